@@ -1,7 +1,7 @@
-"""What agents claim and were seen to keep, remembered per type and version (``AgentCapability``).
+"""What agents claim to support and what was observed, stored per agent type and version (``AgentCapability``).
 
-A claim is believed until the running agent itself says that it has no such thing; any other failure is
-only told. Another version is another agent: nothing that its predecessor did is held against it.
+A claim is believed until the running agent itself says that it does not support it; any other failure is only
+reported. Another version counts as another agent: its predecessor's failures are not held against it.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from enum import StrEnum
 from typing import Any, Final
 from uuid import uuid4
 
@@ -29,10 +30,10 @@ _NO_PROOF: Final = frozenset({"unproven", "pending", "none"})
 _TEXT_LIMIT: Final = 200
 _SAID_LIMIT: Final = 500
 _HOW: Final[Mapping[str, str]] = {
-    CapabilityShortfall.UNIMPLEMENTED: "it knows no such request",
+    CapabilityShortfall.UNIMPLEMENTED: "it does not support the request",
     CapabilityShortfall.ERROR: "it answered with an error",
     CapabilityShortfall.NO_ANSWER: "it did not answer in time",
-    CapabilityShortfall.ENDED: "it ended over it",
+    CapabilityShortfall.ENDED: "it exited",
     CapabilityShortfall.OTHER_CONVERSATION: "what it loaded was not the conversation of the log",
     CapabilityShortfall.NEW_CONVERSATION: "it opened a new conversation instead",
 }
@@ -42,7 +43,7 @@ _BY_OUTCOME: Final[Mapping[str, str]] = {"loaded": LOAD, "resumed": RESUME}
 
 @dataclass(frozen=True, slots=True)
 class CapabilityReport:
-    """Who an agent is, by its own word, and what became of its claims in one start."""
+    """An agent's name and version as it reports them, and the outcome of its claims in one start."""
 
     agent_type: str
     name: str = ""
@@ -67,7 +68,7 @@ def build_capability_report(
     broken: Mapping[str, tuple[str, str]] | None = None,
     secret: str = "",
 ) -> CapabilityReport:
-    """What an answer to a start tells, whatever it is made of; ``secret`` is cut out of the agent's words."""
+    """Build the report from any answer to a start; ``secret`` is removed from the agent's words."""
     agent, claims = _object(answer.get("agent")), _object(answer.get("capabilities"))
     unkept = {
         name: (_how(_object(told).get("how")), _words(_object(told).get("said"), secret))
@@ -87,19 +88,19 @@ def build_capability_report(
 
 
 def agent_identity(answer: Mapping[str, Any]) -> dict[str, str] | None:
-    """``{"name", "version"}`` as the agent told them, fit for the database; None where it told nothing."""
+    """Return ``{"name", "version"}`` as the agent reported them, fit for the database; None if it reported none."""
     agent = _object(answer.get("agent"))
     return {name: _text(agent.get(name)) for name in ("name", "version")} if agent else None
 
 
 def load_known_capabilities(told: CapabilityReport) -> dict[str, AgentCapability]:
-    """What is remembered of this agent, by capability; one query."""
+    """Return what is stored about this agent, by capability; one query."""
     rows = AgentCapability.objects.filter(agent_type=told.agent_type, agent_name=told.name, agent_version=told.version)
     return {row.capability: row for row in rows}
 
 
 def has_replayed(told: CapabilityReport) -> bool:
-    """Whether an agent of this name and version has ever replayed a conversation in the way that it was asked now.
+    """Whether this agent name and version has ever replayed a conversation by the capability used now.
 
     Under whatever agent type: the same program may be run by profiles of several. One without a name is not
     recognised: others without a name may be other agents. One query, or none.
@@ -112,12 +113,12 @@ def has_replayed(told: CapabilityReport) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class CapabilityAssessment:
-    """What the memory and one start say together."""
+    """The conclusion from stored observations and one start."""
 
     supports_session_resume: bool | None
     """The third witness; None: the agent has told nothing."""
     note: str
-    """One sentence for each claim that was not kept, or nothing."""
+    """One sentence for each claim that failed, or nothing."""
     rows: Mapping[str, AgentCapability]
     """The memory as it will be."""
     changed: frozenset[str]
@@ -129,7 +130,7 @@ class CapabilityAssessment:
 def assess_capabilities(
     told: CapabilityReport, known: Mapping[str, AgentCapability], at: datetime
 ) -> CapabilityAssessment:
-    """What to believe of the agent now, and what to remember. Writes nothing."""
+    """Return what to believe of the agent now and what to store. Writes nothing."""
     rows, changed = dict(known), set()
     for capability, claimed in told.claims.items():
         row = rows.get(capability) or AgentCapability(
@@ -151,7 +152,7 @@ def assess_capabilities(
 
 
 def _update_row(row: AgentCapability, told: CapabilityReport, claimed: bool, at: datetime) -> bool:
-    """Bring what was seen into the row; whether it is worth a write."""
+    """Update the row with this start's observations; returns whether it is worth a write."""
     fresh = row.last_seen_at is not None and at - row.last_seen_at < FRESH
     before = _gist(row)
     if proof := told.kept.get(row.capability):
@@ -177,7 +178,7 @@ def _gist(row: AgentCapability) -> tuple[Any, ...]:
 
 
 def save_assessment(told: CapabilityReport, judgement: CapabilityAssessment) -> None:
-    """Write what has changed, in the caller's transaction: an upsert for each capability, or nothing.
+    """Write what changed, in the caller's transaction: one upsert per capability, or nothing.
 
     Of what this start has not seen, another one may have written more meanwhile.
     """
@@ -196,7 +197,7 @@ def save_assessment(told: CapabilityReport, judgement: CapabilityAssessment) -> 
 
 
 def reset_for_new_version(profile: AgentProfile, but: ExecutorRunning) -> int:
-    """Sessions that an older version could not resume may be tried with the present one; returns how many.
+    """Let sessions that an older version could not resume be tried again; returns how many.
 
     For the first sight of a version alone. Rows that somebody writes just now are judged by their own agent.
     """
@@ -211,44 +212,54 @@ def reset_for_new_version(profile: AgentProfile, but: ExecutorRunning) -> int:
 
 
 def is_broken(row: AgentCapability) -> bool:
-    """Whether the agent did not keep the claim when it was asked last."""
+    """Whether the agent failed at the capability the last time that it was used."""
     return row.broken_at is not None and (row.kept_at is None or row.broken_at > row.kept_at)
 
 
 def is_refuted(row: AgentCapability) -> bool:
-    """Whether the agent itself has said that there is nothing behind its claim."""
+    """Whether the agent itself said that it does not support what it claims."""
     return is_broken(row) and row.broken_how == CapabilityShortfall.UNIMPLEMENTED
 
 
-def capability_standing(row: AgentCapability) -> str:
-    """``not claimed``, ``claimed, not tried``, ``unproven``, ``kept`` or ``not kept``."""
+class CapabilityStanding(StrEnum):
+    """What is known of a capability that an agent may claim."""
+
+    NOT_SUPPORTED = "not supported"
+    NOT_TRIED = "not tried"
+    UNPROVEN = "unproven"
+    OBSERVED = "observed"
+    FAILED = "failed"
+
+
+def capability_standing(row: AgentCapability) -> CapabilityStanding:
+    """Return the standing of a capability, one of ``CapabilityStanding``."""
     if not row.claimed:
-        return "not claimed"
+        return CapabilityStanding.NOT_SUPPORTED
     if is_broken(row):
-        return "not kept"
+        return CapabilityStanding.FAILED
     if row.kept_at is None:
-        return "claimed, not tried"
-    return "unproven" if row.kept_proof in _NO_PROOF else "kept"
+        return CapabilityStanding.NOT_TRIED
+    return CapabilityStanding.UNPROVEN if row.kept_proof in _NO_PROOF else CapabilityStanding.OBSERVED
 
 
 def explain_capability(row: AgentCapability) -> str:
-    """One sentence for people: ``Claude Code 1.2 claims session/load, but did not keep it on 3 Nov 2026: …``."""
+    """Return one sentence for users about what the agent supports and when that was observed."""
     who = f"{agent_title(row.agent_type)} {row.agent_version}".strip()
     what = CAPABILITIES.get(row.capability, row.capability)
     if not row.claimed:
-        return f"{who} does not claim {what}."
+        return f"{who} does not support {what}."
     if is_broken(row) and row.broken_at is not None:
-        how = _HOW.get(row.broken_how, "it did not come")
-        return f"{who} claims {what}, but did not keep it on {_day(row.broken_at)}: {how}."
+        how = _HOW.get(row.broken_how, "it did not do so")
+        return f"{who} claims to support {what}, but it failed on {_day(row.broken_at)}: {how}."
     if row.kept_at is not None and row.kept_proof in _NO_PROOF:
-        return f"{who} claims {what}, and reported success on {_day(row.kept_at)}; nothing has proven it."
+        return f"{who} claims to support {what} and reported success on {_day(row.kept_at)}, but nothing has proven it."
     if row.kept_at is not None:
-        return f"{who} claims {what}, and kept it on {_day(row.kept_at)}."
-    return f"{who} claims {what}; it has not been tried."
+        return f"{who} supports {what}, as observed on {_day(row.kept_at)}."
+    return f"{who} claims to support {what}; it has not been tried."
 
 
 def agent_title(name: str) -> str:
-    """The title of an agent type; one that is no more is called by its name."""
+    """Return the title of an agent type, or its name if the type no longer exists."""
     try:
         return agent_type(name).title
     except UnknownPlugin:
@@ -256,7 +267,7 @@ def agent_title(name: str) -> str:
 
 
 def list_recent_capabilities(limit: int) -> Iterable[AgentCapability]:
-    """What is claimed or was once not kept, the agents seen last first; one query."""
+    """Return capabilities that are claimed or once failed, most recently seen agents first; one query."""
     worth = AgentCapability.objects.filter(Q(claimed=True) | Q(broken_at__isnull=False))
     return worth.order_by("agent_type", "-last_seen_at", "agent_name", "agent_version", "capability")[:limit]
 
@@ -278,7 +289,7 @@ def _text(value: Any) -> str:
 
 
 def _words(value: Any, secret: str) -> str:
-    """An agent's words as they may be kept: without the conversation id, which is a credential."""
+    """Return an agent's words without the conversation id, which is a credential."""
     words = value if isinstance(value, str) else ""
     if secret:
         words = words.replace(secret, "…")

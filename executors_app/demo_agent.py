@@ -56,7 +56,7 @@ class Cancelled(Exception):
 
 
 class Conversation:
-    """One conversation: a JSONL file of ``{"role", "text"}`` and a log of all that was said."""
+    """One conversation: a JSONL file of ``{"role", "text"}`` and a log of everything that was said."""
 
     def __init__(self, home: Path, conversation_id: str, cwd: str):
         self.id, self.cwd = conversation_id, cwd
@@ -65,7 +65,7 @@ class Conversation:
 
     @classmethod
     def create(cls, home: Path, cwd: str) -> Conversation:
-        """Begin a new, empty conversation on the disk."""
+        """Create a new, empty conversation on disk."""
         conversation = cls(home, f"demo-{uuid.uuid4().hex}", cwd)
         home.mkdir(parents=True, exist_ok=True, mode=0o700)
         conversation._path.touch()
@@ -73,14 +73,14 @@ class Conversation:
 
     @classmethod
     def load(cls, home: Path, conversation_id: object, cwd: str) -> Conversation:
-        """Find a conversation again; RpcError -32002 if there is none."""
+        """Load a conversation; raises RpcError -32002 if there is none."""
         known = isinstance(conversation_id, str) and _ID.fullmatch(conversation_id)
         if not known or not (home / f"{conversation_id}.jsonl").exists():
             raise RpcError(-32002, f"Resource not found: conversation {conversation_id} is gone")
         return cls(home, str(conversation_id), cwd)
 
     def entries(self) -> Iterator[tuple[str, str]]:
-        """Role and text of all that is kept; a line torn by a kill is left out."""
+        """Yield role and text of each entry, without a line that a kill left incomplete."""
         for line in self._path.read_bytes().splitlines():
             try:
                 entry = json.loads(line)
@@ -89,7 +89,7 @@ class Conversation:
                 continue
 
     def keep(self, role: str, text: str, *, sync: bool = True) -> None:
-        """Append one entry; with ``sync`` it is on the disk before this returns."""
+        """Append one entry; with ``sync`` it is on disk before this returns."""
         line = json.dumps({"role": role, "text": text}).encode() + b"\n"
         with self._path.open("a+b") as file:
             if file.tell() and not self._ends_with_newline(file.tell()):
@@ -100,21 +100,21 @@ class Conversation:
                 os.fsync(file.fileno())
 
     def truncate(self) -> None:
-        """Forget all of it."""
+        """Delete all entries."""
         self._path.write_bytes(b"")
 
     def log_said(self, text: str) -> None:
-        """Append to the log of all that was said, before it is said."""
+        """Append to the log of everything said, before it is sent."""
         with self._said.open("ab") as file:
             file.write(text.encode())
 
     def word(self) -> str | None:
-        """The last word that the user asked to remember."""
+        """Return the last word that the user asked to remember."""
         words = [word for role, text in self.entries() if role == "user" for word in _WORD.findall(text)]
         return words[-1] if words else None
 
     def number(self) -> int | None:
-        """The user's number with all that was to be added to it."""
+        """Return the user's number plus everything added to it."""
         number = None
         for text in (text for role, text in self.entries() if role == "user"):
             for given, added in _NUMBER.findall(text):
@@ -128,14 +128,14 @@ class Conversation:
 
 
 class Turn:
-    """One prompt being answered; its methods say things to the client."""
+    """One prompt that is being answered; its methods send updates to the client."""
 
     def __init__(self, agent: DemoAgent, conversation: Conversation):
         self.agent, self.conversation = agent, conversation
         self.cancelled = threading.Event()
 
     def say(self, text: str) -> None:
-        """Say a piece of text: kept, logged, then sent."""
+        """Send a piece of text, after storing and logging it."""
         self.conversation.keep("agent", text, sync=False)
         self.conversation.log_said(text)
         self.update("agent_message_chunk", content={"type": "text", "text": text})
@@ -150,14 +150,14 @@ class Turn:
             raise Cancelled
 
     def work(self, seconds: float, tick: float = TICK) -> None:
-        """Say numbered ticks for so many seconds, one every ``tick`` seconds."""
+        """Send numbered ticks for so many seconds, one every ``tick`` seconds."""
         start = time.monotonic()
         for number in range(1, max(1, round(seconds / tick)) + 1):
             self.rest(start + number * tick - time.monotonic())
             self.say(f"tick {number}\n")
 
     def tool(self, title: str, kind: str, run: Callable[[], str], **body: Any) -> None:
-        """Make a tool call around ``run``, which returns what the tool has to say."""
+        """Report a tool call around ``run``, which returns the tool's output."""
         call_id = f"call-{uuid.uuid4().hex[:12]}"
         self.update("tool_call", toolCallId=call_id, title=title, kind=kind, status="in_progress", **body)
         try:
@@ -223,7 +223,7 @@ class DemoAgent:
         self.send_raw(json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n")
 
     def send_raw(self, data: bytes) -> None:
-        """Write bytes as they are; nobody else's get in between."""
+        """Write bytes without interleaving with other writers."""
         with self._out:
             sys.stdout.buffer.write(data)
             sys.stdout.buffer.flush()
@@ -289,7 +289,7 @@ class DemoAgent:
         raise RpcError(-32601, f"Method not found: {method}")
 
     def initialize(self) -> dict[str, Any]:
-        """Tell what this agent can do."""
+        """Return this agent's capabilities."""
         return {
             "protocolVersion": 1,
             "agentCapabilities": {"loadSession": True, "promptCapabilities": {}},
@@ -298,7 +298,7 @@ class DemoAgent:
         }
 
     def load(self, params: dict[str, Any]) -> dict[str, Any]:
-        """Take an old conversation up again: all of it is replayed before the answer."""
+        """Load a conversation and replay all of it before answering."""
         conversation = Conversation.load(self.home, params.get("sessionId"), str(params.get("cwd")))
         for role, text in conversation.entries():
             update = f"{role}_message_chunk"
@@ -307,7 +307,7 @@ class DemoAgent:
         return {}
 
     def prompt(self, params: dict[str, Any]) -> dict[str, Any]:
-        """Run one turn; the user's text is on the disk before the first word of the answer."""
+        """Run one turn; the user's text is on disk before the answer begins."""
         conversation = self.conversations.get(str(params.get("sessionId")))
         if conversation is None:
             raise RpcError(-32002, f"Resource not found: conversation {params.get('sessionId')} is not open")
@@ -323,7 +323,7 @@ class DemoAgent:
         return {"stopReason": "end_turn"}
 
     def answer(self, turn: Turn, text: str) -> None:
-        """Do what the prompt says, line by line."""
+        """Carry out the prompt line by line."""
         for line in text.splitlines():
             if schema := _schema(line):
                 turn.say(f"{json.dumps(example(schema))}\n")
@@ -333,7 +333,7 @@ class DemoAgent:
             turn.say(f"Hello from the demo agent. You said: {' '.join(others)}\n")
 
     def _follow(self, turn: Turn, line: str) -> bool:
-        """Carry out one line; False if it is no instruction."""
+        """Carry out one line; returns False if it is no instruction."""
         if found := re.fullmatch(r"(work|ask after) (\d+(?:\.\d+)?)(?: at ([1-9]\d{0,3}))?", line):
             turn.work(float(found[2]), 1 / int(found[3]) if found[3] else TICK)
             if found[1] == "ask after":
@@ -362,7 +362,7 @@ class DemoAgent:
 
 
 def _schema(line: str) -> dict[str, Any] | None:
-    """The schema of an object that a line is, or None."""
+    """Return the object schema that the line consists of, or None."""
     if not line.lstrip().startswith("{"):
         return None
     try:
@@ -374,7 +374,7 @@ def _schema(line: str) -> dict[str, Any] | None:
 
 
 def example(schema: object, depth: int = 0) -> Any:
-    """A value that keeps to a plain JSON schema: yes, 1, "demo", the first of several choices."""
+    """Return a value that satisfies a plain JSON schema: true, 1, "demo", the first of several choices."""
     if not isinstance(schema, dict) or depth > MAX_DEPTH:
         return None
     if choices := schema.get("enum"):
@@ -386,7 +386,7 @@ def example(schema: object, depth: int = 0) -> Any:
 
 
 def default_home() -> Path:
-    """Where conversations are kept unless told otherwise."""
+    """Return the default directory of conversations."""
     return Path(os.environ.get("KANDEV_DEMO_AGENT_HOME") or Path.home() / ".kandev-demo-agent")
 
 

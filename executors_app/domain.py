@@ -1,4 +1,4 @@
-"""Plain facts about places where agents run; no I/O, no Django."""
+"""Value types about executions and the places they run in; no I/O, no Django."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class ExecutorStatus(StrEnum):
 
 
 class Observed(StrEnum):
-    """What a look at an execution came to; *unknown* is not *dead* (promise 6)."""
+    """Whether an execution was seen alive or dead; *unknown* is not *dead*."""
 
     ALIVE = "alive"
     DEAD = "dead"
@@ -30,7 +30,7 @@ class Observed(StrEnum):
 
 
 class WorkspaceState(StrEnum):
-    """Whether the worktree of an execution can be had."""
+    """Whether an execution's worktree is present or can be rebuilt."""
 
     PRESENT = "present"
     REBUILDABLE = "rebuildable"
@@ -39,7 +39,7 @@ class WorkspaceState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ExecutionFacts:
-    """One ``executors_running`` row, as the runtimes and the client need it."""
+    """One ``executors_running`` row, as runtimes and the client need it."""
 
     id: str
     session_id: str
@@ -73,7 +73,7 @@ class ExecutionFacts:
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What was seen of one execution at one moment (design 7, step 2)."""
+    """The state of one execution at one moment, as a runtime observed it."""
 
     observed: Observed
     reason: str = ""
@@ -118,7 +118,7 @@ class Observation:
 
 @dataclass(frozen=True, slots=True)
 class LaunchSpec:
-    """What a runtime needs to make an execution; everything in it follows from the rows."""
+    """What a runtime needs to launch an execution; all of it follows from database rows."""
 
     execution_id: str
     session_id: str
@@ -143,7 +143,7 @@ class LaunchSpec:
 
 @dataclass(frozen=True, slots=True)
 class Launched:
-    """A live agentctl and its workspace."""
+    """A running agentctl and its workspace."""
 
     url: str
     pid: int | None
@@ -161,7 +161,7 @@ class Launched:
 
 @dataclass(frozen=True, slots=True)
 class Orphan:
-    """Something that carries this deployment's marks and belongs to no row; nobody touches it unasked."""
+    """Something labelled as this deployment's that belongs to no row; it is removed only on request."""
 
     id: str
     """Its name where it lives, for example a container's."""
@@ -174,7 +174,7 @@ class Orphan:
 
 @dataclass(frozen=True, slots=True)
 class ExitEvent:
-    """What somebody tells of the end of what executions run in."""
+    """A notice that the container or host of executions has ended or fallen silent."""
 
     session_id: str
     """Empty: something may have been missed, all should be looked at."""

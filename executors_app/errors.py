@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 
 class ExecutorError(Exception):
-    """Something about a place where agents run went wrong."""
+    """Something went wrong on the executor."""
 
     code: ClassVar[str] = "executor_error"
     permanent: ClassVar[bool] = False
@@ -35,7 +35,7 @@ class AgentctlUnreachable(ExecutorError):
 
 
 class AgentctlForeign(ExecutorError):
-    """Something answered that is not this session's agentctl."""
+    """Something other than this session's agentctl answered."""
 
     code = "agentctl_foreign"
 
@@ -54,20 +54,20 @@ class AgentctlRefused(ExecutorError):
 
 
 class StaleGeneration(AgentctlRefused):
-    """Another supervisor has taken this execution over."""
+    """Another supervisor has taken over this execution."""
 
     code = "stale_generation"
 
 
 class JobsUnsupported(ExecutorError):
-    """The session's agentctl is older than scripts in its workspace: stop the session and start it again."""
+    """The session's agentctl is too old to run scripts. Stop the session and start it again."""
 
     code = "jobs_unsupported"
     permanent = True
 
 
 class RuntimeUnavailable(ExecutorError):
-    """The place where this session runs cannot be used now."""
+    """This session's executor is not available now."""
 
     code = "runtime_unavailable"
 
@@ -93,14 +93,14 @@ class RepositoryUnusable(ExecutorError):
 
 
 class BundleRefused(ExecutorError):
-    """What a workspace has sent cannot be taken in; nothing was changed by it."""
+    """The workspace's bundle was rejected; nothing was changed."""
 
     code = "bundle_refused"
     permanent = True
 
 
 class NotKept(ExecutorError):
-    """Nothing of this workspace is kept in its repository."""
+    """Nothing of this workspace is saved in its repository."""
 
     code = "not_kept"
     permanent = True

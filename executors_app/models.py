@@ -1,4 +1,4 @@
-"""Who runs (AgentProfile), where (Executor), and what claims to run there now (ExecutorRunning)."""
+"""Models: agent profiles (who runs), executors (where), and executions (what runs there now)."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ PATTERN_LIMIT: Final = 200
 
 
 def check_env(env: Any) -> None:
-    """Refuse, with ValidationError, what cannot be an environment: names must be such as a shell allows."""
+    """Raise ValidationError for an invalid environment: names must be valid in a shell."""
     if not isinstance(env, dict) or not all(isinstance(value, str) for value in env.values()):
-        raise ValidationError("An object whose values are texts is wanted.")
+        raise ValidationError("Expected an object with string values.")
     if bad := [name for name in env if not ENV_NAME.fullmatch(name)]:
-        raise ValidationError(f"No name of a variable: {', '.join(map(repr, bad))}.")
+        raise ValidationError(f"Not a valid variable name: {', '.join(map(repr, bad))}.")
 
 
 def check_mcp_servers(servers: Any) -> None:
-    """Refuse, with ValidationError, what is no list of MCP servers: each one has a name."""
+    """Raise ValidationError for anything but a list of MCP servers, each with a name."""
     if not isinstance(servers, list) or not all(_has_name(server) for server in servers):
-        raise ValidationError("A list of objects is wanted, each with a name.")
+        raise ValidationError("Expected a list of objects, each with a name.")
 
 
 def check_patterns(patterns: Any) -> None:
-    """Refuse, with ValidationError, what is not a short list of regular expressions."""
+    """Raise ValidationError for anything but a short list of regular expressions."""
     if not isinstance(patterns, list) or not all(isinstance(pattern, str) and pattern for pattern in patterns):
         raise ValidationError("Expected a list of regular expressions, none of them empty.")
     if len(patterns) > MAX_PATTERNS or any(len(pattern) > PATTERN_LIMIT for pattern in patterns):
@@ -55,10 +55,10 @@ def _has_name(server: Any) -> bool:
 
 
 class AgentProfile(models.Model):
-    """How a team runs an agent; without a team it is shared by all."""
+    """How a team runs an agent; a profile without a team is shared by all."""
 
     class PermissionMode(models.TextChoices):
-        """What happens to the permissions that the agent asks for."""
+        """What happens when the agent asks for permission."""
 
         ASK = "ask", "Ask"
         AUTO_APPROVE = "auto_approve", "Approve automatically"
@@ -99,14 +99,14 @@ class AgentProfile(models.Model):
         return self.name
 
     def argv(self, runtime: str = LOCAL) -> list[str]:
-        """The command line of this profile's agent: its own command or the type's, then its arguments.
+        """Return the agent's command line: the profile's command or the type's, then the profile's arguments.
 
         ``runtime`` is that of the place: the built-in agent is called by another name on other machines.
         """
         return [*(self.command or plugins.agent_type(self.agent_type).argv_on(runtime)), *self.args]
 
     def clean(self) -> None:
-        """Refuse unknown agent types, arguments that are no list of strings, and relative directories."""
+        """Raise ValidationError for unknown agent types, arguments that are not strings, and relative directories."""
         try:
             plugins.agent_type(self.agent_type)
         except plugins.UnknownPlugin as error:
@@ -114,13 +114,13 @@ class AgentProfile(models.Model):
         for name in ("command", "args", "additional_directories"):
             value = getattr(self, name)
             if not isinstance(value, list) or not all(isinstance(part, str) for part in value):
-                raise ValidationError({name: "A list of strings is wanted."})
+                raise ValidationError({name: "Expected a list of strings."})
         try:
             check_patterns(self.gone_patterns)
         except ValidationError as error:
             raise ValidationError({"gone_patterns": error.messages}) from error
         if not all(PurePosixPath(path).is_absolute() and "\0" not in path for path in self.additional_directories):
-            raise ValidationError({"additional_directories": "Absolute paths are wanted."})
+            raise ValidationError({"additional_directories": "Expected absolute paths."})
 
 
 class Executor(models.Model):
@@ -143,11 +143,11 @@ class Executor(models.Model):
 
     @property
     def trusted_agents_only(self) -> bool:
-        """Agents here share the machine with the control plane."""
+        """Whether agents here share the machine with the control plane."""
         return not plugins.runtime(self.runtime).isolated
 
     def clean(self) -> None:
-        """Refuse unknown runtimes and settings that the runtime refuses."""
+        """Raise ValidationError for unknown runtimes and invalid settings."""
         try:
             plugins.runtime(self.runtime).check_config(self.config)
         except plugins.UnknownPlugin as error:
@@ -157,7 +157,7 @@ class Executor(models.Model):
 
 
 class AgentCapability(models.Model):
-    """What agents of one type, name and version claim, and whether they were seen to keep it."""
+    """What agents of one type, name and version claim to support, and what was observed."""
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     agent_type = models.CharField(max_length=64)
@@ -202,7 +202,7 @@ SNAPSHOT_DUE: Final = ~Q(snapshot_announced=F("snapshot_arrived"))
 
 
 class ExecutorRunning(models.Model):
-    """The one row of a session's execution, kept over every restart: all that is needed to find it again."""
+    """The one row of a session's execution, kept over every restart: all that is needed to find it."""
 
     class Status(models.TextChoices):
         """``domain.ExecutorStatus`` for the database."""
@@ -218,7 +218,7 @@ class ExecutorRunning(models.Model):
     executor = models.ForeignKey(Executor, null=True, blank=True, on_delete=models.SET_NULL, related_name="executions")
     runtime = models.CharField(max_length=64)
     host_id = models.CharField(max_length=200, blank=True)
-    """Machine, kernel boot and pid namespace that a local execution lives on (rule 2)."""
+    """Machine, kernel boot and pid namespace that a local execution runs in: its pids mean nothing elsewhere."""
     agentctl_url = models.CharField(max_length=500, blank=True)
     agentctl_port = models.PositiveIntegerField(null=True, blank=True)
     container_id = models.CharField(max_length=128, blank=True)
@@ -283,7 +283,7 @@ class ExecutorRunning(models.Model):
         return f"execution {self.pk} ({self.status})"
 
     def facts(self, repository_path: str, base_branch: str) -> ExecutionFacts:
-        """The row as the runtimes and the client need it; raises SecretUnreadable."""
+        """Return the row as runtimes and the client need it; raises SecretUnreadable."""
         return ExecutionFacts(
             id=str(self.pk),
             session_id=str(self.session_id),

@@ -1,9 +1,7 @@
-"""The workspace of a session as its archive keeps it, read without any workspace: whatever else is gone.
+"""Read-only view of a session's saved work, without its workspace: from its archive, or the team's repository.
 
-Where there is no archive, it is read from the team's repository.
-
-What was kept last is the recovery snapshot, as long as nothing was committed since, and else the
-branch. Shapes are those of agentctl's answers; everything is read from git's objects, nothing is written.
+The newest state is the recovery snapshot if nothing was committed since, else the branch. Results have the shapes of
+agentctl's answers. Everything is read from git's objects; nothing is written.
 """
 
 from __future__ import annotations
@@ -34,7 +32,7 @@ _PATCH_OPTIONS: Final = ("-r", "-p", "--no-color", "--no-ext-diff", "--no-textco
 
 @dataclass(frozen=True, slots=True)
 class SavedWork:
-    """Commits: of the files, of the index, and of what was checked out."""
+    """The commits that hold a session's files, index and HEAD."""
 
     source: Archive | TeamRepository
     branch: str
@@ -45,12 +43,12 @@ class SavedWork:
     """When the files were kept; ISO 8601."""
 
     def said(self) -> dict[str, Any]:
-        """What every answer tells of where it is from."""
+        """Return the ``kept`` field that every answer carries."""
         return {"kept": {"commit": self.files, "at": self.at}}
 
 
 def find_saved_work(repository: Path, session_id: str, branch: str) -> SavedWork:
-    """What is kept of a session; raises NotKept, GitFailed.
+    """Return the saved work of a session; raises NotKept, GitFailed.
 
     ``session_id`` is that of the workspace: of the session that its worktree was made for.
     """
@@ -64,7 +62,7 @@ def find_saved_work(repository: Path, session_id: str, branch: str) -> SavedWork
 
 
 def _find_branch(repository: Path, session_id: str, branch: str) -> tuple[Archive | TeamRepository, str]:
-    """Where the branch is kept, and its commit."""
+    """Return where the branch is saved, and its commit."""
     archive = Archive.of(execution_storage().root, session_id)
     if head := archive.tips().get(f"refs/heads/{branch}"):
         return archive, head
@@ -79,12 +77,12 @@ def _find_branch(repository: Path, session_id: str, branch: str) -> tuple[Archiv
     # Of the refs that are none of a session's own a symbolic one would show the contents.
     head = team.refs(f"refs/heads/{branch}").get(f"refs/heads/{branch}") if branch else None
     if head is None:
-        raise NotKept("The branch of this session is not there any more.")
+        raise NotKept("This session's branch no longer exists.")
     return team, head
 
 
 def _is_usable_snapshot(source: Archive | TeamRepository, found: RecoverySnapshot, session_id: str, head: str) -> bool:
-    """Whether a snapshot is this session's, of the commit ``head``, and has the index that it says.
+    """Whether a snapshot belongs to this session and to the commit ``head``, and has the index that it names.
 
     Its message is the agent's word, and would be read as options by git.
     """

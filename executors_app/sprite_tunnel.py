@@ -1,8 +1,8 @@
-"""TCP into a sprite through the organisation's API: agentctl listens on the sprite's own loopback and nowhere else.
+"""TCP tunnels into sprites through the organisation's API: agentctl listens only on the sprite's own loopback.
 
 ``WSS /v1/sprites/{name}/proxy`` (https://sprites.dev/api/sprites/proxy): a JSON message names host and port, another
-one answers, and from then on binary messages are the bytes of the connection. The organisation's token goes to the
-API alone: the URL of a sprite would want it in the header in which agentctl wants its own.
+answers, and from then on binary messages are the bytes of the connection. The organisation's token goes only to the
+API. A sprite's public URL is not used: it expects that token in the header that agentctl uses for its own.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _CONNECT_TIMEOUT: Final = 20.0
 
 
 def sprite_in_host(host: str | None) -> str:
-    """The sprite that an agentctl URL's host names; empty where it names none."""
+    """Return the sprite that an agentctl URL's host names; empty if it names none."""
     return host.removesuffix(SUFFIX) if host and host.endswith(SUFFIX) else ""
 
 
 def tunnel_host_header(url: str) -> dict[str, str]:
-    """What agentctl has to be told as its host, as it knows no name but those of its loopback."""
+    """Return the Host header for agentctl, which accepts only names of its own loopback."""
     try:
         parts = urlsplit(url)
         return {"Host": f"localhost:{parts.port}"} if sprite_in_host(parts.hostname) else {}
@@ -43,14 +43,14 @@ def tunnel_host_header(url: str) -> dict[str, str]:
 
 
 class TunnelConnector(LocalConnector):
-    """As its base, and through a tunnel where the host of the URL names a sprite."""
+    """A connector that tunnels where the URL's host names a sprite."""
 
     def __init__(self, **options: Any):
         super().__init__(**options)
         self._relays: set[asyncio.Task[None]] = set()
 
     def close(self, *, abort_ssl: bool = False) -> Any:
-        """As ever; whoever awaits it has seen the tunnels closed, too."""
+        """Close the connector; awaiting the result waits for the tunnels, too."""
         closing, relays = super().close(abort_ssl=abort_ssl), list(self._relays)
         return asyncio.ensure_future(_close_all(closing, relays)) if relays else closing
 
@@ -76,7 +76,7 @@ async def _close_all(closing: Awaitable[None], relays: list[asyncio.Task[None]])
 
 
 async def open_tunnel(name: str, port: int) -> tuple[socket.socket, asyncio.Task[None]]:
-    """Our end of a connection to a port of a sprite, and the task that keeps it until one side closes.
+    """Return our end of a connection to a sprite's port, and the task that relays until one side closes.
 
     Raises ConnectionRefusedError where nothing listens, TimeoutError, or ConnectionError.
     """
@@ -128,7 +128,7 @@ def _is_connected(message: aiohttp.WSMessage) -> bool:
 async def _relay(
     http: aiohttp.ClientSession, websocket: aiohttp.ClientWebSocketResponse, theirs: socket.socket
 ) -> None:
-    """Carry bytes until either side has closed; then both are."""
+    """Relay bytes until either side closes, then close both."""
     ways = [asyncio.create_task(_inwards(websocket, theirs)), asyncio.create_task(_outwards(websocket, theirs))]
     try:
         await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)

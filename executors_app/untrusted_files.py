@@ -1,4 +1,4 @@
-"""Files that an agent or a member may have written, read as data: bounded, regular files only, nothing waited for."""
+"""Read files that an agent or a member may have written: size limits, regular files only, no blocking reads."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _CHUNK: Final = 1 << 20
 
 
 def is_plain_directory(path: Path) -> bool:
-    """Whether a directory, and no link to one, is at ``path``."""
+    """Whether ``path`` is a directory and not a link to one."""
     try:
         return stat.S_ISDIR(path.lstat().st_mode)
     except OSError:
@@ -25,7 +25,7 @@ def is_plain_directory(path: Path) -> bool:
 
 
 def read_regular_file(path: Path, limit: int, *, follow: bool = True) -> bytes | None:
-    """The first ``limit`` bytes of a regular file; None where there is none that can be read."""
+    """Return the first ``limit`` bytes of a regular file; None if there is none that can be read."""
     try:
         # Opening a pipe that nobody writes to would wait for ever.
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | (0 if follow else os.O_NOFOLLOW))
@@ -36,7 +36,7 @@ def read_regular_file(path: Path, limit: int, *, follow: bool = True) -> bytes |
 
 
 def list_entries(folder: Path, limit: int) -> Iterator[os.DirEntry[str]]:
-    """What is in a folder, ``limit`` entries at most; nothing for what is none."""
+    """Yield at most ``limit`` entries of a directory; nothing if it is not one."""
     try:
         with os.scandir(folder) as found:
             for number, entry in enumerate(found):
@@ -48,7 +48,7 @@ def list_entries(folder: Path, limit: int) -> Iterator[os.DirEntry[str]]:
 
 
 def read_file_below(root: Path, relative: str, *, limit: int = _CHUNK) -> bytes | None:
-    """The first ``limit`` bytes of a regular file below ``root``; None where there is none, or a link on the way.
+    """Return the first ``limit`` bytes of a regular file below ``root``; None without one or behind a link.
 
     ``root`` itself must be out of the agent's reach.
     """
@@ -67,7 +67,7 @@ def read_file_below(root: Path, relative: str, *, limit: int = _CHUNK) -> bytes 
 
 
 def copy_directory(source: Path, into: Path, *, leave_out: Collection[str] = ()) -> None:
-    """Copy a directory: files with their modes and times, links as links, nothing of any other kind.
+    """Copy a directory: files with modes and times, links as links, nothing of any other kind.
 
     ``leave_out`` are names at the top. Raises OSError, also where ``source`` is a link.
     """
@@ -122,7 +122,7 @@ def _copy_file(here: int, there: int, name: str) -> None:
 
 
 def _copy_data(source: int, target: int, size: int) -> None:
-    """Copy what a file has, not its holes: one that claims to have terabytes costs what it really takes."""
+    """Copy the data of a file without its holes: a sparse file costs only what it really uses."""
     here = 0
     while (here := _next_data(source, here)) < size:
         end = min(os.lseek(source, here, os.SEEK_HOLE), size)

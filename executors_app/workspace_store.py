@@ -1,7 +1,4 @@
-"""The control plane's data directory.
-
-State directories of executions on this machine, what a workspace is made from, and where its work arrives.
-"""
+"""The control plane's data directory: execution state, launch seeds, and archives that receive workspaces' work."""
 
 from __future__ import annotations
 
@@ -28,38 +25,38 @@ from executors_app.repositories.team import TeamRepository
 
 
 class LocalStateMixin:
-    """The verbs of a runtime that read what a dead agentctl has left in its state directory."""
+    """Runtime methods that read a dead agentctl's state directory on this disk."""
 
     def can_manage(self, execution: ExecutionFacts) -> bool:
-        """It was never placed, runs in this boot of this machine, or left its files on this disk."""
+        """Whether it was never placed, runs in this boot of this machine, or left its files on this disk."""
         return execution.host_id in {"", identity.host_id()} or is_known_here(execution)
 
     def resume_token(self, execution: ExecutionFacts) -> str | None:
-        """From what agentctl has kept in its state directory."""
+        """Read it from agentctl's state directory."""
         return execution_storage().resume_token(execution.id)
 
     def unread_journal(self, execution: ExecutionFacts, after: int, epoch: str) -> Sequence[Mapping[str, Any]]:
-        """From the journal's files; lines of earlier epochs first, each names its own."""
+        """Read the journal's files; lines of earlier epochs come first, each names its epoch."""
         return execution_storage().unread_journal(execution.id, after, epoch)
 
 
 def execution_storage() -> ExecutionStorage:
-    """Our data directory."""
+    """Return the storage in our data directory."""
     return ExecutionStorage(Path(settings.KANDEV_DATA_DIR), TeamRepository.open)
 
 
 def state_directory_of(execution_id: str) -> StateDirectory:
-    """The state directory of an execution."""
+    """Return the state directory of an execution."""
     return execution_storage().places_of(execution_id)
 
 
 def local_workspace_state(execution: ExecutionFacts) -> tuple[WorkspaceState, str]:
-    """Whether the worktree can be had, and the precise reason if it cannot; blocks, changes nothing."""
+    """Return the worktree's state, and the precise reason if it is gone; blocks, changes nothing."""
     return execution_storage().workspace_state(execution)
 
 
 def is_known_here(execution: ExecutionFacts) -> bool:
-    """Whether the execution's state directory, with its token in it, is on this disk."""
+    """Whether the execution's state directory with its token is on this disk."""
     return execution_storage().is_known(execution)
 
 
@@ -69,29 +66,29 @@ _BORROWED_OBJECTS: Final = f"{BORROWED_REPOSITORY}/objects"
 
 
 def data_directory() -> Path:
-    """Where archives and object stores are kept."""
+    """Return the directory that contains archives and object stores."""
     return Path(settings.KANDEV_DATA_DIR)
 
 
 def workspace_archive(owner_id: str) -> Archive:
-    """The archive of a workspace, there or not yet."""
+    """Return a workspace's archive, which may not exist yet."""
     return Archive.of(data_directory(), owner_id)
 
 
 def object_store_directory(repository: Path) -> Path:
-    """The directory with the team's published objects, which sandboxes may read; it is made by ``prepare``."""
+    """Return the directory of the team's published objects, which sandboxes read; ``prepare_seed`` creates it."""
     return ObjectStore.of(data_directory(), TeamRepository.open(repository)).path
 
 
 def workspace_branch(execution: LaunchSpec | ExecutionFacts) -> str:
-    """The branch of a workspace; where the row has none yet, it follows from the id of its owner."""
+    """Return the branch of a workspace; if the row has none yet, it follows from the owner's id."""
     named = execution.worktree_branch
     return named or worktrees.session_worktree(data_directory(), execution.worktree_owner).branch
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchSources:
-    """What a launch can be made from."""
+    """The repositories that a launch uses."""
 
     repository: TeamRepository
     store: ObjectStore
@@ -99,7 +96,7 @@ class LaunchSources:
 
     @classmethod
     def of(cls, execution: LaunchSpec | ExecutionFacts) -> LaunchSources:
-        """Of the team's repository that a row names; blocks. Raises RepositoryUnusable, GitFailed."""
+        """Open the team's repository that a row names; blocks. Raises RepositoryUnusable, GitFailed."""
         if not execution.repository_path:
             raise RepositoryUnusable("The task names no repository.")
         repository = TeamRepository.open(Path(execution.repository_path))
@@ -107,7 +104,7 @@ class LaunchSources:
         return cls(repository, store, Archive.of(data_directory(), execution.worktree_owner, store))
 
     def begin(self, execution: LaunchSpec | ExecutionFacts) -> None:
-        """Let there be an archive with the workspace's branch: as an earlier release left it, or where the base is."""
+        """Create the archive with the workspace's branch: adopted from an earlier release, or at the base."""
         branch = workspace_branch(execution)
         ref = f"refs/heads/{branch}"
         if ref in self.archive.tips():
@@ -120,7 +117,7 @@ class LaunchSources:
 
 
 def prepare_seed(spec: LaunchSpec, into: Path, *, borrows: bool, lost: str = "") -> str:
-    """Write the seed of a launch; blocks. Returns what a lost workspace was made again from, as a sentence.
+    """Write the seed of a launch; blocks. Returns a sentence about what a lost workspace was rebuilt from.
 
     ``borrows``: the sandbox sees the team's published objects. ``lost``: why the workspace that was there cannot be
     used. Raises WorkspaceGone where nothing of it has arrived, RepositoryUnusable, GitFailed, OSError.
@@ -147,13 +144,13 @@ def prepare_seed(spec: LaunchSpec, into: Path, *, borrows: bool, lost: str = "")
 
 
 def newest_snapshot_time(owner_id: str) -> str:
-    """When the newest snapshot arrived that a workspace can be made from again, ISO 8601; empty if none did."""
+    """Return when the newest usable snapshot arrived, ISO 8601; empty if none has."""
     archive = workspace_archive(owner_id)
     return archive.time_of(recovery_snapshots.session_recovery_ref(owner_id)) if archive.exists() else ""
 
 
 def newest_snapshot(owner_id: str) -> str | None:
-    """Return the commit of the newest snapshot that has arrived, '' if none has; blocks. GitFailed.
+    """Return the commit of the newest snapshot that has arrived, '' if none has; blocks. Raises GitFailed.
 
     None: the workspace has no archive, its work is not transferred.
     """
@@ -162,7 +159,7 @@ def newest_snapshot(owner_id: str) -> str | None:
 
 
 def gone_reason(lost: str, branch: str) -> str:
-    """Why a lost workspace cannot be made again."""
+    """Explain why a lost workspace cannot be rebuilt."""
     return f"{lost} No snapshot of branch {branch} had reached the control plane."
 
 
@@ -170,11 +167,11 @@ def _rebuilt(archive: Archive, branch: str, lost: str) -> str:
     at = newest_snapshot_time(archive.workspace_id)
     if not at:
         raise WorkspaceGone(gone_reason(lost, branch))
-    return f"{lost} It was made again from the snapshot of {at}, the newest that had arrived."
+    return f"{lost} It was rebuilt from the snapshot of {at}, the newest that had arrived."
 
 
 async def receive_work(execution: ExecutionFacts, download: Download) -> bool:
-    """Let branch and snapshots of a workspace arrive and be published; False where nothing was new.
+    """Receive a workspace's branch and snapshots and publish them; False if nothing was new.
 
     Raises what ``download`` raises, RepositoryUnusable, GitFailed, OSError.
     """
@@ -193,7 +190,7 @@ def _begun(execution: ExecutionFacts) -> LaunchSources:
 
 
 def _known_commits(sources: LaunchSources, execution: ExecutionFacts) -> list[str]:
-    """Commits that need not be sent: what has arrived, and what the workspace began with."""
+    """Return commits that need not be sent: what has arrived, and the workspace's base."""
     known = set(sources.archive.tips().values())
     if base := sources.repository.commit_of(execution.base_branch or "HEAD"):
         known.add(base)

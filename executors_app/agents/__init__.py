@@ -1,6 +1,6 @@
-"""The contract of an agent type: one declarative file of this package is one kind of agent.
+"""The contract of an agent type: each module of this package declares one kind of agent.
 
-A module defines ``AGENT_TYPE``; ``executors_app.plugins`` finds it. Nothing else is edited.
+A module defines ``AGENT_TYPE``, which ``executors_app.plugins`` finds. No other file has to be edited.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from executors_app.domain import LOCAL
 
 @dataclass(frozen=True, slots=True)
 class SeedClaim:
-    """What the seed, the design document that the agent types began from, says of one; for ``docs/agents.md``."""
+    """What the original design document says about an agent type, for comparison in ``docs/agents.md``."""
 
     native: bool
     """NativeSessionResume: it restores its own conversation."""
@@ -69,9 +69,9 @@ class AgentType:
 
     @property
     def names_conversation(self) -> bool:
-        """Whether each turn names the conversation that it belongs to: command lines do, a turn of ACP does not."""
+        """Whether each turn names its conversation: command lines do, a turn of ACP does not."""
         return self.driver.endswith("_cli")
 
     def argv_on(self, runtime: str) -> Sequence[str]:
-        """The command as the place where it runs knows it; ``runtime`` is the place's."""
+        """Return the command for the runtime where the agent runs."""
         return self.argv_elsewhere if self.argv_elsewhere and runtime != LOCAL else self.argv

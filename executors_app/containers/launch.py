@@ -1,7 +1,4 @@
-"""Bring up the container of an execution (found, started again or made).
-
-And run short-lived helper containers beside it.
-"""
+"""Start the container of an execution (found, restarted or created), and run short-lived helper containers."""
 
 from __future__ import annotations
 
@@ -33,7 +30,7 @@ _LOG_LIMIT: Final = {"type": "json-file", "config": {"max-size": "10m", "max-fil
 
 @dataclass(frozen=True, slots=True)
 class RunningContainer:
-    """A container that runs, which says nothing yet of the agentctl in it."""
+    """A running container; its agentctl may not be ready yet."""
 
     container: Container
     setup: ContainerSetup
@@ -42,18 +39,18 @@ class RunningContainer:
 
 
 def container_url(container: Container | None, host: str) -> str | None:
-    """Where the agentctl of a container can be asked; None where it does not run or publishes no port (yet)."""
+    """Return the URL of the container's agentctl; None if it does not run or has no published port yet."""
     port = container.ports.get(AGENTCTL_PORT) if container else None
     return f"http://{host}:{port}" if container and port and container.status == "running" else None
 
 
 def image_name(config: DockerConfig) -> str:
-    """The image's name."""
+    """Return the name of the image to run."""
     return config.image or str(settings.KANDEV_AGENTCTL_IMAGE)
 
 
 def ensure_container(engine: Engine, site: Site, spec: LaunchSpec, lost: str = "") -> RunningContainer:
-    """The execution's container, running. Blocks.
+    """Return the execution's container, running. Blocks.
 
     ``lost``: why the workspace has to be made again from what has arrived; empty if it has not. LaunchFailed,
     RuntimeUnavailable, WorkspaceGone, RepositoryUnusable, OSError.
@@ -63,7 +60,7 @@ def ensure_container(engine: Engine, site: Site, spec: LaunchSpec, lost: str = "
     with places.start_lock():
         container = engine.find(docker_names.container_name(spec.execution_id))
         if container is not None and not docker_names.is_owned(container.labels, spec.execution_id, spec.session_id):
-            raise LaunchFailed(f"The container {container.name} is not this session's; it is left alone.")
+            raise LaunchFailed(f"The container {container.name} does not belong to this session, so it was left alone.")
         is_running = container is not None and container.status in ("running", "restarting", "paused")
         setup = site.prepare(engine, spec, is_running=is_running, lost=lost)
         if container is not None and container.status == "paused":
@@ -77,7 +74,7 @@ def ensure_container(engine: Engine, site: Site, spec: LaunchSpec, lost: str = "
 
 
 class _DesiredContainer:
-    """What a container of this execution would be made from now."""
+    """The container that would be created for this execution now."""
 
     def __init__(self, engine: Engine, spec: LaunchSpec, site: Site, setup: ContainerSetup):
         self.config, self.execution_id, self.setup = site.config, spec.execution_id, setup
@@ -91,14 +88,14 @@ class _DesiredContainer:
         self.spec = hashlib.sha256(made_from).hexdigest()[:16]
 
     def fits(self, container: Container, network: str) -> bool:
-        """Whether a stopped container can be started as it is."""
+        """Whether a stopped container can be started without being recreated."""
         has = container.networks.get(self.name, "")
         whole = container.status in ("created", "exited")
         return whole and container.labels.get(docker_names.SPEC_LABEL) == self.spec and has in ("", network)
 
 
 def _host_config(name: str, site: Site, setup: ContainerSetup) -> dict[str, Any]:
-    """How the container stands on its host: what it may not, how much it may, what it sees."""
+    """Return the container's restrictions, limits and mounts."""
     return {
         "network_mode": name,
         "port_bindings": {AGENTCTL_PORT: (site.publish,)},
@@ -113,7 +110,7 @@ def _host_config(name: str, site: Site, setup: ContainerSetup) -> dict[str, Any]
 
 
 def confinement_options(config: DockerConfig) -> dict[str, Any]:
-    """What holds for every container of an executor."""
+    """Return the restrictions of every container of an executor."""
     return {
         "security_opt": ["no-new-privileges:true"],
         "mem_limit": config.memory_mb << 20,
@@ -125,7 +122,7 @@ def confinement_options(config: DockerConfig) -> dict[str, Any]:
 
 
 def _options(spec: LaunchSpec, image: str, setup: ContainerSetup) -> dict[str, Any]:
-    """Files and children are the worktree's owner's. Without capabilities even 0 is a number like others."""
+    """Return what the container runs, and as which user."""
     command = [
         *("--workspace", str(setup.worktree.path)),
         *("--state-dir", STATE_PATH),
@@ -167,7 +164,7 @@ def _start(engine: Engine, container: Container | None, wanted: _DesiredContaine
 
 
 def _network(engine: Engine, wanted: _DesiredContainer) -> str:
-    """The execution's own network; where a subnet is taken, the next one is tried."""
+    """Return the execution's own network; if a subnet is taken, the next one is tried."""
     if found := engine.network(wanted.name):
         return found
     refusal: EngineRefused | None = None
@@ -177,7 +174,7 @@ def _network(engine: Engine, wanted: _DesiredContainer) -> str:
         except EngineRefused as error:
             refusal = error
     raise LaunchFailed(
-        f"The Docker engine has no free network addresses ({refusal}): give the executor subnets of its own."
+        f"The Docker engine has no free network addresses ({refusal}). Set subnets in this executor's settings."
     )
 
 
@@ -196,7 +193,7 @@ MAX_HELPER_SECONDS: Final = 2 * _HELPER_TIMEOUT
 
 @dataclass(frozen=True, slots=True)
 class HelperContainer:
-    """For one execution: has no network, no power, and ends by itself."""
+    """A short-lived container for one execution, without network and capabilities."""
 
     execution_id: str
     session_id: str
@@ -206,7 +203,7 @@ class HelperContainer:
 
     @contextmanager
     def made(self, engine: Engine, purpose: str, arguments: Sequence[str] = ()) -> Iterator[str]:
-        """Its name; it is made, not started, and removed afterwards. Blocks; EngineRefused, RuntimeUnavailable."""
+        """Create the container, yield its name, and remove it afterwards. Blocks; EngineRefused, RuntimeUnavailable."""
         name = f"{docker_names.container_name(self.execution_id)}-{purpose}"
         self._remove(engine, name)  # of one who died over it: nobody else is at it
         options = {
@@ -230,7 +227,7 @@ class HelperContainer:
             self._remove(engine, name)
 
     def run(self, engine: Engine, name: str) -> dict[str, Any]:
-        """Start it and wait for its answer; WorkspaceGone, RepositoryUnusable, LaunchFailed."""
+        """Start it and return its answer; raises WorkspaceGone, RepositoryUnusable, LaunchFailed."""
         engine.start(name)
         engine.ask(lambda client: client.wait(name, timeout=_HELPER_TIMEOUT))
         said = engine.output_tail(name)

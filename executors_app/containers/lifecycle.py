@@ -1,7 +1,4 @@
-"""Observe containers, decide whether an execution is alive, dead or unknown, follow the engine's exit events.
-
-And end and remove containers on proof.
-"""
+"""Observe containers, follow the engine's exit events, and end and remove containers after proof of ownership."""
 
 from __future__ import annotations
 
@@ -31,7 +28,7 @@ ENDED_STATUSES: Final = frozenset({"created", "exited", "dead"})
 
 @dataclass(frozen=True, slots=True)
 class ContainerListing:
-    """What the engine knows."""
+    """The result of listing an engine's containers."""
 
     containers: Mapping[str, Container] = field(default_factory=dict)
     """By execution id; those of no execution that was asked for are left out."""
@@ -39,7 +36,7 @@ class ContainerListing:
 
 
 def list_containers(engine: Engine, executions: Sequence[ExecutionFacts]) -> ContainerListing:
-    """Ask the engine about all of them; blocks, writes nothing. Raises RuntimeUnavailable, EngineRefused."""
+    """List the executions' containers; blocks, writes nothing. Raises RuntimeUnavailable, EngineRefused."""
     listed = {
         one.labels.get(docker_names.EXECUTION_LABEL, ""): one
         for one in engine.containers(docker_names.deployment_labels())
@@ -58,7 +55,7 @@ def list_containers(engine: Engine, executions: Sequence[ExecutionFacts]) -> Con
 
 
 async def judge_execution(site: Site, execution: ExecutionFacts, known: ContainerListing, answer: Any) -> Observation:
-    """Of one execution; ``answer`` is its ``protocol.Status``, the error that came instead, or None if not asked."""
+    """Return the observation of one execution; ``answer`` is its status, the error instead, or None if not polled."""
     container = known.containers.get(execution.id)
     if container is None:
         if not _is_proven_gone(site, execution, known.engine_id):
@@ -75,7 +72,7 @@ async def judge_execution(site: Site, execution: ExecutionFacts, known: Containe
 
 
 def _is_proven_gone(site: Site, execution: ExecutionFacts, engine_id: str) -> bool:
-    """The engine that had it says that it has it no more; another engine's word is no proof."""
+    """Whether the engine that had the container denies having it; another engine's denial proves nothing."""
     had = execution.state.get("engine")
     return bool(had == engine_id) if had else site.is_gone(execution)
 
@@ -102,7 +99,7 @@ _GRACE: Final = 10.0
 
 
 def list_orphans(engine: Engine, known: Collection[str]) -> list[Orphan]:
-    """Containers of ours whose execution is not among ``known``, and helpers that a kill left behind. Blocks."""
+    """List our containers whose execution is not in ``known``, and abandoned helpers. Blocks."""
     found = engine.containers(docker_names.deployment_labels())
     oldest = engine.now() - MAX_HELPER_SECONDS if any(docker_names.is_helper(one.labels) for one in found) else 0.0
     listed = []
@@ -115,7 +112,7 @@ def list_orphans(engine: Engine, known: Collection[str]) -> list[Orphan]:
 
 
 def end_container(engine: Engine, execution: ExecutionFacts) -> bool:
-    """Stop an execution's container and give its addresses back; False where it is not that. Blocks."""
+    """Stop an execution's container and release its addresses; False if it is not that execution's. Blocks."""
     name = docker_names.container_name(execution.id)
     container = engine.find(name)
     if container is None:
@@ -133,7 +130,7 @@ def end_container(engine: Engine, execution: ExecutionFacts) -> bool:
 
 
 def remove_container(engine: Engine, orphan: Orphan) -> bool:
-    """Stop and remove one, if it still is what it was listed as; True where nothing is left. Blocks."""
+    """Stop and remove an orphan if it is still what was listed; True if nothing is left. Blocks."""
     container = engine.find(orphan.id)
     if container is None:
         return True
@@ -163,7 +160,7 @@ EventHandler = Callable[[ExitEvent], None]
 
 
 async def exit_events(address: EngineAddress) -> AsyncIterator[ExitEvent]:
-    """Deaths of sessions' containers, or `CHECK_ALL`; for ever. Ends with its consumer."""
+    """Yield exits of sessions' containers, or ``CHECK_ALL`` if some may have been missed, without end."""
     heard: asyncio.Queue[ExitEvent] = asyncio.Queue()
     loop, over = asyncio.get_running_loop(), threading.Event()
 
@@ -193,13 +190,13 @@ def _listen(address: EngineAddress, tell: EventHandler, over: threading.Event) -
             failures = 0
         except (ExecutorError, ValueError, KeyError) as error:
             if not failures:
-                log.warning("no news of containers: %s", error)
+                log.warning("cannot follow the Docker engine's events: %s", error)
             over.wait(_RETRY_DELAYS[min(failures, len(_RETRY_DELAYS) - 1)])
             failures += 1
 
 
 class _EventStream:
-    """One engine's, with the moment up to which everything was told."""
+    """One engine's events, with the time up to which all were delivered."""
 
     def __init__(self, address: EngineAddress):
         self._address = address
@@ -208,7 +205,7 @@ class _EventStream:
         """Of the moment that the next connection begins at: it is told once more."""
 
     def window(self) -> Iterator[ExitEvent]:
-        """What is told in one connection; ExecutorError."""
+        """Yield the events of one connection; raises ExecutorError."""
         with open_engine(self._address, WINDOW_SECONDS + 5) as engine:
             now = _engine_clock(engine)
             for event in _events(engine, self._since or f"{now:.6f}", f"{now + WINDOW_SECONDS:.6f}"):
@@ -230,7 +227,7 @@ class _EventStream:
 
 
 def _engine_clock(engine: Engine) -> float:
-    """Seconds since the epoch, by the engine's own clock."""
+    """Return the engine's clock in seconds since the epoch."""
     told = engine.ask(lambda client: client.info())["SystemTime"]
     return datetime.fromisoformat(told).timestamp()
 

@@ -1,6 +1,6 @@
-"""The site of `local_docker`: workspace, journal and home are directories of this machine.
+"""The site of ``local_docker``: workspace, journal and home are directories of this machine.
 
-Workspaces of earlier releases are converted.
+Also converts the workspaces of earlier releases.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ _OF_THE_REPOSITORY: Final = ("commondir", "gitdir", "config.worktree", "locked",
 
 
 def has_earlier_workspace(worktree: Path) -> bool:
-    """Whether an earlier release's work tree is at the path that the row names."""
+    """Whether an earlier release's worktree is at the path that the row names."""
     return is_plain_directory(worktree)
 
 
 def convert_earlier_workspace(engine: Engine, spec: LaunchSpec, into: Path) -> bool:
-    """Copy a workspace to where it is taken over from; False where there is none.
+    """Copy an earlier release's workspace to where it is adopted from; False if there is none.
 
     Blocks. LaunchFailed while another session's container still has it, RepositoryUnusable, OSError.
     """
@@ -53,8 +53,8 @@ def convert_earlier_workspace(engine: Engine, spec: LaunchSpec, into: Path) -> b
     for one in engine.ask(lambda client: client.containers(filters=_ours())):
         if str(worktree) in sites.mount_sources(one.get("Mounts")):
             raise LaunchFailed(
-                "Another session still works in this worktree in a container of the earlier release. It is converted "
-                "when that session is stopped."
+                "Another session still uses this worktree in a container of an earlier release. Stop that session, "
+                "then try again."
             )
     draft = into.with_name(f".{into.name}.draft")
     shutil.rmtree(draft, ignore_errors=True)
@@ -71,7 +71,7 @@ def convert_earlier_workspace(engine: Engine, spec: LaunchSpec, into: Path) -> b
 
 
 def remove_converted_workspace(execution: ExecutionFacts) -> bool:
-    """Remove the old place of a workspace whose new one has sent a snapshot; False where there is nothing to remove.
+    """Remove a converted workspace's old directory once the new one has sent a snapshot; False if nothing to do.
 
     Its record goes first: as long as that is there, the branch counts as checked out and is not published.
     Blocks. Raises RepositoryUnusable, OSError.
@@ -91,7 +91,7 @@ def remove_converted_workspace(execution: ExecutionFacts) -> bool:
 
 
 def _mark(worktree: Path) -> Path:
-    """Beside a converted work tree: the newest snapshot of that time."""
+    """Return the file beside a converted worktree that records the newest snapshot of that time."""
     return worktree.with_name(f".{worktree.name}.converted")
 
 
@@ -100,7 +100,7 @@ def _newest_snapshot(owner_id: str) -> str:
 
 
 def _record(repository: Path, owner_id: str) -> Path:
-    """What the team's repository remembers of the work tree; git names it after the directory, which is the id."""
+    """Return git's record of the worktree in the team's repository, named after the directory (the id)."""
     return TeamRepository.open(repository).common / "worktrees" / owner_id
 
 
@@ -117,7 +117,7 @@ _LARGEST_REFS: Final = 16 << 20
 
 @dataclass(frozen=True, slots=True)
 class LocalSite:
-    """With this machine's own engine."""
+    """The site for this machine's own engine."""
 
     config: DockerConfig
     publish: str = LOOPBACK
@@ -125,11 +125,11 @@ class LocalSite:
 
     @property
     def address(self) -> EngineAddress:
-        """``KANDEV_DOCKER_HOST``."""
+        """The engine at ``KANDEV_DOCKER_HOST``."""
         return EngineAddress(settings.KANDEV_DOCKER_HOST)
 
     def prepare(self, engine: Engine, spec: LaunchSpec, *, is_running: bool, lost: str) -> ContainerSetup:
-        """The workspace in the data directory."""
+        """Prepare the workspace in the data directory."""
         worktree = container_worktree(spec)
         root = worktree.path.parent.parent
         places = workspace_store.state_directory_of(spec.execution_id)
@@ -159,7 +159,7 @@ class LocalSite:
         return ContainerSetup(root, worktree, mounts, self.user, lambda engine, name: None, token, rebuilt)
 
     def workspace_state(self, execution: ExecutionFacts, container: Container | None) -> tuple[WorkspaceState, str]:
-        """As far as plain files on this disk show it; git is not asked, because its files are the agent's."""
+        """Inspect plain files only; git is not run, because the agent can write git's files."""
         if not execution.worktree_path:
             return WorkspaceState.REBUILDABLE, ""
         owner = execution.worktree_owner
@@ -179,11 +179,11 @@ class LocalSite:
 
     @property
     def user(self) -> str:
-        """Ours."""
+        """Our own user and group."""
         return f"{os.geteuid()}:{os.getegid()}"
 
     def workspace_mounts(self, execution: ExecutionFacts) -> list[Mapping[str, Any]]:
-        """The directory of this machine, and what its repository borrows."""
+        """Mount the directory on this machine and the object store that its repository borrows from."""
         borrowed = workspace_store.object_store_directory(Path(execution.repository_path))
         return [
             bind_mount(workspace_directory(execution.worktree_owner), workspace_root.WORKSPACE_ROOT),
@@ -191,16 +191,16 @@ class LocalSite:
         ]
 
     def token_of(self, execution: ExecutionFacts) -> str:
-        """From this disk."""
+        """Read it from this disk."""
         return workspace_store.state_directory_of(execution.id).token()
 
     def is_gone(self, execution: ExecutionFacts) -> bool:
-        """It was never placed, or was here."""
+        """Whether it was never placed, or was on this machine."""
         return execution.host_id in {"", identity.host_id()} or workspace_store.is_known_here(execution)
 
 
 def container_worktree(spec: LaunchSpec) -> Worktree:
-    """As the container sees it.
+    """Return the worktree's path as the container sees it.
 
     A session of an earlier release keeps the path that its agent knows: conversations belong to a directory.
     """
@@ -211,12 +211,12 @@ def container_worktree(spec: LaunchSpec) -> Worktree:
 
 
 def workspace_directory(owner_id: str) -> Path:
-    """The workspace's directory: its repository and its work tree are below it, and the agent's to write."""
+    """Return the workspace's directory; the agent can write everything in it."""
     return Path(settings.KANDEV_DATA_DIR) / "workspaces" / owner_id
 
 
 def home_directory(session_id: str) -> Path:
-    """The agent's home: its logins and conversations, kept over every container."""
+    """Return the agent's home, with its logins and conversations, which every container keeps."""
     return Path(settings.KANDEV_DATA_DIR) / "agent_homes" / session_id
 
 

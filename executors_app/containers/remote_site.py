@@ -1,7 +1,6 @@
-"""The site of ``remote_docker``: workspace, journal and home are volumes of the engine, and outlive its containers.
+"""The site of ``remote_docker``: workspace, journal and home are volumes of the engine and outlive its containers.
 
-A workspace that was lost is made again from the newest snapshot that had arrived, which the receipt tells, or not at
-all.
+A lost workspace is rebuilt from the newest snapshot that had arrived, which the receipt says, or not at all.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ _REPOSITORY: Final = workspace_root.sandbox_repository_path(workspace_root.WORKS
 
 @dataclass(frozen=True, slots=True)
 class RemoteSite:
-    """With an engine anywhere."""
+    """The site for an engine on any machine."""
 
     far: RemoteEngineConfig
 
@@ -46,21 +45,21 @@ class RemoteSite:
 
     @property
     def publish(self) -> str:
-        """As the executor says."""
+        """The executor's setting."""
         return self.far.publish
 
     @property
     def host(self) -> str:
-        """As the executor says."""
+        """The executor's setting."""
         return self.far.host
 
     @property
     def user(self) -> str:
-        """As the executor says."""
+        """The executor's setting."""
         return self.far.user
 
     def prepare(self, engine: Engine, spec: LaunchSpec, *, is_running: bool, lost: str) -> ContainerSetup:
-        """The workspace's volume, which is left alone where the container runs."""
+        """Prepare the workspace's volume, unless the container runs."""
         root = workspace_root.WORKSPACE_ROOT
         worktree = workspace_root.sandbox_worktree_path(root, spec.worktree_owner, spec.worktree_branch)
         if is_running:
@@ -76,7 +75,7 @@ class RemoteSite:
         return ContainerSetup(root, worktree, self._mounts(spec), self.far.user, send, token, rebuilt)
 
     def workspace_state(self, execution: ExecutionFacts, container: Container | None) -> tuple[WorkspaceState, str]:
-        """As far as the engine shows it without anything being started."""
+        """Inspect what the engine shows without starting anything."""
         if not execution.worktree_path:
             return WorkspaceState.REBUILDABLE, ""
         with open_engine(self.address) as engine:
@@ -90,26 +89,26 @@ class RemoteSite:
         return WorkspaceState.GONE, workspace_store.gone_reason(lost, execution.worktree_branch)
 
     def token_of(self, execution: ExecutionFacts) -> str:
-        """From its volume, through its container."""
+        """Read it from its volume, through its container."""
         with open_engine(self.address) as engine:
             return _read_token(engine, execution.id)
 
     def is_gone(self, execution: ExecutionFacts) -> bool:
-        """Nothing but this engine was ever asked for it."""
+        """Return True: no other engine was ever asked to run it."""
         return True
 
     def workspace_mounts(self, execution: ExecutionFacts) -> list[Mapping[str, Any]]:
-        """The volume."""
+        """Mount the volume."""
         return [sites.volume_mount(workspace_volume(execution.worktree_owner), workspace_root.WORKSPACE_ROOT)]
 
     def helper(self, execution: ExecutionFacts | LaunchSpec, *mounts: Mapping[str, Any]) -> HelperContainer:
-        """For the volumes of an execution."""
+        """Return a helper container for an execution's volumes."""
         execution_id = execution.execution_id if isinstance(execution, LaunchSpec) else execution.id
         return HelperContainer(execution_id, execution.session_id, self.config, self.far.user, mounts)
 
     @contextmanager
     def left(self, engine: Engine, execution: ExecutionFacts) -> Iterator[str | None]:
-        """A container that the state of a dead agentctl can be read from; None where none is kept."""
+        """Yield a container through which a dead agentctl's state can be read; None if no state is left."""
         container = engine.find(sites.container_name(execution.id))
         if container is not None:
             yield container.id
@@ -140,7 +139,7 @@ class RemoteSite:
                 archives.send_files(engine, container, "/", FileOwner.of(self.far.user), {}, owned=owned)
 
     def _send(self, engine: Engine, container: str, seed: Path, token: str) -> None:
-        """Put token and seed into agentctl's volume."""
+        """Write token and seed into agentctl's volume."""
         files: dict[str, bytes | Path] = {"token": token.encode(), Path(SEED_PATH).name: seed}
         archives.send_files(engine, container, STATE_PATH, FileOwner.of(self.far.user), files)
 
@@ -149,7 +148,7 @@ REBUILDABLE: Final = "rebuildable"
 
 
 def _find_loss(engine: Engine, execution: ExecutionFacts, container: Container | None) -> str:
-    """Empty: nothing that shows; `REBUILDABLE`: what the volume itself still has; else what is gone, as a sentence."""
+    """Return what is lost as a sentence, ``REBUILDABLE`` if the volume still has the branch, empty if nothing."""
     volume = workspace_volume(execution.worktree_owner)
     if _find_volume(engine, volume) is None:
         return f"The volume {volume} was removed."
@@ -171,17 +170,17 @@ def _read_token(engine: Engine, execution_id: str) -> str:
 
 
 def state_volume(execution_id: str) -> str:
-    """The volume of agentctl's own things."""
+    """Return the name of agentctl's volume."""
     return f"kandev-state-{execution_id}"
 
 
 def home_volume(session_id: str) -> str:
-    """The volume of the agent's home."""
+    """Return the name of the volume of the agent's home."""
     return f"kandev-home-{session_id}"
 
 
 def workspace_volume(owner_id: str) -> str:
-    """The volume of the workspace, named after the session whose work tree it is."""
+    """Return the name of the workspace's volume; ``owner_id`` is the session that owns the worktree."""
     return f"kandev-work-{owner_id}"
 
 

@@ -1,7 +1,4 @@
-"""What the containers of one executor stand on.
-
-Names and labels as proof of ownership, mounts, and the site that keeps workspace, journal and home.
-"""
+"""What a container depends on: ownership labels, mounts, and the site that holds workspace, journal and home."""
 
 from __future__ import annotations
 
@@ -31,55 +28,55 @@ SPEC_LABEL: Final = "kandev.spec"
 
 
 def container_name(execution_id: str) -> str:
-    """Of the container, and of its network."""
+    """Return the name of the container and its network."""
     return f"kandev-{execution_id}"
 
 
 def deployment_labels() -> dict[str, str]:
-    """The labels of all containers of this deployment; another one may use the same engine."""
+    """Return the labels of all containers of this deployment: others may use the same engine."""
     place = str(Path(settings.KANDEV_DATA_DIR).resolve())
     return {MANAGED_LABEL: "true", DEPLOYMENT_LABEL: hashlib.sha256(place.encode()).hexdigest()[:16]}
 
 
 def execution_labels(execution_id: str, session_id: str, task_id: str) -> dict[str, str]:
-    """The labels of one execution's container."""
+    """Return the labels of one execution's container."""
     return {**deployment_labels(), EXECUTION_LABEL: execution_id, SESSION_LABEL: session_id, TASK_LABEL: task_id}
 
 
 def helper_labels(execution_id: str, session_id: str) -> dict[str, str]:
-    """Of a container beside the execution's own, which is never taken for it."""
+    """Return the labels of a helper container, which is never mistaken for the execution's own."""
     return {**deployment_labels(), HELPER_LABEL: execution_id, SESSION_LABEL: session_id}
 
 
 def is_owned(labels: Mapping[str, str], execution_id: str, session_id: str) -> bool:
-    """Whether a container is that execution's and was made by this deployment."""
+    """Whether a container belongs to that execution and was made by this deployment."""
     wanted = {**deployment_labels(), EXECUTION_LABEL: execution_id, SESSION_LABEL: session_id}
     return all(labels.get(name) == value for name, value in wanted.items())
 
 
 def is_helper(labels: Mapping[str, str]) -> bool:
-    """Whether a container of ours is a short-lived one beside an execution's own."""
+    """Whether a container is a short-lived helper beside an execution's own."""
     return HELPER_LABEL in labels and EXECUTION_LABEL not in labels
 
 
 def labelled_execution(labels: Mapping[str, str]) -> str:
-    """The execution that a container of ours is of, or is at work for; empty for none."""
+    """Return the execution that a container or helper belongs to; empty for none."""
     return labels.get(EXECUTION_LABEL) or labels.get(HELPER_LABEL, "")
 
 
 def bind_mount(source: Path, target: Path | str, *, read_only: bool = False) -> dict[str, Any]:
-    """A bind mount as the engine takes it."""
+    """Return a bind mount for the engine's API."""
     return {"Type": "bind", "Source": str(source), "Target": str(target), "ReadOnly": read_only}
 
 
 def volume_mount(name: str, target: Path | str) -> dict[str, Any]:
-    """A volume as the engine takes it."""
+    """Return a volume mount for the engine's API."""
     # An empty volume would be given what the image has there, and its owner.
     return {"Type": "volume", "Source": name, "Target": str(target), "VolumeOptions": {"NoCopy": True}}
 
 
 def mount_sources(mounts: Iterable[Any]) -> set[str]:
-    """The directories of this machine that a listed container has mounted."""
+    """Return the directories of this machine that a listed container mounts."""
     return {str(mount["Source"]) for mount in mounts or () if mount.get("Source")}
 
 
@@ -91,7 +88,7 @@ HOME_PATH: Final = "/home/agent"
 
 @dataclass(frozen=True, slots=True)
 class ContainerSetup:
-    """What one container is made on."""
+    """What one container is created with."""
 
     root: Path
     """The workspace's directory, as the container sees it."""
@@ -109,7 +106,7 @@ class ContainerSetup:
 
 
 class Site(Protocol):
-    """Of one executor's settings."""
+    """Where the containers of one executor's settings keep their data."""
 
     @property
     def address(self) -> EngineAddress:
@@ -123,12 +120,12 @@ class Site(Protocol):
 
     @property
     def publish(self) -> str:
-        """The address of the engine's machine that ports are published at."""
+        """The address on the engine's machine where ports are published."""
         ...
 
     @property
     def host(self) -> str:
-        """Where we reach such a port, as it stands in a URL."""
+        """The host by which we reach such a port, as written in a URL."""
         ...
 
     def prepare(self, engine: Engine, spec: LaunchSpec, *, is_running: bool, lost: str) -> ContainerSetup:
@@ -140,7 +137,7 @@ class Site(Protocol):
         ...
 
     def workspace_state(self, execution: ExecutionFacts, container: Container | None) -> tuple[WorkspaceState, str]:
-        """Whether a dead one's worktree can be had, and the precise reason if not; blocks, writes nothing.
+        """Return the state of a dead execution's worktree, and why it is gone; blocks, writes nothing.
 
         Raises RuntimeUnavailable, LaunchFailed where the engine gives no answer.
         """
@@ -148,20 +145,20 @@ class Site(Protocol):
 
     @property
     def user(self) -> str:
-        """``UID:GID`` of the files, and of agents."""
+        """``UID:GID`` of files and agents."""
         ...
 
     def workspace_mounts(self, execution: ExecutionFacts) -> Sequence[Mapping[str, Any]]:
-        """What a container needs to read a workspace below ``workspace_root.ROOT``."""
+        """Return the mounts for reading a workspace below ``workspace_root.WORKSPACE_ROOT``."""
         ...
 
     def token_of(self, execution: ExecutionFacts) -> str:
-        """The token of its last launch, as its state directory has it; empty where there is none. Blocks.
+        """Return the last launch's token from its state directory; empty if there is none. Blocks.
 
         Raises RuntimeUnavailable, EngineRefused, OSError.
         """
         ...
 
     def is_gone(self, execution: ExecutionFacts) -> bool:
-        """Whether the absence of a container proves a death, where no launch has told of its engine."""
+        """Whether a missing container proves a death, where no launch has recorded the engine."""
         ...

@@ -1,11 +1,11 @@
 """The archive of a workspace: ``<data>/archives/<workspace id>.git``, a bare repository that no agent can write.
 
-All work of a workspace ends up here, as the bundles that its agentctl sends, and everything else is made from
-here: what is published to the team's repository, a workspace that has to be built again, a backup. A whole archive
-goes into one bundle (``export``) and comes back from one (``take_in``), anywhere: that bundle is the archive format.
+All work of a workspace arrives here, in bundles that its agentctl sends. Everything else is made from the archive:
+what is published to the team's repository, a rebuilt workspace, a backup. ``export`` writes a whole archive as one
+bundle, and ``take_in`` restores it anywhere: that bundle is the archive format.
 
-What the team has published is borrowed from its object store. What a workspace sends is hostile: it is parsed by
-us, checked by git where it can change nothing (as its own ``receive-pack`` does), and only then moved in.
+Objects that the team has published are borrowed from its object store. What a workspace sends is untrusted: we parse
+it, git checks it in quarantine (as ``receive-pack`` does), and only then is it moved in.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ REMOVING_PREFIX: Final = ".going-"
 
 
 class Archive:
-    """One archive; see ``of``."""
+    """The archive of one workspace; see ``of``."""
 
     def __init__(self, path: Path, workspace_id: str, store: ObjectStore | None):
         self.path = path
@@ -51,7 +51,7 @@ class Archive:
 
     @classmethod
     def of(cls, root: Path, workspace_id: str, store: ObjectStore | None = None) -> Archive:
-        """The archive of a workspace below the data directory ``root``, whether it is there yet or not.
+        """Return the archive of a workspace below the data directory ``root``; it may not exist yet.
 
         ``store`` is what a new one borrows from. Raises RepositoryUnusable for an id that is none.
         """
@@ -63,15 +63,15 @@ class Archive:
         return Git(self.path)
 
     def exists(self) -> bool:
-        """Whether it was made."""
+        """Whether the archive has been created."""
         return (self.path / "HEAD").is_file()
 
     def tips(self) -> dict[str, str]:
-        """Its refs, and what they name; GitFailed."""
+        """Return its refs and the commits they name; raises GitFailed."""
         return bare.list_refs(self.git) if self.exists() else {}
 
     def begin(self, branch: str, commit: str) -> None:
-        """Let the branch of a workspace be there, at ``commit``; one that is there stays as it is.
+        """Create the workspace's branch at ``commit``, unless it exists.
 
         A commit that is not published is brought from the team's repository. RepositoryUnusable, GitFailed.
         """
@@ -81,7 +81,7 @@ class Archive:
                 self._bring({names.branch: commit}, held)
 
     def adopt(self, branch: str) -> dict[str, str]:
-        """Take over the workspace's refs that the team's repository has and this archive has not.
+        """Copy the workspace's refs that only the team's repository has.
 
         For a workspace from before there were archives. Returns what was taken. RepositoryUnusable, GitFailed.
         """
@@ -95,7 +95,7 @@ class Archive:
         return taken
 
     def take_in(self, bundle: Path, branch: str) -> dict[str, str]:
-        """Let the refs of this workspace be what a bundle says; returns all refs of the archive.
+        """Import a bundle: set the workspace's refs as it says, and return all refs of the archive.
 
         What the branch had and has no more is set aside. A bundle that is refused changes nothing, and the same
         one again neither. Raises BundleRefused, GitFailed, OSError. ``details["missing"]`` of BundleRefused names
@@ -119,7 +119,7 @@ class Archive:
                 return {**before, **{ref: at for ref, (_, at) in changes.items()}}
 
     def follow(self, branch: str, refs: Mapping[str, str]) -> None:
-        """Let the refs of this workspace name what it says, as far as that has arrived.
+        """Set the workspace's refs to ``refs``, as far as those commits have arrived.
 
         For refs that went back to a commit that was sent before: no bundle holds those. Raises BundleRefused where
         something that a commit reaches is missing, GitFailed.
@@ -133,12 +133,12 @@ class Archive:
             bare.update_refs(self.git, self._changes(self.git, names, before, wanted), (held,))
 
     def time_of(self, ref: str) -> str:
-        """When the commit of a ref was made, ISO 8601; empty where there is none. GitFailed."""
+        """Return the time of a ref's commit, ISO 8601; empty if there is none. Raises GitFailed."""
         commit = self.tips().get(ref)
         return self.git.text("log", "-1", "--format=%cI", commit, "--") if commit else ""
 
     def export(self, into: Path, *, without: Sequence[str] = ()) -> None:
-        """Write a bundle of all refs, without what the commits ``without`` reach as far as they are here.
+        """Write a bundle of all refs, without what the commits ``without`` reach.
 
         Raises GitFailed, OSError.
         """
@@ -157,7 +157,7 @@ class Archive:
         borrow: Sequence[str],
         whole: bool,
     ) -> None:
-        """Write the seed that a sandbox creates its repository from (``agentctl.workspace.seed``).
+        """Write what a sandbox makes its repository from; see ``transfer``. Raises GitFailed, OSError.
 
         ``borrow`` are object directories that the sandbox sees; without one, only the refs that ``base`` names are
         sent beside the workspace's own. ``whole``: with the pack. Raises GitFailed, OSError.
@@ -179,12 +179,12 @@ class Archive:
         transfer.write_seed(self.git, into, seed, published if borrow else {})
 
     def drop(self, refs: Mapping[str, str]) -> None:
-        """Remove refs that still name what they did; GitFailed for one that was moved meanwhile."""
+        """Remove refs that still name the given commits; raises GitFailed for one that has moved."""
         with self._alone("") as held:
             bare.update_refs(self.git, {ref: (commit, "") for ref, commit in refs.items()}, (held,))
 
     def remove(self) -> None:
-        """Remove the archive; one that is not there is nothing to do. OSError, GitFailed."""
+        """Remove the archive, if it exists. Raises OSError, GitFailed."""
         try:
             with bare.repository_lock(self.path, folder=True):
                 # Renamed first: a half-emptied archive is never taken for one.
@@ -197,12 +197,12 @@ class Archive:
 
     def _repository(self) -> TeamRepository:
         if self.store is None:
-            raise RepositoryUnusable(f"The workspace {self.workspace_id} has no repository to begin from.")
+            raise RepositoryUnusable(f"The workspace {self.workspace_id} has no repository to start from.")
         return self.store.repository
 
     @contextmanager
     def _alone(self, object_format: str) -> Iterator[int]:
-        """The archive, made if need be, without what killed calls have left, for us alone."""
+        """Lock the archive, creating it if necessary, and remove the leftovers of killed calls."""
         if object_format:
             bare.make_bare_repository(self.path, object_format, mode=0o700)
         with bare.repository_lock(self.path, folder=True) as held:
@@ -213,7 +213,7 @@ class Archive:
             yield held
 
     def _borrow(self) -> None:
-        """Name the store among those that are borrowed from; relative, so that the data directory can be moved."""
+        """Add the store to the alternates; relative, so that the data directory can be moved."""
         if self.store is None or not self.store.path.is_dir():
             return
         file = self.path / "objects" / "info" / "alternates"
@@ -229,7 +229,7 @@ class Archive:
         return [self.path / "objects" / line for line in file.read_text().splitlines()] if file.exists() else []
 
     def _bring(self, wanted: Mapping[str, str], held: int) -> None:
-        """Let refs that are not there name commits of the team's repository."""
+        """Create refs that name commits of the team's repository."""
         published = self.store.refs() if self.store else {}
         here = bare.object_types(self.store.git, wanted.values()) if self.store and self.store.path.is_dir() else {}
         # In the store nothing is without what it reaches; what is in the archive might be.
@@ -244,7 +244,7 @@ class Archive:
 
     @contextmanager
     def _quarantine(self) -> Iterator[Path]:
-        """Objects of their own, above those of the archive."""
+        """Yield a separate object directory on top of the archive's."""
         draft = Path(tempfile.mkdtemp(prefix=_INCOMING_PREFIX, dir=self.path))
         try:
             (draft / "pack").mkdir()
@@ -258,11 +258,11 @@ class Archive:
             shutil.rmtree(draft, ignore_errors=True)
 
     def _check(self, draft: Path, told: BundleHeader, before: Mapping[str, str], file: IO[bytes], held: int) -> None:
-        """Have the pack read into the quarantine, and see that nothing is missing; BundleRefused."""
+        """Index the pack in quarantine and check that nothing is missing; raises BundleRefused."""
         git = Git(self.path, draft)
         here = bare.object_types(git, told.prerequisites)
         if missing := sorted(told.prerequisites - set(here)):
-            raise BundleRefused("The bundle builds upon commits that are not here.", missing=missing)
+            raise BundleRefused("The bundle depends on commits that have not arrived.", missing=missing)
         bounds = Bounds(_MEMORY, BUNDLE_LIMIT * 2)
         if told.objects:
             os.lseek(file.fileno(), told.offset, os.SEEK_SET)
@@ -277,14 +277,14 @@ class Archive:
             try:
                 git.run(*_LOW_MEMORY_OPTIONS, *words, stdin=file, timeout=_CHECK_SECONDS, hold=(held,), bounds=bounds)
             except GitFailed as error:
-                raise BundleRefused(f"The bundle cannot be taken in: {error.message}") from error
+                raise BundleRefused(f"The bundle cannot be imported: {error.message}") from error
         kinds = bare.object_types(git, told.refs.values())
         if any(kinds.get(commit) != "commit" for commit in told.refs.values()):
-            raise BundleRefused("The bundle names something else than commits that it has.")
+            raise BundleRefused("The bundle names something other than its own commits.")
         self._check_whole(git, told.refs, before, held)
 
     def _check_whole(self, git: Git, refs: Mapping[str, str], before: Mapping[str, str], held: int) -> None:
-        """See that everything which the commits reach is here; BundleRefused."""
+        """Check that everything the commits reach is present; raises BundleRefused."""
         known = {*before.values(), *(self.store.refs().values() if self.store else ())}
         wanted = bare.revision_input(refs.values(), sorted(known))
         try:
@@ -293,7 +293,7 @@ class Archive:
             raise BundleRefused(f"Objects are missing: {error.message}") from error
 
     def _accept(self, draft: Path, held: int) -> None:
-        """Move the checked pack in; its index last, by which it is found."""
+        """Move the checked pack in, its index last: git finds a pack by its index."""
         if _size(self.path) > ARCHIVE_LIMIT:
             self._repack(held)
             if _size(self.path) > ARCHIVE_LIMIT:
@@ -306,7 +306,7 @@ class Archive:
     def _changes(
         git: Git, names: WorkspaceRefs, before: Mapping[str, str], wanted: Mapping[str, str]
     ) -> dict[str, tuple[str, str]]:
-        """What becomes of each ref, with what the branch loses set aside; BundleRefused."""
+        """Return the change of each ref, with commits that the branch loses set aside; raises BundleRefused."""
         changes = {ref: (before.get(ref, ""), at) for ref, at in wanted.items() if before.get(ref) != at}
         old, new = changes.get(names.branch, ("", ""))
         if old and not bare.is_ancestor(git, old, new):
@@ -334,7 +334,7 @@ _LOW_MEMORY_OPTIONS: Final = (
 
 
 def _remove_stale_files(path: Path) -> None:
-    """Remove what killed gits have left; whoever has the archive's lock is alone, git itself included."""
+    """Remove leftovers of killed gits; whoever holds the archive's lock is alone, including git."""
     for draft in path.glob(f"{_INCOMING_PREFIX}*"):
         shutil.rmtree(draft, ignore_errors=True)
     for left in [*path.glob("objects/pack/tmp_*"), *path.glob("*.lock"), *path.glob("refs/**/*.lock")]:
@@ -342,7 +342,7 @@ def _remove_stale_files(path: Path) -> None:
 
 
 def _size(path: Path) -> int:
-    """Bytes of all files below; links are not followed."""
+    """Return the bytes of all files below; links are not followed."""
     return sum(entry.stat(follow_symlinks=False).st_size for entry in _files(path))
 
 

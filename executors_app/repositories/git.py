@@ -1,9 +1,9 @@
-"""The control plane's git: a named git directory, a built environment, bounds on time, output and memory.
+"""Run git for the control plane: a fixed git directory, a fixed environment, limits on time, output and memory.
 
 Nothing is discovered and nothing is inherited. ``GIT_DIR`` is always one of our own directories, so the only
 repository configuration that git reads is what ``bare.py`` wrote; system and user configuration are switched off.
-The guards overrule it once more: a key that runs a program or names another place must not matter even if one of
-our directories was tampered with.
+``SAFE_OPTIONS`` override it once more: a key that runs a program or names another path must have no effect even if
+one of our directories was tampered with.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The objects of a team's repository that workspaces borrow, mounted read-only.
-
-With the git-lfs contents that published commits point at.
-"""
+"""Object stores: a team's published objects, which workspaces borrow read-only, and their git-lfs contents."""
 
 from __future__ import annotations
 
@@ -29,14 +26,14 @@ _MISSING: Final = "missing"
 
 
 def needs_lfs_update(store: Path, common: Path) -> bool:
-    """Whether ``provide`` has anything to do although no ref has moved."""
+    """Whether ``copy_lfs_objects`` has work to do although no ref has moved."""
     if not _is_used(common):
         return False
     return not (store / "lfs" / _SCANNED).exists() or any(_find_object(common, oid) for oid in _read_missing(store))
 
 
 def copy_lfs_objects(git: Git, store: Path, common: Path) -> None:
-    """Copy what the store's commits point at, as far as the repository has it; OSError, GitFailed.
+    """Copy the git-lfs contents of the store's commits that the repository has; raises OSError, GitFailed.
 
     What it has not is remembered, and copied once it is there.
     """
@@ -64,7 +61,7 @@ def _read_missing(store: Path) -> set[str]:
 
 
 def _pointers(git: Git, store: Path, packs: Iterable[str]) -> Iterator[str]:
-    """Of the objects in some packs of the store."""
+    """Yield the git-lfs ids that objects of these packs point to."""
     small: list[str] = []
     for pack in packs:
         said = git.run("show-index", stdin=(store / "objects" / "pack" / pack).read_bytes(), limit=_LIST_LIMIT)
@@ -89,14 +86,14 @@ def _object_path(root: Path, oid: str) -> Path:
 
 
 def _find_object(common: Path, oid: str) -> Path | None:
-    """The contents as the repository has them; no links, which could lead anywhere."""
+    """Return the contents' path in the repository; None behind a symbolic link, which could lead anywhere."""
     path = _object_path(common, oid)
     way = (path, *list(path.parents)[:4])
     return path if path.is_file() and not any(step.is_symlink() for step in way) else None
 
 
 def _copy_object(store: Path, common: Path, oid: str) -> bool:
-    """Whether the store has the contents now."""
+    """Copy the contents; returns whether the store has them now."""
     target = _object_path(store, oid)
     if target.exists():
         return True
@@ -130,7 +127,7 @@ _REFS_LIMIT: Final = 256 << 20
 
 
 class ObjectStore:
-    """One store; see ``of``."""
+    """The object store of one repository; see ``of``."""
 
     def __init__(self, path: Path, repository: TeamRepository):
         self.path = path
@@ -138,7 +135,7 @@ class ObjectStore:
 
     @classmethod
     def of(cls, root: Path, repository: TeamRepository) -> ObjectStore:
-        """The store of a repository below the data directory ``root``; made when it is first updated."""
+        """Return a repository's store below the data directory ``root``; the first update creates it."""
         # The format too: a repository that was made anew in another one has nothing to do with the old objects.
         named = os.fsencode(repository.common) + b"\0" + repository.object_format.encode()
         return cls(root / "repositories" / hashlib.sha256(named).hexdigest()[:32], repository)
@@ -150,11 +147,11 @@ class ObjectStore:
 
     @property
     def objects(self) -> Path:
-        """What others borrow from."""
+        """The directory that others borrow from."""
         return self.path / "objects"
 
     def refs(self) -> dict[str, str]:
-        """The published refs as they were at the last update, and what they name; reads one file."""
+        """Return the published refs as of the last update, and the commits they name; reads one file."""
         try:
             text = (self.path / "packed-refs").read_text()
         except FileNotFoundError:
@@ -162,7 +159,7 @@ class ObjectStore:
         return {name: commit for commit, _, name in (line.partition(" ") for line in text.splitlines())}
 
     def update(self) -> None:
-        """Bring in what the repository has published since; RepositoryUnusable, GitFailed.
+        """Copy what the repository has published since the last update; raises RepositoryUnusable, GitFailed.
 
         Cheap where that is nothing. One at a time, whoever asks; a call that is killed is made good by the next.
         """
@@ -208,7 +205,7 @@ class ObjectStore:
             self.git.run("repack", "--geometric=2", "-d", "-n", "-q", timeout=LONG_TIMEOUT, hold=(held,))
 
     def _write_refs(self, wanted: Mapping[str, str]) -> None:
-        """After the objects: what is named here is known to be here with all that it reaches."""
+        """Write the refs, after the objects: a ref here guarantees that everything it reaches is here."""
         draft = self.path / "packed-refs.draft"
         with draft.open("w") as file:
             file.writelines(f"{commit} {name}\n" for name, commit in sorted(wanted.items()))
@@ -222,7 +219,7 @@ class ObjectStore:
 
 
 def _remove_drafts(objects: Path) -> None:
-    """What gits that were killed have left half-written; nobody else writes while the store is locked."""
+    """Remove half-written files of killed gits; the caller holds the store's lock."""
     for place in (objects / "pack", objects):
         for draft in place.glob("tmp_*"):
             draft.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Brings a workspace's refs from its archive into the team's repository."""
+"""Publish a workspace's refs from its archive to the team's repository."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _STALE: Final = 300.0
 
 @dataclass(frozen=True, slots=True)
 class PublishResult:
-    """What became of each ref that was to be moved."""
+    """The outcome for each ref that was to be moved."""
 
     moved: dict[str, str] = field(default_factory=dict)
     """Refs, and the commits that they name now."""
@@ -58,7 +58,7 @@ def publish(team: TeamRepository, archive: Archive, branch: str) -> PublishResul
 
 
 def _reason_against(common: Path, ref: str) -> str:
-    """Why a ref must not be moved; empty where it may. Looks at files only."""
+    """Return why a ref must not be moved; empty if it may. Reads files only."""
     if ref.startswith("refs/heads/") and ref in checked_out_branches(common):
         return "This branch is checked out in the repository or one of its worktrees."
     if (untrusted_files.read_regular_file(common / ref, POINTER_LIMIT, follow=False) or b"").startswith(b"ref:"):
@@ -71,7 +71,7 @@ def _reason_against(common: Path, ref: str) -> str:
 
 
 def _send(team: TeamRepository, archive: Archive, commits: Sequence[str], here: Mapping[str, str], held: int) -> None:
-    """Let the repository have the commits with all that they reach and its own refs do not."""
+    """Copy the commits and everything they reach that the repository's refs do not."""
     known = bare.object_types(archive.git, here.values())
     with transfer.pack_to_file(
         archive.git, commits, [name for name, kind in known.items() if kind == "commit"]
@@ -80,7 +80,7 @@ def _send(team: TeamRepository, archive: Archive, commits: Sequence[str], here: 
 
 
 def _move(team: TeamRepository, groups: Mapping[str, Moves], result: PublishResult, held: int) -> None:
-    """All at once, or, where one was moved by somebody meanwhile, each for itself."""
+    """Move all refs at once; if one was moved meanwhile, move each one separately."""
     together = {ref: pair for group in groups.values() for ref, pair in group.items()}
     try:
         bare.update_refs(team.git, together, (held,))
@@ -99,7 +99,7 @@ def _move(team: TeamRepository, groups: Mapping[str, Moves], result: PublishResu
 def _with_kept(
     team: TeamRepository, names: WorkspaceRefs, ref: str, move: tuple[str, str], here: Mapping[str, str]
 ) -> Moves:
-    """A move, and what the branch had here and has no more set aside with it."""
+    """Return a move, with the branch's replaced commits set aside."""
     before, after = move
     group = {ref: move}
     if before and ref == names.branch and not bare.is_ancestor(team.git, before, after):

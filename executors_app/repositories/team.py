@@ -34,7 +34,7 @@ _PACKS_LIMIT: Final = 50_000
 
 
 def common_directory(path: Path) -> Path:
-    """The git directory that a repository's worktrees share; RepositoryUnusable.
+    """Return the git directory that a repository's worktrees share; raises RepositoryUnusable.
 
     ``path`` is a repository, a bare one, or a worktree.
     """
@@ -58,7 +58,7 @@ def common_directory(path: Path) -> Path:
 
 
 def worktree_directory(path: Path, common: Path) -> Path:
-    """The git directory of the worktree at ``path``, which has its HEAD; ``common`` if it is not a linked one."""
+    """Return the git directory of the worktree at ``path``, which has its HEAD; ``common`` for the main one."""
     pointer = path / ".git"
     if pointer.is_symlink() or not pointer.is_file():
         return common
@@ -66,7 +66,7 @@ def worktree_directory(path: Path, common: Path) -> Path:
 
 
 def check_repository(common: Path) -> None:
-    """Raise RepositoryUnusable, with what to do, for a repository that cannot be used safely, or not whole."""
+    """Raise RepositoryUnusable, with what to do, for a repository that is unsafe or incomplete."""
     for name in ("objects", "objects/info", "objects/pack", "refs", "packed-refs"):
         if (common / name).is_symlink():
             raise RepositoryUnusable(
@@ -102,7 +102,7 @@ def _check_objects(objects: Path) -> None:
 
 
 def _check_refs(refs: Path) -> None:
-    """No symbolic link below: git would read, and write, wherever one leads."""
+    """Reject symbolic links below ``refs``: git would read and write wherever they lead."""
     folders, count = [refs], 0
     while folders:
         for entry in untrusted_files.list_entries(folders.pop(), _REFS_LIMIT):
@@ -116,7 +116,7 @@ def _check_refs(refs: Path) -> None:
 
 
 def _pointed(path: Path, pointer: Path) -> Path:
-    """Where a ``.git`` file leads, and from there to what all worktrees share."""
+    """Resolve a ``.git`` file to the directory that all worktrees share."""
     folder = _target(path, pointer, "gitdir:")
     shared = folder / "commondir"
     return _target(folder, shared, "").resolve() if os.path.lexists(shared) else folder.resolve()
@@ -137,12 +137,12 @@ _IN_USE: Final = ("HEAD", "rebase-merge/head-name", "rebase-apply/head-name")
 
 
 def read_head(directory: Path) -> str:
-    """What a git directory's HEAD names: a ref or a commit; empty where it names none."""
+    """Return the ref or commit that a git directory's HEAD names; empty if it names none."""
     return _named_ref(directory / "HEAD")
 
 
 def checked_out_branches(common: Path) -> set[str]:
-    """The refs of all branches that are checked out somewhere, as the repository knows it."""
+    """Return the refs of all branches that are checked out in any worktree of the repository."""
     places = [common, *(Path(entry.path) for entry in untrusted_files.list_entries(common / "worktrees", _WORKTREES))]
     named = {_named_ref(place / name) for place in places for name in _IN_USE}
     return {name for name in named if name.startswith("refs/")}
@@ -175,7 +175,7 @@ _USER: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 @dataclass(frozen=True, slots=True)
 class CarriedSettings:
-    """Of a team's repository, for a workspace's own."""
+    """Settings of a team's repository that a workspace's repository gets."""
 
     identity: Mapping[str, str] = field(default_factory=dict)
     """``name`` and ``email``, as far as they are configured."""
@@ -188,7 +188,7 @@ class CarriedSettings:
 
 
 def read_carried_settings(common: Path, config: Mapping[str, str]) -> CarriedSettings:
-    """All of it; ``config`` has the repository's own configuration, the last value of each key."""
+    """Return the settings; ``config`` is the repository's own configuration, the last value of each key."""
     exclude = untrusted_files.read_regular_file(common / "info" / "exclude", _EXCLUDE_LIMIT) or b""
     return CarriedSettings(
         identity={name: text for name in ("name", "email") if (text := _plain(config.get(f"user.{name}", "")))},
@@ -210,7 +210,7 @@ def _remotes(config: Mapping[str, str]) -> Iterator[tuple[str, str]]:
 
 
 def strip_credentials(url: str) -> str:
-    """An http, ssh or git URL without password, token or query; empty for any other.
+    """Return an http, ssh or git URL without password, token and query; empty for any other URL.
 
     Of ssh the user's name stays, without which it would be another address.
     """
@@ -261,7 +261,7 @@ class TeamRepository:
 
     @classmethod
     def open(cls, path: Path) -> TeamRepository:
-        """Find the repository at ``path`` (or the one whose worktree that is) and see whether it can be used.
+        """Open the repository at ``path`` (or of the worktree there) after checking that it is usable.
 
         Raises RepositoryUnusable with what to do about it, GitFailed.
         """
@@ -276,7 +276,7 @@ class TeamRepository:
 
     @cached_property
     def git(self) -> Git:
-        """Git on the facade, which is removed with this object."""
+        """Git on the facade, which is removed together with this object."""
         facade = Path(tempfile.mkdtemp(prefix="kandev-git-"))
         weakref.finalize(self, shutil.rmtree, facade, ignore_errors=True)
         shared = self._config.get("core.sharedrepository", "")
@@ -290,26 +290,26 @@ class TeamRepository:
         return Git(facade, self.common / "objects")
 
     def head(self) -> str:
-        """The ref or commit that is checked out at ``path``; empty for none."""
+        """Return the ref or commit that is checked out at ``path``; empty for none."""
         return read_head(worktree_directory(self.path, self.common))
 
     def commit_of(self, revision: str) -> str | None:
-        """The commit that a branch, tag or id names; None if it names none. Raises GitFailed."""
+        """Return the commit that a branch, tag or id names; None if it names none. Raises GitFailed."""
         return bare.resolve_commit(self.git, revision)
 
     def start_of(self, base: str) -> str:
-        """The commit that a new branch starts from: ``base``, else the remote's; empty is HEAD. RepositoryUnusable."""
+        """Return the commit that a new branch starts from: ``base`` here or at the remote; empty is HEAD."""
         for revision in (base, f"origin/{base}") if base else (self.head(),):
             if commit := self.commit_of(revision):
                 return commit
         raise RepositoryUnusable(f"The repository {self.path} has no commit at {base or 'HEAD'!r} to start from.")
 
     def refs(self, *patterns: str) -> dict[str, str]:
-        """Refs that match, and what they name; symbolic ones are left out. Raises GitFailed."""
+        """Return matching refs and the commits they name, without symbolic refs. Raises GitFailed."""
         return bare.list_refs(self.git, *patterns)
 
     def published_refs(self) -> dict[str, str]:
-        """What any workspace may read: branches but those of workspaces, tags, and what remotes had. GitFailed."""
+        """Return the refs that any workspace may read: tags, remote branches, and branches that are not workspaces'."""
         return {
             name: at
             for name, at in self.refs(*PUBLISHED_PREFIXES).items()
@@ -317,7 +317,7 @@ class TeamRepository:
         }
 
     def carried(self) -> CarriedSettings:
-        """What a workspace is given beside commits."""
+        """Return the settings that a workspace gets beside commits."""
         return read_carried_settings(self.common, self._config)
 
 
@@ -326,7 +326,7 @@ def _is_text(name: str) -> bool:
 
 
 def _read_config(common: Path) -> dict[str, str]:
-    """The repository's own configuration, the last value of each key; nothing that it includes. RepositoryUnusable."""
+    """Return the repository's own configuration, the last value of each key, without includes. RepositoryUnusable."""
     text = untrusted_files.read_regular_file(common / "config", _CONFIG_LIMIT)
     if text is None:
         return {}

@@ -1,7 +1,4 @@
-"""How objects travel between repositories.
-
-Packs, bundles (read without trusting a byte), and the seeds that sandboxes make workspaces from.
-"""
+"""Move objects between repositories: packs, bundles (parsed as untrusted input), and seeds for sandboxes."""
 
 from __future__ import annotations
 
@@ -27,7 +24,7 @@ LOOSE_UP_TO: Final = 100
 def write_pack(
     git: Git, into: IO[bytes], wanted: Iterable[str], known: Iterable[str] = (), *, thin: bool = False
 ) -> None:
-    """Append a pack of all that ``wanted`` reaches and ``known`` does not; GitFailed.
+    """Append a pack of everything that ``wanted`` reaches and ``known`` does not; raises GitFailed.
 
     ``known`` must be here. A thin pack leaves out what its differences are from.
     """
@@ -37,14 +34,14 @@ def write_pack(
 
 @contextmanager
 def pack_to_file(git: Git, wanted: Iterable[str], known: Iterable[str]) -> Iterator[IO[bytes]]:
-    """The same, thin, in a file that is gone afterwards."""
+    """Write such a pack, thin, to a temporary file."""
     with tempfile.TemporaryFile() as file:
         write_pack(git, file, wanted, known, thin=True)
         yield file
 
 
 def unpack_pack(pack: IO[bytes], git: Git, hold: Sequence[int]) -> None:
-    """Take a pack of ours in; GitFailed."""
+    """Import one of our own packs; raises GitFailed."""
     count = int.from_bytes(os.pread(pack.fileno(), 12, 0)[8:12], "big")
     if count == 0:
         return
@@ -54,7 +51,7 @@ def unpack_pack(pack: IO[bytes], git: Git, hold: Sequence[int]) -> None:
 
 
 def copy_objects(source: Git, target: Git, wanted: Iterable[str], known: Iterable[str], *, hold: Sequence[int]) -> str:
-    """Bring all that ``wanted`` reaches and ``known`` does not from one repository into another, as one pack.
+    """Copy everything that ``wanted`` reaches and ``known`` does not to another repository, as one pack.
 
     Each object is hashed again on arrival. Returns the pack's name. Raises GitFailed.
     """
@@ -76,7 +73,7 @@ _REF: Final = re.compile(r"([0-9a-f]{40,64}) (refs/[!-~]{1,300})")
 
 @dataclass(frozen=True, slots=True)
 class BundleHeader:
-    """What the beginning of a bundle says."""
+    """The parsed header of a bundle."""
 
     object_format: str
     refs: Mapping[str, str]
@@ -89,11 +86,11 @@ class BundleHeader:
 
 
 def parse_bundle(file: IO[bytes]) -> BundleHeader:
-    """Read the beginning of a bundle; BundleRefused."""
+    """Parse the header of a bundle; raises BundleRefused."""
     head = os.pread(file.fileno(), HEAD_LIMIT, 0)
     text, end, _ = head.partition(b"\n\n")
     if not end:
-        raise BundleRefused("This is not a bundle, or names too many refs.")
+        raise BundleRefused("This is not a bundle, or it names too many refs.")
     try:
         first, *rest = text.decode("ascii").split("\n")
     except UnicodeDecodeError as error:
@@ -105,7 +102,7 @@ def parse_bundle(file: IO[bytes]) -> BundleHeader:
         capability = rest.pop(0)
         object_format = capability.removeprefix(_FORMAT)
         if first != "# v3 git bundle" or not capability.startswith(_FORMAT) or object_format not in bare.OBJECT_FORMATS:
-            raise BundleRefused("The bundle asks for something that is not supported.")
+            raise BundleRefused("The bundle requires a capability that is not supported.")
     offset = len(text) + len(end)
     refs, prerequisites = _lines(rest, bare.OBJECT_FORMATS[object_format])
     return BundleHeader(object_format, refs, prerequisites, _count(file, offset), offset)
@@ -125,7 +122,7 @@ def _lines(rest: Iterable[str], length: int) -> tuple[dict[str, str], frozenset[
         else:
             raise BundleRefused("The bundle has a line that is neither a ref nor a commit.")
         if len(name) != length:
-            raise BundleRefused("The bundle names commits of another format.")
+            raise BundleRefused("The bundle names commits in another object format.")
     if len(refs) > MAX_REFS or len(prerequisites) > MAX_REFS:
         raise BundleRefused(f"The bundle names more than {MAX_REFS} refs.")
     return refs, frozenset(prerequisites)
@@ -144,7 +141,7 @@ def _count(file: IO[bytes], offset: int) -> int:
 
 
 def write_bundle(git: Git, into: Path, refs: Mapping[str, str], without: Iterable[str], object_format: str) -> None:
-    """Bundle refs with all that they reach and ``without`` does not (commits that are here); GitFailed, OSError."""
+    """Bundle refs with everything they reach and ``without`` does not; raises GitFailed, OSError."""
     known = sorted(set(without))
     first = ["# v2 git bundle"] if object_format == "sha1" else ["# v3 git bundle", f"{_FORMAT}{object_format}"]
     named = [f"{commit} {name}" for name, commit in sorted(refs.items())]

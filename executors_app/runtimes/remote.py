@@ -1,7 +1,7 @@
-"""Sessions on other machines: each has an ``agentctl host``, which starts them and is the one door to all of them.
+"""Runtime ``remote``: sessions on other machines, each reached through one ``agentctl host`` daemon.
 
-A host is asked once for all of its executions. That it does not answer proves nothing of them: *unknown*. It
-runs what it starts as ``local_standalone`` does here, so they share that machine: *trusted agents only*.
+One request covers all executions of a host. A host that does not answer proves nothing about them: they are
+*unknown*, not dead. Its executions share that machine, as with ``local_standalone``: *trusted agents only*.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _RETRYABLE_REASONS: Final = frozenset({"refused", "closed"})
 
 
 class Remote:
-    """The runtime; all that it remembers is who did not answer."""
+    """The runtime; remembers only which hosts did not answer."""
 
     name = "remote"
     isolated = False
@@ -67,19 +67,19 @@ class Remote:
         """By URL, why a host that is being watched gives no answer now."""
 
     def check_config(self, config: Mapping[str, Any]) -> None:
-        """``HostConfig`` says what there is to set; ValueError for a fingerprint that would never be compared."""
+        """Check the settings (see ``HostConfig``); ValueError for a fingerprint that would never be compared."""
         read = read_host_config(config)
         if read.fingerprint and urlsplit(read.url).scheme != "https":
             # Not in read_config: sessions that run with such settings stay reachable.
-            raise ValueError("fingerprint wants an https url: over http no certificate is shown, so none is checked.")
+            raise ValueError("fingerprint requires an https url: over http there is no certificate to check.")
 
     async def check_availability(self, config: Mapping[str, Any]) -> None:
-        """The host answers, and takes our token."""
+        """Check that the host answers and accepts our token."""
         read = _config(config)
         await self._ask_host(read, _client(read))
 
     async def launch(self, spec: LaunchSpec) -> Launched:
-        """Let the host make the worktree and start agentctl, or find both."""
+        """Have the host make the worktree and start agentctl, or find both."""
         config = _config(spec.config)
         client = _client(config)
         order = {
@@ -108,13 +108,13 @@ class Remote:
         return launched
 
     def can_manage(self, execution: ExecutionFacts) -> bool:
-        """Every control plane can look after it."""
+        """Every control plane that reaches the host can manage its executions."""
         return True
 
     async def observe(
         self, executions: Sequence[ExecutionFacts], *, timeout: float, concurrency: int
     ) -> dict[str, Observation]:
-        """One request for all executions of a host; all hosts at once, bounded."""
+        """Send one request for all executions of a host, to all hosts concurrently."""
         hosts: defaultdict[str, list[ExecutionFacts]] = defaultdict(list)
         for one in executions:
             hosts[repr(sorted(one.config.items(), key=repr))].append(one)
@@ -129,7 +129,7 @@ class Remote:
         return seen
 
     async def end(self, execution: ExecutionFacts) -> bool:
-        """The host ends it, on proof."""
+        """Have the host end it after proof of ownership."""
         try:
             return await _client(_config(execution.config)).end(execution.id, execution.session_id)
         except ExecutorError as error:
@@ -137,31 +137,33 @@ class Remote:
             return False
 
     async def end_leftovers(self, execution: ExecutionFacts) -> int:
-        """The host ends them, on proof; nothing while an agentctl lives."""
+        """Have the host end leftover processes after proof; does nothing while an agentctl lives."""
         try:
             config = _config(execution.config)
             await self._ask_host(config, _client(config))  # ending may take its time; one that hangs must not
             return await _client(config).end_leftovers(execution.id, execution.session_id)
         except ExecutorError as error:
-            log.warning("session %s: its host could not look for leftovers: %s", execution.session_id, error.message)
+            log.warning(
+                "session %s: its host could not end leftover processes: %s", execution.session_id, error.message
+            )
             return 0
 
     def resume_token(self, execution: ExecutionFacts) -> str | None:
-        """As the host reads it from the disk there."""
+        """Have the host read it from its disk."""
         try:
             return run_blocking(_client(_config(execution.config)).resume_token(execution.id))
         except AgentctlRefused:
             return None  # the host never had it
 
     def unread_journal(self, execution: ExecutionFacts, after: int, epoch: str) -> Sequence[Mapping[str, Any]]:
-        """As the host reads it from the disk there."""
+        """Have the host read it from its disk."""
         try:
             return run_blocking(_client(_config(execution.config)).unread_journal(execution.id, after, epoch))
         except AgentctlRefused:
             return []
 
     async def push_work(self, execution: ExecutionFacts) -> bool:
-        """Ask the host, where the team's repository is on this machine; False where nothing was new."""
+        """Ask the host, if the team's repository is on this machine; False if nothing was new."""
         if not (execution.repository_path and execution.worktree_branch and Path(execution.repository_path).is_dir()):
             return False
         client = _client(_config(execution.config))
@@ -171,12 +173,12 @@ class Remote:
             raise RuntimeUnavailable(error.message) from error
 
     def exit_event_source(self, execution: ExecutionFacts) -> Hashable:
-        """The host, and how it is spoken to; RuntimeUnavailable."""
+        """Return the host and how to connect to it; raises RuntimeUnavailable."""
         config = _config(execution.config)
         return config.url, config.token_file, config.fingerprint
 
     async def exit_events(self, source: Hashable) -> AsyncGenerator[ExitEvent, None]:
-        """Tell when a host falls silent, and when it is back: one that is frozen keeps its streams open."""
+        """Yield when a host falls silent and when it answers again: a frozen host keeps its streams open."""
         config = HostConfig(*source)  # type: ignore[misc]  # our own word
         async with open_connection_pool() as http:
             try:
@@ -197,7 +199,7 @@ class Remote:
             log.info("the host %s answers again", config.url)
 
     async def orphans(self, known: Collection[str], configs: Collection[Mapping[str, Any]]) -> list[Orphan]:
-        """Instances of this deployment whose execution id is not among ``known``; raises RuntimeUnavailable."""
+        """List this deployment's instances whose execution id is not in ``known``; raises RuntimeUnavailable."""
         found: list[Orphan] = []
         for config in map(_config, configs):
             found += [
@@ -208,7 +210,7 @@ class Remote:
         return found
 
     async def remove_orphan(self, orphan: Orphan, configs: Collection[Mapping[str, Any]]) -> bool:
-        """End one and let its host forget it; worktree and journal stay. RuntimeUnavailable."""
+        """End an instance and have its host forget it; worktree and journal stay. RuntimeUnavailable."""
         for config in map(_config, configs):
             for one in await self._ours_on(config):
                 if _name_of(one, config) == orphan.id:
@@ -227,7 +229,7 @@ class Remote:
             config = _config(executions[0].config)
             client = _client(config)
         except RuntimeUnavailable as error:
-            log.warning("no look at a remote host: %s", error.message)
+            log.warning("cannot observe a remote host: %s", error.message)
             return {one.id: Observation.unknown("runtime_unavailable") for one in executions}
         if reason := self._silent.get(config.url) or self._backoff.reason_to_wait(config.url):
             return {one.id: Observation.unknown(reason) for one in executions}
@@ -247,7 +249,7 @@ class Remote:
     async def _give(
         self, config: HostConfig, client: HostClient, order: Mapping[str, Any], secret: str
     ) -> dict[str, Any]:
-        """Give the order, again where the host is just not there: the same ids find what is half done."""
+        """Send the launch request, retrying while the host is down: the same ids find what was half done."""
         deadline, tries = time.monotonic() + _RETRY_WINDOW, 0
         while True:
             tries += 1
@@ -287,11 +289,11 @@ def _config(config: Mapping[str, Any]) -> HostConfig:
     try:
         return read_host_config(config)
     except (ValueError, TypeError) as error:
-        raise RuntimeUnavailable(f"The settings of this executor are refused: {error}") from error
+        raise RuntimeUnavailable(f"The settings of this executor are not valid: {error}") from error
 
 
 def _host_error(config: HostConfig, error: ExecutorError, **details: Any) -> RuntimeUnavailable:
-    """What members may read of a host that cannot be used: its address is for operators, here and in the log."""
+    """Return the error for members; the host's address is only for staff and the log."""
     log.warning("the host %s cannot be used: %s", config.url, error.message_for_staff)
     about = f"{error.details.get('for_staff', '')} Its address is {config.url}.".strip()
     return RuntimeUnavailable(f"The remote host: {error.message}", **{**details, "for_staff": about})

@@ -1,6 +1,6 @@
-"""Bring up a session's sprite or find it.
+"""Launch a session's sprite: install agentctl, make the workspace, start the service.
 
-Checked settings, agentctl as an archive, the workspace and the service. Every step can be repeated after a crash.
+Every step can be repeated after a crash.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ class SpritesConfig:
 
 
 def read_sprites_config(config: Mapping[str, Any]) -> SpritesConfig:
-    """The settings; ValueError with one clear sentence for anything that is none."""
+    """Return the checked settings; raises ValueError with one clear sentence."""
     known = [field.name for field in fields(SpritesConfig)]
     if unknown := sorted(set(map(str, config)) - set(known)):
-        raise ValueError(f"sprites knows no {', '.join(unknown)}; it knows {', '.join(known)}.")
+        raise ValueError(f"sprites has no setting {', '.join(unknown)}. Its settings are {', '.join(known)}.")
     read = SpritesConfig(**config)
     if not isinstance(read.python, str) or (read.python and not read.python.startswith("/")):
-        raise ValueError(f"python wants the absolute path of a program, not {read.python!r}.")
+        raise ValueError(f"python must be the absolute path of a program, not {read.python!r}.")
     return read
 
 
@@ -57,7 +57,7 @@ _EXTRA_MODULES: Final = ("__init__", "crash_points", "demo_agent", "domain", "er
 
 @cache
 def program_archive() -> bytes:
-    """A tar of ``executors_app/``, the same to the byte for the same files."""
+    """Return a tar of ``executors_app/`` that is identical, byte for byte, for identical files."""
     files = [_PACKAGE / f"{name}.py" for name in _EXTRA_MODULES] + sorted((_PACKAGE / "agentctl").rglob("*.py"))
     into = io.BytesIO()
     with tarfile.open(fileobj=into, mode="w") as made:
@@ -71,12 +71,12 @@ def program_archive() -> bytes:
 
 @cache
 def program_version() -> str:
-    """What names this very program."""
+    """Return a hash that identifies exactly this program."""
     return hashlib.sha256(program_archive()).hexdigest()[:16]
 
 
 def program_requirements() -> bytes:
-    """Its packages, with their hashes."""
+    """Return the program's pinned packages with their hashes."""
     return (_PACKAGE.parent / "requirements" / "agentctl.txt").read_bytes()
 
 
@@ -88,7 +88,7 @@ _LONG: Final = 600.0
 
 @dataclass(frozen=True, slots=True)
 class SpriteLayout:
-    """One session's sprite, and where things are in it."""
+    """The name of one session's sprite, and the paths in it."""
 
     execution_id: str
     session_id: str
@@ -97,62 +97,62 @@ class SpriteLayout:
 
     @classmethod
     def of(cls, execution: LaunchSpec | ExecutionFacts, config: SpritesConfig) -> SpriteLayout:
-        """Of a launch, or of a row."""
+        """Return the layout for a launch or a row."""
         execution_id = execution.execution_id if isinstance(execution, LaunchSpec) else execution.id
         return cls(execution_id, execution.session_id, execution.worktree_branch, config.python)
 
     @property
     def name(self) -> str:
-        """The sprite's."""
+        """The sprite's name."""
         return organisation.sprite_name(self.execution_id)
 
     @property
     def root(self) -> PurePosixPath:
-        """Of all the rest."""
+        """The directory that contains all other paths."""
         return organisation.sprite_root(self.execution_id)
 
     @property
     def work(self) -> PurePosixPath:
-        """Of the session's repository and its worktree."""
+        """The directory of the session's repository and worktree."""
         return self.root / "work"
 
     @property
     def worktree(self) -> Worktree:
-        """The session's; an empty branch follows from the id."""
+        """The session's worktree; an empty branch follows from the id."""
         return workspace_root.sandbox_worktree_path(Path(self.work), self.session_id, self.branch)
 
     @property
     def seed(self) -> PurePosixPath:
-        """What the workspace is made from."""
+        """The file that the workspace is made from."""
         return self.root / "seed"
 
     @property
     def state(self) -> PurePosixPath:
-        """Agentctl's own."""
+        """Agentctl's state directory."""
         return self.root / "state"
 
     @property
     def token(self) -> PurePosixPath:
-        """What agentctl takes as bearer."""
+        """The file with agentctl's bearer token."""
         return self.root / "token"
 
     @property
     def code(self) -> PurePosixPath:
-        """The program, of this version."""
+        """The directory of this version of the program."""
         return self.root / f"program-{program_version()}"
 
     @property
     def interpreter(self) -> str:
-        """The Python that runs it."""
+        """The Python that runs the program."""
         return self.python or str(self.root / "python" / "bin" / "python")
 
     def command(self, module: str, *arguments: str) -> list[str]:
-        """Argv of a module of the program."""
+        """Return the argv that runs a module of the program."""
         return ["env", f"PYTHONPATH={self.code}", self.interpreter, "-P", "-m", module, *arguments]
 
 
 async def install_program(api: Organisation, inside: SpriteLayout) -> None:
-    """Put the program and its Python there, if they are not."""
+    """Install the program and its Python in the sprite, unless they are there."""
     done = inside.code / "complete"
     if (await api.run(inside.name, "test", "-e", str(done))).exit_code == 0:
         return
@@ -167,7 +167,7 @@ async def install_program(api: Organisation, inside: SpriteLayout) -> None:
 
 
 async def make_workspace(api: Organisation, inside: SpriteLayout, spec: LaunchSpec) -> str:
-    """The repository and its work tree, made, found or rebuilt; what it was rebuilt from, if it was lost.
+    """Make, find or rebuild the repository and worktree; returns what a lost workspace was rebuilt from.
 
     Raises WorkspaceGone, RepositoryUnusable.
     """
@@ -187,7 +187,7 @@ async def _make_workspace(api: Organisation, inside: SpriteLayout, spec: LaunchS
 
 
 async def push_work(api: Organisation, inside: SpriteLayout, execution: ExecutionFacts) -> bool:
-    """Let the session's branch and snapshots arrive, without its agentctl; False where nothing was new."""
+    """Transfer the session's branch and snapshots without its agentctl; False if nothing was new."""
     sent = str(inside.root / "work.bundle")
 
     async def read(known: Sequence[str], into: IO[bytes]) -> dict[str, str]:
@@ -203,7 +203,7 @@ async def push_work(api: Organisation, inside: SpriteLayout, execution: Executio
 
 
 async def _run_workspace_command(api: Organisation, inside: SpriteLayout, what: str, *more: str) -> dict[str, Any]:
-    """What ``workspace_root`` answers in there; its errors are raised here."""
+    """Run ``workspace_root`` in the sprite and return its answer; raises the errors that it reports."""
     arguments = ["--root", str(inside.work), "--owner", inside.session_id]
     command = inside.command(workspace_root.__name__, what, *arguments, *more)
     await api.run(inside.name, "mkdir", "-p", str(inside.work))
@@ -213,20 +213,20 @@ async def _run_workspace_command(api: Organisation, inside: SpriteLayout, what: 
     except (orjson.JSONDecodeError, IndexError) as error:
         raise LaunchFailed(f"The sprite could not make the workspace: {ran.errors}") from error
     if not isinstance(answer, dict):
-        raise LaunchFailed("The sprite could not make the workspace: its answer is none.")
+        raise LaunchFailed("The sprite could not make the workspace: its answer is not a JSON object.")
     if "error" in answer:
         raise workspace_root.parse_error(answer)
     return answer
 
 
 async def read_token(api: Organisation, inside: SpriteLayout) -> str:
-    """The token of the last launch, read in the sprite; empty where there was none."""
+    """Read the token of the last launch in the sprite; empty if there was none."""
     ran = await api.run(inside.name, "cat", str(inside.token))
     return "" if ran.exit_code else ran.output.decode(errors="replace")
 
 
 async def start_service(api: Organisation, inside: SpriteLayout, spec: LaunchSpec) -> str:
-    """Define the service, which starts it, and answer its token.
+    """Define and start the service, and return its token.
 
     The sprite's runtime starts it again after each pause, with the same one.
     """
@@ -253,7 +253,7 @@ async def start_service(api: Organisation, inside: SpriteLayout, spec: LaunchSpe
 
 
 async def is_service_up(api: Organisation, inside: SpriteLayout, spec: LaunchSpec) -> bool:
-    """Whether the service is up, or comes up: where its worktree is gone it is but tried again and again."""
+    """Whether the service runs or is starting; if its worktree is gone, it only restarts again and again."""
     if await api.service(inside.name, organisation.SERVICE) not in ("starting", "running"):
         return False
     if (await api.run(inside.name, "test", "-e", str(inside.worktree.path / ".git"))).exit_code == 0:
@@ -266,7 +266,7 @@ async def is_service_up(api: Organisation, inside: SpriteLayout, spec: LaunchSpe
 
 
 async def wait_until_ready(api: Organisation, inside: SpriteLayout, token: str) -> str:
-    """The boot id of the agentctl that answered as ours."""
+    """Return the boot id of the agentctl once it answers to our token."""
     client = status_client(inside.execution_id, token)
     deadline, problem = time.monotonic() + READY_TIMEOUT, ""
     while time.monotonic() < deadline:
@@ -275,20 +275,20 @@ async def wait_until_ready(api: Organisation, inside: SpriteLayout, token: str) 
         except AgentctlUnreachable as error:
             problem = error.message
         except ExecutorError as error:
-            raise LaunchFailed(f"The agentctl of this session does not accept us: {error.message}") from error
+            raise LaunchFailed(f"This session's agentctl rejected the control plane: {error.message}") from error
         if (await api.service(inside.name, organisation.SERVICE)) == "failed":
-            raise LaunchFailed("agentctl ended at its start; the log of the sprite's service agentctl says why.")
+            raise LaunchFailed("agentctl exited on startup. The log of the sprite's service agentctl shows why.")
         await asyncio.sleep(_POLL)
     raise LaunchFailed(f"agentctl was not ready within {READY_TIMEOUT:g} s: {problem}")
 
 
 def status_client(execution_id: str, token: str) -> AgentctlClient:
-    """Whoever asks for the status alone."""
+    """Return a client that is only used for the status."""
     return AgentctlClient(organisation.sprite_url(execution_id), token, execution_id)
 
 
 async def run_shell(api: Organisation, inside: SpriteLayout, script: str, problem: str) -> bytes:
-    """The output of a shell script; LaunchFailed."""
+    """Run a shell script and return its output; raises LaunchFailed."""
     ran = await api.run(inside.name, "sh", "-c", script, timeout=_LONG)
     if ran.exit_code:
         raise LaunchFailed(f"{problem}: {ran.errors}")
@@ -296,5 +296,5 @@ async def run_shell(api: Organisation, inside: SpriteLayout, script: str, proble
 
 
 def shell_quote(words: Sequence[object]) -> str:
-    """Words for a shell."""
+    """Quote words for a shell."""
     return shlex.join(map(str, words))

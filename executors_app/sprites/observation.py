@@ -1,7 +1,4 @@
-"""Decide from the list of sprites and the answers of those awake whether an execution is alive, dead or unknown.
-
-Fetch what a dead agentctl has left.
-"""
+"""Decide whether a sprite's execution is alive, dead or unknown, and fetch the state of a dead agentctl."""
 
 from __future__ import annotations
 
@@ -32,7 +29,7 @@ _FILES: Final = re.compile(
 
 
 async def fetch_state(execution_id: str, into: Path) -> bool:
-    """Put ``journal/`` and ``token.json`` of its state into a directory; False where there is none.
+    """Copy ``journal/`` and ``token.json`` of agentctl's state into a directory; False if there is none.
 
     Raises RuntimeUnavailable, LaunchFailed for an archive that cannot be read. The sprite is woken for it.
     """
@@ -53,17 +50,17 @@ async def fetch_state(execution_id: str, into: Path) -> bool:
     try:
         _unpack(packed.output, into)
     except (tarfile.TarError, ValueError, OSError) as error:
-        raise LaunchFailed(f"What agentctl has left in its sprite cannot be read: {error}") from error
+        raise LaunchFailed(f"agentctl's files in the sprite cannot be read: {error}") from error
     return True
 
 
 def _unpack(packed: bytes, into: Path) -> None:
-    """Write the plain files that have a name of agentctl's; the first of each name counts."""
+    """Write only plain files with names that agentctl uses; the first of each name counts."""
     # "r:" reads no compressed archive, which could unfold to any size.
     with tarfile.open(fileobj=io.BytesIO(packed), mode="r:") as archive:
         for number, entry in enumerate(archive):
             if number == _MOST_FILES:
-                raise ValueError(f"it has more than {_MOST_FILES} files")
+                raise ValueError(f"it contains more than {_MOST_FILES} files")
             # A sparse file claims a size that nobody has sent.
             if not entry.isreg() or entry.issparse() or not _FILES.fullmatch(entry.name):
                 continue
@@ -83,7 +80,7 @@ _NOT_THERE: Final = frozenset({"refused", "closed", "unreachable"})
 async def judge_execution(
     api: Organisation, execution: ExecutionFacts, inside: SpriteLayout, known: Mapping[str, Sprite], timeout: float
 ) -> Observation:
-    """Of one execution; raises nothing but what is unexpected."""
+    """Return the observation of one execution; raises only unexpected errors."""
     sprite = known.get(inside.name)
     if sprite is None:
         state, why = await asyncio.to_thread(_of_the_removed, execution, inside)
@@ -104,7 +101,7 @@ async def judge_execution(
 async def _report(
     api: Organisation, execution: ExecutionFacts, inside: SpriteLayout, timeout: float
 ) -> tuple[Mapping[str, Any], str]:
-    """The status, and with which token it was had: that of the row, or of a launch that the row does not know."""
+    """Return the status and the token that got it: the row's, or that of a launch that the row does not know."""
     token = bearer_token(execution.auth_token, execution.state)
     try:
         return await status_client(execution.id, token).status(timeout), token
@@ -117,7 +114,7 @@ async def _report(
 
 
 def _as_launched(execution: ExecutionFacts) -> WorkspaceState:
-    """The disk outlives every pause; what was lost on it all the same the launch will say."""
+    """Return the workspace's presumed state: the disk outlives pauses, and a launch would notice a loss."""
     return WorkspaceState.PRESENT if execution.worktree_path else WorkspaceState.REBUILDABLE
 
 
@@ -134,13 +131,13 @@ async def _of_the_silent(
                 return Observation.unknown(reason)
             state, why = await _workspace(api, execution, inside)
     except (TimeoutError, ExecutorError) as problem:
-        log.info("session %s: its sprite does not say more: %s", execution.session_id, problem)
+        log.info("session %s: its sprite gave no further information: %s", execution.session_id, problem)
         return Observation.unknown(reason)
     return Observation.dead(f"service_{service or 'missing'}", state, why)
 
 
 async def _workspace(api: Organisation, execution: ExecutionFacts, inside: SpriteLayout) -> tuple[WorkspaceState, str]:
-    """As it is on the disk of a sprite that is awake."""
+    """Return the workspace's state as found on the disk of a sprite that is awake."""
     if not execution.worktree_path:
         return WorkspaceState.REBUILDABLE, ""
     worktree = inside.worktree

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from executors_app.agent_capabilities import CapabilityStanding
 from executors_app.domain import ExecutorStatus
 from sessions_app.domain.attention import AttentionKind
 from sessions_app.domain.derived_status import DerivedStatus
@@ -34,7 +35,11 @@ _STOP_REASON_LABELS: Final[Mapping[str, Label]] = {
     "new": NOT_STARTED_LABEL,
 }
 
-_CAPABILITY_LABELS: Final[Mapping[str, str]] = {"kept": "good", "not kept": "bad", "not claimed": "off"}
+_CAPABILITY_TONES: Final[Mapping[str, str]] = {
+    CapabilityStanding.OBSERVED: "good",
+    CapabilityStanding.FAILED: "bad",
+    CapabilityStanding.NOT_SUPPORTED: "off",
+}
 
 DERIVED_STATUS_LABELS: Final[Mapping[str, Label]] = {
     DerivedStatus.INTERRUPTED_STARTUP: Label("Interrupted at work", "bad"),
@@ -223,9 +228,9 @@ def execution_label(status: str, reason: str, *, error_code: str = "", recoverin
     return EXECUTOR_STATUS_LABELS.get(status, Label(status))
 
 
-def capability_label(standing: str) -> Label:
-    """How a claim of an agent stands."""
-    return Label(standing.capitalize(), _CAPABILITY_LABELS.get(standing, "calm"))
+def capability_label(standing: CapabilityStanding) -> Label:
+    """Return the label of a capability's standing."""
+    return Label(standing.capitalize(), _CAPABILITY_TONES.get(standing, "calm"))
 
 
 def tool_status_label(status: str) -> Label:

@@ -159,7 +159,7 @@ def probe_executor(executor: Executor, user: Any) -> dict[str, Any]:
     try:
         place.check_config(executor.config)
     except ValueError as error:
-        raise RuntimeUnavailable(f"The settings of this executor are refused: {error}") from error
+        raise RuntimeUnavailable(f"The settings of this executor are not valid: {error}") from error
     try:
         async_to_sync(place.check_availability)(executor.config)
     except ExecutorError as error:

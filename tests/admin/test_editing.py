@@ -97,7 +97,7 @@ def test_a_profile_whose_secrets_no_key_opens_can_be_seen_and_renamed(
     settings.SECRET_KEY, settings.SECRET_KEY_FALLBACKS, old = "another key", [], settings.SECRET_KEY
     desk = browser(superuser())
     url = reverse("admin:executors_app_agentprofile_change", args=[profile.pk])
-    assert "no present key opens it" in desk.get(url).text
+    assert "cannot be decrypted with the current keys" in desk.get(url).text
     assert change(desk, profile, **{**PROFILE, "name": "renamed"}).status_code == 302
     settings.SECRET_KEY = old
     assert AgentProfile.objects.get().env == {"API_KEY": SECRET, "OLD": "x"}

@@ -129,7 +129,7 @@ def test_the_address_of_an_unusable_host_is_for_staff(
     answer = staff.post(f"{EXECUTORS}{world.executor.id}/probe/")
     assert (answer.status_code, answer.json()["message"]) == (
         503,
-        f"The remote host: Nothing listens where agentctl was. Its address is {url}.",
+        f"The remote host: Nothing is listening at agentctl's address. Its address is {url}.",
     )
     assert url in caplog.text, "operators read it in the log"
     [row] = client_of(world.member).get(EXECUTORS).json()["results"]
@@ -140,7 +140,7 @@ def test_a_probe_refuses_a_fingerprint_that_nothing_checks(world: World, staff: 
     config = {"url": "http://127.0.0.1:1", "token_file": "build", "fingerprint": "ab" * 32}
     Executor.objects.update(runtime="remote", config=config)
     answer = staff.post(f"{EXECUTORS}{world.executor.id}/probe/")
-    assert (answer.status_code, "over http no certificate is shown" in answer.json()["message"]) == (503, True)
+    assert (answer.status_code, "over http there is no certificate to check" in answer.json()["message"]) == (503, True)
     made = staff.post(EXECUTORS, {"name": "there", "runtime": "remote", "config": config}, format="json")
     assert (made.status_code, list(made.json()["details"])) == (400, ["config"])
 

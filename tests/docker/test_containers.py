@@ -102,7 +102,7 @@ async def test_a_container_of_our_name_that_is_not_ours_is_left_alone(
     with place.client() as client:
         client.create_container(settings.KANDEV_AGENTCTL_IMAGE, name=container_name(spec.execution_id))
     try:
-        with pytest.raises(LaunchFailed, match="not this session's"):
+        with pytest.raises(LaunchFailed, match="does not belong to this session"):
             await place.runtime.launch(spec)
         assert await place.runtime.end(row_of(place, spec)) is False
         assert place.inspect(spec)["State"]["Status"] == "created"

@@ -32,28 +32,28 @@ def good(tmp_path: Path) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("change", "word"),
     [
-        ({"docker_host": ""}, "docker_host wants"),
-        ({"docker_host": "unix:///run/docker.sock"}, "docker_host wants"),
-        ({"docker_host": "http://engine.example:2375"}, "docker_host wants"),
-        ({"docker_host": "tcp://engine.example"}, "docker_host wants"),
-        ({"docker_host": "tcp://engine.example:99999"}, "docker_host wants"),
-        ({"docker_host": "tcp://engine.example:2376/elsewhere"}, "docker_host wants"),
-        ({"docker_host": "ssh://-oProxyCommand=x"}, "docker_host wants"),
-        ({"docker_host": "ssh://engine.example"}, "means nothing for ssh"),
-        ({"ssh_key": "/key"}, "means nothing for tcp"),
+        ({"docker_host": ""}, "docker_host must be"),
+        ({"docker_host": "unix:///run/docker.sock"}, "docker_host must be"),
+        ({"docker_host": "http://engine.example:2375"}, "docker_host must be"),
+        ({"docker_host": "tcp://engine.example"}, "docker_host must be"),
+        ({"docker_host": "tcp://engine.example:99999"}, "docker_host must be"),
+        ({"docker_host": "tcp://engine.example:2376/elsewhere"}, "docker_host must be"),
+        ({"docker_host": "ssh://-oProxyCommand=x"}, "docker_host must be"),
+        ({"docker_host": "ssh://engine.example"}, "has no effect with ssh"),
+        ({"ssh_key": "/key"}, "has no effect with tcp"),
         ({"tls_key": ""}, "tls_key is missing"),
-        ({"tls_ca": "ca.pem"}, "whole path"),
+        ({"tls_ca": "ca.pem"}, "absolute path"),
         ({"tls_cert": "/nowhere/cert.pem"}, "cannot be read"),
-        ({"publish": ""}, "publish wants"),
-        ({"publish": "engine.example"}, "publish wants"),
-        ({"publish": "0.0.0.0"}, "host has to say"),  # noqa: S104 - refused
-        ({"host": "a b"}, "without blanks"),
-        ({"host": "a/b"}, "host wants"),
+        ({"publish": ""}, "publish must be"),
+        ({"publish": "engine.example"}, "publish must be"),
+        ({"publish": "0.0.0.0"}, "host must say"),  # noqa: S104 - refused
+        ({"host": "a b"}, "without spaces"),
+        ({"host": "a/b"}, "host must be"),
         ({"user": "root"}, "UID:GID"),
         ({"user": "61817:1"}, "61817"),
         ({"memory_mb": 1}, "memory_mb"),
-        ({"dokcer_host": "x"}, "remote_docker knows no dokcer_host"),
-        ({"publish": 5}, "publish wants a text"),
+        ({"dokcer_host": "x"}, "remote_docker has no setting dokcer_host"),
+        ({"publish": 5}, "publish must be a string"),
     ],
 )
 def test_a_setting_that_is_none_is_refused_in_one_sentence(
@@ -70,7 +70,7 @@ def test_good_settings_are_read(good: dict[str, Any]) -> None:
 
 def test_a_key_that_others_can_read_is_refused(good: dict[str, Any]) -> None:
     Path(good["tls_key"]).chmod(0o644)
-    with pytest.raises(ValueError, match="others can read"):
+    with pytest.raises(ValueError, match="other users can read"):
         read_remote_config(good)
 
 

@@ -67,7 +67,7 @@ def test_workspace_lost_with_its_volume_comes_back_from_what_arrived(
 
     receipt = session.receipts()[-1]
     assert receipt["kind"] == "failed", "its home went with the volumes"
-    assert "was removed. It was made again from the snapshot of" in receipt["evidence"]["workspace_rebuilt"]
+    assert "was removed. It was rebuilt from the snapshot of" in receipt["evidence"]["workspace_rebuilt"]
     assert session.seen(row["worktree_path"]).joinpath("kept.txt").read_text() == "hello\n"
 
 

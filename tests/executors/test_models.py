@@ -50,7 +50,7 @@ def test_a_bad_executor_is_refused_at_the_field(fields: dict[str, Any], wrong: s
 
 
 def test_an_unknown_plugin_is_answered_with_the_known_ones() -> None:
-    with pytest.raises(plugins.UnknownPlugin, match=r"'moon'; known: .*local_standalone"):
+    with pytest.raises(plugins.UnknownPlugin, match=r"'moon'. Available: .*local_standalone"):
         plugins.runtime("moon")
     with pytest.raises(plugins.UnknownPlugin, match="demo"):
         plugins.agent_type("hal")

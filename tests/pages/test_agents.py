@@ -62,11 +62,11 @@ def test_it_asks_the_database_as_often_for_many_as_for_few(ada: Client, world: W
 @pytest.mark.parametrize(
     ("values", "words"),
     [
-        ({"claimed": True}, "Demo agent 1.2 claims session/load; it has not been tried."),
-        ({"claimed": True, "kept_at": NOVEMBER}, "Demo agent 1.2 claims session/load, and kept it on 3 Nov 2026."),
+        ({"claimed": True}, "Demo agent 1.2 claims to support session/load; it has not been tried."),
+        ({"claimed": True, "kept_at": NOVEMBER}, "Demo agent 1.2 supports session/load, as observed on 3 Nov 2026."),
         (
             {"claimed": True, "broken_at": NOVEMBER, "broken_how": "error", "broken_said": "no <b>such</b> row"},
-            "Demo agent 1.2 claims session/load, but did not keep it on 3 Nov 2026: it answered with an error.",
+            "Demo agent 1.2 claims to support session/load, but it failed on 3 Nov 2026: it answered with an error.",
         ),
     ],
 )
@@ -84,4 +84,4 @@ def test_an_agent_type_that_is_no_more_is_called_by_its_name(ada: Client) -> Non
     AgentCapability.objects.create(
         agent_type="<dismantled>", capability="load_session", claimed=True, last_seen_at=NOVEMBER
     )
-    assert "&lt;dismantled&gt; claims session/load" in ada.get("/agents/").text
+    assert "&lt;dismantled&gt; claims to support session/load" in ada.get("/agents/").text

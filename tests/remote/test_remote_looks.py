@@ -105,7 +105,7 @@ async def test_a_probe_names_the_certificate_it_was_shown(place: RemotePlace) ->
     shown = str(place.config["fingerprint"]).removeprefix("sha256:").replace(":", "").lower()
     with pytest.raises(RuntimeUnavailable) as refused:
         await place.runtime.check_availability(place.config | {"fingerprint": OTHER_PIN})
-    assert f"It shows sha256:{shown}, and {OTHER_PIN} alone is trusted." in refused.value.message_for_staff
+    assert f"It presented sha256:{shown}, but only {OTHER_PIN} is trusted." in refused.value.message_for_staff
     assert str(place.config["url"]) in refused.value.message_for_staff
     assert "sha256" not in refused.value.message
 

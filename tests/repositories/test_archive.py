@@ -192,7 +192,7 @@ def test_an_id_that_could_name_another_place_is_refused(name: str, tmp_path: Pat
 
 @pytest.mark.parametrize("name", ["main", "kandev/", "kandev/one", "kandev/1234567890ab/x", "-kandev/1234567890ab"])
 def test_a_branch_that_is_no_workspaces_is_refused(name: str, place: Place, sandbox: Path) -> None:
-    with pytest.raises(RepositoryUnusable, match="not the branch of a workspace"):
+    with pytest.raises(RepositoryUnusable, match="not a workspace's branch"):
         place.archive.take_in(bundle(sandbox), name)
 
 

@@ -146,7 +146,7 @@ def test_a_ref_that_is_no_commit_is_refused(place: Place, sandbox: Path, tmp_pat
     tree = run_git(sandbox, "rev-parse", f"{made}^{{tree}}")
     pack = bundle(sandbox).read_bytes().partition(b"\n\n")[2]
     (tmp_path / "sent").write_bytes(f"# v2 git bundle\n{tree} {RECOVERY}\n\n".encode() + pack)
-    with pytest.raises(BundleRefused, match="something else than commits"):
+    with pytest.raises(BundleRefused, match="something other than its own commits"):
         place.archive.take_in(tmp_path / "sent", BRANCH)
 
 

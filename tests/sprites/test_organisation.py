@@ -126,7 +126,7 @@ def _remove(place: SpritesPlace, execution_id: str) -> None:
 
 @pytest.mark.parametrize("python", ["python3", 3, None])
 def test_a_python_without_an_absolute_path_is_refused(python: Any) -> None:
-    with pytest.raises(ValueError, match=r"^python wants .+\.$"):
+    with pytest.raises(ValueError, match=r"^python must be .+\.$"):
         read_sprites_config({"python": python})
 
 

@@ -83,15 +83,15 @@ def remembered(capability: str = "load_session", version: str = "1.2") -> AgentC
 def test_a_claim_is_remembered_until_it_is_tried() -> None:
     answers(at_rest(), {**told(), "outcome": "created"}, mode="fresh_start")
     row = remembered()
-    assert (row.agent_name, row.claimed, capability_standing(row)) == ("scripted", True, "claimed, not tried")
-    assert capability_standing(remembered("resume_session")) == "not claimed"
+    assert (row.agent_name, row.claimed, capability_standing(row)) == ("scripted", True, "not tried")
+    assert capability_standing(remembered("resume_session")) == "not supported"
 
 
 def test_a_load_that_brought_the_conversation_back_is_remembered_as_kept() -> None:
     session = at_rest()
     assert answers(session, {**told(), **LOADED})
     row = remembered()
-    assert (capability_standing(row), row.kept_proof) == ("kept", "replay")
+    assert (capability_standing(row), row.kept_proof) == ("observed", "replay")
     assert session_status(fresh(session))["capability_note"] == ""
 
 
@@ -108,7 +108,7 @@ def test_an_agent_that_lied_about_its_load_is_remembered(answer: dict[str, Any],
     session = at_rest()
     assert not answers(session, answer)
     row = remembered()
-    assert (capability_standing(row), row.broken_how) == ("not kept", how)
+    assert (capability_standing(row), row.broken_how) == ("failed", how)
     assert row.broken_said
     assert session_status(fresh(session))["capability_note"] == explain_capability(row)
     assert session.receipts.get().evidence["capability_note"] == explain_capability(row)
@@ -117,11 +117,12 @@ def test_an_agent_that_lied_about_its_load_is_remembered(answer: dict[str, Any],
 def test_an_error_over_a_load_is_told_and_the_load_is_tried_again() -> None:
     unkept = {"load_session": {"how": "error", "said": "the database is locked"}}
     session = fails(at_rest(), "handshake_failed", told(unkept=unkept))
-    assert (capability_standing(remembered()), execution_of(session).supports_session_resume) == ("not kept", True)
+    assert (capability_standing(remembered()), execution_of(session).supports_session_resume) == ("failed", True)
     assert assess_session(session).cause.strategy is Strategy.NATIVE
     day = timezone.now()
     assert session_status(session)["capability_note"] == (
-        f"Demo agent 1.2 claims session/load, but did not keep it on {day.day} {day:%b %Y}: it answered with an error."
+        "Demo agent 1.2 claims to support session/load, but it failed on "
+        f"{day.day} {day:%b %Y}: it answered with an error."
     )
 
 
@@ -147,7 +148,7 @@ def test_what_one_session_has_learned_spares_the_next_one_the_try() -> None:
     other = at_rest()
     answers(other, {**told(), "outcome": "created"}, mode="fresh_start")
     assert execution_of(other).supports_session_resume is False
-    assert "it knows no such request" in execution_of(other).capability_note
+    assert "it does not support the request" in execution_of(other).capability_note
 
 
 def test_one_way_that_is_kept_is_enough() -> None:
@@ -155,7 +156,7 @@ def test_one_way_that_is_kept_is_enough() -> None:
     answers(session, {**told(resume=True, unkept=UNIMPLEMENTED), "outcome": "resumed"})
     assert execution_of(session).supports_session_resume is True
     assert (capability_standing(remembered()), capability_standing(remembered("resume_session"))) == (
-        "not kept",
+        "failed",
         "unproven",
     )
 
@@ -168,8 +169,8 @@ def test_a_newer_version_is_given_a_fresh_chance() -> None:
     assert execution_of(old).supports_session_resume is None
     assert execution_of(old).capability_note == ""
     assert (capability_standing(remembered(version="1.2")), capability_standing(remembered(version="1.3"))) == (
-        "not kept",
-        "kept",
+        "failed",
+        "observed",
     )
 
     answers(old, {**told("1.3"), **LOADED}, mode="resume")
@@ -194,7 +195,7 @@ def test_whoever_keeps_it_later_is_believed_again() -> None:
     session = at_rest()
     assert not answers(session, {**told(), "outcome": "loaded", "replayed": 0})
     answers(at_rest(), {**told(), **LOADED})
-    assert capability_standing(remembered()) == "kept"
+    assert capability_standing(remembered()) == "observed"
 
 
 def test_the_same_news_is_written_once_an_hour() -> None:
@@ -249,4 +250,4 @@ def test_a_load_that_a_user_accepted_all_the_same_is_not_taken_for_kept() -> Non
     lie = {**told(), "outcome": "loaded", "replayed": 1, "replayed_user_texts": ["paint"]}
     assert not answers(session, lie)
     assert answers(session, lie, mode="accept_mismatch")
-    assert capability_standing(remembered()) == "not kept"
+    assert capability_standing(remembered()) == "failed"

@@ -144,7 +144,7 @@ async def poll_status(target: StatusTarget, timeout: float) -> dict[str, Any]:
     except TimeoutError as error:
         raise AgentctlUnreachable("agentctl did not answer in time.", reason="timeout") from error
     except ConnectionRefusedError as error:
-        raise AgentctlUnreachable("Nothing listens where agentctl was.", reason="refused") from error
+        raise AgentctlUnreachable("Nothing is listening at agentctl's address.", reason="refused") from error
     except ConnectionError as error:
         raise _closed_error() from error
     except OSError as error:
@@ -243,7 +243,7 @@ def _encode_request(target: StatusTarget, path: str, host: str) -> bytes:
 
 
 def _bad_url_error() -> AgentctlUnreachable:
-    return AgentctlUnreachable("The address of agentctl is no URL.", reason="bad_url")
+    return AgentctlUnreachable("agentctl's address is not a URL.", reason="bad_url")
 
 
 def _tls_context(parts: SplitResult, context: ssl.SSLContext | None) -> ssl.SSLContext | bool | None:

@@ -175,7 +175,7 @@ class AgentctlListener:
             path = unix_path(self.url)
             connection = await (self._over_loopback() if path is None else connect_unix(path))
         except ValueError as error:
-            raise AgentctlUnreachable("The address of agentctl is no URL.", reason="bad_url") from error
+            raise AgentctlUnreachable("agentctl's address is not a URL.", reason="bad_url") from error
         try:
             if path is None:
                 self._prove_port(connection)

@@ -186,7 +186,7 @@ async def _wait_until_ready(
             except AgentctlUnreachable as error:
                 problem = error.message
             except ExecutorError as error:
-                raise LaunchFailed(f"The agentctl of this session does not accept us: {error.message}") from error
+                raise LaunchFailed(f"This session's agentctl rejected the control plane: {error.message}") from error
         if time.monotonic() > next_look:
             process = await _current_process(places, spec, process)
             next_look = time.monotonic() + _CHECK_INTERVAL
@@ -224,9 +224,9 @@ def _last_log_line(places: StateDirectory) -> str:
             log.seek(max(0, os.fstat(log.fileno()).st_size - 2000))
             lines = log.read().decode("utf-8", "replace").split("\n")
     except OSError:
-        return "it left no log."
+        return "its log cannot be read."
     said = [line.strip() for line in lines if line.strip()]
-    return f"{said[-1]} (more in {places.log_file})" if said else "it said nothing."
+    return f"{said[-1]} (more in {places.log_file})" if said else "its log is empty."
 
 
 def find_listener(places: StateDirectory, execution_id: str) -> AgentctlListener | None:

@@ -91,7 +91,7 @@ class LocalMachine:
         except OSError as error:
             raise LaunchFailed(f"agentctl could not be started: {error}") from error
         if self.mints and not storage.is_token_of(agentctl.token, spec.auth_token):
-            raise LaunchFailed("The agentctl of this session does not accept us: it has another execution's token.")
+            raise LaunchFailed("This session's agentctl rejected the control plane: it has another execution's token.")
         return Launched(
             url=agentctl.url,
             pid=agentctl.process.pid,
