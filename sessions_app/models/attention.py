@@ -1,4 +1,4 @@
-"""What needs somebody: one item a thing, raised and resolved by the backend; marks of each user beside it."""
+"""Attention items: what needs a person, raised and resolved by the backend, and each user's marks on them."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from sessions_app.workflows.models import Workflow, WorkflowRun
 
 
 class AttentionItem(TeamModel):
-    """One thing that needs somebody; open until what it tells is true no longer.
+    """One thing that needs a person; open for as long as it is true.
 
-    It is about a session of a task, about a failed run of a workflow, which has a task and maybe a session, or about a
+    It is about a session of a task, about a failed workflow run, which has a task and maybe a session, or about a
     workflow whose scheduled runs are paused.
     """
 
@@ -26,7 +26,7 @@ class AttentionItem(TeamModel):
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     key = models.CharField(max_length=200, unique=True)
-    """Names the thing once and for all, as ``permission:<id>``: it is never raised twice."""
+    """Identifies the thing, for example ``permission:<id>``, so that it never has two items."""
     kind = models.CharField(max_length=16, choices=[(k.value, k.value) for k in AttentionKind])
     session = models.ForeignKey(TaskSession, models.CASCADE, null=True, blank=True, related_name="attention")
     task = models.ForeignKey(Task, models.CASCADE, null=True, blank=True, related_name="attention")
@@ -60,19 +60,19 @@ class AttentionItem(TeamModel):
 
     @property
     def about(self) -> Task | Workflow:
-        """The task or the workflow that it is about; each has a team."""
+        """The task or the workflow that the item is about; both have a team."""
         found = self.task or self.workflow
         assert found is not None  # noqa: S101 - a constraint of the table
         return found
 
     @property
     def title(self) -> str:
-        """What people call the task or the workflow."""
+        """The title of the task or workflow."""
         return str(self.about)
 
     @property
     def path(self) -> str:
-        """The path of the page where it is settled."""
+        """The path of the page where a person can settle it."""
         if self.workflow_id is not None:
             return f"/workflows/{self.workflow_id}/"
         if self.run_id is not None:
@@ -81,7 +81,7 @@ class AttentionItem(TeamModel):
 
 
 class AttentionMark(models.Model):
-    """What one user has said of one item."""
+    """One user's marks on one item."""
 
     item = models.ForeignKey(AttentionItem, models.CASCADE, related_name="marks")
     user = models.ForeignKey(settings.AUTH_USER_MODEL, models.CASCADE, related_name="+")
@@ -97,7 +97,7 @@ class AttentionMark(models.Model):
 
 
 class Presence(models.Model):
-    """Somebody looks at a session's page now; every web process can tell, and it ends by itself."""
+    """A user has a session's page open; visible to every web process, and expires by itself."""
 
     session = models.ForeignKey(TaskSession, models.CASCADE, related_name="presences")
     user = models.ForeignKey(settings.AUTH_USER_MODEL, models.CASCADE, related_name="+")

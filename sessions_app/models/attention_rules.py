@@ -24,9 +24,9 @@ from sessions_app.models.transactions import SessionTransaction
 from sessions_app.workflows.models import WorkflowRun
 
 UNREACHABLE: Final = "unreachable"
-"""Error code of what may live: it is looked at again by itself."""
+"""Error code of an agent that may still run; the sweep checks it again without a person."""
 CHOSEN_FRESH_START: Final = "fresh_start"
-"""Reason of the receipt of a fresh start that a user chose."""
+"""Receipt reason of a fresh start that a user chose."""
 
 
 ALL_KINDS: Final = frozenset(kind.value for kind in AttentionKind)
@@ -114,7 +114,7 @@ def _on_cancel_ignored(transaction: SessionTransaction, event: NewEvent) -> None
 
 
 def _on_turn_ended(transaction: SessionTransaction, event: NewEvent) -> None:
-    """Whether its agent has heeded a cancel is no question any more."""
+    """Drop the notice that the agent ignored a cancel: its turn has ended."""
     told: Mapping[str, Any] = transaction.session.metadata.get(CANCEL_IGNORED) or {}
     if told and told.get("run_id") == event.payload.get("run_id"):
         kept = {name: value for name, value in transaction.session.metadata.items() if name != CANCEL_IGNORED}
@@ -134,7 +134,7 @@ def _on_heard_again(transaction: SessionTransaction, event: NewEvent) -> None:
 
 
 def _on_receipt(transaction: SessionTransaction, event: NewEvent) -> None:
-    """A fresh start is a loss only where something was said before, and where nobody asked for it."""
+    """Report a fresh start only if it lost a conversation and no user asked for it."""
     said: Mapping[str, Any] = event.payload
     if (
         said.get("kind") == "fresh"
@@ -148,7 +148,7 @@ def _on_receipt(transaction: SessionTransaction, event: NewEvent) -> None:
 
 
 def _judge_memory(transaction: SessionTransaction, said: Mapping[str, Any]) -> None:
-    """Whether the agent remembers is asked of its newest start alone."""
+    """Raise or resolve the item about unproven memory; only the newest start counts."""
     is_unproven = said.get("verified") == "unproven" and said.get("kind") in ("resumed", "loaded")
     if is_unproven and _had_a_conversation(transaction):
         raise_item(transaction, attention.unproven_notice(said["receipt_id"]))
@@ -161,11 +161,11 @@ def _had_a_conversation(transaction: SessionTransaction) -> bool:
 
 
 def _on_work_changed(transaction: SessionTransaction, event: NewEvent) -> None:
-    """At work again: nothing waits for a look any more. At rest: it does, unless more is asked already."""
+    """Resolve what asks for a review when the agent works again; ask for one when it comes to rest."""
     if event.payload["to"] == WorkState.WORKING:
         resolve_items(transaction, "working", kinds=AT_REST_KINDS | {AttentionKind.WAIT_INTERRUPTED})
         if (
-            any(one.kind == AttentionKind.CUT_SHORT for one in transaction.open_attention or ())
+            any(item.kind == AttentionKind.CUT_SHORT for item in transaction.open_attention or ())
             and _newest_interrupted_prompt(transaction) is None
         ):
             resolve_items(transaction, "working", kinds=(AttentionKind.CUT_SHORT,))
@@ -174,7 +174,7 @@ def _on_work_changed(transaction: SessionTransaction, event: NewEvent) -> None:
 
 
 def _newest_interrupted_prompt(transaction: SessionTransaction) -> tuple[str, str] | None:
-    """Id and text of the newest prompt that was interrupted and not settled, if there is one."""
+    """Return message id and text of the newest interrupted prompt that nobody has settled."""
     rows = transaction.session.prompts.filter(state=PromptState.INTERRUPTED, continued_by=None, resent_as=None)
     return rows.order_by("id").values_list("message_id", "text").last()
 
@@ -187,20 +187,20 @@ def _needs_review(transaction: SessionTransaction) -> None:
         or run.state == RunState.CANCELLED
         or session.desired_state == DesiredState.STOPPED
     ):
-        return  # a user ended it, and knows
+        return  # a user ended it, so nobody needs to be told
     if (cut := _newest_interrupted_prompt(transaction)) is not None and session.work_state != WorkState.WORKING:
         raise_item(transaction, attention.cut_short_notice(session.id, *cut))
         return
     if session.state in (SessionState.FAILED, SessionState.ERROR) or session.work_state == WorkState.WORKING:
-        return  # told as what it is, or at work again within these very changes
+        return  # has an item of its own, or works again within this same transaction
     if session.node_runs.filter(run__ended_at=None).exists():
-        return  # its workflow goes on by itself
+        return  # its workflow continues without a person
     if not session.prompts.filter(state__in=(PromptState.QUEUED, PromptState.SENDING)).exists():
         raise_item(transaction, attention.idle_notice(str(run.id), run.state))
 
 
 def _update_at_rest(transaction: SessionTransaction) -> None:
-    """What the session's own state asks of somebody, now that all is said."""
+    """Raise and resolve the items about the session's own state, once all events are known."""
     session, seq = transaction.session, transaction.session.last_seq
     if session.state in TERMINAL_STATES:
         resolve_items(transaction, str(session.state).lower())

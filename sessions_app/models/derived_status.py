@@ -1,4 +1,4 @@
-"""The derived status of a session from its rows, and its line in the log when it has changed (rule 29)."""
+"""The derived status of a session: it follows from the newest run alone, and changes are recorded in the log."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from sessions_app.models.transactions import SessionTransaction
 from sessions_app.models.waits import ResumeToken
 
 _STATUS_EVENTS = ("session.run.", "session.token.", "session.agentctl_")
-"""Beginnings of events with which the derived status may change."""
+"""Prefixes of the events that may change the derived status."""
 
 
 def derived_status(session: TaskSession, execution: ExecutorRunning | None, run: Run | None) -> DerivedStatus:
-    """What follows from the newest run; one query, and only where it waits."""
+    """Derive the status from the newest run; one query if the run waits, else none."""
     if run is None:
         return derive_status(None)
     waits = run.state == RunState.WAITING
     return derive_status(
         RunFacts(
-            state=cast(RunState, run.state),  # one that is none, by damage, is as good as an end
+            state=cast(RunState, run.state),  # a damaged value counts as ended
             waited=run.waited,
             process_gone=run.has_process and is_agent_gone(session, execution),
             token=_best_token(run) if waits else TokenState.ACTIVE,
@@ -37,12 +37,12 @@ def derived_status(session: TaskSession, execution: ExecutorRunning | None, run:
 
 
 def is_agent_gone(session: TaskSession, execution: ExecutorRunning | None) -> bool:
-    """No agent of this session is up; one that only does not answer may be."""
+    """Return whether the session certainly has no running agent; one that does not answer may still run."""
     return not session.launch_id or execution is None or execution.status == ExecutorStatus.STOPPED
 
 
 def _best_token(run: Run) -> TokenState | None:
-    """Of the keys of whatever the run still waits for."""
+    """Return the most usable state among the keys of what the run still waits for."""
     asked = PermissionRequest.objects.filter(run=run, state=PermissionState.PENDING).values("id")
     waited = Q(wait_id=run.wait_id) & ~Q(wait_kind=WaitKind.PERMISSION) | Q(wait_id__in=asked)
     now = timezone.now()
@@ -50,7 +50,7 @@ def _best_token(run: Run) -> TokenState | None:
 
 
 def record_status_change(transaction: SessionTransaction) -> None:
-    """Say the derived status if what was written changes it; called before the events are."""
+    """Record ``session.status_derived`` if the changes of this transaction alter the derived status."""
     if "launch_id" not in transaction.changed_fields and not any(
         event.name.startswith(_STATUS_EVENTS) for event in transaction.events
     ):

@@ -1,4 +1,4 @@
-"""The one way to change a session: read it locked, move its machines, say so in its log, all or nothing.
+"""The one way to change a session: lock its row, move its states, and record every change in its log, or nothing.
 
 ``with session_transaction(session_id) as transaction`` locks the session; every change made through it is written
 together with its events when the block ends. Only this module writes a status.
@@ -49,17 +49,17 @@ _NOTICE_KEYS: Final[Mapping[str, Callable[[Any, str], str]]] = {
     states.PromptState.HELD: held_key,
     states.PromptState.INTERRUPTED: cut_short_key,
 }
-"""What somebody was told of a prompt in such a state."""
+"""The attention item about a prompt in this state, which is settled when the prompt leaves it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """Who may write for an execution (design 4): its owner and the generation of the take-over."""
+    """The right to write for an execution: its owner, and the generation that each take-over raises."""
 
     owner: str
     generation: int
     execution_id: str = field(default="", compare=False)
-    """Whose lease it is; empty: of whatever execution the session has."""
+    """The leased execution; empty: whichever execution the session has."""
 
 
 @dataclass
@@ -70,59 +70,59 @@ class SessionTransaction:
     events: list[NewEvent] = field(default_factory=list)
     changed_fields: set[str] = field(default_factory=set)
     after_events: list[Callable[[], None]] = field(default_factory=list)
-    """What is written once the events have their seq, in the same transaction."""
+    """Called once the events have their ``seq``, in the same database transaction."""
     settled_prompt_keys: list[str] = field(default_factory=list)
-    """Prompts that are in doubt no longer, as the keys of their attention items."""
+    """Keys of the attention items of prompts that have left a doubtful state."""
     open_attention: list[AttentionItem] | None = None
-    """The open items of the session, once they were read and while they are as they were."""
+    """Cache of the session's open items; None: not read yet, or changed since."""
     log_tail: str = ""
-    """The end of the agent's log, set by whoever gives a session up; kept with what it raises."""
+    """The end of the agent's log, kept with the attention item when a session is given up."""
     at: datetime = field(default_factory=timezone.now)
     actor: actor_context.ActorContext = field(default_factory=actor_context.current_context)
-    """Who changes it, and why."""
+    """Who makes the changes, and why."""
 
     @cached_property
     def execution(self) -> ExecutorRunning | None:
-        """The session's present execution, locked; the session carries it from then on."""
+        """The session's present execution, locked and cached on the session."""
         key = self.session.agent_execution_id
         return self.attach_execution(None if key is None else _EXECUTION.first(key))
 
     def attach_execution(self, execution: ExecutorRunning | None) -> ExecutorRunning | None:
-        """Take what was read and locked for the session's present execution."""
+        """Use an execution that the caller has read and locked as the session's present one; return it."""
         self.session.__dict__["present_execution"] = self.__dict__["execution"] = execution
         return execution
 
     @cached_property
     def open_run(self) -> Run | None:
-        """The turn that has not ended."""
+        """The run that has not ended."""
         return attach_session(self.session, _OPEN_RUN.first(self.session.id))
 
     @cached_property
     def newest_run(self) -> Run | None:
-        """The run that says how the session is: the open one, else the last that began."""
+        """The run from which the session's status follows: the open one, else the last that began."""
         return self.open_run or newest_run(self.session)
 
     @property
     def open_turn(self) -> Run | None:
-        """The open run, if an agent process owns it: not a wait for the outside."""
+        """The open run if it is a turn, that is, if an agent process works on it; None for an external wait."""
         run = self.open_run
         return run if run is not None and run.has_process else None
 
     def record_event(self, name: str, once: str | None = None, **payload: Any) -> NewEvent:
-        """Put an event into the log."""
+        """Append an event to the session's log when the block ends; ``once`` makes a second one with that name fail."""
         event = NewEvent(name, payload, self.at, once)
         self.events.append(event)
         return event
 
     def set_fields(self, **values: Any) -> None:
-        """Change plain fields of the session (never a state)."""
+        """Set plain fields of the session, never a state."""
         for name, value in values.items():
             if getattr(self.session, name) != value:
                 setattr(self.session, name, value)
                 self.changed_fields.add(name)
 
     def move_session(self, move: str, *, error_code: str = "", error_message: str = "", reason: str = "") -> bool:
-        """Move the session; says so when anything changed. IllegalMove changes nothing."""
+        """Move the session's state and set its error; return whether anything changed. Raises IllegalMove."""
         before = self.session.state
         after = states.SESSION.next_state(before, move)
         if (before, self.session.error_code, self.session.error_message) == (after, error_code, error_message):
@@ -139,7 +139,7 @@ class SessionTransaction:
         return True
 
     def move_work(self, move: str) -> bool:
-        """Move the work state; says so when it changed."""
+        """Move the work state; return whether it changed."""
         after = states.WORK.next_state(self.session.work_state, move)
         if after == self.session.work_state:
             return False
@@ -148,7 +148,7 @@ class SessionTransaction:
         return True
 
     def move_executor(self, move: str, **values: Any) -> bool:
-        """Move the execution's status and set its fields; says so when the status changed."""
+        """Move the execution's status and set its fields; return whether the status changed."""
         execution = self.execution
         if execution is None:
             return False
@@ -169,7 +169,7 @@ class SessionTransaction:
         return moved
 
     def move_prompt(self, prompt: Prompt, move: str, **values: Any) -> None:
-        """Move a prompt of the ledger; says ``session.prompt.<state>`` when its state changed."""
+        """Move a prompt and record ``session.prompt.<state>`` if its state changed."""
         before, after = prompt.state, states.PROMPT.next_state(prompt.state, move)
         for name, value in {**values, "state": after}.items():
             setattr(prompt, name, value)
@@ -182,7 +182,10 @@ class SessionTransaction:
             self.settled_prompt_keys.append(key(self.session.id, prompt.message_id))
 
     def accept_run(self, message_id: str) -> Run:
-        """The turn of a prompt that the agent has: what came of a wait goes on with the wait's own run."""
+        """Return the run of a prompt that the agent has accepted.
+
+        The result of an external wait continues the wait's own run; any other prompt ends the open run and starts one.
+        """
         run = self.open_run
         if run is not None and not run.has_process and run.message_id == message_id:
             run.has_process = True
@@ -193,7 +196,7 @@ class SessionTransaction:
         return self.start_run(message_id)
 
     def start_run(self, message_id: str, *, has_process: bool = True) -> Run:
-        """Begin a turn, or a wait that no agent process owns."""
+        """Start a run: a turn, or an external wait, which has no agent process."""
         run = Run.objects.create(
             session=self.session, message_id=message_id, started_at=self.at, has_process=has_process
         )
@@ -202,7 +205,7 @@ class SessionTransaction:
         return run
 
     def move_run(self, move: str, *, reason: str = "", once: str | None = None, **payload: Any) -> Run | None:
-        """Move the open turn; one that ends does so exactly once."""
+        """Move the open run and return it; None if no run is open. A run ends exactly once."""
         run = self.open_run
         if run is None:
             return None
@@ -226,7 +229,7 @@ class SessionTransaction:
         return run
 
     def clear_stall(self) -> None:
-        """The agent has said something: a notice that it is silent is over."""
+        """End the notice that the agent is silent, because it has produced output."""
         if self.session.stalled_since is not None:
             self.set_fields(stalled_since=None)
             self.record_event("session.run.heard_again", run_id=str(self.open_run.id) if self.open_run else None)
@@ -234,7 +237,7 @@ class SessionTransaction:
     def write_receipt(
         self, kind: str, verified: str, *, launch_id: str | None = None, **values: Any
     ) -> ContinuityReceipt:
-        """Write how a resume ended; one receipt a launch, a second one changes nothing."""
+        """Write the receipt of a resume and return it; for a launch that has one already, return that."""
         if launch_id is not None:
             earlier = ContinuityReceipt.objects.filter(launch_id=launch_id).first()
             if earlier is not None:
@@ -259,7 +262,7 @@ class SessionTransaction:
         return receipt
 
     def write_rows(self) -> None:
-        """Say what follows from what was changed, and write it, except for the log."""
+        """Run the hooks on what has changed and write all rows but the log."""
         for hook in _side_effects.before_write:
             hook(self)
         if self.changed_fields:
@@ -270,7 +273,7 @@ class SessionTransaction:
             hook(self)
 
     def write_follow_ups(self) -> None:
-        """Write what goes by the numbers of the events."""
+        """Run what needs the events' ``seq``."""
         for hook in _side_effects.after_append:
             hook(self)
         for step in self.after_events:
@@ -309,7 +312,7 @@ def register_side_effects(side_effects: SideEffects) -> None:
 
 
 def write_changes(transactions: Collection[SessionTransaction]) -> None:
-    """Write what was changed; called at the end of ``session_transaction`` and ``session_transactions``."""
+    """Write all changes; the end of ``session_transaction`` and ``session_transactions``."""
     for transaction in transactions:
         with actor_context.acting_exactly_as(transaction.actor):
             transaction.write_rows()
@@ -320,7 +323,7 @@ def write_changes(transactions: Collection[SessionTransaction]) -> None:
 
 
 def refresh_task_state(task_id: uuid.UUID) -> None:
-    """Give a task the state that follows from its sessions' (rule 34)."""
+    """Set a task's state from the states of its sessions, unless a user has set DONE or CANCELLED (rule 34)."""
     before = Task.objects.select_for_update(no_key=True).values_list("state", flat=True).get(id=task_id)
     sessions = TaskSession.objects.filter(task_id=task_id).order_by().values_list("state", flat=True)
     after = states.task_state(before, list(sessions))
@@ -332,12 +335,12 @@ def refresh_task_state(task_id: uuid.UUID) -> None:
 def session_transaction(
     session_id: uuid.UUID | str, lease: Lease | None = None, *, related: Sequence[str] = ()
 ) -> Iterator[SessionTransaction]:
-    """Change one session in one transaction; with a lease only while it is ours (LeaseLost).
+    """Change one session in one database transaction; with a ``lease``, only while that lease holds (else LeaseLost).
 
     ``beside`` names what is read in the same query: ``agent_profile``, for instance.
 
-    Where others write so busily that it cannot begin, a request tries again for a while; a lease does not
-    live so long.
+    If other writers keep the row locked, a request retries for up to ``lock_timeout()`` seconds. A lease holder does
+    not wait, because its lease might expire meanwhile.
     """
     with lock_session(session_id, patience=0 if lease else lock_timeout(), related=related) as session:
         transaction = SessionTransaction(session)
@@ -380,6 +383,7 @@ def _holds_lease(execution: ExecutorRunning, lease: Lease) -> bool:
 
 
 def _require_lease(execution: ExecutorRunning | None, lease: Lease) -> None:
+    # The execution's row is locked, so nobody can take the lease over between this check and our commit.
     held = None if execution is None else (execution.owner, execution.generation)
     if execution is None or held != (lease.owner, lease.generation):
         raise LeaseLost(LeaseLost.__doc__)

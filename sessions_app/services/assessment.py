@@ -1,7 +1,4 @@
-"""Facts read from a session's rows.
-
-Their integrity, whether and how it can be resumed, whether its worktree is lost.
-"""
+"""Facts read from a session's rows: integrity, resumability, and whether the worktree is lost."""
 
 from __future__ import annotations
 
@@ -38,7 +35,7 @@ from sessions_app.services.errors import WorktreeMissing
 
 
 def session_flaws(session: TaskSession, execution: ExecutorRunning | None) -> list[str]:
-    """What cannot be in the rows of a session, in words; no query but for a profile that is not loaded."""
+    """Describe impossible values in a session's rows; no query, except for a profile that is not loaded."""
     values = _columns(session)
     if execution is not None:
         columns = _columns(execution)
@@ -48,12 +45,12 @@ def session_flaws(session: TaskSession, execution: ExecutorRunning | None) -> li
 
 
 def unreadable_columns(values: Mapping[str, Any]) -> list[str]:
-    """The columns whose secret no key opens, or whose JSON has not its shape."""
+    """Return the columns whose secret no key decrypts, or whose JSON has the wrong shape."""
     return [name for name, value in values.items() if isinstance(value, UndecryptedValue) or is_malformed(value)]
 
 
 def plugin_flaws(agent_type: str) -> list[str]:
-    """An agent type of which no file is there: nobody can say what its agents can do."""
+    """Report an agent type without a plugin, whose abilities are unknown."""
     return [] if agent_type in agent_types() else [f"agent_type is {agent_type!r}"]
 
 
@@ -63,7 +60,7 @@ def _missing_plugins(session: TaskSession, execution: ExecutorRunning | None) ->
 
 
 def _columns(row: Model) -> dict[str, Any]:
-    """The loaded columns as they are, past the attributes that refuse a closed secret."""
+    """Return the loaded columns without the attributes that raise for an undecryptable secret."""
     return {name: value for name, value in row.__dict__.items() if not name.startswith("_")}
 
 
@@ -71,7 +68,7 @@ WORKTREE_MISSING = "worktree_missing"
 
 
 def execution_of(session: TaskSession) -> ExecutorRunning | None:
-    """The session's present execution; one query unless the session carries it already."""
+    """Return the session's present execution; one query unless it is cached on the session."""
     cached: ExecutorRunning | None = session.__dict__.get("present_execution")
     if cached is None and session.agent_execution_id is not None:
         cached = ExecutorRunning.objects.filter(id=session.agent_execution_id).first()
@@ -114,7 +111,7 @@ class SessionRows(NamedTuple):
 
 
 def load_session_rows(session: TaskSession) -> SessionRows:
-    """The rows of one session; a query for the execution unless the session carries it already."""
+    """Read the rows of one session; one query for the execution unless it is cached on the session."""
     of_session = SessionRows(
         state=session.state,
         error_code=session.error_code,
@@ -142,7 +139,7 @@ def load_session_rows(session: TaskSession) -> SessionRows:
 
 
 def resume_facts(known: SessionRows, *, ever_prompted: bool, workspace: WorkspaceState | None = None) -> ResumeFacts:
-    """The facts for ``assess``; ``workspace`` where somebody has just looked."""
+    """Build the facts for ``assess``; pass ``workspace`` if it was just checked."""
     gone = WORKTREE_MISSING in (known.error_code, known.executor_error_code)
     fits, token_strange = _own_token(known)
     return ResumeFacts(
@@ -170,7 +167,7 @@ def resume_facts(known: SessionRows, *, ever_prompted: bool, workspace: Workspac
 
 
 def _own_token(known: SessionRows) -> tuple[bool, bool]:
-    """Whether the token is of this profile, type and directory; and whether all that there is belongs elsewhere."""
+    """Return whether the resume token fits profile, type and directory, and whether it belongs to others."""
     if not agent_type(known.profile.agent_type).supports_session_resume:
         return known.has_token, False
     now = TokenBinding(str(known.profile.pk), known.profile.agent_type, known.workspace_path)
@@ -181,7 +178,7 @@ def _own_token(known: SessionRows) -> tuple[bool, bool]:
 
 
 def assess_session(session: TaskSession, now: datetime | None = None) -> Assessment:
-    """Whether, why and how this session can be resumed."""
+    """Assess whether and how this session can be resumed, and why not."""
     if session_flaws(session, execution_of(session)):
         return DAMAGED_ASSESSMENT
     facts = resume_facts(load_session_rows(session), ever_prompted=session.runs.exists())
@@ -189,7 +186,7 @@ def assess_session(session: TaskSession, now: datetime | None = None) -> Assessm
 
 
 def assess_start(session: TaskSession, mode: str) -> ModeVerdict:
-    """What a start in ``mode`` comes to, whatever the agent seemed to be a moment ago."""
+    """Return the verdict on a start in ``mode``, as if no agent were running."""
     return assess_mode(assess_session(session).without_live_agent, mode)
 
 
@@ -197,10 +194,10 @@ log = logging.getLogger(__name__)
 
 
 def refuse_lost_worktree(session_id: uuid.UUID) -> None:
-    """Raise WorktreeMissing, with the reason, where this machine's disk shows that neither can be had any more.
+    """Raise WorktreeMissing if this machine's disk shows that the worktree is lost and cannot be rebuilt.
 
-    The session then says so, as it does when a sweep finds out. A running one is left alone, and so is one that
-    cannot be looked at from here: its start will tell.
+    The session then shows the error, as after a sweep. Running sessions, and those on other machines, are left alone:
+    their start will tell.
     """
     session = TaskSession.objects.select_related("task__repository", "agent_profile", "executor").get(id=session_id)
     ended = session.state in TERMINAL_STATES or session.task.is_over
@@ -216,7 +213,7 @@ def refuse_lost_worktree(session_id: uuid.UUID) -> None:
 
 
 def worktree_loss_reason(session: TaskSession) -> str:
-    """Why the session's worktree cannot be had any more; empty where it can, or nobody can tell from here."""
+    """Return why the session's worktree is lost; empty if it is not, or if that cannot be told from here."""
     execution = execution_of(session)
     if execution is None or not execution.worktree_path or session_flaws(session, execution):
         return ""
@@ -228,6 +225,6 @@ def worktree_loss_reason(session: TaskSession) -> str:
             return ""
         state, reason = place.workspace_state(facts)
     except (UnknownPlugin, ExecutorError, OSError) as error:
-        log.info("session %s: its worktree cannot be looked at: %s", session.id, error)
+        log.info("session %s: its worktree cannot be checked: %s", session.id, error)
         return ""
     return reason if state is WorkspaceState.GONE else ""

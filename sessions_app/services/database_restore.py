@@ -1,9 +1,8 @@
-"""A database that was restored from an older copy while agents went on: noticed, and made safe (rule 37).
+"""Detect a database that was restored from an older copy while agents continued, and make it safe.
 
-The portable record is the witness: it has lines that the database does not have. What happened
-between the copy and now is unknown, so nothing is done twice: unfinished prompts are held, open orders
-are dropped, keys are revoked, sessions are stopped. What agents did since then comes from the
-journals of those that live; what no journal has any more is said in the log as a gap.
+The portable record shows it: it has lines that the database lacks. What happened between the copy and now is unknown.
+So that nothing happens twice, unfinished prompts are held, open intents dropped, keys revoked and sessions stopped.
+What agents did since comes from the journals of those that still run; what no journal has is recorded as a gap.
 """
 
 from __future__ import annotations
@@ -36,31 +35,31 @@ from sessions_app.services.portable.record import LOG_SUFFIX, ExporterLock, Sess
 log = logging.getLogger(__name__)
 
 RESTORE_REASON: Final = "database_restored"
-"""Prompts of which nobody knows what became of them."""
+"""Reason and outcome of what a restore has changed."""
 _DROPPED_INTENTS: Final = (IntentKind.START, IntentKind.ANSWER, IntentKind.CANCEL)
-"""Orders that may have been carried out; who stops or closes a session still means it."""
+"""Intents that may have been carried out already. A stop or close is kept: repeating it is harmless."""
 
 
 class ExporterRunning(Exception):
-    """Somebody supervises this database now: stop Kandev first."""
+    """A supervisor is running on this database. Stop Kandev first."""
 
 
 @dataclass
 class RestoreReport:
-    """What was found and done."""
+    """What was found and changed."""
 
     behind: dict[uuid.UUID, Tail] = field(default_factory=dict)
-    """Sessions whose record has lines that their log has not."""
+    """Sessions whose portable record has lines that their log lacks, with the record's end."""
     missing: list[uuid.UUID] = field(default_factory=list)
-    """Sessions that the record has and the database has not."""
+    """Sessions in the portable record that the database lacks."""
     stopped: int = 0
     held: int = 0
 
 
 def detect_restore() -> RestoreReport | None:
-    """Notice a restored database and make it safe; None where there is nothing to do. Cheap where nothing happened.
+    """Detect a restored database and make it safe; return None if there is nothing to do, which is cheap.
 
-    To be called before anything is supervised. While another process exports, nothing was restored.
+    Call it before anything is supervised. While another process exports, the database cannot have been restored.
     """
     try:
         if portable_cursor.is_database_complete(portable_cursor.read_cursor()):
@@ -69,12 +68,12 @@ def detect_restore() -> RestoreReport | None:
     except ExporterRunning:
         return None
     except OSError as error:
-        log.warning("the portable record cannot be read, so nobody knows whether the database was restored: %s", error)
+        log.warning("the portable record cannot be read, so a restored database would go unnoticed: %s", error)
         return None
 
 
 def make_restored_safe() -> RestoreReport:
-    """Treat the database as restored, whatever the record says. Raises ExporterRuns, OSError."""
+    """Treat the database as restored, whatever the record shows. Raises ExporterRunning, OSError."""
     return _under_lock(certain=True)
 
 
@@ -112,7 +111,7 @@ def _recorded() -> Iterator[uuid.UUID]:
 
 
 def _settle_all(found: RestoreReport) -> None:
-    TaskSession.objects.update(epoch=new_epoch())  # whoever watches begins anew with a snapshot
+    TaskSession.objects.update(epoch=new_epoch())  # open pages reload from a snapshot
     for session_id in {*found.behind, *_sessions_in_doubt()}:
         try:
             _settle(session_id, found)
@@ -127,7 +126,7 @@ def _settle_all(found: RestoreReport) -> None:
 
 
 def _sessions_in_doubt() -> set[uuid.UUID]:
-    """Sessions that would go on by themselves."""
+    """Return the sessions that would continue automatically."""
     wants = Q(desired_state=DesiredState.RUNNING) & ~Q(state__in=TERMINAL_STATES)
     doubt = wants | Q(prompts__state__in=OPEN_PROMPT_STATES) | Q(intents__done_at=None, intents__isnull=False)
     keys = ResumeToken.objects.unsettled().values_list("session_id", flat=True)
@@ -148,7 +147,7 @@ def _settle(session_id: uuid.UUID, found: RestoreReport) -> None:
 
 
 def hold_doubtful(transaction: SessionTransaction) -> int:
-    """Hold every prompt of which nobody knows what became of it; how many."""
+    """Hold every unfinished prompt, whose delivery is in doubt; return how many."""
     rows = list(transaction.session.prompts.select_for_update().filter(state__in=OPEN_PROMPT_STATES).order_by("id"))
     for row in rows:
         transaction.move_prompt(row, "doubt")
@@ -156,8 +155,8 @@ def hold_doubtful(transaction: SessionTransaction) -> int:
 
 
 def _record_gap(transaction: SessionTransaction, tail: Tail) -> None:
-    """Once for each restoring, however often it is looked after."""
-    assert tail.event is not None  # noqa: S101 - what has no line is not behind
+    """Record the gap, once for each restore."""
+    assert tail.event is not None  # noqa: S101 - a record without lines is never behind
     session = transaction.session
     once = f"restored:{session.id}:{tail.seq}:{tail.event.at.timestamp():.6f}"
     if session.events.filter(once=once).exists():

@@ -1,4 +1,4 @@
-"""Waits that a token ends: permission answers, tool results and external callbacks."""
+"""Waits that a single-use key ends: permissions, tool results and external callbacks."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ from sessions_app.services.prompt_context import continue_prompt_prefix, to_inte
 
 
 def find_token(secret: str) -> ResumeToken:
-    """The row of a secret, whatever became of it; TokenInvalid for anything that is none."""
+    """Return the key with this secret, in any state; raises TokenInvalid if there is none."""
     token = ResumeToken.of_secret(secret) if secret else None
     if token is None:
         raise TokenInvalid
@@ -54,7 +54,7 @@ def find_token(secret: str) -> ResumeToken:
 
 
 def find_token_for(secret: str, session: TaskSession, kind: WaitKind, wait_id: str, run_id: Any) -> ResumeToken:
-    """The row of a secret that is good for this very wait; TokenInvalid for that of another."""
+    """Return the key with this secret if it belongs to this wait; raises TokenInvalid otherwise."""
     token = find_token(secret)
     if token.scope != TokenScope(str(session.id), None if run_id is None else str(run_id), kind, wait_id):
         raise TokenInvalid
@@ -64,22 +64,22 @@ def find_token_for(secret: str, session: TaskSession, kind: WaitKind, wait_id: s
 def redeem_token(
     transaction: SessionTransaction, token: ResumeToken, *, key: str, answer: dict[str, Any], by: Any = None
 ) -> tuple[dict[str, Any], bool]:
-    """Use a key up and answer ``answer``; (the answer, whether it is the first).
+    """Consume a key; return the answer to give, and whether this is the first use.
 
-    The same ``key`` again gets the first answer; no key is the same as none. Raises TokenConsumed,
-    with what is known of who was first, TokenRevoked and TokenExpired.
+    A repeat with the same idempotency ``key`` gets the first answer. An empty ``key`` never counts as a repeat. Raises
+    TokenConsumed (with who was first), TokenRevoked and TokenExpired.
     """
     if consume_token(transaction, token, key=key, answer=answer, by=by):
         return answer, True
     settled = ResumeToken.objects.select_related("consumed_by").get(id=token.id)
-    told = earlier_answer(settled, key)
-    if told is None:
+    answer_given = earlier_answer(settled, key)
+    if answer_given is None:
         raise _refusal_error(settled)
-    return told, False
+    return answer_given, False
 
 
 def earlier_answer(token: ResumeToken, key: str) -> dict[str, Any] | None:
-    """What a key that opens nothing any more answers: None while it does; raises like ``redeem``."""
+    """Return the first answer if this is a repeat; None while the key is active. Raises as ``redeem_token``."""
     state = token.state(timezone.now())
     if state is TokenState.ACTIVE:
         return None
@@ -89,7 +89,7 @@ def earlier_answer(token: ResumeToken, key: str) -> dict[str, Any] | None:
 
 
 def _refusal_error(token: ResumeToken) -> TokenConsumed | TokenRevoked | TokenExpired:
-    """Why a key opens nothing any more, with what is known."""
+    """Return the error that says why a key is no longer active."""
     state = token.state(timezone.now())
     if state is TokenState.CONSUMED:
         by = token.consumed_by.get_username() if token.consumed_by else None
@@ -104,14 +104,14 @@ def _iso_time(moment: Any) -> str | None:
 
 
 def permission_tokens(asked: Collection[PermissionRequest]) -> dict[str, ResumeToken]:
-    """The newest key of each permission, by its id; one query."""
-    ids = [one.id for one in asked]
+    """Return the newest key of each permission, by permission id; one query."""
+    ids = [request.id for request in asked]
     rows = ResumeToken.objects.filter(wait_kind=WaitKind.PERMISSION, wait_id__in=ids).select_related("consumed_by")
     return {token.wait_id: token for token in rows.order_by("created_at", "id")}
 
 
 def shown_secret(token: ResumeToken | None) -> str | None:
-    """The secret of a key that still opens something, for somebody who may answer."""
+    """Return the secret of an active key; None otherwise. The caller has checked that the user may answer."""
     if token is None or token.state(timezone.now()) is not TokenState.ACTIVE:
         return None
     return token.secret()
@@ -120,14 +120,14 @@ def shown_secret(token: ResumeToken | None) -> str | None:
 def answer_permission(
     session_id: uuid.UUID, permission_id: str, option_id: str, secret: str, by: Any
 ) -> PermissionRequest:
-    """Answer a permission with its key; the same option again gets the first answer, from whomever.
+    """Answer a permission request with its key; answering again with the same option changes nothing.
 
-    Raises NotFound, Invalid for an option that was not offered, and the errors of ``services.tokens``.
+    Raises NotFound, Invalid for an option that was not offered, and the errors of ``redeem_token``.
     """
     with session_transaction(session_id) as transaction:
         asked = transaction.session.permissions.select_for_update().filter(id=permission_id).first()
         if asked is None:
-            raise NotFound("The session asked no such permission.")
+            raise NotFound("The session has no such permission request.")
         token = find_token_for(secret, transaction.session, WaitKind.PERMISSION, asked.id, asked.run_id)
         if option_id not in {option.get("option_id") for option in asked.options}:
             raise Invalid("This permission has no such option.", field="option_id")
@@ -143,7 +143,7 @@ def answer_permission(
 
 
 def _winning_answer(asked: PermissionRequest, error: TokenConsumed) -> TokenConsumed:
-    """Which option won, and whose answer it was."""
+    """Return the error that says which option was chosen, and by whom."""
     token = permission_tokens([asked])[asked.id]
     option_id = str((token.first_answer or {}).get("option_id", ""))
     who = error.details.get("by") or "Somebody"
@@ -152,14 +152,14 @@ def _winning_answer(asked: PermissionRequest, error: TokenConsumed) -> TokenCons
 
 
 def option_name(asked: PermissionRequest, option_id: str) -> str:
-    """An option in the agent's words."""
+    """Return the agent's name of an option."""
     names = {option.get("option_id"): option.get("name") for option in asked.options}
     return str(names.get(option_id) or option_id)
 
 
 @dataclass(frozen=True, slots=True)
 class OpenWait:
-    """A wait and its secret, which nobody is shown a second time."""
+    """A wait with the secret of its key, which is shown only this once."""
 
     run_id: uuid.UUID | None
     wait_id: str
@@ -170,10 +170,10 @@ class OpenWait:
 def open_wait(
     session_id: uuid.UUID, reason: str, deadline: datetime | None, by: Any, kind: WaitKind = WaitKind.EXTERNAL
 ) -> OpenWait:
-    """Let a session at rest wait until ``deadline`` (None: for ever) for the outside, or for the result of a tool.
+    """Let an idle session wait until ``deadline`` (None: for ever) for a callback or a tool result.
 
-    Asked again it is the same wait with another key; the earlier one is revoked. Raises Invalid for a
-    deadline that has passed, TerminalState, and Conflict where the agent is at work or about to be.
+    If it already waits, the wait continues with a new key, and the old one is revoked. Raises Invalid for a deadline in
+    the past, TerminalState, and Conflict while the agent works or has a prompt to work on.
     """
     if deadline is not None and deadline <= timezone.now():
         raise Invalid("The deadline has passed.", field="deadline")
@@ -189,7 +189,7 @@ def open_wait(
 
 
 def rotate_wait_token(session_id: uuid.UUID, wait_id: str, by: Any) -> OpenWait:
-    """Give an open wait another key; the earlier one is revoked. Raises Conflict where it is over."""
+    """Replace the key of an open wait; the old one is revoked. Raises Conflict if the wait is over."""
     with session_transaction(session_id) as transaction:
         run = _open_run_of(transaction, wait_id)
         token = _repeat_wait(transaction, run, run.wait_reason, run.deadline_at, by)
@@ -197,7 +197,7 @@ def rotate_wait_token(session_id: uuid.UUID, wait_id: str, by: Any) -> OpenWait:
 
 
 def end_wait(session_id: uuid.UUID, wait_id: str) -> None:
-    """Wait no longer: the key is revoked, the run is cancelled. Raises Conflict where the wait is over."""
+    """Cancel an open wait and revoke its key. Raises Conflict if the wait is over."""
     with session_transaction(session_id) as transaction:
         _open_run_of(transaction, wait_id)
         writes.end_external_wait(transaction, "cancelled")
@@ -211,7 +211,7 @@ def _open_run_of(transaction: SessionTransaction, wait_id: str) -> Run:
 
 
 def can_begin_wait(session: TaskSession) -> bool:
-    """Whether the session is at rest, so that a wait could begin now."""
+    """Return whether the session is idle, so that a wait could begin now."""
     if session.state in ENDED_STATES or session.task.is_over:
         return False
     return not session.runs.filter(ended_at=None).exists() and not _has_prompts(session)
@@ -222,9 +222,9 @@ def _has_prompts(session: TaskSession) -> bool:
 
 
 def restart_wait(session_id: uuid.UUID, wait_id: str, by: Any, deadline: datetime | None = None) -> OpenWait:
-    """Begin anew a wait that ended without an answer, for as long as before unless a ``deadline`` is given.
+    """Restart a wait that ended without an answer, for the same time again unless a ``deadline`` is given.
 
-    Raises Conflict where it is not the last thing that happened, and what ``open_wait`` raises.
+    Raises Conflict if anything has happened in the session since, and the errors of ``open_wait``.
     """
     if deadline is not None and deadline <= timezone.now():
         raise Invalid("The deadline has passed.", field="deadline")
@@ -240,9 +240,10 @@ def restart_wait(session_id: uuid.UUID, wait_id: str, by: Any, deadline: datetim
 
 
 def continue_without_answer(session_id: uuid.UUID, wait_id: str, by: Any) -> Prompt:
-    """Tell the agent to go on without what it waited for; the same again gives that prompt, unless it was withdrawn.
+    """Queue a prompt that tells the agent to continue without the answer; repeating this returns the same prompt.
 
-    Raises Conflict where the wait is not the last thing that happened, and whatever refuses a start.
+    A withdrawn prompt is replaced by a new one. Raises Conflict if anything has happened in the session since, and the
+    errors of ``prepare_for_prompt``.
     """
     name = continue_prompt_prefix({"id": wait_id})
     with session_transaction(session_id) as transaction:
@@ -262,10 +263,10 @@ def continue_without_answer(session_id: uuid.UUID, wait_id: str, by: Any) -> Pro
 
 
 def _interrupted_run(transaction: SessionTransaction, wait_id: str) -> Mapping[str, Any]:
-    """The wait that ended without an answer, if nothing has happened since."""
+    """Return the wait that ended without an answer; raises Conflict if anything has happened since."""
     wait, run = wait_of(transaction.session), transaction.newest_run
     if wait is None or run is None or (wait["id"], wait["run_id"]) != (wait_id, str(run.id)):
-        raise Conflict("This wait is not one that has ended without an answer, or the session has gone on since.")
+        raise Conflict("This wait did not end without an answer, or the session has continued since.")
     return wait
 
 
@@ -273,7 +274,7 @@ def _begin_wait(
     transaction: SessionTransaction, kind: WaitKind, reason: str, deadline: datetime | None, by: Any
 ) -> ResumeToken:
     if transaction.open_run is not None or _has_prompts(transaction.session):
-        raise Conflict("The agent is at work, or has a prompt to work on. A wait can begin when its turn has ended.")
+        raise Conflict("The agent is working, or has a prompt to work on. A wait can begin when its turn has ended.")
     wait_id = str(uuid.uuid4())
     transaction.start_run(wait_message_id(wait_id), has_process=False)
     resolve_items(transaction, "waits_again", kinds=(AttentionKind.WAIT_INTERRUPTED,))
@@ -290,34 +291,34 @@ def _repeat_wait(
 
 
 def wait_message_id(wait_id: str) -> str:
-    """The name of the prompt that a wait becomes, and of its run from the beginning."""
+    """Return the message id of the prompt that carries a wait's result; the wait's run has it from the start."""
     return f"wait:{wait_id}"
 
 
 def resume_wait(secret: str, payload: Any, key: str) -> dict[str, str]:
-    """End a wait with what has come; ``{run_id, status}``. The key is the only credential.
+    """End a wait with its result; return ``{run_id, status}``. The secret is the only credential.
 
-    It is worth what whoever asked for the wait may do: the key of somebody who may not write in the team any more
-    opens nothing (TokenRevoked). The same idempotency ``key`` again gets the first answer. Raises the errors of
-    ``services.tokens`` and whatever refuses a start; then the key can be used later.
+    It has the rights of the user who requested the wait: if that user may no longer write in the team, it opens nothing
+    (TokenRevoked). A repeat with the same idempotency ``key`` gets the first answer. Raises the errors of
+    ``redeem_token`` and ``prepare_for_prompt``; after the latter, the key remains usable.
     """
-    found = find_token(secret)
-    if found.wait_kind == WaitKind.PERMISSION or found.run_id is None:
+    token = find_token(secret)
+    if token.wait_kind == WaitKind.PERMISSION or token.run_id is None:
         raise TokenInvalid
-    if (told := earlier_answer(found, key)) is not None:
-        return told
-    if found.by is not None and not may_write_session(found.by, found.session):
-        raise TokenRevoked(wait_id=found.wait_id, reason="owner_left")
-    answer = {"run_id": str(found.run_id), "status": str(DerivedStatus.RUNNING)}
-    with session_transaction(found.session_id) as transaction:
-        told, first = redeem_token(transaction, found, key=key, answer=answer)
+    if (earlier := earlier_answer(token, key)) is not None:
+        return earlier
+    if token.by is not None and not may_write_session(token.by, token.session):
+        raise TokenRevoked(wait_id=token.wait_id, reason="owner_left")
+    answer = {"run_id": str(token.run_id), "status": str(DerivedStatus.RUNNING)}
+    with session_transaction(token.session_id) as transaction:
+        answer, first = redeem_token(transaction, token, key=key, answer=answer)
         if first:
-            _resume_run(transaction, found, payload)
-    return told
+            _resume_run(transaction, token, payload)
+    return answer
 
 
 def _resume_run(transaction: SessionTransaction, token: ResumeToken, payload: Any) -> None:
-    """The run is resumed, and its prompt waits for the agent, which is woken if it sleeps."""
+    """Resume the wait's run and queue its result as a prompt; a sleeping agent is woken."""
     _refuse_ended(transaction)
     run = transaction.open_run
     if run is None or run.id != token.run_id:
@@ -335,7 +336,7 @@ def _refuse_ended(transaction: SessionTransaction) -> None:
 
 
 def _payload_text(run: Run, payload: Any) -> str:
-    """The payload as the agent is told it: a text as it is, anything else as JSON."""
+    """Return the prompt text for a payload: text unchanged, anything else as JSON."""
     if payload in (None, "", {}, []):
         payload = f"What was waited for has come: {run.wait_reason or 'go on'}"
     text = payload if isinstance(payload, str) else json.dumps(payload, indent=2, ensure_ascii=False)

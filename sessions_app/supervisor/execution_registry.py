@@ -189,7 +189,7 @@ class ExecutionRegistry:
         """End the streams and give the leases back (rule 18). Agents go on."""
         for session_id in list(self.streams):
             await self.close_stream(session_id)
-        await self.database.at_the_end(leases.release_leases, self.boot_id)
+        await self.database.run_at_shutdown(leases.release_leases, self.boot_id)
 
     async def close(self) -> None:
         """Give everything back: streams, leases, connections."""

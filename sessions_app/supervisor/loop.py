@@ -161,9 +161,9 @@ class SupervisorLoop:
         await self.exporter.close()
         await self.registry.release_all()
         crash_points.reached("shutdown.released")
-        await self.registry.database.at_the_end(METRICS_BUFFER.flush, self.registry.boot_id)
+        await self.registry.database.run_at_shutdown(METRICS_BUFFER.flush, self.registry.boot_id)
         # Last: as long as our row is there, our leases count as those of a living supervisor.
-        await self.registry.database.at_the_end(leases.unregister_supervisor, self.registry.boot_id)
+        await self.registry.database.run_at_shutdown(leases.unregister_supervisor, self.registry.boot_id)
         crash_points.reached("shutdown.unregistered")
         await self.registry.close()
 

@@ -49,4 +49,4 @@ def test_it_ends_in_order_and_leaves_its_leases_to_run_out(
     assert ended.registry.http.closed
     assert ended.registry.streams == {}
     assert execution_of(session).owner == ended.registry.boot_id
-    assert "the database cannot be told of the end" in caplog.text
+    assert "the database is unavailable at shutdown" in caplog.text

@@ -86,7 +86,7 @@ class WorkflowDriver:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await self._database.at_the_end(run_snapshot.release_leases, self._registry.boot_id)
+        await self._database.run_at_shutdown(run_snapshot.release_leases, self._registry.boot_id)
         self._database.close()
 
     async def _advance_run(self, run_id: uuid.UUID) -> bool:
