@@ -48,9 +48,8 @@ class SocketAction:
     writes: bool = True
 
 
-def read_frame(message: Mapping[str, Any]) -> dict[str, Any]:
-    """The JSON object that a client sent; Invalid for anything else, TooLarge for too much of it."""
-    text = message.get("text")
+def read_frame(text: str | None) -> dict[str, Any]:
+    """Return the JSON object of a text frame. Raises Invalid, and PayloadTooLarge above ``MAX_FRAME``."""
     if text is None:
         raise Invalid("Frames are text.")
     if len(text) > MAX_FRAME or len(text.encode()) > MAX_FRAME:

@@ -11,9 +11,8 @@ from asgiref.sync import sync_to_async
 from django.db import connections
 
 from sessions_app.live.authentication import CloseCode, Subscription
-from sessions_app.live.hub import TooManySubscriptions, get_hub
+from sessions_app.live.hub import Subscriber, TooManySubscriptions, get_hub
 from sessions_app.live.log_reader import LogLine, StreamStart
-from sessions_app.live.subscriber import Subscriber
 
 HEARTBEAT: Final = 15.0
 """Seconds between two signs of life."""

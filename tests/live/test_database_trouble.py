@@ -38,7 +38,7 @@ async def test_a_client_that_cannot_be_given_what_it_lacks_is_told_to_come_back(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     headers = await run_in_database(of_program, world.member)
-    monkeypatch.setattr("sessions_app.live.subscriber.load_lines_after", unreachable)
+    monkeypatch.setattr("sessions_app.live.hub.load_lines_after", unreachable)
     async with connected(path_of(world.session), headers) as socket:
         assert await socket.close_code() == 4503
 

@@ -17,7 +17,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from sessions_app.live.subscriber import ACK_TIMEOUT
+from sessions_app.live.hub import ACK_TIMEOUT
 from tests.drills.deployment import Deployment, Session
 from tests.drills.families import descendants
 from tests.live.talker import Talker

@@ -99,7 +99,7 @@ async def test_what_was_sent_to_others_while_one_was_reading_reaches_that_one_to
             asyncio.run_coroutine_threadsafe(passed_by(), loop).result(10)
         return found
 
-    monkeypatch.setattr("sessions_app.live.subscriber.load_lines_after", read)
+    monkeypatch.setattr("sessions_app.live.hub.load_lines_after", read)
     await say(world.session, 2)
     async with connected(path_of(world.session), member) as socket:
         await socket.frame()

@@ -7,8 +7,7 @@ import uuid
 import pytest
 
 from sessions_app.live import hub as hubs
-from sessions_app.live import subscriber
-from sessions_app.live.subscriber import AckWindow
+from sessions_app.live.hub import AckWindow
 from sessions_app.services.database_threads import run_in_database
 from tests.api.world import World
 from tests.live.sockets import Headers, connected, of_page, path_of, say, soon
@@ -23,14 +22,14 @@ def member(world: World) -> Headers:
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(subscriber, "MAX_UNACKED_EVENTS", 50)
-    monkeypatch.setattr(subscriber, "MAX_UNACKED_BYTES", 20_000)
-    monkeypatch.setattr(subscriber, "ACK_TIMEOUT", 60)  # a busy machine makes nobody late
+    monkeypatch.setattr(hubs, "MAX_UNACKED_EVENTS", 50)
+    monkeypatch.setattr(hubs, "MAX_UNACKED_BYTES", 20_000)
+    monkeypatch.setattr(hubs, "ACK_TIMEOUT", 60)  # a busy machine makes nobody late
 
 
 @pytest.fixture
 def impatient(small: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(subscriber, "ACK_TIMEOUT", 0.2)
+    monkeypatch.setattr(hubs, "ACK_TIMEOUT", 0.2)
 
 
 async def test_who_never_acknowledges_is_cut_when_the_window_is_full(

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from kandev.asgi import application
-from sessions_app.live import event_stream, subscriber
+from sessions_app.live import event_stream
 from sessions_app.live import hub as hubs
 from sessions_app.live.authentication import Principal, Subscription
 from sessions_app.live.log_reader import start_stream_at
@@ -228,8 +228,8 @@ async def test_a_server_that_waits_for_its_client_holds_the_stream_back(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was handed over and not taken stays within the window."""
-    monkeypatch.setattr(subscriber, "MAX_UNACKED_EVENTS", 50)
-    monkeypatch.setattr(subscriber, "ACK_TIMEOUT", 0.1)
+    monkeypatch.setattr(hubs, "MAX_UNACKED_EVENTS", 50)
+    monkeypatch.setattr(hubs, "ACK_TIMEOUT", 0.1)
     await say(world.session, 900)
 
     await run_in_database(world.session.refresh_from_db)
