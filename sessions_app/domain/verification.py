@@ -1,14 +1,14 @@
-"""What a resume came to and how far that is proven, including the question that checks an agent's memory."""
+"""What a resume came to, how far that is proven, and which conversation a token belongs to."""
 
 from __future__ import annotations
 
 import hashlib
 import re
 import unicodedata
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from enum import StrEnum
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from sessions_app.domain.resumability import Strategy
 
@@ -189,3 +189,34 @@ def quotes_request(answer: str, request: str) -> bool:
 def _words(text: str) -> str:
     """The words of a text: how it is quoted, and with which punctuation, does not count."""
     return " ".join(re.findall(r"\w+", text.casefold()))
+
+
+TOKEN_OF: Final = "token_of"  # noqa: S105  (a key, no secret)
+"""Key of ``TaskSession.metadata``: the ``TokenBinding`` of ``executors_running.resume_token``."""
+REJECTED_TOKEN_OF: Final = "rejected_token_of"  # noqa: S105
+"""The same for ``rejected_resume_token``."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenBinding:
+    """Where a conversation was opened.
+
+    Its token is given to no other profile, agent type or directory: an agent that gets a token of another one, or the
+    right one in another directory, may load a conversation that is not the one on the screen, or lose it.
+    """
+
+    agent_profile: str
+    """Its id."""
+    agent_type: str
+    directory: str
+
+    def to_json(self) -> dict[str, str]:
+        """Return the form that the session's metadata keep."""
+        return asdict(self)
+
+
+def mismatched_fields(kept: Any, now: TokenBinding) -> tuple[str, ...]:
+    """Return the fields in which ``now`` differs from where the token came from; empty if they fit or are unknown."""
+    if not isinstance(kept, Mapping):
+        return ()
+    return tuple(name for name, value in now.to_json().items() if value and kept.get(name, value) != value)

@@ -29,7 +29,7 @@ from sessions_app.domain.resumability import (
     assess_mode,
 )
 from sessions_app.domain.states import SESSION, TERMINAL_STATES, DesiredState, SessionState
-from sessions_app.domain.token_binding import REJECTED_TOKEN_OF, TOKEN_OF, TokenBinding, mismatched_fields
+from sessions_app.domain.verification import REJECTED_TOKEN_OF, TOKEN_OF, TokenBinding, mismatched_fields
 from sessions_app.models import TaskSession, session_transaction
 from sessions_app.services.errors import WorktreeMissing
 

@@ -13,8 +13,15 @@ from executors_app.plugins import agent_type
 from sessions_app.domain import attention, verification
 from sessions_app.domain.resumability import Strategy
 from sessions_app.domain.states import PromptKind, RunState
-from sessions_app.domain.token_binding import REJECTED_TOKEN_OF, TOKEN_OF, TokenBinding
-from sessions_app.domain.verification import ReceiptKind, Verdict, Verified, fingerprint
+from sessions_app.domain.verification import (
+    REJECTED_TOKEN_OF,
+    TOKEN_OF,
+    ReceiptKind,
+    TokenBinding,
+    Verdict,
+    Verified,
+    fingerprint,
+)
 from sessions_app.models import ContinuityReceipt, IntentKind, Message, Prompt, Run, SessionTransaction, TaskSession
 from sessions_app.models.attention import update_wording
 from sessions_app.models.bulk import update_row

@@ -39,8 +39,7 @@ from sessions_app.supervisor.executions import (
     load_session,
     take_over_executions,
 )
-from sessions_app.supervisor.ingest.batches import TROUBLE_MESSAGES
-from sessions_app.supervisor.ingest.writer import JournalWriter
+from sessions_app.supervisor.ingest.writer import TROUBLE_MESSAGES, JournalWriter
 
 
 class GracePeriod:

@@ -22,8 +22,7 @@ from sessions_app.domain import actor_context
 from sessions_app.models import Lease, LeaseLost
 from sessions_app.services.database_threads import DatabaseThread
 from sessions_app.supervisor.database_outage import is_database_outage
-from sessions_app.supervisor.ingest.batches import IngestResult, show_agentctl_trouble
-from sessions_app.supervisor.ingest.writer import JournalWriter, buffer_frames
+from sessions_app.supervisor.ingest.writer import IngestResult, JournalWriter, buffer_frames, show_agentctl_trouble
 
 log = logging.getLogger(__name__)
 RECONNECT_PAUSE = 0.01

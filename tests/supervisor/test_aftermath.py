@@ -9,7 +9,7 @@ import pytest
 from sessions_app.models import TaskSession
 from sessions_app.services import prompt_context
 from sessions_app.supervisor.execution_registry import ExecutionRegistry
-from sessions_app.supervisor.start import interrupted_work
+from sessions_app.supervisor.start import agent_start, execution
 from tests.supervisor.agentctls import talking
 from tests.supervisor.places import with_registry
 from tests.supervisor.rows import change, fresh, running_session
@@ -29,8 +29,8 @@ def looked(left: dict[str, list[str]] | None, known: dict[str, Any], times: int 
         stream = await registry.open_stream(session.id)
         assert stream is not None
         for _ in range(times):
-            since = await registry.database(lambda: interrupted_work.snapshot_to_compare(fresh(session)))
-            await interrupted_work.record_interrupted_work(registry, stream, since)
+            since = await registry.database(lambda: agent_start.snapshot_to_compare(fresh(session)))
+            await execution.record_interrupted_work(registry, stream, since)
 
     with talking(session) as agentctl:
         agentctl.left = left

@@ -8,7 +8,7 @@ import pytest
 
 from executors_app.agentctl.protocol import JournalKind
 from executors_app.models import AgentProfile, ExecutorRunning
-from sessions_app.domain.token_binding import REJECTED_TOKEN_OF, TOKEN_OF, TokenBinding, mismatched_fields
+from sessions_app.domain.verification import REJECTED_TOKEN_OF, TOKEN_OF, TokenBinding, mismatched_fields
 from sessions_app.models import Intent, Lease, LeaseLost, TaskSession
 from sessions_app.pages.session_summary import banner_buttons, session_situation
 from sessions_app.services.assessment import assess_session, assess_start

@@ -10,7 +10,7 @@ from django.db import OperationalError
 from sessions_app.models import Lease, LeaseLost, TaskSession
 from sessions_app.supervisor import execution_stream as streams
 from sessions_app.supervisor.execution_registry import ExecutionRegistry
-from sessions_app.supervisor.ingest.batches import show_agentctl_trouble
+from sessions_app.supervisor.ingest.writer import show_agentctl_trouble
 from tests.supervisor.agentctls import talking
 from tests.supervisor.places import with_registry
 from tests.supervisor.rows import MINE, fresh, last_payload, names, running_session

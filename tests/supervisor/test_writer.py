@@ -12,8 +12,7 @@ from django.db import OperationalError, connection
 from sessions_app.models import Lease, LeaseLost, TaskSession
 from sessions_app.services.database_threads import DatabaseThread
 from sessions_app.supervisor.ingest import writer as writers
-from sessions_app.supervisor.ingest.batches import IngestResult
-from sessions_app.supervisor.ingest.writer import COMMIT_INTERVAL, Batch, JournalWriter
+from sessions_app.supervisor.ingest.writer import COMMIT_INTERVAL, Batch, IngestResult, JournalWriter
 from tests.supervisor.journals import Journal
 from tests.supervisor.rows import MINE, conversation, names, running_session
 

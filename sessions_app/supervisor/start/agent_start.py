@@ -29,6 +29,7 @@ from sessions_app.models import (
 )
 from sessions_app.models.bulk import update_rows
 from sessions_app.models.runs import newest_run
+from sessions_app.services import prompt_context
 from sessions_app.services.assessment import assess_start, history_allowed
 from sessions_app.services.prompt_context import load_history
 from sessions_app.supervisor import continuity
@@ -49,7 +50,6 @@ from sessions_app.supervisor.outcomes import (
     settle_intent,
     write_start_failure,
 )
-from sessions_app.supervisor.start import interrupted_work
 from sessions_app.supervisor.start.claims import StartClaim
 
 READY_AGENT_STATES = frozenset({"idle", "working"})
@@ -72,7 +72,7 @@ class AgentStartRequest:
     profile: AgentProfile = field(repr=False, compare=False)
     """As the agent is started."""
     unfinished_since: str | None = None
-    """``aftermath.wanted``"""
+    """As ``snapshot_to_compare`` returned it: where to look for what an interrupted turn changed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,8 +194,14 @@ def _build_request(
         injects=strategy == Strategy.HISTORY and history_allowed(session.agent_profile),
         kind=kind,
         profile=profile,
-        unfinished_since=interrupted_work.snapshot_to_compare(session),
+        unfinished_since=snapshot_to_compare(session),
     )
+
+
+def snapshot_to_compare(session: TaskSession) -> str | None:
+    """The snapshot to compare with; None where nothing is unfinished, or somebody has looked already."""
+    known = prompt_context.unfinished_of(session)
+    return None if known is None or "changed" in known else str(known.get("since", ""))
 
 
 def load_conversation_facts(session_id: uuid.UUID) -> ConversationFacts:

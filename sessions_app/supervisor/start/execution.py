@@ -9,7 +9,7 @@ import asyncio
 import logging
 import uuid
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from django.conf import settings
 from django.db import Error, InterfaceError, OperationalError
@@ -20,6 +20,7 @@ from executors_app.errors import AgentctlRefused, AgentctlUnreachable, ExecutorE
 from executors_app.plugins import runtime
 from executors_app.runtimes import SupportsSharedWorktrees
 from sessions_app.models import Lease, LeaseLost, session_transaction
+from sessions_app.services import prompt_context
 from sessions_app.supervisor import execution_registry, leases
 from sessions_app.supervisor.execution_registry import ExecutionRegistry
 from sessions_app.supervisor.execution_stream import ExecutionStream
@@ -31,7 +32,7 @@ from sessions_app.supervisor.outcomes import (
     start_failure_from,
     write_start_failure,
 )
-from sessions_app.supervisor.start import agent_start, claims, interrupted_work
+from sessions_app.supervisor.start import agent_start, claims
 from sessions_app.supervisor.start.agent_start import AgentStartRequest
 from sessions_app.supervisor.start.claims import StartClaim
 
@@ -45,9 +46,10 @@ def claim_and_prepare(
     found: str | None,
     in_grace: bool = False,
 ) -> tuple[StartClaim, AgentStartRequest | None] | None:
-    """``planning.claim`` under a lease that is held, and ``agent_order.prepare``; None where there is no claim.
+    """Claim a start and prepare its agent in one transaction, under a lease that is held; None without a claim.
 
-    A start that cannot be prepared is counted all the same (rule 33): it is claimed by itself then.
+    A start that cannot be prepared counts as an attempt all the same (rule 33: no start is repeated without limit),
+    so it is then claimed in a transaction of its own.
     """
     try:
         with session_transaction(session_id, lease, related=SESSION_RELATED) as transaction:
@@ -173,7 +175,7 @@ async def _open_prepared(
     registry: ExecutionRegistry, stream: ExecutionStream, plan: claims.StartClaim, order: agent_start.AgentStartRequest
 ) -> None:
     crash_points.reached("supervisor.agent_prepared", plan.session_id)
-    await interrupted_work.record_interrupted_work(registry, stream, order.unfinished_since)
+    await record_interrupted_work(registry, stream, order.unfinished_since)
     with stream.starting():
         await _start_agent(registry, stream, plan, order)
 
@@ -233,3 +235,36 @@ async def _write_failure(
         failure = replace(failure, log_tail=await execution_registry.read_log_tail(registry, session_id))
     await registry.database(write_start_failure, session_id, intent_id, lease, failure)
     crash_points.reached("supervisor.start_failure_written", session_id)
+
+
+WORKSPACE_TIMEOUT: Final = 20.0
+"""Seconds that a start waits for it at most."""
+MAX_LISTED: Final = 200
+"""Changed files, and ended processes, that are kept at most; a prompt names fewer."""
+
+
+async def record_interrupted_work(registry: ExecutionRegistry, stream: ExecutionStream, since: str | None) -> None:
+    """Note for the next prompt which files a turn changed that was cut short, and which processes ended with it.
+
+    Done before the next agent changes anything. ``since`` is the snapshot to compare with, or None if nothing is
+    unfinished. What agentctl does not tell in time is left out.
+    """
+    if since is None:
+        return
+    client = stream.client
+    changed: list[str] = []
+    processes: list[str] = []
+    try:
+        async with asyncio.timeout(WORKSPACE_TIMEOUT):
+            processes = await client.ended_with_agent()
+            changed = list((await client.git("changes", {"since": since})).get("files", ())) if since else []
+    except (ExecutorError, TimeoutError) as error:
+        log.info("session %s: what its last turn left is not wholly known: %s", stream.session_id, error)
+    await registry.database(
+        _add_findings, stream.session_id, stream.lease, changed[:MAX_LISTED], processes[:MAX_LISTED]
+    )
+
+
+def _add_findings(session_id: uuid.UUID, lease: Lease, changed: list[str], processes: list[str]) -> None:
+    with session_transaction(session_id, lease) as transaction:
+        prompt_context.add_workspace_findings(transaction, changed, processes)
