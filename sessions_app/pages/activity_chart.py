@@ -31,10 +31,10 @@ _RUN_TONES: Final = {
 _RUN_NAMES: Final = {
     RunState.COMPLETED: "completed",
     RunState.FAILED: "failed",
-    RunState.INTERRUPTED: "cut short",
+    RunState.INTERRUPTED: "interrupted",
     RunState.CANCELLED: "cancelled",
     RunState.WAITING: "waiting",
-    RunState.RUNNING: "going on",
+    RunState.RUNNING: "in progress",
 }
 
 
@@ -87,7 +87,7 @@ def draw_activity_chart(
         for run in reversed(runs)
     ]
     agent = [
-        scale.bar(begin, end, "up", "The agent’s process was up")
+        scale.bar(begin, end, "up", "The agent’s process was running")
         for begin, end in _process_intervals(process, since, until)
     ]
     marks = [ChartMark(word.tone, scale.x(at), word.text) for at, word in reversed(sweeps)]
@@ -112,9 +112,7 @@ class _TimeScale:
         for length in drawn:
             self.units.append(self.units[-1] + length * unit)
         self.breaks = [
-            ChartBar(
-                "break", f"{self.units[n]:.1f}", f"{drawn[n] * unit:.1f}", f"Nothing for {_format_duration(real[n])}"
-            )
+            ChartBar("break", f"{self.units[n]:.1f}", f"{drawn[n] * unit:.1f}", f"Idle for {_format_duration(real[n])}")
             for n in range(len(spans))
             if drawn[n] < real[n]
         ]
@@ -172,5 +170,5 @@ def _run_name(run: Run) -> str:
 def _chart_summary(runs: Sequence[Run], looks: int) -> str:
     """The picture for somebody who does not see it: ``5 turns (1 cut short), 2 looks after it``."""
     cut = sum(run.state == RunState.INTERRUPTED for run in runs)
-    turns = f"{len(runs)} turn{'' if len(runs) == 1 else 's'}" + (f" ({cut} cut short)" if cut else "")
-    return f"{turns}, {looks} look{'' if looks == 1 else 's'} after it"
+    turns = f"{len(runs)} turn{'' if len(runs) == 1 else 's'}" + (f" ({cut} interrupted)" if cut else "")
+    return f"{turns}, {looks} recovery check{'' if looks == 1 else 's'}"

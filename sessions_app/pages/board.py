@@ -182,7 +182,7 @@ def _restart_counts(told: LastRestart) -> dict[str, Any]:
     }
 
 
-ACTION_WORDS: Final = {"resume": "asked to go on", "stop": "asked to stop"}
+ACTION_WORDS: Final = {"resume": "asked to resume", "stop": "asked to stop"}
 
 
 @never_cache

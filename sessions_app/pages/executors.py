@@ -43,7 +43,7 @@ MAX_VERSIONS_SHOWN: Final = 60
 """Claims of agents on the page, those that were seen last."""
 MAX_PROFILES_SHOWN: Final = 200
 _RESUMES_LABEL: Final = Label("Resumes", "good")
-_HISTORY_LABEL: Final = Label("Is told what was said", "ask")
+_HISTORY_LABEL: Final = Label("Gets the history", "ask")
 _NEW_CONVERSATION_LABEL: Final = Label("Begins anew", "off")
 
 
@@ -80,7 +80,7 @@ def _profile_context(row: AgentProfile, sessions: int) -> dict[str, Any]:
     try:
         kind = agent_type(row.agent_type)
     except UnknownPlugin:
-        return {"row": row, "title": row.agent_type, "resume": Label("Unknown kind", "bad"), "sessions": sessions}
+        return {"row": row, "title": row.agent_type, "resume": Label("Unknown type", "bad"), "sessions": sessions}
     resumes = kind.supports_session_resume if row.supports_session_resume is None else row.supports_session_resume
     told = kind.history_context_injection if row.history_context_injection is None else row.history_context_injection
     return {
@@ -110,13 +110,15 @@ def _agent_type_context(kind: AgentType, seen: Sequence[AgentCapability]) -> dic
 def _resume_summary(kind: AgentType) -> str:
     """What a resume means for this kind, in a sentence or two."""
     if kind.supports_session_resume:
-        first = "It opens its own conversation"
-        first += ", and what it reads out is compared with the log." if kind.replays_on_load else "."
-        then = "the next prompt tells it what was said" if kind.history_context_injection else "you are asked first"
-        return f"{first} Where it cannot, {then}."
+        first = "The agent restores its own conversation"
+        first += ", and Kandev compares what it replays with the log." if kind.replays_on_load else "."
+        then = (
+            "your next prompt includes the history" if kind.history_context_injection else "you choose how to continue"
+        )
+        return f"{first} If it cannot, {then}."
     if kind.history_context_injection:
-        return "It keeps no conversation. A new one is told what was said, with the next prompt."
-    return "It keeps no conversation: its workspace is opened, and you make a new session."
+        return "The agent cannot restore conversations. Your next prompt includes the history."
+    return "The agent cannot restore conversations. You can open the workspace and create a new session."
 
 
 def _capability_context(row: AgentCapability) -> dict[str, Any]:
@@ -131,7 +133,7 @@ def _capability_context(row: AgentCapability) -> dict[str, Any]:
 MAX_EXECUTIONS_SHOWN: Final = 100
 """Executions on the page; the rest is counted."""
 _DEFERRED_FIELDS: Final = tuple(f"session__{name}" for name in SECRET_FIELDS)
-_COUNTED_STATUSES: Final = (("alive", "alive"), ("dead", "dead"), ("unknown", "not to be told"))
+_COUNTED_STATUSES: Final = (("alive", "alive"), ("dead", "dead"), ("unknown", "unknown"))
 
 
 @never_cache
@@ -152,17 +154,19 @@ def probe_and_redirect(request: HttpRequest, executor_id: uuid.UUID) -> HttpResp
     except Throttled as error:
         messages.error(request, error.message)
     except ExecutorError as error:
-        messages.error(request, f"{place.name} cannot be used now: {error.message}")
+        messages.error(request, f"{place.name} is not available: {error.message}")
     else:
         messages.success(
-            request, f"{place.name} can be used. {_probe_result_text(told)} The look took {told['duration_ms']} ms."
+            request, f"{place.name} is available. {_probe_result_text(told)} The check took {told['duration_ms']} ms."
         )
     return redirect("executors")
 
 
 def _probe_result_text(told: Mapping[str, Any]) -> str:
     counts = [f"{told['observed'][kind]} {word}" for kind, word in _COUNTED_STATUSES if told["observed"].get(kind)]
-    return f"Of what claims to run there: {', '.join(counts)}." if counts else "Nothing claims to run there."
+    return (
+        f"Agents that should be running there: {', '.join(counts)}." if counts else "No agent should be running there."
+    )
 
 
 def executors_context(user: Any) -> dict[str, Any]:
@@ -219,10 +223,10 @@ class _LeaseHolders:
     def lease(self, row: ExecutorRunning) -> dict[str, Any]:
         """Who commands an execution, and until when."""
         if not row.owner:
-            return {"text": "nobody commands it", "until": None, "tone": "off"}
+            return {"text": "not held", "until": None, "tone": "off"}
         ends, alive = row.lease_expires_at, row.owner in self._alive
         over = ends is None or ends < timezone.now()
-        who = f"supervisor {row.owner[:8]}" + ("" if alive else ", which is gone")
+        who = f"supervisor {row.owner[:8]}" + ("" if alive else " (no longer running)")
         return {"text": f"held by {who}", "until": ends, "over": over, "tone": "ask" if over or not alive else ""}
 
 

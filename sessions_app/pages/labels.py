@@ -42,16 +42,16 @@ _CAPABILITY_TONES: Final[Mapping[str, str]] = {
 }
 
 DERIVED_STATUS_LABELS: Final[Mapping[str, Label]] = {
-    DerivedStatus.INTERRUPTED_STARTUP: Label("Interrupted at work", "bad"),
-    DerivedStatus.INTERRUPTED_WAITING: Label("Interrupted while it waited", "bad"),
+    DerivedStatus.INTERRUPTED_STARTUP: Label("Interrupted", "bad"),
+    DerivedStatus.INTERRUPTED_WAITING: Label("Interrupted while waiting", "bad"),
     DerivedStatus.WAITING: Label("Waiting", "ask"),
     DerivedStatus.RUNNING: Label("Running", "busy"),
     DerivedStatus.IDLE: Label("Idle", "off"),
 }
 """The derived status of a session, in the order in which it is decided."""
 WORK_STATE_LABELS: Final[Mapping[str, Label]] = {
-    WorkState.IDLE: Label("At rest", "off"),
-    WorkState.WORKING: Label("At work", "busy"),
+    WorkState.IDLE: Label("Idle", "off"),
+    WorkState.WORKING: Label("Working", "busy"),
     WorkState.DONE: Label("Work done", "good"),
 }
 
@@ -65,10 +65,10 @@ TOOL_STATUS_LABELS: Final[Mapping[str, Label]] = {
 }
 
 DELIVERY_STATE_LABELS: Final[Mapping[str, Label]] = {
-    "pending": Label("On its way", "busy"),
-    "sent": Label("Arrived", "good"),
+    "pending": Label("Sending", "busy"),
+    "sent": Label("Sent", "good"),
     "failed": Label("Failed", "bad"),
-    "dropped": Label("Settled before", "off"),
+    "dropped": Label("Not needed", "off"),
 }
 
 
@@ -81,10 +81,10 @@ class PolicyLabel:
 
 
 POLICY_LABELS: Final[Mapping[str, PolicyLabel]] = {
-    Policy.AUTO: PolicyLabel("Everything that was up", "Every agent that ran is brought back, those at work first."),
-    Policy.WORKING: PolicyLabel("Only who was at work", "Agents at work, or with prompts waiting, are brought back."),
-    Policy.ON_OPEN: PolicyLabel("When somebody opens it", "An agent is brought back by opening its page or a prompt."),
-    Policy.MANUAL: PolicyLabel("By hand", "Only “Resume session” or a prompt brings an agent back."),
+    Policy.AUTO: PolicyLabel("Every session that was running", "Agents that ran start again, working ones first."),
+    Policy.WORKING: PolicyLabel("Sessions that were working", "Agents that were working, or have queued prompts."),
+    Policy.ON_OPEN: PolicyLabel("When somebody opens the session", "Opening its page or a prompt starts the agent."),
+    Policy.MANUAL: PolicyLabel("Only manually", "An agent starts only by “Resume session” or a prompt."),
 }
 ATTENTION_KIND_LABELS: Final[Mapping[str, Label]] = {
     AttentionKind.GAVE_UP: LABELS[Code.GAVE_UP],
@@ -105,21 +105,21 @@ ATTENTION_KIND_LABELS: Final[Mapping[str, Label]] = {
 """What an inbox item is called, the most pressing first."""
 
 PROMPT_STATE_LABELS: Final[Mapping[str, str]] = {
-    "queued": "Waiting for its turn",
-    "sending": "On its way",
-    "accepted": "The agent has it",
-    "delivered": "The agent works on it",
-    "held": "It is not known whether the agent got this.",
+    "queued": "Queued",
+    "sending": "Sending",
+    "accepted": "Received by the agent",
+    "delivered": "The agent is working on it",
+    "held": "It is not known whether the agent received this.",
     "interrupted": "The agent was interrupted while it worked on this.",
 }
 
 _RECEIPT_LABELS: Final[Mapping[str, Label]] = {
     "reattached": Label("Reattached: the same process", "good"),
-    "resumed": Label("Resumed: the agent took up its own conversation", "good"),
-    "loaded": Label("Loaded: the agent read its conversation back", "good"),
-    "injected": Label("New conversation, told what was said before", "ask"),
+    "resumed": Label("Resumed: the agent restored its own conversation", "good"),
+    "loaded": Label("Loaded: the agent replayed its conversation", "good"),
+    "injected": Label("New conversation with the previous history", "ask"),
     "workspace_only": Label("Workspace only: no agent is running", "calm"),
-    "fresh": Label("Started fresh: the agent knows nothing of what was said before", "ask"),
+    "fresh": Label("Started fresh: the agent does not know what was said before", "ask"),
     "failed": Label("Could not be resumed", "bad"),
 }
 _NOT_STARTED: Final[Mapping[str, Label]] = {
@@ -129,16 +129,16 @@ _NOT_STARTED: Final[Mapping[str, Label]] = {
 FIRST_FAILED: Final = Label("Could not be started", "bad")
 _VERIFIED: Final[Mapping[str, str]] = {
     "same_process": "verified",
-    "replay": "verified by what it replayed",
-    "first_turn": "its first turn showed it",
-    "quoted": "it quoted your last request",
+    "replay": "verified by replay",
+    "first_turn": "confirmed by its first turn",
+    "quoted": "verified by quoting your last request",
     "unproven": "unproven",
-    "pending": "not proven yet, the next turn will tell",
+    "pending": "not verified yet; the next turn decides",
     "none": "not verified",
 }
 _UNPROVEN: Final[Mapping[str, str]] = {
-    "resumed": "Resumed: the agent says that it has its conversation",
-    "loaded": "Loaded: the agent says that it has its conversation",
+    "resumed": "Resumed: the agent reports that it has its conversation",
+    "loaded": "Loaded: the agent reports that it has its conversation",
 }
 """No more than is known, where nothing shows that the agent has its context."""
 _NOTHING_TO_VERIFY: Final = frozenset({"workspace_only", "fresh", "failed"})
@@ -148,17 +148,17 @@ OUTCOME_LABELS: Final[Mapping[str, Label]] = {
     "reattached": Label("reattached", "good"),
     "resumed": Label("resumed", "good"),
     "loaded": Label("loaded", "good"),
-    "injected": Label("told what was said", "ask"),
+    "injected": Label("history included", "ask"),
     "fresh": Label("started fresh", "ask"),
     "workspace_only": Label("workspace only", "calm"),
     "failed": Label("failed", "bad"),
-    "skipped": Label("without a receipt", "off"),
+    "skipped": Label("no receipt", "off"),
 }
 """What the rows of a sweep came to, in the order in which they are shown."""
 SWEEP_TRIGGER_LABELS: Final[Mapping[str, str]] = {
-    "boot": "At the start of a supervisor",
-    "command": "By command",
-    "reconcile": "In the loop",
+    "boot": "When a supervisor started",
+    "command": "On request",
+    "reconcile": "Regular check",
 }
 _DECISION_LABELS: Final[Mapping[str, str]] = {
     "none": "Nothing to do",

@@ -55,7 +55,7 @@ def list_sweeps(request: HttpRequest) -> HttpResponse:
     if not request.user.is_staff:
         raise PermissionDenied
     asked = service.request_sweep(request.user, dry_run=bool(request.POST.get("dry_run")))
-    messages.info(request, "It was asked for. What comes of it appears here.")
+    messages.info(request, "The sweep was requested. Its result appears here.")
     return redirect("sweep-request", asked.id)
 
 
@@ -157,7 +157,7 @@ def _count_labels(counts: Mapping[str, int]) -> dict[str, Any]:
     told = [(counts[kind], word, kind) for kind, word in _RESULT_LABELS.items() if counts.get(kind)]
     return {
         "outcomes": told,
-        "summary": ", ".join(f"{count} {word.text}" for count, word, _ in told) or "nothing to look at",
+        "summary": ", ".join(f"{count} {word.text}" for count, word, _ in told) or "nothing to check",
     }
 
 

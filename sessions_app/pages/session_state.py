@@ -43,9 +43,9 @@ from sessions_app.services.status import session_status
 from sessions_app.services.tasks import can_be_taken_over
 from sessions_app.services.waits import option_name, permission_tokens, shown_secret
 
-AGENT_ENDED_TEXT = "The agent ended before it got an answer, so this question is closed."
-EXPIRED_TEXT = "Nobody answered in time, so the agent is told that it was cancelled."
-OVERRULED_TEXT = "A new message came instead of an answer, so the agent is told that it was cancelled."
+AGENT_ENDED_TEXT = "The agent ended before it got an answer, so this request is closed."
+EXPIRED_TEXT = "Nobody answered in time, so the request was cancelled."
+OVERRULED_TEXT = "A new prompt was sent instead of an answer, so the request was cancelled."
 
 
 def permission_contexts(session: TaskSession) -> list[dict[str, Any]]:
@@ -70,7 +70,7 @@ def _permission_context(asked: PermissionRequest, token: ResumeToken | None) -> 
     given = str((token.first_answer or {}).get("option_id", "")) if token and state is TokenState.CONSUMED else ""
     return {
         "asked": asked,
-        "title": asked.tool_call.get("title") or "Do something",
+        "title": asked.tool_call.get("title") or "Unnamed action",
         "kind": asked.tool_call.get("tool_kind") or "",
         "call": tool_call_context(asked.tool_call),
         "options": [_option_context(asked, option, given) for option in asked.options],
@@ -108,7 +108,7 @@ SESSION_PARTS = ("strip", "banner", "permissions", "ledger", "refusal", "control
 """The templates ``session/<part>.html``; each is replaced as a whole when it changes."""
 
 
-VIEWER_REFUSAL = "You are a viewer of this team: you can read along, but ask nothing of its agents."
+VIEWER_REFUSAL = "You are a viewer of this team: you can read this conversation, but not send prompts."
 
 
 def session_context(session: TaskSession, *, writes: bool = True) -> dict[str, Any]:

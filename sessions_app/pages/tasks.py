@@ -37,7 +37,7 @@ class _StartForm(forms.Form):
         queryset=None, label="Agent", empty_label=None
     )
     executor: forms.ModelChoiceField[Executor] = forms.ModelChoiceField(
-        queryset=None, label="Where it runs", empty_label=None
+        queryset=None, label="Executor", empty_label=None
     )
 
     def __init__(self, user: Any, *args: Any, **kwargs: Any):
@@ -68,7 +68,7 @@ class TaskCreateForm(_StartForm):
     field_order = ("title", "description", "repository", "agent_profile", "executor")
 
     title = forms.CharField(max_length=300, label="Title")
-    description = _prompt_field(label="What is to be done", help_text="This is the first prompt that the agent gets.")
+    description = _prompt_field(label="Description", help_text="The agent gets this as its first prompt.")
     repository: forms.ModelChoiceField[Repository] = forms.ModelChoiceField(
         queryset=None, label="Repository", empty_label=None
     )
@@ -85,7 +85,10 @@ class TaskCreateForm(_StartForm):
         values = super().clean() or {}
         repository, profile = values.get("repository"), values.get("agent_profile")
         if repository and profile and profile.team_id not in (None, repository.team_id):
-            self.add_error("agent_profile", "This agent belongs to another team than the repository.")
+            self.add_error(
+                "agent_profile",
+                "This agent profile belongs to a different team than the repository.",
+            )
         return values
 
 
@@ -100,13 +103,13 @@ class _WorktreeField(forms.ModelChoiceField):  # type: ignore[type-arg]  # no ge
 class SessionCreateForm(_StartForm):
     """Another session on a task."""
 
-    prompt = _prompt_field(label="First prompt", help_text="Without one the agent starts and waits.")
+    prompt = _prompt_field(label="First prompt", help_text="If empty, the agent starts and waits for a prompt.")
     worktree_of = _WorktreeField(
         queryset=None,
         label="Worktree",
-        empty_label="A new one",
+        empty_label="New worktree",
         required=False,
-        help_text="An earlier session’s still holds what was not committed there. Whoever worked in it is stopped.",
+        help_text="An earlier worktree keeps its uncommitted changes. The session that works in it is stopped.",
     )
     field_order = ("prompt", "agent_profile", "executor", "worktree_of")
 

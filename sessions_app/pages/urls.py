@@ -33,6 +33,7 @@ urlpatterns = [
     path("executors/live/", live_updates.executor_updates, name="executors-live"),
     path("executors/<uuid:executor_id>/look/", executors.probe_and_redirect, name="executor-look"),
     path("agents/", executors.list_agents, name="agents"),
+    path("favicon.ico", help_pages.favicon, name="favicon"),
     path("help/", help_pages.show_help, name="help"),
     path("help/pictures/<slug:name>.png", help_pages.help_picture, name="help-picture"),
     path("restart/", recovery.restart_control_plane, name="restart"),

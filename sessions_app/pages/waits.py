@@ -37,8 +37,8 @@ EXAMPLE_PAYLOADS: Final[Mapping[str, dict[str, Any]]] = {
 """What the example of a call says, by the kind of what is waited for."""
 WAIT_STATE_LABELS: Final = {
     TokenState.CONSUMED: ("Answered", "good"),
-    TokenState.EXPIRED: ("Ran out", "off"),
-    TokenState.REVOKED: ("Taken back", "off"),
+    TokenState.EXPIRED: ("Expired", "off"),
+    TokenState.REVOKED: ("Revoked", "off"),
 }
 
 
@@ -46,7 +46,7 @@ class WaitCreateForm(forms.Form):
     """What is waited for, and how long."""
 
     reason = forms.CharField(
-        label="What is waited for",
+        label="What to wait for",
         max_length=2000,
         widget=forms.TextInput(attrs={"placeholder": "The build of main", "autocomplete": "off"}),
     )
@@ -65,7 +65,7 @@ class WaitCreateForm(forms.Form):
         empty_value=None,
         required=False,
         choices=(
-            ("", "Somebody calls; no deadline"),
+            ("", "No deadline"),
             (3600, "In an hour"),
             (8 * 3600, "In 8 hours"),
             (86400, "In a day"),

@@ -179,9 +179,9 @@ def test_a_failed_start_that_is_tried_again_by_itself_calls_nobody() -> None:
 @pytest.mark.parametrize(
     ("code", "what"),
     [
-        ("context_mismatch", "The agent came back with another conversation than this one"),
-        ("worktree_missing", "The session’s worktree is gone"),
-        ("not_resumable", "The session cannot go on by itself"),
+        ("context_mismatch", "The agent loaded a conversation that is not the one shown here"),
+        ("worktree_missing", "The worktree of this session is gone and cannot be rebuilt"),
+        ("not_resumable", "The session needs your decision"),
     ],
 )
 def test_an_error_that_nothing_cures_by_itself_waits_for_somebody(code: str, what: str) -> None:

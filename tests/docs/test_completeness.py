@@ -22,6 +22,7 @@ from executors_app.errors import ExecutorError
 from kandev.environment import TEST_SWITCHES, Environment, variable_name
 from sessions_app.api import errors as api_errors
 from sessions_app.domain import states
+from sessions_app.domain.attention import AttentionKind
 from sessions_app.domain.derived_status import DerivedStatus
 from sessions_app.domain.recovery import RULES
 from sessions_app.domain.recovery_facts import Policy
@@ -62,6 +63,7 @@ def missing(words: Iterable[str], page: str) -> list[str]:
         ("recovery.md", {rule.name for rule in RULES} | words_of(Mode, Reason)),
         ("codes.md", words_of(Reason, ReceiptKind, Verified, Code)),
         ("operate.md", words_of(Policy)),
+        ("operate.md", words_of(AttentionKind)),
         ("agents.md", set(plugins.agent_types())),
     ],
     ids=lambda value: value if isinstance(value, str) else min(value, default="none"),

@@ -48,7 +48,7 @@ def test_a_kill_in_mid_turn_is_noticed_at_once_and_the_turn_is_continued_once(
     eventually(lambda: "session.run.interrupted" in session.names(), timeout=30, describe="its death is known")
     noticed = time.monotonic() - began
 
-    eventually(lambda: continues(session), timeout=60, describe="it was asked to go on")
+    eventually(lambda: continues(session), timeout=60, describe="it was asked to resume")
     (prompt,) = continues(session)
     eventually(lambda: continues(session)[0]["state"] in ("delivered", "done"), timeout=60, describe="the agent has it")
     assert [row["message_id"] for row in continues(session)] == [prompt["message_id"]]

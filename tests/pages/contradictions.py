@@ -36,9 +36,9 @@ class Told:
     agent: str
     continuity: str
     wants: list[str] = field(default_factory=list)
-    """What the page Attention has of it."""
+    """What the inbox has of it."""
     needs: bool = False
-    """Whether something under Attention wants to be done for it."""
+    """Whether something in the inbox wants to be done for it."""
 
 
 @dataclass
@@ -116,7 +116,7 @@ class Walk:
         badge = _number(page.locator("#attention-count"))
         new = page.locator(".need:not(details.seen .need)")
         told_of = sum(int(re.findall(r"\d+", text)[0]) for text in page.locator(".told strong").all_inner_texts())
-        self.compare("Attention: badge, sentence, rows", badge, told_of, new.count())
+        self.compare("Inbox: badge, sentence, rows", badge, told_of, new.count())
         for session_id, one in told.items():
             rows = page.locator(".need", has=page.locator(f"a.title[href*='{session_id}']"))
             one.wants = [(row.locator(".head .pill").text_content() or "") for row in rows.all()]
@@ -141,7 +141,7 @@ class Walk:
             row = page.locator("li.needy", has=page.locator(f"a[href*='{session.id}']"))
             shown, chips = row.count() > 0, [one.inner_text() for one in row.locator(".pill").all()]
             one = told[session.id]
-            what = f"needs somebody on the board {chips}, under Attention {one.wants}"
+            what = f"needs somebody on the board {chips}, in the inbox {one.wants}"
             self.compare_of(session, what, shown, one.needs)
 
     def _executors(self, told: dict[str, Told]) -> None:
@@ -185,7 +185,7 @@ class Walk:
         self.compare("sessions: of all profiles, stored", counted, len(stored))
 
     def _every_page(self) -> None:
-        """Every page is there, and each counts in its navigation what Attention does."""
+        """Every page is there, and each counts in its navigation what the inbox does."""
         names = {**self.ids, "task_id": self.sessions[0].task_id, "session_id": self.sessions[0].id}
         badges = {}
         for route in ROUTES:

@@ -21,7 +21,8 @@ def test_every_kind_says_what_a_restart_means_for_it(ada: Client, world: World) 
     html = ada.get("/agents/").text
     for kind in agent_types().values():
         assert f'id="kind-{kind.name}">{kind.title.replace("&", "&amp;")}' in html
-    assert html.count("It opens its own conversation") + html.count("It keeps no conversation") == len(agent_types())
+    restores, cannot = "The agent restores its own conversation", "The agent cannot restore conversations."
+    assert html.count(restores) + html.count(cannot) == len(agent_types())
 
 
 def test_a_profile_says_whether_it_resumes_and_how_much_it_is_used(ada: Client, bob: Client, world: World) -> None:
@@ -30,7 +31,7 @@ def test_a_profile_says_whether_it_resumes_and_how_much_it_is_used(ada: Client, 
     AgentProfile.objects.create(name="Forgetful", agent_type="demo", team=world.team, **forgetful)
     AgentProfile.objects.create(name="Old", agent_type="dismantled")
     html = ada.get("/agents/").text
-    for words in (">Resumes<", "Begins anew", "1 session of your teams", "Unknown kind"):
+    for words in (">Resumes<", "Begins anew", "1 session in your teams", "Unknown type"):
         assert words in html
     assert "Forgetful" not in bob.get("/agents/").text
 
@@ -38,7 +39,7 @@ def test_a_profile_says_whether_it_resumes_and_how_much_it_is_used(ada: Client, 
 def test_without_a_profile_it_says_what_one_is_for(ada: Client, world: World) -> None:
     AgentProfile.objects.all().delete()
     assert "There is no agent profile yet." in ada.get("/agents/").text
-    assert "Ask a member of staff" in ada.get("/agents/").text
+    assert "Ask an administrator" in ada.get("/agents/").text
 
 
 def test_it_asks_the_database_as_often_for_many_as_for_few(ada: Client, world: World) -> None:

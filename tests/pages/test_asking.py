@@ -37,7 +37,7 @@ def test_a_permission_is_answered_by_its_button(ada: Client, world: World) -> No
 
     intent = session.intents.get(kind="answer")
     assert intent.payload == {"permission_id": "p1", "option_id": "allow"}
-    assert "ada has answered; the answer is on its way" in page(ada, session)
+    assert "Answered by ada. The answer is being sent" in page(ada, session)
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_a_question_that_its_agent_did_not_live_to_hear_answered_is_closed_with_
     key = key_of(page(ada, session))
     hear(session, {"kind": "agent.exited", "exit_code": 9, "expected": False})
     html = page(ada, session)
-    assert "The agent ended before it got an answer, so this question is closed." in html
+    assert "The agent ended before it got an answer, so this request is closed." in html
     assert key not in html
     form = {"permission_id": "p1", "option_id": "allow", "resume_token": key}
     refused = ada.post(f"{path_of(session)}answer/", form, headers={"Accept": "application/json"})
@@ -146,19 +146,19 @@ def test_a_question_that_a_new_message_has_overruled_takes_no_answer(ada: Client
     ada.post(f"{path_of(session)}prompt/", form)
     html = page(ada, session)
     assert 'name="resume_token"' not in html
-    assert "A new message came instead of an answer" in html
+    assert "A new prompt was sent instead of an answer" in html
 
 
 def test_what_is_waited_for_is_shown_with_its_deadline_and_who_asked(ada: Client, world: World) -> None:
     session = world.resting_session()
-    assert "Nothing from outside is waited for." in page(ada, session)
+    assert "Not waiting for anything." in page(ada, session)
     deadline = timezone.now() + timedelta(hours=1)
     opened = open_wait(session.id, "The build of main", deadline, world.ada)
     html = page(ada, session)
-    for told in ("Waiting for a result", "The build of main", f"{deadline:%Y-%m-%d %H:%M}", "Wait no longer"):
+    for told in ("Waiting for a result", "The build of main", f"{deadline:%Y-%m-%d %H:%M}", "End the wait"):
         assert told in html
     assert "<dd>ada</dd>" in html
     assert str(opened.resume_token) not in html
 
     ada.post(f"{path_of(session)}cancel/")
-    assert "Nothing from outside is waited for." in page(ada, session)
+    assert "Not waiting for anything." in page(ada, session)

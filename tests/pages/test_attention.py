@@ -52,7 +52,7 @@ def test_what_was_marked_is_news_no_longer(ada: Client, session: TaskSession, wh
     raised(session, name="two")
     assert ada.post(f"/attention/{item.id}/{what}/").status_code == 302
     told = ada.get("/attention/").text
-    assert (badge(ada), "What one" in told, "Seen, and still open" in told) == (news, seen, seen)
+    assert (badge(ada), "What one" in told, "Seen, still open" in told) == (news, seen, seen)
     assert ada.post(f"/attention/{item.id}/{what}/", {"quiet": "1"}).status_code == 204
 
 
@@ -101,12 +101,12 @@ def test_what_an_agent_wrote_is_text_in_the_inbox(ada: Client, session: TaskSess
 def test_a_session_says_which_policy_holds_and_lets_a_member_change_it(
     ada: Client, world: World, session: TaskSession
 ) -> None:
-    assert "Said by the deployment" in ada.get(path_of(session)).text
+    assert "Default for this installation" in ada.get(path_of(session)).text
     TeamPolicy.objects.create(team=session.task.team, policy="manual")
-    assert "Said by the team" in ada.get(path_of(session)).text
+    assert "Default of the team" in ada.get(path_of(session)).text
     ada.post(path_of(session) + "policy/", {"policy": "on_open"})
     told = ada.get(path_of(session)).text
-    assert "Said by the session" in told and "When somebody opens it" in told
+    assert "Chosen for this session" in told and "When somebody opens the session" in told
 
 
 def test_a_session_says_why_nothing_is_happening_and_what_to_do(ada: Client, world: World) -> None:
@@ -173,4 +173,4 @@ def test_a_teams_webhook_and_policy_are_for_who_looks_after_the_team(
     assert ada.post(policy, {"policy": "manual", "continues": "on"}).status_code == 302
     row = TeamPolicy.objects.get()
     assert (row.policy, row.continue_prompts, row.updated_by) == ("manual", True, world.ada)
-    assert "By hand" in ada.get(policy).text
+    assert "Only manually" in ada.get(policy).text

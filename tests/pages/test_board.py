@@ -80,7 +80,7 @@ def test_a_wrong_form_is_shown_again_and_makes_nothing(wrong: Any, ada: Client, 
 
 def test_an_empty_board_says_what_to_do(ada: Client, world: World) -> None:
     page = ada.get("/").text
-    assert "There is no task yet." in page
+    assert "There are no tasks yet." in page
     assert '<details class="card new" id="new-task" open>' in page
 
 
@@ -89,7 +89,7 @@ def test_a_team_without_anything_is_told_what_lacks(ada: Client, world: World) -
     Executor.objects.all().delete()
     page = ada.get("/").text
     assert "your team needs a repository and an executor" in page
-    assert "Ask a member of staff" in page
+    assert "Ask an administrator" in page
     assert "New task" not in page
 
 

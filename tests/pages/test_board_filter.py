@@ -60,7 +60,7 @@ def test_the_board_shows_what_is_looked_for(looked_for: str, ada: Client, many: 
     page, live = ada.get(f"/?{query()}").text, ada.get(f"/live/?{query()}").json()["parts"]["board"]
     for shown in (page, live):
         assert {title for title in TITLES if f">{title}</a>" in shown} == wanted
-    assert ("No task fits." in page) is (not wanted)
+    assert ("No task matches." in page) is (not wanted)
 
 
 def test_what_is_looked_for_stays_in_the_form_and_in_the_live_address(ada: Client, many: World) -> None:
@@ -129,7 +129,7 @@ CHIPS: dict[str, tuple[Callable[[World], TaskSession], list[str], list[str]]] = 
     "at rest": (lambda world: world.resting_session(), ["Your turn"], ["Idle", "Work done"]),
     "asking": (asking, ["Asks for permission"], ["Working", "Waiting"]),
     "in doubt": (doubting, ["Prompt in doubt"], []),
-    "cut short": (interrupted, ["Interrupted at work"], []),
+    "cut short": (interrupted, ["Interrupted"], []),
     "done": (done, ["Your turn", "Work done"], ["Idle"]),
     "starting": (lambda world: world.session(), ["Starting"], ["Not started", "Idle", "Work done"]),
     "not started": (not_started, ["Not started"], ["Starting", "Idle", "Work done"]),
@@ -177,7 +177,7 @@ def test_the_board_asks_as_often_for_five_hundred_tasks_as_for_ten(ada: Client, 
         TaskSession(task=task, agent_profile=world.profile, executor=world.executor) for task in made for _ in range(2)
     )
     assert [ask_count(ada, path) for path in ("/", "/?needs=1&q=a&mine=1", "/live/")] == few
-    assert "The newest 50 of" in ada.get("/").text
+    assert "Showing the newest 50 of" in ada.get("/").text
 
 
 def test_since_the_last_restart_it_is_told_what_came_of_it_and_who_needs_somebody(

@@ -157,7 +157,7 @@ def test_a_text_that_could_not_be_sent_is_kept_and_sent_once(visit: Any, world: 
     page.route("**/prompt/", lose_the_answer)
     page.get_by_label("Your prompt").fill("Deploy it.")
     page.get_by_role("button", name="Send").click()
-    expect(page.get_by_role("alert")).to_contain_text("sending it again is safe")
+    expect(page.get_by_role("alert")).to_contain_text("You can safely send it again")
     expect(page.get_by_label("Your prompt")).to_have_value("Deploy it.")
     page.unroute("**/prompt/")
     page.get_by_role("button", name="Send").click()
@@ -229,7 +229,7 @@ def test_an_older_answer_never_replaces_a_newer_one(visit: Any, world: World) ->
 def test_a_new_task_needs_only_a_title_and_words(visit: Any, world: World) -> None:
     page = visit().open("/")
     page.get_by_label("Title").fill("Mend the engine")
-    page.get_by_label("What is to be done").fill("Please.")
+    page.get_by_label("Description").fill("Please.")
     page.get_by_role("button", name="Create and start").click()
     expect(page.get_by_role("heading", name="Mend the engine")).to_be_visible()
     assert first_prompt(TaskSession.objects.get()).text == "Please."

@@ -50,7 +50,7 @@ def test_the_inbox_is_worked_through_by_the_keyboard_and_keeps_itself_true(visit
     page.keyboard.press("k")
     page.keyboard.press("e")
     expect(number).to_have_text("1")
-    expect(page.get_by_text("Seen, and still open")).to_be_visible()
+    expect(page.get_by_text("Seen, still open")).to_be_visible()
     page.keyboard.press("j")
     page.keyboard.press("d")
     expect(page.get_by_role("link", name="What two")).to_have_count(0)
@@ -78,11 +78,11 @@ def test_an_item_leads_to_its_session_which_says_why_it_is_quiet(visit: Any, wor
     page = ada.open("/attention/")
     page.get_by_role("link", name="Open session").click()
     expect(page).to_have_url(f"{page.url.split('/tasks/')[0]}{path_of(session)}")
-    expect(page.locator("#stillness")).to_contain_text("Give it a prompt.")
+    expect(page.locator("#situation")).to_contain_text("Send a prompt to continue.")
     expect(page.locator("#policy")).to_contain_text("Said by the deployment.")
     page.locator("summary", has_text="After a restart").click()
-    page.get_by_label("Who brings the agent back").select_option("manual")
-    page.get_by_role("button", name="Set policy").click()
+    page.get_by_label("Start the agent automatically").select_option("manual")
+    page.get_by_role("button", name="Save").click()
     expect(page.locator("#policy")).to_contain_text("Said by the session.")
     assert ada.unexpected(*NO_SOCKET) == []
 

@@ -77,7 +77,7 @@ def test_drill_b_an_interrupted_prompt_is_shown_and_the_agent_still_knows(place:
 
         unsettled = page.get_by_role("region", name="Prompts to decide on")
         expect(unsettled).to_contain_text("The agent was interrupted while it worked on this.")
-        expect(pill(page, "Continuity")).to_contain_text("Loaded: the agent read its conversation back")
+        expect(pill(page, "Continuity")).to_contain_text("Loaded: the agent replayed its conversation")
         unsettled.get_by_role("button", name="Dismiss").click()
         expect(unsettled).to_be_hidden()
         page.get_by_label("Your prompt").fill("what was the word?")
@@ -101,7 +101,7 @@ def test_drill_c_an_agent_that_cannot_resume_leaves_its_files_open(place: Place)
         banner = page.get_by_text("This agent doesn’t support resuming. Start a new session.")
         expect(banner).to_be_visible()
         expect(pill(page, "Executor")).to_contain_text("Ready")
-        file, again = page.get_by_role("button", name="kept.txt"), page.get_by_role("button", name="Look again")
+        file, again = page.get_by_role("button", name="kept.txt"), page.get_by_role("button", name="Refresh")
         expect(file.or_(again).first).to_be_visible()
         if again.is_visible():  # the list was asked for while the workspace was still opening
             again.click()
@@ -135,7 +135,7 @@ def test_drill_d_a_worktree_that_is_gone_is_said_with_its_reason(place: Place, p
         expect(page.get_by_role("main")).to_contain_text(lost["worktree_branch"])
         page.goto("/sweeps/")
         picture(page, "sweeps")
-        page.get_by_role("link", name="At the start of a supervisor").first.click()
+        page.get_by_role("link", name="When a supervisor started").first.click()
         expect(page.get_by_role("table")).to_contain_text("Move the images")
 
 
@@ -196,9 +196,9 @@ def test_a_teammate_sees_the_same_and_a_stranger_finds_nothing(place: Place) -> 
             expect(page.locator(".message.growing")).to_have_count(0)
         assert lines_of(mine) == lines_of(theirs) != []
         assert stranger.page.goto(path_of(session)).status == 404  # type: ignore[union-attr]
-        expect(stranger.page.get_by_role("heading", name="Not here")).to_be_visible()
+        expect(stranger.page.get_by_role("heading", name="Page not found")).to_be_visible()
         stranger.page.goto("/executors/")
-        expect(stranger.page.get_by_text("Nothing runs for your teams now")).to_be_visible()
+        expect(stranger.page.get_by_text("No agents of your teams are running")).to_be_visible()
         assert me.complaints + other.complaints == []
 
 
@@ -241,7 +241,7 @@ def test_a_question_whose_agent_dies_is_closed_with_a_sentence(place: Place) -> 
         page = me.open(path_of(session))
         expect(page.get_by_role("button", name="Allow").first).to_be_visible()
         session.kill_everything()
-        closed = page.get_by_text("The agent ended before it got an answer, so this question is closed.")
+        closed = page.get_by_text("The agent ended before it got an answer, so this request is closed.")
         expect(closed).to_be_visible()
         expect(page.get_by_role("button", name="Allow")).to_have_count(0)
         assert me.complaints == []
@@ -259,7 +259,7 @@ def test_who_leaves_the_team_or_logs_out_is_told_and_sees_no_more(place: Place) 
         tab.get_by_role("button", name="Log out").click()
         expect(pages[1].get_by_text("You are logged out.")).to_be_visible()
         place.shell("from django.contrib.auth.models import User; User.objects.get(username='leaver').groups.clear()")
-        expect(pages[0].get_by_text("This is gone, or no longer yours to see.")).to_be_visible()
+        expect(pages[0].get_by_text("This no longer exists, or you no longer have access to it.")).to_be_visible()
         asked: list[str] = []
         for page in pages:
             page.on("request", lambda request: asked.append(request.url))

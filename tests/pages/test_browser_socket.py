@@ -101,7 +101,7 @@ def test_a_closed_socket_is_opened_again_behind_what_was_heard(talk: Talk) -> No
     assert f"after={heard}&" in far.sockets[-1].url
 
 
-@pytest.mark.parametrize(("code", "words"), [(4401, "You are logged out."), (4404, "This is gone")])
+@pytest.mark.parametrize(("code", "words"), [(4401, "You are logged out."), (4404, "This no longer exists")])
 def test_a_page_that_is_shut_out_says_so_and_stops(code: int, words: str, talk: Talk) -> None:
     page, far, _ = talk()
     far.sockets[-1].close(code=code)

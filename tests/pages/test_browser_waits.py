@@ -50,7 +50,7 @@ def test_a_wait_is_opened_rotated_and_ended_with_the_keyboard_alone(visit: Any, 
     page.keyboard.type("The build of main")
     page.keyboard.press("Enter")
 
-    expect(page.get_by_role("heading", name="The key of the wait")).to_be_focused()
+    expect(page.get_by_role("heading", name="Key for this wait")).to_be_focused()
     first = key_of(page)
     expect(page.locator("#part-waits")).to_contain_text("The build of main")
     expect(page.locator("#new-wait")).to_be_hidden()
@@ -58,12 +58,12 @@ def test_a_wait_is_opened_rotated_and_ended_with_the_keyboard_alone(visit: Any, 
 
     page.get_by_role("button", name="New key").press("Enter")
     expect(page.get_by_label("Key", exact=True)).not_to_have_value(first)
-    page.get_by_role("button", name="I have it").press("Enter")
+    page.get_by_role("button", name="Done").press("Enter")
     expect(page.locator("#wait-key")).to_be_hidden()
     expect(page.locator("#part-waits button").first).to_be_focused()
 
-    page.get_by_role("button", name="Wait no longer").press("Enter")
-    expect(page.get_by_text("Nothing from outside is waited for.")).to_be_visible()
+    page.get_by_role("button", name="End the wait").press("Enter")
+    expect(page.get_by_text("Not waiting for anything.")).to_be_visible()
     expect(page.locator("#new-wait")).to_be_visible()
     page.locator("#part-waits summary").press("Enter")
     expect(page.locator(".past-waits")).to_contain_text("Taken back The build of main")
@@ -83,7 +83,7 @@ def test_on_a_telephone_the_key_is_copied_and_the_call_that_is_shown_ends_the_wa
     page.get_by_label("Kind").select_option("An approval")
     page.get_by_label("Until").select_option("In a day")
     page.get_by_role("button", name="Wait for it").click()
-    page.get_by_role("button", name="Copy the key").click()
+    page.get_by_role("button", name="Copy key").click()
     expect(page.get_by_role("button", name="Copied")).to_be_visible()
     assert page.evaluate("navigator.clipboard.readText()") == key_of(page)
     assert fits(page)
@@ -91,7 +91,7 @@ def test_on_a_telephone_the_key_is_copied_and_the_call_that_is_shown_ends_the_wa
     call = page.locator("#key-call").inner_text()
     body = json.loads(call[call.index("{") : call.rindex("}") + 1])
     assert client_of(None).post("/api/v1/runs/resume/", body, format="json").status_code == 200
-    expect(page.get_by_text("Nothing from outside is waited for.")).to_be_visible()
+    expect(page.get_by_text("Not waiting for anything.")).to_be_visible()
     assert json.loads(session.prompts.get(kind="wait").text) == {"approved": True}
 
 
@@ -102,7 +102,7 @@ def test_without_a_script_the_key_has_a_page_of_its_own(visit: Any, world: World
     page.get_by_label("What is waited for").fill("The release")
     page.get_by_role("button", name="Wait for it").click()
     expect(page.get_by_label("Key", exact=True)).to_have_value(session.tokens.get().secret() or "")
-    expect(page.get_by_role("button", name="Copy the key")).to_be_hidden()
+    expect(page.get_by_role("button", name="Copy key")).to_be_hidden()
     page.get_by_role("link", name="Back to the session").click()
     expect(page.locator("#part-waits")).to_contain_text("The release")
 

@@ -55,9 +55,11 @@ def test_one_bad_row_never_stops_the_rest(
     assert [one["code"] for one in results] == ["", "terminal_state", "internal_error", "not_found", ""]
     assert [open_orders(one) for one in (good, over, broken, last)] == [["start"], [], [], ["start"]]
     html = ada.post("/sessions/bulk/", {"action": "resume", "session": wanted}).text
-    assert "2 sessions were asked to go on; 3 were not" in html
+    assert "2 sessions were asked to resume; 3 were not" in html
     assert "The session has ended for good." in html
-    assert html.index("The session has ended for good.") < html.index("Done: asked to go on"), "what failed comes first"
+    assert html.index("The session has ended for good.") < html.index("Done: asked to resume"), (
+        "what failed comes first"
+    )
     assert {one["code"] for one in ask_api(bob, "resume", ids(good)).json()["results"]} == {"not_found"}
 
 
@@ -83,7 +85,7 @@ def test_a_wrong_request_does_nothing_and_says_why(action: str, sessions: list[s
     assert ask_api(ada, action, given).status_code == 400
     answer = ada.post("/sessions/bulk/", {"action": action, "session": given})
     assert answer.status_code == 422
-    assert "Nothing was done." in answer.text
+    assert "Nothing was changed." in answer.text
     assert open_orders(session) == []
 
 

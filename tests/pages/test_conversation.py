@@ -136,7 +136,7 @@ def test_the_systems_words_are_not_the_users(world: World) -> None:
     hear(session, {"kind": "prompt.accepted", "message_id": "continue:1"})
     first, second = shown(session)
     assert "<span>You</span>" in first
-    assert "System, after an interruption" in second
+    assert "Kandev, after an interruption" in second
 
 
 def test_a_thought_is_folded_away(world: World) -> None:

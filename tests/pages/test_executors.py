@@ -20,7 +20,7 @@ def test_without_any_place_it_says_so(ada: Client, world: World) -> None:
     Executor.objects.all().delete()
     html = ada.get("/executors/").text
     assert "There is no executor yet" in html
-    assert "Nothing runs for your teams now" in html
+    assert "No agents of your teams are running" in html
 
 
 def test_a_place_tells_its_runtime_its_isolation_and_its_load(ada: Client, bob: Client, world: World) -> None:
@@ -82,7 +82,7 @@ def test_a_place_can_be_looked_at_by_staff_and_the_answer_is_words(ada: Client, 
     world.ada.save()
     assert f'formaction="{path}"' in ada.get("/executors/").text
     told = ada.post(path, follow=True).text
-    assert "Here can be used. Nothing claims to run there. The look took" in told
+    assert "Here is available. No agent should be running there. The check took" in told
 
 
 def test_a_place_that_cannot_be_used_says_why(ada: Client, world: World) -> None:
@@ -91,7 +91,7 @@ def test_a_place_that_cannot_be_used_says_why(ada: Client, world: World) -> None
     place = Executor.objects.create(name="Far", runtime="remote_docker", config={"nonsense": True})
     old = Executor.objects.create(name="Old", runtime="dismantled")
     for row in (place, old):
-        assert f"{row.name} cannot be used now: " in ada.post(f"/executors/{row.id}/look/", follow=True).text
+        assert f"{row.name} is not available: " in ada.post(f"/executors/{row.id}/look/", follow=True).text
 
 
 def test_it_is_told_where_an_agent_lives_and_who_commands_it_until_when(ada: Client, world: World) -> None:
@@ -104,9 +104,9 @@ def test_it_is_told_where_an_agent_lives_and_who_commands_it_until_when(ada: Cli
     ExecutorRunning.objects.update(host_id="0123456789abcdef", owner="gone-and-away")
     html = ada.get("/executors/").text
     assert "another machine (01234567)" in html
-    assert "held by supervisor gone-and, which is gone" in html
+    assert "held by supervisor gone-and (no longer running)" in html
     ExecutorRunning.objects.update(owner="", lease_expires_at=None)
-    assert "nobody commands it" in ada.get("/executors/").text
+    assert "not held" in ada.get("/executors/").text
 
 
 def test_a_full_place_is_said_to_be_full(ada: Client, world: World) -> None:
@@ -118,6 +118,6 @@ def test_a_full_place_is_said_to_be_full(ada: Client, world: World) -> None:
 
 
 def test_without_a_supervisor_it_says_what_that_means(ada: Client, world: World) -> None:
-    assert "first look done" in ada.get("/executors/").text
+    assert "first sweep finished" in ada.get("/executors/").text
     Supervisor.objects.all().delete()
-    assert "No supervisor is alive now." in ada.get("/executors/").text
+    assert "No supervisor is running." in ada.get("/executors/").text

@@ -59,7 +59,7 @@ def test_a_reader_at_the_end_stays_there_and_one_who_is_not_is_told_how_much_is_
 
     page.evaluate("scrollTo(0, 0)")
     bar = page.locator("#to-end button")
-    expect(bar).to_have_text("To the end ↓")
+    expect(bar).to_have_text("Jump to the end ↓")
     talk(session, 2)
     expect(bar).to_have_text("4 new ↓")  # two answers, two tool calls
     assert page.evaluate("scrollY") == 0, "nobody is moved away from what they read"

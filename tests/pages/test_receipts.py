@@ -17,19 +17,19 @@ pytestmark = pytest.mark.django_db
     ("kind", "verified", "words"),
     [
         ("reattached", "same_process", "Reattached: the same process (verified)"),
-        ("loaded", "replay", "Loaded: the agent read its conversation back (verified by what it replayed)"),
+        ("loaded", "replay", "Loaded: the agent replayed its conversation (verified by replay)"),
         (
             "resumed",
             "pending",
-            "Resumed: the agent took up its own conversation (not proven yet, the next turn will tell)",
+            "Resumed: the agent restored its own conversation (not verified yet; the next turn decides)",
         ),
-        ("resumed", "first_turn", "Resumed: the agent took up its own conversation (its first turn showed it)"),
-        ("resumed", "agent_echo", "Resumed: the agent says that it has its conversation (unproven)"),
-        ("loaded", "agent_echo", "Loaded: the agent says that it has its conversation (unproven)"),
-        ("loaded", "unproven", "Loaded: the agent says that it has its conversation (unproven)"),
-        ("injected", "none", "New conversation, told what was said before (not verified)"),
+        ("resumed", "first_turn", "Resumed: the agent restored its own conversation (confirmed by its first turn)"),
+        ("resumed", "agent_echo", "Resumed: the agent reports that it has its conversation (unproven)"),
+        ("loaded", "agent_echo", "Loaded: the agent reports that it has its conversation (unproven)"),
+        ("loaded", "unproven", "Loaded: the agent reports that it has its conversation (unproven)"),
+        ("injected", "none", "New conversation with the previous history (not verified)"),
         ("workspace_only", "none", "Workspace only: no agent is running"),
-        ("fresh", "none", "Started fresh: the agent knows nothing of what was said before"),
+        ("fresh", "none", "Started fresh: the agent does not know what was said before"),
         ("failed", "none", "Could not be resumed"),
     ],
 )
@@ -52,7 +52,7 @@ def test_an_unproven_receipt_is_shown_in_a_neutral_colour(verified: str, ada: Cl
     [
         (True, False, "First start"),
         (False, False, "New conversation"),
-        (False, True, "Started fresh: the agent knows nothing of what was said before"),
+        (False, True, "Started fresh: the agent does not know what was said before"),
     ],
 )
 def test_a_start_that_has_lost_nothing_says_nothing_of_a_loss(is_first: bool, said_before: bool, words: str) -> None:
@@ -70,7 +70,7 @@ def test_the_badge_tells_a_first_start_from_a_loss(ada: Client, world: World) ->
     session.runs.create(message_id="m", started_at=timezone.now())
     assert "First start" in badge(ada.get(path_of(session)).text)
     session.receipts.create(kind="fresh", evidence={"completed_turns": 0})
-    assert "the agent knows nothing" in badge(ada.get(path_of(session)).text), (
+    assert "the agent does not know" in badge(ada.get(path_of(session)).text), (
         "its only turn had not been completed, yet was there"
     )
 

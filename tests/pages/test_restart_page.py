@@ -45,7 +45,7 @@ def test_staff_orders_a_restart_and_the_keeper_carries_it_out_once(staff: Client
     keep(data)
     assert "Restart the control plane now</button>" in staff.get("/restart/").text
     assert staff.post("/restart/").status_code == 302
-    assert "It is about to be killed." in staff.get("/restart/").text
+    assert "Restarting…" in staff.get("/restart/").text
     assert not orders.due(100.0), "whoever ordered is answered first"
     assert not orders.due(100.0 + restarts.KILL_DELAY / 2)
     assert orders.due(100.0 + restarts.KILL_DELAY)
@@ -94,7 +94,7 @@ def test_nobody_restarts_what_is_not_kept_here(
 ) -> None:
     WHERE[where](data, settings)
     assert staff.post("/restart/").status_code == 403
-    assert "Not from here" in staff.get("/restart/").text
+    assert "Not available here" in staff.get("/restart/").text
     assert not restarts.is_ordered()
 
 
@@ -121,31 +121,31 @@ def test_what_came_of_it_is_told_step_by_step(staff: Client, bob: Client, world:
     )
     state = staff.get("/restart/live/").json()["parts"]["restart"]
     assert "1.5 s after the kill" in state
-    assert "It looks at everything" in state
+    assert "It checks every session" in state
     up.swept_at = killed + timedelta(seconds=2)
     up.save()
     sweep = make_sweep(session)
     session.receipts.create(kind="reattached", verified="same_process")
     state = staff.get("/restart/live/").json()["parts"]["restart"]
-    assert "Nothing was lost: 1 agent went on working in the same process." in state
+    assert "Nothing was lost: 1 agent kept working in the same process." in state
     assert f'href="/sweeps/{sweep.id}/"' in state
     assert f"{path_of(session)}timeline/" in state
     assert path_of(session) not in bob.get("/restart/").text
 
 
 def test_the_first_steps_lead_to_a_restart_and_go_away(staff: Client, world: World, data: Path) -> None:
-    assert "See for yourself" not in staff.get("/").text
+    assert "Try it: restart Kandev" not in staff.get("/").text
     keep(data)
-    assert "See for yourself" not in staff.get("/").text, "without the demo there is nothing to take"
+    assert "Try it: restart Kandev" not in staff.get("/").text, "without the demo there is nothing to take"
     session = world.running_session()
     task = session.task
     task.title = DEMO_TASK
     task.save()
     page = staff.get("/").text
-    assert "It has begun" in page
+    assert "It has started" in page
     assert 'formaction="/restart/"' in page
     restarts.RestartOrders(loopback=True).done(["web"])
     keep(data)
     assert f"{path_of(session)}timeline/" in staff.get("/").text
     session.receipts.create(kind="reattached", verified="same_process")
-    assert "See for yourself" not in staff.get("/").text
+    assert "Try it: restart Kandev" not in staff.get("/").text

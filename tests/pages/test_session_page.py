@@ -179,7 +179,7 @@ def test_a_prompt_goes_into_the_queue_once_however_often_it_is_sent(ada: Client,
     row = session.prompts.get(message_id=form["message_id"])
     assert (row.text, row.state, row.by) == ("One\nTwo", "queued", world.ada)
     html = page(ada, session)
-    assert "Waiting for its turn" in html
+    assert "Queued" in html
     assert "Withdraw" in html
 
 
@@ -226,7 +226,7 @@ def test_a_held_prompt_is_shown_with_what_can_be_done(ada: Client, world: World)
     session = world.running_session()
     session.prompts.create(message_id="h", text="Deploy it.", state="held")
     html = page(ada, session)
-    assert "It is not known whether the agent got this." in html
+    assert "It is not known whether the agent received this." in html
     assert ">Send again<" in html
     assert ">Dismiss<" in html
     assert ">Continue<" not in html

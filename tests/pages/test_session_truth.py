@@ -12,7 +12,7 @@ from sessions_app.models import Supervisor, TaskSession
 from tests.pages.test_session_page import page
 from tests.pages.world import World, path_of
 
-SILENCE = "Nothing has been said yet"
+SILENCE = "No messages yet"
 
 
 def test_silence_is_told_only_where_nothing_was_asked(ada: Client, world: World) -> None:

@@ -69,7 +69,7 @@ def test_forms_of_other_sites_are_refused(action: str, world: World) -> None:
     strict.force_login(world.ada)
     answer = strict.post(f"{path_of(world.session())}{action}/", {"text": "x", "message_id": "m"})
     assert answer.status_code == 403
-    assert "nothing was done" in answer.text
+    assert "Nothing was changed" in answer.text
 
 
 def a_full_session(world: World) -> str:
@@ -119,5 +119,5 @@ def test_a_mistake_of_the_server_has_a_page_too(ada: Client, world: World, monke
     ada.raise_request_exception = False
     answer = ada.get("/")
     assert answer.status_code == 500
-    assert "Your agents are not touched by this" in answer.text
+    assert "Your agents are not affected" in answer.text
     assert "inner workings" not in answer.text

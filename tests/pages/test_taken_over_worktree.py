@@ -47,7 +47,7 @@ def test_the_form_makes_a_session_in_that_worktree(ada: Client, old: TaskSession
 def test_an_address_that_names_no_session_offers_a_new_worktree(ada: Client, old: TaskSession, name: str) -> None:
     form = ada.get(f"/tasks/{old.task_id}/?worktree_of={name}")
     assert form.status_code == 200
-    assert '<option value="" selected>A new one</option>' in form.content.decode()
+    assert '<option value="" selected>New worktree</option>' in form.content.decode()
 
 
 def test_where_worktrees_cannot_be_shared_it_is_not_offered(ada: Client, old: TaskSession) -> None:

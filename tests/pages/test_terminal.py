@@ -53,9 +53,9 @@ def test_a_shell_is_typed_in_and_is_found_again_after_the_server_was_killed(plac
         assert columns > 5, "it fits its panel"
 
         place.kill()
-        expect(page.get_by_text("The connection to the shell was lost.")).to_be_visible()
+        expect(page.get_by_text("Connection lost.")).to_be_visible()
         place.serve()
-        expect(page.get_by_text("The connection to the shell was lost.")).to_be_hidden()
+        expect(page.get_by_text("Connection lost.")).to_be_hidden()
         sees(page, "told-42")
         assert screen(page).count("told-42") == 1, "the scrollback is shown once"
         typed(page, "echo still-$KEPT")
@@ -64,9 +64,9 @@ def test_a_shell_is_typed_in_and_is_found_again_after_the_server_was_killed(plac
         other = me.tab()
         other.goto(path_of(session))
         other.get_by_role("tab", name="Terminal").click()
-        expect(page.get_by_text("The shell was opened in another place")).to_be_visible()
-        page.get_by_role("button", name="Follow it here").click()
-        expect(other.get_by_text("The shell was opened in another place")).to_be_visible()
+        expect(page.get_by_text("The terminal is open in another window")).to_be_visible()
+        page.get_by_role("button", name="Use it here").click()
+        expect(other.get_by_text("The terminal is open in another window")).to_be_visible()
 
         page.keyboard.press("F6")
         expect(page.get_by_role("tab", name="Terminal")).to_be_focused()

@@ -35,19 +35,19 @@ WORDS: list[tuple[str, dict[str, Any], str, str]] = [
         "bad",
     ),
     ("session.state_changed", {"to": "COMPLETED"}, "The session was closed as completed", "good"),
-    ("session.agent_exited", {"expected": True}, "The agent’s process ended, as it was asked to", "off"),
-    ("session.agent_exited", {"exit_code": -9}, "The agent’s process ended by itself (exit status -9)", "bad"),
+    ("session.agent_exited", {"expected": True}, "The agent’s process ended as requested", "off"),
+    ("session.agent_exited", {"exit_code": -9}, "The agent’s process ended unexpectedly (exit status -9)", "bad"),
     ("session.agentctl_error", {"error_message": "gone"}, "The workspace failed: gone", "bad"),
-    ("session.journal_gap", {"reason": "lines_missing"}, "lines of the agent’s record are missing", "bad"),
+    ("session.journal_gap", {"reason": "lines_missing"}, "lines of the agent’s journal are missing", "bad"),
     ("session.journal_skipped", {"count": 3}, "3 damaged lines", "bad"),
     ("session.run.interrupted", {"reason": "agent_gone"}, "ended in the middle of the turn", "bad"),
     ("session.run.interrupted", {"reason": "wait_timeout"}, "Nobody answered in time", "bad"),
-    ("session.run.interrupted", {"reason": "a_new_reason"}, "The turn was cut short: a new reason", "bad"),
-    ("session.run.waiting", {"wait_kind": "permission"}, "asked for a permission", "ask"),
-    ("session.run.waiting", {"wait_kind": "external", "reason": "the build"}, "something outside: the build", "ask"),
-    ("session.run.retrying", {"attempt": 2, "of": 5}, "tried again (try 2 of 5)", "ask"),
+    ("session.run.interrupted", {"reason": "a_new_reason"}, "The turn was interrupted: a new reason", "bad"),
+    ("session.run.waiting", {"wait_kind": "permission"}, "asked for permission", "ask"),
+    ("session.run.waiting", {"wait_kind": "external", "reason": "the build"}, "external result: the build", "ask"),
+    ("session.run.retrying", {"attempt": 2, "of": 5}, "retried (attempt 2 of 5)", "ask"),
     ("session.run.cancelled", {"reason": "new_message"}, "The turn was cancelled: new message", "off"),
-    ("session.prompt.held", {}, "not sent again by itself", "ask"),
+    ("session.prompt.held", {}, "not sent again automatically", "ask"),
     ("session.something.never_seen", {}, "Never seen", "calm"),
 ]
 
@@ -85,9 +85,9 @@ def test_a_turn_that_is_interrupted_and_resumed_is_told_from_the_beginning(ada: 
     tell(session, "session.receipt", receipt_id=str(receipt.id), kind="loaded")
     told = entries(ada, session)
     wanted = [
-        "Loaded: the agent read its conversation back (verified by what it replayed).",
+        "Loaded: the agent replayed its conversation (verified by replay).",
         "The agent’s process ended",
-        "The agent asked for a permission and waits.",
+        "The agent asked for permission and is waiting.",
         "A turn began.",
     ]
     places = [next(number for number, one in enumerate(told) if words in one) for words in wanted]
@@ -108,7 +108,7 @@ def test_a_sweep_stands_where_it_was_with_what_it_found_and_why(ada: Client, bob
     sweep = make_sweep()
     sweep.rows.create(session=session, observed="alive", rule="alive_same_agent", agent_action="reattach")
     told = entries(ada, session)
-    assert told[0].startswith("The control plane was restarted. The agent had gone on in the same process")
+    assert told[0].startswith("The control plane was restarted. The agent was still running; reconnected")
     html = ada.get(f"{path_of(session)}timeline/").text
     assert f'href="/sweeps/{sweep.id}/"' in html
     assert "The agent is there: reattach, drain the journal, send nothing." in html
@@ -140,7 +140,7 @@ def test_a_long_story_comes_in_pages_each_line_and_each_sweep_once(ada: Client, 
     query = ""
     for _ in range(4):
         seen += entries(ada, session, query)
-        older = re.search(r'href="(\?before=\d+)">What was before', ada.get(f"{path_of(session)}timeline/{query}").text)
+        older = re.search(r'href="(\?before=\d+)">Earlier entries', ada.get(f"{path_of(session)}timeline/{query}").text)
         if not older:
             break
         query = older[1]
@@ -154,7 +154,7 @@ def test_the_picture_shows_the_turns_and_the_looks_and_can_be_heard(ada: Client,
     make_sweep(session)
     hear(session, {"kind": "turn.completed", "message_id": first_prompt(session).message_id})
     html = ada.get(f"{path_of(session)}timeline/").text
-    assert 'role="img" aria-label="1 turn, 1 look after it"' in html
+    assert 'role="img" aria-label="1 turn, 1 recovery check"' in html
     assert re.search(r'<rect class="good" x="[\d.]+" y="36" width="[\d.]+"', html)
     assert re.search(r'<line class="ask" x1="[\d.]+"', html)
 
@@ -197,7 +197,7 @@ def test_idle_agent_that_a_sweep_found_dead_is_shown_as_dead(ada: Client, world:
 @pytest.mark.parametrize(
     ("how", "words"),
     [
-        ("continue", "An unfinished prompt is continued by a new one"),
+        ("continue", "An unfinished prompt was continued with a new one"),
         ("resend", "An unfinished prompt was sent again as a new one"),
         ("dismiss", "An unfinished prompt was dismissed"),
     ],
@@ -254,6 +254,6 @@ def test_a_long_rest_is_drawn_short_and_said_to_be() -> None:
     drawn = draw_activity_chart(since, until, turns, [(since, True), (until, False)], [])
     assert {bar.tone for bar in drawn.turns} == {"good", "bad"}
     assert all(float(bar.width) > 350 for bar in drawn.turns), "the turns have the room"
-    assert [bar.title for bar in drawn.breaks] == ["Nothing for 9 days"]
+    assert [bar.title for bar in drawn.breaks] == ["Idle for 9 days"]
     assert drawn.agent[0].x == "0.0"
-    assert drawn.summary == "2 turns (1 cut short), 0 looks after it"
+    assert drawn.summary == "2 turns (1 interrupted), 0 recovery checks"

@@ -29,7 +29,7 @@ def test_the_page_says_what_happened_and_when_the_turn_is_tried_again(world: Wor
     assert f"The model’s provider is overloaded. The turn is retried at {at} (1 of 5)." in html
     assert OVERLOADED in html
     assert "Retrying" in html
-    assert "tried again after an error of the model’s provider, try 1" in html
+    assert "retry after an error of the model’s provider, attempt 1" in html
 
 
 def test_cancel_turn_takes_it_back(world: World, ada: Client) -> None:

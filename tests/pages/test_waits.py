@@ -51,7 +51,7 @@ def test_the_key_is_shown_once_with_a_call_that_ends_the_wait(ada: Client, world
 
     assert json.loads(Prompt.objects.get(kind="wait").text) == {"result": "passed"}
     listed = page(ada, session)
-    assert "Nothing from outside is waited for." in listed
+    assert "Not waiting for anything." in listed
     assert re.search(r"Answered</span> <span>The build of main<", listed)
 
 
@@ -65,8 +65,8 @@ def test_a_script_gets_the_key_as_a_piece_of_its_page(ada: Client, world: World)
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"reason": " "}, "What is waited for: This field is required."),
-        ({"reason": "x" * 2001}, "What is waited for: Ensure this value has at most 2000 characters"),
+        ({"reason": " "}, "What to wait for: This field is required."),
+        ({"reason": "x" * 2001}, "What to wait for: Ensure this value has at most 2000 characters"),
         ({"kind": "permission"}, "Kind: Select a valid choice."),
         ({"expires": "1"}, "Until: Select a valid choice."),
         ({"expires": "soon"}, "Until: Select a valid choice."),
@@ -84,7 +84,7 @@ def test_a_form_that_is_not_valid_opens_nothing(ada: Client, world: World, chang
 def test_while_the_agent_is_at_work_no_wait_begins_and_the_page_says_when(ada: Client, world: World) -> None:
     session = world.running_session()
     listed = page(ada, session)
-    assert "A wait can begin when the agent’s turn has ended." in listed
+    assert "You can start a wait when the agent’s turn has ended." in listed
     assert "data-may-wait" not in listed
     refused = ada.post(f"{path_of(session)}waits/", FORM, headers=SCRIPT)
     assert (refused.status_code, refused.json()["code"]) == (409, "conflict")
@@ -125,9 +125,9 @@ def test_each_wait_that_is_over_says_what_became_of_it(ada: Client, world: World
     line = r'<span class="pill \w+">([\w ]+)</span> <span>(Build \d)</span> <small>.*?( · \w+)?</small>'
     past = re.findall(line, listed, re.DOTALL)
     assert past == [
-        ("Taken back", "Build 5", " · cancelled"),
-        ("Ran out", "Build 4", ""),
-        *(("Taken back", f"Build {number}", " · cancelled") for number in (3, 2, 1)),
+        ("Revoked", "Build 5", " · cancelled"),
+        ("Expired", "Build 4", ""),
+        *(("Revoked", f"Build {number}", " · cancelled") for number in (3, 2, 1)),
     ]
 
 

@@ -65,7 +65,7 @@ def test_changes_are_shown_read_and_committed(visit: Any, session: TaskSession, 
     expect(changes.locator(".added")).to_have_text("+x\n")
     page.get_by_role("button", name="← All changes").click()
     page.get_by_label("Commit left").uncheck()
-    page.get_by_label("Commit what is ticked").fill("Change it")
+    page.get_by_label("Commit selected files").fill("Change it")
     page.get_by_role("button", name="Commit", exact=True).click()
 
     expect(changes.get_by_role("status")).to_contain_text("Change it")
@@ -75,9 +75,9 @@ def test_changes_are_shown_read_and_committed(visit: Any, session: TaskSession, 
     assert run_git(place.workspace, "status", "--porcelain") == "?? left"
 
     page.get_by_label("Commit left").uncheck()
-    page.get_by_label("Commit what is ticked").fill("Nothing")
+    page.get_by_label("Commit selected files").fill("Nothing")
     page.get_by_role("button", name="Commit", exact=True).click()
-    expect(changes.get_by_role("alert")).to_have_text("Nothing is ticked.")
+    expect(changes.get_by_role("alert")).to_have_text("Select at least one file.")
     assert ada.unexpected(*NO_SOCKET) == []
 
 
@@ -92,7 +92,7 @@ def test_a_merge_with_conflicts_is_said_and_cannot_be_committed(visit: Any, sess
     tab(page, "Changes")
     expect(page.get_by_text("In conflict (1)")).to_be_visible()
     expect(page.locator("#changes").get_by_role("alert")).to_contain_text("A merge has conflicts.")
-    expect(page.get_by_label("Commit what is ticked")).to_have_count(0)
+    expect(page.get_by_label("Commit selected files")).to_have_count(0)
 
 
 def test_files_are_opened_edited_and_made_and_what_has_changed_meanwhile_is_not_overwritten(
@@ -115,7 +115,7 @@ def test_files_are_opened_edited_and_made_and_what_has_changed_meanwhile_is_not_
     files.get_by_role("button", name="data.bin").click()
     expect(files).to_contain_text("This is not a text (256 bytes)")
     files.get_by_role("button", name="huge.txt").click()
-    expect(files).to_contain_text("Only its beginning is shown")
+    expect(files).to_contain_text("Only the beginning is shown")
     expect(page.get_by_role("button", name="Edit")).to_have_count(0)
 
     files.get_by_role("button", name="README").click()
@@ -132,7 +132,7 @@ def test_files_are_opened_edited_and_made_and_what_has_changed_meanwhile_is_not_
     expect(files.get_by_role("alert")).to_contain_text("has changed since it was read")
     expect(page.get_by_label("Content of README")).to_have_value("mine again\n")
     assert (place.workspace / "README").read_text() == "the agent's\n"
-    files.get_by_text("What would be overwritten").click()
+    files.get_by_text("Show the differences").click()
     expect(files.locator(".gone")).to_have_text("-the agent's\n")
     expect(files.locator(".added")).to_have_text("+mine again\n")
     page.get_by_role("button", name="Overwrite it with mine").click()
@@ -141,10 +141,10 @@ def test_files_are_opened_edited_and_made_and_what_has_changed_meanwhile_is_not_
 
     page.get_by_role("button", name="New file").click()
     page.get_by_label("Path of the new file").fill("src/made.txt")
-    page.get_by_role("button", name="Begin").click()
+    page.get_by_role("button", name="Create").click()
     page.get_by_label("Content of src/made.txt").fill("new\n")
     page.get_by_role("button", name="Save").click()
-    expect(files.get_by_role("status")).to_have_text("The file was made.")
+    expect(files.get_by_role("status")).to_have_text("File created.")
     expect(files.get_by_role("button", name="made.txt")).to_be_visible()
     assert (place.workspace / "src" / "made.txt").read_text() == "new\n"
     assert ada.unexpected(*NO_SOCKET, "409 (Conflict)") == []
@@ -171,7 +171,7 @@ def test_where_no_workspace_is_open_what_was_kept_is_shown_and_said(
     ExecutorRunning.objects.update(status="stopped")
     page = visit().open(path_of(session))
     tab(page, "Files")
-    expect(page.locator("#files")).to_contain_text("The workspace is not open. This is what was kept of it")
+    expect(page.locator("#files")).to_contain_text("The workspace is not open. This is its last saved state")
     page.get_by_role("button", name="README").click()
     expect(page.locator("#files pre")).to_have_text("hello\n")
     expect(page.get_by_role("button", name="Edit")).to_have_count(0)
@@ -179,4 +179,4 @@ def test_where_no_workspace_is_open_what_was_kept_is_shown_and_said(
     expect(page.locator("#changes")).to_contain_text("The workspace is not open.")
     expect(page.locator("#changes .commits li")).to_have_count(1)
     tab(page, "Terminal")
-    expect(page.locator("#terminal")).to_contain_text("No workspace is open, so there is no shell to type in.")
+    expect(page.locator("#terminal")).to_contain_text("The workspace is not open, so there is no terminal.")

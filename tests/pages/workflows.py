@@ -82,7 +82,7 @@ def ran(run: WorkflowRun, path: str, state: str = "succeeded", **values: Any) ->
 
 
 def looped_run(world: World, session: TaskSession | None = None, state: str = "running") -> WorkflowRun:
-    """A run whose agent is in its second iteration, and waits for somebody."""
+    """A run whose agent is in its second iteration, and needs a decision."""
     run = make_run(world, state=state)
     ran(run, "trigger", kind="trigger", outputs={"text": "the fence"})
     ran(run, "loop", "running", kind="loop", inputs={"task": "the fence"})
