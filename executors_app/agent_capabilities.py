@@ -22,11 +22,11 @@ from executors_app.plugins import UnknownPlugin, agent_type
 LOAD: Final = "load_session"
 RESUME: Final = "resume_session"
 CAPABILITIES: Final[Mapping[str, str]] = {LOAD: "session/load", RESUME: "session/resume"}
-"""Those by which an agent restores its own conversation, and what they are called."""
+"""The capabilities by which an agent restores its conversation, with their ACP names."""
 FRESH: Final = timedelta(hours=1)
-"""What was seen within it is not written again: thousands of starts at once must not wait for one row."""
+"""Observations within this time are not written again: thousands of concurrent starts must not wait for one row."""
 _NO_PROOF: Final = frozenset({"unproven", "pending", "none"})
-"""What a success is recorded with whose conversation nobody has seen (``kept_proof``)."""
+"""Values of ``kept_proof`` for a success whose conversation was not verified."""
 _TEXT_LIMIT: Final = 200
 _SAID_LIMIT: Final = 500
 _HOW: Final[Mapping[str, str]] = {
@@ -49,15 +49,15 @@ class CapabilityReport:
     name: str = ""
     version: str = ""
     claims: Mapping[str, bool] = field(default_factory=dict)
-    """By capability; one that it said nothing of is missing."""
+    """By capability; those that it did not mention are missing."""
     kept: Mapping[str, str] = field(default_factory=dict)
-    """How it is proven (``verified`` of the receipt), by capability."""
+    """By capability, how it was proven (``verified`` of the receipt)."""
     broken: Mapping[str, tuple[str, str]] = field(default_factory=dict)
-    """(Shortfall, the agent's own words), by capability."""
+    """By capability: shortfall and the agent's own words."""
     tried: str = ""
-    """The capability by which it took a conversation up; empty: none."""
+    """The capability by which it restored a conversation; empty: none."""
     replayed: bool = False
-    """It replayed what its user had said, of whatever conversation."""
+    """Whether it replayed user messages, of whatever conversation."""
 
 
 def build_capability_report(
@@ -71,8 +71,8 @@ def build_capability_report(
     """Build the report from any answer to a start; ``secret`` is removed from the agent's words."""
     agent, claims = _object(answer.get("agent")), _object(answer.get("capabilities"))
     unkept = {
-        name: (_how(_object(told).get("how")), _words(_object(told).get("said"), secret))
-        for name, told in _object(answer.get("unkept")).items()
+        name: (_how(_object(shortfall).get("how")), _words(_object(shortfall).get("said"), secret))
+        for name, shortfall in _object(answer.get("unkept")).items()
         if name in CAPABILITIES
     }
     return CapabilityReport(
@@ -93,22 +93,23 @@ def agent_identity(answer: Mapping[str, Any]) -> dict[str, str] | None:
     return {name: _text(agent.get(name)) for name in ("name", "version")} if agent else None
 
 
-def load_known_capabilities(told: CapabilityReport) -> dict[str, AgentCapability]:
+def load_known_capabilities(report: CapabilityReport) -> dict[str, AgentCapability]:
     """Return what is stored about this agent, by capability; one query."""
-    rows = AgentCapability.objects.filter(agent_type=told.agent_type, agent_name=told.name, agent_version=told.version)
+    agent = {"agent_type": report.agent_type, "agent_name": report.name, "agent_version": report.version}
+    rows = AgentCapability.objects.filter(**agent)
     return {row.capability: row for row in rows}
 
 
-def has_replayed(told: CapabilityReport) -> bool:
+def has_replayed(report: CapabilityReport) -> bool:
     """Whether this agent name and version has ever replayed a conversation by the capability used now.
 
     Under whatever agent type: the same program may be run by profiles of several. One without a name is not
     recognised: others without a name may be other agents. One query, or none.
     """
-    if not told.tried or told.replayed or not told.name:
+    if not report.tried or report.replayed or not report.name:
         return False
-    same_agent = AgentCapability.objects.filter(agent_name=told.name, agent_version=told.version)
-    return same_agent.filter(capability=told.tried, replayed_at__isnull=False).exists()
+    same_agent = AgentCapability.objects.filter(agent_name=report.name, agent_version=report.version)
+    return same_agent.filter(capability=report.tried, replayed_at__isnull=False).exists()
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,51 +117,50 @@ class CapabilityAssessment:
     """The conclusion from stored observations and one start."""
 
     supports_session_resume: bool | None
-    """The third witness; None: the agent has told nothing."""
+    """Whether resuming is believed to work; None: the agent claimed nothing either way."""
     note: str
     """One sentence for each claim that failed, or nothing."""
     rows: Mapping[str, AgentCapability]
-    """The memory as it will be."""
+    """The stored observations as they will be."""
     changed: frozenset[str]
-    """The capabilities whose row has to be written."""
+    """The capabilities whose rows must be written."""
     is_new: bool
-    """Nothing was known of this agent in this version."""
+    """Whether nothing was stored about this version of the agent."""
 
 
 def assess_capabilities(
-    told: CapabilityReport, known: Mapping[str, AgentCapability], at: datetime
+    report: CapabilityReport, known: Mapping[str, AgentCapability], at: datetime
 ) -> CapabilityAssessment:
     """Return what to believe of the agent now and what to store. Writes nothing."""
     rows, changed = dict(known), set()
-    for capability, claimed in told.claims.items():
+    for capability, claimed in report.claims.items():
         row = rows.get(capability) or AgentCapability(
-            agent_type=told.agent_type, agent_name=told.name, agent_version=told.version, capability=capability
+            agent_type=report.agent_type, agent_name=report.name, agent_version=report.version, capability=capability
         )
         rows[capability] = row
-        if _update_row(row, told, claimed, at):
+        if _update_row(row, report, claimed, at):
             changed.add(capability)
-    believed = [told.claims[name] and not is_refuted(rows[name]) for name in told.claims]
+    believed = [report.claims[name] and not is_refuted(rows[name]) for name in report.claims]
+    failed = [rows[name] for name, claimed in report.claims.items() if claimed and is_broken(rows[name])]
     return CapabilityAssessment(
         supports_session_resume=any(believed) if believed else None,
-        note=" ".join(
-            explain_capability(rows[name]) for name, claimed in told.claims.items() if claimed and is_broken(rows[name])
-        ),
+        note=" ".join(map(explain_capability, failed)),
         rows=rows,
         changed=frozenset(changed),
-        is_new=bool(told.claims) and not known,
+        is_new=bool(report.claims) and not known,
     )
 
 
-def _update_row(row: AgentCapability, told: CapabilityReport, claimed: bool, at: datetime) -> bool:
+def _update_row(row: AgentCapability, report: CapabilityReport, claimed: bool, at: datetime) -> bool:
     """Update the row with this start's observations; returns whether it is worth a write."""
     fresh = row.last_seen_at is not None and at - row.last_seen_at < FRESH
     before = _gist(row)
-    if proof := told.kept.get(row.capability):
+    if proof := report.kept.get(row.capability):
         if proof not in _NO_PROOF or row.kept_proof in ("", *_NO_PROOF) or is_broken(row):
-            row.kept_at, row.kept_proof = at, proof  # a success that shows nothing takes no proof away
-    elif shortfall := told.broken.get(row.capability):
+            row.kept_at, row.kept_proof = at, proof  # an unverified success does not replace a proof
+    elif shortfall := report.broken.get(row.capability):
         row.broken_at, (row.broken_how, row.broken_said) = at, shortfall
-    if told.replayed and told.tried == row.capability:
+    if report.replayed and report.tried == row.capability:
         row.replayed_at = at
     row.claimed, row.last_seen_at = claimed, at
     return not fresh or before != _gist(row)
@@ -177,17 +177,17 @@ def _gist(row: AgentCapability) -> tuple[Any, ...]:
     )
 
 
-def save_assessment(told: CapabilityReport, judgement: CapabilityAssessment) -> None:
+def save_assessment(report: CapabilityReport, assessment: CapabilityAssessment) -> None:
     """Write what changed, in the caller's transaction: one upsert per capability, or nothing.
 
     Of what this start has not seen, another one may have written more meanwhile.
     """
-    for name in sorted(judgement.changed):
-        row, seen = judgement.rows[name], ["claimed", "last_seen_at"]
-        seen += ("kept_at", "kept_proof") if name in told.kept else ()
-        seen += ("replayed_at",) if told.replayed and told.tried == name else ()
-        seen += ("broken_at", "broken_how", "broken_said") if name in told.broken else ()
-        row.pk = uuid4()  # one that is there keeps its own
+    for name in sorted(assessment.changed):
+        row, seen = assessment.rows[name], ["claimed", "last_seen_at"]
+        seen += ("kept_at", "kept_proof") if name in report.kept else ()
+        seen += ("replayed_at",) if report.replayed and report.tried == name else ()
+        seen += ("broken_at", "broken_how", "broken_said") if name in report.broken else ()
+        row.pk = uuid4()  # an existing row keeps its own id
         AgentCapability.objects.bulk_create(
             [row],
             update_conflicts=True,

@@ -14,9 +14,9 @@ from executors_app.models import Executor, ExecutorRunning
 from executors_app.runtimes import SharesMachineMemory
 
 MEMORY_OF_AN_AGENT: Final = 512 << 20
-"""Bytes that are reckoned for an agent with its agentctl and what it runs."""
+"""Bytes assumed for an agent with its agentctl and the programs it runs."""
 MIN_AGENTS: Final = 8
-"""Agents for which any machine has room."""
+"""Agents that any machine is assumed to have room for."""
 LIVE_STATUSES: Final = (ExecutorStatus.STARTING, ExecutorStatus.READY)
 _LIMITS: Final = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 

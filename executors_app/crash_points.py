@@ -16,9 +16,9 @@ class CrashPoint:
 
     name: str
     between: str
-    """What has been done | what has not."""
+    """What has been done, a bar, and what has not."""
     next: str
-    """What happens then, without anybody's help."""
+    """What happens next without any intervention."""
 
     @property
     def steps(self) -> tuple[str, str]:
@@ -41,7 +41,7 @@ PROCESSES: Final = {
     "workflow": ("supervisor",),
     "agentctl": ("agentctl",),
 }
-"""By the first part of a point's name. The worker keeps nothing and takes part in nothing of a session."""
+"""By the first part of a point's name. The background worker takes no part in a session."""
 
 _ASKED = "Nothing was recorded: the same request id counts as a new request."
 _FOUND = "The supervisor finds the row when it next polls; repeating the request finds the row, too."
@@ -232,7 +232,7 @@ CRASH_POINTS: Final = (
 
 
 POINT_NAMES: Final = frozenset(point.name for point in CRASH_POINTS)
-"""Every name there is; what lies before and behind each is in the table."""
+"""All names of crash points."""
 
 _EACH: Final = "each"
 

@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 LOCAL: Final = "local_standalone"
-"""The runtime whose agentctls are processes of the control plane's own machine."""
+"""The runtime that runs agentctl on the control plane's own machine."""
 
 
 class ExecutorStatus(StrEnum):
@@ -48,7 +48,7 @@ class ExecutionFacts:
     host_id: str
     agentctl_url: str
     auth_token: str = field(repr=False)
-    """The secret that the token of each launch follows from (``launch_token.bearer_of``)."""
+    """The secret that each launch's token is derived from (``storage.bearer_token``)."""
     status: str
     generation: int
     pid: int | None = None
@@ -59,11 +59,11 @@ class ExecutionFacts:
     worktree_path: str = ""
     worktree_branch: str = ""
     worktree_id: str = ""
-    """The session whose worktree it works in; empty: its own."""
+    """The session that owns the worktree; empty: this session."""
     state: Mapping[str, Any] = field(default_factory=dict)
-    """The runtime's own: for local_standalone the process identity of agentctl; ``launch``: the nonce of its token."""
+    """The runtime's own data, such as agentctl's process identity; ``launch`` is the nonce of its token."""
     config: Mapping[str, Any] = field(default_factory=dict)
-    """``Executor.config`` of its place."""
+    """``Executor.config`` of its executor."""
 
     @property
     def worktree_owner(self) -> str:
@@ -77,20 +77,20 @@ class Observation:
 
     observed: Observed
     reason: str = ""
-    """Why it is dead or unknown: ``process_gone``, ``timeout``, ``other_host``, ``refused`` ..."""
+    """Why it is dead or unknown, for example ``process_gone``, ``timeout``, ``other_host`` or ``refused``."""
     report: Mapping[str, Any] | None = None
-    """The answer of ``GET /status`` (``protocol.Status``) of an alive one."""
+    """The answer of ``GET /status`` (``protocol.Status``) if it is alive."""
     url: str = ""
-    """Where it answered; may differ from the row's after a half-done launch."""
+    """The URL that answered; may differ from the row's after an interrupted launch."""
     pid: int | None = None
     workspace: WorkspaceState = WorkspaceState.PRESENT
     workspace_reason: str = ""
-    """For a workspace that is gone: the precise reason, as shown to people."""
+    """The precise reason why the workspace is gone, as shown to users."""
     leftovers: int = 0
-    """Marked processes of a dead agentctl that still live."""
+    """How many marked processes of a dead agentctl still run."""
     seen_at: datetime | None = None
     state: Mapping[str, Any] | None = None
-    """The runtime's own facts where they are better than the row's."""
+    """The runtime's own data where it is newer than the row's."""
 
     @classmethod
     def unknown(cls, reason: str) -> Observation:
@@ -126,14 +126,14 @@ class LaunchSpec:
     repository_path: str
     base_branch: str
     auth_token: str = field(repr=False)
-    """The execution's secret; a new agentctl gets a token that follows from it."""
+    """The execution's secret; a new agentctl gets a token that is derived from it."""
     config: Mapping[str, Any] = field(default_factory=dict)
     """``Executor.config``."""
     worktree_path: str = ""
     worktree_branch: str = ""
-    """Empty at the first launch: the runtime chooses them from the ids."""
+    """Empty at the first launch: the runtime derives path and branch from the ids."""
     worktree_id: str = ""
-    """The session whose worktree it works in; empty: its own."""
+    """The session that owns the worktree; empty: this session."""
 
     @property
     def worktree_owner(self) -> str:
@@ -153,10 +153,10 @@ class Launched:
     worktree_path: str
     worktree_branch: str
     found: bool = False
-    """An earlier, half-done launch was found again."""
+    """Whether an earlier, interrupted launch was found instead of starting a new one."""
     container_id: str = ""
     state: Mapping[str, Any] = field(default_factory=dict)
-    """The runtime's own; ``rebuilt`` in it says for people from what a lost workspace had to be made again."""
+    """The runtime's own data; ``rebuilt`` tells users what a lost workspace was rebuilt from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,12 +164,12 @@ class Orphan:
     """Something labelled as this deployment's that belongs to no row; it is removed only on request."""
 
     id: str
-    """Its name where it lives, for example a container's."""
+    """Its name, for example the container's."""
     execution_id: str
-    """Of the row that it once belonged to."""
+    """The execution that it was started for."""
     status: str
     is_helper: bool = False
-    """A short-lived container that a kill left behind; the row of its execution may well be there."""
+    """Whether it is a short-lived container that a kill left behind; its execution's row may still exist."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,10 +177,10 @@ class ExitEvent:
     """A notice that the container or host of executions has ended or fallen silent."""
 
     session_id: str
-    """Empty: something may have been missed, all should be looked at."""
+    """Empty: events may have been missed, so all sessions of the source should be checked."""
     place_id: str = ""
-    """What it was, for example a container's id; the session may run in another one by now."""
+    """What ended, for example a container's id; the session may run in another one by now."""
     ended: bool = True
-    """False: something in it died, out of memory."""
+    """False: it still runs, but a process in it was killed because memory ran out."""
     silent: bool = False
-    """Nobody answers there any more, so a stream from there may seem to live for ever; names no session."""
+    """The source no longer answers, so streams from it may only seem to be alive; names no session."""

@@ -1,4 +1,4 @@
-"""Errors of the places where agents run: one root, a stable code, and whether trying again can help."""
+"""Errors of executors: one base class, a stable code, and whether trying again can help."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ class ExecutorError(Exception):
 
     code: ClassVar[str] = "executor_error"
     permanent: ClassVar[bool] = False
-    """True where the same call can never succeed as things stand."""
+    """Whether the same call can never succeed unless something else changes first."""
 
     def __init__(self, message: str = "", **details: Any):
         super().__init__(message or (type(self).__doc__ or "").strip().splitlines()[0])
@@ -18,14 +18,14 @@ class ExecutorError(Exception):
 
     @property
     def message(self) -> str:
-        """The sentence for people."""
+        """The sentence for users."""
         return str(self)
 
     @property
     def message_for_staff(self) -> str:
-        """The sentence, and what only operators may read of it: addresses, and a program's own words."""
-        told = str(self.details.get("for_staff", ""))
-        return f"{self.message} {told}".strip() if told not in self.message else self.message
+        """The sentence, followed by what only staff may read: addresses, and a program's own output."""
+        for_staff = str(self.details.get("for_staff", ""))
+        return f"{self.message} {for_staff}".strip() if for_staff not in self.message else self.message
 
 
 class AgentctlUnreachable(ExecutorError):

@@ -24,7 +24,7 @@ from executors_app.sprite_tunnel import TunnelConnector, tunnel_host_header
 DEFAULT_TIMEOUT: Final = 30.0
 _HEARTBEAT_INTERVAL: Final = 20.0
 _CLOSE_TIMEOUT: Final = aiohttp.ClientWSTimeout(ws_close=0.5)
-"""One that is frozen says none: whoever ends its stream must not wait for it."""
+"""Short: a frozen agentctl never confirms the close, and closing a stream must not wait for it."""
 _FINGERPRINT_BYTES: Final = 32
 
 
@@ -33,7 +33,7 @@ def open_connection_pool() -> aiohttp.ClientSession:
     tracing = aiohttp.TraceConfig()
     tracing.on_request_redirect.append(_refuse_redirect)
     return aiohttp.ClientSession(
-        # Else a TLS connection that was ended without its other end's goodbye would outlive the pool.
+        # Otherwise a TLS connection whose peer sent no close notification would outlive the pool.
         connector=TunnelConnector(limit=0, enable_cleanup_closed=NEEDS_CLEANUP_CLOSED),
         cookie_jar=aiohttp.DummyCookieJar(),
         timeout=aiohttp.ClientTimeout(total=None),
@@ -137,7 +137,7 @@ class HttpClient:
         headers = self._headers | dict(headers or {})
         try:
             async with asyncio.timeout(timeout), self._pool() as http:
-                # As a file: aiohttp warns of long bytes.
+                # As a file, because aiohttp warns about large bytes objects.
                 sent = None if data is None else BytesIO(data)
                 call = http.request(
                     method,

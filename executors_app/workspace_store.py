@@ -61,7 +61,7 @@ def is_known_here(execution: ExecutionFacts) -> bool:
 
 
 Download = Callable[[Sequence[str], IO[bytes]], Awaitable[dict[str, str]]]
-"""Writes a bundle of what is not among some commits into a file, and returns the commits by ref."""
+"""Writes a bundle of what the given commits do not contain into a file; returns commits by ref."""
 _BORROWED_OBJECTS: Final = f"{BORROWED_REPOSITORY}/objects"
 
 
@@ -175,7 +175,7 @@ async def receive_work(execution: ExecutionFacts, download: Download) -> bool:
 
     Raises what ``download`` raises, RepositoryUnusable, GitFailed, OSError.
     """
-    sources = await asyncio.to_thread(_begun, execution)
+    sources = await asyncio.to_thread(_open_sources, execution)
     known = await asyncio.to_thread(_known_commits, sources, execution)
     with tempfile.NamedTemporaryFile(dir=await asyncio.to_thread(_incoming_file), prefix="bundle-") as bundle:
         refs = await download(known, bundle)
@@ -183,7 +183,7 @@ async def receive_work(execution: ExecutionFacts, download: Download) -> bool:
         return await asyncio.to_thread(_import_bundle, sources, execution, Path(bundle.name), refs)
 
 
-def _begun(execution: ExecutionFacts) -> LaunchSources:
+def _open_sources(execution: ExecutionFacts) -> LaunchSources:
     sources = LaunchSources.of(execution)
     sources.begin(execution)
     return sources
@@ -208,6 +208,6 @@ def _import_bundle(sources: LaunchSources, execution: ExecutionFacts, bundle: Pa
     if bundle.stat().st_size:
         sources.archive.take_in(bundle, branch)
     sources.archive.follow(branch, refs)
-    # Published again even where nothing was new: a kill may have come between the two.
+    # Publish even if nothing was new: an earlier call may have been killed between import and publication.
     publish(sources.repository, sources.archive, branch)
     return sources.archive.tips() != before

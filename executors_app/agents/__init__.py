@@ -16,9 +16,9 @@ class SeedClaim:
     """What the original design document says about an agent type, for comparison in ``docs/agents.md``."""
 
     native: bool
-    """NativeSessionResume: it restores its own conversation."""
+    """Whether it restores its own conversation (NativeSessionResume)."""
     history: bool
-    """HistoryContextInjection."""
+    """Whether it gets the history with the next prompt (HistoryContextInjection)."""
     notes: str = ""
 
 
@@ -30,16 +30,16 @@ class AgentType:
     title: str
     driver: str = "acp"
     argv: Sequence[str] = ()
-    """Empty: the profile names the command (staff only)."""
+    """Empty: the profile names the command, which only staff can set."""
     argv_elsewhere: Sequence[str] = ()
     """On every runtime but ``local_standalone``, where a path of this machine means nothing; empty: ``argv``."""
     env: Mapping[str, str] = field(default_factory=dict)
     supports_session_resume: bool = True
-    """May restore its own conversation; the probe of the running agent can only narrow it."""
+    """Whether it may restore its own conversation; the running agent can only deny it."""
     supports_workspace_only: bool = True
     history_context_injection: bool = False
     prefer_load: bool = True
-    """``session/load`` before ``session/resume``, because what it replays can be verified."""
+    """Whether to try ``session/load`` before ``session/resume``, because a replay can be verified."""
     replays_on_load: bool = False
     """Known to replay the conversation on load: an empty replay then contradicts the log.
 
@@ -51,7 +51,7 @@ class AgentType:
     ACP's *resource not found* (-32002) that names the conversation says so for every type.
     """
     errs_about_gone: bool = False
-    """Known to say *gone* when it is not: twice, 90 s apart, before the token is set aside."""
+    """Whether it may wrongly report *gone*: only two reports 90 s apart set the token aside."""
     needs: Sequence[str] = ()
     """Executables that must be on PATH."""
     install: str = ""
@@ -61,11 +61,11 @@ class AgentType:
     key: str = ""
     """The environment variable that logs it in instead; empty: none is known."""
     notes: str = ""
-    """For people, in ``docs/agents.md``: where it keeps its conversations, how it logs in, what was measured."""
+    """For ``docs/agents.md``: where it keeps its conversations, how it logs in, what was measured."""
     seed: SeedClaim | None = None
-    """None: the seed does not know it."""
+    """None: the design document does not mention it."""
     differs_from_seed: str = ""
-    """Why ours is another; empty exactly where resume and history are the seed's."""
+    """Why the declaration differs from the seed; empty exactly where resume and history agree."""
 
     @property
     def names_conversation(self) -> bool:

@@ -85,11 +85,11 @@ def file_problem(path: str, *, private: bool) -> str:
 
 
 _END_TIMEOUT: Final = 1.0
-"""Seconds that ssh has for its own error, once its connection is closed."""
-_HEARD: Final = 4096
-"""Bytes of it that are read."""
+"""Seconds that ssh gets to exit and report its error, once the connection is closed."""
+_OUTPUT_LIMIT: Final = 4096
+"""Bytes of its output that are read."""
 _LINES: Final = 4
-"""Of it that are passed on, the last ones: ssh names the cause there."""
+"""Last lines of it that are passed on: ssh names the cause there."""
 
 
 class SshConnectionError(OSError):
@@ -150,7 +150,8 @@ class _SshConnection(UnixHTTPConnection):  # type: ignore[misc]
 
     def getresponse(self) -> Any:
         """Return the engine's answer; raises SshConnectionError if ssh exited instead."""
-        # On its way out of an error http.client closes the connection: ssh would be ended before it has said why.
+        # http.client closes the connection on an error, which would end ssh before it has reported the cause.
+        # So the process is detached from the connection for the duration of the call.
         process, self._process = self._process, None
         problem: OSError
         try:
@@ -159,9 +160,9 @@ class _SshConnection(UnixHTTPConnection):  # type: ignore[misc]
             problem = error
         finally:
             self._process = process
-        said = _exit_message(process) if process else ""
+        message = _exit_message(process) if process else ""
         self.close()
-        raise SshConnectionError(said) if said else problem
+        raise SshConnectionError(message) if message else problem
 
     def close(self) -> None:
         """Close the connection and wait for the process to exit."""
@@ -187,8 +188,8 @@ def _exit_message(process: subprocess.Popen[bytes]) -> str:
         return ""
     if process.stderr is None:
         return ""
-    # A process that ssh has left behind may keep the pipe open: only what is there now is read.
+    # A child of ssh may keep the pipe open, so only what is available now is read.
     os.set_blocking(process.stderr.fileno(), False)
-    heard = (process.stderr.read(_HEARD) or b"").decode("utf-8", "replace")
-    lines = ["".join(filter(str.isprintable, line)).strip(" @") for line in heard.splitlines()]
+    output = (process.stderr.read(_OUTPUT_LIMIT) or b"").decode("utf-8", "replace")
+    lines = ["".join(filter(str.isprintable, line)).strip(" @") for line in output.splitlines()]
     return " ".join([line for line in lines if line][-_LINES:])

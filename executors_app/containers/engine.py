@@ -31,14 +31,14 @@ class Container:
     """created, running, paused, restarting, removing, exited or dead."""
     labels: Mapping[str, str]
     ports: Mapping[int, int] = field(default_factory=dict)
-    """Published, by the port inside."""
+    """Published ports, by the port inside."""
     image: str = ""
     networks: Mapping[str, str] = field(default_factory=dict)
-    """Network id by name; empty text where it was never started."""
+    """Network ids by name; an id is empty if the container was never started."""
     exit_code: int | None = None
     out_of_memory: bool = False
     created: float = 0.0
-    """By the engine's clock, seconds since 1970; of a list alone."""
+    """Seconds since 1970 by the engine's clock; known only from a list."""
 
 
 def container_from_list(entry: Mapping[str, Any]) -> Container:
@@ -80,9 +80,9 @@ T = TypeVar("T")
 
 _DEFAULT_TIMEOUT: Final = 60.0
 _FRACTION: Final = re.compile(r"\.\d+")
-"""Of a second: the engine tells nine digits."""
+"""Fractions of a second: the engine sends nine digits, more than ``fromisoformat`` accepts."""
 _LOG_TAIL_LINES: Final = 20
-"""Lines of a container's log that are shown to people."""
+"""Lines of a container's log that are shown to users."""
 
 
 class EngineRefused(LaunchFailed):
@@ -106,7 +106,7 @@ class Engine:
 
     def follow(self, path: str, params: Mapping[str, str]) -> Iterator[bytes]:
         """Yield the lines of a streaming answer, with the client's timeout between two lines."""
-        client = self._client  # its own way to follow has no time limit
+        client = self._client  # docker-py's own streaming has no timeout
         url = client._url(path)  # noqa: SLF001
         answer = _call_engine(lambda: client.get(url, params=params, stream=True, timeout=client.timeout))
         _call_engine(answer.raise_for_status)
@@ -258,7 +258,7 @@ def _check_socket(path: str, timeout: float) -> None:
             probe.settimeout(max(timeout, 0.05))
             probe.connect(path)
     except OSError as error:
-        log.warning("the Docker engine cannot be reached at %s: %s", path, error)  # where it is is not for members
+        log.warning("the Docker engine cannot be reached at %s: %s", path, error)  # members must not see the path
         said = error.strerror or type(error).__name__
         raise RuntimeUnavailable(f"The Docker engine cannot be reached: {said}", reason="engine") from error
 

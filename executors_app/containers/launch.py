@@ -23,7 +23,7 @@ from executors_app.errors import LaunchFailed
 from executors_app.workspace_store import state_directory_of
 
 AGENTCTL_PORT: Final = 8700
-"""Where agentctl listens in its container; published at a port that changes with every start."""
+"""agentctl's port inside the container; the published port changes with every start."""
 _SCRATCH: Final = "rw,exec,nosuid,nodev,mode=1777,size=1g"
 _LOG_LIMIT: Final = {"type": "json-file", "config": {"max-size": "10m", "max-file": "2"}}
 
@@ -35,7 +35,7 @@ class RunningContainer:
     container: Container
     setup: ContainerSetup
     found: bool
-    """It ran already."""
+    """Whether it was already running."""
 
 
 def container_url(container: Container | None, host: str) -> str | None:
@@ -65,7 +65,7 @@ def ensure_container(engine: Engine, site: Site, spec: LaunchSpec, lost: str = "
         setup = site.prepare(engine, spec, is_running=is_running, lost=lost)
         if container is not None and container.status == "paused":
             engine.unpause(container.id)
-            container = _again(engine, container.name)
+            container = _find_started(engine, container.name)
         if container is not None and is_running:
             return RunningContainer(container, setup, found=True)
         return RunningContainer(
@@ -100,7 +100,7 @@ def _host_config(name: str, site: Site, setup: ContainerSetup) -> dict[str, Any]
         "network_mode": name,
         "port_bindings": {AGENTCTL_PORT: (site.publish,)},
         "cap_drop": ["ALL"],
-        "cap_add": ["SETGID", "SETPCAP", "SETUID"],  # to become two users; agentctl gives them up
+        "cap_add": ["SETGID", "SETPCAP", "SETUID"],  # agentctl needs them to switch to two users, then drops them
         **confinement_options(site.config),
         "read_only": True,
         "tmpfs": dict.fromkeys(("/tmp", "/var/tmp", "/run"), _SCRATCH),  # noqa: S108 - the container's
@@ -160,7 +160,7 @@ def _start(engine: Engine, container: Container | None, wanted: _DesiredContaine
         engine.connect(container.id, network)
     wanted.setup.before_start(engine, wanted.name)
     engine.start(wanted.name)
-    return _again(engine, wanted.name)
+    return _find_started(engine, wanted.name)
 
 
 def _network(engine: Engine, wanted: _DesiredContainer) -> str:
@@ -178,7 +178,7 @@ def _network(engine: Engine, wanted: _DesiredContainer) -> str:
     )
 
 
-def _again(engine: Engine, name: str) -> Container:
+def _find_started(engine: Engine, name: str) -> Container:
     found = engine.find(name)
     if found is None:
         raise LaunchFailed(f"The container {name} was removed while it was starting.")
@@ -186,9 +186,9 @@ def _again(engine: Engine, name: str) -> Container:
 
 
 _HELPER_TIMEOUT: Final = 900.0
-"""Seconds that it may run."""
+"""Seconds that a helper may run."""
 MAX_HELPER_SECONDS: Final = 2 * _HELPER_TIMEOUT
-"""Seconds after which one was left behind by a kill: what it has made is copied within the second half."""
+"""Seconds after which a helper counts as abandoned; its results are copied in the second half."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +205,7 @@ class HelperContainer:
     def made(self, engine: Engine, purpose: str, arguments: Sequence[str] = ()) -> Iterator[str]:
         """Create the container, yield its name, and remove it afterwards. Blocks; EngineRefused, RuntimeUnavailable."""
         name = f"{docker_names.container_name(self.execution_id)}-{purpose}"
-        self._remove(engine, name)  # of one who died over it: nobody else is at it
+        self._remove(engine, name)  # left by a process that was killed: the lock excludes other users of it
         options = {
             "image": image_name(self.config),
             "entrypoint": ["python3", "-P", "-m", workspace_root.__name__],

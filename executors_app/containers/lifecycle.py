@@ -31,7 +31,7 @@ class ContainerListing:
     """The result of listing an engine's containers."""
 
     containers: Mapping[str, Container] = field(default_factory=dict)
-    """By execution id; those of no execution that was asked for are left out."""
+    """Containers by execution id, for the requested executions only."""
     engine_id: str = ""
 
 
@@ -46,7 +46,7 @@ def list_containers(engine: Engine, executions: Sequence[ExecutionFacts]) -> Con
         container = listed.get(execution.id)
         if container is None or not docker_names.is_owned(container.labels, execution.id, execution.session_id):
             continue
-        # A list does not tell how a container ended; between the two calls it may have been removed.
+        # A list does not tell how a container ended, so it is inspected; it may have been removed meanwhile.
         closely = engine.find(container.id) if container.status in ENDED_STATUSES else container
         if closely is not None:
             found[execution.id] = closely
@@ -150,10 +150,10 @@ def remove_container(engine: Engine, orphan: Orphan) -> bool:
 
 log = logging.getLogger(__name__)
 WINDOW_SECONDS: Final = 20
-"""Seconds that one connection lasts; an engine that hangs is noticed soon after."""
+"""Seconds that one connection lasts, so that a hanging engine is noticed soon."""
 _EXIT_ACTIONS: Final = ("die", "oom", "destroy")
 _RETRY_DELAYS: Final = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
-"""Seconds between tries, the last one for ever."""
+"""Seconds between attempts; the last value repeats."""
 CHECK_ALL: Final = ExitEvent("")
 
 EventHandler = Callable[[ExitEvent], None]
@@ -161,37 +161,37 @@ EventHandler = Callable[[ExitEvent], None]
 
 async def exit_events(address: EngineAddress) -> AsyncIterator[ExitEvent]:
     """Yield exits of sessions' containers, or ``CHECK_ALL`` if some may have been missed, without end."""
-    heard: asyncio.Queue[ExitEvent] = asyncio.Queue()
-    loop, over = asyncio.get_running_loop(), threading.Event()
+    events_queue: asyncio.Queue[ExitEvent] = asyncio.Queue()
+    loop, stopped = asyncio.get_running_loop(), threading.Event()
 
-    def tell(death: ExitEvent) -> None:
-        with suppress(RuntimeError):  # the loop was closed over us
-            loop.call_soon_threadsafe(heard.put_nowait, death)
+    def deliver(event: ExitEvent) -> None:
+        with suppress(RuntimeError):  # the loop may be closed already
+            loop.call_soon_threadsafe(events_queue.put_nowait, event)
 
-    # A daemon, as a connection that waits for an event cannot be told to end.
-    threading.Thread(target=_listen, args=(address, tell, over), name="deaths of containers", daemon=True).start()
+    # A daemon thread: a connection that waits for an event cannot be interrupted.
+    threading.Thread(target=_listen, args=(address, deliver, stopped), name="deaths of containers", daemon=True).start()
     try:
         while True:
-            yield await heard.get()
+            yield await events_queue.get()
     finally:
-        over.set()
+        stopped.set()
 
 
-def _listen(address: EngineAddress, tell: EventHandler, over: threading.Event) -> None:
+def _listen(address: EngineAddress, deliver: EventHandler, stopped: threading.Event) -> None:
     stream, failures = _EventStream(address), 0
-    while not over.is_set():
+    while not stopped.is_set():
         try:
-            for death in stream.window():
-                if over.is_set():
+            for event in stream.window():
+                if stopped.is_set():
                     return
-                tell(death)
+                deliver(event)
             if failures:
-                tell(CHECK_ALL)  # what an engine told before it was restarted is not told again
+                deliver(CHECK_ALL)  # events from before an engine's restart are lost
             failures = 0
         except (ExecutorError, ValueError, KeyError) as error:
             if not failures:
                 log.warning("cannot follow the Docker engine's events: %s", error)
-            over.wait(_RETRY_DELAYS[min(failures, len(_RETRY_DELAYS) - 1)])
+            stopped.wait(_RETRY_DELAYS[min(failures, len(_RETRY_DELAYS) - 1)])
             failures += 1
 
 
@@ -201,25 +201,25 @@ class _EventStream:
     def __init__(self, address: EngineAddress):
         self._address = address
         self._since = ""
-        self._told: set[tuple[int, str, str]] = set()
-        """Of the moment that the next connection begins at: it is told once more."""
+        self._delivered: set[tuple[int, str, str]] = set()
+        """Events at the time where the next connection starts: the engine sends them again."""
 
     def window(self) -> Iterator[ExitEvent]:
         """Yield the events of one connection; raises ExecutorError."""
         with open_engine(self._address, WINDOW_SECONDS + 5) as engine:
             now = _engine_clock(engine)
-            for event in _events(engine, self._since or f"{now:.6f}", f"{now + WINDOW_SECONDS:.6f}"):
-                if (death := self._heard(event)) is not None:
-                    yield death
-            if not self._told:
+            for entry in _events(engine, self._since or f"{now:.6f}", f"{now + WINDOW_SECONDS:.6f}"):
+                if (event := self._parse_event(entry)) is not None:
+                    yield event
+            if not self._delivered:
                 self._since = f"{now:.6f}"
 
-    def _heard(self, event: dict[str, Any]) -> ExitEvent | None:
-        at, about = int(event["timeNano"]), event["Actor"]
-        mark = (at, str(event["Action"]), str(about["ID"]))
-        if mark in self._told:
+    def _parse_event(self, entry: dict[str, Any]) -> ExitEvent | None:
+        at, about = int(entry["timeNano"]), entry["Actor"]
+        mark = (at, str(entry["Action"]), str(about["ID"]))
+        if mark in self._delivered:
             return None
-        self._told = {one for one in self._told if one[0] == at} | {mark}
+        self._delivered = {one for one in self._delivered if one[0] == at} | {mark}
         self._since = f"{at // 10**9}.{at % 10**9:09d}"
         labels = about.get("Attributes") or {}
         session_id = labels.get(sites.SESSION_LABEL) if labels.get(sites.EXECUTION_LABEL) else ""

@@ -34,7 +34,7 @@ from executors_app.untrusted_files import copy_directory, is_plain_directory, re
 log = logging.getLogger(__name__)
 
 _OF_THE_REPOSITORY: Final = ("commondir", "gitdir", "config.worktree", "locked", "index.lock", "HEAD.lock", "hooks")
-"""Of a record: what leads git to other places, or says who is at work."""
+"""Files of a worktree record that point git elsewhere or are locks."""
 
 
 def has_earlier_workspace(worktree: Path) -> bool:
@@ -63,7 +63,8 @@ def convert_earlier_workspace(engine: Engine, spec: LaunchSpec, into: Path) -> b
     record = _record(Path(spec.repository_path), spec.worktree_owner)
     if is_plain_directory(record.parent) and is_plain_directory(record):
         copy_directory(record, left / "record", leave_out=_OF_THE_REPOSITORY)
-    # From here on the old place may be removed, once a snapshot that was taken in the new one has arrived.
+    # The mark is written before the rename: once a newer snapshot arrives from the new workspace, the old
+    # directory may be removed.
     _mark(worktree).write_text(_newest_snapshot(spec.worktree_owner))
     draft.rename(into)
     log.info("session %s: its workspace was copied to %s", spec.session_id, into)

@@ -132,8 +132,8 @@ class RemoteSite:
         for name in wanted:
             engine.ask(partial(_make_volume, name=name, labels=labels))
         if is_first or any(is_new):
-            # A new volume is root's. Its owner is set from a container that is never started: in the session's own,
-            # the root directory is read-only, and root has no right to give a file away.
+            # A new volume belongs to root. Its owner is set through a helper that is never started: in the
+            # session's own container the root directory is read-only, and root lacks the capability to chown.
             owned = [str(place).strip("/") for place in (workspace_root.WORKSPACE_ROOT, HOME_PATH, STATE_PATH)]
             with self.helper(spec, *self._mounts(spec)).made(engine, "volumes") as container:
                 archives.send_files(engine, container, "/", FileOwner.of(self.far.user), {}, owned=owned)
@@ -153,7 +153,7 @@ def _find_loss(engine: Engine, execution: ExecutionFacts, container: Container |
     if _find_volume(engine, volume) is None:
         return f"The volume {volume} was removed."
     if container is None:
-        return ""  # only a container shows what a volume holds: the launch will say
+        return ""  # only a container can show what a volume holds: a launch will find out
     look = partial(archives.read_small_file, engine, container.id)
     if look(f"{execution.worktree_path}/.git"):
         return ""

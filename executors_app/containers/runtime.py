@@ -50,7 +50,7 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 READY_TIMEOUT: Final = 60.0
 WORKSPACE_TIMEOUT: Final = 600.0
-"""Seconds in which agentctl makes the workspace, before it listens."""
+"""Seconds that agentctl may take to make the workspace before it listens."""
 _POLL: Final = 0.05
 _ASK_TIMEOUT: Final = 5.0
 _LIST_TIMEOUT: Final = 10.0
@@ -105,8 +105,8 @@ class DockerRuntime(ABC):
             up = await _ensure_container(site, spec)
             url, boot_id = await _wait_until_ready(site, spec, up)
         except WorkspaceGone as error:
-            # The seed of a workspace that is there holds none of its objects. Where it turns out to be lost, it is
-            # made again from what has arrived, or its loss is final.
+            # The first seed assumed that the workspace exists and carries no objects. As it is lost, a second
+            # launch rebuilds it from what has arrived, or raises that the loss is final.
             up = await _ensure_container(site, spec, error.message)
             url, boot_id = await _wait_until_ready(site, spec, up)
         if up.found:
@@ -174,7 +174,7 @@ class DockerRuntime(ABC):
 
     def exit_events(self, source: Hashable) -> AsyncIterator[ExitEvent]:
         """Follow the engine's event stream."""
-        assert isinstance(source, EngineAddress)  # noqa: S101  (our own word)
+        assert isinstance(source, EngineAddress)  # noqa: S101  (from exit_event_source)
         return lifecycle.exit_events(source)
 
     async def orphans(self, known: Collection[str], configs: Iterable[Mapping[str, Any]]) -> list[Orphan]:

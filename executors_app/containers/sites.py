@@ -22,9 +22,9 @@ TASK_LABEL: Final = "kandev.task"
 EXECUTION_LABEL: Final = "kandev.execution"
 DEPLOYMENT_LABEL: Final = "kandev.deployment"
 HELPER_LABEL: Final = "kandev.helper"
-"""On a short-lived container that does something to the volumes of the execution that it names."""
+"""On a helper container: the execution whose volumes it works on."""
 SPEC_LABEL: Final = "kandev.spec"
-"""What it was made from; a stopped one that was made from something else is made anew."""
+"""Hash of what the container was created from; a stopped one with another hash is recreated."""
 
 
 def container_name(execution_id: str) -> str:
@@ -71,7 +71,7 @@ def bind_mount(source: Path, target: Path | str, *, read_only: bool = False) -> 
 
 def volume_mount(name: str, target: Path | str) -> dict[str, Any]:
     """Return a volume mount for the engine's API."""
-    # An empty volume would be given what the image has there, and its owner.
+    # Without NoCopy an empty volume would get the image's files and their owner.
     return {"Type": "volume", "Source": name, "Target": str(target), "VolumeOptions": {"NoCopy": True}}
 
 
@@ -81,7 +81,7 @@ def mount_sources(mounts: Iterable[Any]) -> set[str]:
 
 
 STATE_PATH: Final = "/var/lib/agentctl/state"
-"""Below a directory that the image closes to all but agentctl."""
+"""Below a directory that only agentctl can enter in the image."""
 SEED_PATH: Final = f"{STATE_PATH}/seed"
 HOME_PATH: Final = "/home/agent"
 
@@ -91,18 +91,18 @@ class ContainerSetup:
     """What one container is created with."""
 
     root: Path
-    """The workspace's directory, as the container sees it."""
+    """The workspace's directory inside the container."""
     worktree: Worktree
-    """As the container sees it."""
+    """The worktree's path inside the container."""
     mounts: Sequence[Mapping[str, Any]]
     user: str
     """``UID:GID`` of the files, and of the agent."""
     before_start: Callable[[Engine, str], None]
-    """Called with the engine and the container's name before each start: token and seed have to be there."""
+    """Called with the engine and the container's name before each start, to put token and seed in place."""
     token: str = field(repr=False)
-    """What the agentctl in it takes as bearer: a new one's, or that of the one that lives."""
+    """The bearer token of its agentctl, whether new or already running."""
     rebuilt: str = ""
-    """The workspace was lost: from what it is made again, as a sentence for people."""
+    """What a lost workspace is rebuilt from, as a sentence for users; empty if it was not lost."""
 
 
 class Site(Protocol):

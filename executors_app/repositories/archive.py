@@ -28,15 +28,15 @@ from executors_app.repositories.team import CarriedSettings, TeamRepository
 from executors_app.repositories.transfer import BundleHeader
 
 BUNDLE_LIMIT: Final = 2 << 30
-"""Bytes of one bundle."""
+"""Largest bundle, in bytes."""
 ARCHIVE_LIMIT: Final = 8 << 30
-"""Bytes of one archive."""
+"""Largest archive, in bytes."""
 KEPT_LIMIT: Final = 1000
-"""Refs of one archive."""
+"""Most refs of one archive."""
 _MEMORY: Final = 4 << 30
 _CHECK_SECONDS: Final = 900.0
 _MAX_PACKS: Final = 16
-"""More packs than that are made one, without what no ref reaches any more."""
+"""With more packs than this, they are merged into one without unreachable objects."""
 _INCOMING_PREFIX: Final = "incoming-"
 REMOVING_PREFIX: Final = ".going-"
 
@@ -76,7 +76,7 @@ class Archive:
         A commit that is not published is brought from the team's repository. RepositoryUnusable, GitFailed.
         """
         names = WorkspaceRefs(self.workspace_id, branch)
-        with self._alone(self.store.repository.object_format if self.store else "sha1") as held:
+        with self._locked(self.store.repository.object_format if self.store else "sha1") as held:
             if names.branch not in self.tips():
                 self._bring({names.branch: commit}, held)
 
@@ -87,7 +87,7 @@ class Archive:
         """
         names = WorkspaceRefs(self.workspace_id, branch)
         repository = self._repository()
-        with self._alone(repository.object_format) as held:
+        with self._locked(repository.object_format) as held:
             mine = self.tips()
             there = repository.refs(names.branch, names.recovery, names.kept)
             taken = {ref: at for ref, at in there.items() if names.owns(ref) and ref not in mine}
@@ -103,16 +103,16 @@ class Archive:
         """
         names = WorkspaceRefs(self.workspace_id, branch)
         with bundle.open("rb", buffering=0) as file:
-            told = transfer.parse_bundle(file)
-            if strange := next((ref for ref in told.refs if not names.owns(ref)), ""):
+            header = transfer.parse_bundle(file)
+            if strange := next((ref for ref in header.refs if not names.owns(ref)), ""):
                 raise BundleRefused(f"The bundle names {strange}, which is not this workspace's.", ref=strange)
             if os.fstat(file.fileno()).st_size > BUNDLE_LIMIT:
                 raise BundleRefused(f"The bundle is longer than {BUNDLE_LIMIT} bytes.")
-            with self._alone(told.object_format) as held:
+            with self._locked(header.object_format) as held:
                 before = self.tips()
                 with self._quarantine() as draft:
-                    self._check(draft, told, before, file, held)
-                    changes = self._changes(Git(self.path, draft), names, before, told.refs)
+                    self._check(draft, header, before, file, held)
+                    changes = self._changes(Git(self.path, draft), names, before, header.refs)
                     self._accept(draft, held)
                 bare.update_refs(self.git, changes, (held,))
                 self._tidy(held)
@@ -125,7 +125,7 @@ class Archive:
         something that a commit reaches is missing, GitFailed.
         """
         names = WorkspaceRefs(self.workspace_id, branch)
-        with self._alone("") as held:
+        with self._locked("") as held:
             here = bare.object_types(self.git, refs.values())
             wanted = {ref: at for ref, at in refs.items() if names.owns(ref) and here.get(at) == "commit"}
             before = self.tips()
@@ -180,14 +180,14 @@ class Archive:
 
     def drop(self, refs: Mapping[str, str]) -> None:
         """Remove refs that still name the given commits; raises GitFailed for one that has moved."""
-        with self._alone("") as held:
+        with self._locked("") as held:
             bare.update_refs(self.git, {ref: (commit, "") for ref, commit in refs.items()}, (held,))
 
     def remove(self) -> None:
         """Remove the archive, if it exists. Raises OSError, GitFailed."""
         try:
             with bare.repository_lock(self.path, folder=True):
-                # Renamed first: a half-emptied archive is never taken for one.
+                # Renamed first, so that a half-deleted archive is never mistaken for an archive.
                 going = self.path.with_name(f"{REMOVING_PREFIX}{self.path.name}")
                 shutil.rmtree(going, ignore_errors=True)
                 self.path.rename(going)
@@ -201,7 +201,7 @@ class Archive:
         return self.store.repository
 
     @contextmanager
-    def _alone(self, object_format: str) -> Iterator[int]:
+    def _locked(self, object_format: str) -> Iterator[int]:
         """Lock the archive, creating it if necessary, and remove the leftovers of killed calls."""
         if object_format:
             bare.make_bare_repository(self.path, object_format, mode=0o700)
@@ -224,7 +224,7 @@ class Archive:
             draft.write_text("".join(f"{one}\n" for one in [*named, line]))
             draft.rename(file)
 
-    def _lenders(self) -> list[Path]:
+    def _alternates(self) -> list[Path]:
         file = self.path / "objects" / "info" / "alternates"
         return [self.path / "objects" / line for line in file.read_text().splitlines()] if file.exists() else []
 
@@ -232,7 +232,7 @@ class Archive:
         """Create refs that name commits of the team's repository."""
         published = self.store.refs() if self.store else {}
         here = bare.object_types(self.store.git, wanted.values()) if self.store and self.store.path.is_dir() else {}
-        # In the store nothing is without what it reaches; what is in the archive might be.
+        # Everything in the store is complete with all that it reaches; objects in the archive may not be.
         new = [commit for commit in wanted.values() if commit not in here]
         if new:
             source = self._repository().git
@@ -249,23 +249,23 @@ class Archive:
         try:
             (draft / "pack").mkdir()
             (draft / "info").mkdir()
-            # Each lender by name: git follows no relative path in the alternates of an alternate.
-            lenders = [self.path / "objects", *self._lenders()]
-            lines = [f"{os.path.relpath(place, draft)}\n" for place in lenders]
+            # Every alternate is listed: git does not follow relative paths in an alternate's own alternates.
+            alternates = [self.path / "objects", *self._alternates()]
+            lines = [f"{os.path.relpath(place, draft)}\n" for place in alternates]
             (draft / "info" / "alternates").write_text("".join(lines))
             yield draft
         finally:
             shutil.rmtree(draft, ignore_errors=True)
 
-    def _check(self, draft: Path, told: BundleHeader, before: Mapping[str, str], file: IO[bytes], held: int) -> None:
+    def _check(self, draft: Path, header: BundleHeader, before: Mapping[str, str], file: IO[bytes], held: int) -> None:
         """Index the pack in quarantine and check that nothing is missing; raises BundleRefused."""
         git = Git(self.path, draft)
-        here = bare.object_types(git, told.prerequisites)
-        if missing := sorted(told.prerequisites - set(here)):
+        here = bare.object_types(git, header.prerequisites)
+        if missing := sorted(header.prerequisites - set(here)):
             raise BundleRefused("The bundle depends on commits that have not arrived.", missing=missing)
         bounds = Bounds(_MEMORY, BUNDLE_LIMIT * 2)
-        if told.objects:
-            os.lseek(file.fileno(), told.offset, os.SEEK_SET)
+        if header.objects:
+            os.lseek(file.fileno(), header.offset, os.SEEK_SET)
             words = (
                 "index-pack",
                 "--stdin",
@@ -278,10 +278,10 @@ class Archive:
                 git.run(*_LOW_MEMORY_OPTIONS, *words, stdin=file, timeout=_CHECK_SECONDS, hold=(held,), bounds=bounds)
             except GitFailed as error:
                 raise BundleRefused(f"The bundle cannot be imported: {error.message}") from error
-        kinds = bare.object_types(git, told.refs.values())
-        if any(kinds.get(commit) != "commit" for commit in told.refs.values()):
+        kinds = bare.object_types(git, header.refs.values())
+        if any(kinds.get(commit) != "commit" for commit in header.refs.values()):
             raise BundleRefused("The bundle names something other than its own commits.")
-        self._check_whole(git, told.refs, before, held)
+        self._check_whole(git, header.refs, before, held)
 
     def _check_whole(self, git: Git, refs: Mapping[str, str], before: Mapping[str, str], held: int) -> None:
         """Check that everything the commits reach is present; raises BundleRefused."""
@@ -330,7 +330,7 @@ _LOW_MEMORY_OPTIONS: Final = (
     *("-c", "core.bigFileThreshold=32m"),
     *("-c", "core.deltaBaseCacheLimit=64m"),
 )
-"""What keeps git within the memory that it is given."""
+"""Options that keep git within its memory limit."""
 
 
 def _remove_stale_files(path: Path) -> None:

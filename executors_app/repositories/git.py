@@ -31,7 +31,7 @@ from executors_app.agentctl.workspace.repository_git import (
 from executors_app.errors import RepositoryUnusable
 
 OUTPUT_LIMIT: Final = 64 << 20
-"""Bytes of output that one call may return."""
+"""Most bytes of output that one call may return."""
 TIMEOUT: Final = 60.0
 LONG_TIMEOUT: Final = 3600.0
 """Seconds for what moves a whole history."""

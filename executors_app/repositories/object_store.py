@@ -122,7 +122,7 @@ def _write_list(path: Path, words: Iterable[str]) -> None:
 
 
 MAX_PACKS: Final = 24
-"""More packs than that are made fewer."""
+"""With more packs than this, packs are merged."""
 _REFS_LIMIT: Final = 256 << 20
 
 
@@ -136,7 +136,7 @@ class ObjectStore:
     @classmethod
     def of(cls, root: Path, repository: TeamRepository) -> ObjectStore:
         """Return a repository's store below the data directory ``root``; the first update creates it."""
-        # The format too: a repository that was made anew in another one has nothing to do with the old objects.
+        # The object format is part of the name: a repository recreated in another format cannot use the old objects.
         named = os.fsencode(repository.common) + b"\0" + repository.object_format.encode()
         return cls(root / "repositories" / hashlib.sha256(named).hexdigest()[:32], repository)
 
@@ -166,7 +166,7 @@ class ObjectStore:
         if self._is_current(self.repository.published_refs()):
             return
         bare.make_bare_repository(self.path, self.repository.object_format, mode=0o755, shared="0644")
-        # Beside the store and not in it: whoever may read a file can lock it.
+        # The lock file is beside the store, not in it: agents can read the store, and a reader could lock a file.
         with bare.repository_lock(self.path.with_name(f"{self.path.name}.lock"), seconds=LONG_TIMEOUT) as held:
             published = self.repository.published_refs()
             if not self._is_current(published):
@@ -182,14 +182,14 @@ class ObjectStore:
         _remove_drafts(self.objects)
         before, source = self.refs(), self.repository.git
         there = bare.object_types(source, {*published.values(), *before.values()})
-        # A ref to nothing is the repository's own damage, and keeps nobody from the others.
+        # A ref to a missing object is damage of the team's repository; the other refs are still usable.
         wanted = {name: commit for name, commit in published.items() if commit in there}
         new = set(wanted.values()) - set(before.values())
         if new:
             known = [commit for commit in set(before.values()) if there.get(commit) in {"commit", "tag"}]
             try:
                 transfer.copy_objects(source, self.git, new, known, hold=(held,))
-                # Objects are named by their contents on arrival, so one that lay under a false name is missing.
+                # Objects are hashed again on arrival, so an object that was stored under a false name is missing now.
                 walk = bare.revision_input(new, set(before.values()))
                 self.git.run(
                     "rev-list", "--objects", "--quiet", "--stdin", stdin=walk, timeout=LONG_TIMEOUT, hold=(held,)
@@ -201,7 +201,7 @@ class ObjectStore:
                 ) from error
         self._write_refs(wanted)
         if len(list((self.objects / "pack").glob("*.pack"))) > MAX_PACKS:
-            # By size, whatever the objects are reached by: nothing is left out.
+            # Merging by size keeps every object, reachable or not.
             self.git.run("repack", "--geometric=2", "-d", "-n", "-q", timeout=LONG_TIMEOUT, hold=(held,))
 
     def _write_refs(self, wanted: Mapping[str, str]) -> None:

@@ -17,9 +17,9 @@ from executors_app.repositories.git import GitFailed
 from executors_app.repositories.team import POINTER_LIMIT, TeamRepository, checked_out_branches
 
 Moves = dict[str, tuple[str, str]]
-"""Refs, each with the commit that it names and the one that it is to name."""
+"""Refs, each with its current commit and its new commit."""
 _STALE: Final = 300.0
-"""Seconds after which a lock on a ref is one of a git that was killed: the longest it is held is one rename."""
+"""Seconds after which a ref's lock file must be a killed git's: git holds it only for one rename."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,9 +27,9 @@ class PublishResult:
     """The outcome for each ref that was to be moved."""
 
     moved: dict[str, str] = field(default_factory=dict)
-    """Refs, and the commits that they name now."""
+    """The refs that were moved, with their new commits."""
     refused: dict[str, str] = field(default_factory=dict)
-    """Refs, and why each was left as it is."""
+    """The refs that were not moved, with the reasons."""
 
 
 def publish(team: TeamRepository, archive: Archive, branch: str) -> PublishResult:
@@ -39,8 +39,8 @@ def publish(team: TeamRepository, archive: Archive, branch: str) -> PublishResul
     anywhere. Raises RepositoryUnusable, GitFailed.
     """
     names = WorkspaceRefs(archive.workspace_id, branch)
-    # One at a time for each workspace; git holds the lock too, so the objects of a killed call are never
-    # overtaken by the refs of the next.
+    # One publication per workspace at a time. The git processes hold the lock, too: if this process is killed,
+    # the next call waits for them, so its refs cannot be written before their objects.
     with bare.repository_lock(archive.path, folder=True) as held:
         wanted = {ref: commit for ref, commit in archive.tips().items() if names.owns(ref)}
         here = team.refs()

@@ -29,7 +29,7 @@ from executors_app.repositories.git import Git, GitFailed
 
 POINTER_LIMIT: Final = 8192
 _REFS_LIMIT: Final = 200_000
-"""Entries below ``refs``; packed refs are not counted."""
+"""Most entries below ``refs``; packed refs are not counted."""
 _PACKS_LIMIT: Final = 50_000
 
 
@@ -80,8 +80,8 @@ def check_repository(common: Path) -> None:
         raise RepositoryUnusable(f"{common} is a shallow clone. Run git fetch --unshallow in it, then try again.")
     borrowed = untrusted_files.read_regular_file(common / "objects" / "info" / "alternates", POINTER_LIMIT) or b""
     if any(line.strip() and not line.startswith(b"#") for line in borrowed.splitlines()):
-        # Where the file leads is anybody's word who could once write the objects, and the whole of that place
-        # would become readable to agents.
+        # Whoever could once write the objects may have chosen that path, and everything in it would become
+        # readable to agents.
         raise RepositoryUnusable(
             f"{common} borrows objects from another repository. Run git repack -a -d in it and remove "
             f"{common / 'objects' / 'info' / 'alternates'}, then try again."
@@ -133,7 +133,7 @@ def _target(base: Path, pointer: Path, prefix: str) -> Path:
 _BRANCH: Final = re.compile(r"refs/[^\x00-\x20\x7f~^:?*\[\\]+")
 _WORKTREES: Final = 10_000
 _IN_USE: Final = ("HEAD", "rebase-merge/head-name", "rebase-apply/head-name")
-"""While a branch is being rebased HEAD names none, and git keeps the branch's name elsewhere."""
+"""During a rebase HEAD names no branch; git keeps the branch's name in these files."""
 
 
 def read_head(directory: Path) -> str:
@@ -255,7 +255,7 @@ class TeamRepository:
     def __init__(self, path: Path, common: Path, config: Mapping[str, str]):
         self.path = path
         self.common = common
-        """The git directory that its worktrees share."""
+        """The git directory that all its worktrees share."""
         self._config = config
         self.object_format = config.get("extensions.objectformat", "sha1").lower()
 

@@ -21,7 +21,7 @@ class Runtime(Protocol):
 
     name: str
     isolated: bool
-    """False: agents share the machine with the control plane (*trusted agents only*)."""
+    """Whether agents are kept apart from the control plane; otherwise *trusted agents only*."""
 
     def check_config(self, config: Mapping[str, Any]) -> None:
         """Raise ValueError, with one clear sentence, for an invalid ``Executor.config``."""

@@ -48,10 +48,10 @@ log = logging.getLogger(__name__)
 
 _ASK_TIMEOUT: Final = 5.0
 _RETRY_WINDOW: Final = 10.0
-"""Seconds in which a launch is given again to a host that is not there: it may be starting."""
+"""Seconds in which a launch is retried while the host is down: it may be starting."""
 _FIRST_RETRY_DELAY: Final = 0.2
-_SHARE: Final = 0.6
-"""Of a look's time is each instance's; the rest is the way."""
+_INSTANCE_SHARE: Final = 0.6
+"""Fraction of the timeout that each instance gets; the rest is for the network."""
 _RETRYABLE_REASONS: Final = frozenset({"refused", "closed"})
 
 
@@ -63,14 +63,14 @@ class Remote:
 
     def __init__(self) -> None:
         self._backoff = PeerBackoff()
-        self._silent: dict[str, str] = {}
-        """By URL, why a host that is being watched gives no answer now."""
+        self._silent_hosts: dict[str, str] = {}
+        """By URL, why a watched host does not answer now."""
 
     def check_config(self, config: Mapping[str, Any]) -> None:
         """Check the settings (see ``HostConfig``); ValueError for a fingerprint that would never be compared."""
         read = read_host_config(config)
         if read.fingerprint and urlsplit(read.url).scheme != "https":
-            # Not in read_config: sessions that run with such settings stay reachable.
+            # Not in read_host_config, so that running sessions with such settings stay reachable.
             raise ValueError("fingerprint requires an https url: over http there is no certificate to check.")
 
     async def check_availability(self, config: Mapping[str, Any]) -> None:
@@ -91,7 +91,7 @@ class Remote:
             "worktree_path": spec.worktree_path,
             "worktree_branch": spec.worktree_branch,
         }
-        made = await self._give(config, client, order, spec.auth_token)
+        made = await self._create_with_retries(config, client, order, spec.auth_token)
         launched = Launched(
             url=config.url_of(spec.execution_id),
             pid=None,
@@ -121,11 +121,11 @@ class Remote:
         bound = asyncio.Semaphore(concurrency)
         seen: dict[str, Observation] = {}
 
-        async def look(some: Sequence[ExecutionFacts]) -> None:
+        async def observe_host(group: Sequence[ExecutionFacts]) -> None:
             async with bound:
-                seen.update(await self._look_at_host(some, timeout))
+                seen.update(await self._observe_host(group, timeout))
 
-        await asyncio.gather(*map(look, hosts.values()))
+        await asyncio.gather(*map(observe_host, hosts.values()))
         return seen
 
     async def end(self, execution: ExecutionFacts) -> bool:
@@ -140,7 +140,7 @@ class Remote:
         """Have the host end leftover processes after proof; does nothing while an agentctl lives."""
         try:
             config = _config(execution.config)
-            await self._ask_host(config, _client(config))  # ending may take its time; one that hangs must not
+            await self._ask_host(config, _client(config))  # quick: ending may be slow, a hanging host must not be
             return await _client(config).end_leftovers(execution.id, execution.session_id)
         except ExecutorError as error:
             log.warning(
@@ -153,7 +153,7 @@ class Remote:
         try:
             return run_blocking(_client(_config(execution.config)).resume_token(execution.id))
         except AgentctlRefused:
-            return None  # the host never had it
+            return None  # the host never ran this execution
 
     def unread_journal(self, execution: ExecutionFacts, after: int, epoch: str) -> Sequence[Mapping[str, Any]]:
         """Have the host read it from its disk."""
@@ -179,21 +179,21 @@ class Remote:
 
     async def exit_events(self, source: Hashable) -> AsyncGenerator[ExitEvent, None]:
         """Yield when a host falls silent and when it answers again: a frozen host keeps its streams open."""
-        config = HostConfig(*source)  # type: ignore[misc]  # our own word
+        config = HostConfig(*source)  # type: ignore[misc]  # from exit_event_source
         async with open_connection_pool() as http:
             try:
-                async for death in watch_for_silence(lambda timeout: self._watch(config, http, timeout)):
-                    yield death
+                async for event in watch_for_silence(lambda timeout: self._watch(config, http, timeout)):
+                    yield event
             finally:
-                self._silent.pop(config.url, None)
+                self._silent_hosts.pop(config.url, None)
 
     async def _watch(self, config: HostConfig, http: aiohttp.ClientSession, timeout: float) -> None:
         try:
             await _client(config, http).host(timeout)
         except AgentctlUnreachable as error:
-            self._silent[config.url] = str(error.details.get("reason", error.code))
+            self._silent_hosts[config.url] = str(error.details.get("reason", error.code))
             raise
-        was_silent = self._silent.pop(config.url, None)
+        was_silent = self._silent_hosts.pop(config.url, None)
         self._backoff.reset(config.url)
         if was_silent:
             log.info("the host %s answers again", config.url)
@@ -204,7 +204,7 @@ class Remote:
         for config in map(_config, configs):
             found += [
                 Orphan(_name_of(one, config), str(one["execution_id"]), str(one["observed"]))
-                for one in await self._ours_on(config)
+                for one in await self._our_instances(config)
                 if one["execution_id"] not in known
             ]
         return found
@@ -212,29 +212,29 @@ class Remote:
     async def remove_orphan(self, orphan: Orphan, configs: Collection[Mapping[str, Any]]) -> bool:
         """End an instance and have its host forget it; worktree and journal stay. RuntimeUnavailable."""
         for config in map(_config, configs):
-            for one in await self._ours_on(config):
+            for one in await self._our_instances(config):
                 if _name_of(one, config) == orphan.id:
                     return await _client(config).end(orphan.execution_id, one["session_id"], forget=True)
         return False
 
-    async def _ours_on(self, config: HostConfig) -> list[dict[str, Any]]:
+    async def _our_instances(self, config: HostConfig) -> list[dict[str, Any]]:
         try:
-            answer = await _client(config).instances(_ASK_TIMEOUT, _ASK_TIMEOUT * _SHARE)
+            answer = await _client(config).instances(_ASK_TIMEOUT, _ASK_TIMEOUT * _INSTANCE_SHARE)
         except ExecutorError as error:
             raise _host_error(config, error) from error
         return [one for one in answer["instances"] if one["deployment"] == deployment_labels()[DEPLOYMENT_LABEL]]
 
-    async def _look_at_host(self, executions: Sequence[ExecutionFacts], timeout: float) -> dict[str, Observation]:
+    async def _observe_host(self, executions: Sequence[ExecutionFacts], timeout: float) -> dict[str, Observation]:
         try:
             config = _config(executions[0].config)
             client = _client(config)
         except RuntimeUnavailable as error:
             log.warning("cannot observe a remote host: %s", error.message)
             return {one.id: Observation.unknown("runtime_unavailable") for one in executions}
-        if reason := self._silent.get(config.url) or self._backoff.reason_to_wait(config.url):
+        if reason := self._silent_hosts.get(config.url) or self._backoff.reason_to_wait(config.url):
             return {one.id: Observation.unknown(reason) for one in executions}
         try:
-            answer = await client.instances(timeout, timeout * _SHARE)
+            answer = await client.instances(timeout, timeout * _INSTANCE_SHARE)
             listed = {str(one["execution_id"]): one for one in answer["instances"]}
             host_id = str(answer["host_id"])
             self._backoff.reset(config.url)
@@ -246,7 +246,7 @@ class Remote:
             log.warning("the host %s could not be asked: %s", config.url, error)
             return {one.id: Observation.unknown(reason) for one in executions}
 
-    async def _give(
+    async def _create_with_retries(
         self, config: HostConfig, client: HostClient, order: Mapping[str, Any], secret: str
     ) -> dict[str, Any]:
         """Send the launch request, retrying while the host is down: the same ids find what was half done."""
@@ -254,15 +254,15 @@ class Remote:
         while True:
             tries += 1
             try:
-                host = await self._ask_host(config, client)  # one that hangs must not keep a start waiting
-                # Daemons of earlier releases know one token for each execution.
+                host = await self._ask_host(config, client)  # quick: a hanging host must not delay the start
+                # Daemons of earlier releases know only one token per execution.
                 token = storage.mint_launch_token(secret) if host.get("launch_tokens") is True else secret
                 return await client.create({**order, "token": token}, secret)
             except (AgentctlUnreachable, RuntimeUnavailable) as error:
-                again = error.details.get("reason") in _RETRYABLE_REASONS and time.monotonic() < deadline
-                if not again and isinstance(error, RuntimeUnavailable):
+                is_retryable = error.details.get("reason") in _RETRYABLE_REASONS and time.monotonic() < deadline
+                if not is_retryable and isinstance(error, RuntimeUnavailable):
                     raise
-                if not again:
+                if not is_retryable:
                     raise _host_error(config, error) from error
             except AgentctlForeign as error:
                 raise _host_error(config, error) from error

@@ -13,7 +13,7 @@ from executors_app.agentctl.process.identity import ProcessIdentity
 from executors_app.errors import AgentctlRefused, AgentctlUnreachable, StaleGeneration
 from tests.agentctl.processes import REAL, Place
 from tests.agentctl.scripts import DEADLINE, is_gone, pid_in, process_in
-from tests.executors.places import ended_job
+from tests.executors.harness import ended_job
 from tests.waiting import eventually
 
 TREE = "echo ran >>times; setsid sh -c 'echo $$ >left; exec sleep 3600' & echo $$ >pid; echo $PPID >guard; echo said\n"

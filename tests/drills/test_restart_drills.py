@@ -95,7 +95,7 @@ def test_drill_c_an_agent_that_cannot_resume_leaves_its_workspace_open(deploymen
     assert session.status()["resume_reason"] == "not_resumable"
 
 
-def test_drill_d_a_worktree_that_is_gone_is_said_and_spoils_no_other_row(deployment: Deployment) -> None:
+def test_drill_d_missing_worktree_is_reported_and_others_recover(deployment: Deployment) -> None:
     def lose(gone: Session) -> None:
         lost = gone.row
         shutil.rmtree(lost["worktree_path"])

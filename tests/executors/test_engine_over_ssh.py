@@ -61,7 +61,7 @@ async def test_the_real_ssh_tells_that_nobody_listens() -> None:
     assert "Connection refused" in refused.value.message_for_staff
 
 
-async def test_an_engine_over_tls_that_is_away_names_its_address_to_staff_alone(tmp_path: Path) -> None:
+async def test_address_of_unreachable_tls_engine_is_for_staff(tmp_path: Path) -> None:
     authority = Authority(tmp_path / "authority")
     pair = authority.issue("client", CLIENT)
     config: dict[str, Any] = {

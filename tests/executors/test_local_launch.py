@@ -56,9 +56,7 @@ async def test_a_launch_again_finds_the_live_one(spec: LaunchSpec, launched: Lau
     assert again == replace(launched, found=True)
 
 
-async def test_an_agentctl_whose_starter_was_killed_before_it_was_ready_is_found(
-    spec: LaunchSpec, data_directory: Path
-) -> None:
+async def test_agentctl_is_found_after_its_starter_was_killed(spec: LaunchSpec, data_directory: Path) -> None:
     starter = (
         "import os, sys; from pathlib import Path; from executors_app.agentctl.local_runtime import launch;"
         "from executors_app.domain import LaunchSpec;"
@@ -116,9 +114,7 @@ async def test_a_launch_without_a_repository_is_refused_for_good(spec: LaunchSpe
     assert execution_processes.find_processes(spec.execution_id) == execution_processes.ExecutionProcesses()
 
 
-async def test_a_launch_never_puts_an_empty_worktree_in_the_place_of_a_lost_one(
-    spec: LaunchSpec, tmp_path: Path
-) -> None:
+async def test_launch_never_replaces_a_lost_worktree_by_an_empty_one(spec: LaunchSpec, tmp_path: Path) -> None:
     known = replace(spec, worktree_path=str(tmp_path / "lost"), worktree_branch="kandev/lost")
     with pytest.raises(WorkspaceGone, match="kandev/lost were deleted"):
         await RUNTIME.launch(known)

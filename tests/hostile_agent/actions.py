@@ -21,8 +21,8 @@ from executors_app.errors import ExecutorError
 from sessions_app.models import Leftover
 from sessions_app.services.maintenance.chore_run import ChoreRun
 from sessions_app.services.maintenance.files import clean_journals, clean_recovery_refs
-from tests.docker.place import DockerPlace
-from tests.executors.places import client_of, known, look, row_of, spec_for
+from tests.docker.harness import DockerPlace
+from tests.executors.harness import client_of, known, look, row_of, spec_for
 from tests.hostile_agent.world import PLANTED, World
 
 _WITHIN = 60.0

@@ -14,9 +14,9 @@ from executors_app.errors import ExecutorError
 from executors_app.sprites import organisation as api
 from executors_app.sprites import organisation as names
 from executors_app.sprites.organisation import CommandResult, Organisation
-from tests.executors.places import row_of, spec_for
+from tests.executors.harness import row_of, spec_for
 from tests.sprites.conftest import place, repository, stand_in  # noqa: F401 - fixtures
-from tests.sprites.place import SpritesPlace
+from tests.sprites.harness import SpritesPlace
 
 LINE = b'{"seq": 1, "epoch": "e", "ts": 1, "kind": "log", "text": "kept"}\n'
 SEGMENT = "journal/00000000000000000001.jsonl"

@@ -71,9 +71,7 @@ def test_it_asks_the_database_as_often_for_many_as_for_few(ada: Client, world: W
         ),
     ],
 )
-def test_what_agents_claim_is_told_to_everybody_without_their_own_words(
-    values: dict[str, Any], words: str, bob: Client
-) -> None:
+def test_capabilities_are_shown_without_the_agents_own_words(values: dict[str, Any], words: str, bob: Client) -> None:
     key = {"agent_type": "demo", "agent_version": "1.2", "capability": "load_session", "last_seen_at": NOVEMBER}
     AgentCapability.objects.create(**key, **values)
     html = bob.get("/agents/").text

@@ -14,10 +14,10 @@ from executors_app import recovery_refs
 from executors_app.agentctl.host.instances import AllowedRepositories
 from executors_app.domain import Observed, WorkspaceState
 from executors_app.errors import LaunchFailed, RepositoryUnusable, RuntimeUnavailable, WorkspaceGone
-from tests.executors.places import client_of, known, look, row_of, spec_for
+from tests.executors.harness import client_of, known, look, row_of, spec_for
 from tests.executors.repositories import commit, make_repository, run_git
+from tests.remote.harness import RemotePlace
 from tests.remote.machines import Machine
-from tests.remote.place import RemotePlace
 
 FORBIDDEN = [
     "",
@@ -85,7 +85,7 @@ async def test_a_link_out_of_an_opened_folder_leads_nowhere(place: RemotePlace, 
         await place.runtime.launch(replace(spec_for(place), repository_path=str(tmp_path / "open" / "link")))
 
 
-async def test_a_url_is_cloned_once_and_brought_up_to_date_for_each_new_session(place: RemotePlace) -> None:
+async def test_url_is_cloned_once_and_updated_for_each_session(place: RemotePlace) -> None:
     first = await place.runtime.launch(spec_for(place))
     newest = commit(place.repository, "LATER", "later\n")
     run_git(place.repository, "branch", "topic")
@@ -129,7 +129,7 @@ async def test_work_in_a_clone_arrives_once(place: RemotePlace) -> None:
         await place.runtime.push_work(facts)
 
 
-async def test_a_lost_clone_is_said_and_never_replaced_by_a_fresh_one(place: RemotePlace) -> None:
+async def test_lost_clone_is_reported_and_never_replaced(place: RemotePlace) -> None:
     spec = spec_for(place)
     launched = await place.runtime.launch(spec)
     place.kill(spec)

@@ -55,7 +55,7 @@ def _pack(sandbox: Path) -> tuple[str, bytes]:
     return made, bundle(sandbox).read_bytes().partition(b"\n\n")[2]
 
 
-def test_a_damaged_bundle_changes_nothing_wherever_it_is_cut(place: Place, sandbox: Path, tmp_path: Path) -> None:
+def test_truncated_bundle_changes_nothing(place: Place, sandbox: Path, tmp_path: Path) -> None:
     made = commit(sandbox, "one", "work\n")
     whole = bundle(sandbox).read_bytes()
     before, sent = files(place.archive.path), tmp_path / "sent"

@@ -80,7 +80,7 @@ def worked(place: Place, repository: Path, tmp_path: Path) -> str:
 
 @pytest.mark.parametrize("with_git", [False, True], ids=["before", "within"])
 @pytest.mark.parametrize("operation", [_update, _begin, _take_in, _publish])
-def test_a_kill_anywhere_is_made_good_by_the_next_call(
+def test_next_call_recovers_from_a_kill_at_any_point(
     operation: Operation, with_git: bool, place: Place, worked: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(publishing, "_STALE", -1.0)  # a lock of a git that was killed counts as old at once

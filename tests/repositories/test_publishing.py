@@ -49,7 +49,7 @@ def test_many_objects_arrive_as_one_pack(place: Place, repository: Path, sandbox
     run_git(repository, "fsck", "--full", "--strict")
 
 
-def test_what_the_branch_had_is_kept(place: Place, repository: Path, sandbox: Path) -> None:
+def test_replaced_commits_of_the_branch_are_kept(place: Place, repository: Path, sandbox: Path) -> None:
     turn(place, sandbox, "one")
     publish(place.team, place.archive, BRANCH)
     run_git(repository, "checkout", "--quiet", BRANCH)
@@ -82,7 +82,7 @@ def test_a_branch_that_is_checked_out_is_left_alone(
     assert refs(repository)[HEAD] == first
 
 
-def test_a_symbolic_ref_is_not_followed(place: Place, repository: Path, sandbox: Path) -> None:
+def test_symbolic_ref_is_not_followed(place: Place, repository: Path, sandbox: Path) -> None:
     main = run_git(repository, "rev-parse", "main")
     made = commit(sandbox, "one", "work\n")
     run_git(sandbox, "update-ref", RECOVERY, made)
@@ -107,7 +107,7 @@ def test_no_hook_of_the_team_runs(place: Place, repository: Path, sandbox: Path,
     assert not (tmp_path / "canary").exists()
 
 
-def test_a_lock_of_a_killed_git_is_taken_away_once_it_is_old(place: Place, repository: Path, sandbox: Path) -> None:
+def test_old_lock_of_a_killed_git_is_removed(place: Place, repository: Path, sandbox: Path) -> None:
     made = turn(place, sandbox, "one")
     lock = repository / ".git" / f"{HEAD}.lock"
     lock.parent.mkdir(parents=True, exist_ok=True)
@@ -118,7 +118,7 @@ def test_a_lock_of_a_killed_git_is_taken_away_once_it_is_old(place: Place, repos
     assert publish(place.team, place.archive, BRANCH).moved == {HEAD: made}
 
 
-def test_who_moves_a_ref_meanwhile_is_not_overruled(
+def test_ref_moved_meanwhile_is_not_overwritten(
     place: Place, repository: Path, sandbox: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     turn(place, sandbox, "one")
@@ -140,7 +140,7 @@ def test_who_moves_a_ref_meanwhile_is_not_overruled(
     assert refs(repository)[HEAD] == theirs
 
 
-def test_publishing_twice_at_once_does_no_harm(place: Place, repository: Path, sandbox: Path) -> None:
+def test_concurrent_publishing_moves_refs_once(place: Place, repository: Path, sandbox: Path) -> None:
     made = turn(place, sandbox, "one")
     results = []
     threads = [

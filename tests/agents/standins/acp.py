@@ -10,7 +10,7 @@ import threading
 import uuid
 from typing import Any
 
-from tests.agents.standins.mind import Memory, answer, tell
+from tests.agents.standins.behaviour import Memory, answer, tell
 
 
 class Mouth:

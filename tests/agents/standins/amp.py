@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 
+from tests.agents.standins.behaviour import Memory, answer, complain, say_plainly
 from tests.agents.standins.messages import MessageMouth
-from tests.agents.standins.mind import Memory, answer, complain, say_plainly
 
 
 class Mouth(MessageMouth):

@@ -12,8 +12,8 @@ import sys
 import threading
 from typing import Any
 
+from tests.agents.standins.behaviour import HOME, Memory, answer, tell
 from tests.agents.standins.messages import MessageMouth
-from tests.agents.standins.mind import HOME, Memory, answer, tell
 
 
 class Mouth(MessageMouth):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from tests.agents.standins.mind import Memory, answer, complain, say_plainly, tell
+from tests.agents.standins.behaviour import Memory, answer, complain, say_plainly, tell
 
 USAGE = {
     "input_tokens": 10,

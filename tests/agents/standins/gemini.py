@@ -6,7 +6,7 @@ import sys
 from datetime import UTC, datetime
 from typing import Any
 
-from tests.agents.standins.mind import Memory, answer, complain, say_plainly, tell
+from tests.agents.standins.behaviour import Memory, answer, complain, say_plainly, tell
 
 STATS = {"total_tokens": 12, "input_tokens": 10, "output_tokens": 2, "cached": 0, "duration_ms": 60, "tool_calls": 0}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from typing import Any
 
-from tests.agents.standins.mind import tell
+from tests.agents.standins.behaviour import tell
 
 USAGE = {"input_tokens": 10, "output_tokens": 2, "cache_read_input_tokens": 0}
 

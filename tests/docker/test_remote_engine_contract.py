@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.docker.far import FarPlace
+from tests.docker.remote_engine import FarPlace
 from tests.executors.contract import RuntimeContract
 
 

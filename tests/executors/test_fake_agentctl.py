@@ -18,7 +18,7 @@ from tests.services import ROOT
 from tests.support.fake_agentctl import FakeFleet, plan_fleet
 
 
-def test_the_fleet_of_the_command_line_tells_itself_answers_and_ends() -> None:
+def test_fleet_command_prints_members_answers_and_exits() -> None:
     argv = [
         sys.executable,
         "-m",
@@ -43,7 +43,7 @@ def test_the_fleet_of_the_command_line_tells_itself_answers_and_ends() -> None:
     assert sum(isinstance(answer, dict) for answer in seen.values()) == 4
 
 
-async def test_a_member_of_the_fleet_wants_its_own_token() -> None:
+async def test_fleet_member_accepts_only_its_own_token() -> None:
     first, second = plan_fleet(2, "127.66.3.1", 47015)
     async with FakeFleet([first, second]):
         assert (await AgentctlClient(first.url, first.token, first.execution_id).status())["status"] == "ok"

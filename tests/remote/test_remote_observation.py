@@ -13,9 +13,9 @@ import pytest
 from executors_app.domain import Launched, LaunchSpec, Observed
 from executors_app.errors import AgentctlForeign, RuntimeUnavailable
 from executors_app.runtimes.remote import Remote
-from tests.executors.places import client_of, look, row_of, spec_for
+from tests.executors.harness import client_of, look, row_of, spec_for
+from tests.remote.harness import RemotePlace
 from tests.remote.machines import Machine
-from tests.remote.place import RemotePlace
 from tests.support import fake_agentctl
 
 OTHER_PIN = "sha256:" + "ab" * 32
@@ -30,7 +30,7 @@ def second(tmp_path: Path, repository: Path) -> Iterator[Machine]:
     made.close()
 
 
-async def test_a_host_that_hangs_makes_its_own_sessions_unknown_within_the_timeout_and_no_others(
+async def test_hanging_host_makes_only_its_own_sessions_unknown(
     place: RemotePlace, spec: LaunchSpec, launched: Launched, second: Machine, tmp_path: Path
 ) -> None:
     far = replace(spec_for(place), config=second.config_in(tmp_path / "data"))
@@ -66,7 +66,7 @@ async def test_a_hundred_executions_of_a_host_are_one_request(place: RemotePlace
     assert {one.observed for one in seen.values()} == {Observed.DEAD}
 
 
-async def test_a_host_that_did_not_answer_is_left_in_peace_for_a_while(place: RemotePlace) -> None:
+async def test_unanswering_host_is_not_polled_during_backoff(place: RemotePlace) -> None:
     facts = row_of(place, spec_for(place))
     place.machine.freeze()
     assert (await look(place, facts, timeout=0.3)).reason == "timeout"
@@ -88,7 +88,7 @@ BAD_WORDS = {
 
 
 @pytest.mark.parametrize(("changes", "reason"), BAD_WORDS.values(), ids=BAD_WORDS)
-async def test_whoever_is_not_the_trusted_host_proves_nothing(
+async def test_untrusted_host_proves_nothing(
     place: RemotePlace, spec: LaunchSpec, launched: Launched, changes: dict[str, str], reason: str, tmp_path: Path
 ) -> None:
     config = place.config | changes
@@ -136,7 +136,7 @@ async def test_no_token_goes_to_whoever_shows_another_certificate(
             pass
 
 
-async def test_a_host_that_never_had_an_execution_says_nothing_of_its_death(
+async def test_host_that_never_had_an_execution_cannot_declare_it_dead(
     place: RemotePlace, spec: LaunchSpec, launched: Launched, second: Machine, tmp_path: Path
 ) -> None:
     moved = second.config_in(tmp_path / "data")
@@ -144,7 +144,7 @@ async def test_a_host_that_never_had_an_execution_says_nothing_of_its_death(
     assert (seen.observed, seen.reason) == (Observed.UNKNOWN, "other_host")
 
 
-async def test_a_dead_instance_behind_a_live_host_is_unreachable_and_no_stranger_gets_its_token(
+async def test_dead_instance_is_unreachable_and_its_token_stays_secret(
     place: RemotePlace, spec: LaunchSpec, launched: Launched
 ) -> None:
     place.kill(spec)

@@ -11,7 +11,7 @@ from executors_app.domain import LaunchSpec
 from executors_app.runtimes.remote_docker import RUNTIME, RemoteDocker
 from tests.docker.certificates import CLIENT, SERVER, Authority
 from tests.docker.engine import Engine
-from tests.docker.place import DockerPlace
+from tests.docker.harness import DockerPlace
 
 ADDRESS: Final = "127.0.0.2"
 """Of the machine that the other engine is taken to be on."""

@@ -71,9 +71,7 @@ async def test_health_needs_no_token_but_the_right_host_and_no_browser(machine: 
     assert (await ask(machine, "GET", "/health", headers={"Origin": "null"}))[0] == 403
 
 
-async def test_the_token_of_the_host_opens_no_instance_and_that_of_an_instance_nothing_else(
-    machine: Machine, repository: Path
-) -> None:
+async def test_host_and_instance_tokens_open_only_their_own(machine: Machine, repository: Path) -> None:
     made, other = order(str(repository)), order(str(repository), token="the-token-of-another-instance")
     for one in (made, other):
         assert (await ask(machine, "POST", "/instances", one))[0] == 200
@@ -85,7 +83,7 @@ async def test_the_token_of_the_host_opens_no_instance_and_that_of_an_instance_n
 
 
 @pytest.mark.parametrize("name", NO_IDS)
-async def test_what_is_no_id_is_refused_before_anything_is_looked_up(machine: Machine, name: str) -> None:
+async def test_invalid_id_is_rejected_before_any_lookup(machine: Machine, name: str) -> None:
     proof = {"session_id": SOME, "deployment": DEPLOYMENT}
     calls = [("DELETE", f"/instances/{name}"), ("GET", f"/left/{name}"), ("GET", f"/instances/{name}/status")]
     for method, path in calls:
@@ -142,7 +140,7 @@ async def test_a_body_that_is_too_large_is_refused_told_or_not(machine: Machine,
             assert (status, body["code"]) == (413, "too_large"), (where, chunked)
 
 
-async def test_no_path_below_an_instance_leads_to_another_or_to_the_host(machine: Machine, repository: Path) -> None:
+async def test_instance_paths_cannot_reach_others_or_the_host(machine: Machine, repository: Path) -> None:
     made = order(str(repository))
     assert (await ask(machine, "POST", "/instances", made))[0] == 200
     base = f"/instances/{made['execution_id']}"

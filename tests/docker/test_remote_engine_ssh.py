@@ -11,10 +11,10 @@ import pytest
 
 from executors_app.domain import Observed
 from executors_app.errors import RuntimeUnavailable
-from tests.docker.far import ADDRESS, FarPlace
+from tests.docker.remote_engine import ADDRESS, FarPlace
 from tests.docker.ssh_server import SshServer
 from tests.drills.families import descendants
-from tests.executors.places import client_of, look, row_of, spec_for
+from tests.executors.harness import client_of, look, row_of, spec_for
 from tests.services import require
 
 
@@ -47,9 +47,7 @@ async def test_a_session_lives_on_an_engine_that_only_ssh_leads_to(far_place: Fa
     assert left == [], "each connection's process ends with it"
 
 
-async def test_a_host_that_is_not_known_is_not_believed(
-    far_place: FarPlace, config: dict[str, Any], tmp_path: Path
-) -> None:
+async def test_unknown_host_key_is_rejected(far_place: FarPlace, config: dict[str, Any], tmp_path: Path) -> None:
     nobody = tmp_path / "nobody"
     nobody.write_text("")
     with pytest.raises(RuntimeUnavailable):

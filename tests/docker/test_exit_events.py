@@ -13,8 +13,8 @@ import pytest
 from executors_app.containers import lifecycle
 from executors_app.containers.sites import container_name
 from executors_app.domain import ExitEvent, LaunchSpec
-from tests.docker.place import DockerPlace
-from tests.executors.places import row_of, spec_for
+from tests.docker.harness import DockerPlace
+from tests.executors.harness import row_of, spec_for
 from tests.waiting import eventually_async
 
 NOTICED_WITHIN = 2.0
@@ -64,7 +64,7 @@ def _short_windows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lifecycle, "WINDOW_SECONDS", 2)
 
 
-async def test_a_death_is_told_within_two_seconds_and_a_life_is_not(place: DockerPlace, spec: LaunchSpec) -> None:
+async def test_exit_events_arrive_within_two_seconds(place: DockerPlace, spec: LaunchSpec) -> None:
     other = spec_for(place)
     launched = await place.runtime.launch(spec)
     async with listening(place) as heard:
@@ -74,7 +74,7 @@ async def test_a_death_is_told_within_two_seconds_and_a_life_is_not(place: Docke
         assert heard.exit_events == [ExitEvent(spec.session_id, launched.container_id)]
 
 
-async def test_a_removed_container_is_told_too_and_a_helper_is_nobody(place: DockerPlace, spec: LaunchSpec) -> None:
+async def test_removed_container_is_reported_and_helpers_are_not(place: DockerPlace, spec: LaunchSpec) -> None:
     await place.runtime.launch(spec)
     async with listening(place) as heard:
         with place.client() as client:
@@ -109,7 +109,7 @@ async def another_connection(place: DockerPlace) -> None:
     await eventually_async(asked, timeout=20, describe="another connection")
 
 
-async def test_what_an_engine_may_have_told_while_it_was_away_is_looked_for(
+async def test_sessions_are_rechecked_after_an_engine_was_away(
     place: DockerPlace, spec: LaunchSpec, settings: Any
 ) -> None:
     await place.runtime.launch(spec)

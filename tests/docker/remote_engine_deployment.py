@@ -11,7 +11,7 @@ from executors_app.agentctl.process import identity
 from executors_app.containers.remote_site import home_volume, state_volume, workspace_volume
 from executors_app.containers.sites import HOME_PATH
 from tests.docker.engine import IMAGE
-from tests.docker.far import FarEngine, FarPlace
+from tests.docker.remote_engine import FarEngine, FarPlace
 from tests.drills.deployment import Deployment, Session
 
 AGENT_HOME = f"{HOME_PATH}/demo"

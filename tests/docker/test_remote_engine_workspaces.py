@@ -12,8 +12,8 @@ from executors_app.containers.remote_site import state_volume, workspace_volume
 from executors_app.containers.sites import HOME_PATH, container_name
 from executors_app.domain import Launched, LaunchSpec, Observed, WorkspaceState
 from executors_app.errors import WorkspaceGone
-from tests.docker.far import FarPlace
-from tests.executors.places import client_of, git_in, known, look, row_of, seen, spec_for, start_agent
+from tests.docker.remote_engine import FarPlace
+from tests.executors.harness import client_of, git_in, known, look, row_of, seen, spec_for, start_agent
 from tests.executors.repositories import commit, run_git
 
 
@@ -132,7 +132,7 @@ async def test_an_agent_over_there_reaches_neither_agentctls_things_nor_the_engi
     assert launched.url.startswith("http://127.0.0.2:")
 
 
-async def test_a_start_that_died_half_way_is_gone_on_with(place: FarPlace, spec: LaunchSpec) -> None:
+async def test_interrupted_start_is_continued(place: FarPlace, spec: LaunchSpec) -> None:
     with place.client() as client:
         for name in place.volumes_of(spec):
             client.create_volume(name, labels={"kandev.managed": "true"})
@@ -145,7 +145,7 @@ async def test_a_start_that_died_half_way_is_gone_on_with(place: FarPlace, spec:
     assert left == {f"/{container_name(spec.execution_id)}"}, "helpers leave nothing behind"
 
 
-async def test_a_base_that_the_task_names_is_what_the_session_starts_from(place: FarPlace) -> None:
+async def test_session_starts_from_the_tasks_base(place: FarPlace) -> None:
     first = run_git(place.repository, "rev-parse", "HEAD")
     run_git(place.repository, "branch", "older")
     commit(place.repository, "newer", "newer\n")

@@ -34,7 +34,7 @@ async def dead(execution_id: str, processes: ExecutionProcesses, error: Executor
     return Observation(Observed.DEAD, execution_id)
 
 
-async def test_it_does_not_wait_for_those_who_have_not_answered_yet(passes: list[int]) -> None:
+async def test_checks_do_not_wait_for_pending_answers(passes: list[int]) -> None:
     async with asyncio.TaskGroup() as group:
         closer = FollowUpChecks(group, dead, 4)
         closer.add("first", REFUSED)
@@ -45,9 +45,7 @@ async def test_it_does_not_wait_for_those_who_have_not_answered_yet(passes: list
     assert len(passes) == 2, "the second had not failed when the machine was looked at first"
 
 
-async def test_those_that_fail_together_share_one_pass_over_the_machine(
-    passes: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_concurrent_failures_share_one_process_scan(passes: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "GROUPING_WINDOW", 60.0)
     async with asyncio.TaskGroup() as group:
         closer = FollowUpChecks(group, dead, 4)
@@ -59,13 +57,13 @@ async def test_those_that_fail_together_share_one_pass_over_the_machine(
     assert len(passes) == 1
 
 
-async def test_nobody_failed_and_the_machine_is_not_looked_at(passes: list[int]) -> None:
+async def test_processes_are_not_scanned_without_failures(passes: list[int]) -> None:
     async with asyncio.TaskGroup() as group:
         FollowUpChecks(group, dead, 4).no_more()
     assert passes == []
 
 
-async def test_a_look_that_fails_is_told_to_whoever_has_asked(passes: list[int]) -> None:
+async def test_failed_check_raises_for_every_caller(passes: list[int]) -> None:
     async def break_down(execution_id: str, processes: ExecutionProcesses, error: ExecutorError) -> Observation:
         raise OSError("no /proc")
 

@@ -11,8 +11,8 @@ from executors_app.containers.config import read_remote_config
 from executors_app.domain import Observed
 from executors_app.errors import RuntimeUnavailable
 from tests.docker.certificates import CLIENT, Authority
-from tests.docker.far import FarPlace
-from tests.executors.places import look, row_of, spec_for
+from tests.docker.remote_engine import FarPlace
+from tests.executors.harness import look, row_of, spec_for
 
 
 @pytest.fixture
@@ -56,9 +56,7 @@ def good(tmp_path: Path) -> dict[str, Any]:
         ({"publish": 5}, "publish must be a string"),
     ],
 )
-def test_a_setting_that_is_none_is_refused_in_one_sentence(
-    good: dict[str, Any], change: dict[str, Any], word: str
-) -> None:
+def test_invalid_setting_is_rejected_in_one_sentence(good: dict[str, Any], change: dict[str, Any], word: str) -> None:
     with pytest.raises(ValueError, match=word):
         read_remote_config({**good, **change})
 
@@ -68,13 +66,13 @@ def test_good_settings_are_read(good: dict[str, Any]) -> None:
     assert (read.host, read.publish, read.user, read.docker.memory_mb) == ("[fd00::5]", "fd00::5", "7:8", 512)
 
 
-def test_a_key_that_others_can_read_is_refused(good: dict[str, Any]) -> None:
+def test_key_readable_by_others_is_rejected(good: dict[str, Any]) -> None:
     Path(good["tls_key"]).chmod(0o644)
     with pytest.raises(ValueError, match="other users can read"):
         read_remote_config(good)
 
 
-def test_ssh_is_asked_for_no_password_and_believes_no_stranger() -> None:
+def test_ssh_never_prompts_and_checks_host_keys() -> None:
     read = read_remote_config({"docker_host": "ssh://agent@engine.example:2222/run/other.sock", "publish": "10.0.0.5"})
     command = read.address.ssh_command(7.4)
     assert command[:2] == ["ssh", "-T"]
@@ -85,15 +83,13 @@ def test_ssh_is_asked_for_no_password_and_believes_no_stranger() -> None:
     ]
 
 
-async def test_an_engine_that_another_authority_vouches_for_is_not_spoken_to(
-    far_place: FarPlace, tmp_path: Path
-) -> None:
+async def test_engine_with_another_authoritys_certificate_is_rejected(far_place: FarPlace, tmp_path: Path) -> None:
     strange = Authority(tmp_path / "strange")
     with pytest.raises(RuntimeUnavailable, match=r"(?i)certificate"):
         await far_place.runtime.check_availability({**far_place.config, "tls_ca": str(strange.certificate)})
 
 
-async def test_an_engine_speaks_to_nobody_with_a_strange_certificate(far_place: FarPlace, tmp_path: Path) -> None:
+async def test_engine_rejects_a_foreign_client_certificate(far_place: FarPlace, tmp_path: Path) -> None:
     pair = Authority(tmp_path / "strange").issue("stranger", CLIENT)
     config = {**far_place.config, "tls_cert": str(pair.certificate), "tls_key": str(pair.key)}
     with pytest.raises(RuntimeUnavailable):
@@ -103,7 +99,7 @@ async def test_an_engine_speaks_to_nobody_with_a_strange_certificate(far_place: 
     assert (seen.observed, seen.reason) == (Observed.UNKNOWN, "runtime_unavailable")
 
 
-async def test_an_engine_that_is_away_makes_no_other_engines_session_unknown(far_place: FarPlace) -> None:
+async def test_unreachable_engine_does_not_affect_other_engines(far_place: FarPlace) -> None:
     spec = spec_for(far_place)
     row = row_of(far_place, spec, await far_place.runtime.launch(spec))
     away = row_of(far_place, spec_for(far_place), config={**far_place.config, "docker_host": "tcp://127.0.0.3:1"})

@@ -50,7 +50,7 @@ def test_a_killed_container_comes_back_and_its_turn_is_continued_once(deployment
     assert session.names().count("session.restart_ordered") == 1
 
 
-def test_what_dies_at_every_start_is_given_up_and_beside_it_all_goes_on(deployment: DockerDeployment) -> None:
+def test_session_that_always_dies_is_given_up_and_others_continue(deployment: DockerDeployment) -> None:
     deployment.env |= {"KANDEV_RESTART_DELAY": "0.4", "KANDEV_BOOT_GRACE": "0"}
     deployment.serve()
     bad = deployment.start_session("do it", DIES)
@@ -61,7 +61,7 @@ def test_what_dies_at_every_start_is_given_up_and_beside_it_all_goes_on(deployme
     assert "no licence found" in bad.status()["error_message"]
 
 
-def test_a_container_that_dies_at_every_start_is_given_up_with_one_item_and_its_last_words(
+def test_container_that_always_exits_is_given_up_with_its_log(
     deployment: DockerDeployment,
 ) -> None:
     deployment.env |= {"KANDEV_RESTART_DELAY": "0.2", "KANDEV_BOOT_GRACE": "0"}

@@ -9,7 +9,7 @@ from pathlib import Path
 from executors_app.agentctl.process import identity
 from executors_app.domain import LaunchSpec
 from executors_app.runtimes.remote import Remote
-from tests.executors.local_place import silenced
+from tests.executors.local_harness import silenced
 from tests.remote.machines import Machine
 from tests.services import ROOT
 

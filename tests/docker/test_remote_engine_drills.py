@@ -11,8 +11,8 @@ import pytest
 from executors_app.containers import sites
 from executors_app.repositories import bare
 from tests.docker.engine import IMAGE
-from tests.docker.far import FarEngine, FarPlace
-from tests.docker.far_deployment import FarDeployment, FarSession
+from tests.docker.remote_engine import FarEngine, FarPlace
+from tests.docker.remote_engine_deployment import FarDeployment, FarSession
 from tests.drills.deployment import Session
 from tests.drills.test_restart_drills import (
     finish_turn,
@@ -40,7 +40,7 @@ def deployment(far_engine: FarEngine, tmp_path: Path) -> Iterator[FarDeployment]
     made.close()
 
 
-def test_drill_d_a_worktree_that_is_gone_is_said_and_spoils_no_other_row(deployment: FarDeployment) -> None:
+def test_drill_d_missing_worktree_is_reported_and_others_recover(deployment: FarDeployment) -> None:
     def lose(session: Session) -> None:
         gone = FarSession(deployment, session.task_id, session.id)
         lost = gone.row

@@ -15,8 +15,8 @@ from executors_app.runtimes.sprites import RUNTIME
 from executors_app.sprites.organisation import sprite_name
 from tests.executors.repositories import run_git
 from tests.services import ROOT
+from tests.sprites.fake_api import StandIn
 from tests.sprites.machine import Machine
-from tests.sprites.stand_in import StandIn
 
 
 class SpritesPlace:
