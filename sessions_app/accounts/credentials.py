@@ -56,7 +56,7 @@ def list_tokens(user: Any) -> QuerySet[ApiToken]:
 def create_token(user: Any, name: str, scope: str, days: int | None) -> tuple[ApiToken, str]:
     """A new key and its secret, which is known to nobody afterwards; Conflict where there are too many."""
     if ApiToken.objects.live().filter(user_id=user.pk).count() >= MAX_TOKENS:
-        raise Conflict(f"You have {MAX_TOKENS} tokens. Revoke one that is not used any more, then make this one.")
+        raise Conflict(f"You have {MAX_TOKENS} tokens. Revoke one that is no longer used, then create this one.")
     return ApiToken.mint(user, name, scope, timedelta(days=days) if days else None)
 
 

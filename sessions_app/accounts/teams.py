@@ -28,7 +28,7 @@ _LOOKALIKE_SEQUENCES: Final = (("rn", "m"), ("vv", "w"))
 def check_user_name(name: str, user_id: int | None = None) -> None:
     """ValidationError where ``name`` is not one that the account ``user_id`` (None: a new one) may take."""
     if not _NAME.fullmatch(name):
-        said = "A user name consists of the letters a to z, digits and @ . + - _: others look like these."
+        said = "A user name can contain only the letters a to z, digits and @ . + - _. Others can look the same."
         raise ValidationError({"username": [said]}, code="not_ascii")
     same = name_skeleton(name)
     users = get_user_model().objects.all()
@@ -107,7 +107,7 @@ def create_team(name: str) -> Group:
         with transaction.atomic():
             return Group.objects.create(name=name)
     except IntegrityError:
-        raise Conflict(f"There is a team {name!r} already. Choose another name.") from None
+        raise Conflict(f"A team named {name!r} already exists. Choose another name.") from None
 
 
 @transaction.atomic
@@ -115,7 +115,7 @@ def add_member(team: Group, username: str, role: str) -> Any:
     """Put somebody who has an account into ``team``; Invalid where nobody active has this name."""
     user = get_user_model().objects.filter(username=username, is_active=True).first()
     if user is None:
-        raise Invalid(f"Nobody is called {username!r} here. Invite them as a new person.", field="username")
+        raise Invalid(f"There is no account {username!r}. Invite them as a new person.", field="username")
     user.groups.add(team)
     _write_role(team, user, role)
     return user
@@ -190,7 +190,7 @@ def remove_member(team: Group, user_id: int) -> Any:
 def _get_member(team: Group, user_id: int) -> Any:
     user = get_user_model().objects.filter(pk=user_id, groups=team).first()
     if user is None:
-        raise NotFound("They are not in this team any more.")
+        raise NotFound("This person is no longer in the team.")
     return user
 
 

@@ -23,7 +23,7 @@ from sessions_app.notifications import webhooks
 from sessions_app.notifications.models import DeliveredItem, Delivery, NotificationSettings, Webhook
 from sessions_app.services.attention import open_items_for, own_items, team_items, unseen_items_for, visible_items
 
-EMAIL_FOOTER = "You get this because you asked for it: {link}"
+EMAIL_FOOTER = "You get this e-mail because you enabled notifications. Change this at {link}"
 LINK_FALLBACK = "this deployment’s pages"
 
 
@@ -41,9 +41,9 @@ def render_email(items: Sequence[AttentionItem]) -> dict[str, str]:
 
 def render_test_email() -> dict[str, str]:
     """What *send a test* sends."""
-    text = f"E-mail from Kandev reaches you. When an agent needs you, you are told here.\n\n{EMAIL_FOOTER}\n"
+    text = f"E-mail from Kandev works. You get a message here when an agent needs you.\n\n{EMAIL_FOOTER}\n"
     where = absolute_url("/settings/notifications/") or LINK_FALLBACK
-    return {"subject": "[Kandev] A test", "text": text.format(link=where)}
+    return {"subject": "[Kandev] Test message", "text": text.format(link=where)}
 
 
 def _render_item(item: AttentionItem) -> str:
@@ -240,7 +240,7 @@ def send_delivery(delivery_id: Any) -> bool:
         _record_failure(row, str(error), permanent=error.permanent)
     except Exception as error:  # noqa: BLE001 - each mail backend has errors of its own
         log.warning("delivery %s failed: %s", row.id, type(error).__name__)
-        _record_failure(row, f"{type(error).__name__}: the mail server did not take it.")
+        _record_failure(row, f"{type(error).__name__}: the mail server did not accept the message.")
     else:
         _finish_delivery(row, Delivery.State.SENT)
     return True

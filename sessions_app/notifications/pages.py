@@ -40,7 +40,7 @@ class EmailForm(forms.Form):
     email = forms.BooleanField(required=False, label="Send me e-mail")
     kinds = _kind_choices()
     every = forms.TypedChoiceField(
-        choices=DIGEST_CHOICES, coerce=int, label="At most", help_text="What comes in between comes together."
+        choices=DIGEST_CHOICES, coerce=int, label="At most", help_text="Items in between are combined into one e-mail."
     )
     only_mine = forms.BooleanField(required=False, label="Only of sessions that I own")
     minimum_share = forms.IntegerField(
@@ -62,14 +62,14 @@ class WebhookForm(forms.Form):
     url = forms.URLField(
         max_length=500, label="Address", assume_scheme="https", help_text="https:// on the open internet."
     )
-    owner = forms.ChoiceField(label="Tells of")
+    owner = forms.ChoiceField(label="Events")
     kinds = _kind_choices()
 
     def __init__(self, user: Any, data: Any = None):
         super().__init__(data, auto_id="webhook-%s")
         self.teams = {str(team.pk): team for team in (Group.objects.all() if user.is_staff else managed_teams(user))}
         teams = [(key, f"Team {team.name}") for key, team in self.teams.items()]
-        self.fields["owner"].choices = [("", "What needs me"), *teams]  # type: ignore[attr-defined]
+        self.fields["owner"].choices = [("", "My inbox items"), *teams]  # type: ignore[attr-defined]
         self.fields["owner"].required = False
 
     def team(self) -> Group | None:
@@ -118,7 +118,7 @@ def send_test_email_now(request: HttpRequest) -> HttpResponse:
 def _run_test(request: HttpRequest, send: Callable[[], object]) -> None:
     try:
         send()
-        messages.success(request, "A test is on its way. What becomes of it stands at the end of this page.")
+        messages.success(request, "Test sent. The result appears under Recent deliveries on this page.")
     except SessionsError as error:
         messages.error(request, error.message)
 
@@ -156,7 +156,7 @@ def change_or_test_webhook(request: HttpRequest, webhook_id: uuid.UUID, what: st
             return _render_notifications(request, secret=choices.rotate_secret(hook), webhook=hook)
         case "remove":
             hook.delete()
-            messages.success(request, "The webhook is removed.")
+            messages.success(request, "Webhook removed.")
         case _:
             raise Http404(what)
     return redirect(SETTINGS_PAGE)

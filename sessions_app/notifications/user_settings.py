@@ -58,7 +58,7 @@ def change_settings(user: Any, values: Mapping[str, Any]) -> NotificationSetting
 
 def _require_mail(user: Any) -> None:
     if not settings.KANDEV_EMAIL:
-        raise Conflict("This deployment sends no e-mail. Staff can give it a mail server (KANDEV_EMAIL_URL).")
+        raise Conflict("E-mail is not configured. Staff can set a mail server with KANDEV_EMAIL_URL.")
     if not user.email:
         raise Conflict("Your account has no e-mail address. Add it to your profile first.")
 
@@ -88,13 +88,13 @@ def create_webhook(user: Any, url: str, kinds: Sequence[str] = NOTIFIED_KINDS, t
     Raises Invalid for an address that no webhook may have, Conflict for too many, ReadOnly.
     """
     if team is not None and not may_manage(user, team):
-        raise ReadOnly("Only staff and the team’s admins give it webhooks.")
+        raise ReadOnly("Only staff and the team’s admins can add webhooks to the team.")
     _validate_kinds(kinds)
     _validate_url(url)
     owner: dict[str, Any] = {"team": team} if team is not None else {"user_id": user.pk}
     with transaction.atomic():
         if Webhook.objects.filter(**owner).count() >= MAX_WEBHOOKS:
-            raise Conflict(f"There are {MAX_WEBHOOKS} webhooks already. Remove one that is not used any more.")
+            raise Conflict(f"There are already {MAX_WEBHOOKS} webhooks. Remove one that is no longer used.")
         return Webhook.objects.create(url=url, kinds=list(kinds), created_by_id=user.pk, **owner)
 
 
@@ -127,7 +127,7 @@ def _validate_url(url: str) -> None:
     except InvalidWebhookAddress as error:
         raise Invalid(str(error), field="url") from error
     except (OSError, socket.gaierror) as error:
-        raise Invalid("The name of this host cannot be resolved.", field="url") from error
+        raise Invalid("This host name cannot be resolved.", field="url") from error
 
 
 def send_test_email(user: Any) -> Delivery:

@@ -61,22 +61,22 @@ def parse_webhook_address(url: str, allowed: Collection[str] = ()) -> WebhookAdd
     """
     if len(url) > MAX_URL_LENGTH or not url.isascii() or not url.isprintable() or " " in url or "\\" in url:
         raise InvalidWebhookAddress(
-            f"An address is at most {MAX_URL_LENGTH} plain characters; write other letters as punycode."
+            f"A URL can have at most {MAX_URL_LENGTH} ASCII characters. Write other letters as punycode."
         )
     try:
         parts = urlsplit(url)
         port = parts.port
     except ValueError as error:
-        raise InvalidWebhookAddress("This is no address.") from error
+        raise InvalidWebhookAddress("This is not a valid URL.") from error
     host = (parts.hostname or "").rstrip(".").lower()
     if parts.scheme not in _PORTS or not host:
-        raise InvalidWebhookAddress("An address begins with https:// and the name of a host.")
+        raise InvalidWebhookAddress("A URL must begin with https:// and a host name.")
     if parts.username is not None or parts.password is not None or parts.fragment:
-        raise InvalidWebhookAddress("An address holds neither a user, nor a password, nor a fragment.")
+        raise InvalidWebhookAddress("A URL must not contain a user, a password or a fragment.")
     number = _PORTS[parts.scheme] if port is None else port
     trusted = host in allowed or f"{host}:{number}" in allowed or f"[{host}]:{number}" in allowed
     if parts.scheme == "http" and not trusted:
-        raise InvalidWebhookAddress("Only https is called, but for hosts that KANDEV_WEBHOOK_ALLOWED_HOSTS names.")
+        raise InvalidWebhookAddress("Use https. Other URLs are allowed only for hosts in KANDEV_WEBHOOK_ALLOWED_HOSTS.")
     target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     return WebhookAddress(parts.scheme, host, number, target, trusted)
 

@@ -73,13 +73,13 @@ def send_webhook(told: WebhookRequest) -> int:
     except InvalidWebhookAddress as error:
         raise WebhookFailed(str(error), permanent=True) from error
     except OSError as error:
-        raise WebhookFailed(f"Its name cannot be resolved: {_error_text(error)}.") from error
+        raise WebhookFailed(f"The host name cannot be resolved: {_error_text(error)}.") from error
     try:
         status = _post(address, ip, told)
     except (OSError, http.client.HTTPException) as error:
-        raise WebhookFailed(f"It could not be reached: {_error_text(error)}.") from error
+        raise WebhookFailed(f"The host could not be reached: {_error_text(error)}.") from error
     if not 200 <= status < 300:
-        raise WebhookFailed(f"It answered {status}.", permanent=status == 410)
+        raise WebhookFailed(f"The server answered {status}.", permanent=status == 410)
     return status
 
 
@@ -91,7 +91,9 @@ def _resolve(address: WebhookAddress) -> str:
         raise OSError(error.strerror or "unknown name") from error
     addresses = [str(entry[4][0]) for entry in found]
     if not address.is_trusted and not all(map(is_public, addresses)):
-        raise InvalidWebhookAddress("This host is in a private network, or on this machine. Only staff can allow it.")
+        raise InvalidWebhookAddress(
+            "This host is in a private network or on this machine. Staff can allow it in KANDEV_WEBHOOK_ALLOWED_HOSTS."
+        )
     return addresses[0]
 
 

@@ -70,7 +70,7 @@ def test_somebody_who_has_an_account_is_added(admin: Client, bob: Client, world:
     assert bob.get(page(world)).status_code == 200
     told = admin.post(page(world, "add/"), {"add-username": "nobody", "add-role": "member"})
     assert told.status_code == 422
-    assert "Nobody is called" in told.text
+    assert "There is no account" in told.text
 
 
 def test_a_role_is_changed_and_changed_back(admin: Client, world: World) -> None:
@@ -153,4 +153,4 @@ def test_people_are_found_by_any_of_their_names(staff: Client, world: World) -> 
     for words, there in (("ada", True), ("countess", True), ("count@", True), ("charles", False)):
         told = staff.get("/settings/people/", {"q": words}).text
         assert ("count@example.org" in told) is there
-        assert ("Nobody is called that" in told) is not there
+        assert ("No matching accounts" in told) is not there

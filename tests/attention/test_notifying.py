@@ -178,7 +178,7 @@ def test_a_mail_server_that_fails_is_tried_again_and_its_words_are_not_kept(
 
 def test_a_test_email_is_sent_at_once(world: World, reader: Any) -> None:
     assert notifying.send_delivery(send_test_email(world.member).id)
-    assert subjects() == ["[Kandev] A test"]
+    assert subjects() == ["[Kandev] Test message"]
 
 
 # --- webhooks ---
@@ -227,7 +227,12 @@ def test_a_call_that_fails_is_made_again_with_the_same_id_until_it_arrives(world
     notifying.run_notifications()
     notifying.run_notifications()
     row = Delivery.objects.get()
-    assert (row.state, row.attempts, row.last_error, len(receiver.requests)) == ("pending", 1, "It answered 503.", 1)
+    assert (row.state, row.attempts, row.last_error, len(receiver.requests)) == (
+        "pending",
+        1,
+        "The server answered 503.",
+        1,
+    )
     receiver.status = 200
     later(hours=1)
     notifying.run_notifications()

@@ -123,7 +123,7 @@ PAGE = "/settings/notifications/"
 
 def test_email_is_chosen_where_it_can_be_sent(ada: Client, world: World, settings: Any) -> None:
     chosen = {"email": "on", "kinds": ["gave_up"], "every": 60, "minimum_share": 0}
-    assert "sends no e-mail" in ada.post(PAGE, chosen).text
+    assert "E-mail is not configured" in ada.post(PAGE, chosen).text
     settings.KANDEV_EMAIL = True
     world.ada.email = ""
     world.ada.save()

@@ -174,8 +174,8 @@ def test_a_token_is_made_shown_once_and_revoked(visit: Any, world: World) -> Non
     ada: Visit = visit(viewport={"width": 390, "height": 844})
     page = ada.open("/settings/tokens/")
     expect(page.get_by_text("No token yet")).to_be_visible()
-    page.get_by_label("What it is for").fill("Nightly build")
-    page.get_by_role("button", name="Make token").click()
+    page.get_by_label("Purpose").fill("Nightly build")
+    page.get_by_role("button", name="Create token").click()
     expect(page.locator("#new-token")).to_have_text(re.compile(r"kdv_[\w-]{43}"))
     expect(page.get_by_role("button", name="Copy")).to_be_visible()
     assert ill_read(page, "a new token") == []
@@ -183,5 +183,5 @@ def test_a_token_is_made_shown_once_and_revoked(visit: Any, world: World) -> Non
     expect(page.locator("#new-token")).to_have_count(0)
     page.on("dialog", lambda asked: asked.accept())
     page.get_by_role("button", name="Revoke Nightly build").click()
-    expect(page.get_by_text("The token is revoked")).to_be_visible()
+    expect(page.get_by_text("Token revoked")).to_be_visible()
     assert ada.complaints == []

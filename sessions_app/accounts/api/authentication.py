@@ -36,21 +36,21 @@ class ApiTokenAuthentication(TokenAuthentication):
             count_wrong_token(request)
             raise
         if found is not None and found[1].reads_only and request.method not in SAFE_METHODS:
-            raise PermissionDenied("This token only reads. Make one that reads and writes, in your settings.")
+            raise PermissionDenied("This token is read-only. Create one that can write in your settings.")
         return found
 
     def authenticate_credentials(self, key: str) -> tuple[Any, Any]:
         """User and row of a key."""
         found = credentials.authenticate_token(key)
         if found is None:
-            raise AuthenticationFailed("This token is not one, or it has ended.")
+            raise AuthenticationFailed("This token is invalid or has expired.")
         return found
 
 
 class LoginSessionPermission(IsAuthenticated):
     """Somebody who is logged in, and no program: a token can make no tokens."""
 
-    message = "Tokens are made and revoked by somebody who is logged in, not by a token."
+    message = "Log in to create or revoke tokens. A token cannot do that."
 
     def has_permission(self, request: Request, view: Any) -> bool:
         """Whether this request may go on."""

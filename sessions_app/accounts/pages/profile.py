@@ -58,7 +58,7 @@ def change_password(request: HttpRequest) -> HttpResponse:
     if request.method != "POST":
         return _render_password_page(request, form)
     if not _password_change_limit.admits(str(request.user.pk)):
-        said = f"There were too many wrong passwords. Nothing was changed; try again in {LOGIN_WAIT // 60} minutes."
+        said = f"Too many wrong passwords. Nothing was changed; try again in {LOGIN_WAIT // 60} minutes."
         return _render_password_page(request, _password_form(request, None), said, 429)
     if not form.is_valid():
         if "old_password" not in form.errors:
@@ -75,7 +75,7 @@ def _password_form(request: HttpRequest, data: Any) -> SetPasswordForm[Any]:
     asks = user.has_usable_password() and not request.session.get(MAY_SET_PASSWORD_KEY)
     form: SetPasswordForm[Any] = (PasswordChangeForm if asks else SetPasswordForm)(user, data)
     first, second = form.fields["new_password1"], form.fields["new_password2"]
-    first.help_text = "At least 8 characters, not one that many use, and nothing like your name or e-mail."
+    first.help_text = "At least 8 characters. Not a common password, and not similar to your name or e-mail address."
     second.label, second.help_text = "The new password again", ""
     return form
 
@@ -133,5 +133,5 @@ def revoke_own_token(request: HttpRequest, token_id: uuid.UUID) -> HttpResponse:
         credentials.revoke_token(request.user, token_id)
     except NotFound:
         raise Http404 from None
-    messages.success(request, "The token is revoked: whatever used it is refused from now on.")
+    messages.success(request, "Token revoked. Programs that use it are refused from now on.")
     return redirect("settings-tokens")

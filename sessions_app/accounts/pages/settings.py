@@ -58,9 +58,9 @@ TOKEN_LIFETIMES: Final = ((7, "7 days"), (30, "30 days"), (90, "90 days"), (365,
 class ProfileForm(forms.Form):
     """Who somebody is, and how they like to see the pages."""
 
-    name = forms.CharField(max_length=150, required=False, label="Name", help_text="Shown beside what you do.")
-    email = forms.EmailField(required=False, label="E-mail", help_text="Where notifications go, if you want any.")
-    time_zone = forms.ChoiceField(label="Time zone", help_text="In which the pages tell times.")
+    name = forms.CharField(max_length=150, required=False, label="Name", help_text="Shown next to your actions.")
+    email = forms.EmailField(required=False, label="E-mail", help_text="Used for notifications.")
+    time_zone = forms.ChoiceField(label="Time zone", help_text="Times on the pages are shown in this zone.")
     theme = forms.ChoiceField(choices=Preferences.Theme.choices, label="Theme", widget=forms.RadioSelect)
 
     def __init__(self, user: Any, chosen: Preferences, *args: Any, **kwargs: Any):
@@ -91,9 +91,7 @@ class ProfileForm(forms.Form):
 class TokenForm(forms.Form):
     """A key that is wanted."""
 
-    name = forms.CharField(
-        max_length=100, label="What it is for", help_text="You will know it by this name when you revoke it."
-    )
+    name = forms.CharField(max_length=100, label="Purpose", help_text="For example the program that uses it.")
     scope = forms.ChoiceField(choices=ApiToken.Scope.choices, label="May")
     days = forms.TypedChoiceField(choices=TOKEN_LIFETIMES, coerce=int, initial=30, label="Ends after")
 

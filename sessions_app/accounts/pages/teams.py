@@ -250,7 +250,7 @@ def edit_team_policy(request: HttpRequest, team_id: int) -> HttpResponse:
     form = TeamPolicyForm(request.POST or None, initial=initial)
     if request.method == "POST" and form.is_valid():
         policies.set_team_policy(team, form.values(), request.user)
-        messages.success(request, "Saved. It holds from the next look at the team’s sessions.")
+        messages.success(request, "Saved. It applies from the next recovery check of the team’s sessions.")
         return redirect("settings-team-policy", team.pk)
     context = {
         "team": team,
