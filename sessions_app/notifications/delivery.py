@@ -28,7 +28,7 @@ LINK_FALLBACK = "this deployment’s pages"
 
 
 def render_email(items: Sequence[AttentionItem]) -> dict[str, str]:
-    """Subject and text of one e-mail about all of these."""
+    """Return subject and text of one e-mail about all these items."""
     if len(items) == 1:
         subject = f"{items[0].what}: {items[0].title}"
     else:
@@ -40,7 +40,7 @@ def render_email(items: Sequence[AttentionItem]) -> dict[str, str]:
 
 
 def render_test_email() -> dict[str, str]:
-    """What *send a test* sends."""
+    """Return subject and text of a test e-mail."""
     text = f"E-mail from Kandev works. You get a message here when an agent needs you.\n\n{EMAIL_FOOTER}\n"
     where = absolute_url("/settings/notifications/") or LINK_FALLBACK
     return {"subject": "[Kandev] Test message", "text": text.format(link=where)}
@@ -62,7 +62,10 @@ def _item_title(item: AttentionItem) -> str:
 
 
 def webhook_payload(item: AttentionItem, delivery_id: str) -> dict[str, Any]:
-    """What a webhook is told of one item; of a workflow's ``session_id`` and ``task`` are null."""
+    """Return the body of a webhook request about one item.
+
+    ``session_id`` and ``task`` are null if the item is about a workflow.
+    """
     task, workflow = item.task, item.workflow
     return {
         "type": "attention.raised",
@@ -85,12 +88,12 @@ def webhook_payload(item: AttentionItem, delivery_id: str) -> dict[str, Any]:
 
 
 def test_webhook_payload(webhook: Webhook, delivery_id: str) -> dict[str, Any]:
-    """What *send a test* tells."""
+    """Return the body of a test request."""
     return {"type": "ping", "delivery_id": delivery_id, "webhook_id": str(webhook.id)}
 
 
 def absolute_url(path: str) -> str:
-    """A path as somebody outside can follow it; empty where nobody said where the pages are."""
+    """Return the absolute URL of a path; empty if the site's URL is not configured."""
     base = settings.KANDEV_SITE_URL or next(iter(settings.CSRF_TRUSTED_ORIGINS), "")
     return f"{base.rstrip('/')}{path}" if base else ""
 
@@ -101,29 +104,29 @@ def _one_line(text: str) -> str:
 
 log = logging.getLogger(__name__)
 PLAN_DELAY: Final = timedelta(seconds=20)
-"""What is settled sooner is nobody's mail."""
+"""Items that are resolved sooner are not sent."""
 MAX_DELIVERY_AGE: Final = timedelta(days=1)
-"""What is older when somebody first asks to be told is no news."""
+"""Older items are not sent, for example when somebody enables notifications."""
 MOST_ATTEMPTS: Final = 8
 FIRST_RETRY_DELAY: Final = timedelta(seconds=30)
 MAX_RETRY_DELAY: Final = timedelta(hours=1)
 CLAIM_TIMEOUT: Final = timedelta(minutes=5)
-"""An attempt that nobody has told the end of is made again after so long."""
+"""After this time an attempt whose result is unknown is repeated: its worker may have died."""
 MAX_CONCURRENT_DELIVERIES: Final = 100
-"""Items of one e-mail, and deliveries of one round, at most."""
+"""Maximum number of items in one e-mail, and of deliveries in one round."""
 MAX_ROUND_SECONDS: Final = 120.0
-"""Seconds after which a round begins no other delivery: the worker ends a task that takes too long."""
+"""Seconds after which a round starts no other delivery, because the worker kills tasks that take too long."""
 RETENTION: Final = timedelta(days=30)
 
 
 def run_notifications() -> dict[str, int]:
-    """One round: plan what is new, give what is due, forget what is old; how many of each."""
+    """Plan new deliveries, send those that are due and delete old ones; return the number of each."""
     planned = plan_deliveries()
     return {"planned": planned, "given": send_due_deliveries(), "forgotten": delete_old_deliveries()}
 
 
 def plan_deliveries() -> int:
-    """Make a delivery of everything that somebody wants to be told and has not been."""
+    """Create the deliveries of all items that receivers want and have not been sent; return their number."""
     people = NotificationSettings.objects.filter(email=True, user__is_active=True).select_related("user")
     made = [_plan_email(choice) for choice in people if choice.is_due()]
     hooks = Webhook.objects.filter(enabled=True).filter(Q(user=None) | Q(user__is_active=True))
@@ -136,9 +139,9 @@ def plan_deliveries() -> int:
 
 
 def _may_still_notify_team(hook: Webhook) -> bool:
-    """Whether who gave a webhook to a team still looks after the team; else it is switched off.
+    """Return whether the creator of a team's webhook still manages the team; otherwise disable it.
 
-    It goes to an address of that person's choice. A user's own is told what that user may see now.
+    The requests go to a URL of that person's choice. A user's own webhook gets only what the user may see now.
     """
     if hook.team is None or (hook.created_by is not None and may_manage(hook.created_by, hook.team)):
         return True
@@ -166,7 +169,7 @@ def _plan_email(choice: NotificationSettings) -> int:
 
 
 def _has_enough_items(choice: NotificationSettings) -> bool:
-    """Whether so many of the agents wait that the user wants to be told."""
+    """Return whether enough of the user's agents are waiting (``minimum_share``)."""
     if not choice.minimum_share:
         return True
     running = TaskSession.objects.visible_to(choice.user).filter(desired_state=DesiredState.RUNNING)
@@ -202,7 +205,7 @@ def _undelivered_items(rows: QuerySet[AttentionItem], target: str, kinds: Sequen
 
 
 def _add_delivered_items(delivery: Delivery, items: Iterable[AttentionItem], target: str) -> int:
-    """Say of items that this delivery tells them; where another does already, they are not told twice."""
+    """Assign items to a delivery, except those that another delivery has; delete a delivery without items."""
     rows = [DeliveredItem(delivery=delivery, item=item, target=target) for item in items]
     DeliveredItem.objects.bulk_create(rows, ignore_conflicts=True)
     if DeliveredItem.objects.filter(delivery=delivery).exists():
@@ -212,7 +215,7 @@ def _add_delivered_items(delivery: Delivery, items: Iterable[AttentionItem], tar
 
 
 def send_due_deliveries() -> int:
-    """Give every delivery that is due; how many were tried."""
+    """Send every delivery that is due; return the number of attempts."""
     due = Delivery.objects.filter(state=Delivery.State.PENDING, next_attempt_at__lte=timezone.now())
     given, until = 0, time.monotonic() + MAX_ROUND_SECONDS
     for key in list(due.order_by("next_attempt_at").values_list("id", flat=True)[:MAX_CONCURRENT_DELIVERIES]):
@@ -223,7 +226,7 @@ def send_due_deliveries() -> int:
 
 
 def send_delivery(delivery_id: Any) -> bool:
-    """Try one delivery, if nobody else does; False where it is not due."""
+    """Send one delivery, unless another worker does; return False if it is not due."""
     now = timezone.now()
     due = Delivery.objects.filter(id=delivery_id, state=Delivery.State.PENDING, next_attempt_at__lte=now)
     if not due.update(attempts=F("attempts") + 1, next_attempt_at=now + CLAIM_TIMEOUT):
@@ -247,7 +250,7 @@ def send_delivery(delivery_id: Any) -> bool:
 
 
 def _is_wanted(row: Delivery) -> bool:
-    """Whether it still has a receiver who may know of it, and anything of it is still true."""
+    """Return whether the receiver may still see it and any of its items is still open."""
     user = row.user or (row.webhook.user if row.webhook else None)
     if user is not None and not (user.is_active and (row.webhook or user.email)):
         return False
@@ -272,7 +275,7 @@ def _send(row: Delivery) -> None:
 
 
 def _visible_items_only(row: Delivery) -> dict[str, str]:
-    """An e-mail without what its reader may not see any more, having left a team since it was planned."""
+    """Render an e-mail again without items that its reader can no longer see, after leaving a team."""
     seen = list(visible_items(row.user).filter(deliveries=row).order_by("created_at", "id"))
     payload: dict[str, str] = row.payload
     return payload if len(seen) == row.items.count() else render_email(seen)
@@ -292,7 +295,7 @@ def _finish_delivery(row: Delivery, state: Delivery.State, error: str = "") -> N
 
 
 def delete_old_deliveries() -> int:
-    """Forget deliveries and items that were over a month ago; how many."""
+    """Delete deliveries and items that ended more than a month ago; return their number."""
     before = timezone.now() - RETENTION
     gone, _ = Delivery.objects.exclude(state=Delivery.State.PENDING).filter(created_at__lt=before).delete()
     items, _ = AttentionItem.objects.filter(resolved_at__lt=before).delete()

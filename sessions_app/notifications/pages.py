@@ -1,4 +1,4 @@
-"""What somebody wants to be told outside the pages: by e-mail, and by webhooks of their own and of their teams."""
+"""The settings page for e-mail and webhooks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from sessions_app.pages.labels import ATTENTION_KIND_LABELS, DELIVERY_STATE_LABE
 from sessions_app.services.errors import NotFound, SessionsError
 
 MAX_DELIVERIES_SHOWN: Final = 15
-"""Deliveries on the page."""
+"""Number of deliveries on the page."""
 SETTINGS_PAGE: Final = "settings-notifications"
 
 
@@ -35,7 +35,7 @@ def _kind_choices() -> forms.MultipleChoiceField:
 
 
 class EmailForm(forms.Form):
-    """E-mail."""
+    """The form for e-mail settings."""
 
     email = forms.BooleanField(required=False, label="Send me e-mail")
     kinds = _kind_choices()
@@ -52,12 +52,12 @@ class EmailForm(forms.Form):
 
     @classmethod
     def of(cls, chosen: NotificationSettings) -> EmailForm:
-        """Filled with what was chosen."""
+        """Return the form with the user's settings."""
         return cls(initial={name: getattr(chosen, name) for name in cls.base_fields})
 
 
 class WebhookForm(forms.Form):
-    """A webhook that is wanted."""
+    """The form for a new webhook."""
 
     url = forms.URLField(
         max_length=500, label="Address", assume_scheme="https", help_text="https:// on the open internet."
@@ -73,13 +73,13 @@ class WebhookForm(forms.Form):
         self.fields["owner"].required = False
 
     def team(self) -> Group | None:
-        """Whose it is to be; None: the user's own."""
+        """Return the team of the new webhook; None if it is the user's own."""
         return self.teams.get(self.cleaned_data["owner"])
 
 
 @never_cache
 def edit_notification_settings(request: HttpRequest) -> HttpResponse:
-    """Show what was chosen; a POST chooses."""
+    """Show e-mail settings, and change them on POST."""
     form = EmailForm(request.POST) if request.method == "POST" else EmailForm.of(choices.get_settings(request.user))
     if request.method == "POST" and form.is_valid():
         try:
@@ -110,7 +110,7 @@ def _render_notifications(request: HttpRequest, status: int = 200, **more: Any) 
 
 @require_POST
 def send_test_email_now(request: HttpRequest) -> HttpResponse:
-    """Send one now."""
+    """Send a test e-mail."""
     _run_test(request, lambda: choices.send_test_email(request.user))
     return redirect(SETTINGS_PAGE)
 
@@ -126,7 +126,7 @@ def _run_test(request: HttpRequest, send: Callable[[], object]) -> None:
 @never_cache
 @require_POST
 def create_webhook_from_form(request: HttpRequest) -> HttpResponse:
-    """Make one; its secret is in this answer and nowhere else."""
+    """Create a webhook; only this response shows its secret."""
     form = WebhookForm(request.user, request.POST)
     if form.is_valid():
         told = form.cleaned_data
@@ -142,7 +142,7 @@ def create_webhook_from_form(request: HttpRequest) -> HttpResponse:
 @never_cache
 @require_POST
 def change_or_test_webhook(request: HttpRequest, webhook_id: uuid.UUID, what: str) -> HttpResponse:
-    """Test, switch on or off, sign with a new secret, or remove one; Http404 for another's."""
+    """Test a webhook, switch it on or off, replace its secret or remove it. Raise Http404 for another user's."""
     try:
         hook = choices.find_webhook(request.user, webhook_id)
     except NotFound:

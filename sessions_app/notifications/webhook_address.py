@@ -1,4 +1,4 @@
-"""Where a webhook may lead: the shape of its address, and which machines are nobody's business (SSRF)."""
+"""Check the URLs of webhooks: their form, and that they lead to public addresses (against SSRF)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MAX_URL_LENGTH: Final = 500
 _PORTS: Final = {"https": 443, "http": 80}
 _NAT64: Final = ipaddress.ip_network("64:ff9b::/96")
 _UNICAST: Final = ipaddress.ip_network("2000::/3")
-"""Where IPv6 addresses of the open internet are; none of another kind is called."""
+"""The range of public IPv6 addresses; others are refused."""
 _SPECIAL_NETWORKS: Final = tuple(
     map(
         ipaddress.ip_network,
@@ -25,18 +25,18 @@ _SPECIAL_NETWORKS: Final = tuple(
         ),
     )
 )
-"""What ``ipaddress`` takes for global, in some version of Python, and is none of ours to call."""
+"""Networks that some versions of ``ipaddress`` consider global, and that are refused all the same."""
 _ISATAP: Final = {0x00005EFE, 0x02005EFE}
-"""Bits 64 to 96 of an IPv6 address that leads to the IPv4 address in its last 32."""
+"""Bits 64 to 96 of an IPv6 address whose last 32 bits are the IPv4 address it leads to."""
 
 
 class InvalidWebhookAddress(ValueError):
-    """The address is refused; the message says why, for people."""
+    """The URL is refused; the message is for people."""
 
 
 @dataclass(frozen=True, slots=True)
 class WebhookAddress:
-    """A webhook's address, taken apart."""
+    """The parsed URL of a webhook."""
 
     scheme: str
     host: str
@@ -45,17 +45,17 @@ class WebhookAddress:
     target: str
     """Path and query."""
     is_trusted: bool
-    """The deployment names its host: it may be a machine of its own network, and plain http."""
+    """Its host is in KANDEV_WEBHOOK_ALLOWED_HOSTS: private addresses and plain http are allowed."""
 
     @property
     def authority(self) -> str:
-        """The ``Host`` header."""
+        """The value of the ``Host`` header."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self.port == _PORTS[self.scheme] else f"{host}:{self.port}"
 
 
 def parse_webhook_address(url: str, allowed: Collection[str] = ()) -> WebhookAddress:
-    """Take an address apart; BadAddress for what no webhook may have.
+    """Parse a URL. Raise InvalidWebhookAddress for a URL that no webhook may have.
 
     ``allowed`` are the hosts, as ``host`` or ``host:port``, that the deployment trusts.
     """
@@ -82,7 +82,7 @@ def parse_webhook_address(url: str, allowed: Collection[str] = ()) -> WebhookAdd
 
 
 def is_public(address: str) -> bool:
-    """Whether an IP address is one of the open internet: no loopback, private, link-local, metadata or special one."""
+    """Return whether an IP address is public: not loopback, private, link-local, metadata or special."""
     try:
         found = ipaddress.ip_address(address.split("%", maxsplit=1)[0])
     except ValueError:
@@ -96,7 +96,7 @@ def is_public(address: str) -> bool:
 
 
 def _embedded_ipv4(found: ipaddress.IPv4Address | ipaddress.IPv6Address) -> ipaddress.IPv4Address | None:
-    """The IPv4 address that an IPv6 one leads to, where it does."""
+    """Return the IPv4 address that an IPv6 address leads to, or None."""
     if isinstance(found, ipaddress.IPv4Address):
         return None
     if found.ipv4_mapped is not None:
