@@ -216,13 +216,13 @@ def read_workflow_file(path: Path) -> WorkflowInput:
 def parse_inputs(graph: WorkflowGraph, given: Sequence[str]) -> dict[str, str]:
     """The inputs of ``NAME=VALUE`` words, each of which the workflow declares."""
     found = dict[str, str]()
-    known = [one.name for one in graph.inputs]
+    known = [port.name for port in graph.inputs]
     for word in given:
         name, is_set, value = word.partition("=")
         if not is_set:
             raise command_error(f"--set wants NAME=VALUE, not “{word}”")
         if name not in known:
-            has = ", ".join(f"“{one}”" for one in known) or "none"
+            has = ", ".join(f"“{name}”" for name in known) or "none"
             raise command_error(f"the workflow declares no input “{name}”; it has {has}")
         found[name] = value
     return found
@@ -270,7 +270,7 @@ def resolve_repository(team: Group, given: Path | None, file: Path) -> Repositor
     Without ``given`` it is that of the file, if the team has it, else the only one that the team has.
     """
     place = given if given is not None else file.resolve().parent
-    path = next((one for one in (place, *place.parents) if (one / ".git").exists()), None)
+    path = next((folder for folder in (place, *place.parents) if (folder / ".git").exists()), None)
     if path is None:
         if given is not None:
             raise command_error(f"{given} lies in no git repository")

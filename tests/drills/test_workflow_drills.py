@@ -189,5 +189,5 @@ def test_a_cancel_whose_supervisor_dies_when_the_scripts_have_ended_is_carried_o
     deployment.serve()
 
     row = drill.ends()
-    assert (row["state"], row["error"]) == ("cancelled", "somebody cancelled it")
+    assert (row["state"], row["error"]) == ("cancelled", "a user cancelled it")
     eventually(lambda: not identity.find_marked(execution), timeout=60, describe="no process of the run is left")

@@ -131,7 +131,7 @@ class TestWorkflows:
         running.scripts.answer = lambda script: {"exit_code": 0, "stdout": "1"}
         running.look(6)
         assert running.states == {"first": "succeeded", "second": "failed"}
-        assert "the rights of whoever started this run do not suffice" in running["second"].error
+        assert "the user whose rights this run has may no longer run it" in running["second"].error
         assert [script["script"] for script in running.scripts.begun.values()] == ["echo 1"]
 
     def test_an_example_is_a_text_until_somebody_saves_and_starts_it(self, cast: Cast) -> None:

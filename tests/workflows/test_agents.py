@@ -141,7 +141,7 @@ SCHEMA = {"type": "object", "properties": {"ok": {"type": "boolean"}, "tags": {"
         ('Here:\n```json\n{"ok": false}\n```\nDone.', {"ok": False, "tags": None}, ""),
         ('I say {"ok": true} to that', {"ok": True}, ""),
         ('{"ok": "maybe"}', {}, "outputSchema"),
-        ("no JSON", {"ok": None}, "holds no JSON"),
+        ("no JSON", {"ok": None}, "contains no JSON"),
         ("[1]", {"ok": None}, "outputSchema"),
     ],
 )
@@ -159,7 +159,7 @@ def test_an_answer_that_cannot_be_used_is_asked_for_once_more_in_the_same_sessio
     run = drive(workflow([node("agent", "agent", prompt="x", outputSchema=SCHEMA)]), agents=agents)
     assert run["agent"].outputs["ok"] is True
     assert [len(told) for told in agents.told.values()] == [2]
-    assert "holds no JSON" in agents.told["session-1"][1]
+    assert "contains no JSON" in agents.told["session-1"][1]
 
 
 def test_a_session_goes_from_one_agent_to_the_next() -> None:

@@ -61,8 +61,8 @@ def test_files_are_asked_of_the_library_here() -> None:
 
 def test_a_text_that_takes_too_much_time_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(client.LIMITS, "cpu_seconds", 1)
-    assert codes(client.load_isolated(EXPENSIVE, library=InMemoryFiles(SLOW_FILES)).problems) == ["too_expensive"]
-    assert codes(client.check_isolated(EXPENSIVE, library=InMemoryFiles(SLOW_FILES)).problems) == ["too_expensive"]
+    assert codes(client.load_isolated(EXPENSIVE, files=InMemoryFiles(SLOW_FILES)).problems) == ["too_expensive"]
+    assert codes(client.check_isolated(EXPENSIVE, files=InMemoryFiles(SLOW_FILES)).problems) == ["too_expensive"]
     assert client.load_isolated(text(shells(1))).workflow is not None
 
 

@@ -51,7 +51,7 @@ def test_the_last_row_says_what_is_waited_for(by: str, states: list[str], waits_
     [
         (["dismissed"], "dismissed"),
         (["dismissed", "dismissed"], "dismissed"),
-        (["withdrawn"], "taken back"),
+        (["withdrawn"], "withdrawn before"),
     ],
 )
 def test_a_chain_that_ends_without_an_answer_is_a_failure(states: list[str], words: str) -> None:

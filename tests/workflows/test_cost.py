@@ -109,7 +109,7 @@ def test_a_file_is_read_once_however_its_path_is_written() -> None:
 
     paths = ("part.yaml", "./part.yaml", ".//part.yaml")
     uses = [node(f"n{at}", "component", workflowPath=path) for at, path in enumerate(paths)]
-    loaded = loading.load_workflow(text(uses), library=Counting({"part.yaml": text(shells(1))}))
+    loaded = loading.load_workflow(text(uses), files=Counting({"part.yaml": text(shells(1))}))
 
     assert (loaded.workflow is not None, Counting.read_files) == (True, 1)
 

@@ -125,7 +125,7 @@ def test_a_script_that_agentctl_has_forgotten_is_never_run_again() -> None:
     world.scripts.begun.clear()
     run = world.look(2)
     assert (run.state, len(world.scripts.asked)) == ("failed", 1)
-    assert "nobody can know how it ended" in run.error
+    assert "its result is unknown" in run.error
 
 
 @pytest.mark.parametrize(
@@ -133,7 +133,7 @@ def test_a_script_that_agentctl_has_forgotten_is_never_run_again() -> None:
     [
         ({"exit_code": 3, "stdout": "x"}, "exit code 3"),
         ({"exit_code": None, "error": "timeout"}, "longer than 30 s"),
-        ({"state": "lost", "exit_code": None}, "nobody can know"),
+        ({"state": "lost", "exit_code": None}, "result is unknown"),
         ({"exit_code": None, "error": "agentctl_ended"}, "closed or died"),
         ({"exit_code": None, "error": "spawn_failed"}, "could not be started"),
     ],
@@ -149,7 +149,7 @@ def test_output_that_was_not_kept_whole_says_so() -> None:
     world.to_its_end()
     outputs = NodeRun.objects.get(path="say").outputs
     assert outputs["stdout"] == "end"
-    assert "Not all of the output was kept" in outputs["stderr"]
+    assert "The output was truncated" in outputs["stderr"]
 
 
 def held(world: World) -> Prompt:
@@ -296,7 +296,7 @@ def test_a_session_of_another_run_is_refused_unless_the_run_was_given_it() -> No
     session = str(other.agents[0].id)
     text = workflow([node("coder", "agent", prompt="Go on.", inputs=[{"name": "sessionId", "default": session}])])
     run = World(text).to_its_end()
-    assert (run.state, "no session of this run" in run.error) == ("failed", True)
+    assert (run.state, "is not a session of this run" in run.error) == ("failed", True)
     given = World(text, inputs={"params": {"session": session}})
     given.look()
     assert str(given["coder"].session_id) == session

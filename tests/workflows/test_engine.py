@@ -184,7 +184,12 @@ def test_functions_constants_wires_and_arrays() -> None:
 
 @pytest.mark.parametrize(
     ("code", "error"),
-    [("return 1", "no object"), ("return {}", "no sum"), ("return {sum: 'x'}", "not a number"), ("throw 1", "1")],
+    [
+        ("return 1", "did not return an object"),
+        ("return {}", "did not return sum"),
+        ("return {sum: 'x'}", "not a number"),
+        ("throw 1", "1"),
+    ],
 )
 def test_a_function_that_does_not_give_its_outputs_fails(code: str, error: str) -> None:
     run = drive(workflow([node("add", "function", code=code, outputs=["sum:number"])]))

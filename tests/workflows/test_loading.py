@@ -178,7 +178,7 @@ def test_what_is_hardly_meant_is_told_and_can_be_run(text: str, codes: set[str])
     assert set(warnings(loaded)) == codes
 
 
-def test_a_problem_names_file_line_node_and_what_mends_it() -> None:
+def test_diagnostic_names_file_line_node_and_fix() -> None:
     text = (
         "version: 2\n"
         "metadata: {name: a}\n"
@@ -196,10 +196,10 @@ def test_a_problem_names_file_line_node_and_what_mends_it() -> None:
     )
     misshapen = load_workflow(text, "w.yaml")
     assert [str(one) for one in misshapen.problems] == [
-        "w.yaml:4: error: node say: “shel” is no node type [node_type] Did you mean “shell”?",
+        "w.yaml:4: error: node say: “shel” is not a node type [node_type] Did you mean “shell”?",
         (
             "w.yaml:9: error: node ask: nodes.1.data.timeout: input should be a valid integer, "
-            "unable to parse string as an integer [shape] Correct it."
+            "unable to parse string as an integer [shape] Correct this value."
         ),
     ]
     lines = {

@@ -187,5 +187,5 @@ def test_a_loop_that_never_waits_goes_on_in_bounded_steps_and_a_run_in_bounded_s
     ]
     values = [node(f"true-{name}", "constant", name, value=True) for name in "abc"]
     run = drive(workflow([*loops, *values], [f"true-{name}.value > {name}@dock:go:input" for name in "abc"]))
-    assert run.outcome.error == "the run has more than 2000 node runs"
+    assert run.outcome.error == "the run has more than 2000 node runs; reduce the iterations or retries"
     assert len(run.records) < 2_100

@@ -137,5 +137,5 @@ def test_a_killed_agentctl_fails_the_node_in_words_and_nothing_runs_twice(tmp_pa
         world.scripts = client
         run = ended(world)
     assert run.state == "failed"
-    assert "nothing runs it again" in world["say"].error
+    assert "not run again by itself" in world["say"].error
     assert (place.workspace / "times").read_text() == "ran\n"

@@ -102,7 +102,7 @@ def test_a_workspace_that_somebody_stops_fails_the_script_that_waits_for_it() ->
     assert run.workspace is not None
     intents.request_stop(run.workspace.id, world.user)
     run = world.look(2)
-    assert (run.state, "stopped the workspace" in run.error) == ("failed", True)
+    assert (run.state, "workspace session of the run was stopped" in run.error) == ("failed", True)
 
 
 def test_a_run_whose_workspace_is_on_another_machine_is_left_to_it() -> None:

@@ -151,7 +151,7 @@ def test_runners_and_models_are_checked_before_anything_runs() -> None:
     misnamed = workflow([node("a", "agent", prompt="x", runner="codex", model="--dangerous")])
     with pytest.raises(Invalid) as refused:
         start(misnamed, repository=repository())
-    assert "no name of a model" in refused.value.details["problems"][0]
+    assert "is not a model name" in refused.value.details["problems"][0]
     assert not WorkflowRun.objects.exists()
 
 

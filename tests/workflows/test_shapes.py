@@ -145,7 +145,7 @@ def test_no_directory_outside_of_the_workspace_is_entered(path: str) -> None:
         "edges: [{source: c, target: s, sourceHandle: 'output:value', targetHandle: 'input:cwd'}]}"
     )
     run = drive(text % path)
-    assert ["out of the workspace" in run[name].error for name in ("d", "s")] == [True, True]
+    assert ["is outside the workspace" in run[name].error for name in ("d", "s")] == [True, True]
 
 
 WORTHLESS: list[Any] = [None, 0, -1, "", [], {}, "loop", True, [[]], {"a": 1}, [{}], "dock:x:prev", "{{ a.b }}", 10**18]

@@ -114,7 +114,7 @@ class World:
 
         async def looks() -> None:
             for _ in range(times):
-                await driver.look()
+                await driver.drive_runs()
                 await driver.settle()
 
         async_to_sync(looks)()

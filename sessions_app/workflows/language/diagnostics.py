@@ -14,11 +14,11 @@ from pydantic import ValidationError
 from sessions_app.workflows.language.limits import MAX_PROBLEMS
 
 PathInFile = tuple[str | int, ...]
-"""Where a value stands: the keys and indexes that lead to it."""
+"""Where a value is in a file: the keys and indexes that lead to it."""
 
 
 class Severity(StrEnum):
-    """Whether a file can be run in spite of it."""
+    """Whether a workflow can be run in spite of a diagnostic."""
 
     ERROR = "error"
     WARNING = "warning"
@@ -26,7 +26,10 @@ class Severity(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnostic:
-    """One finding. ``line`` counts from 1, 0 is unknown; ``node`` is an id or empty."""
+    """One problem: what is wrong (``message``), where, and how to fix it.
+
+    ``line`` counts from 1, and 0 means unknown. ``node`` is the id of a node, or empty.
+    """
 
     severity: Severity
     code: str
@@ -37,14 +40,14 @@ class Diagnostic:
     node: str = ""
 
     def __str__(self) -> str:
-        """One line, as compilers write it."""
+        """Format the diagnostic as one line, as compilers do."""
         place = f"{self.file}:{self.line}" if self.line else self.file
         about = f"node {self.node}: " if self.node else ""
         return f"{place}: {self.severity}: {about}{self.message} [{self.code}] {self.fix}".rstrip()
 
 
 class InvalidWorkflow(Exception):
-    """The workflow cannot be run as it is written; ``problems`` has every finding, warnings too."""
+    """The workflow cannot be run as it is written. ``problems`` holds every diagnostic, including warnings."""
 
     def __init__(self, problems: Iterable[Diagnostic]):
         self.problems = tuple(problems)
@@ -52,7 +55,7 @@ class InvalidWorkflow(Exception):
 
 
 def invalid_workflow(name: str, line: int, code: str, message: str, fix: str) -> InvalidWorkflow:
-    """The error of one finding that ends the reading."""
+    """Return the error for a problem that stops the reading of the file."""
     return InvalidWorkflow(
         [Diagnostic(severity=Severity.ERROR, code=code, message=message, fix=fix, file=name, line=line)]
     )
@@ -60,14 +63,14 @@ def invalid_workflow(name: str, line: int, code: str, message: str, fix: str) ->
 
 @dataclass(frozen=True, slots=True)
 class ParsedText:
-    """What a file says. ``data`` is made of dict, list, str, int, float, bool and None."""
+    """The data of a file (dict, list, str, int, float, bool, None), and the line of each value."""
 
     name: str
     data: Any
     lines: Mapping[PathInFile, int] = field(default_factory=dict)
 
     def line_of(self, place: PathInFile) -> int:
-        """The line of a value, or of the nearest one around it; 0 where none is known."""
+        """Return the line of a value, or of the nearest value around it; 0 if none is known."""
         for length in range(len(place), -1, -1):
             if line := self.lines.get(place[:length]):
                 return line
@@ -75,15 +78,15 @@ class ParsedText:
 
 
 MAX_TEXT_LENGTH: Final = 500
-"""Characters of a message or fix; what they quote of the file can be of any length."""
+"""Characters of a message or fix, because what they quote from the file can be of any length."""
 _FIXES: Final = {
     "missing": "Add it.",
-    "string_pattern_mismatch": "Use letters, digits, “_”, “-”, “.” and “:”.",
+    "string_pattern_mismatch": "Use only letters, digits, “_”, “-”, “.” and “:”.",
 }
 
 
 class DiagnosticCollector:
-    """The problems of one file; each is told with the line of the place it is about."""
+    """Collects the diagnostics of one file, and adds the line of each."""
 
     def __init__(self, source: ParsedText):
         self.source = source
@@ -91,39 +94,42 @@ class DiagnosticCollector:
         self._counts = dict.fromkeys(Severity, 0)
         self._from_elsewhere = 0
         self.only_errors = False
-        """Of a part that is not checked as a whole: what is hardly meant may come of what is missing."""
+        """Drop warnings: in a part that is incomplete because of an error, they may result from what is missing."""
 
     @property
     def errors(self) -> int:
-        """How many errors there are so far."""
+        """The number of errors so far."""
         return self._counts[Severity.ERROR] + self._from_elsewhere
 
     def failed(self) -> bool:
-        """Whether something keeps the workflow from being run."""
+        """Return whether an error prevents the workflow from being run."""
         return self.errors > 0
 
     def error(self, code: str, message: str, fix: str, place: PathInFile, node: str = "", *, below: int = 0) -> None:
-        """Something that keeps the workflow from being run; ``below`` counts lines within a text."""
+        """Add a problem that prevents the workflow from being run.
+
+        ``below`` is the number of lines below ``place``, for a problem within a text of several lines.
+        """
         self._add(Severity.ERROR, (code, message, fix), place, node, below)
 
     def warning(self, code: str, message: str, fix: str, place: PathInFile, node: str = "", *, below: int = 0) -> None:
-        """Something that is hardly meant so."""
+        """Add a problem that is probably a mistake, but does not prevent a run."""
         if not self.only_errors:
             self._add(Severity.WARNING, (code, message, fix), place, node, below)
 
     def add_malformed(self, error: ValidationError, place: PathInFile, node: str = "") -> None:
-        """What pydantic says, one problem each."""
+        """Add the errors that pydantic found, as one problem each."""
         for detail in islice(error.errors(include_url=False, include_input=False), MAX_PROBLEMS + 1):
             where = (*place, *detail["loc"])
             key = ".".join(str(part) for part in where) or "the file"
-            fix = _FIXES.get(detail["type"], "Correct it.")
+            fix = _FIXES.get(detail["type"], "Correct this value.")
             self.error("shape", f"{key}: {_lowercase_first(detail['msg'])}", fix, where, node or self._node_at(where))
 
     def take(self, problems: Iterable[Diagnostic]) -> None:
-        """What was found elsewhere."""
+        """Add the diagnostics of another file."""
         taken = list(problems)
         self.problems += taken
-        self._from_elsewhere += sum(one.severity == Severity.ERROR for one in taken)
+        self._from_elsewhere += sum(diagnostic.severity == Severity.ERROR for diagnostic in taken)
 
     def _add(self, severity: Severity, words: tuple[str, str, str], place: PathInFile, node: str, below: int) -> None:
         self._counts[severity] += 1
@@ -131,7 +137,11 @@ class DiagnosticCollector:
             return
         code, message, fix = words
         if self._counts[severity] > MAX_PROBLEMS:
-            code, message, fix = "too_many", f"there are more than {MAX_PROBLEMS} {severity}s", "Correct these first."
+            code, message, fix = (
+                "too_many",
+                f"there are more than {MAX_PROBLEMS} {severity}s",
+                "Correct the listed ones first.",
+            )
             place, node, below = (), "", 0
         line = self.source.line_of(place)
         self.problems.append(
@@ -147,7 +157,7 @@ class DiagnosticCollector:
         )
 
     def _node_at(self, place: PathInFile) -> str:
-        """The id of the node around a place, as far as it says one."""
+        """Return the id of the node around a place, or “” if it has none."""
         for index in range(len(place) - 1):
             if place[index] == "nodes" and isinstance(place[index + 1], int):
                 node = value_at(self.source.data, place[: index + 2])
@@ -156,7 +166,7 @@ class DiagnosticCollector:
 
 
 def value_at(data: Any, place: PathInFile) -> Any:
-    """What stands at a place; None where nothing does."""
+    """Return the value at a place; None if there is none."""
     for key in place:
         try:
             data = data[key]
@@ -174,7 +184,7 @@ def _lowercase_first(text: str) -> str:
 
 
 MALFORMED_NODE_TYPE: Final = "@misshapen"
-"""The type of a node that stands for one that was taken out; what names it is not complained of."""
+"""The type of a placeholder for a malformed node. Nothing is reported about references to it."""
 _ID: Final = re.compile(r"[A-Za-z0-9_.:\-]{1,128}\Z")
 _NO_EDGE: Final = {"source": "", "target": ""}
 _NO_COMPONENT: Final = {"interface": {}, "nodes": [{"id": "it", "type": MALFORMED_NODE_TYPE}], "edges": []}
@@ -182,7 +192,7 @@ _MINIMAL_VALUES: Final[Mapping[str, Any]] = {"version": 1, "metadata": {"name": 
 
 
 def remove_malformed(data: Mapping[str, Any], places: Iterable[PathInFile]) -> dict[str, Any]:
-    """A copy of a file without what stands at these places; every other node and edge keeps its index."""
+    """Return a copy of a file without the values at these places, in which other nodes and edges keep their index."""
     kept: dict[str, Any] = {key: list(value) if isinstance(value, list) else value for key, value in data.items()}
     if isinstance(kept.get("components"), dict):
         kept["components"] = dict(kept["components"])
@@ -208,7 +218,7 @@ def _remove_from_component(components: dict[str, Any], name: str, place: PathInF
 
 
 def _remove_part(body: dict[str, Any], place: PathInFile) -> bool:
-    """Take one node or edge out; False where the place is none of these."""
+    """Remove one node or edge; return False if the place is not within one."""
     if len(place) < 2 or place[0] not in ("nodes", "edges") or not isinstance(place[1], int):
         return False
     key, index = str(place[0]), place[1]

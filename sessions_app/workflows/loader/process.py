@@ -1,9 +1,10 @@
-"""The loading process: texts of workflows are read, checked, drawn and edited here, away from everything else.
+"""The loading process, which reads, checks, draws and edits workflow texts in isolation.
 
-A program of its own (``python -m sessions_app.workflows.loader.process``), as reading costs what whoever wrote a
-text wants it to. It has its modules imported and does nothing but fork: each connection that it is handed over its
-standard input is served by a child, which takes one request, gives up all rights that it does not need, and is killed
-by the system when its time is over. So no text can slow down another, and nothing of one is left when the next comes.
+The author of a text decides how expensive it is to read, so this is a separate program
+(``python -m sessions_app.workflows.loader.process``). It imports its modules once, and then only forks: each connection
+that it receives over its standard input is served by a child, which handles one request, gives up every right that it
+does not need, and is killed by the system when its time is over. No text can slow down another or leave anything
+behind. Messages are JSON, each after its length in eight bytes.
 """
 
 from __future__ import annotations
@@ -32,16 +33,16 @@ from sessions_app.workflows.loader.drawing import draw_inline_svg
 from sessions_app.workflows.loader.loading import LoadResult, load_workflow
 
 MAX_MESSAGE: Final = 32 << 20
-"""Bytes."""
+"""Bytes of one message."""
 _LENGTH: Final = struct.Struct("!Q")
 
 
 class ProtocolError(Exception):
-    """The other side has closed the connection in the middle of a message, or sends too much."""
+    """The other side closed the connection within a message, or a message is too long."""
 
 
 def send_message(connection: socket.socket, message: dict[str, Any]) -> None:
-    """Send a message. Raises OSError, and MessageError for one that is too long, of which nothing is sent."""
+    """Send a message. Raises OSError, and ProtocolError (having sent nothing) if it is too long."""
     raw = json.dumps(message, ensure_ascii=False).encode("utf-8", "surrogatepass")
     if len(raw) > MAX_MESSAGE:
         raise ProtocolError
@@ -49,7 +50,7 @@ def send_message(connection: socket.socket, message: dict[str, Any]) -> None:
 
 
 def receive_message(connection: socket.socket) -> dict[str, Any]:
-    """Wait for a message. Raises OSError, also for a timeout of the connection, and MessageError."""
+    """Wait for a message. Raises ProtocolError, and OSError, also for a timeout of the connection."""
     (length,) = _LENGTH.unpack(_receive_exactly(connection, _LENGTH.size))
     if length > MAX_MESSAGE:
         raise ProtocolError
@@ -67,14 +68,14 @@ def _receive_exactly(connection: socket.socket, length: int) -> bytearray:
     return found
 
 
-class _RemoteFiles:
-    """A library whose files the other side of the connection has."""
+class RemoteFiles:
+    """Reads files through the other side of the connection, because a child can open none."""
 
     def __init__(self, connection: socket.socket):
         self._connection = connection
 
     def read(self, path: str) -> str:
-        """The text of a file; raises NotInLibrary."""
+        """Return the text of a file. Raises FileUnavailable."""
         send_message(self._connection, {"read": path})
         answer = receive_message(self._connection)
         if "missing" in answer:
@@ -82,20 +83,20 @@ class _RemoteFiles:
         return str(answer["text"])
 
 
-def loaded(library: _RemoteFiles, text: str, name: str) -> dict[str, Any]:
-    """The workflow of a text, if there is one, and its problems."""
-    found = load_workflow(text.encode("utf-8", "surrogatepass"), name, library)
+def loaded(files: RemoteFiles, text: str, name: str) -> dict[str, Any]:
+    """Return the workflow of a text, if it is valid, and its problems."""
+    found = load_workflow(text.encode("utf-8", "surrogatepass"), name, files)
     workflow = graph_json.graph_to_json(found.workflow) if found.workflow else None
-    return {"workflow": workflow, "problems": [asdict(one) for one in found.problems]}
+    return {"workflow": workflow, "problems": [asdict(diagnostic) for diagnostic in found.problems]}
 
 
-def checked(library: _RemoteFiles, text: str, name: str) -> dict[str, Any]:
-    """What an editor shows: the problems, the drawing, and the ids of the nodes."""
-    found = load_workflow(text.encode("utf-8", "surrogatepass"), name, library)
+def checked(files: RemoteFiles, text: str, name: str) -> dict[str, Any]:
+    """Return what the editor shows: the problems, the drawing, and the ids of the nodes."""
+    found = load_workflow(text.encode("utf-8", "surrogatepass"), name, files)
     svg, problems = _draw_graph(found, name)
     return {
         "valid": found.workflow is not None,
-        "problems": [asdict(one) for one in problems],
+        "problems": [asdict(diagnostic) for diagnostic in problems],
         "svg": svg,
         "nodes": list(editing.find_node_paths(text)),
     }
@@ -107,30 +108,32 @@ def _draw_graph(found: LoadResult, name: str) -> tuple[str, tuple[Diagnostic, ..
     svg = draw_inline_svg(found.workflow, {})
     if len(svg) <= MAX_DRAWING:
         return svg, found.problems
-    message = "the drawing is too large to be shown"
-    more = Diagnostic(severity=Severity.WARNING, code="too_large", message=message, fix="Use components.", file=name)
+    message = "the workflow is too large to draw"
+    more = Diagnostic(
+        severity=Severity.WARNING, code="too_large", message=message, fix="Split it into smaller workflows.", file=name
+    )
     return "", (*found.problems, more)
 
 
-def node(library: _RemoteFiles, text: str, node: str) -> dict[str, Any]:
-    """What a node of a text says."""
+def node(files: RemoteFiles, text: str, node: str) -> dict[str, Any]:
+    """Return the settings of a node."""
     return {"data": editing.node_data(text, node)}
 
 
 def edited(
-    library: _RemoteFiles, text: str, node: str, settings: Mapping[str, Any], session_kept: bool | None
+    files: RemoteFiles, text: str, node: str, settings: Mapping[str, Any], session_kept: bool | None
 ) -> dict[str, Any]:
-    """The text with other settings of a node."""
+    """Return the text with changed settings of a node."""
     return {"text": editing.apply_changes(text, node, settings, session_kept=session_kept)}
 
 
 OPERATIONS: Final[Mapping[str, Callable[..., dict[str, Any]]]] = {
-    one.__name__: one for one in (loaded, checked, node, edited)
+    operation.__name__: operation for operation in (loaded, checked, node, edited)
 }
 
 
 def limit_process(cpu_seconds: int, seconds: float, memory: int) -> None:
-    """Give up what is not needed, and be killed by the system when the time is over."""
+    """Give up every right that is not needed, and have the system kill this process when its time is over."""
     resource.setrlimit(resource.RLIMIT_CPU, (cpu_seconds, cpu_seconds + 1))
     resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
     for kind in (resource.RLIMIT_FSIZE, resource.RLIMIT_CORE, resource.RLIMIT_NOFILE, resource.RLIMIT_NPROC):
@@ -141,16 +144,16 @@ def limit_process(cpu_seconds: int, seconds: float, memory: int) -> None:
 
 
 def serve_connection(connection: socket.socket) -> None:
-    """Carry out the one request of a connection: ``{"operation", "arguments", "limits"}``."""
+    """Carry out the only request of a connection: ``{"operation", "arguments", "limits"}``."""
     request = receive_message(connection)
     limit_process(**request["limits"])
     try:
-        answer = OPERATIONS[request["operation"]](_RemoteFiles(connection), **request["arguments"])
+        answer = OPERATIONS[request["operation"]](RemoteFiles(connection), **request["arguments"])
     except editing.EditNotPossible as error:
         answer = {"not_editable": str(error)}
     except (MemoryError, RecursionError):
         answer = {"killed": "memory"}
-    except Exception:  # noqa: BLE001  (told to whoever asked, who logs it)
+    except Exception:  # noqa: BLE001  (reported to the other side, which logs it)
         answer = {"broken": traceback.format_exc()[-4000:]}
     try:
         send_message(connection, answer)
@@ -159,7 +162,7 @@ def serve_connection(connection: socket.socket) -> None:
 
 
 class LoadingServer:
-    """Forks a child for each connection, and says on it how the child ended where that could not."""
+    """Forks a child for each connection, and reports the end of a child that was killed before it could answer."""
 
     def __init__(self, control: socket.socket):
         self._control = control
@@ -169,7 +172,7 @@ class LoadingServer:
         self._ended.setblocking(False)
 
     def serve(self) -> None:
-        """Until whoever started this process has gone."""
+        """Serve until the process that started this one closes its end."""
         signal.signal(signal.SIGCHLD, lambda number, frame: None)
         signal.set_wakeup_fd(self._ended.fileno())
         with selectors.DefaultSelector() as ready:
@@ -184,18 +187,18 @@ class LoadingServer:
                         return
 
     def _accept(self) -> bool:
-        """Take a connection over and serve it in a child; False once there will be no more."""
-        said, given, _, _ = socket.recv_fds(self._control, 1, 1)
-        if not said:
+        """Accept a connection and serve it in a child; return False if there will be no more."""
+        data, descriptors, _, _ = socket.recv_fds(self._control, 1, 1)
+        if not data:
             return False
-        connection = socket.socket(fileno=given[0])
+        connection = socket.socket(fileno=descriptors[0])
         child = os.fork()
         if child == 0:
-            self._be_child(connection)
+            self._run_child(connection)
         self._children[child] = connection
         return True
 
-    def _be_child(self, connection: socket.socket) -> None:
+    def _run_child(self, connection: socket.socket) -> None:
         code = 1
         try:
             signal.set_wakeup_fd(-1)
@@ -204,7 +207,7 @@ class LoadingServer:
             serve_connection(connection)
             code = 0
         except (OSError, ProtocolError):
-            pass  # whoever asked has gone
+            pass  # the other side has closed the connection
         finally:
             os._exit(code)
 
@@ -215,14 +218,15 @@ class LoadingServer:
                 return
             connection = self._children.pop(child)
             if os.WIFSIGNALED(status):
-                # Any other signal says nothing of the text: the machine was busy, or out of memory.
+                # Only SIGXCPU proves that the text is too expensive. Any other signal can come from a busy machine, or
+                # from one that is out of memory.
                 word = "cpu" if os.WTERMSIG(status) == signal.SIGXCPU else "time"
                 _send_quietly(connection, {"killed": word})
             connection.close()
 
 
 def _send_quietly(connection: socket.socket, message: dict[str, Any]) -> None:
-    with contextlib.suppress(OSError):  # nobody waits any more
+    with contextlib.suppress(OSError):  # the other side no longer waits
         send_message(connection, message)
 
 
@@ -235,22 +239,22 @@ _WARM_UP_WORKFLOW: Final = (
 
 
 def _preload() -> None:
-    """Have everything imported and built that children need, for they can open no file."""
-    unicodedata.normalize("NFKC", "")  # Python’s own parser imports it for names beyond ASCII
+    """Import and build everything that children need, because they cannot open files."""
+    unicodedata.normalize("NFKC", "")  # Python’s parser imports this module for names that are not ASCII
     ours, theirs = socket.socketpair()
     with ours, theirs:
         for text in _WARM_UP_WORKFLOW:
-            checked(_RemoteFiles(ours), text, "")
-            loaded(_RemoteFiles(ours), text, "")
-    edited(_RemoteFiles(ours), _WARM_UP_WORKFLOW[0], "a", {"label": "A"}, None)
+            checked(RemoteFiles(ours), text, "")
+            loaded(RemoteFiles(ours), text, "")
+    edited(RemoteFiles(ours), _WARM_UP_WORKFLOW[0], "a", {"label": "A"}, None)
 
 
 def main() -> None:
-    """Serve whoever holds the other end of the standard input."""
-    warnings.simplefilter("ignore")  # Python warns of expressions that are none of its business
+    """Serve the process at the other end of the standard input."""
+    warnings.simplefilter("ignore")  # warnings about the syntax of users’ expressions are noise here
     _preload()
     gc.collect()
-    gc.freeze()  # so that children do not copy what they only read
+    gc.freeze()  # so that the collector does not touch, and copy, memory that children share
     LoadingServer(socket.socket(fileno=0)).serve()
 
 

@@ -12,18 +12,18 @@ from sessions_app.workflows.nodes import NodeType
 
 DEFAULT_ITERATIONS: Final = 10
 REPORTED_OUTPUTS: Final = (make_port("iterations", "number"), make_port("terminationReason", "string"))
-"""What every loop gives beside its outputs."""
+"""The outputs that every loop has in addition to its own."""
 
 
 class LoopSettings(NodeData):
-    """Settings of a loop."""
+    """Settings of a loop node."""
 
     max_iterations: int = Field(default=DEFAULT_ITERATIONS, ge=1, le=MAX_ITERATIONS)
     dock_slots: list[DockSlot] = Field(default_factory=list)
 
 
 def loop_outputs(settings: LoopSettings) -> tuple[Port, ...]:
-    """How often it ran, and why it ended."""
+    """Return the number of iterations, and the reason why the loop ended."""
     return REPORTED_OUTPUTS
 
 
@@ -31,7 +31,7 @@ _LOOP: Final = NodeType(name="loop", title="Loop", settings=LoopSettings, implie
 
 
 class ComponentSettings(NodeData):
-    """Settings of a component: where it is, and values for inputs that are not wired."""
+    """Settings of a component node: its file or name, and values for inputs without an edge."""
 
     workflow_path: str | None = None
     component_ref: str | None = None

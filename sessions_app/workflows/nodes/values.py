@@ -15,27 +15,27 @@ from sessions_app.workflows.nodes import BeginResult, NodeContext, NodeFailed, N
 
 
 class ConstantSettings(NodeData):
-    """Settings of a constant."""
+    """Settings of a constant node."""
 
     value_type: ValueType = "any"
     value: Any = None
 
 
 def check_constant(node: GraphNode) -> Iterable[SettingsIssue]:
-    """The value is of the type that it says."""
-    assert isinstance(node.settings, ConstantSettings)  # noqa: S101  (its type's)
+    """Check that the value has the declared type."""
+    assert isinstance(node.settings, ConstantSettings)  # noqa: S101  (the settings class of the type)
     try:
         convert_value(node.settings.value, node.settings.value_type)
     except ConversionError as error:
         yield SettingsIssue(code="value", message=str(error), fix="Correct value or valueType.", key=("value",))
 
 
-def begin_constant(moment: NodeContext) -> NodeFinished:
-    """The value, under each name that the node gives it."""
-    settings = moment.node.settings
-    assert isinstance(settings, ConstantSettings)  # noqa: S101  (its type's)
+def begin_constant(context: NodeContext) -> NodeFinished:
+    """Return the value for each output of the node."""
+    settings = context.node.settings
+    assert isinstance(settings, ConstantSettings)  # noqa: S101  (the settings class of the type)
     value = convert_value(settings.value, settings.value_type)
-    return NodeFinished({"value": value} | {one.name: value for one in moment.node.outputs})
+    return NodeFinished({"value": value} | {port.name: value for port in context.node.outputs})
 
 
 _CONSTANT: Final = NodeType(
@@ -49,9 +49,9 @@ _CONSTANT: Final = NodeType(
 )
 
 
-def begin_wire(moment: NodeContext) -> NodeFinished:
-    """What came in, under the same names; ``value`` is the first of it where none has this name."""
-    values = {name: value for name, value in moment.inputs.items() if not name.startswith(HIDDEN_PORT)}
+def begin_wire(context: NodeContext) -> NodeFinished:
+    """Return the inputs under their own names; ``value`` is the first of them unless one has that name."""
+    values = {name: value for name, value in context.inputs.items() if not name.startswith(HIDDEN_PORT)}
     first = next(iter(values.values()), None)
     return NodeFinished({"value": first} | values)
 
@@ -67,27 +67,25 @@ _WIRE: Final = NodeType(
 
 
 class WorkdirSettings(NodeData):
-    """Settings of a directory."""
+    """Settings of a working directory node."""
 
     path: str = Field(default=".", max_length=4096)
 
 
 def workdir_texts(settings: WorkdirSettings) -> Iterable[tuple[tuple[str | int, ...], str]]:
-    """The path may hold templates."""
+    """Yield the path, which may contain templates."""
     yield ("path",), settings.path
 
 
-def begin_workdir(moment: NodeContext) -> BeginResult:
-    """The path, unless it leads out of the workspace."""
-    settings = moment.node.settings
-    assert isinstance(settings, WorkdirSettings)  # noqa: S101  (its type's)
+def begin_workdir(context: NodeContext) -> BeginResult:
+    """Return the path, and fail if it is outside the workspace."""
+    settings = context.node.settings
+    assert isinstance(settings, WorkdirSettings)  # noqa: S101  (the settings class of the type)
     try:
-        path = render_template(settings.path, moment.look_up)
+        path = render_template(settings.path, context.look_up)
     except TooLong as error:
         return NodeFailed(f"the path is too long: {error}")
-    return (
-        NodeFinished({"path": path}) if is_relative_below(path) else NodeFailed(f"“{path}” leads out of the workspace")
-    )
+    return NodeFinished({"path": path}) if is_relative_below(path) else NodeFailed(f"“{path}” is outside the workspace")
 
 
 _WORKDIR: Final = NodeType(

@@ -45,7 +45,7 @@ def check_context(text: str, files: Mapping[str, str]) -> dict[str, Any]:
     return {
         "node_ids": found.nodes,
         "valid": found.is_valid,
-        "problems": [_problem_context(one, lines) for one in found.problems[:MAX_PROBLEMS_SHOWN]],
+        "problems": [_problem_context(diagnostic, lines) for diagnostic in found.problems[:MAX_PROBLEMS_SHOWN]],
         "more_problems": max(len(found.problems) - MAX_PROBLEMS_SHOWN, 0),
         "svg": mark_safe(found.svg),  # noqa: S308 - drawn by us, every word of the file escaped
         "is_empty": not text.strip(),

@@ -113,7 +113,7 @@ class RunForm(forms.Form):
         self._declared = {f"input-{number}": one for number, one in enumerate(declared)}
         for name, one in self._declared.items():
             self.fields[name] = _make_input_field(one)
-        if any(one.name == "text" for one in declared):
+        if any(port.name == "text" for port in declared):
             del self.fields["text"]
 
     def inputs(self) -> dict[str, Any]:

@@ -80,8 +80,8 @@ def run_context(user: Any, row: WorkflowRun, given: Mapping[str, str]) -> dict[s
     times = list(row.node_runs.only(*_OVERVIEW_FIELDS, "started_at", "ended_at").order_by("position"))
     graph = _graph(user, row)
     by_place: dict[str, list[NodeRun]] = {}
-    for one in times:
-        by_place.setdefault(_REPETITION_SUFFIX.sub("", one.path), []).append(one)
+    for node_run in times:
+        by_place.setdefault(_REPETITION_SUFFIX.sub("", node_run.path), []).append(node_run)
     chosen = _selected_record(row, by_place, given)
     places = _leaf_paths(graph.root) if graph else []
     return {
@@ -91,8 +91,12 @@ def run_context(user: Any, row: WorkflowRun, given: Mapping[str, str]) -> dict[s
         "svg": _render_graph(graph, by_place),
         "done": sum(_is_finished(by_place.get(place, ())) for place in places),
         "nodes": len(places),
-        "waiting": [_record_context(row, one) for one in times if one.state == "running" and one.waiting_for == "user"],
-        "times": [_record_context(row, one) for one in times[-MAX_RECORDS_LISTED:]],
+        "waiting": [
+            _record_context(row, node_run)
+            for node_run in times
+            if node_run.state == "running" and node_run.waiting_for == "user"
+        ],
+        "times": [_record_context(row, node_run) for node_run in times[-MAX_RECORDS_LISTED:]],
         "earlier": max(len(times) - MAX_RECORDS_LISTED, 0),
         "chosen": chosen,
         "inputs": _value_texts(row.inputs),
@@ -129,7 +133,7 @@ def _render_graph(graph: WorkflowGraph | None, by_place: Mapping[str, Sequence[N
 
 def _newest_record(times: Sequence[NodeRun]) -> NodeRun:
     """The newest of them; of a loop itself, not of an iteration of it."""
-    own = [one for one in times if one.kind != ITERATION]
+    own = [node_run for node_run in times if node_run.kind != ITERATION]
     return (own or times)[-1]
 
 
@@ -151,9 +155,11 @@ def _selected_record(
     """The node that was asked for, at one of the times that it ran, and the times around it; a failed one unasked."""
     place, at = given.get("node", ""), given.get("at", "")
     if not place and row.state == "failed":
-        failed = [one for times in by_place.values() for one in times if one.state == "failed"]
+        failed = [node_run for times in by_place.values() for node_run in times if node_run.state == "failed"]
         place = _REPETITION_SUFFIX.sub("", failed[-1].path) if failed else ""
-    times = [one for one in by_place.get(place, ()) if one.kind != ITERATION] or list(by_place.get(place, ()))
+    times = [node_run for node_run in by_place.get(place, ()) if node_run.kind != ITERATION] or list(
+        by_place.get(place, ())
+    )
     if not times:
         return {"place": place} if place else None
     index = next((number for number, one in enumerate(times) if one.path == at), len(times) - 1)

@@ -120,7 +120,7 @@ def choose_agent(profiles: Sequence[AgentProfile], own: AgentProfile | None, run
         if (stand_in := _demo_profile(profiles, own, runner)) is not None:
             return AgentChoice(stand_in, is_demo_agent=True)
         raise NoMatchingAgent(_no_match_message(profiles, runner))
-    found = next((one for one in fitting if model and one.model == model), fitting[0])
+    found = next((profile for profile in fitting if model and profile.model == model), fitting[0])
     if model and found.agent_type == DEMO_AGENT_TYPE:
         raise NoMatchingAgent(f"“{found.name}” is the demo agent, which has no model “{model}”. Leave the model out.")
     return AgentChoice(found, "" if found.model == model else model)
@@ -144,7 +144,7 @@ def choose_agents(graph: Graph, profiles: Sequence[AgentProfile], own: AgentProf
 
 def demo_agent_note(runners: Iterable[str]) -> str:
     """What is said where the demo agent stands in; empty where it does not."""
-    names = " and ".join(f"“{one}”" for one in runners)
+    names = " and ".join(f"“{runner}”" for runner in runners)
     if not names:
         return ""
     return f"No agent profile is of the runner {names}, so the demo agent stands in. Staff can add a profile."
@@ -153,7 +153,9 @@ def demo_agent_note(runners: Iterable[str]) -> str:
 def _profiles_for_runner(profiles: Sequence[AgentProfile], own: AgentProfile | None, runner: str) -> list[AgentProfile]:
     """The profiles that fit, the run's own before others."""
     if not runner:
-        rest = [one for one in profiles if own and one.agent_type == own.agent_type and one.id != own.id]
+        rest = [
+            profile for profile in profiles if own and profile.agent_type == own.agent_type and profile.id != own.id
+        ]
         return [own, *rest] if own else list(profiles) if len(profiles) == 1 else []
     types = _agent_types_for_runner(runner)
 
@@ -161,7 +163,10 @@ def _profiles_for_runner(profiles: Sequence[AgentProfile], own: AgentProfile | N
         is_named = one.name.lower() == runner.lower()
         return own is None or one.id != own.id, not is_named, 0 if is_named else types.index(one.agent_type)
 
-    return sorted((one for one in profiles if one.name.lower() == runner.lower() or one.agent_type in types), key=rank)
+    return sorted(
+        (profile for profile in profiles if profile.name.lower() == runner.lower() or profile.agent_type in types),
+        key=rank,
+    )
 
 
 def _agent_types_for_runner(runner: str) -> tuple[str, ...]:
@@ -169,15 +174,15 @@ def _agent_types_for_runner(runner: str) -> tuple[str, ...]:
 
 
 def _demo_profile(profiles: Sequence[AgentProfile], own: AgentProfile | None, runner: str) -> AgentProfile | None:
-    if not any(one in agent_types() for one in _agent_types_for_runner(runner)):
+    if not any(agent_type in agent_types() for agent_type in _agent_types_for_runner(runner)):
         return None  # a name that nobody knows is a mistake
     if own is not None:
         return own if own.agent_type == DEMO_AGENT_TYPE else None
-    return profiles[0] if profiles and all(one.agent_type == DEMO_AGENT_TYPE for one in profiles) else None
+    return profiles[0] if profiles and all(profile.agent_type == DEMO_AGENT_TYPE for profile in profiles) else None
 
 
 def _no_match_message(profiles: Sequence[AgentProfile], runner: str) -> str:
-    has = ", ".join(f"“{one.name}” ({one.agent_type})" for one in profiles) or "none at all"
+    has = ", ".join(f"“{profile.name}” ({profile.agent_type})" for profile in profiles) or "none at all"
     if not runner:
         return f"the node names no runner, and the run no agent profile. Name one; there is {has}."
     return f"no agent profile is of the runner “{runner}”. Staff can add one; there is {has}."

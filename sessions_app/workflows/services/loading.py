@@ -90,7 +90,11 @@ def apply_node_changes(text: str, node: str, settings: Mapping[str, Any], *, ses
 
 def check_document(found: CheckResult) -> dict[str, Any]:
     """``{valid, problems: [{severity, code, message, fix, file, line, node}], svg}``."""
-    return {"valid": found.is_valid, "problems": [asdict(one) for one in found.problems], "svg": found.svg}
+    return {
+        "valid": found.is_valid,
+        "problems": [asdict(diagnostic) for diagnostic in found.problems],
+        "svg": found.svg,
+    }
 
 
 def _sorted_files(files: Mapping[str, str]) -> _Files:
@@ -104,4 +108,4 @@ def _load_cached(text: str, files: _Files, name: str) -> LoadResult:
 
 @lru_cache(maxsize=8)
 def _check_cached(text: str, files: _Files) -> CheckResult:
-    return client.check_isolated(text, library=InMemoryFiles(dict(files)))
+    return client.check_isolated(text, files=InMemoryFiles(dict(files)))

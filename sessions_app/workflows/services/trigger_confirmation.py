@@ -138,7 +138,7 @@ def _executor(row: Executor | None, seal: _SecretDigester) -> str:
 def _agents(row: Workflow, graph: Graph, seal: _SecretDigester) -> ConfirmedParts:
     """The profile that each kind of agent node would get now."""
     nodes = [node.settings for node in iterate_nodes(graph.root) if isinstance(node.settings, AgentSettings)]
-    wanted = sorted({(one.runner or "", one.model or "") for one in nodes})
+    wanted = sorted({(agent.runner or "", agent.model or "") for agent in nodes})
     profiles = list(profiles_of(row.team_id).order_by("name", "id")) if wanted else []
     found: ConfirmedParts = {}
     for runner, model in wanted:
@@ -174,14 +174,14 @@ def _secret(row: AgentProfile, field: str, seal: _SecretDigester) -> str:
         value = getattr(row, field)
     except SecretUnreadable:
         return "cannot be read"
-    names = sorted(value) if isinstance(value, dict) else [str(one.get("name")) for one in value]
+    names = sorted(value) if isinstance(value, dict) else [str(server.get("name")) for server in value]
     return f"{', '.join(names)} ({seal.of(value)})" if value else ""
 
 
 def _triggers(graph: Graph) -> str:
     found = [node.settings for node in graph.root.nodes.values() if isinstance(node.settings, TriggerSettings)]
-    crons = sorted(f"cron: {one.cron}" for one in found if one.trigger_type == "cron")
-    idle = sorted(f"idle: {one.idle_minutes} minutes" for one in found if one.trigger_type == "idle")
+    crons = sorted(f"cron: {trigger.cron}" for trigger in found if trigger.trigger_type == "cron")
+    idle = sorted(f"idle: {trigger.idle_minutes} minutes" for trigger in found if trigger.trigger_type == "idle")
     return "\n".join([*crons, *idle])
 
 
@@ -256,7 +256,9 @@ def _common_prefix_and_suffix(before: list[str], after: list[str]) -> tuple[int,
 def _escape_invisible(line: str) -> str:
     """Characters that show nothing, or turn the direction of others, are written out."""
     cut = line if len(line) <= LINE_LIMIT else f"{line[:LINE_LIMIT]}… ({len(line) - LINE_LIMIT} more characters)"
-    return "".join(one if one.isprintable() or one == "\t" else _character_name(one) for one in cut)
+    return "".join(
+        character if character.isprintable() or character == "\t" else _character_name(character) for character in cut
+    )
 
 
 def _character_name(character: str) -> str:

@@ -155,7 +155,7 @@ def triggers_document(user: Any, row: Workflow) -> dict[str, Any]:
         "confirmed_at": row.triggers_confirmed_at,
         "next_run_at": row.next_run_at,
         "fingerprint": fingerprint_of(parts),
-        "changes": [one for one in compare_parts(confirmed, parts) if one.part in changed],
+        "changes": [part for part in compare_parts(confirmed, parts) if part.part in changed],
         "may_confirm": not trouble,
         "refusal": trouble,
         "who_may_confirm": describe_required_rights(row.team, place, graph),

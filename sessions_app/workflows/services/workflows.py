@@ -44,16 +44,16 @@ def resolve_inputs(graph: Graph, given: Mapping[str, Any]) -> dict[str, Any]:
     What is not declared stays as it is. Raises Invalid, naming every input that is missing or does not fit.
     """
     values, problems = dict(given), []
-    for one in graph.inputs:
+    for port in graph.inputs:
         try:
-            value = _input_value(one, given.get(one.name))
+            value = _input_value(port, given.get(port.name))
         except ConversionError as error:
-            problems.append(f"The input “{one.name}”: {error}.")
+            problems.append(f"The input “{port.name}”: {error}.")
             continue
         if value is not None:
-            values[one.name] = value
-        elif one.required:
-            problems.append(f"The input “{one.name}” is missing.")
+            values[port.name] = value
+        elif port.required:
+            problems.append(f"The input “{port.name}” is missing.")
     if problems:
         raise Invalid(" ".join(problems), field="inputs", problems=problems)
     return values
@@ -260,7 +260,7 @@ def _sorted(values: Mapping[str, Any] | None) -> str:
 
 
 def _describe_problems(problems: Sequence[Diagnostic]) -> list[str]:
-    return [str(one) for one in problems]
+    return [str(diagnostic) for diagnostic in problems]
 
 
 def _check_inputs(inputs: Mapping[str, Any]) -> None:
