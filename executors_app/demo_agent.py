@@ -13,6 +13,9 @@ A prompt is read line by line:
 ``fail``                ends the turn with an error
 a JSON schema           answers with nothing but JSON that keeps to it, as nodes of workflows ask for
 
+Asked to continue after an interruption, it finishes what leaves a result: it writes the files of the quoted request
+that are not there yet, gives the JSON, and says the number. Waiting (``work``) is not repeated.
+
 Anything else is answered in a friendly way. Conversations live as JSONL files in
 ``$KANDEV_DEMO_AGENT_HOME`` or ``~/.kandev-demo-agent``; all that is said is first appended to
 ``<conversation>.said`` there. Standard library alone, so that the file also runs on its own.
@@ -40,6 +43,12 @@ MAX_DEPTH: Final = 20
 _EXAMPLES: Final = {"boolean": True, "integer": 1, "number": 1, "string": "demo", "array": [], "object": {}}
 _ID: Final = re.compile(r"[A-Za-z0-9_-]{1,80}")
 _NUMBER: Final = re.compile(r"\byour number is (\d{1,9})\b|\badd (\d{1,9})\b", re.IGNORECASE)
+_WRITE: Final = re.compile(r"write (\S+) (.+)")
+_CONTINUES: Final = re.compile(
+    r"^(?:Your process was restarted|Your last turn)\b.*?^The last request was:\s+((?:^>.*\n?)+)",
+    re.MULTILINE | re.DOTALL,
+)
+"""What Kandev sends to have an interrupted turn continued (``sessions_app.domain.continuation``)."""
 _WORD: Final = re.compile(r"\bremember\s+(?:the word\s+)?([^\s.,;:!?\"']+)", re.IGNORECASE)
 
 
@@ -114,10 +123,11 @@ class Conversation:
         return words[-1] if words else None
 
     def number(self) -> int | None:
-        """Return the user's number plus everything added to it."""
+        """Return the user's number with everything that was to be added to it."""
         number = None
         for text in (text for role, text in self.entries() if role == "user"):
-            for given, added in _NUMBER.findall(text):
+            # A quoted request was counted when it was first sent: to continue it does not add its number again.
+            for given, added in _NUMBER.findall(_without_quotes(text)):
                 number = int(given) if given else None if number is None else number + int(added)
         return number
 
@@ -166,6 +176,13 @@ class Turn:
             text, status = str(error), "failed"
         content = [{"type": "content", "content": {"type": "text", "text": text}}]
         self.update("tool_call_update", toolCallId=call_id, status=status, content=content)
+
+    def has_written(self, name: str, text: str) -> bool:
+        """Return whether a file of the working directory has this text already."""
+        try:
+            return Path(self.conversation.cwd, name).read_text() == f"{text}\n"
+        except (OSError, ValueError):
+            return False
 
     def write(self, name: str, text: str) -> None:
         """Write a file in the conversation's working directory, as a tool call."""
@@ -323,7 +340,10 @@ class DemoAgent:
         return {"stopReason": "end_turn"}
 
     def answer(self, turn: Turn, text: str) -> None:
-        """Carry out the prompt line by line."""
+        """Do what the prompt says, line by line."""
+        if request := _interrupted_request(text):
+            self._continue(turn, request)
+            return
         for line in text.splitlines():
             if schema := _schema(line):
                 turn.say(f"{json.dumps(example(schema))}\n")
@@ -331,6 +351,22 @@ class DemoAgent:
         others = [line for line in text.splitlines() if line.strip() and not self._follow(turn, line.strip())]
         if others:
             turn.say(f"Hello from the demo agent. You said: {' '.join(others)}\n")
+
+    def _continue(self, turn: Turn, request: list[str]) -> None:
+        """Finish an interrupted request: look at what is there first, and do only what is missing."""
+        schemas = [schema for line in request if (schema := _schema(line))]
+        if schemas:
+            turn.say(f"{json.dumps(example(schemas[0]))}\n")
+            return
+        left = [line for line in request if _WRITE.fullmatch(line) or _NUMBER.match(line)]
+        for line in left:
+            found = _WRITE.fullmatch(line)
+            if found and turn.has_written(found[1], found[2]):
+                turn.say(f"{found[1]} is already there.\n")
+            else:
+                self._follow(turn, line)
+        if not left:
+            turn.say("Nothing of the interrupted request is left to do.\n")
 
     def _follow(self, turn: Turn, line: str) -> bool:
         """Carry out one line; returns False if it is no instruction."""
@@ -346,7 +382,7 @@ class DemoAgent:
         elif _NUMBER.match(line):
             number = turn.conversation.number()
             turn.say("I know no number.\n" if number is None else f"{number}\n")
-        elif found := re.fullmatch(r"write (\S+) (.+)", line):
+        elif found := _WRITE.fullmatch(line):
             turn.write(found[1], found[2])
             turn.say(f"I wrote {found[1]}.\n")
         elif line == "tool":
@@ -359,6 +395,20 @@ class DemoAgent:
         else:
             return False
         return True
+
+
+def _interrupted_request(text: str) -> list[str]:
+    """Return the lines of the request that a continue prompt quotes; empty for any other prompt."""
+    found = _CONTINUES.search(text)
+    if found is None:
+        return []
+    lines = [line.removeprefix(">").strip() for line in found[1].splitlines()]
+    # If the continued turn was interrupted as well, the request quotes the previous continue prompt.
+    return _interrupted_request("\n".join(lines)) or lines
+
+
+def _without_quotes(text: str) -> str:
+    return "\n".join(line for line in text.splitlines() if not line.startswith(">"))
 
 
 def _schema(line: str) -> dict[str, Any] | None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from sessions_app.domain.continuation import Interruption, continue_prompt
 from tests.agents.conftest import ROOT
 
 SCRIPT = ROOT / "executors_app" / "demo_agent.py"
@@ -270,3 +271,36 @@ def test_it_ends_with_its_input_in_the_middle_of_its_work(connect: Callable[[], 
     assert client.process.stdout
     client.process.stdout.close()
     client.process.stdin = client.process.stdout = None
+
+
+def interrupted(request: str) -> str:
+    return continue_prompt(Interruption("Write and check", request, changed_files=["notes.txt"]))
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_continued_request_writes_only_missing_files(connect: Callable[[], Client], times: int) -> None:
+    client = connect()
+    client.new()
+    (client.cwd / "first.txt").write_text("One\n")
+    request = "Write two files.\nwork 60\nwrite first.txt One\nwrite second.txt Two"
+    for _ in range(times):
+        request = interrupted(request)
+    assert client.prompt(request) == "end_turn"
+    assert (client.cwd / "second.txt").read_text() == "Two\n"
+    assert client.words == "first.txt is already there.\nI wrote second.txt.\n"
+
+
+def test_continued_request_adds_its_number_once(connect: Callable[[], Client]) -> None:
+    client = connect()
+    client.new()
+    client.prompt("Your number is 42")
+    client.prompt("Add 1")
+    client.prompt(interrupted("Add 1"))
+    assert client.words == "43\n"
+
+
+def test_continued_request_gives_its_json(connect: Callable[[], Client]) -> None:
+    client = connect()
+    client.new()
+    client.prompt(interrupted('Review it.\n{"properties": {"approved": {"type": "boolean"}}}'))
+    assert json.loads(client.words) == {"approved": True}

@@ -51,11 +51,11 @@ def test_settings_go_into_the_text_and_are_saved(visit: Any, world: World) -> No
     page = ada.open(f"/workflows/{workflow.id}/")
     page.get_by_label("Node", exact=True).select_option("coder")
     page.get_by_label("Keep the session").check()
-    page.get_by_role("button", name="Put into the text").press("Enter")
+    page.get_by_role("button", name="Apply to the text").press("Enter")
     expect(page.locator("#text")).to_have_value(re.compile("resumable: true"))
     assert ill_read(page, "the settings of a node") == []
     page.get_by_role("button", name="Save").first.click()
-    expect(page.get_by_text("It is saved.", exact=True)).to_be_visible()
+    expect(page.get_by_text("Saved.", exact=True)).to_be_visible()
     kept = Workflow.objects.get().text
     assert "label: Coder   # its name stays" in kept
     assert "taskPrompt" in kept
@@ -70,9 +70,9 @@ def test_without_javascript_the_buttons_do_the_same(visit: Any, world: World) ->
     page.get_by_role("button", name="Check").click()
     expect(page.locator(".problems").first).to_contain_text("nobody")
     page.locator("#node-choice").select_option("loop")
-    page.get_by_role("button", name="Show its settings").click()
-    page.get_by_label("Iterations at most").fill("7")
-    page.get_by_role("button", name="Put into the text").click()
+    page.get_by_role("button", name="Show settings").click()
+    page.get_by_label("Maximum iterations").fill("7")
+    page.get_by_role("button", name="Apply to the text").click()
     expect(page.locator("#text")).to_have_value(re.compile("maxIterations: 7"))
     expect(page.locator("#text")).to_have_value(re.compile("source: nobody"))
     assert ada.complaints == []
@@ -89,7 +89,7 @@ def test_a_run_is_followed_and_its_nodes_are_opened_by_the_keyboard(
     page.keyboard.press("Enter")
     expect(page.locator("#node-title")).to_contain_text("coder")
     picture(page, "workflow-run")
-    page.get_by_role("navigation", name="Times that it ran").get_by_text("loop[1]/coder").click()
+    page.get_by_role("navigation", name="Runs of this node").get_by_text("loop[1]/coder").click()
     expect(page.locator("#node-detail")).to_contain_text("I mended <it>")
     run.node_runs.filter(path="loop[2]/coder").update(state="succeeded", waiting_for="")
     run.node_runs.filter(path__in=("loop", "loop[2]")).update(state="succeeded")
@@ -99,7 +99,7 @@ def test_a_run_is_followed_and_its_nodes_are_opened_by_the_keyboard(
     expect(page.locator("#state-title")).to_contain_text("Failed")
     expect(page.locator("#state-title")).to_contain_text("4 of 4 nodes")
     expect(page.locator("#node-detail")).to_contain_text("I mended <it>")
-    expect(page.get_by_role("button", name="Go on from here")).to_be_visible()
+    expect(page.get_by_role("button", name="Resume from here")).to_be_visible()
     page.go_back()
     expect(page.locator("#node-detail")).to_contain_text("2 of 2")
     assert ada.complaints == []

@@ -49,7 +49,7 @@ def test_a_new_workflow_works_in_the_only_repository(ada: Client, world: World) 
     address = "/workflows/new/?example=review-until-approved"
     assert f'<option value="{only.id}" selected>' in ada.get(address).content.decode()
     Repository.objects.create(team=world.team, name="second", path="/srv/second")
-    assert " selected>None: an empty directory" in ada.get(address).content.decode()
+    assert " selected>None (an empty directory)" in ada.get(address).content.decode()
 
 
 def test_the_list_has_the_last_run_and_the_next(ada: Client, world: World) -> None:
@@ -75,7 +75,7 @@ def test_a_workflow_is_saved_with_all_its_mistakes(ada: Client, world: World) ->
     assert (row.text, row.is_valid, row.created_by) == (text, False, world.ada)
     assert answer.redirect_chain == [(f"/workflows/{row.id}/", 302)]
     page = said(answer)
-    assert "It is saved, and cannot be run yet" in page
+    assert "Saved, but it cannot be run yet" in page
     assert "Line 7" in page
     assert 'data-line="7"' in answer.content.decode()
 
@@ -103,7 +103,7 @@ def test_settings_of_a_node_are_put_into_the_text_beside_its_comments(ada: Clien
     assert "timeout: 60" in made["text"]
     assert "resumable: true" in made["text"]
     assert "{ name: taskPrompt, type: string }, { name: iteratePrompt, type: string }" in made["text"]
-    assert "save to keep it" in made["said"]
+    assert "Save it to keep the change" in made["said"]
     again = ada.post("/workflows/check/", {**asked, "text": made["text"]}).json()
     assert again["text"] == made["text"]
     del asked["node-keep_session"]
@@ -121,7 +121,7 @@ def test_a_setting_that_cannot_be_is_said_beside_its_field(ada: Client, world: W
 
 def test_a_node_that_is_not_there_is_said(ada: Client, world: World) -> None:
     answer = ada.post("/workflows/check/", {"do": "open", "text": TEXT, "node": "nobody"})
-    assert answer.json()["trouble"] == "There is no node “nobody” in this text."
+    assert answer.json()["trouble"] == "The text has no node “nobody”. Choose another one."
 
 
 def test_a_conflict_shows_both_texts_and_can_be_overruled(ada: Client, world: World) -> None:
@@ -131,7 +131,7 @@ def test_a_conflict_shows_both_texts_and_can_be_overruled(ada: Client, world: Wo
     answer = ada.post(f"/workflows/{workflow.id}/", mine)
     assert answer.status_code == 409
     page = answer.content.decode()
-    assert "Somebody has changed it" in page
+    assert "Another user has changed this workflow" in page
     assert "Heal {{" in page
     assert "Repair {{" in page
     assert 'name="revision" value="2"' in page
@@ -186,7 +186,7 @@ def test_declared_inputs_are_fields_of_the_form(ada: Client, world: World) -> No
 def test_what_cannot_be_started_is_said_in_a_notice(ada: Client, world: World) -> None:
     workflow = make_workflow(world, repository=None)
     answer = ada.post(f"/workflows/{workflow.id}/run/", {"text": ""}, follow=True)
-    assert "Name a repository" in said(answer)
+    assert "Choose a repository" in said(answer)
 
 
 def test_a_run_shows_its_states_in_the_graph_and_in_words(ada: Client, world: World) -> None:
@@ -199,6 +199,14 @@ def test_a_run_shows_its_states_in_the_graph_and_in_words(ada: Client, world: Wo
     assert 'data-every="1000"' in page
 
 
+def test_run_that_is_too_large_to_draw_says_so(ada: Client, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sessions_app.workflows.pages.runs.MAX_RUN_DRAWING", 100)
+    run = looped_run(world, world.session())
+    page = said(ada.get(f"/workflows/runs/{run.id}/"))
+    assert "This workflow is too large to draw. Select nodes in the list below instead." in page
+    assert "coder is waiting for you." in page
+
+
 def test_a_node_is_shown_at_each_of_the_times_that_it_ran(ada: Client, world: World) -> None:
     session = world.session()
     run = looped_run(world, session)
@@ -209,7 +217,7 @@ def test_a_node_is_shown_at_each_of_the_times_that_it_ran(ada: Client, world: Wo
     assert "I mended &lt;it&gt;" in first
     live = ada.get(f"/workflows/runs/{run.id}/live/", {"node": "loop/coder", "at": "loop[1]/coder"}).json()
     assert "I mended &lt;it&gt;" in live["parts"]["run"]
-    assert "It has not begun" in said(ada.get(f"/workflows/runs/{run.id}/?node=end"))
+    assert "It has not started" in said(ada.get(f"/workflows/runs/{run.id}/?node=end"))
 
 
 def test_what_failed_is_shown_unasked_and_can_be_gone_on_from(ada: Client, world: World) -> None:
@@ -312,7 +320,7 @@ def test_a_change_of_a_scheduled_workflow_is_shown_and_confirmed(ada: Client, wo
     assert "Open workflow" in inbox
     fingerprint = re.findall(r'name="fingerprint" value="(\w{64})"', page)[0]
     confirmed = ada.post(f"/workflows/{row.id}/triggers/", {"do": "confirm", "fingerprint": fingerprint}, follow=True)
-    assert "scheduled runs have your rights from now on" in said(confirmed)
+    assert "Scheduled runs have your rights from now on" in said(confirmed)
     assert "Scheduled runs have the rights of ada" in said(confirmed)
     row.refresh_from_db()
     assert (row.triggers_enabled, row.triggers_enabled_by) == (True, world.ada)
@@ -322,8 +330,8 @@ def test_paused_triggers_are_switched_off_and_not_confirmed_unseen(ada: Client, 
     row = scheduled(world)
     save_workflow(world.ada, {"text": PLAIN}, row)
     refused = ada.post(f"/workflows/{row.id}/triggers/", {"do": "confirm", "fingerprint": "unseen"}, follow=True)
-    assert "It has changed since you looked at it" in said(refused)
-    assert "Its scheduled triggers are off" in said(
+    assert "The workflow has changed since you opened this page" in said(refused)
+    assert "Scheduled triggers are switched off" in said(
         ada.post(f"/workflows/{row.id}/triggers/", {"do": "off"}, follow=True)
     )
     row.refresh_from_db()
@@ -335,6 +343,6 @@ def test_nobody_starts_by_hand_what_the_page_did_not_show(ada: Client, world: Wo
     run = make_run(world, row)
     save_workflow(world.ada, {"text": f"{PLAIN}\n"}, row)
     answer = ada.post(f"/workflows/{row.id}/run/", {"text": "", "revision": 1}, follow=True)
-    assert "Somebody has changed it" in said(answer)
+    assert "Another user has changed this workflow" in said(answer)
     assert "has changed since this run began" in said(ada.post(f"/workflows/runs/{run.id}/again/", follow=True))
     assert WorkflowRun.objects.count() == 1

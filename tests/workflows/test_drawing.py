@@ -10,7 +10,7 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from sessions_app.workflows.language.graph import Scope
-from sessions_app.workflows.loader.drawing import draw_svg
+from sessions_app.workflows.loader.drawing import DrawingTooLarge, draw_inline_svg, draw_svg
 from sessions_app.workflows.loader.loading import load_workflow, load_workflow_file
 from tests.services import ROOT
 from tests.workflows.test_loading import EXAMPLES
@@ -91,3 +91,10 @@ def test_the_command_draws_what_is_valid(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(CommandError, match="cannot be written"):
         call_command("validate_workflow", str(EXAMPLES[0]), "--draw", str(tmp_path / "file"))
+
+
+def test_drawing_beyond_the_limit_is_refused() -> None:
+    many = load_workflow(workflow([node(f"n{number}", "wire") for number in range(200)])).checked
+    assert len(draw_inline_svg(many, {}, 100_000)) <= 100_000
+    with pytest.raises(DrawingTooLarge):
+        draw_inline_svg(many, {}, 10_000)

@@ -10,7 +10,7 @@ from sessions_app.workflows.engine import transitions
 from sessions_app.workflows.engine.records import NodeState
 from sessions_app.workflows.engine.transitions import advance_run, cancel_records
 from sessions_app.workflows.loader.loading import load_workflow
-from tests.workflows.driving import drive, given
+from tests.workflows.driving import Agents, drive, given
 from tests.workflows.test_engine import found, output_of
 from tests.workflows.writing import TRIGGER, body, node, workflow
 
@@ -189,3 +189,46 @@ def test_a_loop_that_never_waits_goes_on_in_bounded_steps_and_a_run_in_bounded_s
     run = drive(workflow([*loops, *values], [f"true-{name}.value > {name}@dock:go:input" for name in "abc"]))
     assert run.outcome.error == "the run has more than 2000 node runs; reduce the iterations or retries"
     assert len(run.records) < 2_100
+
+
+DOUBLING = [
+    node(
+        "loop",
+        "loop",
+        maxIterations=100,
+        dockSlots=[{"name": "go", "type": "continue"}, {"name": "text", "type": "feedback"}],
+    ),
+    node("seed", "constant", "loop", value="x" * 1000),
+    *(node(name, "wire", "loop") for name in ("a", "b", "both")),
+    node("true", "constant", "loop", value=True),
+]
+
+
+def test_values_that_double_in_a_loop_are_refused() -> None:
+    edges = [f"loop@dock:text:prev > {name}.value" for name in ("a", "b")]
+    edges += [f"{name}.value > both.value" for name in ("a", "b", "seed")]
+    edges += ["both.value > loop@dock:text:current", "true.value > loop@dock:go:input"]
+    run = drive(workflow(DOUBLING, edges))
+    assert "the inputs of the node are larger than 8 MiB; pass less" in run.outcome.error
+    assert len(run.records) < 80
+
+
+def test_outputs_of_a_node_are_bounded_and_its_session_stays() -> None:
+    outputs = [{"name": f"copy{number}", "type": "string"} for number in range(20)]
+    agents = Agents(lambda told: "x" * (1 << 20))
+    run = drive(workflow([node("agent", "agent", prompt="x", outputs=outputs)]), agents=agents)
+    assert "the outputs of the node are larger than 8 MiB" in run["agent"].error
+    assert run["agent"].outputs == {"sessionId": "session-1", "exitCode": 0}
+
+
+def test_outputs_collected_over_a_loop_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transitions, "MAX_RUN_VALUES", 50_000)
+    docks = [{"name": "go", "type": "continue"}]
+    nodes = [
+        node("loop", "loop", maxIterations=1000, dockSlots=docks),
+        node("true", "constant", "loop", value=True),
+        node("text", "constant", "loop", value="x" * 1000),
+    ]
+    run = drive(workflow(nodes, ["true.value > loop@dock:go:input"]))
+    assert "all node runs are together larger than 0 MiB; reduce the iterations" in run.outcome.error
+    assert len(run.records) < 200

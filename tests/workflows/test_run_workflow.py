@@ -111,7 +111,7 @@ def test_shipped_examples_run_as_they_are_on_a_fresh_installation(tmp_path: Path
     assert command(data, "create_demo").returncode == 0
     done = command(data, "run_workflow", str(EXAMPLES / "test-resumable-agent.yaml"), "--json")
     assert done.returncode == 0, done.stderr
-    assert "“claude-code”, so the demo agent stands in" in done.stderr
+    assert "“claude-code”, so the demo agent is used instead" in done.stderr
     nodes = {one["path"]: one for one in json.loads(done.stdout)["nodes"]}
     assert nodes["loop"]["outputs"] == {"iterations": 5, "terminationReason": "max_iterations"}
     assert len({one["session_id"] for one in nodes.values() if one["kind"] == "agent"}) == 6

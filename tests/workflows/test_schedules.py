@@ -158,8 +158,8 @@ def test_a_new_secret_key_alone_pauses_nothing(office: Office, settings: Any) ->
 
 
 LOSSES: dict[str, Callable[[Office], Any]] = {
-    "is not a member": lambda office: office.world.staff.groups.clear(),
-    "who may write": lambda office: TeamRole.objects.create(
+    "does not have write access": lambda office: office.world.staff.groups.clear(),
+    "not have write access in the team": lambda office: TeamRole.objects.create(
         user=office.world.staff, team=office.world.team, role=TeamRole.Role.VIEWER
     ),
     "no longer has an active account": lambda office: change(office.world.staff, is_active=False),

@@ -146,7 +146,7 @@ def test_what_cannot_be_done_is_refused_before_anybody_waits(
 def test_runners_and_models_are_checked_before_anything_runs() -> None:
     AgentProfile.objects.create(name="Codex", agent_type="codex")
     nodes = [node(name, "agent", prompt="x", runner=runner) for name, runner in (("a", "codex"), ("b", "amp"))]
-    with pytest.raises(Invalid, match="Node “b”: no agent profile is of the runner “amp”"):
+    with pytest.raises(Invalid, match="Node “b”: no agent profile matches the runner “amp”"):
         start(workflow(nodes, ["a > b.input"]), repository=repository())
     misnamed = workflow([node("a", "agent", prompt="x", runner="codex", model="--dangerous")])
     with pytest.raises(Invalid) as refused:
@@ -182,7 +182,7 @@ def test_every_input_that_is_missing_or_unfit_is_named(count: str | None) -> Non
 def test_whoever_starts_a_run_is_told_of_the_stand_in() -> None:
     profile = AgentProfile.objects.create(name="Demo", agent_type="demo")
     run = start(workflow([node("a", "agent", prompt="x", runner="codex")]), repository=repository())
-    assert "“codex”, so the demo agent stands in" in run.note
+    assert "“codex”, so the demo agent is used instead" in run.note
     assert start(AGENT, repository=repository(), agent_profile=profile).note == ""
 
 

@@ -119,7 +119,7 @@ def test_what_keeps_a_trigger_from_starting_it_is_told_and_tried_at_the_next_slo
     with caplog.at_level(logging.WARNING):
         assert start_due_runs(NOON) == 0
     row.refresh_from_db()
-    assert "Name a repository" in row.trigger_error
+    assert "Choose a repository" in row.trigger_error
     assert (row.triggers_enabled, row.next_run_at) == (True, NOON + timedelta(hours=1))
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Final
 
 from sessions_app.workflows.language.graph import GraphNode, Scope, SourceRef, Wire, WorkflowGraph
+from sessions_app.workflows.language.limits import MAX_NODE_VALUES
 from sessions_app.workflows.language.schema import Port, merge_array_ports
 from sessions_app.workflows.language.values import ConversionError, to_text
 from sessions_app.workflows.nodes import convert_ports
@@ -166,16 +167,66 @@ def node_inputs(frame: Frame, node: GraphNode, record_of: FindRecord) -> dict[st
     for wire in wires_into_node(frame.scope, node):
         wired.setdefault(wire.target.port, []).append(source_value(frame, wire.source, record_of))
     for name, found in wired.items():
-        value = found[0] if len(found) == 1 else "\n".join(to_text(value_part) for value_part in found)
+        value = found[0] if len(found) == 1 else _join_lines(found)
         if value is not None or name not in values:
             values[name] = value
     for port in node.inputs:
         if port.required and values.get(port.name) is None:
             raise ConversionError(f"the required input “{port.name}” is missing")
+    _require_bounded("inputs", values)
     try:
         return merge_array_ports(node.inputs, convert_ports(node.inputs, values))
     except ConversionError as error:
         raise ConversionError(f"the input {error}") from error
+
+
+def _join_lines(values: list[Any]) -> str:
+    """Join values as texts, one per line. Measured first: joined in a loop, texts can double with each iteration."""
+    _require_bounded("inputs", values)
+    return "\n".join(to_text(value) for value in values)
+
+
+def too_large(label: str, values: Any) -> str:
+    """Return what is wrong with values of a node run that are together too large; “” for others."""
+    if size_of_value(values, MAX_NODE_VALUES) <= MAX_NODE_VALUES:
+        return ""
+    return (
+        f"the {label} of the node are larger than {MAX_NODE_VALUES >> 20} MiB; "
+        "pass less from iteration to iteration, or write it to a file of the workspace"
+    )
+
+
+def _require_bounded(label: str, values: Any) -> None:
+    if problem := too_large(label, values):
+        raise ConversionError(problem)
+
+
+def with_bounded_outputs(record: NodeRecord) -> NodeRecord:
+    """Return the record, or a failed one if its outputs are too large; only the ids that a later node needs stay."""
+    problem = too_large("outputs", record.outputs)
+    if not problem:
+        return record
+    kept = {name: value for name, value in record.outputs.items() if name in {"sessionId", "exitCode"}}
+    return replace(record, state=NodeState.FAILED, outputs=kept, error=problem)
+
+
+def size_of_value(value: Any, limit: int) -> int:
+    """Return about how many characters a value has as JSON; counting stops soon after ``limit``.
+
+    Values can share parts, and a shared part counts each time it occurs, as it does in JSON. The limit therefore
+    bounds the time as well, even for lists of lists that double with each level.
+    """
+    size, left = 0, [value]
+    while left and size <= limit:
+        part = left.pop()
+        size += len(part) + 2 if isinstance(part, str) else 4
+        if isinstance(part, Mapping):
+            size += sum(map(len, part))
+            left.extend(part.values())
+        elif isinstance(part, list | tuple):
+            size += len(part)
+            left.extend(part)
+    return size
 
 
 def wires_into_node(scope: Scope, node: GraphNode) -> tuple[Wire, ...]:

@@ -26,7 +26,7 @@ from sessions_app.workflows.engine.records import (
     record_path,
 )
 from sessions_app.workflows.language.graph import GraphNode, WorkflowGraph
-from sessions_app.workflows.language.limits import MAX_NODE_RUNS
+from sessions_app.workflows.language.limits import MAX_NODE_RUNS, MAX_RUN_VALUES
 from sessions_app.workflows.language.values import ConversionError, is_truthy
 from sessions_app.workflows.nodes import (
     BeginResult,
@@ -87,6 +87,12 @@ def advance_run(workflow: WorkflowGraph, run: Mapping[str, Any], records: Mappin
     written = tuple(walk.written.values())
     if end is None and len(walk.records) > MAX_NODE_RUNS:
         end = _FrameEnd(error=f"the run has more than {MAX_NODE_RUNS} node runs; reduce the iterations or retries")
+    if end is None and walk.size > MAX_RUN_VALUES:
+        message = (
+            f"the inputs and outputs of all node runs are together larger than {MAX_RUN_VALUES >> 20} MiB; "
+            "reduce the iterations, or write large results to files of the workspace"
+        )
+        end = _FrameEnd(error=message)
     if end is None:
         return EngineStep(written, None, walk.is_full)
     error = end.error or ("a node has failed, and the run continued without it" if end.flawed else "")
@@ -107,8 +113,9 @@ def complete_record(
     if isinstance(outcome_of_work, WorkRequest):
         return replace(record, request=outcome_of_work.request)
     if isinstance(outcome_of_work, NodeFailed):
-        return replace(record, state=NodeState.FAILED, outputs=outcome_of_work.outputs, error=outcome_of_work.message)
-    return replace(record, state=NodeState.SUCCEEDED, outputs=outcome_of_work.outputs)
+        failed = replace(record, state=NodeState.FAILED, outputs=outcome_of_work.outputs, error=outcome_of_work.message)
+        return frames.with_bounded_outputs(failed)
+    return frames.with_bounded_outputs(replace(record, state=NodeState.SUCCEEDED, outputs=outcome_of_work.outputs))
 
 
 def cancel_records(records: Mapping[str, NodeRecord]) -> tuple[NodeRecord, ...]:
@@ -133,13 +140,16 @@ class _FrameWalk:
     def __init__(self, workflow: WorkflowGraph, records: Mapping[str, NodeRecord]):
         self.records = dict(records)
         self.written: dict[str, NodeRecord] = {}
+        self.size = sum(map(_size_of, records.values()))
+        """Characters of the inputs and outputs of all records, which one supervisor holds in memory."""
         self._free_slots = workflow.max_concurrent - sum(record.is_at_work for record in records.values())
         self._has_waiting = False
 
     @property
     def is_full(self) -> bool:
         """Whether this step has written as much as one step may."""
-        return len(self.written) >= MAX_RECORDS_PER_STEP or len(self.records) > MAX_NODE_RUNS
+        is_too_large = len(self.records) > MAX_NODE_RUNS or self.size > MAX_RUN_VALUES
+        return len(self.written) >= MAX_RECORDS_PER_STEP or is_too_large
 
     def frame(self, frame: Frame) -> _FrameEnd | None:
         """Advance a frame as far as possible; return None while it is running."""
@@ -158,6 +168,8 @@ class _FrameWalk:
         return tuple(record.state if record else None for record in found)
 
     def _write(self, record: NodeRecord) -> NodeRecord:
+        record, before = frames.with_bounded_outputs(record), self.records.get(record.path)
+        self.size += _size_of(record) - (_size_of(before) if before else 0)
         self.records[record.path] = self.written[record.path] = record
         return record
 
@@ -272,6 +284,8 @@ class _FrameWalk:
             end = self.frame(frame)
             if end is None:
                 return
+            if problem := frames.too_large("outputs", [end.outputs, end.current]):
+                end = replace(end, error=end.error or problem, outputs={}, current={})
             values = {"outputs": dict(end.outputs), "current": dict(end.current), "continue": end.goes_on}
             state = NodeState.FAILED if end.error else NodeState.SUCCEEDED
             self._write(replace(opened, state=state, outputs=values, error=end.error, flawed=end.flawed))
@@ -341,6 +355,10 @@ class _FrameWalk:
 
 def _scope_outputs(frame: Frame, record_of: frames.FindRecord) -> Mapping[str, Any]:
     return {} if frame.scope.kind == "loop" else frames.leaf_outputs(frame, record_of)
+
+
+def _size_of(record: NodeRecord) -> int:
+    return frames.size_of_value([record.inputs, record.outputs], MAX_RUN_VALUES)
 
 
 def _retry_target(gate: GraphNode) -> str:

@@ -27,9 +27,8 @@ from typing import Any, Final
 
 from sessions_app.workflows.language.diagnostics import Diagnostic, Severity
 from sessions_app.workflows.language.files import FileUnavailable
-from sessions_app.workflows.language.limits import MAX_DRAWING
 from sessions_app.workflows.loader import editing, graph_json
-from sessions_app.workflows.loader.drawing import draw_inline_svg
+from sessions_app.workflows.loader.drawing import DrawingTooLarge, draw_inline_svg
 from sessions_app.workflows.loader.loading import LoadResult, load_workflow
 
 MAX_MESSAGE: Final = 32 << 20
@@ -105,9 +104,10 @@ def checked(files: RemoteFiles, text: str, name: str) -> dict[str, Any]:
 def _draw_graph(found: LoadResult, name: str) -> tuple[str, tuple[Diagnostic, ...]]:
     if found.workflow is None:
         return "", found.problems
-    svg = draw_inline_svg(found.workflow, {})
-    if len(svg) <= MAX_DRAWING:
-        return svg, found.problems
+    try:
+        return draw_inline_svg(found.workflow, {}), found.problems
+    except DrawingTooLarge:
+        pass
     message = "the workflow is too large to draw"
     more = Diagnostic(
         severity=Severity.WARNING, code="too_large", message=message, fix="Split it into smaller workflows.", file=name
