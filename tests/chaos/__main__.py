@@ -19,8 +19,8 @@ from tests.chaos.walk import Walk
 from tests.chaos.world import World
 from tests.drills.deployment import Deployment
 from tests.environment import DATABASE_URL
-from tests.workflows.kills import drill
-from tests.workflows.runs import Desk
+from tests.workflows.deployed_runs import Desk
+from tests.workflows.kill_drill import drill
 
 NAMES = [point.name for point in CRASH_POINTS]
 TOGETHER = 6

@@ -13,7 +13,7 @@ import pytest
 from executors_app.agentctl.process import identity
 from tests.drills.deployment import Deployment
 from tests.waiting import eventually
-from tests.workflows.writing import node, workflow
+from tests.workflows.workflow_builder import node, workflow
 
 ITERATIONS = 5
 START = """

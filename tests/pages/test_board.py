@@ -136,7 +136,7 @@ ENDS = [
 
 
 @pytest.mark.parametrize(("change", "says", "button", "back"), ENDS)
-def test_a_task_that_is_over_starts_nothing_more(
+def test_finished_task_starts_nothing_more(
     change: str, says: str, button: str, back: str, ada: Client, world: World
 ) -> None:
     task = world.task()

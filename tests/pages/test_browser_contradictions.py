@@ -14,7 +14,7 @@ from tests.pages.browsers import SERVER_AWAY
 from tests.pages.contradictions import Walk
 from tests.pages.people import Place
 from tests.waiting import eventually
-from tests.workflows.writing import TRIGGER, node, workflow
+from tests.workflows.workflow_builder import TRIGGER, node, workflow
 
 pytestmark = pytest.mark.browser
 

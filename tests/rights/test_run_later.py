@@ -32,8 +32,8 @@ from tests.api.world import World, make_world
 from tests.attention.raising import raised
 from tests.rights.world import Cast, browsers, make_cast
 from tests.supervisor.rows import change, fresh
-from tests.workflows.world import World as RunWorld
-from tests.workflows.writing import node, workflow
+from tests.workflows.run_world import World as RunWorld
+from tests.workflows.workflow_builder import node, workflow
 
 pytestmark = pytest.mark.django_db
 NOON = datetime(2031, 3, 1, 12, tzinfo=UTC)

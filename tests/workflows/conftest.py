@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.drills.deployment import Deployment
-from tests.workflows.runs import Desk
+from tests.workflows.deployed_runs import Desk
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from tests.workflows.writing import node
+from tests.workflows.workflow_builder import node
 
 Shape = Callable[[int], str]
 

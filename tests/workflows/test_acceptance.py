@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.workflows.acceptance import CASES
-from tests.workflows.driving import drive
+from tests.workflows.acceptance_cases import CASES
+from tests.workflows.memory_runs import drive
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_case_comes_to_what_it_says(name: str, tmp_path: Path) -> None:
+def test_acceptance_case_has_expected_results(name: str, tmp_path: Path) -> None:
     assert shutil.which("sh")
     case = CASES[name]
     run = drive(case.text, cwd=tmp_path)

@@ -13,8 +13,8 @@ from sessions_app.workflows.engine.resume import records_to_resume
 from sessions_app.workflows.engine.transitions import RunOutcome, advance_run, complete_record
 from sessions_app.workflows.language.graph import WorkflowGraph
 from sessions_app.workflows.loader.loading import load_workflow
-from tests.workflows.driving import given, kept
-from tests.workflows.writing import node, workflow
+from tests.workflows.memory_runs import given, kept
+from tests.workflows.workflow_builder import node, workflow
 
 DOCKS = [
     {"name": "i", "type": "iteration"},
@@ -90,7 +90,7 @@ def run_to_its_end(
 
 @settings(max_examples=60, deadline=None)
 @for_all(st.data())
-def test_a_run_killed_anywhere_ends_as_one_that_was_not(data: st.DataObject) -> None:
+def test_run_killed_anywhere_has_the_same_result(data: st.DataObject) -> None:
     loaded = load_workflow(data.draw(graphs())).checked
     failing = data.draw(st.sampled_from([frozenset[str](), frozenset({"n1"}), frozenset({"n1", "n3"})]))
     outcome, _, _ = run_to_its_end(loaded, frozenset())
@@ -105,7 +105,7 @@ def test_a_run_killed_anywhere_ends_as_one_that_was_not(data: st.DataObject) -> 
 
 @settings(max_examples=40, deadline=None)
 @for_all(st.data())
-def test_a_run_taken_up_again_from_any_node_comes_to_the_same_end(data: st.DataObject) -> None:
+def test_run_resumed_at_any_node_has_the_same_result(data: st.DataObject) -> None:
     loaded = load_workflow(data.draw(graphs())).checked
     outcome, records, _ = run_to_its_end(loaded, frozenset())
     path = data.draw(st.sampled_from(sorted(path for path, one in records.items() if one.kind != "iteration")))
@@ -120,7 +120,7 @@ def test_a_run_taken_up_again_from_any_node_comes_to_the_same_end(data: st.DataO
 
 @settings(max_examples=30, deadline=None)
 @for_all(st.data())
-def test_a_finished_run_asks_for_nothing_more(data: st.DataObject) -> None:
+def test_finished_run_requests_no_work(data: st.DataObject) -> None:
     loaded = load_workflow(data.draw(graphs())).checked
     outcome, records, _ = run_to_its_end(loaded, frozenset())
     again = advance_run(loaded, given(), records)

@@ -27,7 +27,7 @@ NOW = datetime(2026, 1, 31, 23, 58, 30, tzinfo=UTC)  # a Saturday
         ("@daily", "2026-02-01 00:00"),
     ],
 )
-def test_the_next_time_is_found(expression: str, following: str) -> None:
+def test_next_time_is_computed(expression: str, following: str) -> None:
     assert f"{parse_cron(expression).next_after(NOW):%Y-%m-%d %H:%M}" == following
 
 

@@ -10,8 +10,8 @@ from sessions_app.workflows.engine.records import NodeState
 from sessions_app.workflows.engine.transitions import advance_run
 from sessions_app.workflows.language.files import DirectoryFiles
 from sessions_app.workflows.loader.loading import load_workflow
-from tests.workflows.driving import Run, drive, given
-from tests.workflows.writing import TRIGGER, body, node, workflow
+from tests.workflows.memory_runs import Run, drive, given
+from tests.workflows.workflow_builder import TRIGGER, body, node, workflow
 
 EXTRACTED = {"type": "regex"}
 

@@ -10,9 +10,9 @@ from sessions_app.workflows.engine import transitions
 from sessions_app.workflows.engine.records import NodeState
 from sessions_app.workflows.engine.transitions import advance_run, cancel_records
 from sessions_app.workflows.loader.loading import load_workflow
-from tests.workflows.driving import Agents, drive, given
+from tests.workflows.memory_runs import Agents, drive, given
 from tests.workflows.test_engine import found, output_of
-from tests.workflows.writing import TRIGGER, body, node, workflow
+from tests.workflows.workflow_builder import TRIGGER, body, node, workflow
 
 
 def loop(most: int = 10, **more: Any) -> dict[str, Any]:
@@ -37,7 +37,7 @@ COUNTED = [
 ]
 
 
-def test_a_loop_counts_with_what_the_iteration_before_left_and_its_outputs_keep_their_types() -> None:
+def test_loop_passes_values_on_and_keeps_output_types() -> None:
     five = node("five", "constant", value=5)
     after = node("after", "function", language="python", code="n + 1", inputs=["n:number"], outputs=["m:number"])
     run = drive(
@@ -65,7 +65,7 @@ def test_a_loop_counts_with_what_the_iteration_before_left_and_its_outputs_keep_
         (2, False, 3, "max_iterations"),
     ],
 )
-def test_what_says_continue_decides(value: Any, negate: bool, iterations: int, reason: str) -> None:
+def test_continue_value_decides_about_next_iteration(value: Any, negate: bool, iterations: int, reason: str) -> None:
     docks = [{"name": "go", "type": "continue", "negate": negate}]
     text = workflow(
         [node("loop", "loop", maxIterations=3, dockSlots=docks), node("value", "constant", "loop", value=value)],
@@ -108,7 +108,7 @@ def nested(kind: str) -> str:
 
 
 @pytest.mark.parametrize(("kind", "prefix"), [("plain", ""), ("component", "part/")])
-def test_loops_lie_within_loops_and_within_components(kind: str, prefix: str) -> None:
+def test_loops_nest_in_loops_and_components(kind: str, prefix: str) -> None:
     run = drive(nested(kind))
     assert run.outcome.succeeded
     assert run[f"{prefix}outer"].outputs["iterations"] == 3
@@ -117,7 +117,7 @@ def test_loops_lie_within_loops_and_within_components(kind: str, prefix: str) ->
     assert run[prefix.rstrip("/") or "outer"].outputs["pair"] == "3-2"
 
 
-def test_edges_and_templates_cross_the_walls_of_loops() -> None:
+def test_edges_and_templates_cross_loop_borders() -> None:
     docks = [{"name": "go", "type": "continue"}]
     text = workflow(
         [
@@ -132,7 +132,7 @@ def test_edges_and_templates_cross_the_walls_of_loops() -> None:
     assert output_of(drive(text), "after") == "hello hello!"
 
 
-def test_a_failure_within_a_loop_names_the_iteration_and_keeps_what_there_was() -> None:
+def test_failure_in_loop_names_iteration_and_keeps_results() -> None:
     failing = node(
         "work", "shell", "loop", script="[ {{ inputs.i }} -lt 2 ] || exit 3; echo ok", inputs=["i"], outputs=["stdout"]
     )
@@ -146,7 +146,7 @@ def test_a_failure_within_a_loop_names_the_iteration_and_keeps_what_there_was() 
     assert (run["loop"].outputs["iterations"], run["loop"].outputs["terminationReason"]) == (2, "error")
 
 
-def test_an_older_loop_with_interfaces_counts_too() -> None:
+def test_loop_of_older_style_counts() -> None:
     """Version 2 files have ``interface-*`` nodes in their loops, and what was before as ``prev.name``."""
     text = workflow(
         [
@@ -166,7 +166,7 @@ def test_an_older_loop_with_interfaces_counts_too() -> None:
     assert run["loop"].outputs == {"final": 3, "count": 3, "iterations": 3, "terminationReason": "condition"}
 
 
-def test_a_cancelled_run_ends_all_that_is_under_way() -> None:
+def test_cancelled_run_ends_all_running_nodes() -> None:
     loaded = load_workflow(workflow([TRIGGER, loop(), COUNTER, node("five", "constant", value=5)], COUNTED)).checked
     records = {record.path: record for record in advance_run(loaded, given(), {}).written}
 
@@ -176,7 +176,7 @@ def test_a_cancelled_run_ends_all_that_is_under_way() -> None:
     assert all(record.state == NodeState.CANCELLED for record in ended)
 
 
-def test_a_loop_that_never_waits_goes_on_in_bounded_steps_and_a_run_in_bounded_size(
+def test_endless_loop_has_bounded_steps_and_size(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(transitions, "MAX_NODE_RUNS", 2_000)

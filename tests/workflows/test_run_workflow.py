@@ -60,7 +60,7 @@ def command(directory: Path, *args: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.embedded
-def test_a_file_is_run_without_a_server_and_told_as_one_document(tmp_path: Path) -> None:
+def test_file_runs_without_server_and_prints_one_document(tmp_path: Path) -> None:
     data = tmp_path / "data"
     for name, text in (
         ("told.yaml", TOLD),
@@ -160,7 +160,7 @@ def test_the_only_team_and_the_only_writer_need_not_be_named(team: Group) -> Non
         ),
     ],
 )
-def test_what_is_not_plain_or_not_there_is_status_2(team: Group, ask: Any, words: str) -> None:
+def test_ambiguous_or_missing_arguments_exit_with_2(team: Group, ask: Any, words: str) -> None:
     member(team, "ada")
     member(team, "bob")
     with pytest.raises(CommandError, match=words) as refused:
@@ -178,7 +178,7 @@ def test_the_tree_has_each_node_in_its_iteration() -> None:
     assert "waits for you in session" in str(loop.children[1].children[0].label)
 
 
-def test_a_bare_name_is_looked_for_in_the_project(tmp_path: Path) -> None:
+def test_bare_name_is_searched_in_the_project(tmp_path: Path) -> None:
     (tmp_path / "package.json").touch()
     shelf = tmp_path / "workflows"
     shelf.mkdir()
@@ -215,7 +215,7 @@ def deployment(tmp_path: Path) -> Iterator[Deployment]:
 
 
 @pytest.mark.embedded
-def test_scripts_run_in_a_worktree_of_the_repository_that_is_named(deployment: Deployment) -> None:
+def test_scripts_run_in_worktree_of_named_repository(deployment: Deployment) -> None:
     file = deployment.home / "placed.yaml"
     file.write_text(PLACED)
     done = deployment.manage("run_workflow", str(file), "--cwd", str(deployment.repository), "--json")
@@ -228,7 +228,7 @@ def test_scripts_run_in_a_worktree_of_the_repository_that_is_named(deployment: D
 
 
 @pytest.mark.embedded
-def test_ctrl_c_cancels_the_run_and_ends_what_it_started(deployment: Deployment) -> None:
+def test_ctrl_c_cancels_run_and_its_processes(deployment: Deployment) -> None:
     file = deployment.home / "waits.yaml"
     file.write_text(WAITS)
     argv = [sys.executable, "manage.py", "run_workflow", str(file), "--cwd", str(deployment.repository)]

@@ -22,8 +22,8 @@ from sessions_app.services.errors import (
 from sessions_app.workflows.models import Workflow, WorkflowRun
 from sessions_app.workflows.services import workflows
 from tests.supervisor.rows import change, fresh, make_user
-from tests.workflows.world import place, repository, team
-from tests.workflows.writing import node, workflow
+from tests.workflows.run_world import place, repository, team
+from tests.workflows.workflow_builder import node, workflow
 
 pytestmark = pytest.mark.django_db
 

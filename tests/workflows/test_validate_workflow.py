@@ -8,12 +8,12 @@ import pytest
 from django.core.management import call_command
 
 from tests.services import ROOT
-from tests.workflows.writing import TRIGGER, node, workflow
+from tests.workflows.workflow_builder import TRIGGER, node, workflow
 
 EXAMPLE = ROOT / "docs/examples/workflows/test-resumable-agent.yaml"
 
 
-def test_valid_files_are_said_to_be_with_their_warnings(capsys: pytest.CaptureFixture[str]) -> None:
+def test_valid_files_are_reported_with_warnings(capsys: pytest.CaptureFixture[str]) -> None:
     call_command("validate_workflow", str(EXAMPLE))
     said = capsys.readouterr().out.splitlines()
     assert "test-resumable-agent.yaml:19: warning: node loop: the loop continues while “approved” is true" in said[0]

@@ -11,7 +11,7 @@ import pytest
 from sessions_app.workflows.language import limits
 from sessions_app.workflows.language.shell_script import ShellScriptError, find_script_problems, prepare_script
 from sessions_app.workflows.language.values import MISSING
-from tests.workflows.driving import shell
+from tests.workflows.memory_runs import shell
 
 SCRIPTS = {
     "bare": "echo {{ inputs.x }}",
@@ -48,7 +48,7 @@ VALUES = {
 
 
 @pytest.mark.parametrize("script", SCRIPTS.values(), ids=SCRIPTS)
-def test_no_value_is_read_as_a_script(script: str, tmp_path: Path) -> None:
+def test_values_are_never_executed(script: str, tmp_path: Path) -> None:
     for value in VALUES.values():
         text = prepare_script(script, lambda name, port, value=value: value)  # type: ignore[misc]
         assert value not in text.script

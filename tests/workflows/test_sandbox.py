@@ -15,7 +15,7 @@ def javascript(code: str, **inputs: Any) -> Any:
     return sandbox.run_in_sandbox([{"operation": "javascript", "code": code, "inputs": inputs}])[0]
 
 
-def test_what_is_asked_together_is_answered_in_order() -> None:
+def test_requests_are_answered_in_order() -> None:
     answers = sandbox.run_in_sandbox(
         [
             {"operation": "javascript", "code": "return {sum: inputs.a + inputs.b}", "inputs": {"a": 10, "b": 3}},
@@ -58,7 +58,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize(("operation", "code"), HOSTILE.values(), ids=HOSTILE)
-def test_a_hostile_request_ends_in_words(operation: str, code: str) -> None:
+def test_hostile_request_fails_with_message(operation: str, code: str) -> None:
     asked = {"pattern": code, "text": "a" * 50 + "b"} if operation == "regex" else {"code": code, "inputs": {}}
     with pytest.raises(sandbox.SandboxError) as error:
         sandbox.run_in_sandbox([{"operation": operation, **asked}])
@@ -68,12 +68,12 @@ def test_a_hostile_request_ends_in_words(operation: str, code: str) -> None:
 @pytest.mark.parametrize(
     "schema", [{"$ref": "http://example.invalid/schema"}, {"$ref": "file:///etc/passwd"}, {"type": "nothing"}]
 )
-def test_a_schema_leads_nowhere_else(schema: dict[str, Any]) -> None:
+def test_schema_references_outside_are_refused(schema: dict[str, Any]) -> None:
     with pytest.raises(sandbox.SandboxError):
         sandbox.run_in_sandbox([{"operation": "schema", "schema": schema, "value": 1}])
 
 
-def test_no_file_and_no_other_process_is_in_reach(tmp_path: Path) -> None:
+def test_sandbox_reaches_no_files_or_processes(tmp_path: Path) -> None:
     with pytest.raises(sandbox.SandboxError, match="not defined"):
         javascript("return std.open('/etc/passwd', 'r')")
     assert javascript("return Object.keys(globalThis).sort()") == ["answer", "given"]
@@ -104,7 +104,7 @@ def test_an_expression_has_a_value(expression: str, value: Any) -> None:
 
 
 @pytest.mark.parametrize("expression", ["x = 1", "import os", "await x", "yield 1", "[*a]", "", "{**a}", "f(**a)"])
-def test_what_is_no_plain_expression_is_refused(expression: str) -> None:
+def test_other_syntax_than_expressions_is_refused(expression: str) -> None:
     with pytest.raises(ExpressionError):
         check_expression(expression)
         evaluate_expression(expression, {"a": {}, "x": 1})

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from executors_app.agentctl.process import execution_processes, identity
 from tests.waiting import eventually
-from tests.workflows.runs import OVER, Desk, Run
+from tests.workflows.deployed_runs import OVER, Desk, Run
 
 ITERATIONS: Final = 5
 KILLED_IN: Final = 3

@@ -18,7 +18,7 @@ from sessions_app.workflows.loader.drawing import draw_inline_svg
 from sessions_app.workflows.loader.editing import find_node_paths
 from sessions_app.workflows.nodes import NodeContext, NodeFailed, type_of
 from tests.workflows.hostile_texts import BUDGETED, SHAPES, Shape, line, one, ports, shells, text
-from tests.workflows.writing import node
+from tests.workflows.workflow_builder import node
 
 SMALL, TIMES = 150, 4
 MOST = 1.5 * TIMES
@@ -73,7 +73,7 @@ def test_cost_grows_with_the_length_of_the_text(shape: Shape) -> None:
 
 
 @pytest.mark.parametrize("shape", BUDGETED.values(), ids=BUDGETED)
-def test_searches_are_refused_beyond_a_number_of_steps(shape: Shape, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_searches_have_a_step_limit(shape: Shape, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "too_many" not in codes(loading.load_workflow(shape(SMALL)))
 
     monkeypatch.setattr(limits, "MAX_STEPS", 10 * SMALL)
@@ -82,7 +82,7 @@ def test_searches_are_refused_beyond_a_number_of_steps(shape: Shape, monkeypatch
 
 
 @pytest.mark.parametrize("limit", ["MAX_PORTS", "MAX_WIRES"])
-def test_ports_and_connections_are_counted_as_they_are_used(limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ports_and_connections_count_at_each_use(limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
     part = {"interface": {"inputs": ports(10)}, **json.loads(text(shells(4), [line(0, 1), line(1, 2), line(2, 3)]))}
     uses = [node(f"n{at}", "component", componentRef="part") for at in range(10)]
     written = text(uses, components={"part": part})
@@ -94,12 +94,12 @@ def test_ports_and_connections_are_counted_as_they_are_used(limit: str, monkeypa
     assert "too_many" in codes(loading.load_workflow(written))
 
 
-def test_aliases_of_long_texts_are_counted_as_they_are_used() -> None:
+def test_aliases_of_long_texts_count_at_each_use() -> None:
     long = "a: &a " + "x" * 100_000 + "\nb: [" + "*a," * 50 + "]"
     assert codes(loading.load_workflow(long)) == {"too_large"}
 
 
-def test_a_file_is_read_once_however_its_path_is_written() -> None:
+def test_file_is_read_once_for_all_spellings_of_its_path() -> None:
     class Counting(InMemoryFiles):
         read_files = 0
 
@@ -114,7 +114,7 @@ def test_a_file_is_read_once_however_its_path_is_written() -> None:
     assert (loaded.workflow is not None, Counting.read_files) == (True, 1)
 
 
-def test_what_is_quoted_and_listed_of_a_text_has_an_end() -> None:
+def test_quotes_in_diagnostics_are_bounded() -> None:
     loaded = loading.load_workflow(text([{"id": f"n{at}", "type": "x" * 700} for at in range(900)]))
 
     assert len(loaded.problems) == limits.MAX_PROBLEMS + 1
@@ -151,7 +151,7 @@ def test_filled_templates_take_bounded_memory(kind: str, setting: str, times: in
     assert peak < 8 * limits.MAX_FILLED
 
 
-def test_a_text_of_the_largest_size_is_filled_in() -> None:
+def test_text_of_maximum_size_is_rendered() -> None:
     value = "x" * (limits.MAX_FILLED // 2)
     assert render_template("{{ a.output }}{{ a.output }}", lambda name, port: value) == value * 2
     with pytest.raises(TooLong):

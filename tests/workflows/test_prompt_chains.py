@@ -41,7 +41,7 @@ def chain(*states: str, by: str = "resent_as", **fields: Any) -> NodeTurn:
         (["done", "queued"], "agent"),
     ],
 )
-def test_the_last_row_says_what_is_waited_for(by: str, states: list[str], waits_for: str) -> None:
+def test_last_prompt_of_chain_decides_what_is_waited_for(by: str, states: list[str], waits_for: str) -> None:
     turn = chain(*states, by=by)
     assert (turn.result, turn.waiting_for) == (None, waits_for)
 
@@ -54,25 +54,25 @@ def test_the_last_row_says_what_is_waited_for(by: str, states: list[str], waits_
         (["withdrawn"], "withdrawn before"),
     ],
 )
-def test_a_chain_that_ends_without_an_answer_is_a_failure(states: list[str], words: str) -> None:
+def test_chain_without_answer_fails(states: list[str], words: str) -> None:
     result = chain(*states).result
     assert result is not None
     assert words in result["error"]
 
 
 @pytest.mark.parametrize(("state", "waits_for"), [("ERROR", "user"), ("FAILED", "user"), ("STARTING", "agent")])
-def test_a_session_that_cannot_go_on_by_itself_waits_for_somebody(state: str, waits_for: str) -> None:
+def test_blocked_session_waits_for_user(state: str, waits_for: str) -> None:
     assert chain("queued", state=state).waiting_for == waits_for
 
 
 @pytest.mark.parametrize("state", ["COMPLETED", "CANCELLED"])
-def test_a_session_that_was_closed_answers_no_more(state: str) -> None:
+def test_closed_session_fails_the_node(state: str) -> None:
     result = chain("queued", state=state).result
     assert result is not None
     assert "closed" in result["error"]
 
 
-def test_a_permission_that_is_asked_waits_for_somebody() -> None:
+def test_permission_request_waits_for_user() -> None:
     session, journal = talking("p0"), Journal()
     hear(session, [*journal.turn_begins("p0"), journal.asks("permission-1")])
     assert follow_prompt(session, "p0").waiting_for == "user"
@@ -85,7 +85,7 @@ def talking(*message_ids: str) -> TaskSession:
     return session
 
 
-def test_an_answer_is_all_that_the_agent_said_in_its_own_turn() -> None:
+def test_answer_contains_only_its_own_turn() -> None:
     session, journal = talking("p0", "p1"), Journal()
     hear(session, [*journal.turn_begins("p0"), *journal.says("Look", "ing."), journal.tool("t1")])
     hear(session, [*journal.says("Found it."), journal.completes("p0")])
@@ -95,7 +95,7 @@ def test_an_answer_is_all_that_the_agent_said_in_its_own_turn() -> None:
     assert result == {"text": "Looking.\n\nFound it.", "sessionId": str(session.id), "error": ""}
 
 
-def test_a_cancelled_turn_is_a_failure() -> None:
+def test_cancelled_turn_fails_the_node() -> None:
     session, journal = talking("p0"), Journal()
     hear(session, [*journal.turn_begins("p0"), journal.line("turn.cancelled", message_id="p0")])
     result = follow_prompt(session, "p0").result
@@ -104,7 +104,7 @@ def test_a_cancelled_turn_is_a_failure() -> None:
 
 
 @pytest.mark.parametrize("is_there", [True, False])
-def test_a_prompt_that_is_gone_is_a_failure(is_there: bool) -> None:
+def test_missing_prompt_fails_the_node(is_there: bool) -> None:
     result = follow_prompt(running_session() if is_there else None, "p0").result
     assert result is not None
     assert "deleted" in result["error"]

@@ -14,8 +14,8 @@ from sessions_app.workflows.engine.resume import NothingToResume, records_to_res
 from sessions_app.workflows.engine.transitions import advance_run, cancel_records
 from sessions_app.workflows.language.graph import WorkflowGraph
 from sessions_app.workflows.loader.loading import load_workflow
-from tests.workflows.driving import drive, given
-from tests.workflows.writing import node, workflow
+from tests.workflows.memory_runs import drive, given
+from tests.workflows.workflow_builder import node, workflow
 
 CHAIN = workflow([node(name, "shell", script=name) for name in ("a", "b", "c", "d")], ["a > b", "b > c", "a > d"])
 SLOTS = [{"name": "number", "type": "iteration"}, {"name": "on", "type": "continue"}]
@@ -79,7 +79,7 @@ def graph_of(text: str) -> WorkflowGraph:
         (LOOP, "after", "", ["after"]),
     ],
 )
-def test_what_follows_is_done_again_and_nothing_else(text: str, bad: str, path: str, again: list[str]) -> None:
+def test_resume_repeats_only_dependent_nodes(text: str, bad: str, path: str, again: list[str]) -> None:
     graph = graph_of(text)
     records, _ = run_until(graph, bad)
     kept = records_to_resume(graph, records, path)
@@ -88,7 +88,7 @@ def test_what_follows_is_done_again_and_nothing_else(text: str, bad: str, path: 
     assert all(one.state == NodeState.SUCCEEDED for one in finished.values())
 
 
-def test_what_was_cancelled_goes_on_where_it_was() -> None:
+def test_cancelled_run_resumes_where_it_was() -> None:
     graph = graph_of(LOOP)
     records: dict[str, NodeRecord] = {}
     for _ in range(4):
@@ -104,7 +104,7 @@ def test_what_was_cancelled_goes_on_where_it_was() -> None:
     assert all(one.state == NodeState.SUCCEEDED for one in finished.values())
 
 
-def test_a_gate_that_was_never_passed_has_what_it_sends_back_done_once_more() -> None:
+def test_resume_at_failed_gate_repeats_its_target() -> None:
     graph = graph_of(GATED)
     kept: dict[str, NodeRecord] = {}
     for _ in range(10):
@@ -126,14 +126,14 @@ def _done_badly(one: NodeRecord) -> NodeRecord:
 
 
 @pytest.mark.parametrize(("bad", "path"), [("", ""), ("", "nobody"), ("", "loop[1]")])
-def test_where_nothing_can_be_done_again_it_is_said(bad: str, path: str) -> None:
+def test_resume_without_failed_nodes_is_refused(bad: str, path: str) -> None:
     graph = graph_of(LOOP)
     records, _ = run_until(graph, bad)
     with pytest.raises(NothingToResume):
         records_to_resume(graph, records, path)
 
 
-def test_a_run_that_was_taken_up_ends_with_the_outputs_of_one_that_never_failed(tmp_path: Path) -> None:
+def test_resumed_run_has_outputs_of_one_that_never_failed(tmp_path: Path) -> None:
     text = workflow([node("a", "shell", script="test -e ok && echo yes"), node("b", "wire")], ["a > b.value"])
     graph = graph_of(text)
     run = drive(graph, cwd=tmp_path)

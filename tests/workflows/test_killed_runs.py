@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from tests.workflows.kills import drill
-from tests.workflows.runs import Desk
+from tests.workflows.deployed_runs import Desk
+from tests.workflows.kill_drill import drill
 
 SPREAD = (11,)
 """Seeds; ``make chaos`` has twenty."""
 
 
 @pytest.mark.parametrize("seed", SPREAD)
-def test_a_run_that_is_killed_in_iteration_three_of_five_ends_right(desk: Desk, seed: int) -> None:
+def test_run_killed_in_third_iteration_ends_correctly(desk: Desk, seed: int) -> None:
     assert drill(desk, seed) == []

@@ -18,9 +18,9 @@ from sessions_app.workflows.models import Workflow
 from sessions_app.workflows.services import loading, trigger_settings, workflows
 from tests.pages.workflows import PLAIN
 from tests.supervisor.rows import make_user
-from tests.workflows.test_apart import EXPENSIVE, SLOW, SLOW_FILES
-from tests.workflows.world import World, place, team
-from tests.workflows.writing import node, workflow
+from tests.workflows.run_world import World, place, team
+from tests.workflows.test_loading_process import EXPENSIVE, SLOW, SLOW_FILES
+from tests.workflows.workflow_builder import node, workflow
 
 pytestmark = pytest.mark.django_db
 

@@ -16,8 +16,8 @@ from sessions_app.workflows.services import workflows
 from sessions_app.workflows.services.run_records import run_document
 from tests.services import ROOT
 from tests.supervisor.rows import change, execution_of, fresh
-from tests.workflows.world import Scripts, World
-from tests.workflows.writing import node, workflow
+from tests.workflows.run_world import Scripts, World
+from tests.workflows.workflow_builder import node, workflow
 
 pytestmark = pytest.mark.django_db
 
@@ -30,7 +30,7 @@ TWO_TURNS = workflow(
 )
 
 
-def test_two_supervisors_never_step_one_run() -> None:
+def test_two_supervisors_never_drive_one_run() -> None:
     world = World(SHELL, Scripts(answer=lambda script: None))
     world.look(2, supervisor="first")
     version = fresh(world.run).version
@@ -38,7 +38,7 @@ def test_two_supervisors_never_step_one_run() -> None:
     assert (run.owner, run.generation, run.version) == ("first", 1, version)
 
 
-def test_a_supervisor_that_has_lost_its_lease_writes_nothing() -> None:
+def test_lost_lease_prevents_writes() -> None:
     world = World(SHELL, Scripts(answer=lambda script: None))
     world.look(2, supervisor="first")
     driver = world.drivers["first"]
@@ -50,7 +50,7 @@ def test_a_supervisor_that_has_lost_its_lease_writes_nothing() -> None:
     assert world["say"].state == "running"
 
 
-def test_a_run_of_many_steps_is_written_a_step_at_a_time() -> None:
+def test_long_run_is_written_step_by_step() -> None:
     nodes = [node(f"n{number}", "constant", value=number) for number in range(600)]
     assert World(workflow(nodes), repository=None).to_its_end(looks=5).state == "succeeded"
 
@@ -79,7 +79,7 @@ def test_a_failed_run_with_sessions_leads_to_the_run() -> None:
     assert (item.path, item.session_id) == (f"/workflows/runs/{run.id}/", run.workspace_id)
 
 
-def test_the_document_tells_all_of_it(django_assert_max_num_queries: Callable[..., object]) -> None:
+def test_run_document_is_complete(django_assert_max_num_queries: Callable[..., object]) -> None:
     world = World(TWO_TURNS)
     run = world.to_its_end()
     with django_assert_max_num_queries(2):  # type: ignore[attr-defined]
@@ -88,7 +88,7 @@ def test_the_document_tells_all_of_it(django_assert_max_num_queries: Callable[..
     assert [one["path"] for one in document["nodes"]] == ["first", "second"]
 
 
-def test_what_no_database_stores_is_replaced() -> None:
+def test_unstorable_characters_are_replaced() -> None:
     code = "return {result: String.fromCharCode(0) + String.fromCharCode(0xd800)}"
     world = World(workflow([node("odd", "function", code=code, outputs=["result"])]), repository=None)
     run = world.to_its_end()
@@ -96,7 +96,7 @@ def test_what_no_database_stores_is_replaced() -> None:
     assert run.outputs == {"result": "\N{REPLACEMENT CHARACTER}" * 2}
 
 
-def test_a_workspace_that_somebody_stops_fails_the_script_that_waits_for_it() -> None:
+def test_stopped_workspace_fails_waiting_script() -> None:
     world = World(SHELL, Scripts(is_up=False))
     run = world.look()
     assert run.workspace is not None
@@ -105,7 +105,7 @@ def test_a_workspace_that_somebody_stops_fails_the_script_that_waits_for_it() ->
     assert (run.state, "workspace session of the run was stopped" in run.error) == ("failed", True)
 
 
-def test_a_run_whose_workspace_is_on_another_machine_is_left_to_it() -> None:
+def test_run_is_left_to_the_machine_of_its_workspace() -> None:
     world = World(SHELL, Scripts(is_up=False))
     run = world.look()
     assert run.workspace is not None

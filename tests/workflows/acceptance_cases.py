@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from tests.workflows.writing import TRIGGER, body, node, workflow
+from tests.workflows.workflow_builder import TRIGGER, body, node, workflow
 
 
 @dataclass(frozen=True)

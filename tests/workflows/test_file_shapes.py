@@ -12,7 +12,7 @@ import pytest
 from sessions_app.workflows.language.reader import read_text
 from sessions_app.workflows.loader.loading import load_workflow
 from tests.services import ROOT
-from tests.workflows.driving import drive
+from tests.workflows.memory_runs import drive
 from tests.workflows.test_loading import EXAMPLES
 
 SHAPES = {
@@ -137,7 +137,7 @@ def test_a_file_of_this_shape_runs(text: str, outputs: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize("path", ["../x", "/etc", "a/../../b"])
-def test_no_directory_outside_of_the_workspace_is_entered(path: str) -> None:
+def test_directories_outside_the_workspace_are_refused(path: str) -> None:
     text = (
         "{version: 2, metadata: {name: a}, nodes: [{id: c, type: constant, data: {value: '%s'}}, "
         "{id: d, type: workdir, data: {path: '{{ c.value }}'}}, "
@@ -157,7 +157,7 @@ def places(data: Any, place: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
-def test_a_damaged_file_is_refused_in_words_or_can_be_run(path: Path) -> None:
+def test_damaged_file_is_refused_or_valid(path: Path) -> None:
     source, chance = path.read_text(), random.Random(path.stem)
     for _ in range(60):
         data = read_text(source, path.name).data

@@ -27,7 +27,7 @@ from sessions_app.workflows.services.workflows import archive_workflow, save_wor
 from tests.api.world import World, make_world
 from tests.history import apps_with_old_labels
 from tests.supervisor.rows import change, fresh
-from tests.workflows.writing import node, workflow
+from tests.workflows.workflow_builder import node, workflow
 
 pytestmark = pytest.mark.django_db
 NOON = datetime(2031, 3, 1, 12, tzinfo=UTC)

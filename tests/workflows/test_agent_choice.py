@@ -7,7 +7,7 @@ import pytest
 from executors_app.models import AgentProfile
 from sessions_app.workflows.loader.loading import load_workflow
 from sessions_app.workflows.services.assignment import AgentChoice, NoMatchingAgent, choose_agent, choose_agents
-from tests.workflows.writing import body, node, workflow
+from tests.workflows.workflow_builder import body, node, workflow
 
 CLAUDE = AgentProfile(name="Claude", agent_type="claude_code")
 CLI = AgentProfile(name="Claude in a terminal", agent_type="claude_cli")
@@ -39,7 +39,7 @@ def test_a_runner_is_a_profile_of_its_kind(
     assert choose_agent(ALL, own, runner, model) == AgentChoice(found)
 
 
-def test_a_model_that_no_profile_has_is_asked_of_the_agent() -> None:
+def test_unknown_model_is_requested_from_the_agent() -> None:
     assert choose_agent(ALL, None, "claude-code", "huge") == AgentChoice(CLAUDE, "huge")
     assert choose_agent(ALL, CODEX, "", "huge") == AgentChoice(CODEX, "huge")
 
@@ -54,15 +54,13 @@ def test_a_model_that_no_profile_has_is_asked_of_the_agent() -> None:
         (CODEX, "gemini-cli", "", ["gemini-cli"]),
     ],
 )
-def test_what_there_is_is_said_where_nothing_fits(
-    own: AgentProfile | None, runner: str, model: str, words: list[str]
-) -> None:
+def test_error_lists_available_agents(own: AgentProfile | None, runner: str, model: str, words: list[str]) -> None:
     with pytest.raises(NoMatchingAgent) as error:
         choose_agent(ALL, own, runner, model)
     assert [word for word in words if word not in str(error.value)] == []
 
 
-def test_the_only_agent_there_is_needs_no_name() -> None:
+def test_only_agent_needs_no_name() -> None:
     assert choose_agent([DEMO], None, "", "").profile is DEMO
 
 
@@ -87,7 +85,7 @@ def test_every_node_without_an_agent_is_named_at_once() -> None:
     assert len(found.missing) == 2
 
 
-def test_the_agent_of_the_run_goes_before_one_that_is_called_like_the_runner() -> None:
+def test_agent_of_run_precedes_profile_named_like_runner() -> None:
     called = AgentProfile(name="claude-code", agent_type="claude_cli")
     assert choose_agent([called, CLI], CLI, "claude-code", "").profile is CLI
     assert choose_agent([CLI, called], None, "claude-code", "").profile is called
