@@ -47,7 +47,7 @@ def execution_storage() -> ExecutionStorage:
 
 def state_directory_of(execution_id: str) -> StateDirectory:
     """Return the state directory of an execution."""
-    return execution_storage().places_of(execution_id)
+    return execution_storage().state_directory_of(execution_id)
 
 
 def local_workspace_state(execution: ExecutionFacts) -> tuple[WorkspaceState, str]:

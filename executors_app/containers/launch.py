@@ -56,7 +56,7 @@ def ensure_container(engine: Engine, site: Site, spec: LaunchSpec, lost: str = "
     RuntimeUnavailable, WorkspaceGone, RepositoryUnusable, OSError.
     """
     places = state_directory_of(spec.execution_id)
-    places.make()
+    places.create()
     with places.start_lock():
         container = engine.find(docker_names.container_name(spec.execution_id))
         if container is not None and not docker_names.is_owned(container.labels, spec.execution_id, spec.session_id):

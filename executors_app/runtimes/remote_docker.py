@@ -52,7 +52,7 @@ class RemoteDocker(DockerRuntime):
             site.left(engine, execution) as container,
         ):
             disk = ExecutionStorage(Path(directory))
-            into = disk.places_of(execution.id).path
+            into = disk.state_directory_of(execution.id).path
             if container is None or not archives.fetch_files(engine, container, f"{STATE_PATH}/{what}", into):
                 return None
             return read(disk)

@@ -160,7 +160,7 @@ class Sprites:
         """Fetch agentctl's state and read it as if it were on this disk."""
         with tempfile.TemporaryDirectory(prefix="kandev-left-") as directory:
             disk = ExecutionStorage(Path(directory))
-            into = disk.places_of(execution.id).path
+            into = disk.state_directory_of(execution.id).path
             return read(disk) if run_blocking(observation.fetch_state(execution.id, into)) else None
 
 

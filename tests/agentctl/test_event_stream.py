@@ -50,7 +50,7 @@ async def test_lines_that_were_acknowledged_away_are_told_as_truncated(tmp_path:
     async with agentctl(tmp_path, JournalLimits(segment=1)) as running:
         journal = running.sidecar.journal
         for _ in range(6):
-            await journal.durable(journal.append(JournalKind.LOG, text="x"))
+            await journal.wait_until_durable(journal.append(JournalKind.LOG, text="x"))
         async with running.events() as socket:
             await next_lines(socket, 6)
             await socket.send_str('{"ack": 4}')
@@ -66,14 +66,14 @@ async def test_an_acknowledgement_reaches_no_further_than_what_was_sent(tmp_path
     async with agentctl(tmp_path, JournalLimits(segment=1)) as running:
         journal = running.sidecar.journal
         for _ in range(3):
-            await journal.durable(journal.append(JournalKind.LOG, text="x"))
+            await journal.wait_until_durable(journal.append(JournalKind.LOG, text="x"))
         async with running.events(1, journal.epoch) as socket:
             await next_lines(socket, 2)
             for odd in ("{", "[]", "null", '{"ack": "3"}', '{"ack": true}', '{"ack": -5}', '{"else": 1}', '{"ack": 2}'):
                 await socket.send_str(odd)
             await eventually_async(lambda: journal.first_seq == 3)
             await socket.send_str('{"ack": 999999}')
-            await journal.durable(journal.append(JournalKind.LOG, text="x"))
+            await journal.wait_until_durable(journal.append(JournalKind.LOG, text="x"))
             assert [line["seq"] for line in await next_lines(socket, 1)] == [4]
         assert journal.first_seq == 3
 
@@ -125,7 +125,7 @@ async def test_many_lines_come_in_few_frames_and_in_order(running: Running) -> N
     journal = running.sidecar.journal
     for number in range(20_000):
         last = journal.append(JournalKind.MESSAGE_AGENT, text=f"chunk {number} " + "x" * 40)
-    await journal.durable(last)
+    await journal.wait_until_durable(last)
 
     frames = 0
     seqs: list[int] = []
@@ -143,7 +143,7 @@ async def test_a_consumer_that_does_not_read_costs_no_memory_and_holds_up_nobody
     async with running.events() as idle, running.events() as reading:
         for _ in range(80):
             last = journal.append(JournalKind.MESSAGE_AGENT, text="x" * (1 << 20))
-            await journal.durable(last)
+            await journal.wait_until_durable(last)
         seen = 0
         while seen < last:
             seen = (await next_lines(reading, 1))[-1]["seq"]

@@ -99,12 +99,12 @@ async def test_what_is_acknowledged_makes_room_on_a_disk_that_the_journal_itself
         await running.start()
         journal = running.sidecar.journal
         for _ in range(5):
-            await journal.durable(journal.append(JournalKind.LOG, text="x" * FRAME_BYTES))
+            await journal.wait_until_durable(journal.append(JournalKind.LOG, text="x" * FRAME_BYTES))
         journal.ack(journal.last_seq)
         first = journal.first_seq
         disk.room = 10
         journal.append(JournalKind.LOG, text="y")
         await eventually_async(lambda: journal.first_seq > first, describe="what was acknowledged is gone")
         disk.room = float("inf")
-        await asyncio.wait_for(journal.durable(journal.last_seq), 5)
+        await asyncio.wait_for(journal.wait_until_durable(journal.last_seq), 5)
         assert [line["seq"] for line in running.lines()][-1] == journal.last_seq

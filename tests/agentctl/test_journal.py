@@ -26,8 +26,8 @@ async def flood():
     while True:
         for size in range(200):
             journal.append("message.agent", text="x" * size * 20)
-        await journal.room()
-        await journal.wait_beyond(journal.shown_seq)
+        await journal.wait_for_room()
+        await journal.wait_for_lines(journal.shown_seq)
         print(journal.shown_seq, flush=True)
 
 asyncio.run(flood())
@@ -40,7 +40,7 @@ async def test_lines_count_from_one_and_go_on_after_a_restart(tmp_path: Path) ->
     async with opened(tmp_path) as journal:
         assert journal.epoch == epoch == read_epoch(tmp_path)
         assert journal.append(JournalKind.LOG, text="again") == 4
-        await journal.wait_beyond(3)
+        await journal.wait_for_lines(3)
         lines = list(shown(journal))
 
     assert [line["seq"] for line in lines] == [1, 2, 3, 4]
@@ -67,11 +67,11 @@ async def test_a_line_that_decides_is_on_the_disk_before_it_is_shown(
         journal.append(JournalKind.TURN_COMPLETED, message_id="m", stop_reason="end_turn")
         journal.append(JournalKind.LOG, text="behind it")
 
-        await journal.wait_beyond(0)
+        await journal.wait_for_lines(0)
         assert [line["kind"] for line in shown(journal)] == [JournalKind.MESSAGE_AGENT]
 
         release.set()
-        await journal.durable(3)
+        await journal.wait_until_durable(3)
         assert len(list(shown(journal))) == 3
 
 
@@ -167,7 +167,7 @@ async def test_only_so_many_old_epochs_are_kept(tmp_path: Path) -> None:
 async def test_segments_turn_over_and_go_once_they_are_acknowledged(tmp_path: Path) -> None:
     async with opened(tmp_path, limits=JournalLimits(segment=1000)) as journal:
         for _ in range(30):
-            await journal.durable(journal.append(JournalKind.LOG, text="x" * 100))
+            await journal.wait_until_durable(journal.append(JournalKind.LOG, text="x" * 100))
         before = list_segments(tmp_path)
         assert len(before) > 3
         assert [line["seq"] for line in shown(journal)] == list(range(1, 31))
@@ -189,10 +189,10 @@ async def test_segments_turn_over_and_go_once_they_are_acknowledged(tmp_path: Pa
 
 async def test_at_the_cap_the_agent_waits_until_lines_are_acknowledged(tmp_path: Path) -> None:
     async with opened(tmp_path, limits=JournalLimits(cap=20_000)) as journal:
-        while not journal.full:
-            await journal.durable(journal.append(JournalKind.LOG, text="x" * 200))
-        waiting = asyncio.create_task(journal.room())
-        await eventually_async(lambda: "at its cap" in list(shown(journal))[-1]["text"])
+        while not journal.is_full:
+            await journal.wait_until_durable(journal.append(JournalKind.LOG, text="x" * 200))
+        waiting = asyncio.create_task(journal.wait_for_room())
+        await eventually_async(lambda: "reached its cap" in list(shown(journal))[-1]["text"])
         assert not waiting.done()
 
         journal.ack(journal.shown_seq)
@@ -206,11 +206,11 @@ async def test_more_than_half_a_reserve_that_is_not_durable_holds_the_agent_back
 ) -> None:
     async with opened(tmp_path) as journal:
         release = _hold_syncs(journal, monkeypatch)
-        await journal.room()
+        await journal.wait_for_room()
         for _ in range(5):
             journal.append(JournalKind.LOG, text="x" * (1 << 17))
-        waiting = asyncio.create_task(journal.room())
-        await journal.wait_beyond(4)
+        waiting = asyncio.create_task(journal.wait_for_room())
+        await journal.wait_for_lines(4)
         assert not waiting.done()
 
         release.set()
@@ -222,8 +222,8 @@ async def test_a_reader_from_any_point_gets_exactly_the_rest(tmp_path: Path) -> 
         for number in range(2000):
             last = journal.append(JournalKind.LOG, text="x" * (number % 700))
             if number % 50 == 0:
-                await journal.durable(last)
-        await journal.durable(last)
+                await journal.wait_until_durable(last)
+        await journal.wait_until_durable(last)
 
         for after in (0, 1, 49, 50, 51, 777, 1234, 1998, 1999, 2000):
             assert [line["seq"] for line in shown(journal, after)] == list(range(after + 1, 2001))

@@ -34,9 +34,9 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 async def _write_until_it_fails(journal: Journal) -> None:
-    while not journal.full:
+    while not journal.is_full:
         journal.append(JournalKind.MESSAGE_AGENT, text="x" * 90_001)
-        await eventually_async(lambda: journal.full or journal.shown_seq == journal.last_seq)
+        await eventually_async(lambda: journal.is_full or journal.shown_seq == journal.last_seq)
 
 
 async def test_a_full_disk_is_waited_out(small_disk: Path) -> None:
@@ -48,13 +48,13 @@ async def test_a_full_disk_is_waited_out(small_disk: Path) -> None:
         for _ in range(200):  # more than the freed reserve can take
             journal.append(JournalKind.MESSAGE_AGENT, text="y" * 9_001)
         await eventually_async(lambda: not (small_disk / "journal" / "reserve").exists())
-        waiting = asyncio.create_task(journal.room())
-        await eventually_async(lambda: journal.full)
+        waiting = asyncio.create_task(journal.wait_for_room())
+        await eventually_async(lambda: journal.is_full)
         assert not waiting.done()
 
         filler.unlink()
 
-        await asyncio.wait_for(journal.durable(journal.last_seq), 10)
+        await asyncio.wait_for(journal.wait_until_durable(journal.last_seq), 10)
         await asyncio.wait_for(waiting, 5)
         lines = list(shown(journal))
     assert [line["seq"] for line in lines] == list(range(1, len(lines) + 1))
@@ -68,7 +68,7 @@ async def test_the_last_words_fit_into_the_reserve(small_disk: Path) -> None:
         (small_disk / "filler").write_bytes(b"x" * (1 << 20))
         await _write_until_it_fails(journal)
 
-        await asyncio.wait_for(journal.durable(journal.append(JournalKind.AGENT_EXITED, exit_code=0)), 5)
+        await asyncio.wait_for(journal.wait_until_durable(journal.append(JournalKind.AGENT_EXITED, exit_code=0)), 5)
 
 
 async def test_a_file_that_may_not_grow_is_waited_out(tmp_path: Path) -> None:
@@ -76,7 +76,7 @@ async def test_a_file_that_may_not_grow_is_waited_out(tmp_path: Path) -> None:
         with _files_no_larger_than(200_000):
             await _write_until_it_fails(journal)
 
-        await asyncio.wait_for(journal.durable(journal.last_seq), 10)
+        await asyncio.wait_for(journal.wait_until_durable(journal.last_seq), 10)
         lines = list(shown(journal))
     assert [line["seq"] for line in lines] == list(range(1, len(lines) + 1))
     assert lines[-1]["text"] == "the journal is written again"
@@ -106,10 +106,10 @@ async def test_a_failed_sync_is_never_repeated_on_the_same_file(
 
     async with opened(tmp_path) as journal:
         for _ in range(written_before):
-            await journal.durable(journal.append(JournalKind.LOG, text="before"))
+            await journal.wait_until_durable(journal.append(JournalKind.LOG, text="before"))
         monkeypatch.setattr(os, "fdatasync", fails_once)
         last = journal.append(JournalKind.TURN_COMPLETED, message_id="m", stop_reason="end_turn")
-        await asyncio.wait_for(journal.durable(last + 1), 5)
+        await asyncio.wait_for(journal.wait_until_durable(last + 1), 5)
         assert [line["seq"] for line in shown(journal)][:last] == list(range(1, last + 1))
 
     os.close(failed[0])

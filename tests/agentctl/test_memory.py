@@ -12,14 +12,14 @@ from executors_app.agentctl.state_files import DurableStore, TokenFile
 
 def test_the_last_value_is_recalled_after_a_restart(tmp_path: Path) -> None:
     memory = DurableStore(tmp_path / "memory")
-    memory.keep("generation", "", 1)
-    memory.keep("generation", "", 2)
-    memory.keep("prompt", "generation", True)
+    memory.put("generation", "", 1)
+    memory.put("generation", "", 2)
+    memory.put("prompt", "generation", True)
     memory.close()
 
     memory = DurableStore(tmp_path / "memory")
-    assert (memory.recall("generation"), memory.recall("prompt", "generation")) == (2, True)
-    assert memory.recall("prompt", "other") is None
+    assert (memory.get("generation"), memory.get("prompt", "generation")) == (2, True)
+    assert memory.get("prompt", "other") is None
     memory.close()
 
 
@@ -27,18 +27,18 @@ def test_the_last_value_is_recalled_after_a_restart(tmp_path: Path) -> None:
 def test_a_torn_end_is_cut(tmp_path: Path, torn: bytes) -> None:
     path = tmp_path / "memory"
     memory = DurableStore(path)
-    memory.keep("prompt", "m1", True)
+    memory.put("prompt", "m1", True)
     memory.close()
     with path.open("ab") as file:
         file.write(torn)
 
     memory = DurableStore(path)
-    assert (memory.recall("prompt", "m1"), memory.recall("prompt", "m2")) == (True, None)
-    memory.keep("prompt", "m3", True)
+    assert (memory.get("prompt", "m1"), memory.get("prompt", "m2")) == (True, None)
+    memory.put("prompt", "m3", True)
     memory.close()
 
     memory = DurableStore(path)
-    assert memory.recall("prompt", "m3") is True
+    assert memory.get("prompt", "m3") is True
     memory.close()
 
 
@@ -48,7 +48,7 @@ def test_a_damaged_entry_takes_no_other_with_it(tmp_path: Path) -> None:
 
     for _ in range(2):
         memory = DurableStore(path)
-        assert [memory.recall("prompt", f"m{number}") for number in (1, 2, 3)] == [True, None, True]
+        assert [memory.get("prompt", f"m{number}") for number in (1, 2, 3)] == [True, None, True]
         memory.close()
 
 
@@ -58,7 +58,7 @@ def test_what_is_superseded_is_thrown_out_at_the_next_start(tmp_path: Path) -> N
     before = path.stat().st_size
 
     memory = DurableStore(path)
-    assert memory.recall("generation") == 1099
+    assert memory.get("generation") == 1099
     assert path.stat().st_size < before / 100
     assert path.stat().st_mode & 0o777 == 0o600
     memory.close()
@@ -67,11 +67,11 @@ def test_what_is_superseded_is_thrown_out_at_the_next_start(tmp_path: Path) -> N
 @pytest.mark.parametrize("damage", [b"", b"{", b"[]", b"\xff", b'{"resume_token":5}', b'{"resume_token":["x"]}'])
 def test_a_damaged_token_file_is_no_token(tmp_path: Path, damage: bytes) -> None:
     path = tmp_path / "token.json"
-    assert TokenFile(path).keep("conversation", "uuid") is True
+    assert TokenFile(path).save("conversation", "uuid") is True
     kept = TokenFile(path)
     assert (kept.value, kept.last_message_uuid) == ("conversation", "uuid")
     assert kept.fingerprint == token_fingerprint("conversation") != token_fingerprint("another")
-    assert kept.keep("conversation", "uuid") is False
+    assert kept.save("conversation", "uuid") is False
 
     path.write_bytes(damage)
 

@@ -249,6 +249,6 @@ def test_a_replay_begins_at_a_line_where_the_beginning_has_gone() -> None:
     for chunk in (b"12345\n", b"\x1b[31m6", b"\n789\nabc"):
         kept.append(chunk)
     assert (kept.start, kept.end) == (6, 20)
-    assert kept.read(kept.beginning(), 100) == b"789\nabc"
+    assert kept.read(kept.replay_start(), 100) == b"789\nabc"
     assert kept.read(0, 3) == b"\x1b[3"
     assert kept.read(20, 3) == b""

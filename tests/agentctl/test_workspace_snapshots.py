@@ -29,7 +29,7 @@ async def test_a_snapshot_is_taken_before_and_after_each_turn(running: Running, 
     assert (snapshot["reason"], snapshot["ref"], snapshot["dirty"]) == ("turn_start", REF, True)
     kinds = running.kinds()
     assert kinds.index("prompt.accepted") < kinds.index("workspace.snapshot") < kinds.index("prompt.delivered")
-    await running.sidecar.keeper.take("asked")
+    await running.sidecar.snapshots.take("asked")
     assert reasons(running)[:2] == ["turn_start", "turn_end"]
     assert set(run_git(repository, "ls-tree", "--name-only", REF).split()) == {"README", "delivered.txt", "mine"}
 
@@ -38,7 +38,7 @@ async def test_what_a_dying_agent_leaves_is_kept(running: Running, repository: P
     await running.start()
     await running.prompt("die")
     await running.line("agent.exited")
-    await running.sidecar.keeper.take("asked")
+    await running.sidecar.snapshots.take("asked")
     assert reasons(running)[:2] == ["turn_start", "turn_end"]
 
 
@@ -58,7 +58,7 @@ async def test_a_snapshot_that_fails_is_a_log_line_and_the_turn_goes_on(running:
     await running.prompt("hello")
     await running.line("turn.completed")
     line = await running.line("log")
-    assert line["text"] == "the working tree could not be kept"
+    assert line["text"] == "no snapshot of the working tree could be taken"
     assert "not a git repository" in line["data"]["error"]
 
 
@@ -66,7 +66,7 @@ async def test_a_snapshot_that_hangs_delays_a_turn_up_to_its_limit_only(running:
     run_git(repository, "config", "filter.stuck.clean", "sleep 600")
     (repository / ".gitattributes").write_text("*.stuck filter=stuck\n")
     (repository / "a.stuck").write_text("x")
-    running.sidecar.keeper._limits = SnapshotLimits(seconds=2.0, turn_waits=0.2, end_waits=0.2)
+    running.sidecar.snapshots._limits = SnapshotLimits(seconds=2.0, turn_waits=0.2, end_waits=0.2)
     await running.start()
     began = time.monotonic()
 

@@ -32,7 +32,7 @@ class RecordingHost:
         self.lines.append({"kind": str(kind), **body})
         return len(self.lines)
 
-    async def room(self) -> None:
+    async def wait_for_room(self) -> None:
         await self.has_room.wait()
 
     async def keep_token(self, token: str, last_message_uuid: str | None = None) -> None:

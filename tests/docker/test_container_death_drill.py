@@ -74,7 +74,7 @@ def test_container_that_always_exits_is_given_up_with_its_log(
 
     session.wait_for("FAILED", timeout=180)
     assert [row["kind"] for row in session.receipts()][-5:] == ["failed"] * 5, "five starts by itself"
-    assert "token has fewer than" in session.status()["error_message"]
+    assert "token needs at least" in session.status()["error_message"]
     items = deployment.rows("SELECT kind FROM attention_items WHERE resolved_at IS NULL AND kind <> 'idle'")
     assert [row["kind"] for row in items] == ["gave_up"], "idle is the turn that nobody has looked at yet"
     beside = deployment.start_session("remember walrus", executor=deployment.on_this_machine)

@@ -125,7 +125,7 @@ async def test_availability_check_reports_a_missing_engine(place: DockerPlace, s
 
 
 async def test_container_that_exits_on_startup_is_reported_with_its_log(place: DockerPlace, spec: LaunchSpec) -> None:
-    with pytest.raises(LaunchFailed, match="token has fewer than"):
+    with pytest.raises(LaunchFailed, match="token needs at least"):
         await place.runtime.launch(replace(spec, auth_token="short"))
 
 

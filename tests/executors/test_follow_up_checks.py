@@ -38,10 +38,10 @@ async def test_checks_do_not_wait_for_pending_answers(passes: list[int]) -> None
     async with asyncio.TaskGroup() as group:
         closer = FollowUpChecks(group, dead, 4)
         closer.add("first", REFUSED)
-        await eventually_async(lambda: "first" in closer.seen, describe="the first is looked at")
+        await eventually_async(lambda: "first" in closer.observations, describe="the first is looked at")
         closer.add("second", REFUSED)
-        closer.no_more()
-    assert {key: seen.reason for key, seen in closer.seen.items()} == {"first": "first", "second": "second"}
+        closer.finish_adding()
+    assert {key: seen.reason for key, seen in closer.observations.items()} == {"first": "first", "second": "second"}
     assert len(passes) == 2, "the second had not failed when the machine was looked at first"
 
 
@@ -52,14 +52,14 @@ async def test_concurrent_failures_share_one_process_scan(passes: list[int], mon
         for number in range(20):
             closer.add(str(number), REFUSED)
             await asyncio.sleep(0)
-        closer.no_more()
-    assert len(closer.seen) == 20
+        closer.finish_adding()
+    assert len(closer.observations) == 20
     assert len(passes) == 1
 
 
 async def test_processes_are_not_scanned_without_failures(passes: list[int]) -> None:
     async with asyncio.TaskGroup() as group:
-        FollowUpChecks(group, dead, 4).no_more()
+        FollowUpChecks(group, dead, 4).finish_adding()
     assert passes == []
 
 
@@ -71,4 +71,4 @@ async def test_failed_check_raises_for_every_caller(passes: list[int]) -> None:
         async with asyncio.TaskGroup() as group:
             closer = FollowUpChecks(group, break_down, 4)
             closer.add("first", REFUSED)
-            closer.no_more()
+            closer.finish_adding()

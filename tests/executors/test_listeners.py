@@ -35,7 +35,7 @@ from tests.waiting import eventually
 @contextmanager
 def earlier_release(places: StateDirectory, spec: LaunchSpec) -> Iterator[ExecutionFacts]:
     """An agentctl as release 57684c0 started it: at a loopback port, with the execution's secret as its token."""
-    places.make()
+    places.create()
     places.write_token(spec.auth_token)
     argv = [
         *(sys.executable, "-P", "-m", execution_processes.AGENTCTL_MODULE, "serve"),

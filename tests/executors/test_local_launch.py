@@ -62,7 +62,7 @@ async def test_agentctl_is_found_after_its_starter_was_killed(spec: LaunchSpec, 
         "from executors_app.domain import LaunchSpec;"
         "from executors_app.agentctl.local_runtime.storage import state_directory;"
         "data, execution, session, workspace, token = sys.argv[1:];"
-        "places = state_directory(Path(data), execution); places.make();"
+        "places = state_directory(Path(data), execution); places.create();"
         "spec = LaunchSpec(execution, session, '', '', '', token);"
         "launch._find_or_start(places, spec, Path(workspace), token, {}); os.kill(os.getpid(), 9)"
     )
@@ -104,7 +104,7 @@ async def test_a_dead_agentctl_is_started_again_on_the_same_worktree(spec: Launc
 
 
 async def test_an_agentctl_that_cannot_start_is_reported_with_its_last_words(spec: LaunchSpec) -> None:
-    with pytest.raises(LaunchFailed, match="token has fewer than"):
+    with pytest.raises(LaunchFailed, match="token needs at least"):
         await RUNTIME.launch(replace(spec, auth_token="short"))
 
 
@@ -155,7 +155,7 @@ async def test_where_nothing_was_left_nothing_is_found(spec: LaunchSpec) -> None
 
 def test_a_ready_file_that_is_not_whole_is_no_ready_file(data_directory: Path) -> None:
     places = state_directory(data_directory, "e")
-    places.make()
+    places.create()
     for text in ("", "{", "[]", '{"url": "http://127.0.0.1:1"}', '{"url": "x", "pid": null}'):
         places.ready_file.write_text(text)
         assert launch.read_ready_file(places) is None, text

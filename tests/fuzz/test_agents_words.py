@@ -157,7 +157,7 @@ async def test_whatever_comes_over_the_wire_the_conversation_goes_on(lines: list
     async def answer(method: str, params: Any) -> Any:
         return {"of": method}
 
-    async def room() -> None:
+    async def wait_for_room() -> None:
         await asyncio.sleep(0)
 
     process: Any = mouth
@@ -165,10 +165,10 @@ async def test_whatever_comes_over_the_wire_the_conversation_goes_on(lines: list
         process,
         on_notification=lambda method, params: told.append(method),
         on_request=answer,
-        room=room,
+        room=wait_for_room,
         record=lambda *args, **fields: None,
     )
-    wire.begin()
+    wire.start_reading()
     await eventually_async(wire.closed.is_set, timeout=30, describe="all of it is handled")
     await wire.close()
     assert told[-1] == "at/last"

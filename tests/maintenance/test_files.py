@@ -39,7 +39,7 @@ def with_journal(session: TaskSession, lines: int = 3, read: int = 3, epoch: str
     if session.state == "COMPLETED":
         change(execution, updated_at=LONG_AGO)
     place = state_directory_of(str(execution.id))
-    place.make()
+    place.create()
     place.lock_file.touch()
     journal = place.path / "journal"
     journal.mkdir()

@@ -41,9 +41,9 @@ def run(home: Path, *more: str, listen: str = "127.0.0.2:0", mode: int = 0o600, 
         ((), "[::]:0", "--self-signed"),
         ((), "build1.example:0", "--self-signed"),
         ((), "8443", "HOST:PORT"),
-        (("--tls-cert", "x.pem"), OPEN, "belong together"),
+        (("--tls-cert", "x.pem"), OPEN, "must be given together"),
         (("--tls-cert", "/none.pem", "--tls-key", "/none.key"), OPEN, "none.pem"),
-        (("--self-signed", "--tls-cert", "x.pem"), OPEN, "a certificate was given"),
+        (("--self-signed", "--tls-cert", "x.pem"), OPEN, "cannot be combined"),
         (("--repositories", "relative/folder"), "127.0.0.2:0", "neither an absolute folder nor a URL"),
     ],
 )
@@ -56,7 +56,7 @@ def test_unsafe_host_options_are_rejected_in_one_line(
     assert "Traceback" not in said
 
 
-@pytest.mark.parametrize(("mode", "token", "says"), [(0o644, TOKEN, "chmod 600"), (0o600, "short", "fewer than 16")])
+@pytest.mark.parametrize(("mode", "token", "says"), [(0o644, TOKEN, "chmod 600"), (0o600, "short", "at least 16")])
 def test_a_token_that_is_no_secret_is_refused(tmp_path: Path, mode: int, token: str, says: str) -> None:
     code, said = run(tmp_path, mode=mode, token=token)
     assert (code, says in said) == (2, True)

@@ -117,7 +117,7 @@ async def test_a_wrong_token_proves_nothing_and_is_told_in_one_sentence(
     file.write_text("not the token of the host")
     seen = await look(place, row_of(place, spec, launched))
     assert (seen.observed, seen.reason) == (Observed.UNKNOWN, "foreign")
-    with pytest.raises(RuntimeUnavailable, match="does not know us"):
+    with pytest.raises(RuntimeUnavailable, match="rejected our token"):
         await place.runtime.launch(spec)
     file.chmod(0o644)
     with pytest.raises(RuntimeUnavailable, match="chmod 600"):
@@ -148,7 +148,7 @@ async def test_dead_instance_is_unreachable_and_its_token_stays_secret(
     place: RemotePlace, spec: LaunchSpec, launched: Launched
 ) -> None:
     place.kill(spec)
-    with pytest.raises(Exception, match="does not run") as caught:
+    with pytest.raises(Exception, match="is not running") as caught:
         await client_of(spec, launched).status()
     assert getattr(caught.value, "details", {})["reason"] == "gateway"
 

@@ -28,7 +28,7 @@ _SETTING_FIELDS: Final[Mapping[SettingName, tuple[str, str, str, str]]] = {
 async def choose_setting(
     wire: JsonRpcConnection,
     conversation_id: str,
-    told: Mapping[str, Any],
+    opening: Mapping[str, Any],
     *,
     name: SettingName,
     wanted: str,
@@ -39,7 +39,7 @@ async def choose_setting(
     Best effort: a conversation with another model is better than none, and an agent that does not
     answer in ``limit`` seconds may still take prompts. ``told`` is its answer to the opening.
     """
-    call = _select_request(told, name, wanted)
+    call = _select_request(opening, name, wanted)
     if call is None:
         return "the agent does not offer it"
     method, params = call
@@ -53,13 +53,13 @@ async def choose_setting(
     return None
 
 
-def _select_request(told: Mapping[str, Any], name: SettingName, wanted: str) -> tuple[str, dict[str, Any]] | None:
-    for option in _as_sequence(told.get("configOptions")):
+def _select_request(opening: Mapping[str, Any], name: SettingName, wanted: str) -> tuple[str, dict[str, Any]] | None:
+    for option in _as_sequence(opening.get("configOptions")):
         is_meant = name in (option.get("category"), option.get("id"))
         if is_meant and (value := _find_offered(wanted, _option_values(option), "value")) is not None:
             return "session/set_config_option", {"configId": option.get("id"), "value": value}
     field, choices, key, method = _SETTING_FIELDS[name]
-    state = told.get(field)
+    state = opening.get(field)
     value = _find_offered(wanted, _as_sequence(state.get(choices)) if isinstance(state, dict) else (), key)
     return None if value is None else (method, {f"{name}Id": value})
 
@@ -169,10 +169,10 @@ class CapabilityTrial:
     unkept: dict[str, dict[str, str]] = field(default_factory=dict)
     """As ``StartResult.unkept``."""
 
-    def failed(self, how: CapabilityShortfall, said: str) -> None:
+    def failed(self, shortfall: CapabilityShortfall, message: str) -> None:
         """What was asked for last did not come; nothing where nothing was asked for."""
         if self.asked:
-            self.unkept[self.asked] = {"how": how.value, "said": said[:_ERROR_TEXT_LIMIT]}
+            self.unkept[self.asked] = {"how": shortfall.value, "said": message[:_ERROR_TEXT_LIMIT]}
             self.asked = ""
 
 
@@ -275,7 +275,7 @@ def _restore_methods(peer: AgentInfo, *, prefer_load: bool) -> Iterator[tuple[st
     """The offered ways to restore, the preferred one first."""
     offered = {_LOAD: peer.load, _RESUME: peer.resume}
     order = (_LOAD, _RESUME) if prefer_load else (_RESUME, _LOAD)
-    return (way for way in order if offered[way])
+    return (method for method in order if offered[method])
 
 
 def _restore_failure(
@@ -289,12 +289,12 @@ def _restore_failure(
     """
     patterns = request.gone_patterns
     says_gone = _names_conversation(error, request.resume_token or "") or any(
-        _matches(one, error.text) for one in patterns
+        _matches(pattern, error.text) for pattern in patterns
     )
     if (says_gone and listed is not True) or (not patterns and listed is False):
         trial.asked = ""  # to say so is an answer
-        beside = "" if says_gone else ", and does not list the conversation"
-        return StartFailed(Code.TOKEN_REJECTED, f"the agent says: {error.text}{beside}", token_valid=False)
+        addition = "" if says_gone else ", and does not list the conversation"
+        return StartFailed(Code.TOKEN_REJECTED, f"the agent says: {error.text}{addition}", token_valid=False)
     if error.code == AUTH_REQUIRED:
         trial.asked = ""
     trial.failed(CapabilityShortfall.ERROR, error.text)
@@ -303,8 +303,8 @@ def _restore_failure(
 
 def _names_conversation(error: RpcError, token: str) -> bool:
     """Whether it is *resource not found* about our conversation; asked here, because its id goes no further."""
-    told = error.text + error.message
-    return error.code == RESOURCE_NOT_FOUND and len(token) >= _MIN_ID_LENGTH and token in told
+    text = error.text + error.message
+    return error.code == RESOURCE_NOT_FOUND and len(token) >= _MIN_ID_LENGTH and token in text
 
 
 def _matches(pattern: str, text: str) -> bool:
@@ -316,9 +316,9 @@ def _matches(pattern: str, text: str) -> bool:
 
 def _session_parameters(request: StartRequest, peer: AgentInfo) -> dict[str, Any]:
     """Where the conversation is and what it has at hand: told anew each time, for no agent keeps it."""
-    place = {"cwd": request.cwd, "mcpServers": [_mcp_server(server) for server in request.mcp_servers]}
-    more = list(request.additional_directories) if peer.directories else []
-    return {**place, "additionalDirectories": more} if more else place
+    parameters = {"cwd": request.cwd, "mcpServers": [_mcp_server(server) for server in request.mcp_servers]}
+    directories = list(request.additional_directories) if peer.directories else []
+    return {**parameters, "additionalDirectories": directories} if directories else parameters
 
 
 def _mcp_server(server: Mapping[str, Any]) -> dict[str, Any]:

@@ -67,7 +67,7 @@ class CodexEventReader:
     def __init__(self) -> None:
         self._turn = uuid.uuid4().hex[:12]
         self._begun: set[str] = set()
-        self._said = False
+        self._last_was_text = False
 
     def __call__(self, message: Mapping[str, Any]) -> Iterator[CliEvent]:
         """What ``message`` comes to."""
@@ -95,7 +95,7 @@ class CodexEventReader:
             if done:
                 yield self._text(str(item.get("text") or ""))
             return
-        self._said = False
+        self._last_was_text = False
         match kind:
             case "reasoning":
                 if done:
@@ -111,7 +111,7 @@ class CodexEventReader:
                 yield log_event(f"the agent sent an item {other}", dict(item))
 
     def _text(self, text: str) -> JournalLine:
-        text, self._said = f"\n\n{text}" if self._said else text, True
+        text, self._last_was_text = f"\n\n{text}" if self._last_was_text else text, True
         return JournalLine(JournalKind.MESSAGE_AGENT, {"text": text})
 
     def _tool(self, item: Item, *, done: bool) -> Iterator[JournalLine]:

@@ -55,17 +55,17 @@ def update_to_journal_line(update: Mapping[str, Any]) -> LineParts:
 
 def acp_tool_call(update: Mapping[str, Any]) -> dict[str, Any]:
     """The body of a tool call, or of a change to one: only what the agent told."""
-    told = {ours: update[theirs] for theirs, ours in _TOOL_FIELDS.items() if update.get(theirs) is not None}
-    return {"tool_call_id": str(update.get("toolCallId", "")), **told}
+    fields = {ours: update[theirs] for theirs, ours in _TOOL_FIELDS.items() if update.get(theirs) is not None}
+    return {"tool_call_id": str(update.get("toolCallId", "")), **fields}
 
 
 def parse_permission_request(params: Any) -> dict[str, Any]:
     """The agent's question as ``Host.ask_permission`` wants it; ValueError where none can be made of it."""
     asked = params if isinstance(params, dict) else {}
-    told = asked.get("options")
+    offered = asked.get("options")
     options = [
         {"option_id": option["optionId"], "name": str(option.get("name", "")), "kind": str(option.get("kind", ""))}
-        for option in (told if isinstance(told, list) else ())
+        for option in (offered if isinstance(offered, list) else ())
         if isinstance(option, dict) and isinstance(option.get("optionId"), str)
     ]
     call = asked.get("toolCall")
@@ -192,9 +192,9 @@ def tool_call_event(
 
 def tool_result_event(call_id: str, text: str, *, failed: bool, **more: Any) -> JournalLine:
     """What came of a tool call; ``more`` are further fields of ``tool.update``."""
-    told = [{"type": "content", "content": {"type": "text", "text": text}}] if text else []
+    content = [{"type": "content", "content": {"type": "text", "text": text}}] if text else []
     status = "failed" if failed else "completed"
-    return JournalLine(JournalKind.TOOL_UPDATE, {"tool_call_id": call_id, "status": status, "content": told, **more})
+    return JournalLine(JournalKind.TOOL_UPDATE, {"tool_call_id": call_id, "status": status, "content": content, **more})
 
 
 def plan_event(steps: Iterable[tuple[str, str]]) -> JournalLine:
@@ -230,8 +230,8 @@ def failure_code(text: str) -> str:
 
 
 def _input_paths(raw_input: Any) -> list[str]:
-    told = raw_input if isinstance(raw_input, dict) else {}
-    found = (told.get(name) for name in ("file_path", "path", "absolute_path", "notebook_path"))
+    fields = raw_input if isinstance(raw_input, dict) else {}
+    found = (fields.get(name) for name in ("file_path", "path", "absolute_path", "notebook_path"))
     return [path for path in found if isinstance(path, str)]
 
 
@@ -257,20 +257,20 @@ class TurnReader:
         self.over.clear()
         self.ended = self.failed = None
 
-    async def take(self, told: Iterable[CliEvent]) -> None:
+    async def handle(self, events: Iterable[CliEvent]) -> None:
         """Take in what one line has come to."""
-        for each in told:
+        for event in events:
             if self.mismatch:
                 return
-            match each:
+            match event:
                 case ConversationNamed():
-                    await self._name(each.conversation_id)
+                    await self._name(event.conversation_id)
                 case JournalLine():
-                    self._host.record(each.kind, **each.body)
+                    self._host.record(event.kind, **event.body)
                 case TurnEnded():
-                    await self._end(each)
+                    await self._end(event)
                 case TurnErrored():
-                    self.failed = each
+                    self.failed = event
                     self.over.set()
 
     async def _name(self, conversation_id: str) -> None:

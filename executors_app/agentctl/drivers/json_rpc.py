@@ -63,15 +63,15 @@ class JsonRpcConnection:
     ):
         self.closed = asyncio.Event()
         """The agent's output has ended and all of it was handled."""
-        self._process, self._room = process, room
+        self._process, self._wait_for_room = process, room
         self._on_notification, self._on_request = on_notification, on_request
-        self._odd = RateLimitedLog(record, "stdout", level="warning")
+        self._unreadable = RateLimitedLog(record, "stdout", level="warning")
         self._calls: dict[int | float | str, _PendingCall] = {}
         self._requests: set[asyncio.Task[None]] = set()
         self._next_id = 0
         self._reading: asyncio.Task[None] | None = None
 
-    def begin(self) -> None:
+    def start_reading(self) -> None:
         """Read from now on."""
         self._reading = asyncio.create_task(self._read(), name="agent's messages")
 
@@ -93,8 +93,8 @@ class JsonRpcConnection:
         self._calls[call_id] = call
         try:
             await self._send({"id": call_id, "method": method, "params": params})
-            if sent is not None and inspect.isawaitable(told := sent()):
-                await told
+            if sent is not None and inspect.isawaitable(acknowledged := sent()):
+                await acknowledged
             answer = await call.reply
         finally:
             self._calls.pop(call_id, None)
@@ -133,18 +133,18 @@ class JsonRpcConnection:
                 for line in splitter.feed(data):
                     self._receive(line)
                 if splitter.skipped > skipped:
-                    self._odd.put(b"a line was skipped: it is too long", limit=LINE_LIMIT)
+                    self._unreadable.put(b"a line was skipped: it is too long", limit=LINE_LIMIT)
                 await asyncio.sleep(0)
             if torn := splitter.torn():
-                self._puzzle(torn, "a torn line")
-            self._odd.flush()
+                self._log_unreadable(torn, "a torn line")
+            self._unreadable.flush()
         finally:
             self._end()
 
     async def _next_bytes(self) -> bytes:
         while len(self._requests) >= _MAX_OPEN_REQUESTS:
             await asyncio.wait(self._requests, return_when=asyncio.FIRST_COMPLETED)
-        await self._room()
+        await self._wait_for_room()
         return await self._process.read()
 
     def _end(self) -> None:
@@ -158,17 +158,17 @@ class JsonRpcConnection:
             return
         message = decode_message(line)
         if not isinstance(message, dict):
-            self._puzzle(line, "no JSON object")
+            self._log_unreadable(line, "no JSON object")
             return
         try:
             self._handle(message, line)
         except Exception as error:  # noqa: BLE001  (one odd message must not end the conversation)
-            self._puzzle(line, f"not understood: {error!r}")
+            self._log_unreadable(line, f"not understood: {error!r}")
 
     def _handle(self, message: dict[str, Any], line: bytes) -> None:
         method = message.get("method")
         if not isinstance(method, str):
-            self._answered(message, line)
+            self._handle_reply(message, line)
         elif "id" in message:
             request = asyncio.create_task(self._serve(message["id"], method, message.get("params")))
             self._requests.add(request)
@@ -176,12 +176,12 @@ class JsonRpcConnection:
         else:
             self._on_notification(method, message.get("params"))
 
-    def _answered(self, message: dict[str, Any], line: bytes) -> None:
+    def _handle_reply(self, message: dict[str, Any], line: bytes) -> None:
         call_id = message.get("id")
         known = isinstance(call_id, int | float | str) and not isinstance(call_id, bool)
         call = self._calls.get(call_id) if known and call_id is not None else None
         if call is None or call.reply.done():
-            self._puzzle(line, "an answer to nothing")
+            self._log_unreadable(line, "an answer to nothing")
             return
         if call.at_reply:
             call.at_reply()
@@ -194,15 +194,15 @@ class JsonRpcConnection:
         except RpcError as error:
             reply = {"error": {"code": error.code, "message": error.message}}
         except Exception as error:  # noqa: BLE001  (the agent waits for an answer)
-            self._odd.put(f"{method} could not be answered: {error!r}".encode())
+            self._unreadable.put(f"{method} could not be answered: {error!r}".encode())
             reply = {"error": {"code": INTERNAL_ERROR, "message": "Internal error"}}
         try:
             await self._send({"id": request_id, **reply})
         except Exception as error:  # noqa: BLE001  (nobody is left to tell but the log)
-            self._odd.put(f"an answer to {method} did not reach the agent: {error!r}".encode())
+            self._unreadable.put(f"an answer to {method} did not reach the agent: {error!r}".encode())
 
-    def _puzzle(self, line: bytes, reason: str) -> None:
-        self._odd.put(line[:200], reason=reason, bytes=len(line))
+    def _log_unreadable(self, line: bytes, reason: str) -> None:
+        self._unreadable.put(line[:200], reason=reason, bytes=len(line))
 
 
 def encode_message(value: Any) -> bytes:

@@ -51,7 +51,7 @@ def create(host: Host, marker: Mapping[str, str]) -> Driver:
 
 @dataclass(slots=True)
 class _Turn:
-    said: list[str] = field(default_factory=list)
+    texts: list[str] = field(default_factory=list)
     size: int = 0
     answered: bool = False
     stop_reason: str = ""
@@ -72,7 +72,7 @@ class ChatDriver:
         self._host = host
         self._chat: _OpenChat | None = None
         self._turn: _Turn | None = None
-        self._odd = RateLimitedLog(host.record, "provider", level="warning")
+        self._unreadable = RateLimitedLog(host.record, "provider", level="warning")
 
     @property
     def pid(self) -> int | None:
@@ -105,11 +105,11 @@ class ChatDriver:
                 return self._host.conversations.create()
             conversation = self._host.conversations.open(request.resume_token or "")
         except ConversationGone:
-            told = "the conversation is gone: it is not among those that are kept for this session"
-            raise StartFailed(Code.TOKEN_REJECTED, told, token_valid=False) from None
+            message = "the conversation is gone: it is not among those that are kept for this session"
+            raise StartFailed(Code.TOKEN_REJECTED, message, token_valid=False) from None
         except OSError as error:
-            told = f"the kept conversation cannot be used: {error.strerror}"
-            raise StartFailed(_disk_error_code(error), told) from error
+            message = f"the kept conversation cannot be used: {error.strerror}"
+            raise StartFailed(_disk_error_code(error), message) from error
         if conversation.lost:
             text = "a part of the kept conversation could not be read, and was left out"
             self._host.record(JournalKind.LOG, level="warning", text=text, data={"bytes": conversation.lost})
@@ -125,8 +125,8 @@ class ChatDriver:
         if attachments:
             raise TurnFailed("attachment_unsupported", "the agent takes nothing but text in a prompt")
         _append_entry(chat, ConversationEntry(message_id, USER, text))
-        if inspect.isawaitable(told := delivered()):
-            await told
+        if inspect.isawaitable(acknowledged := delivered()):
+            await acknowledged
         turn = self._turn = _Turn()
         turn.task = asyncio.create_task(self._run(chat, message_id, turn), name="chat completion")
         try:
@@ -151,8 +151,8 @@ class ChatDriver:
             self._keep_half(chat, message_id, turn, withdraw=True)
             message = chat.provider.without_key(error.message)
             raise TurnFailed(error.code, message, retry_after=error.retry_after) from error
-        if turn.said:
-            _append_entry(chat, ConversationEntry(message_id, AGENT, "".join(turn.said)))
+        if turn.texts:
+            _append_entry(chat, ConversationEntry(message_id, AGENT, "".join(turn.texts)))
         return reason
 
     async def cancel(self) -> None:
@@ -176,10 +176,10 @@ class ChatDriver:
 
     def _keep_half(self, chat: _OpenChat, message_id: str, turn: _Turn, *, withdraw: bool = False) -> None:
         """Keep the half of an answer; a prompt that got not a word is taken back with ``withdraw``."""
-        half = ConversationEntry(message_id, AGENT, "".join(turn.said), cut=True)
+        half = ConversationEntry(message_id, AGENT, "".join(turn.texts), cut=True)
         try:
-            if turn.said or withdraw:
-                _append_entry(chat, half if turn.said else ConversationEntry(message_id, WITHDRAWN, ""))
+            if turn.texts or withdraw:
+                _append_entry(chat, half if turn.texts else ConversationEntry(message_id, WITHDRAWN, ""))
         except TurnFailed as error:
             self._host.record(JournalKind.LOG, level="error", text=error.message, data={"code": error.code})
 
@@ -207,10 +207,10 @@ class ChatDriver:
         except aiohttp.ClientSSLError as error:
             raise TurnFailed("agent_error", f"the provider's certificate is not good: {error}") from error
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            words = str(error) or type(error).__name__
+            reason = str(error) or type(error).__name__
             if turn.answered:
-                raise TurnFailed(stream.CONNECTION_LOST, f"the provider's answer broke off: {words}") from error
-            raise TurnFailed(stream.UNREACHABLE, f"the provider cannot be reached: {words}") from error
+                raise TurnFailed(stream.CONNECTION_LOST, f"the provider's answer broke off: {reason}") from error
+            raise TurnFailed(stream.UNREACHABLE, f"the provider cannot be reached: {reason}") from error
 
     async def _read(self, response: aiohttp.ClientResponse, turn: _Turn) -> str:
         turn.answered = True
@@ -219,16 +219,16 @@ class ChatDriver:
                 response.status, response.headers, await _read_bounded(response, _ERROR_BODY_LIMIT)
             )
         if response.content_type != _EVENT_STREAM_TYPE:
-            self._take_in(await _read_bounded(response, ANSWER_LIMIT), turn)
+            self._handle_chunk(await _read_bounded(response, ANSWER_LIMIT), turn)
             return _stop_reason_of(turn)
         events = stream.ServerSentEvents()
         while True:
-            await self._host.room()
+            await self._host.wait_for_room()
             received = await response.content.readany()
             for event in events.feed(received) if received else events.end():
                 if event == stream.DONE:
                     return turn.stop_reason or "end_turn"
-                self._take_in(event, turn)
+                self._handle_chunk(event, turn)
                 if turn.size > ANSWER_LIMIT:
                     text = "the answer was broken off: it is too long"
                     self._host.record(JournalKind.LOG, level="warning", text=text, data={"bytes": turn.size})
@@ -236,15 +236,15 @@ class ChatDriver:
             if not received:
                 return _stop_reason_of(turn)
 
-    def _take_in(self, data: bytes, turn: _Turn) -> None:
+    def _handle_chunk(self, data: bytes, turn: _Turn) -> None:
         piece = stream.parse_chunk(data)
         if piece is None:
-            self._odd.put(b"an event that is no chat completion was left out", bytes=len(data))
+            self._unreadable.put(b"an event that is no chat completion was left out", bytes=len(data))
             return
         if piece.thought:
             self._host.record(JournalKind.MESSAGE_THOUGHT, text=piece.thought)
         if piece.text:
-            turn.said.append(piece.text)
+            turn.texts.append(piece.text)
             self._host.record(JournalKind.MESSAGE_AGENT, text=piece.text)
         if piece.usage:
             self._host.record(JournalKind.USAGE, usage=dict(piece.usage))
@@ -276,8 +276,8 @@ def _append_entry(chat: _OpenChat, entry: ConversationEntry) -> None:
     try:
         chat.conversation.append(entry)
     except OSError as error:
-        told = f"what was said could not be kept: {error.strerror}"
-        raise TurnFailed(_disk_error_code(error), told) from error
+        message = f"what was said could not be kept: {error.strerror}"
+        raise TurnFailed(_disk_error_code(error), message) from error
 
 
 def _disk_error_code(error: OSError) -> Code:

@@ -54,8 +54,8 @@ class ChatProvider:
     @property
     def headers(self) -> dict[str, str]:
         """Of every request."""
-        told = {"Accept": "text/event-stream", "Accept-Encoding": "identity", "Content-Type": "application/json"}
-        return {**told, "Authorization": f"Bearer {self.key}"} if self.key else told
+        headers = {"Accept": "text/event-stream", "Accept-Encoding": "identity", "Content-Type": "application/json"}
+        return {**headers, "Authorization": f"Bearer {self.key}"} if self.key else headers
 
     def without_key(self, text: str) -> str:
         """Words of the provider, which may hold the key, for a journal."""
@@ -150,14 +150,14 @@ class ServerSentEvents:
             if not text:
                 events += self._finish()
             elif text.startswith(b"data:"):
-                self._take_in(text[5:].removeprefix(b" "))
+                self._add_data(text[5:].removeprefix(b" "))
         return events
 
     def end(self) -> list[bytes]:
         """The last event, where the stream ended without the empty line behind it."""
         return self.feed(b"\n\n")
 
-    def _take_in(self, data: bytes) -> None:
+    def _add_data(self, data: bytes) -> None:
         self._size += len(data)
         if self._size <= EVENT_LIMIT:
             self._data.append(data)
@@ -182,49 +182,49 @@ class CompletionChunk:
 
 def parse_chunk(data: bytes) -> CompletionChunk | None:
     """What the data of an event says; None where it is no chat completion."""
-    told = decode_message(data)
-    if not isinstance(told, dict):
+    chunk = decode_message(data)
+    if not isinstance(chunk, dict):
         return None
-    choices = told.get("choices")
+    choices = chunk.get("choices")
     choice = choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], dict) else {}
-    said = choice.get("delta") or choice.get("message")
-    said = said if isinstance(said, dict) else {}
+    message = choice.get("delta") or choice.get("message")
+    message = message if isinstance(message, dict) else {}
     finish = choice.get("finish_reason")
     return CompletionChunk(
-        text=_text_or_empty(said.get("content")),
-        thought=_text_or_empty(said.get("reasoning_content")) or _text_or_empty(said.get("reasoning")),
+        text=_text_or_empty(message.get("content")),
+        thought=_text_or_empty(message.get("reasoning_content")) or _text_or_empty(message.get("reasoning")),
         stop_reason=_STOP_REASONS.get(str(finish), "end_turn") if finish else "",
-        usage=told["usage"] if isinstance(told.get("usage"), dict) else None,
-        error=told.get("error"),
+        usage=chunk["usage"] if isinstance(chunk.get("usage"), dict) else None,
+        error=chunk.get("error"),
     )
 
 
 def failure_of_response(status: int, headers: Mapping[str, str], body: bytes) -> TurnFailed:
     """The failed turn that an answer without a completion comes to."""
-    told = decode_message(body)
-    error = told.get("error") if isinstance(told, dict) else None
-    words = _error_text(error) or body[:_ERROR_TEXT_LIMIT].decode("utf-8", "replace").strip()
+    content = decode_message(body)
+    error = content.get("error") if isinstance(content, dict) else None
+    text = _error_text(error) or body[:_ERROR_TEXT_LIMIT].decode("utf-8", "replace").strip()
     after = parse_retry_after(headers)
-    asks = "" if after is None else f" (retry after {after:.0f} s)"
-    message = f"the provider answered {status}{asks}{': ' if words else ''}{words}"
+    advice = "" if after is None else f" (retry after {after:.0f} s)"
+    message = f"the provider answered {status}{advice}{': ' if text else ''}{text}"
     return TurnFailed(_failure_code(status, _error_names(error)), message[:_ERROR_TEXT_LIMIT], retry_after=after)
 
 
 def failure_in_stream(error: Any) -> TurnFailed:
     """The failed turn that an error in the middle of an answer comes to."""
-    told = error.get("code", error.get("status")) if isinstance(error, dict) else None
-    status = int(told) if isinstance(told, int) or (isinstance(told, str) and told.isdecimal()) else 0
+    code = error.get("code", error.get("status")) if isinstance(error, dict) else None
+    status = int(code) if isinstance(code, int) or (isinstance(code, str) and code.isdecimal()) else 0
     message = f"the provider broke off: {_error_text(error) or 'no reason given'}"
     return TurnFailed(_failure_code(status, _error_names(error)), message[:_ERROR_TEXT_LIMIT])
 
 
 def parse_retry_after(headers: Mapping[str, str]) -> float | None:
     """Seconds until the provider wants to be asked again; None where it does not say, or makes no sense."""
-    told = headers.get("Retry-After", "").strip()
+    value = headers.get("Retry-After", "").strip()
     try:
-        seconds = float(told)
+        seconds = float(value)
     except ValueError:
-        moment = email.utils.parsedate_tz(told)
+        moment = email.utils.parsedate_tz(value)
         if moment is None:
             return None
         seconds = email.utils.mktime_tz(moment) - time.time()
@@ -249,8 +249,8 @@ def _error_names(error: Any) -> str:
 
 
 def _error_text(error: Any) -> str:
-    said = error.get("message") if isinstance(error, dict) else error
-    return said.strip() if isinstance(said, str) else ""
+    text = error.get("message") if isinstance(error, dict) else error
+    return text.strip() if isinstance(text, str) else ""
 
 
 def _text_or_empty(value: Any) -> str:

@@ -54,19 +54,19 @@ def run_git(
 ) -> str:
     """Run git in ``directory`` and return its output without the last line end.
 
-    ``timeout`` is in seconds. ``hold`` are file descriptors (locks) that git keeps open as long as it lives, so that
-    a lock outlasts a caller that dies first. ``index`` replaces the repository's own index. ``stdin`` is data, or a
-    file that git reads from its current position. ``umask`` is of the files that git makes. Raises GitFailed with
-    git's own message.
+    ``timeout`` is in seconds. ``hold`` are file descriptors of locks, which git inherits, so that a lock outlasts a
+    caller that dies first. ``index`` replaces the repository's own index. ``stdin`` is data, or a file that git reads
+    from its current position. ``umask`` applies to files that git creates. Raises RepositoryGitFailed with git's own
+    message.
     """
     argv = [git_executable(), "-C", str(directory), *SAFE_OPTIONS, *arguments]
-    more = _ceiling_directory(directory)
+    environment = _ceiling_directory(directory)
     if index is not None:
-        more["GIT_INDEX_FILE"] = str(index)
+        environment["GIT_INDEX_FILE"] = str(index)
     try:
         done = subprocess.run(
             argv,
-            env=git_environment() | more,
+            env=git_environment() | environment,
             capture_output=True,
             timeout=timeout,
             check=False,
@@ -82,18 +82,18 @@ def run_git(
     except OSError as error:
         raise RepositoryGitFailed(f"git could not be started in {directory}: {error}") from error
     if done.returncode:
-        words = done.stderr.decode("utf-8", "replace").strip()[-1000:]
+        message = done.stderr.decode("utf-8", "replace").strip()[-1000:]
         raise RepositoryGitFailed(
-            f"git {subcommand(arguments)} failed in {directory}: {words}", exit_code=done.returncode
+            f"git {subcommand(arguments)} failed in {directory}: {message}", exit_code=done.returncode
         )
-    said: bytes = done.stdout
-    return said.decode("utf-8", "surrogateescape").rstrip("\n")
+    output: bytes = done.stdout
+    return output.decode("utf-8", "surrogateescape").rstrip("\n")
 
 
 def write_git(directory: Path, *arguments: str, into: IO[bytes], limit: int, timeout: float = 600.0) -> None:
-    """Write git's output to an open file; raises GitFailed, also where there are more than ``limit`` bytes.
+    """Write at most ``limit`` bytes of git's output to an open file; raises RepositoryGitFailed, also beyond that.
 
-    The file is ours and git never opens it, so nothing that the agent puts in its place is written or read.
+    git inherits the open file and never opens its path, so an agent that replaces the path gains nothing.
     """
     size = 0
     with _start_reading(directory, arguments, timeout) as process:
@@ -113,7 +113,7 @@ def write_git(directory: Path, *arguments: str, into: IO[bytes], limit: int, tim
 
 @contextmanager
 def _start_reading(directory: Path, arguments: Sequence[str], timeout: float) -> Iterator[subprocess.Popen[bytes]]:
-    """A git whose output is read; killed after ``timeout`` seconds."""
+    """Start a git whose output is read; it is killed after ``timeout`` seconds."""
     argv = [git_executable(), "-C", str(directory), *SAFE_OPTIONS, *arguments]
     process = subprocess.Popen(
         argv,
@@ -138,12 +138,12 @@ def _output(process: subprocess.Popen[bytes]) -> IO[bytes]:
 
 
 def _ceiling_directory(directory: Path) -> dict[str, str]:
-    """What keeps git from taking a repository above for the one that was meant."""
+    """Return the variable that keeps git from finding a repository in a parent directory."""
     return {"GIT_CEILING_DIRECTORIES": str(directory.absolute().parent)}
 
 
 def common_directory(repository: Path) -> Path:
-    """Where a repository keeps what its worktrees share; raises RepositoryUnusable if it is none."""
+    """Return the directory that a repository's worktrees share; raises RepositoryUnusable if it is no repository."""
     if not repository.is_dir():
         raise RepositoryUnusable(f"The repository {repository} does not exist.")
     try:
@@ -155,7 +155,7 @@ def common_directory(repository: Path) -> Path:
 
 
 def resolve_commit(repository: Path, revision: str) -> str | None:
-    """The commit that a branch, tag or id names; None if it names none."""
+    """Return the commit that a branch, tag or id names; None if it names none."""
     if not revision or revision.startswith("-"):
         return None
     try:

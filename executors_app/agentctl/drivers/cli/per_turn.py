@@ -69,7 +69,7 @@ class PerTurnDriver:
         self._conversation_id: str | None = None
         self._fork_due = False
         self._process: CliProcess | None = None
-        self._hearing: TurnReader | None = None
+        self._turn: TurnReader | None = None
         self._cancelled = False
 
     @property
@@ -94,11 +94,11 @@ class PerTurnDriver:
                 version = await self._version(request)
                 token = await self._first_conversation(request)
         except TimeoutError as error:
-            told = f"the agent did not say its version within {request.timeout:g} s"
-            raise StartFailed(Code.START_TIMEOUT, told) from error
+            message = f"the agent did not say its version within {request.timeout:g} s"
+            raise StartFailed(Code.START_TIMEOUT, message) from error
         except SpawnFailed as error:
             raise StartFailed(error.code, str(error), permanent=error.permanent) from error
-        self._say_what_is_not_passed_on(request)
+        self._warn_about_ignored_servers(request)
         self._request, self._conversation_id = request, token
         self._fork_due = request.fork and token == request.resume_token
         return StartResult(
@@ -115,9 +115,9 @@ class PerTurnDriver:
         )
 
     async def _version(self, request: StartRequest) -> str:
-        told = await self._output([*request.argv, "--version"], request, Code.AGENT_EXITED)
-        found = _VERSION.search(told.text)
-        return found[0] if found else told.text[:40]
+        output = await self._output([*request.argv, "--version"], request, Code.AGENT_EXITED)
+        found = _VERSION.search(output.text)
+        return found[0] if found else output.text[:40]
 
     async def _first_conversation(self, request: StartRequest) -> str | None:
         """The conversation to go on in; a copy that a command of its own makes is made here."""
@@ -133,15 +133,15 @@ class PerTurnDriver:
         return copied[-1]
 
     async def _output(self, command: Sequence[str], request: StartRequest, failure: Code) -> CommandOutput:
-        told = await run_command(command, request, self._marker, self._host)
-        if told.exit_code == 0:
-            return told
-        words = told.words or told.text[-1000:] or f"it ended with code {told.exit_code}"
-        if request.resume_token and matches_gone_pattern(words, request.gone_patterns):
-            raise StartFailed(Code.TOKEN_REJECTED, f"the agent says: {words}", token_valid=False)
-        raise StartFailed(failure, f"the agent says: {words}", permanent=failure == Code.HANDSHAKE_FAILED)
+        output = await run_command(command, request, self._marker, self._host)
+        if output.exit_code == 0:
+            return output
+        message = output.stderr or output.text[-1000:] or f"it ended with code {output.exit_code}"
+        if request.resume_token and matches_gone_pattern(message, request.gone_patterns):
+            raise StartFailed(Code.TOKEN_REJECTED, f"the agent says: {message}", token_valid=False)
+        raise StartFailed(failure, f"the agent says: {message}", permanent=failure == Code.HANDSHAKE_FAILED)
 
-    def _say_what_is_not_passed_on(self, request: StartRequest) -> None:
+    def _warn_about_ignored_servers(self, request: StartRequest) -> None:
         if request.mcp_servers:
             text = "this agent takes MCP servers from its own configuration alone; those of the profile are not used"
             self._host.record(JournalKind.LOG, level="warning", text=text, data={"servers": len(request.mcp_servers)})
@@ -153,43 +153,43 @@ class PerTurnDriver:
         request = self._request
         if request is None:
             raise TurnFailed(Code.NOT_RUNNING, "no agent is running")
-        told = prompt_text(text, attachments).encode("utf-8", "replace")
+        data = prompt_text(text, attachments).encode("utf-8", "replace")
         self._cancelled, self._process = False, None
-        hearing = self._hearing = TurnReader(self._host, self._conversation_id, forks=self._fork_due)
+        turn = self._turn = TurnReader(self._host, self._conversation_id, forks=self._fork_due)
         try:
-            process = await self._spawn(request, hearing)
-            await self._converse(process, hearing, told, delivered)
-            return self._outcome(process, hearing, request)
+            process = await self._spawn(request, turn)
+            await self._run_turn(process, turn, data, delivered)
+            return self._outcome(process, turn, request)
         finally:
-            self._remember(hearing)
-            self._hearing = None
+            self._update_conversation(turn)
+            self._turn = None
 
-    async def _spawn(self, request: StartRequest, hearing: TurnReader) -> CliProcess:
+    async def _spawn(self, request: StartRequest, turn: TurnReader) -> CliProcess:
         reader = self._dialect.reader()
 
-        async def heard(message: Mapping[str, Any]) -> None:
-            await hearing.take(reader(message))
+        async def on_message(message: Mapping[str, Any]) -> None:
+            await turn.handle(reader(message))
 
         command = self._dialect.turn(request, self._conversation_id, fork=self._fork_due)
         try:
-            process = await CliProcess.spawn(command, request, self._marker, self._host, heard)
+            process = await CliProcess.spawn(command, request, self._marker, self._host, on_message)
         except SpawnFailed as error:
             raise TurnFailed(error.code, str(error)) from error
         self._process = process
         return process
 
-    async def _converse(self, process: CliProcess, hearing: TurnReader, text: bytes, delivered: Any) -> None:
+    async def _run_turn(self, process: CliProcess, turn: TurnReader, text: bytes, delivered: Any) -> None:
         """Hand over the prompt and read to the end of the process; it is gone when this returns or raises."""
         try:
             if not self._cancelled and self._request is not None:
-                await self._hand_over(process, text, delivered)
-                await wait_for_any(process.ended, hearing.over)
-                if not hearing.mismatch:
-                    await self._let_it_end(process)
+                await self._send_prompt(process, text, delivered)
+                await wait_for_any(process.ended, turn.over)
+                if not turn.mismatch:
+                    await self._wait_for_exit(process)
         finally:
-            await process.stop(0 if hearing.mismatch else _CANCEL_GRACE)
+            await process.stop(0 if turn.mismatch else _CANCEL_GRACE)
 
-    async def _hand_over(self, process: CliProcess, text: bytes, delivered: Any) -> None:
+    async def _send_prompt(self, process: CliProcess, text: bytes, delivered: Any) -> None:
         try:
             await process.write(text)
         except PipeStuck as error:
@@ -198,10 +198,10 @@ class PerTurnDriver:
         except OSError:
             return  # it has ended before it read: its last words say why
         process.end_input()
-        if inspect.isawaitable(told := delivered()):
-            await told
+        if inspect.isawaitable(acknowledged := delivered()):
+            await acknowledged
 
-    async def _let_it_end(self, process: CliProcess) -> None:
+    async def _wait_for_exit(self, process: CliProcess) -> None:
         try:
             async with asyncio.timeout(_EXIT_GRACE):
                 await process.ended.wait()
@@ -209,34 +209,36 @@ class PerTurnDriver:
             text = "the agent had told the end of its turn and did not end; it is ended"
             self._host.record(JournalKind.LOG, level="warning", text=text, data={})
 
-    def _outcome(self, process: CliProcess, hearing: TurnReader, request: StartRequest) -> str:
-        if hearing.mismatch:
-            raise TurnFailed(Code.CONTEXT_MISMATCH, hearing.mismatch)
+    def _outcome(self, process: CliProcess, turn: TurnReader, request: StartRequest) -> str:
+        if turn.mismatch:
+            raise TurnFailed(Code.CONTEXT_MISMATCH, turn.mismatch)
         if self._cancelled:
             return "cancelled"
-        if hearing.ended is not None:
-            return hearing.ended.stop_reason
-        if hearing.failed is None and self._died(process, hearing):
+        if turn.ended is not None:
+            return turn.ended.stop_reason
+        if turn.failed is None and self._has_crashed(process, turn):
             self._request = None
             self._host.agent_gone(process.exit_code)
-            raise TurnFailed(Code.AGENT_EXITED, f"the agent ended {process.ending()} in the middle of a turn")
-        words = hearing.failed.message if hearing.failed else process.output_tail()
-        if hearing.named is None and self._conversation_id and matches_gone_pattern(words, request.gone_patterns):
-            raise TurnFailed(Code.TOKEN_REJECTED, f"the agent says: {words}")
-        raise TurnFailed(failure_code(words), words or f"the agent ended {process.ending()} without an answer")
+            raise TurnFailed(Code.AGENT_EXITED, f"the agent ended {process.exit_description()} in the middle of a turn")
+        message = turn.failed.message if turn.failed else process.output_tail()
+        if turn.named is None and self._conversation_id and matches_gone_pattern(message, request.gone_patterns):
+            raise TurnFailed(Code.TOKEN_REJECTED, f"the agent says: {message}")
+        raise TurnFailed(
+            failure_code(message), message or f"the agent ended {process.exit_description()} without an answer"
+        )
 
-    def _died(self, process: CliProcess, hearing: TurnReader) -> bool:
+    def _has_crashed(self, process: CliProcess, turn: TurnReader) -> bool:
         """Whether it went in the middle of its work; one that refuses to begin has an exit code and no name yet."""
         killed = process.exit_code is None or process.exit_code < 0
-        return killed or hearing.named is not None or self._request is None
+        return killed or turn.named is not None or self._request is None
 
-    def _remember(self, hearing: TurnReader) -> None:
-        if hearing.named is not None and not hearing.mismatch:
-            self._conversation_id, self._fork_due = hearing.named, False
+    def _update_conversation(self, turn: TurnReader) -> None:
+        if turn.named is not None and not turn.mismatch:
+            self._conversation_id, self._fork_due = turn.named, False
 
     async def cancel(self) -> None:
         """End the process of the open turn: what it said so far is its conversation's."""
-        if self._hearing is None:
+        if self._turn is None:
             return
         self._cancelled = True
         if self._process is not None:

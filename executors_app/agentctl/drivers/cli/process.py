@@ -33,10 +33,10 @@ class CliProcess:
         self.ended = asyncio.Event()
         self.exit_code: int | None = None
         self._process, self._handle, self._host = process, handle, host
-        self._odd = RateLimitedLog(host.record, "stdout", level="warning")
+        self._unreadable = RateLimitedLog(host.record, "stdout", level="warning")
         self._read_all = asyncio.Event()
         self._reading = asyncio.create_task(self._read(), name="agent's lines")
-        self._burial = asyncio.create_task(self._bury(), name="agent's burial")
+        self._exit_watcher = asyncio.create_task(self._watch_exit(), name="agent's burial")
 
     @classmethod
     async def spawn(
@@ -48,7 +48,7 @@ class CliProcess:
     @property
     def pid(self) -> int | None:
         """Of the agent itself, while it lives."""
-        return self._process.pid if self._process.running else None
+        return self._process.pid if self._process.is_running else None
 
     async def write(self, data: bytes) -> None:
         """Write to its stdin; PipeStuck, OSError."""
@@ -58,10 +58,10 @@ class CliProcess:
         """Let it read the end of its stdin."""
         self._process.end_input()
 
-    def ending(self) -> str:
+    def exit_description(self) -> str:
         """How it ended, for a sentence, with its last words."""
-        words = self.output_tail()
-        return f"{self._process.ending()}: {words}" if words else self._process.ending()
+        tail = self.output_tail()
+        return f"{self._process.exit_description()}: {tail}" if tail else self._process.exit_description()
 
     def output_tail(self) -> str:
         """The last lines of its stderr."""
@@ -85,15 +85,15 @@ class CliProcess:
                 for line in splitter.feed(data):
                     await self._receive(line)
                 if splitter.skipped > skipped:
-                    self._odd.put(b"a line was skipped: it is too long", limit=LINE_LIMIT)
+                    self._unreadable.put(b"a line was skipped: it is too long", limit=LINE_LIMIT)
                 await asyncio.sleep(0)
             await self._receive(splitter.torn())
-            self._odd.flush()
+            self._unreadable.flush()
         finally:
             self._read_all.set()
 
     async def _next_bytes(self) -> bytes:
-        await self._host.room()
+        await self._host.wait_for_room()
         return await self._process.read()
 
     async def _receive(self, line: bytes) -> None:
@@ -109,18 +109,18 @@ class CliProcess:
             self._puzzle(line, f"not understood: {error!r}")
 
     def _puzzle(self, line: bytes, reason: str) -> None:
-        self._odd.put(line[:200], reason=reason, bytes=len(line))
+        self._unreadable.put(line[:200], reason=reason, bytes=len(line))
 
-    async def _bury(self) -> None:
+    async def _watch_exit(self) -> None:
         await self._read_all.wait()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_SILENT_AGENT):
                 await self._process.wait()
         self.exit_code = await self._process.stop(_STOP_GRACE)
         await self._process.close()
-        if left := self._process.left:
+        if survivors := self._process.survivors:
             text = "some of the agent's processes could not be ended"
-            self._host.record(JournalKind.LOG, level="error", text=text, data={"pids": left})
+            self._host.record(JournalKind.LOG, level="error", text=text, data={"pids": survivors})
         self.ended.set()
 
 
@@ -130,7 +130,7 @@ class CommandOutput:
 
     text: str
     exit_code: int | None
-    words: str
+    stderr: str
     """The last lines of its stderr."""
 
 

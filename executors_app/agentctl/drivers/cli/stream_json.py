@@ -46,8 +46,8 @@ def tool_kind(name: str) -> str:
 
 def tool_title(name: str, arguments: Any) -> str:
     """A tool call on one line."""
-    told = arguments if isinstance(arguments, dict) else {}
-    about = next((value for key in _TITLE_ARGUMENTS if isinstance(value := told.get(key), str) and value), "")
+    fields = arguments if isinstance(arguments, dict) else {}
+    about = next((value for key in _TITLE_ARGUMENTS if isinstance(value := fields.get(key), str) and value), "")
     return f"{name}: {about.splitlines()[0]}"[:_TITLE_LIMIT] if about.strip() else name
 
 
@@ -58,7 +58,7 @@ class StreamJsonReader:
         """``echoes``: the first text of the user is the prompt, as the agent has read it."""
         self._echo_due = echoes
         self._last_message_uuid: str | None = None
-        self._said = False
+        self._last_was_text = False
         """The last that was told is a whole message: the next one is a paragraph of its own."""
 
     def __call__(self, message: Mapping[str, Any]) -> Iterator[CliEvent]:
@@ -83,7 +83,7 @@ class StreamJsonReader:
             if block.get("type") == "text":
                 yield from self._texts(str(block.get("text") or ""), by_agent=by_agent, nested=nested)
             else:
-                yield from self._deeds(block)
+                yield from self._block(block)
 
     def _texts(self, text: str, *, by_agent: bool, nested: bool) -> Iterator[JournalLine]:
         if nested:
@@ -95,7 +95,7 @@ class StreamJsonReader:
         else:
             yield self._other(JournalKind.MESSAGE_USER, text=text)
 
-    def _deeds(self, block: Mapping[str, Any]) -> Iterator[JournalLine]:
+    def _block(self, block: Mapping[str, Any]) -> Iterator[JournalLine]:
         match block.get("type"):
             case "thinking":
                 yield self._other(JournalKind.MESSAGE_THOUGHT, text=str(block.get("thinking") or ""))
@@ -107,15 +107,15 @@ class StreamJsonReader:
                 yield log_event(f"the agent sent a block {other}", dict(block))
 
     def _text(self, text: str) -> JournalLine:
-        text, self._said = f"\n\n{text}" if self._said else text, True
+        text, self._last_was_text = f"\n\n{text}" if self._last_was_text else text, True
         return JournalLine(JournalKind.MESSAGE_AGENT, {"text": text})
 
     def _other(self, kind: JournalKind, **body: Any) -> JournalLine:
-        self._said = False
+        self._last_was_text = False
         return JournalLine(kind, body)
 
     def _call(self, block: Mapping[str, Any]) -> Iterator[JournalLine]:
-        self._said = False
+        self._last_was_text = False
         name, arguments = str(block.get("name") or "tool"), block.get("input")
         yield told_call(str(block["id"]), tool_title(name, arguments), tool_kind(name), arguments)
         steps = arguments.get("todos") if isinstance(arguments, dict) else None
@@ -123,12 +123,12 @@ class StreamJsonReader:
             yield plan_event((str(step.get("content")), str(step.get("status") or "pending")) for step in steps)
 
     def _call_ended(self, block: Mapping[str, Any]) -> Iterator[JournalLine]:
-        self._said = False
+        self._last_was_text = False
         failed = block.get("is_error") is True
         yield told_result(str(block["tool_use_id"]), joined_text(block.get("content") or ""), failed=failed)
 
     def _result(self, message: Mapping[str, Any]) -> Iterator[CliEvent]:
-        self._said = False
+        self._last_was_text = False
         usage = message.get("usage")
         if isinstance(usage, dict):
             cost = message.get("total_cost_usd")
@@ -148,8 +148,8 @@ class StreamJsonReader:
 
 def _error_text(message: Mapping[str, Any]) -> str:
     errors = message.get("errors")
-    told = [str(error) for error in errors] if isinstance(errors, list) else []
-    return "; ".join(told) or str(message.get("error") or message.get("result") or "")
+    texts = [str(error) for error in errors] if isinstance(errors, list) else []
+    return "; ".join(texts) or str(message.get("error") or message.get("result") or "")
 
 
 _ALLOW: Final = {"option_id": "allow", "name": "Allow", "kind": "allow_once"}
@@ -216,8 +216,8 @@ class ControlProtocol:
         if call is None or call.done():
             return
         if response.get("subtype") == "success":
-            told = response.get("response")
-            call.set_result(told if isinstance(told, dict) else {})
+            result = response.get("response")
+            call.set_result(result if isinstance(result, dict) else {})
         else:
             call.set_exception(ControlError(str(response.get("error") or "refused")))
 
@@ -248,8 +248,8 @@ class ControlProtocol:
             return {"behavior": "deny", "message": _CANCELLED, "interrupt": True}
         if chosen == _REJECT["option_id"]:
             return {"behavior": "deny", "message": _REJECTED}
-        more = {"updatedPermissions": rules} if chosen == _ALWAYS["option_id"] else {}
-        return {"behavior": "allow", "updatedInput": arguments, **more}
+        extra = {"updatedPermissions": rules} if chosen == _ALWAYS["option_id"] else {}
+        return {"behavior": "allow", "updatedInput": arguments, **extra}
 
     async def _send(self, message: Mapping[str, Any]) -> None:
         try:
