@@ -17,7 +17,7 @@ class AttentionKind(StrEnum):
     """Why a person is needed, the most pressing first."""
 
     GAVE_UP = "gave_up"
-    """Started too often without success: only a user starts it again."""
+    """Too many starts have failed; only a user can start it again."""
     ERROR = "error"
     """In error, and nothing is retried automatically."""
     PERMISSION = "permission"

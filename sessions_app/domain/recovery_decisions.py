@@ -58,7 +58,7 @@ def _session_fail(case: Case, *, anew: bool) -> str | None:
 
 
 def _session_as_reported(case: Case) -> str | None:
-    """Where the agent is: working, at rest or starting."""
+    """Return the move to the state that agentctl reports; None if the session is there already."""
     facts, state = case.facts, case.facts.session_state
     if facts.attached and not case.is_unreachable:
         return None  # the stream moves it, and is never behind by more than the status call
@@ -79,22 +79,22 @@ def _session_as_reported(case: Case) -> str | None:
 
 
 def leave_unchanged(reason: str, *, needs_recheck: bool = False) -> Callable[[Case], Fields]:
-    """A decision that leaves all as it is."""
+    """Return a decision that changes nothing."""
     return lambda case: {"reason": case.observation.reason or reason, "needs_recheck": needs_recheck}
 
 
 def stop_execution(case: Case) -> Fields:
-    """Snapshot, then stop; a user's word stands above the agent's work."""
+    """Take a snapshot, then stop: what the user wants takes precedence over the agent's work."""
     return {"executor_move": _executor_stop(case), "agent_action": "stop", "reason": "not wanted any more"}
 
 
 def end_asleep_execution(case: Case) -> Fields:
-    """End what was put to sleep and had no time to."""
+    """End an execution whose session was put to sleep."""
     return {"agent_action": "stop", "reason": "was put to sleep and still answers"}
 
 
 def mark_unreachable(case: Case) -> Fields:
-    """Say that nobody knows; run, prompts and work stay as they are."""
+    """Report that the execution does not answer; run, prompts and work state stay as they are."""
     executor_move = _executor_fail(case, UNREACHABLE)
     return {
         "executor_move": executor_move,
@@ -107,7 +107,7 @@ def mark_unreachable(case: Case) -> Fields:
 
 
 def reattach(case: Case) -> Fields:
-    """Go on with the agent that is there; what it says decides the session's state."""
+    """Continue with the running agent; its report decides the session's state."""
     return {
         "executor_move": _executor_ready(case),
         "session_move": _session_as_reported(case) if case.agent_state else None,
@@ -124,7 +124,7 @@ def _who_answers(case: Case) -> str:
 
 
 def _without_agent(case: Case) -> Fields:
-    """What every decision about a missing agent has in common."""
+    """Return the fields that every decision about a missing agent shares."""
     alive = case.is_alive
     return {
         "executor_move": _executor_ready(case) if alive else _executor_stop(case),
@@ -136,33 +136,33 @@ def _without_agent(case: Case) -> Fields:
 
 
 def leave_for_later(case: Case) -> Fields:
-    """Leave the agent for a page, a prompt or a user."""
+    """Start nothing: a page, a prompt or a user may ask for the agent later."""
     return _without_agent(case) | {"needs_resume": case.assessment.needs_resume}
 
 
 def mark_stopped(case: Case) -> Fields:
-    """Make the rows say that nothing runs."""
+    """Record that nothing runs."""
     return _without_agent(case) | {"reason": "not wanted any more"}
 
 
 def leave_without_owner(case: Case) -> Fields:
-    """Leave it: nobody in the team owns it."""
+    """Start nothing: the owner is no longer in the team."""
     return leave_for_later(case) | {"reason": "the session's owner has left the team"}
 
 
 def back_off(case: Case) -> Fields:
-    """Leave it until the next try is due."""
+    """Start nothing until the next attempt is due."""
     at = case.facts.next_restart_at
     return leave_for_later(case) | {"reason": f"next try at {at:%H:%M:%S}" if at else ""}
 
 
 def wait_for_turn(case: Case) -> Fields:
-    """Leave it until so many that want to be started are before it no longer."""
+    """Start nothing until its turn in the start queue."""
     return leave_for_later(case) | {"reason": f"waits for its turn: {case.facts.before} before it"}
 
 
 def give_up(case: Case) -> Fields:
-    """Leave it to a user for good."""
+    """Stop restarting it: only a user can."""
     attempts = case.facts.attempts
     return _without_agent(case) | {
         "session_move": "give_up" if SESSION.allows(case.facts.session_state, "give_up") else None,
@@ -173,7 +173,7 @@ def give_up(case: Case) -> Fields:
 
 
 def resume(case: Case) -> Fields:
-    """Bring the agent back, and before it the execution where that is gone."""
+    """Resume the agent, after launching its execution again if that is gone."""
     return _without_agent(case) | {
         "executor_move": _executor_ready(case) if case.is_alive else "launch",
         "session_move": "start",
@@ -188,13 +188,13 @@ def start_workspace(case: Case) -> Fields:
 
 
 def start_workspace_not_resumable(case: Case) -> Fields:
-    """Give the workspace, and say that the agent cannot come back."""
+    """Start the workspace, and report that the agent cannot be resumed."""
     gone = {} if case.is_alive else {"executor_move": "launch", "agent_action": "start_workspace"}
     return mark_not_resumable(case) | gone
 
 
 def mark_not_resumable(case: Case) -> Fields:
-    """Say that the agent cannot come back, and start nothing."""
+    """Report that the agent cannot be resumed, and start nothing."""
     reason = case.assessment.cause.resume_reason
     own = {Reason.CONTEXT_MISMATCH, Reason.WORKTREE_MISSING}
     return _without_agent(case) | {
@@ -212,7 +212,7 @@ def _workspace_error(case: Case, reason: Reason) -> str:
 
 
 def mark_workspace_gone(case: Case) -> Fields:
-    """Say precisely why nothing can be started; row and token stay."""
+    """Report why nothing can be started; row and token are kept."""
     executor_move = _executor_fail(case, WORKTREE_MISSING)
     message = _workspace_error(case, Reason.WORKTREE_MISSING)
     return _without_agent(case) | {

@@ -124,7 +124,7 @@ def test_the_rows_of_a_sweep_can_be_narrowed(query: str, titles: set[str], ada: 
 def test_each_row_says_why_in_a_sentence_and_the_sweep_before_is_beside_it(ada: Client, world: World) -> None:
     before = make_sweep(reattached=2)
     html = ada.get(f"/sweeps/{three_rows(world).id}/").text
-    assert "No answer: look again first." in html
+    assert "No answer: check again before reporting it." in html
     assert "Previous sweep" in html
     assert f'href="/sweeps/{before.id}/"' in html
 

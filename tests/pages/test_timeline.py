@@ -111,7 +111,7 @@ def test_a_sweep_stands_where_it_was_with_what_it_found_and_why(ada: Client, bob
     assert told[0].startswith("The control plane was restarted. The agent was still running; reconnected")
     html = ada.get(f"{path_of(session)}timeline/").text
     assert f'href="/sweeps/{sweep.id}/"' in html
-    assert "The agent is there: reattach, drain the journal, send nothing." in html
+    assert "The agent is still running: reattach and read its journal; send nothing." in html
     assert bob.get(f"{path_of(session)}timeline/").status_code == 404
     assert bob.get(f"{path_of(session)}timeline/live/").status_code == 404
 

@@ -52,7 +52,8 @@ def test_drill_d_missing_worktree_is_reported_and_others_recover(deployment: Spr
         run_git(repository, "worktree", "prune")
         run_git(repository, "branch", "-D", lost["worktree_branch"])
 
-    lose_one_of_two(deployment, lose)
+    # A sprite may take longer to wake than a pass waits for its answer: that decides nothing.
+    lose_one_of_two(deployment, lose, passes=10)
 
 
 def test_sprite_restarts_killed_agentctl_and_agent_resumes(

@@ -141,7 +141,7 @@ def test_the_explanation_names_facts_and_rule(place: AsTold, capsys: pytest.Capt
     assert f"session {session.id}" in out
     for label, value in (("observed", "dead process_gone"), ("policy", "on_open, boot"), ("lease", "free")):
         assert any(line.split()[0] == label and value in line for line in out.splitlines() if line.strip())
-    assert "dead_resume_later: It is gone: started again when asked for." in out
+    assert "dead_resume_later: The execution is gone; it is started on request." in out
 
 
 def test_a_title_cannot_paint_the_table(place: AsTold, capsys: pytest.CaptureFixture[str]) -> None:
