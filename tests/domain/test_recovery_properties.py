@@ -150,7 +150,7 @@ def test_nothing_is_written_about_what_others_hold(decided: Decided) -> None:
             assert decision.is_noop, decision
 
 
-def test_a_live_agent_is_stopped_for_nothing_but_a_word_or_a_sleep(decided: Decided) -> None:
+def test_live_agent_is_stopped_only_on_request_or_for_sleep(decided: Decided) -> None:
     for facts, _, decision in decided:
         if decision.agent_action == "stop":
             asked = facts.desired_state == DesiredState.STOPPED or facts.session_state in TERMINAL_STATES

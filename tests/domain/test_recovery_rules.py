@@ -222,7 +222,7 @@ def test_a_resume_takes_the_strategy_of_the_assessment(assessment: Assessment, s
     assert deciding(DEAD, assessment=assessment).strategy == strategy
 
 
-def test_an_assessment_of_a_running_agent_serves_when_the_agent_turns_out_dead() -> None:
+def test_assessment_of_running_agent_holds_after_its_death() -> None:
     running = assess(replace(RESUME, running=True), NOW)
     assert deciding(DEAD, assessment=running).strategy == Strategy.NATIVE
 

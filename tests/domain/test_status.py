@@ -32,7 +32,7 @@ def what_the_rules_say(run: RunFacts) -> str:
     return next(status for status in DerivedStatus if holds[status])
 
 
-def test_the_status_is_what_the_rules_say_of_every_run_there_can_be() -> None:
+def test_status_of_every_possible_run_follows_the_rules() -> None:
     assert len(ALL_RUNS) == 6 * 2 * 2 * 5
     wrong = {
         run: (derive_status(run), what_the_rules_say(run))

@@ -37,7 +37,7 @@ def old_link() -> None:
     LoginLink.objects.create(user=make_user(), secret_hash="x", expires_at=LONG_AGO)
 
 
-def test_a_dry_run_says_what_would_go_and_the_next_one_does_it() -> None:
+def test_dry_run_lists_what_the_next_run_deletes() -> None:
     old_link()
     status, told = maintain("--dry-run", "--json")
     document = json.loads(told)

@@ -56,7 +56,7 @@ def test_orphans_are_kept_for_the_pages_until_they_are_gone(monkeypatch: pytest.
     assert not Orphaned.objects.exists()
 
 
-def test_a_place_that_does_not_answer_keeps_its_last_report_and_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreachable_runtime_keeps_its_last_report_and_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     Executor.objects.create(name="Containers", runtime="local_docker")
     Orphaned.objects.create(runtime="local_docker", name="kandev-lost")
 

@@ -57,9 +57,7 @@ def speak(session: TaskSession) -> None:
         transaction.record_event("session.workspace.changed")
 
 
-def test_a_request_waits_for_its_turn_however_often_the_lock_does_not_come(
-    session: TaskSession, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_request_retries_until_it_gets_the_lock(session: TaskSession, monkeypatch: pytest.MonkeyPatch) -> None:
     tries = []
 
     def busy(error: OperationalError) -> bool:
@@ -97,7 +95,7 @@ def test_who_holds_a_lease_does_not_wait_longer_than_a_lock_may(session: TaskSes
     assert names(session) == []
 
 
-def test_an_error_within_the_block_is_the_blocks_and_is_not_tried_again(session: TaskSession) -> None:
+def test_error_inside_the_block_is_raised_without_retry(session: TaskSession) -> None:
     tries = []
     with pytest.raises(OperationalError), session_transaction(session.id) as transaction:
         transaction.record_event("session.workspace.changed")

@@ -59,7 +59,7 @@ def test_a_move_to_where_it_is_already_is_no_news() -> None:
     assert names(session) == []
 
 
-def test_another_error_in_the_same_state_is_news() -> None:
+def test_new_error_in_the_same_state_is_recorded() -> None:
     session = make_session()
     with session_transaction(session.id) as transaction:
         transaction.move_session("fail", error_code="one")
@@ -68,7 +68,7 @@ def test_another_error_in_the_same_state_is_news() -> None:
     assert fresh(session).error_code == "two"
 
 
-def test_a_good_state_forgets_the_error() -> None:
+def test_recovered_state_clears_the_error() -> None:
     session = make_session(state="ERROR", error_code="spawn_failed", error_message="No.")
     with session_transaction(session.id) as transaction:
         transaction.move_session("ready")
@@ -84,7 +84,7 @@ ILLEGAL: list[tuple[str, dict[str, Any], Callable[[SessionTransaction], object]]
 
 
 @pytest.mark.parametrize(("machine", "fields", "move"), ILLEGAL, ids=[line[0] for line in ILLEGAL])
-def test_a_move_that_no_table_holds_changes_nothing(
+def test_illegal_move_changes_nothing(
     machine: str, fields: dict[str, Any], move: Callable[[SessionTransaction], object]
 ) -> None:
     session = make_session("first", **fields)
@@ -145,7 +145,7 @@ def test_the_execution_says_what_became_of_it(move: str, said: str) -> None:
     assert last_payload(session, said)["executor_status"] == execution_of(session).status
 
 
-def test_an_execution_that_is_well_has_no_error_and_no_reason_to_be_stopped() -> None:
+def test_healthy_execution_has_no_error_and_no_stop_reason() -> None:
     session = running_session(execution={"status": "error", "error_code": "x", "error_message": "y"})
     with session_transaction(session.id) as transaction:
         transaction.move_executor("stop", status_reason="idle")

@@ -34,7 +34,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "sessions"
 
 
-def test_a_session_comes_back_as_it_was_event_by_event_and_byte_by_byte(folder: Path) -> None:
+def test_exported_session_is_imported_unchanged(folder: Path) -> None:
     session = session_with_a_past()
     events, everything = events_of(session), everything_of(session)
     export(session, folder)
@@ -49,9 +49,7 @@ def test_a_session_comes_back_as_it_was_event_by_event_and_byte_by_byte(folder: 
     assert back.epoch != session.epoch
 
 
-def test_what_it_belongs_to_is_found_by_name_or_made_so_that_it_runs_nothing(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_related_rows_are_found_by_name_or_created_inert(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     session = session_with_a_past()
     export(session, folder)
     lose_everything()
@@ -230,7 +228,7 @@ def test_a_damaged_log_loses_its_damaged_lines_alone(
         "",
     ],
 )
-def test_a_snapshot_that_is_none_is_told_of_and_the_next_session_is_imported(folder: Path, snapshot: str) -> None:
+def test_invalid_snapshot_is_reported_and_the_next_session_is_imported(folder: Path, snapshot: str) -> None:
     session = session_with_a_past()
     export(session, folder)
     lose_the_sessions()

@@ -64,9 +64,7 @@ def work_beyond_the_copy(deployment: Deployment, copy: Path) -> Session:
 
 
 @pytest.mark.embedded
-def test_a_restored_database_runs_nothing_twice_and_takes_the_journals_up(
-    deployment: Deployment, tmp_path: Path
-) -> None:
+def test_restored_database_runs_nothing_twice_and_reads_the_journals(deployment: Deployment, tmp_path: Path) -> None:
     deployment.serve()
     copy = tmp_path / "copy.sqlite3"
     session = work_beyond_the_copy(deployment, copy)
@@ -98,7 +96,7 @@ def test_a_restored_database_runs_nothing_twice_and_takes_the_journals_up(
 
 
 @pytest.mark.embedded
-def test_where_no_journal_is_left_the_gap_is_said_and_prompts_are_held(deployment: Deployment, tmp_path: Path) -> None:
+def test_without_a_journal_the_gap_is_recorded_and_prompts_are_held(deployment: Deployment, tmp_path: Path) -> None:
     deployment.serve()
     copy = tmp_path / "copy.sqlite3"
     session = work_beyond_the_copy(deployment, copy)

@@ -103,7 +103,7 @@ class TestWorkflows:
             start_saved_run(world.member, row, {})
         assert start_saved_run(world.staff, row, {})[0].started_by == world.staff
 
-    def test_a_run_that_goes_on_has_the_rights_of_whoever_asks_for_that(self, world: World) -> None:
+    def test_resumed_run_has_the_rights_of_who_resumes_it(self, world: World) -> None:
         run, _ = start_saved_run(world.staff, kept(world, SHELL), {})
         run = change(run, state="failed")
         run.node_runs.create(path="say", node="say", kind="shell", state="failed", position=0)
@@ -173,7 +173,9 @@ class TestWhatWasAsked:
         assert set(Intent.objects.filter(session=world.session).values_list("by", flat=True)) == {world.member.pk}
 
     @pytest.mark.parametrize("loss", LOSSES)
-    def test_a_key_is_worth_what_its_maker_may_do(self, world: World, loss: Callable[[User, World], None]) -> None:
+    def test_wait_key_has_the_rights_of_who_requested_it(
+        self, world: World, loss: Callable[[User, World], None]
+    ) -> None:
         world.run_it()
         opened = waits.open_wait(world.session.id, "The build", None, world.member)
         loss(world.member, world)

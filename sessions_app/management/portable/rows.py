@@ -50,7 +50,7 @@ INERT_TYPE: Final = "custom_acp"
 
 @dataclass
 class SessionParents:
-    """What a session hangs on, and what there is to say about it."""
+    """The rows that a session refers to, with notes about those that were created."""
 
     task: Task
     profile: AgentProfile
@@ -60,7 +60,7 @@ class SessionParents:
 
 
 def find_or_create_parents(session_id: uuid.UUID, snapshot: SnapshotValues, team_name: str) -> SessionParents:
-    """Find or make them; ``team_name`` is for a record that names no team."""
+    """Find the rows that a session refers to, or create them; ``team_name`` is for a record without a team."""
     notes: list[str] = []
     team = _find_or_create_team(snapshot.inner("task").text("team", 150) or team_name, notes)
     task = _find_or_create_task(session_id, snapshot, team, notes)
@@ -70,7 +70,7 @@ def find_or_create_parents(session_id: uuid.UUID, snapshot: SnapshotValues, team
 
 
 def find_user(name: str) -> User | None:
-    """The user of that name, if there is one."""
+    """Return the user with this name, or None."""
     return User.objects.filter(username=name).first() if name else None
 
 
@@ -160,7 +160,7 @@ IMPORTED_ERROR_CODE: Final = "imported"
 def write_session(
     session_id: uuid.UUID, snapshot: SnapshotValues, rows: SessionRebuild, places: SessionParents, last_seq: int
 ) -> TaskSession:
-    """The session's row and its execution's: stopped, at rest, whatever they were."""
+    """Create the session's and its execution's rows, both stopped, whatever they were."""
     newer = snapshot.number("last_seq") >= last_seq
     told_state = snapshot.one_of("state", set(SessionState)) if newer else ""
     state = told_state or rows.state or SessionState.WAITING_FOR_INPUT
@@ -205,13 +205,13 @@ def write_session(
 
 
 def _session_sharing_worktree(snapshot: SnapshotValues, places: SessionParents) -> TaskSession | None:
-    """Whose worktree it worked in, if that session of its task is here; else it gets one of its own."""
+    """Return the session whose worktree it shared, if that exists here; None: it gets one of its own."""
     owner_id = snapshot.id("shares_worktree_of")
     return TaskSession.objects.filter(id=owner_id, task=places.task).first() if owner_id else None
 
 
 def write_events(session_id: uuid.UUID, events: Sequence[LogEvent]) -> None:
-    """The log, under the numbers that it had."""
+    """Write the log under its original numbers."""
     onces = {event.once for event in events if event.once}
     taken: set[str] = set()
     for some in _batches(sorted(onces)):
@@ -240,7 +240,7 @@ def _new_event(event: LogEvent, taken: set[str]) -> NewEvent:
 
 
 def write_conversation(session: TaskSession, rows: SessionRebuild) -> None:
-    """Messages with their texts, and what the agent asked."""
+    """Write the messages with their texts, and the permission requests."""
     for some in _batches(list(rows.messages.values())):
         messages = [
             Message(
@@ -281,7 +281,7 @@ def _message_parts(row: MessageRow) -> Iterator[MessagePart]:
 
 
 def write_runs(session: TaskSession, snapshot: SnapshotValues, rows: SessionRebuild) -> None:
-    """The turns; of several that seem to be open only the newest is."""
+    """Write the runs; of several that seem open, only the newest is."""
     told = {one.id("id"): one for one in snapshot.rows("runs")}
     runs = sorted(rows.runs.values(), key=lambda one: one.started_at)
     for earlier in runs[:-1]:
