@@ -1,4 +1,4 @@
-"""Why the database takes nothing at the moment: a passing trouble of its own, told from a mistake of ours."""
+"""Classify database errors: temporary trouble of the database, as opposed to our own mistakes."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from django.db import Error, OperationalError
 
 @dataclass(frozen=True, slots=True)
 class DatabaseTrouble:
-    """One kind of trouble, in words for people."""
+    """A kind of database trouble, with a text for people."""
 
     code: str
     title: str
     what: str
     next_step: str
     retry_after: int
-    """Seconds after which asking again makes sense."""
+    """Seconds after which a retry makes sense."""
 
 
 DATABASE_FULL: Final = DatabaseTrouble(
@@ -52,7 +52,7 @@ _SQLITE: Final = {
     sqlite3.SQLITE_IOERR: DATABASE_UNAVAILABLE,
     sqlite3.SQLITE_READONLY: DATABASE_UNAVAILABLE,
 }
-"""By the lower byte of an error's code, which its finer kinds have in common."""
+"""By the primary result code: the lower byte of SQLite's extended codes."""
 _SQLITE_WORDS: Final = {"database or disk is full": DATABASE_FULL, "database is locked": DATABASE_BUSY}
 _POSTGRESQL: Final = {
     "53100": DATABASE_FULL,
@@ -64,11 +64,11 @@ _POSTGRESQL: Final = {
     "25006": DATABASE_UNAVAILABLE,  # it only reads: the copy that it was made of is about to take over
 }
 _POSTGRESQL_CLASSES: Final = ("08", "53", "57P", "58")
-"""Of connections, of resources, of a server that stops or starts, of its disk."""
+"""Classes of SQLSTATE: connection, resources, operator intervention, system error."""
 
 
 def classify_error(error: BaseException | None) -> DatabaseTrouble | None:
-    """What keeps the database from its work, or None where ``error`` says nothing of that."""
+    """Return the trouble that ``error`` reports; None if it is something else."""
     if not isinstance(error, Error):
         return None
     cause: Any = error.__cause__

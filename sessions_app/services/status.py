@@ -77,7 +77,7 @@ def _newest_runs(ids: Sequence[uuid.UUID]) -> dict[uuid.UUID, Run]:
 
 
 def _best_tokens(runs: Sequence[Run]) -> Mapping[uuid.UUID, TokenState | None]:
-    """Of the keys of whatever each run still waits for."""
+    """Return the most usable state among the keys of what each run still waits for."""
     if not runs:
         return {}
     now, states = timezone.now(), defaultdict(list)
@@ -115,7 +115,7 @@ CLAIMS_TO_RUN = (ExecutorStatus.STARTING, ExecutorStatus.READY)
 
 
 def session_status(session: TaskSession, user: Any = None) -> dict[str, Any]:
-    """The status of one session, in the shape of interfaces 4; what ``user`` has seen needs no attention of theirs."""
+    """Return the status of one session as the API defines it; what ``user`` has seen needs no attention of theirs."""
     execution = execution_of(session)
     assessment = assess_session(session)
     counts, run = _counts(session), newest_run(session)
@@ -180,19 +180,19 @@ def _interrupted_wait(session: TaskSession, run: Run | None) -> dict[str, Any] |
 
 
 def _cancel_ignored_since(session: TaskSession, run: Run | None) -> str | None:
-    """Since when the agent goes on with a turn that it was asked to cancel."""
+    """Since when the agent has continued a turn that it was asked to cancel."""
     told: Mapping[str, Any] = session.metadata.get(CANCEL_IGNORED) or {}
     return str(told["since"]) if run is not None and told.get("run_id") == str(run.id) else None
 
 
 def _history(session: TaskSession, assessment: Assessment) -> dict[str, int] | None:
-    """What the next prompt would tell a new agent of the conversation, before anybody gives it."""
+    """What the next prompt would tell a new agent about the conversation."""
     tells = session.inject_history or (assessment.cause.strategy is Strategy.HISTORY and not session.launch_id)
     return load_history(session).facts() if tells else None
 
 
 def _error_part(session: TaskSession, execution: ExecutorRunning | None) -> dict[str, str]:
-    """The session's error; damage of its rows stands above any."""
+    """The session's error; damaged rows take precedence."""
     damage = flaws_sentence(session_flaws(session, execution))
     return {
         "error_code": DAMAGED_ROW if damage else session.error_code,
@@ -201,7 +201,7 @@ def _error_part(session: TaskSession, execution: ExecutorRunning | None) -> dict
 
 
 def _policy_part(session: TaskSession) -> dict[str, Any]:
-    """Which policy holds, and whose word it is."""
+    """The effective policy, and which level sets it."""
     held = effective_policy_of(session)
     return {"policy": held.policy, "policy_source": str(held.source), "continues": held.continues}
 
@@ -219,7 +219,7 @@ def _execution_part(execution: ExecutorRunning | None) -> dict[str, Any]:
 
 
 def _serves_workspace(session: TaskSession, execution: ExecutorRunning | None, assessment: Assessment) -> bool:
-    """What its agentctl said of it last, where its agent type allows it; a worktree that is gone serves nobody."""
+    """Whether the workspace opens without an agent, as agentctl last reported, if agent type and worktree allow it."""
     if assessment.cause.resume_reason in (Reason.WORKTREE_MISSING, Reason.DAMAGED_ROW):
         return False
     by_type = agent_type(session.agent_profile.agent_type).supports_workspace_only
@@ -250,7 +250,7 @@ def _counts(session: TaskSession) -> dict[str, int]:
 
 
 def wait_json(run: Run | None) -> dict[str, Any] | None:
-    """What the newest run waits for; None where it waits for nothing."""
+    """What the newest run waits for; None if it does not wait."""
     if run is None or run.state != RunState.WAITING:
         return None
     return {
@@ -270,7 +270,7 @@ def is_recovering(execution: ExecutorRunning | None) -> bool:
 
 
 def receipt_json(receipt: ContinuityReceipt | None) -> dict[str, Any] | None:
-    """A receipt as the API tells it."""
+    """A receipt as the API shows it."""
     if receipt is None:
         return None
     return {

@@ -1,4 +1,4 @@
-"""Other hosts by way of the channel layer, which is Redis' publish and subscribe where several processes serve.
+"""Wake-ups over the channel layer, which is Redis pub/sub if several processes serve.
 
 What is published while Redis is away, or while nobody listens, is gone: a wake-up is worth nothing afterwards.
 """
@@ -20,16 +20,16 @@ GROUP: Final = "kandev_wakeups"
 
 
 class RedisPubSub(PubSub):
-    """A subscription of the relay's own, which the layer makes anew by itself when Redis comes back."""
+    """The relay's own subscription; the layer restores it when Redis comes back."""
 
     errors = (RedisError, OSError)
 
     def tell(self, here: str) -> None:
-        """Publish once; a Redis that is away is missed at once, one that hangs within a second."""
+        """Publish once; fails at once if Redis is away, and within a second if it hangs."""
         async_to_sync(_publish)(here)
 
     def serve(self, relay: Relay) -> None:
-        """Subscribe, and publish when told to."""
+        """Subscribe, and publish for the relay."""
         asyncio.run(_serve(relay))
 
 
@@ -67,7 +67,7 @@ async def _receive(relay: Relay, channel: str) -> None:
 
 
 async def _send_publications(relay: Relay) -> None:
-    """Each publication that fails breaks the line, which is then made anew."""
+    """Publish for the relay; a failure breaks the connection, so that the relay reconnects."""
     loop = asyncio.get_running_loop()
     while True:
         await loop.sock_recv(relay.ear, 4096)

@@ -91,7 +91,7 @@ def fold_metric_counts(work: ChoreRun) -> None:
 
 
 EVENT_BATCH: Final = 500
-"""Lines that are compared at once."""
+"""Most lines that are compared at once."""
 
 
 def clean_events(work: ChoreRun) -> None:
@@ -123,7 +123,7 @@ def _clean_session(work: ChoreRun, session: TaskSession) -> None:
 
 
 def _missing_proof(session: TaskSession) -> str:
-    """Why the portable record is no proof that nothing is lost; empty where it is."""
+    """Return why the portable record does not prove that nothing is lost; empty if it does."""
     reader = RecordReader(portable_record.record_directory(), str(session.id))
     recorded = {line.event.seq: line.event for line in reader.log()}
     if reader.findings:
@@ -171,13 +171,13 @@ CHORES: Final[Mapping[str, Callable[[ChoreRun], None]]] = {
     "counts": fold_metric_counts,
     "database": optimize_database,
 }
-"""By name, in the order in which they are done."""
+"""By name, in the order in which they run."""
 
 
 def run_chores(
     names: Collection[str] = (), *, dry_run: bool = False, progress: Progress = lambda done, total, name: None
 ) -> list[ChoreRun]:
-    """Do the chores that are named, or all; what came of each. A dry run writes nothing at all."""
+    """Run the named chores, or all, and return the result of each. A dry run writes nothing at all."""
     wanted = [name for name in CHORES if not names or name in names]
     done = []
     for number, name in enumerate(wanted):

@@ -22,7 +22,7 @@ from sessions_app.services.maintenance.chore_run import ChoreRun, cutoff_before
 
 
 def note_leftover(session: TaskSession) -> None:
-    """A session is about to be deleted, in the caller's transaction."""
+    """Record what a session leaves behind, in the transaction that deletes it."""
     repository = session.task.repository
     Leftover.objects.update_or_create(
         session_id=session.id,
@@ -42,15 +42,15 @@ def leftovers_of_deleted() -> Iterator[Leftover]:
 
 
 def settle_leftover(row: Leftover, **done: bool) -> None:
-    """Something of it is gone; with the last of it the row goes."""
+    """Record that a part was removed; with the last part, delete the row."""
     Leftover.objects.filter(session_id=row.session_id).update(**done)
     Leftover.objects.filter(session_id=row.session_id, files_gone=True, refs_gone=True).delete()
 
 
 CLOSED_STATES: Final = (SessionState.COMPLETED, SessionState.CANCELLED)
-"""States that nothing leads out of."""
+"""States that a session never leaves."""
 OTHER_HOSTS_GRACE: Final = timedelta(days=90)
-"""Where several machines share a database: so long each of them can still remove what it has."""
+"""How long each of several machines that share a database can still remove its part."""
 
 
 def clean_journals(work: ChoreRun) -> None:
@@ -84,7 +84,7 @@ def _remove(work: ChoreRun, execution_id: str, living: frozenset[str]) -> None:
 
 
 def _is_over(execution_id: str, cutoff: datetime) -> bool:
-    """Its session is closed for good since then, it was stopped, and its whole journal is in the log."""
+    """Return whether its session was closed before that time, it was stopped, and its whole journal is in the log."""
     row = (
         ExecutorRunning.objects.filter(id=execution_id, status=ExecutorStatus.STOPPED, updated_at__lt=cutoff)
         .filter(session__state__in=CLOSED_STATES, session__updated_at__lt=cutoff)
@@ -110,7 +110,7 @@ def _clean_deleted(work: ChoreRun, cutoff: datetime) -> None:
 
 
 def is_only_host() -> bool:
-    """Whether no other machine can have files of a session: an embedded database is used by one alone."""
+    """Return whether no other machine can have files of a session, because the database is embedded."""
     return connection.vendor == "sqlite"
 
 
@@ -130,7 +130,7 @@ def clean_recovery_refs(work: ChoreRun) -> None:
 
 
 def _has_ended(work: ChoreRun, row: Leftover, living: frozenset[str]) -> bool:
-    """Whether nothing of a deleted session lives on this machine; what does is at work in its workspace."""
+    """Return whether no process of a deleted session runs on this machine; one that does uses its workspace."""
     alive = [one for one in row.executions if not cleanup.is_idle(one, living)]
     if alive:
         work.kept += 1

@@ -1,4 +1,4 @@
-"""The report of what carries our marks and belongs to no session; nothing of it is touched (rules, section 7)."""
+"""Report what carries our marks but belongs to no session; nothing of it is changed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from sessions_app.services.maintenance.chore_run import ChoreRun
 
 log = logging.getLogger(__name__)
 SEARCH_TIMEOUT: Final = 15.0
-"""Seconds for one executor; those of a runtime are asked side by side."""
+"""Seconds for one executor; the executors of a runtime are asked concurrently."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,17 +37,17 @@ class OrphanSource:
 
 @dataclass(slots=True)
 class OrphanReport:
-    """What one look at a runtime has found, and whom it could not ask."""
+    """What one check of a runtime has found, and which executors could not be asked."""
 
     found: list[Orphan] = field(default_factory=list)
     sources: dict[str, OrphanSource] = field(default_factory=dict)
-    """By an orphan's id, where it was found."""
+    """Where each orphan was found, by its id."""
     silent: dict[str, str] = field(default_factory=dict)
-    """By an executor's name, why it could not be asked; for staff."""
+    """Why an executor could not be asked, by its name; for staff."""
 
 
 def searchable_runtimes() -> dict[str, SupportsOrphans]:
-    """Runtimes that can tell, by name."""
+    """Runtimes that can list orphans, by name."""
     return {name: place for name, place in runtimes().items() if isinstance(place, SupportsOrphans)}
 
 
@@ -58,7 +58,7 @@ def sources_of(runtime: str) -> list[OrphanSource]:
 
 
 def find_orphans(runtime: str, place: SupportsOrphans) -> OrphanReport:
-    """What is there now and belongs to no row. An executor that cannot be asked hides nothing of the others.
+    """Return what exists now and belongs to no row. An executor that cannot be asked hides nothing of the others.
 
     A runtime without executors is asked too, and its silence is no news.
     """
@@ -103,7 +103,7 @@ def _is_known_session(one: Orphan) -> bool:
 
 
 def report_orphans(work: ChoreRun) -> None:
-    """Look at every runtime that is used here, and keep what was found for the pages."""
+    """Check every runtime that is used here, and store what was found for the pages."""
     for name, place in searchable_runtimes().items():
         if not sources_of(name):
             if not work.dry_run:
