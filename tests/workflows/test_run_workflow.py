@@ -149,14 +149,14 @@ def test_the_only_team_and_the_only_writer_need_not_be_named(team: Group) -> Non
         (lambda team: run_command.resolve_team("another"), "there is no team “another”"),
         (
             lambda team: run_command.resolve_user("", team),
-            "2 people of the team may write; say in whose name with --user",
+            "2 users have write access in the team; choose one with --user",
         ),
         (lambda team: run_command.resolve_user("zoe", team), "there is no user “zoe”"),
         (lambda team: run_command.resolve_profile("none", team), "there is no agent profile “none”"),
         (lambda team: run_command.resolve_executor("none"), "there is no executor “none”"),
         (
             lambda team: run_command.resolve_repository(team, Path("/proc"), Path("x.yaml")),
-            "/proc lies in no git repository",
+            "/proc is not in a git repository",
         ),
     ],
 )
@@ -175,7 +175,7 @@ def test_the_tree_has_each_node_in_its_iteration() -> None:
     tree = run_command.run_tree(WorkflowRun(name="Mend", state="running"), nodes)
     loop = tree.children[1]
     assert ["loop[" in str(child.label) for child in loop.children] == [True, True]
-    assert "waits for you in session" in str(loop.children[1].children[0].label)
+    assert "waiting for you in session" in str(loop.children[1].children[0].label)
 
 
 def test_bare_name_is_searched_in_the_project(tmp_path: Path) -> None:
