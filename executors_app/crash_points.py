@@ -298,11 +298,6 @@ def arm(spec: str, reached_dir: str | os.PathLike[str], subject: str = "") -> No
     _subject[:] = [subject]
 
 
-def disarm() -> None:
-    """Make every point harmless again."""
-    _armed_points.clear()
-
-
 def reached(name: str, session: object = "") -> None:
     """Declare that the process is at the point ``name``, for a session; ValueError for an unknown name."""
     _check(name)

@@ -33,25 +33,15 @@ class StaffModelAdmin(ModelAdmin):
     list_per_page = 50
     show_full_result_count = False
 
-    def has_module_permission(self, request: HttpRequest) -> bool:
-        """Staff."""
+    def _is_staff(self, request: HttpRequest, obj: Any = None) -> bool:
+        """Return whether the admin site admits the user."""
         return self.admin_site.has_permission(request)
 
-    def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Staff."""
-        return self.admin_site.has_permission(request)
+    has_module_permission = has_view_permission = has_change_permission = has_delete_permission = _is_staff
 
     def has_add_permission(self, request: HttpRequest) -> bool:
-        """Staff."""
-        return self.admin_site.has_permission(request)
-
-    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Staff."""
-        return self.admin_site.has_permission(request)
-
-    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Staff."""
-        return self.admin_site.has_permission(request)
+        """Return whether the admin site admits the user."""
+        return self._is_staff(request)
 
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
@@ -91,16 +81,13 @@ class ReadOnlyModelAdmin(StaffModelAdmin):
     hidden: Sequence[str] = ()
     """Fields that are shown to nobody."""
 
+    def _is_never_allowed(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
+
+    has_change_permission = has_delete_permission = _is_never_allowed
+
     def has_add_permission(self, request: HttpRequest) -> bool:
-        """Nobody."""
-        return False
-
-    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Nobody."""
-        return False
-
-    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Nobody."""
+        """Return False: nobody adds rows here."""
         return False
 
     def get_fields(self, request: HttpRequest, obj: Any = None) -> list[Any]:

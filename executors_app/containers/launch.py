@@ -202,7 +202,7 @@ class HelperContainer:
     mounts: Sequence[Mapping[str, Any]]
 
     @contextmanager
-    def made(self, engine: Engine, purpose: str, arguments: Sequence[str] = ()) -> Iterator[str]:
+    def created(self, engine: Engine, purpose: str, arguments: Sequence[str] = ()) -> Iterator[str]:
         """Create the container, yield its name, and remove it afterwards. Blocks; EngineRefused, RuntimeUnavailable."""
         name = f"{docker_names.container_name(self.execution_id)}-{purpose}"
         self._remove(engine, name)  # left by a process that was killed: the lock excludes other users of it

@@ -115,7 +115,7 @@ class RemoteSite:
         elif _find_volume(engine, state_volume(execution.id)) is None:
             yield None
         else:
-            with self.helper(execution, sites.volume_mount(state_volume(execution.id), STATE_PATH)).made(
+            with self.helper(execution, sites.volume_mount(state_volume(execution.id), STATE_PATH)).created(
                 engine, "left"
             ) as name:
                 yield name
@@ -135,7 +135,7 @@ class RemoteSite:
             # A new volume belongs to root. Its owner is set through a helper that is never started: in the
             # session's own container the root directory is read-only, and root lacks the capability to chown.
             owned = [str(place).strip("/") for place in (workspace_root.WORKSPACE_ROOT, HOME_PATH, STATE_PATH)]
-            with self.helper(spec, *self._mounts(spec)).made(engine, "volumes") as container:
+            with self.helper(spec, *self._mounts(spec)).created(engine, "volumes") as container:
                 archives.send_files(engine, container, "/", FileOwner.of(self.far.user), {}, owned=owned)
 
     def _send(self, engine: Engine, container: str, seed: Path, token: str) -> None:

@@ -218,7 +218,7 @@ async def _read_work(site: Site, execution: ExecutionFacts, known: Sequence[str]
         helper = HelperContainer(
             execution.id, execution.session_id, site.config, site.user, site.workspace_mounts(execution)
         )
-        with state_directory_of(execution.id).start_lock(), helper.made(engine, "work", arguments) as name:
+        with state_directory_of(execution.id).start_lock(), helper.created(engine, "work", arguments) as name:
             answer = helper.run(engine, name)
             refs = workspace_root.parse_refs(answer)
             if answer.get("packed"):

@@ -59,11 +59,11 @@ class Sprites:
 
     async def launch(self, spec: LaunchSpec) -> Launched:
         """Make the sprite, its workspace and its service, or find them; wakes a paused sprite."""
-        inside = SpriteLayout.of(spec, _config(spec.config))
+        layout = SpriteLayout.of(spec, _config(spec.config))
         # Two launches of one process need not do it twice; that there is one launch is the lease's affair.
         async with self._launching.setdefault(spec.execution_id, asyncio.Lock()), open_organisation() as api:
             try:
-                return await _launch(api, inside, spec)
+                return await _launch(api, layout, spec)
             except TimeoutError as error:
                 raise RuntimeUnavailable("The sprite did not answer in time.") from error
 
@@ -84,8 +84,8 @@ class Sprites:
 
                 async def judged(execution: ExecutionFacts) -> None:
                     async with bound:
-                        inside = SpriteLayout.of(execution, _config(execution.config))
-                        seen[execution.id] = await observation.judge_execution(api, execution, inside, known, timeout)
+                        layout = SpriteLayout.of(execution, _config(execution.config))
+                        seen[execution.id] = await observation.judge_execution(api, execution, layout, known, timeout)
 
                 for outcome in await asyncio.gather(*map(judged, executions), return_exceptions=True):
                     if isinstance(outcome, Exception):
@@ -127,9 +127,9 @@ class Sprites:
         try:
             return await workspace_store.receive_work(execution, client.work)
         except AgentctlUnreachable:
-            inside = SpriteLayout.of(execution, _config(execution.config))
+            layout = SpriteLayout.of(execution, _config(execution.config))
             async with open_organisation() as api:
-                return await launch.push_work(api, inside, execution)
+                return await launch.push_work(api, layout, execution)
 
     async def orphans(self, known: Collection[str], configs: Collection[Mapping[str, Any]]) -> list[Orphan]:
         """List this deployment's sprites whose execution id is not in ``known``; raises RuntimeUnavailable."""
@@ -167,26 +167,26 @@ class Sprites:
 RUNTIME: Final = Sprites()
 
 
-async def _launch(api: Organisation, inside: SpriteLayout, spec: LaunchSpec) -> Launched:
+async def _launch(api: Organisation, layout: SpriteLayout, spec: LaunchSpec) -> Launched:
     if not spec.repository_path:
         raise RepositoryUnusable("The task names no repository.")
-    sprite = await api.find(inside.name)
+    sprite = await api.find(layout.name)
     if sprite is None:
-        await api.create(inside.name)
+        await api.create(layout.name)
     elif not organisation.is_ours(sprite.labels):
-        raise LaunchFailed(f"The sprite {inside.name} belongs to another deployment.")
-    await launch.install_program(api, inside)  # and wakes it: its services come up again by themselves
-    found = await launch.is_service_up(api, inside, spec)
+        raise LaunchFailed(f"The sprite {layout.name} belongs to another deployment.")
+    await launch.install_program(api, layout)  # and wakes it: its services come up again by themselves
+    found = await launch.is_service_up(api, layout, spec)
     rebuilt = ""
     if found:
-        token = await launch.read_token(api, inside)
+        token = await launch.read_token(api, layout)
     else:
-        rebuilt = await launch.make_workspace(api, inside, spec)
-        token = await launch.start_service(api, inside, spec)
+        rebuilt = await launch.make_workspace(api, layout, spec)
+        token = await launch.start_service(api, layout, spec)
     if not storage.is_token_of(token, spec.auth_token):
         raise LaunchFailed("This session's agentctl rejected the control plane: it has another execution's token.")
-    boot_id = await launch.wait_until_ready(api, inside, token)
-    worktree = inside.worktree
+    boot_id = await launch.wait_until_ready(api, layout, token)
+    worktree = layout.worktree
     return Launched(
         url=organisation.sprite_url(spec.execution_id),
         pid=None,
@@ -196,7 +196,7 @@ async def _launch(api: Organisation, inside: SpriteLayout, spec: LaunchSpec) -> 
         worktree_path=str(worktree.path),
         worktree_branch=worktree.branch,
         found=found,
-        state={"sprite": inside.name, **storage.token_state(token)} | ({"rebuilt": rebuilt} if rebuilt else {}),
+        state={"sprite": layout.name, **storage.token_state(token)} | ({"rebuilt": rebuilt} if rebuilt else {}),
     )
 
 

@@ -151,63 +151,63 @@ class SpriteLayout:
         return ["env", f"PYTHONPATH={self.code}", self.interpreter, "-P", "-m", module, *arguments]
 
 
-async def install_program(api: Organisation, inside: SpriteLayout) -> None:
+async def install_program(api: Organisation, layout: SpriteLayout) -> None:
     """Install the program and its Python in the sprite, unless they are there."""
-    done = inside.code / "complete"
-    if (await api.run(inside.name, "test", "-e", str(done))).exit_code == 0:
+    done = layout.code / "complete"
+    if (await api.run(layout.name, "test", "-e", str(done))).exit_code == 0:
         return
-    await api.write(inside.name, f"{inside.code}.tar", program_archive())
-    steps = [f"mkdir -p {inside.code}", f"tar -C {inside.code} -xf {inside.code}.tar", f"rm {inside.code}.tar"]
-    if not inside.python:
-        await api.write(inside.name, str(inside.root / "requirements.txt"), program_requirements())
-        python = inside.root / "python"
+    await api.write(layout.name, f"{layout.code}.tar", program_archive())
+    steps = [f"mkdir -p {layout.code}", f"tar -C {layout.code} -xf {layout.code}.tar", f"rm {layout.code}.tar"]
+    if not layout.python:
+        await api.write(layout.name, str(layout.root / "requirements.txt"), program_requirements())
+        python = layout.root / "python"
         steps.append(f"python3 -m venv {python}")
-        steps.append(f"{python}/bin/pip install --quiet --require-hashes -r {inside.root}/requirements.txt")
-    await run_shell(api, inside, " && ".join([*steps, f"touch {done}"]), "agentctl could not be installed")
+        steps.append(f"{python}/bin/pip install --quiet --require-hashes -r {layout.root}/requirements.txt")
+    await run_shell(api, layout, " && ".join([*steps, f"touch {done}"]), "agentctl could not be installed")
 
 
-async def make_workspace(api: Organisation, inside: SpriteLayout, spec: LaunchSpec) -> str:
+async def make_workspace(api: Organisation, layout: SpriteLayout, spec: LaunchSpec) -> str:
     """Make, find or rebuild the repository and worktree; returns what a lost workspace was rebuilt from.
 
     Raises WorkspaceGone, RepositoryUnusable.
     """
     try:
-        return await _make_workspace(api, inside, spec, "")
+        return await _make_workspace(api, layout, spec, "")
     except WorkspaceGone as error:
-        return await _make_workspace(api, inside, spec, error.message)
+        return await _make_workspace(api, layout, spec, error.message)
 
 
-async def _make_workspace(api: Organisation, inside: SpriteLayout, spec: LaunchSpec, lost: str) -> str:
+async def _make_workspace(api: Organisation, layout: SpriteLayout, spec: LaunchSpec, lost: str) -> str:
     with tempfile.TemporaryDirectory(prefix="kandev-seed-") as directory:
         seed = Path(directory) / "seed"
         rebuilt = await asyncio.to_thread(workspace_store.prepare_seed, spec, seed, borrows=False, lost=lost)
-        await api.write(inside.name, str(inside.seed), await asyncio.to_thread(seed.read_bytes))
-    await _run_workspace_command(api, inside, "make", "--seed", str(inside.seed))
+        await api.write(layout.name, str(layout.seed), await asyncio.to_thread(seed.read_bytes))
+    await _run_workspace_command(api, layout, "make", "--seed", str(layout.seed))
     return rebuilt
 
 
-async def push_work(api: Organisation, inside: SpriteLayout, execution: ExecutionFacts) -> bool:
+async def push_work(api: Organisation, layout: SpriteLayout, execution: ExecutionFacts) -> bool:
     """Transfer the session's branch and snapshots without its agentctl; False if nothing was new."""
-    sent = str(inside.root / "work.bundle")
+    sent = str(layout.root / "work.bundle")
 
     async def read(known: Sequence[str], into: IO[bytes]) -> dict[str, str]:
         marks = [word for commit in known for word in ("--known", commit)]
-        options = ("--branch", inside.worktree.branch, "--into", sent)
-        answer = await _run_workspace_command(api, inside, "bundle", *options, *marks)
+        options = ("--branch", layout.worktree.branch, "--into", sent)
+        answer = await _run_workspace_command(api, layout, "bundle", *options, *marks)
         refs = workspace_root.parse_refs(answer)
         if answer.get("packed"):
-            into.write(await api.read(inside.name, sent, timeout=_LONG, limit=workspace_root.MAX_BUNDLE_BYTES))
+            into.write(await api.read(layout.name, sent, timeout=_LONG, limit=workspace_root.MAX_BUNDLE_BYTES))
         return refs
 
     return await workspace_store.receive_work(execution, read)
 
 
-async def _run_workspace_command(api: Organisation, inside: SpriteLayout, what: str, *more: str) -> dict[str, Any]:
+async def _run_workspace_command(api: Organisation, layout: SpriteLayout, what: str, *more: str) -> dict[str, Any]:
     """Run ``workspace_root`` in the sprite and return its answer; raises the errors that it reports."""
-    arguments = ["--root", str(inside.work), "--owner", inside.session_id]
-    command = inside.command(workspace_root.__name__, what, *arguments, *more)
-    await api.run(inside.name, "mkdir", "-p", str(inside.work))
-    ran = await api.run(inside.name, *command, timeout=_LONG)
+    arguments = ["--root", str(layout.work), "--owner", layout.session_id]
+    command = layout.command(workspace_root.__name__, what, *arguments, *more)
+    await api.run(layout.name, "mkdir", "-p", str(layout.work))
+    ran = await api.run(layout.name, *command, timeout=_LONG)
     try:
         answer = orjson.loads(ran.output.splitlines()[-1])
     except (orjson.JSONDecodeError, IndexError) as error:
@@ -219,55 +219,55 @@ async def _run_workspace_command(api: Organisation, inside: SpriteLayout, what: 
     return answer
 
 
-async def read_token(api: Organisation, inside: SpriteLayout) -> str:
+async def read_token(api: Organisation, layout: SpriteLayout) -> str:
     """Read the token of the last launch in the sprite; empty if there was none."""
-    ran = await api.run(inside.name, "cat", str(inside.token))
+    ran = await api.run(layout.name, "cat", str(layout.token))
     return "" if ran.exit_code else ran.output.decode(errors="replace")
 
 
-async def start_service(api: Organisation, inside: SpriteLayout, spec: LaunchSpec) -> str:
+async def start_service(api: Organisation, layout: SpriteLayout, spec: LaunchSpec) -> str:
     """Define and start the service, and return its token.
 
     The sprite's runtime starts it again after each pause, with the same one.
     """
     token = storage.mint_launch_token(spec.auth_token)
-    await api.write(inside.name, str(inside.token), token.encode())
+    await api.write(layout.name, str(layout.token), token.encode())
     port = organisation.sprite_port(spec.execution_id)
-    worktree = str(inside.worktree.path)
+    worktree = str(layout.worktree.path)
     options = {
         "--workspace": worktree,
-        "--seed": str(inside.seed),
-        "--root": str(inside.work),
-        "--state-dir": str(inside.state),
+        "--seed": str(layout.seed),
+        "--root": str(layout.work),
+        "--state-dir": str(layout.state),
         "--session-id": spec.session_id,
         "--execution-id": spec.execution_id,
-        "--token-file": str(inside.token),
+        "--token-file": str(layout.token),
         "--listen": f"127.0.0.1:{port}",
         "--hold-socket": str(organisation.HOLD_SOCKET),
     }
     words = [word for option in options.items() for word in option]
-    argv = [inside.interpreter, "-P", "-m", "executors_app.agentctl", "serve", *words]
-    environment = {"PYTHONPATH": str(inside.code), "PYTHONNOUSERSITE": "1", "LANG": "C.UTF-8"}
-    await api.define_service(inside.name, organisation.SERVICE, argv, environment, worktree)
+    argv = [layout.interpreter, "-P", "-m", "executors_app.agentctl", "serve", *words]
+    environment = {"PYTHONPATH": str(layout.code), "PYTHONNOUSERSITE": "1", "LANG": "C.UTF-8"}
+    await api.define_service(layout.name, organisation.SERVICE, argv, environment, worktree)
     return token
 
 
-async def is_service_up(api: Organisation, inside: SpriteLayout, spec: LaunchSpec) -> bool:
+async def is_service_up(api: Organisation, layout: SpriteLayout, spec: LaunchSpec) -> bool:
     """Whether the service runs or is starting; if its worktree is gone, it only restarts again and again."""
-    if await api.service(inside.name, organisation.SERVICE) not in ("starting", "running"):
+    if await api.service(layout.name, organisation.SERVICE) not in ("starting", "running"):
         return False
-    if (await api.run(inside.name, "test", "-e", str(inside.worktree.path / ".git"))).exit_code == 0:
+    if (await api.run(layout.name, "test", "-e", str(layout.worktree.path / ".git"))).exit_code == 0:
         return True
     try:
-        await status_client(spec.execution_id, await read_token(api, inside)).status(ASK_TIMEOUT)
+        await status_client(spec.execution_id, await read_token(api, layout)).status(ASK_TIMEOUT)
     except AgentctlUnreachable as error:
         return error.details.get("reason") != "refused"
     return True
 
 
-async def wait_until_ready(api: Organisation, inside: SpriteLayout, token: str) -> str:
+async def wait_until_ready(api: Organisation, layout: SpriteLayout, token: str) -> str:
     """Return the boot id of the agentctl once it answers to our token."""
-    client = status_client(inside.execution_id, token)
+    client = status_client(layout.execution_id, token)
     deadline, problem = time.monotonic() + READY_TIMEOUT, ""
     while time.monotonic() < deadline:
         try:
@@ -276,7 +276,7 @@ async def wait_until_ready(api: Organisation, inside: SpriteLayout, token: str) 
             problem = error.message
         except ExecutorError as error:
             raise LaunchFailed(f"This session's agentctl rejected the control plane: {error.message}") from error
-        if (await api.service(inside.name, organisation.SERVICE)) == "failed":
+        if (await api.service(layout.name, organisation.SERVICE)) == "failed":
             raise LaunchFailed("agentctl exited on startup. The log of the sprite's service agentctl shows why.")
         await asyncio.sleep(_POLL)
     raise LaunchFailed(f"agentctl was not ready within {READY_TIMEOUT:g} s: {problem}")
@@ -287,9 +287,9 @@ def status_client(execution_id: str, token: str) -> AgentctlClient:
     return AgentctlClient(organisation.sprite_url(execution_id), token, execution_id)
 
 
-async def run_shell(api: Organisation, inside: SpriteLayout, script: str, problem: str) -> bytes:
+async def run_shell(api: Organisation, layout: SpriteLayout, script: str, problem: str) -> bytes:
     """Run a shell script and return its output; raises LaunchFailed."""
-    ran = await api.run(inside.name, "sh", "-c", script, timeout=_LONG)
+    ran = await api.run(layout.name, "sh", "-c", script, timeout=_LONG)
     if ran.exit_code:
         raise LaunchFailed(f"{problem}: {ran.errors}")
     return ran.output

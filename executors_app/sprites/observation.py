@@ -78,28 +78,28 @@ _NOT_THERE: Final = frozenset({"refused", "closed", "unreachable"})
 
 
 async def judge_execution(
-    api: Organisation, execution: ExecutionFacts, inside: SpriteLayout, known: Mapping[str, Sprite], timeout: float
+    api: Organisation, execution: ExecutionFacts, layout: SpriteLayout, known: Mapping[str, Sprite], timeout: float
 ) -> Observation:
     """Return the observation of one execution; raises only unexpected errors."""
-    sprite = known.get(inside.name)
+    sprite = known.get(layout.name)
     if sprite is None:
-        state, why = await asyncio.to_thread(_of_the_removed, execution, inside)
+        state, why = await asyncio.to_thread(_removed_workspace, execution, layout)
         return Observation.dead("sprite_gone", state, why)
     if not organisation.is_ours(sprite.labels):
         return Observation.unknown("foreign")
     if sprite.status == "cold":
-        return Observation.dead("sprite_cold", _as_launched(execution))
+        return Observation.dead("sprite_cold", _presumed_workspace(execution))
     try:
-        report, token = await _report(api, execution, inside, timeout)
+        report, token = await _poll_status(api, execution, layout, timeout)
     except ExecutorError as error:
-        return await _of_the_silent(api, execution, inside, error, timeout)
+        return await _judge_silent_agent(api, execution, layout, error, timeout)
     kept = {name: value for name, value in execution.state.items() if name != LAUNCH_KEY} | token_state(token)
     url = organisation.sprite_url(execution.id)
     return Observation(Observed.ALIVE, report=report, url=url, seen_at=datetime.now(UTC), state=kept)
 
 
-async def _report(
-    api: Organisation, execution: ExecutionFacts, inside: SpriteLayout, timeout: float
+async def _poll_status(
+    api: Organisation, execution: ExecutionFacts, layout: SpriteLayout, timeout: float
 ) -> tuple[Mapping[str, Any], str]:
     """Return the status and the token that got it: the row's, or that of a launch that the row does not know."""
     token = bearer_token(execution.auth_token, execution.state)
@@ -107,62 +107,62 @@ async def _report(
         return await status_client(execution.id, token).status(timeout), token
     except AgentctlForeign as error:
         async with asyncio.timeout(timeout):
-            there = await read_token(api, inside) if error.details.get("reason") == NOT_OURS else ""
+            there = await read_token(api, layout) if error.details.get("reason") == NOT_OURS else ""
         if there == token or not is_token_of(there, execution.auth_token):
             raise
         return await status_client(execution.id, there).status(timeout), there
 
 
-def _as_launched(execution: ExecutionFacts) -> WorkspaceState:
+def _presumed_workspace(execution: ExecutionFacts) -> WorkspaceState:
     """Return the workspace's presumed state: the disk outlives pauses, and a launch would notice a loss."""
     return WorkspaceState.PRESENT if execution.worktree_path else WorkspaceState.REBUILDABLE
 
 
-async def _of_the_silent(
-    api: Organisation, execution: ExecutionFacts, inside: SpriteLayout, error: ExecutorError, timeout: float
+async def _judge_silent_agent(
+    api: Organisation, execution: ExecutionFacts, layout: SpriteLayout, error: ExecutorError, timeout: float
 ) -> Observation:
     reason = "foreign" if isinstance(error, AgentctlForeign) else str(error.details.get("reason", error.code))
     if reason not in _NOT_THERE:
         return Observation.unknown(reason)
     try:
         async with asyncio.timeout(timeout):
-            service = await api.service(inside.name, organisation.SERVICE)
+            service = await api.service(layout.name, organisation.SERVICE)
             if service not in _ENDED:
                 return Observation.unknown(reason)
-            state, why = await _workspace(api, execution, inside)
+            state, why = await _workspace(api, execution, layout)
     except (TimeoutError, ExecutorError) as problem:
         log.info("session %s: its sprite gave no further information: %s", execution.session_id, problem)
         return Observation.unknown(reason)
     return Observation.dead(f"service_{service or 'missing'}", state, why)
 
 
-async def _workspace(api: Organisation, execution: ExecutionFacts, inside: SpriteLayout) -> tuple[WorkspaceState, str]:
+async def _workspace(api: Organisation, execution: ExecutionFacts, layout: SpriteLayout) -> tuple[WorkspaceState, str]:
     """Return the workspace's state as found on the disk of a sprite that is awake."""
     if not execution.worktree_path:
         return WorkspaceState.REBUILDABLE, ""
-    worktree = inside.worktree
-    git = ["git", f"--git-dir={inside.work}/repository.git", "rev-parse", "--verify", "--quiet"]
+    worktree = layout.worktree
+    git = ["git", f"--git-dir={layout.work}/repository.git", "rev-parse", "--verify", "--quiet"]
     branch = shell_quote([*git, f"refs/heads/{worktree.branch}"])
     script = (
         f"if test -e {shell_quote([worktree.path / '.git'])}; then echo present; elif {branch}; then echo branch; fi"
     )
-    ran = await api.run(inside.name, "sh", "-c", script, timeout=10)
+    ran = await api.run(layout.name, "sh", "-c", script, timeout=10)
     found = ran.output.decode(errors="replace").split()
     if "present" in found:
         return WorkspaceState.PRESENT, ""
     if "branch" in found:
         return WorkspaceState.REBUILDABLE, ""
     lost = f"The worktree {worktree.path} and its branch {worktree.branch} were deleted."
-    return await asyncio.to_thread(_of_the_lost, execution, inside, lost)
+    return await asyncio.to_thread(_lost_workspace, execution, layout, lost)
 
 
-def _of_the_removed(execution: ExecutionFacts, inside: SpriteLayout) -> tuple[WorkspaceState, str]:
+def _removed_workspace(execution: ExecutionFacts, layout: SpriteLayout) -> tuple[WorkspaceState, str]:
     if not execution.worktree_path:
         return WorkspaceState.REBUILDABLE, ""
-    return _of_the_lost(execution, inside, f"The sprite {inside.name} was removed.")
+    return _lost_workspace(execution, layout, f"The sprite {layout.name} was removed.")
 
 
-def _of_the_lost(execution: ExecutionFacts, inside: SpriteLayout, lost: str) -> tuple[WorkspaceState, str]:
+def _lost_workspace(execution: ExecutionFacts, layout: SpriteLayout, lost: str) -> tuple[WorkspaceState, str]:
     if workspace_store.newest_snapshot_time(execution.session_id):
         return WorkspaceState.REBUILDABLE, ""
-    return WorkspaceState.GONE, workspace_store.gone_reason(lost, inside.worktree.branch)
+    return WorkspaceState.GONE, workspace_store.gone_reason(lost, layout.worktree.branch)

@@ -134,7 +134,7 @@ class Organisation:
         try:
             with _translated_errors():
                 one = await self._client.get_sprite(name)
-        except _NotThere:
+        except _NotFound:
             return None
         return Sprite(name, one.status or "", one.labels)
 
@@ -192,7 +192,7 @@ class Organisation:
         try:
             with _translated_errors():
                 found = await self._client.sprite(name).get_service(service)
-        except _NotThere:
+        except _NotFound:
             return ""
         return found.state.status if found.state else "stopped"
 
@@ -227,7 +227,7 @@ async def open_organisation(timeout: float = 30.0) -> AsyncIterator[Organisation
         yield Organisation(client)
 
 
-class _NotThere(SpriteRefused):
+class _NotFound(SpriteRefused):
     """The API answered 404."""
 
 
@@ -244,7 +244,7 @@ def _translated_errors() -> Iterator[None]:
     except (exceptions.AuthenticationError, exceptions.NetworkError, exceptions.TimeoutError) as error:
         raise RuntimeUnavailable(f"The Sprites API cannot be used: {str(error)[:_SAID]}") from error
     except exceptions.NotFoundError as error:
-        raise _NotThere(str(error)[:_SAID]) from error
+        raise _NotFound(str(error)[:_SAID]) from error
     except exceptions.APIError as error:
         raise _error_for(error) from error
     except (exceptions.SpriteError, ValueError, KeyError, TypeError) as error:
@@ -255,7 +255,7 @@ def _error_for(error: exceptions.APIError) -> Exception:
     message = f"{error} {error.response or ''}".strip()[:_SAID]
     match error.status_code:
         case 404:
-            return _NotThere(message)
+            return _NotFound(message)
         case 409:
             return _NotRunning(message)
         case None | 0 | 401 | 429 | 500 | 502 | 503 | 504:
