@@ -42,5 +42,5 @@ def test_an_agent_that_dies_in_each_turn_is_restarted_ever_later_and_given_up(de
     continues = [row for row in session.prompts() if row["kind"] == "continue"]
     assert len(continues) == 5
     items = deployment.rows("SELECT what, why FROM attention_items WHERE kind = 'gave_up'")
-    assert [item["what"] for item in items] == ["The agent kept dying and was given up"]
+    assert [item["what"] for item in items] == ["The agent kept crashing, and is not restarted automatically"]
     eventually(lambda: session.status()["is_resumable"], timeout=10, describe="it can be tried again")

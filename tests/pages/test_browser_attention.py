@@ -79,11 +79,11 @@ def test_an_item_leads_to_its_session_which_says_why_it_is_quiet(visit: Any, wor
     page.get_by_role("link", name="Open session").click()
     expect(page).to_have_url(f"{page.url.split('/tasks/')[0]}{path_of(session)}")
     expect(page.locator("#situation")).to_contain_text("Send a prompt to continue.")
-    expect(page.locator("#policy")).to_contain_text("Said by the deployment.")
+    expect(page.locator("#policy")).to_contain_text("Default for this installation.")
     page.locator("summary", has_text="After a restart").click()
     page.get_by_label("Start the agent automatically").select_option("manual")
     page.get_by_role("button", name="Save").click()
-    expect(page.locator("#policy")).to_contain_text("Said by the session.")
+    expect(page.locator("#policy")).to_contain_text("Chosen for this session.")
     assert ada.unexpected(*NO_SOCKET) == []
 
 

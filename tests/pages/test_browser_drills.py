@@ -331,5 +331,5 @@ def test_staff_asks_for_a_sweep_and_sees_it_come(place: Place) -> None:
         page.get_by_role("button", name="Sweep now").click()
         expect(page.get_by_role("rowheader", name="Count the ticks")).to_be_visible()
         page.get_by_role("link", name="The sweep", exact=True).click()
-        expect(page.get_by_role("heading", name="Sweep: In the loop")).to_be_visible()
+        expect(page.get_by_role("heading", name="Sweep: Regular check")).to_be_visible()
         assert me.complaints == []

@@ -197,7 +197,7 @@ def test_a_dry_run_shows_how_far_it_is_and_then_what_it_found(visit: Any, world:
     SweepRequest.objects.update(rows_done=1, rows_in_all=2)
     expect(page.get_by_role("progressbar", name="1 of 2 sessions")).to_be_visible()
     SweepRequest.objects.update(done_at=timezone.now(), report=a_report(session))
-    expect(page.get_by_text("Nothing was written: 1 looked at in 7 ms.")).to_be_visible()
+    expect(page.get_by_text("Nothing was changed. 1 session checked in 7 ms.")).to_be_visible()
     expect(page.get_by_role("link", name="Mend the tests")).to_be_visible()
     assert ada.unexpected(*NO_SOCKET) == []
 

@@ -113,7 +113,7 @@ def test_files_are_opened_edited_and_made_and_what_has_changed_meanwhile_is_not_
     expect(files.locator("pre .k").first).to_have_text("def")
     expect(files.locator("pre")).to_contain_text("<b>⟦RLO⟧")
     files.get_by_role("button", name="data.bin").click()
-    expect(files).to_contain_text("This is not a text (256 bytes)")
+    expect(files).to_contain_text("This is a binary file (256 bytes)")
     files.get_by_role("button", name="huge.txt").click()
     expect(files).to_contain_text("Only the beginning is shown")
     expect(page.get_by_role("button", name="Edit")).to_have_count(0)
