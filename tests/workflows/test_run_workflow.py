@@ -88,7 +88,7 @@ def test_file_runs_without_server_and_prints_one_document(tmp_path: Path) -> Non
     assert json.loads(named.stdout)["outputs"] == {"value": 3}
     for words, told in (
         (["--set", "cuont=3"], "declares no input “cuont”; it has “count”"),
-        (["--set", "count"], "--set wants NAME=VALUE, not “count”"),
+        (["--set", "count"], "--set needs NAME=VALUE, not “count”"),
         (["--set", "count=many"], "The input “count”: “many” is not a number."),
         ([], "The input “count” is missing."),
     ):
