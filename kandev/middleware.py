@@ -12,9 +12,9 @@ Application = Callable[[Scope, Any, Any], Awaitable[None]]
 
 
 class TrustedProxiesMiddleware:
-    """An ASGI application before another one: whom a trusted proxy names is the client; others are not asked.
+    """ASGI middleware that takes client address and scheme from a trusted proxy's headers.
 
-    The headers are ``X-Forwarded-For``, to which the proxy appends, and ``X-Forwarded-Proto``, which it sets.
+    The proxy appends to ``X-Forwarded-For`` and sets ``X-Forwarded-Proto``. From any other client both are ignored.
     """
 
     def __init__(self, inner: Application, networks: Sequence[Network]):
@@ -35,8 +35,8 @@ class TrustedProxiesMiddleware:
         return any((mapped or found) in network for network in self._networks)
 
     def _client_of(self, scope: Scope) -> str:
-        """The last address that no trusted proxy has: what stands before it is the caller's own word."""
-        chain = [part.strip() for told in _headers(scope, b"x-forwarded-for") for part in told.split(",")]
+        """Return the last address that is not a trusted proxy: the client can forge every entry before it."""
+        chain = [part.strip() for value in _headers(scope, b"x-forwarded-for") for part in value.split(",")]
         chain = [_client_address(scope), *reversed(chain)]
         return next(
             (address for address in chain if not self._is_trusted_proxy(address)), chain[-1]
@@ -49,10 +49,10 @@ def _client_address(scope: Scope) -> str:
 
 
 def _forwarded_scheme(scope: Scope) -> str:
-    told = _headers(scope, b"x-forwarded-proto")
-    if not told:
+    values = _headers(scope, b"x-forwarded-proto")
+    if not values:
         return str(scope.get("scheme", "http"))
-    is_secure = told[-1].rpartition(",")[2].strip().lower() in {"https", "wss"}
+    is_secure = values[-1].rpartition(",")[2].strip().lower() in {"https", "wss"}
     return ("http" if scope["type"] == "http" else "ws") + "s" * is_secure
 
 

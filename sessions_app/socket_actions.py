@@ -57,9 +57,9 @@ def read_frame(text: str | None) -> dict[str, Any]:
     try:
         frame = orjson.loads(text)
     except orjson.JSONDecodeError as error:
-        raise Invalid(f"This is not JSON: {error}.") from error
+        raise Invalid(f"The request body is not valid JSON: {error}.") from error
     if not isinstance(frame, dict):
-        raise Invalid("A JSON object is wanted.")
+        raise Invalid("The request body must be a JSON object.")
     return frame
 
 

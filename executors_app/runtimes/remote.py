@@ -243,7 +243,7 @@ class Remote:
             reason = error_reason(error)
             if isinstance(error, AgentctlUnreachable):
                 self._backoff.record_failure(config.url, reason)
-            log.warning("the host %s could not be asked: %s", config.url, error)
+            log.warning("the host %s could not be reached: %s", config.url, error)
             return {one.id: Observation.unknown(reason) for one in executions}
 
     async def _create_with_retries(

@@ -1,4 +1,4 @@
-"""What needs somebody, and what was told of it outside the pages: read-only, but for what teams and users choose."""
+"""Admin of inbox items, notifications, webhooks and team policies."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sessions_app.models import AttentionItem, AttentionMark, Presence, TeamPoli
 
 @admin.register(AttentionItem)
 class AttentionItemAdmin(ReadOnlyModelAdmin):
-    """What needs or needed somebody; the backend settles it, nobody edits it."""
+    """Inbox items, which are resolved automatically and never edited."""
 
     list_display = ("created_at", "kind", "session", "task", "workflow", "what", "resolved_at", "resolution")
     list_select_related = ("session__task", "task", "workflow")
@@ -26,7 +26,7 @@ class AttentionItemAdmin(ReadOnlyModelAdmin):
 
 @admin.register(AttentionMark)
 class AttentionMarkAdmin(ReadOnlyModelAdmin):
-    """Who has seen or dismissed what."""
+    """Which users have seen or dismissed an item."""
 
     list_display = ("id", "item", "user", "acknowledged_at", "dismissed_at")
     list_select_related = ("item", "user")
@@ -37,7 +37,7 @@ class AttentionMarkAdmin(ReadOnlyModelAdmin):
 
 @admin.register(Presence)
 class PresenceAdmin(ReadOnlyModelAdmin):
-    """Who looks at which session; what has expired tells of the past."""
+    """Which users have a session's page open; expired rows are past visits."""
 
     list_display = ("expires_at", "user", "session")
     list_select_related = ("user", "session")
@@ -48,7 +48,7 @@ class PresenceAdmin(ReadOnlyModelAdmin):
 
 @admin.register(TeamPolicy)
 class TeamPolicyAdmin(StaffModelAdmin):
-    """What teams say of restarts."""
+    """Restart policies of teams."""
 
     list_display = ("team", "policy", "continue_prompts", "updated_by", "updated_at")
     list_filter = ("policy", "continue_prompts")
@@ -58,10 +58,10 @@ class TeamPolicyAdmin(StaffModelAdmin):
     fields = ("team", "policy", "continue_prompts")
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> tuple[str, ...]:
-        """Of which team it is does not change."""
+        """Keep the team of an existing policy."""
         return ("team",) if obj else ()
 
     def save_model(self, request: HttpRequest, obj: TeamPolicy, form: Any, change: bool) -> None:
-        """Who said so."""
+        """Record who changed the policy."""
         obj.updated_by_id = request.user.pk
         super().save_model(request, obj, form, change)

@@ -1,4 +1,4 @@
-"""Admin of notification settings, webhooks and deliveries: read-only, except that webhooks can be switched off."""
+"""Admin of notification settings, webhooks and deliveries: read-only, except that webhooks can be disabled."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sessions_app.notifications.models import DeliveredItem, Delivery, Notificat
 
 @admin.register(NotificationSettings)
 class NotificationSettingsAdmin(ReadOnlyModelAdmin):
-    """What users want to be told by e-mail; each chooses for themselves."""
+    """Users' e-mail notification settings, which only they can change."""
 
     list_display = ("user", "email", "every", "only_mine", "minimum_share", "last_email_at")
     list_filter = ("email", "every", "only_mine")
@@ -24,7 +24,7 @@ class NotificationSettingsAdmin(ReadOnlyModelAdmin):
 
 @admin.register(Webhook)
 class WebhookAdmin(ReadOnlyModelAdmin):
-    """Webhooks of users and teams, without their secrets; made in the settings, switched off here, too."""
+    """Webhooks of users and teams, without their secrets. Staff can disable them here."""
 
     list_display = ("created_at", "url", "user", "team", "enabled", "created_by")
     list_filter = ("enabled", ("team", admin.RelatedOnlyFieldListFilter))
@@ -34,16 +34,16 @@ class WebhookAdmin(ReadOnlyModelAdmin):
     actions = ("switch_off",)
     hidden = ("secret",)
 
-    @admin.action(description="Switch selected webhooks off")
+    @admin.action(description="Disable selected webhooks")
     def switch_off(self, request: HttpRequest, queryset: Any) -> None:
-        """They are called no more until their owners switch them on again."""
+        """Disable webhooks until their owners enable them again."""
         count = queryset.filter(enabled=True).update(enabled=False)
-        self.message_user(request, f"{count} webhook{'' if count == 1 else 's'} switched off.")
+        self.message_user(request, f"{count} webhook{'' if count == 1 else 's'} disabled.")
 
 
 @admin.register(Delivery)
 class DeliveryAdmin(ReadOnlyModelAdmin):
-    """What was told outside the pages, and how far it got."""
+    """E-mails and webhook calls, and their delivery state."""
 
     list_display = ("created_at", "channel", "user", "webhook", "state", "attempts", "next_attempt_at", "last_error")
     list_filter = ("channel", "state", "is_test")
@@ -55,7 +55,7 @@ class DeliveryAdmin(ReadOnlyModelAdmin):
 
 @admin.register(DeliveredItem)
 class DeliveredItemAdmin(ReadOnlyModelAdmin):
-    """Which item was told to whom."""
+    """Which item was delivered to which target."""
 
     list_display = ("id", "item", "target", "delivery")
     list_select_related = ("item", "delivery")

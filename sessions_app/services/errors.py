@@ -34,7 +34,7 @@ class Invalid(SessionsError):
 
 
 class NotFound(SessionsError):
-    """There is no such thing."""
+    """Not found."""
 
     code = "not_found"
 

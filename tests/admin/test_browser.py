@@ -39,7 +39,7 @@ def test_every_session_is_ticked_and_swept_by_the_scripts_of_the_page(visit: Vis
     expect(page.locator(".action-counter")).to_have_text("2 of 2 selected")
     page.locator("select[name=action]").select_option(label="Sweep selected sessions now")
     page.locator("button[name=index]").click()
-    expect(page.locator(".messagelist")).to_contain_text("for 2 sessions was made")
+    expect(page.locator(".messagelist")).to_contain_text("of 2 sessions")
     assert set(SweepRequest.objects.get().sessions) == {str(one.id) for one in sessions}
     assert visit.complaints == []
 

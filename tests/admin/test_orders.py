@@ -73,7 +73,7 @@ def test_resuming_what_runs_is_refused_and_asks_nothing(desk: Client) -> None:
     TaskSession.objects.filter(id=session.id).update(launch_id="launch")
     said = act(desk, "resume", session)
     assert said[0] == "0 sessions asked to resume, 1 refused."
-    assert "It is running already." in said[1]
+    assert "The session is already running." in said[1]
     assert open_orders(session) == []
 
 

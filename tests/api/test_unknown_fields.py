@@ -23,7 +23,7 @@ def test_a_prompt_with_attachments_is_refused(world: World, api: APIClient) -> N
     asked = {"message_id": "1", "text": "Look at this", "attachments": [{"name": "a.png"}]}
     answer = api.post(world.url("prompt/"), asked, format="json")
     assert refused(answer) == ["attachments"]
-    assert answer.json()["details"]["attachments"] == ["This field is not known here. Known fields: message_id, text."]
+    assert answer.json()["details"]["attachments"] == ["Unknown field. Known fields: message_id, text."]
     assert not Prompt.objects.exists()
 
 

@@ -34,8 +34,8 @@ tasks.create_session(user, task, profile, Executor.objects.get())
 """
 GIVE_UP = """
 from sessions_app.models import TaskSession, session_transaction
-with session_transaction(TaskSession.objects.get().id) as draft:
-    draft.move("give_up", error_message="Broken.")
+with session_transaction(TaskSession.objects.get().id) as transaction:
+    transaction.move_session("give_up", error_message="Broken.")
 """
 
 

@@ -104,6 +104,6 @@ def test_the_command_says_when_no_engine_can_be_asked(place: DockerPlace, settin
     settings.KANDEV_DOCKER_HOST = "unix:///nowhere/docker.sock"
     assert ask() == [], "nobody uses one"
     Executor.objects.create(name="Containers", runtime="local_docker")
-    with pytest.raises(CommandError, match="Containers could not be asked") as refused:
+    with pytest.raises(CommandError, match="Containers could not be reached") as refused:
         ask()
     assert refused.value.returncode == 2

@@ -63,7 +63,7 @@ def test_an_open_data_directory_is_closed(tmp_path: Path) -> None:
 
 def test_a_directory_shared_by_all_is_refused(tmp_path: Path) -> None:
     tmp_path.chmod(0o1777)
-    with pytest.raises(ImproperlyConfigured, match="shared with others"):
+    with pytest.raises(ImproperlyConfigured, match="shared with other users"):
         prepare_data_directory(tmp_path)
 
 
@@ -109,7 +109,12 @@ def data() -> Iterator[Path]:
 @pytest.mark.parametrize("mode", [0o500, 0o100])
 def test_a_read_only_data_directory_is_refused(data: Path, mode: int) -> None:
     data.chmod(mode)
-    with run_by_nobody(data), pytest.raises(ImproperlyConfigured, match=f"{data} cannot be written: it is read-only"):
+    with (
+        run_by_nobody(data),
+        pytest.raises(
+            ImproperlyConfigured, match=f"{data} is not writable: make it writable, or choose another directory"
+        ),
+    ):
         prepare_data_directory(data)
 
 

@@ -87,7 +87,7 @@ def test_a_secret_may_come_from_a_file(tmp_path: Path) -> None:
 
 
 def test_a_secret_from_two_places_or_from_nowhere_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InvalidEnvironment, match="keep one"):
+    with pytest.raises(InvalidEnvironment, match="remove one of them"):
         read_environment({"KANDEV_SECRET_KEY": "a", "KANDEV_SECRET_KEY_FILE": str(tmp_path / "key")})
     with pytest.raises(InvalidEnvironment, match="KANDEV_SECRET_KEY_FILE cannot be read"):
         read_environment({"KANDEV_SECRET_KEY_FILE": str(tmp_path / "key")})

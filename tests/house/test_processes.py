@@ -70,7 +70,7 @@ def test_pauses_between_quick_deaths_grow_to_a_limit(tmp_path: Path) -> None:
         failing.start(now)
         assert failing.process
         failing.process.wait(10)
-        failing.look_after(now)
+        failing.restart_if_ended(now)
         pauses.append(failing.starts_at - now)
         now = failing.starts_at
     assert pauses == sorted(pauses)

@@ -42,7 +42,7 @@ def new_cache(server: RedisServer) -> Iterator[Callable[[], FallbackRedisCache]]
 def forgetful() -> Iterator[None]:
     """What a process counts alone is no other test's."""
     yield
-    FallbackRedisCache("redis://nowhere", {}).alone.clear()
+    FallbackRedisCache("redis://nowhere", {}).fallback.clear()
 
 
 def test_processes_count_together(new_cache: Callable[[], FallbackRedisCache]) -> None:
@@ -74,11 +74,11 @@ def test_one_that_hangs_is_waited_for_once(
     cache.set("known", 1)
     server.freeze()
     assert cache.get("known") is None
-    asked_again = cache.asks_again_at
+    asked_again = cache.retry_at
     assert asked_again > time.monotonic()
     for _ in range(100):
         cache.set("known", 2)
-    assert (cache.get("known"), cache.asks_again_at) == (2, asked_again), "nobody has asked it again"
+    assert (cache.get("known"), cache.retry_at) == (2, asked_again), "nobody has asked it again"
     server.thaw()
 
 

@@ -164,7 +164,7 @@ def test_the_server_that_runs_is_limited_so(deployment: Deployment) -> None:
     assert head.startswith(b"HTTP/1.1 413 ")
     assert json.loads(body) == {
         "code": "too_large",
-        "message": "The body of the request is too large.",
+        "message": "The request body is too large.",
         "details": {"limit": MAX_BODY},
     }
     hosts = b"Daphne-Root-Path: //evil.example\r\nConnection: close\r\n\r\n"

@@ -317,4 +317,4 @@ def test_a_whole_data_directory_will_do(folder: Path) -> None:
 def test_where_there_is_nothing_it_says_so(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder.mkdir()
     assert run_import(folder) == 0
-    assert "No session lies there." in capsys.readouterr().out
+    assert "There are no sessions in this directory." in capsys.readouterr().out

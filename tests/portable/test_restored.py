@@ -226,7 +226,7 @@ def test_while_somebody_exports_nothing_is_taken_for_restored(data: Path, monkey
 def test_where_nobody_could_notice_it_can_be_said(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     session = make_session("begin")
     call_command("after_restore")
-    assert capsys.readouterr().out.startswith("1 sessions stopped, 1 prompts held; 0 sessions lack lines")
+    assert capsys.readouterr().out.startswith("1 sessions stopped, 1 prompts held; 0 sessions have gaps")
     assert (change(session).desired_state, list(prompt_states(session).values())) == ("stopped", ["held"])
     call_command("after_restore")
     assert capsys.readouterr().out.startswith("0 sessions stopped, 0 prompts held")

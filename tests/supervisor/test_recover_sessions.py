@@ -193,10 +193,10 @@ def files(directory: Path) -> dict[str, bytes]:
 @pytest.mark.parametrize(
     ("flags", "told"),
     [
-        (("--timeout", "soon"), "'soon' is no positive number"),
-        (("--concurrency", "0"), "'0' is no positive number"),
-        (("--concurrency", "2.5"), "'2.5' is no positive number"),
-        (("--session", "the first"), "'the first' is no session id"),
+        (("--timeout", "soon"), "'soon' is not a positive number"),
+        (("--concurrency", "0"), "'0' is not a positive number"),
+        (("--concurrency", "2.5"), "'2.5' is not a positive number"),
+        (("--session", "the first"), "'the first' is not a session id"),
         (("--runtime", "cloud"), "invalid choice: 'cloud'"),
         (("--everything",), "unrecognized arguments: --everything"),
     ],
@@ -223,7 +223,7 @@ def test_the_flags_are_told_to_who_asks(capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_a_bad_argument_ends_the_process_with_two(tmp_path: Path) -> None:
-    assert "'-1' is no positive number" in refused(environment(tmp_path / "data"), "--wait", "-1")
+    assert "'-1' is not a positive number" in refused(environment(tmp_path / "data"), "--wait", "-1")
 
 
 def test_an_unreachable_database_is_one_clear_line(tmp_path: Path) -> None:
@@ -241,7 +241,7 @@ def test_a_database_without_tables_is_one_clear_line(tmp_path: Path) -> None:
 def test_a_database_that_nobody_has_migrated_is_not_served(tmp_path: Path) -> None:
     done = manage(environment(tmp_path / "data", **new_database()), "serve", "--port", "0")
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "CommandError: the database lacks migrations: run manage.py migrate first\n"
+    assert done.stderr == "CommandError: the database has unapplied migrations; run manage.py migrate first\n"
 
 
 def test_a_file_that_is_no_database_is_one_clear_line_and_stays_as_it_is(tmp_path: Path) -> None:

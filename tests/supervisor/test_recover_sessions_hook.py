@@ -178,7 +178,7 @@ def test_starts_unfinished_at_the_end_of_wait_have_a_status_of_their_own(place: 
         intents.create_intent(session, IntentKind.START, None, {"mode": "auto"})
         code, document, err = ended("--strict", "--wait", "0.3")
     assert (code, document["unfinished"]) == (3, [str(session.id)])
-    assert "1 start had not ended after 0.3 s" in err
+    assert "1 start had not finished after 0.3 s" in err
 
 
 def test_an_agent_that_died_again_and_waits_for_its_restart_is_unfinished(place: AsTold) -> None:
@@ -187,7 +187,7 @@ def test_an_agent_that_died_again_and_waits_for_its_restart_is_unfinished(place:
         change(session, next_restart_at=timezone.now() + timedelta(minutes=5))
         code, document, err = ended("--strict", "--wait", "0.3")
         assert (code, document["unfinished"]) == (3, [str(session.id)])
-        assert "1 start had not ended after 0.3 s" in err
+        assert "1 start had not finished after 0.3 s" in err
         change(session, desired_state="stopped")
         assert ended("--strict", "--wait", "0.3")[0] == 0
 
@@ -212,7 +212,7 @@ def test_wait_fails_where_the_supervisor_has_not_swept_in_time(place: AsTold) ->
 
 @pytest.mark.parametrize("told", ["yesterday", "2026-01-01", "2026-01-01T00:00:00"])
 def test_since_wants_a_moment_with_its_time_zone(told: str) -> None:
-    with pytest.raises(CommandError, match="is no time with a time zone"):
+    with pytest.raises(CommandError, match="is not a time with a time zone"):
         call_command("recover_sessions", "--since", told)
 
 

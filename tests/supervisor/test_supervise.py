@@ -17,7 +17,7 @@ from tests.supervisor.rows import conversation, execution_of, names, running_ses
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.django_db(transaction=True)
-WAITS, SUPERVISES = "another supervisor has this database; waiting until it ends", "supervising: "
+WAITS, SUPERVISES = "another supervisor is using this database; waiting until it stops", "supervising: "
 
 
 @pytest.mark.embedded

@@ -37,13 +37,13 @@ class OrphanSource:
 
 @dataclass(slots=True)
 class OrphanReport:
-    """What one check of a runtime has found, and which executors could not be asked."""
+    """What one check of a runtime has found, and which executors could not be reached."""
 
     found: list[Orphan] = field(default_factory=list)
     sources: dict[str, OrphanSource] = field(default_factory=dict)
     """Where each orphan was found, by its id."""
     silent: dict[str, str] = field(default_factory=dict)
-    """Why an executor could not be asked, by its name; for staff."""
+    """Why an executor could not be reached, by its name; for staff."""
 
 
 def searchable_runtimes() -> dict[str, SupportsOrphans]:
@@ -83,7 +83,7 @@ async def _search_all(
 
 
 async def _search(place: SupportsOrphans, known: frozenset[str], source: OrphanSource) -> list[Orphan] | str:
-    """The orphans of one source, or why it could not be asked."""
+    """The orphans of one source, or why it could not be reached."""
     try:
         return await asyncio.wait_for(place.orphans(known, source.configs), SEARCH_TIMEOUT)
     except TimeoutError:
@@ -111,7 +111,7 @@ def report_orphans(work: ChoreRun) -> None:
             continue
         report = find_orphans(name, place)
         for executor, problem in report.silent.items():
-            work.fail(f"{executor} ({name}) could not be asked: {problem}")
+            work.fail(f"{executor} ({name}) could not be reached: {problem}")
         work.kept += len(report.found)
         if not work.dry_run:
             _save_report(name, report)
