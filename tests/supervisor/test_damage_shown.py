@@ -48,6 +48,6 @@ def test_every_page_and_list_with_it_is_shown(damage: Damage, place: AsTold) -> 
         for tail in ("", "status/", "prompts/", "events/", "messages/", "receipts/", "runs/", "permissions/"):
             assert api.get(f"/api/v1{page}{tail}").status_code == 200, tail
     shown = browser.get(f"/tasks/{ill.task_id}/sessions/{ill.id}/").content.decode()
-    assert "Staff has to mend it" in shown
+    assert "An administrator needs to repair it" in shown
     answer = api.post(f"/api/v1/tasks/{ill.task_id}/sessions/{ill.id}/resume/", {}, format="json")
     assert (answer.status_code, answer.json()["code"]) == (409, "damaged_row")
