@@ -10,7 +10,7 @@ from hashlib import sha256
 from typing import Any, Final
 
 from sessions_app.domain.sanitizing import redact
-from sessions_app.domain.situations import AGENT_DIED_HEADLINE, HEADLINES, Code
+from sessions_app.domain.situation_facts import AGENT_DIED_HEADLINE, HEADLINES, Code
 
 
 class AttentionKind(StrEnum):

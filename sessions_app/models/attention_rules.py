@@ -14,7 +14,7 @@ from django.utils import timezone
 from sessions_app.domain import attention
 from sessions_app.domain.agent_programs import NEEDS_PERSON_CODES
 from sessions_app.domain.attention import AT_REST_KINDS, AttentionKind, Notice
-from sessions_app.domain.situations import AGENT_DIED
+from sessions_app.domain.situation_facts import AGENT_DIED
 from sessions_app.domain.states import TERMINAL_STATES, DesiredState, PromptState, RunState, SessionState, WorkState
 from sessions_app.domain.verification import MEMORY_CHECK_PREFIX
 from sessions_app.models.attention import AttentionItem, open_item

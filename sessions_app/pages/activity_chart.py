@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from itertools import pairwise
 from typing import Final
 
-from sessions_app.domain.situations import Label
+from sessions_app.domain.situation_facts import Label
 from sessions_app.domain.states import RunState
 from sessions_app.models import Run
 

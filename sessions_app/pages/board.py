@@ -16,7 +16,7 @@ from django.views.decorators.http import require_POST
 
 from sessions_app.accounts.authorization import may_write_somewhere, writable_teams
 from sessions_app.accounts.team_scope import teams_of
-from sessions_app.domain.situations import Label
+from sessions_app.domain.situation_facts import Label
 from sessions_app.domain.states import TaskState
 from sessions_app.models import Task
 from sessions_app.pages.labels import OUTCOME_LABELS, TASK_STATE_LABELS

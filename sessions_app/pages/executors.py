@@ -24,7 +24,7 @@ from executors_app.errors import ExecutorError
 from executors_app.models import AgentCapability, AgentProfile, Executor, ExecutorRunning
 from executors_app.plugins import UnknownPlugin, agent_type, agent_types
 from sessions_app.accounts.authorization import writable_teams
-from sessions_app.domain.situations import Label
+from sessions_app.domain.situation_facts import Label
 from sessions_app.models import Chore, Orphaned, Supervisor, TaskSession
 from sessions_app.pages.labels import capability_label, execution_label
 from sessions_app.pages.session_summary import retry_buttons

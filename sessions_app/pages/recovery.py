@@ -16,7 +16,7 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods, require_safe
 
 from executors_app.domain import ExecutorStatus, Observed
-from sessions_app.domain.situations import Label
+from sessions_app.domain.situation_facts import Label
 from sessions_app.models import ContinuityReceipt, RecoverySweep, Supervisor, SweepOutcome, SweepRequest
 from sessions_app.pages.labels import (
     OUTCOME_LABELS,

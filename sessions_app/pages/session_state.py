@@ -12,7 +12,8 @@ from executors_app.plugins import UnknownPlugin
 from sessions_app.domain import usage
 from sessions_app.domain.recovery_facts import Policy
 from sessions_app.domain.resumability import Assessment, Mode, assess_mode
-from sessions_app.domain.situations import IdleReason, situation, status_label
+from sessions_app.domain.situation_facts import IdleReason
+from sessions_app.domain.situations import situation, status_label
 from sessions_app.domain.states import (
     ENDED_STATES,
     TERMINAL_STATES,
@@ -213,7 +214,7 @@ def wants_start_on_open(status: dict[str, Any]) -> bool:
     idle_reason = status["stillness"]["reason"] if status["stillness"] else None
     if delayed or status["starting"] or idle_reason == IdleReason.OWNER_LEFT:
         return False
-    return status["policy"] == Policy.ON_OPEN or idle_reason == IdleReason.NEXT_LOOK
+    return status["policy"] in (Policy.AUTO, Policy.ON_OPEN) or idle_reason == IdleReason.NEXT_LOOK
 
 
 def _can_stop(session: TaskSession, execution: ExecutorRunning | None) -> bool:

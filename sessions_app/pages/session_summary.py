@@ -12,16 +12,8 @@ from sessions_app.domain.agent_programs import NEEDS_PERSON_CODES
 from sessions_app.domain.derived_status import DerivedStatus
 from sessions_app.domain.recovery_facts import UNREACHABLE
 from sessions_app.domain.resumability import Assessment, Mode, Reason, assess_mode, token_was_rejected
-from sessions_app.domain.situations import (
-    LABELS,
-    Code,
-    Label,
-    Situation,
-    SituationFacts,
-    situation,
-    state_label,
-    status_label,
-)
+from sessions_app.domain.situation_facts import LABELS, Code, Label, Situation, SituationFacts, state_label
+from sessions_app.domain.situations import situation, status_label
 from sessions_app.domain.states import PromptState, SessionState, WorkState
 from sessions_app.models import TaskSession
 from sessions_app.models.runs import newest_run

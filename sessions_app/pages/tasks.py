@@ -15,7 +15,7 @@ from django.views.decorators.http import require_POST
 
 from executors_app.models import AgentProfile, Executor
 from sessions_app.accounts.authorization import may_write, writable_teams
-from sessions_app.domain.situations import TASK_ENDS
+from sessions_app.domain.situation_facts import TASK_ENDS
 from sessions_app.models import Repository, Task, TaskSession
 from sessions_app.pages.labels import TASK_STATE_LABELS
 from sessions_app.pages.session_summary import session_chips

@@ -14,7 +14,7 @@ from django.db.models import Count, Exists, OuterRef, Prefetch, Q, QuerySet, Sub
 
 from sessions_app.domain.attention import AttentionKind
 from sessions_app.domain.restart_rules import WaitReason
-from sessions_app.domain.situations import SituationFacts
+from sessions_app.domain.situation_facts import SituationFacts
 from sessions_app.domain.states import PromptKind, PromptState, RunState, TaskState
 from sessions_app.domain.wait_tokens import WaitKind
 from sessions_app.models import (

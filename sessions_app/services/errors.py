@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from sessions_app.domain.situations import TASK_ENDS
+from sessions_app.domain.situation_facts import TASK_ENDS
 from sessions_app.domain.states import TaskEnd
 
 

@@ -14,7 +14,8 @@ from sessions_app.domain import restart_rules
 from sessions_app.domain.attention import AttentionKind, excerpt
 from sessions_app.domain.restart_rules import WaitReason
 from sessions_app.domain.resumability import Assessment
-from sessions_app.domain.situations import SituationFacts, idle_situation
+from sessions_app.domain.situation_facts import SituationFacts
+from sessions_app.domain.situations import idle_situation
 from sessions_app.domain.transient_errors import Retry
 from sessions_app.domain.wait_tokens import WaitKind
 from sessions_app.models import QUEUED_FOR_CAPACITY, Intent, IntentKind, Supervisor, TaskSession

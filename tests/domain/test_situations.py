@@ -13,15 +13,8 @@ from executors_app.domain import WorkspaceState
 from sessions_app.domain.attention import AttentionKind
 from sessions_app.domain.recovery_examples import NOW, RESUME
 from sessions_app.domain.resumability import assess
-from sessions_app.domain.situations import (
-    LABELS,
-    Code,
-    IdleReason,
-    SituationFacts,
-    idle_situation,
-    situation,
-    status_label,
-)
+from sessions_app.domain.situation_facts import LABELS, Code, IdleReason, SituationFacts
+from sessions_app.domain.situations import idle_situation, situation, status_label
 from sessions_app.domain.states import DesiredState, SessionState
 from sessions_app.domain.transient_errors import Retry
 from sessions_app.pages.labels import ATTENTION_KIND_LABELS

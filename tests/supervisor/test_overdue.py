@@ -137,6 +137,6 @@ def test_the_page_says_that_a_prompt_waits_too_long_and_offers_to_take_it_back()
     browser = Client()
     browser.force_login(make_user())
     page = browser.get(f"/tasks/{session.task_id}/sessions/{session.id}/").content.decode()
-    for word in ("has waited longer for the agent", "It took too long.", "can be withdrawn", "/withdraw/"):
+    for word in ("has waited longer for the agent", "It took too long.", "you can withdraw it", "/withdraw/"):
         assert word in page, word
     assert names(session) == []

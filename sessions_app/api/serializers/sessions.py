@@ -21,7 +21,7 @@ from sessions_app.domain.derived_status import DerivedStatus
 from sessions_app.domain.recovery_facts import PolicySource
 from sessions_app.domain.restart_rules import WaitReason
 from sessions_app.domain.resumability import Reason, Strategy
-from sessions_app.domain.situations import IdleReason
+from sessions_app.domain.situation_facts import IdleReason
 from sessions_app.domain.wait_tokens import WaitKind
 from sessions_app.models import TaskSession
 from sessions_app.services.catalogue import profiles_for

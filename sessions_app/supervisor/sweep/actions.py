@@ -18,7 +18,7 @@ from sessions_app.domain import attention
 from sessions_app.domain.actor_context import ActorContext, current_context
 from sessions_app.domain.recovery import UNREACHABLE, WORKTREE_MISSING, Decision, is_start_decision
 from sessions_app.domain.resumability import Mode, Reason
-from sessions_app.domain.situations import AGENT_DIED
+from sessions_app.domain.situation_facts import AGENT_DIED
 from sessions_app.domain.states import ENDED_STATES, EXECUTOR, SESSION, DesiredState
 from sessions_app.models import (
     IDLE_REASON,

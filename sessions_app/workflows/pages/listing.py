@@ -18,7 +18,7 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
 from sessions_app.accounts.authorization import may_write, may_write_somewhere
-from sessions_app.domain.situations import Label
+from sessions_app.domain.situation_facts import Label
 from sessions_app.pages.shortcuts import READ_METHODS
 from sessions_app.workflows.loader.loading import load_workflow
 from sessions_app.workflows.models import NodeRun, Workflow, WorkflowRun
