@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from typing import Final
 
 from pydantic import ValidationError
@@ -36,11 +37,12 @@ from sessions_app.workflows.loader.wiring import (
     add_legacy_feedback,
     unsatisfiable_templates,
 )
-from sessions_app.workflows.nodes import NodeType, node_types
+from sessions_app.workflows.nodes import NodeType, node_types, ports_of
 from sessions_app.workflows.nodes.gate import GateSettings
 from sessions_app.workflows.nodes.scopes import ComponentSettings, LoopSettings
 
 INTERFACE_TYPES: Final = frozenset({"interface-input", "interface-output", "interface-continue"})
+IMPLIED_PORTS: Final = frozenset({"iterations", "terminationReason"})
 MAX_NESTING: Final = 16
 """Levels of loops within loops."""
 MAX_TYPE_NAME: Final = 40
@@ -187,7 +189,7 @@ class ScopeBuilder:
         kind, settings = self._types[name], self._settings(name)
         if settings is None or kind.name in INTERFACE_TYPES:
             return None
-        inputs, outputs = _ports_of(kind, settings)
+        inputs, outputs = ports_of(kind, settings)
         body = None
         if isinstance(settings, ComponentSettings):
             found = self._component(settings, (*self._places[name], "data"), name)
@@ -273,7 +275,7 @@ class ScopeBuilder:
                     references[use.name, use.port] = hidden = f"{HIDDEN_PORT}{use.name}.{use.port}"
                     end = self._scope_of(name), TargetRef("node", hidden, name)
                     wiring.connect(self._ref(target.node, use.port), end, f"{use.name}.{use.port}")
-            self._nodes[name] = _replace_node(self._nodes[name], references=references)
+            self._nodes[name] = replace(self._nodes[name], references=references)
 
     def _template_uses(self, name: str, names: NodeNames) -> Iterator[TemplateUse]:
         for key, text in self._types[name].texts(self._nodes[name].settings):
@@ -316,7 +318,7 @@ class ScopeBuilder:
                 fix = "Name an earlier node in the same loop or component."
                 self._diagnostics.error("gate", message, fix, (*self._places[name], "data"), name)
             # Nodes after the gate have not begun while it is not passed, so a retry does not reset them.
-            self._nodes[name] = _replace_node(node, reset=(reset | {target}) - self._after(name, after.get(scope, {})))
+            self._nodes[name] = replace(node, reset=(reset | {target}) - self._after(name, after.get(scope, {})))
 
     def _after(self, name: str, after: dict[str, list[str]]) -> frozenset[str]:
         return descendants_of(name, after, lambda steps: self._budget.spend("steps", steps))
@@ -329,7 +331,7 @@ class ScopeBuilder:
         negated = False
         if owner:
             wires = add_legacy_feedback(
-                wires, [port.name for port in self._nodes[owner].outputs if not _is_implied_port(port)]
+                wires, [port.name for port in self._nodes[owner].outputs if port.name not in IMPLIED_PORTS]
             )
             negated = self._check_loop(owner, names, wires)
         incoming: dict[str, list[Wire]] = {name: [] for name in names}
@@ -365,7 +367,7 @@ class ScopeBuilder:
         return scope
 
     def _with_body(self, node: GraphNode) -> GraphNode:
-        return _replace_node(node, body=self._scope(node.id, "loop")) if node.type == "loop" else node
+        return replace(node, body=self._scope(node.id, "loop")) if node.type == "loop" else node
 
     def _check_loop(self, owner: str, names: list[str], wires: list[Wire]) -> bool:
         settings, place = self._nodes[owner].settings, (*self._places[owner], "data")
@@ -390,24 +392,5 @@ class ScopeBuilder:
         return negated
 
 
-def _ports_of(kind: NodeType, settings: NodeData) -> tuple[tuple[Port, ...], tuple[Port, ...]]:
-    """Return the declared ports, or those of the type if none is declared, and the outputs implied by the settings."""
-    none = settings.inputs is None and settings.outputs is None
-    inputs = kind.inputs if none else tuple(settings.inputs or ())
-    outputs = kind.outputs if none else tuple(settings.outputs or ())
-    known = {port.name for port in outputs}
-    more = (port for port in kind.implied(settings) if port.name not in known)
-    return inputs, (*outputs, *more)
-
-
 def _sources_by_target(incoming: Iterable[Wire]) -> frozenset[str]:
     return frozenset(wire.source.node for wire in incoming if wire.source.kind == "node")
-
-
-def _is_implied_port(port: Port) -> bool:
-    return port.name in {"iterations", "terminationReason"}
-
-
-def _replace_node(node: GraphNode, **changes: object) -> GraphNode:
-    values = {name: getattr(node, name) for name in GraphNode.__slots__} | changes
-    return GraphNode(**values)

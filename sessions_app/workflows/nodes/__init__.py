@@ -145,6 +145,16 @@ def type_of(node: GraphNode) -> NodeType:
     return node_types()[node.type]
 
 
+def ports_of(kind: NodeType, settings: NodeData) -> tuple[tuple[Port, ...], tuple[Port, ...]]:
+    """Return the declared ports, or those of the type if none is declared, and the outputs implied by the settings."""
+    none = settings.inputs is None and settings.outputs is None
+    inputs = kind.inputs if none else tuple(settings.inputs or ())
+    outputs = kind.outputs if none else tuple(settings.outputs or ())
+    known = {port.name for port in outputs}
+    more = (port for port in kind.implied(settings) if port.name not in known)
+    return inputs, (*outputs, *more)
+
+
 def convert_ports(ports: Iterable[Port], values: Mapping[str, Any]) -> dict[str, Any]:
     """Convert values to the types of their ports. Raises ConversionError with the name of the port."""
     by_name = {port.name: port for port in ports}
