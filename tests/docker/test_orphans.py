@@ -92,7 +92,7 @@ def test_orphans_command_lists_unknown_and_removes_named(place: DockerPlace, spe
     name = container_name(spec.execution_id)
 
     assert [(one["runtime"], one["id"]) for one in ask()] == [("local_docker", name)]
-    with pytest.raises(CommandError, match="is no orphan"):
+    with pytest.raises(CommandError, match="is not an orphan"):
         ask("--remove", container_name(other.execution_id))
     assert [one["id"] for one in ask("--remove", name)] == [name]
     assert ask() == []
