@@ -237,7 +237,7 @@ class Deployment:
 
     def story(self) -> str:
         """What happened, for a drill that failed: the server's log, then rows and events of every session."""
-        parts = [self.log()[-6000:]]
+        parts = [self.log()[-6000:]] if (self.home / "serve.log").exists() else []
         for table in ("task_sessions", "executors_running", "session_intents", "session_prompts", "supervisors"):
             parts += [f"{table}: {row}" for row in self.rows(f"SELECT * FROM {table}")]  # noqa: S608
         parts += [str(row) for row in self.rows("SELECT session_id, seq, name, payload, at FROM session_events")]
