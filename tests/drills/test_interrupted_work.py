@@ -82,6 +82,8 @@ def test_the_continue_prompt_tells_it_too(deployment: Deployment) -> None:
     session = deployment.start_session("remember heron", _forking())
     _writes_for_ever(session)
     _change_files(session)
+    # Asked to continue, the agent writes the file again: this time nothing must block it.
+    (Path(session.row["worktree_path"]) / "pipe").unlink()
     os.kill(_agent_pid(session), signal.SIGKILL)
     text = _told(session, 3)
     _check(text)

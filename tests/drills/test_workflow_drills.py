@@ -32,7 +32,7 @@ print(json.dumps(str(run.id)))
 """
 ASK = """
 import json
-from sessions_app.models import {models}
+from {module} import {models}
 from sessions_app.services import prompts; from sessions_app.workflows.services import workflows
 from sessions_app.workflows.services.run_records import run_document
 {code}
@@ -109,7 +109,7 @@ for one in Prompt.objects.filter(state__in=["held"]):
     prompts.resend(one.session_id, one.message_id, None)
 print("1")
 """
-        self.shell(ASK.format(models="Prompt", code=code))
+        self.shell(ASK.format(module="sessions_app.models", models="Prompt", code=code))
 
     def ends(self) -> dict[str, Any]:
         """Wait for its end; a prompt in doubt stands visibly and is sent again."""
@@ -183,7 +183,7 @@ def test_a_cancel_whose_supervisor_dies_when_the_scripts_have_ended_is_carried_o
     eventually((deployment.home / "begun").exists, timeout=120, describe="the script is at work")
     execution = _dashed(deployment.rows("SELECT id FROM executors_running")[0]["id"])
 
-    drill.shell(ASK.format(models="WorkflowRun", code=CANCEL))
+    drill.shell(ASK.format(module="sessions_app.workflows.models", models="WorkflowRun", code=CANCEL))
     eventually((reached / "workflow.jobs_ended").exists, timeout=60, describe="the supervisor dies")
     deployment.kill_server()
     deployment.serve()
