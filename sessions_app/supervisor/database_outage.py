@@ -16,27 +16,30 @@ from sessions_app.services.database_threads import DatabaseThread
 
 log = logging.getLogger(__name__)
 STABLE_AFTER: Final = 5.0
-"""Seconds without another failure after which an outage is over: a full disk answers questions and takes nothing."""
+"""Seconds without a failure after which an outage is over: a database on a full disk answers, but cannot write."""
 
 
 def is_database_outage(error: BaseException) -> bool:
-    """Whether ``error`` comes of a database that is away, busy or full, and of no mistake of ours."""
+    """Whether ``error`` means that the database is unreachable, busy or full, and not that our code is wrong."""
     return classify_error(error) is not None
 
 
 class DatabaseOutage:
-    """The one wait of a supervisor for its database: one connection is tried at a time, after growing pauses."""
+    """The one wait of a supervisor for its database, shared by all its jobs.
+
+    However many jobs wait, one connection is tried at a time, with back-off.
+    """
 
     def __init__(self, database: DatabaseThread):
         self._database = database
         self._backoff = Backoff()
         self._began = 0.0
-        """When it began, by the monotonic clock; 0: there is none."""
+        """When the outage began, by the monotonic clock; 0: there is none."""
         self._asking: asyncio.Task[None] | None = None
         self._over: asyncio.TimerHandle | None = None
 
     async def wait(self, error: BaseException) -> None:
-        """Return when it makes sense to try again; ``error`` is what told of the outage."""
+        """Return when the database answers again; ``error`` is what revealed the outage."""
         self._is_still_out()
         if not self._began:
             self._began = time.monotonic()
@@ -44,11 +47,11 @@ class DatabaseOutage:
             log.error("the database cannot be used, waiting for it: %s", told)
         if self._asking is None or self._asking.done():
             self._asking = asyncio.create_task(self._ask(), name="outage")
-        # Shielded: one waiter that is cancelled takes the answer from no other.
+        # Shielded: cancelling one waiter must not cancel the task that the others wait for.
         await asyncio.shield(self._asking)
 
     async def close(self) -> None:
-        """End the wait."""
+        """Cancel the wait."""
         self._is_still_out()
         if self._asking is not None:
             self._asking.cancel()
@@ -56,7 +59,7 @@ class DatabaseOutage:
 
     async def _ask(self) -> None:
         while True:
-            # Well within a lease: whoever comes back late would find its leases taken.
+            # At most a third of a lease, so that our leases can still be renewed when the database is back.
             await asyncio.sleep(min(self._backoff.record_failure(), settings.KANDEV_LEASE_TTL / 3))
             try:
                 await self._database(_database_answers)

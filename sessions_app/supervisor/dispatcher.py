@@ -1,6 +1,6 @@
-"""Dispatch intents and prompts.
+"""Dispatch intents and prompts through two queues for each session.
 
-Two queues for each session, and the intents that overtake (answer, cancel, stop, close).
+One queue runs starts and prompts in order. The other runs the intents that overtake them: answer, cancel, stop, close.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ log = logging.getLogger(__name__)
 
 
 async def execute_overtaking_intent(registry: ExecutionRegistry, intent: Intent) -> bool:
-    """Carry out one order; False when it has to wait for another try."""
+    """Carry out one overtaking intent; return False if it stays open for another try."""
     try:
         if intent.kind in (IntentKind.STOP, IntentKind.CLOSE):
             return await _stop_execution(registry, intent)
         return await _send_command(registry, intent)
     except LeaseLost:
         return False
-    except (OperationalError, InterfaceError) as error:  # the database's trouble: the order stays, to be tried again
+    except (OperationalError, InterfaceError) as error:  # the database is unavailable: the intent stays open
         log.warning("%s could not be carried out: %s", intent, error)
         return False
     except Exception:  # one bad session never stops the others
@@ -53,7 +53,11 @@ async def execute_overtaking_intent(registry: ExecutionRegistry, intent: Intent)
 
 
 async def _send_command(registry: ExecutionRegistry, intent: Intent) -> bool:
-    """An answer or a cancel: given to agentctl, which remembers it; its journal tells the rest."""
+    """Send an answer or a cancel to agentctl; return False if it stays open for another try.
+
+    The outcome arrives through the journal. After a crash between the command and ``settle_intent`` the command is
+    sent again: agentctl remembers what it names, so repeating it changes nothing (rule 10).
+    """
     stream = registry.stream_of(intent.session_id)
     if stream is None:
         pointless = await registry.database(_reason_pointless, intent)
@@ -77,7 +81,7 @@ async def _send_command(registry: ExecutionRegistry, intent: Intent) -> bool:
 
 
 def _reason_pointless(intent: Intent) -> bool:
-    """What the order is about has ended."""
+    """Whether the permission request or the turn that the intent names is no longer open."""
     if intent.kind == IntentKind.ANSWER:
         permissions = intent.session.permissions.filter(id=intent.payload.get("permission_id"))
         return not permissions.filter(state=PermissionState.PENDING).exists()
@@ -86,7 +90,11 @@ def _reason_pointless(intent: Intent) -> bool:
 
 
 async def _stop_execution(registry: ExecutionRegistry, intent: Intent) -> bool:
-    """End the execution: politely, and by proof of ownership where it is silent (rules, section 7)."""
+    """Carry out a stop or a close; return False if it stays open for another try.
+
+    agentctl is asked to end by itself first; what then still runs is ended by the runtime, after proof that it
+    belongs to the execution.
+    """
     lease = await registry.database(_acquire_lease, intent.session_id, registry.boot_id)
     if lease is None:
         return False
@@ -94,11 +102,14 @@ async def _stop_execution(registry: ExecutionRegistry, intent: Intent) -> bool:
     if facts is not None and facts.agentctl_url:
         await _request_shutdown(registry, intent)
         crash_points.reached("supervisor.stop_sent", intent.session_id)
+        # Closed before the end, so that the loss of the stream requests no recheck of a session that we end ourselves.
         await registry.close_stream(intent.session_id)
         if not await runtime(facts.runtime).end(facts):
             log.warning("session %s: something of it could not be ended", intent.session_id)
             return False
         crash_points.reached("supervisor.execution_ended", intent.session_id)
+    # Order matters: end, write, settle, release. Until the intent is settled, a crash makes the next lease holder
+    # repeat the whole stop, and every step may be repeated. The lease goes last: nobody else may start in between.
     close_as: str = intent.payload.get("as", "")
     reason = "closed" if close_as else str(intent.payload.get("reason") or "stopped")
     await registry.database(write_stopped, intent.session_id, lease, reason, close_as)
@@ -112,7 +123,10 @@ async def _stop_execution(registry: ExecutionRegistry, intent: Intent) -> bool:
 
 
 async def _request_shutdown(registry: ExecutionRegistry, intent: Intent) -> None:
-    """Let agentctl end its agent and itself; its last lines come over the stream first."""
+    """Ask agentctl to end its agent and then itself, once the log has the journal's last lines.
+
+    An agentctl that does not answer is only logged: the caller ends it through its runtime.
+    """
     stream: Any = registry.stream_of(intent.session_id)
     try:
         stream = stream or await registry.open_stream(intent.session_id)
@@ -134,16 +148,17 @@ def _acquire_lease(session_id: uuid.UUID, me: str) -> Lease | None:
 
 @dataclass(slots=True)
 class PendingWork:
-    """What waits of one session."""
+    """The open work of one session."""
 
     overtakes: bool = False
-    """An order of it overtakes."""
+    """Whether an open intent overtakes starts and prompts."""
     ends: bool = False
+    """Whether a stop or a close is open."""
     start: uuid.UUID | None = None
-    """The start order that comes next, as ``next_start`` says."""
+    """The start intent to run next, as ``next_start_intent`` finds it; None while a stop or close is open."""
 
     def add_intent(self, intent_id: uuid.UUID, kind: str) -> None:
-        """An open order of it, the oldest first."""
+        """Add an open intent of the session."""
         self.overtakes = self.overtakes or kind in OVERTAKING_KINDS
         self.ends = self.ends or kind in (IntentKind.STOP, IntentKind.CLOSE)
         if kind == IntentKind.START and self.start is None:
@@ -153,9 +168,9 @@ class PendingWork:
 
 
 def load_pending_sessions(me: str) -> dict[uuid.UUID, PendingWork]:
-    """Sessions with an open order or a prompt that is not at work yet, and that no other supervisor holds.
+    """Return the open work of every session with an open intent or an undelivered prompt, by session.
 
-    A handful of queries, whatever the history.
+    Sessions that another supervisor holds are left out. The number of queries is constant.
     """
     prompts = Prompt.objects.filter(state__in=(PromptState.QUEUED, PromptState.SENDING)).order_by()
     found = {session_id: PendingWork() for session_id in prompts.values_list("session_id", flat=True)}
@@ -168,7 +183,7 @@ def load_pending_sessions(me: str) -> dict[uuid.UUID, PendingWork]:
 
 
 def next_overtaking_intent(session_id: uuid.UUID) -> Intent | None:
-    """The oldest open order that overtakes, stops and closes first."""
+    """Return the next open intent that overtakes: by the order of ``OVERTAKING_KINDS``, then the oldest."""
     rows = list(
         Intent.objects.filter(session_id=session_id, done_at=None, kind__in=OVERTAKING_KINDS).select_related("session")
     )
@@ -176,7 +191,7 @@ def next_overtaking_intent(session_id: uuid.UUID) -> Intent | None:
 
 
 def next_start_intent(session_id: uuid.UUID) -> uuid.UUID | None:
-    """The session's open start order, unless it waits for its time or for the end of what it had before."""
+    """Return the session's open start intent; None if its next try is not due, or a stop or close has to end first."""
     ends = Q(kind__in=(IntentKind.STOP, IntentKind.CLOSE))
     rows = Intent.objects.filter(ends | due_intents() & Q(kind=IntentKind.START), session_id=session_id, done_at=None)
     found = list(rows.values_list("id", "kind"))
@@ -184,9 +199,9 @@ def next_start_intent(session_id: uuid.UUID) -> uuid.UUID | None:
 
 
 class SessionQueue:
-    """Runs one step after another until there is nothing to do; ``poke`` makes it look again.
+    """Runs a step until it returns False; ``wake`` makes it run again.
 
-    While the database is away it waits with everybody else for ``outage`` to be over.
+    A step that fails is retried with back-off. During a database outage the queue waits for ``outage`` instead.
     """
 
     def __init__(self, step: Callable[[], Awaitable[bool]], outage: DatabaseOutage | None = None):
@@ -197,11 +212,11 @@ class SessionQueue:
 
     @property
     def is_idle(self) -> bool:
-        """A poke makes it look at once."""
+        """Whether ``wake`` would run the step at once."""
         return not self._backoff.is_waiting and (self.task is None or self.task.done())
 
     def wake(self) -> None:
-        """There may be something to do."""
+        """Run the step again, now or when the present run or the back-off ends."""
         self._wake_requested = True
         if self.is_idle:
             self.task = asyncio.create_task(self._run())
@@ -209,12 +224,13 @@ class SessionQueue:
     async def _run(self) -> None:
         actor_context.begin_context(cause="order")
         while self._wake_requested:
+            # Cleared before the step reads the rows: a wake-up during the step sets it again, and none is lost.
             self._wake_requested = False
             try:
                 while await self._step():
                     pass
                 self._backoff.reset()
-            except Exception as error:  # a queue that has died would leave its session without anybody
+            except Exception as error:  # if the queue ended here, nobody would run the session's intents any more
                 if self._outage is not None and is_database_outage(error):
                     await self._outage.wait(error)
                     self._wake_requested = True
@@ -231,12 +247,12 @@ class Dispatcher:
         self.registry = registry
         self._queues: dict[uuid.UUID, tuple[SessionQueue, SessionQueue]] = {}
         self._starts: dict[uuid.UUID, uuid.UUID] = {}
-        """Start orders that were seen while their queue was free, so that it need not look for them again."""
+        """Start intents that were read while their queue was idle, so that it need not query for them again."""
 
     def wake(self, session_id: uuid.UUID, *, overtakes: bool = True, start: uuid.UUID | None = None) -> None:
-        """Look at a session's orders; at those that overtake unless it is known that there is none.
+        """Run a session's open work; pass ``overtakes=False`` if no open intent overtakes.
 
-        ``start`` is its start order as somebody has seen it just now.
+        ``start`` is the session's next start intent, if the caller has just read it.
         """
         if session_id not in self._queues:
             self._queues[session_id] = (
@@ -244,6 +260,7 @@ class Dispatcher:
                 SessionQueue(lambda: self._run_overtaking(session_id), self.registry.outage),
             )
         in_order, overtaking = self._queues[session_id]
+        # A queue that is running may have settled this very intent since it was read.
         if start is not None and in_order.is_idle:
             self._starts[session_id] = start
         in_order.wake()
@@ -251,18 +268,18 @@ class Dispatcher:
             overtaking.wake()
 
     async def wake_pending(self) -> None:
-        """Poke every session that has something to do."""
+        """Wake the queues of every session that has open work."""
         found = await self.registry.database(load_pending_sessions, self.registry.boot_id)
         for session_id, work in found.items():
             self.wake(session_id, overtakes=work.overtakes, start=work.start)
 
     async def wait_until_idle(self) -> None:
-        """Wait until every queue is at rest."""
+        """Wait until no queue is running."""
         while running := [task for task in self._tasks() if not task.done()]:
             await asyncio.wait(running)
 
     async def close(self) -> None:
-        """End the queues; what they were doing is in the rows."""
+        """Cancel the queues; open intents and prompts stay in the rows for the next supervisor."""
         for task in (tasks := self._tasks()):
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,7 +1,7 @@
 """The exporter: one process follows the logs of all sessions and keeps their portable record (rule 37).
 
-Everything happens after commit, on a thread of its own, in small pieces with long rests: ingest comes
-first. Only what has changed is looked at. What cannot be written is said once and tried again.
+It reads committed rows only, on a thread of its own, in small steps with long pauses, because ingest comes first. It
+looks only at sessions that have changed. A write that fails is logged once and retried.
 """
 
 from __future__ import annotations
@@ -24,23 +24,24 @@ from sessions_app.services.portable.record import ExporterLock
 log = logging.getLogger(__name__)
 
 POLL_EVERY: Final = 0.5
-"""Seconds between two looks whether the database has changed."""
+"""Seconds between two checks for changes when there is nothing to write."""
 MIN_PAUSE: Final = 9.0
-"""Rests are so many times as long as the work before them."""
+"""The pause after a step, as a multiple of the time that the step took."""
 MAX_PAUSE: Final = 10.0
+"""Seconds that a pause lasts at most."""
 MAX_SESSIONS: Final = 32
-"""Sessions of one step."""
+"""Sessions that one step exports at most."""
 RETRY_AFTER: Final = 30.0
-"""Seconds until the next try at what could not be written."""
+"""Seconds until a session whose export failed is tried again."""
 FINISH_WITHIN: Final = 3.0
-"""Seconds that an orderly end may spend on what is still to be written; the next start does the rest."""
+"""Seconds that a shutdown may spend on exports; the next start does the rest."""
 RECORD_NAME: Final = "the portable record"
 LEADER_LOCK_KEY: Final = 0x6B616E64
-"""Key of the advisory lock of who exports, where several hosts have one database."""
+"""Key of the advisory lock that elects one exporter where several hosts share a database."""
 
 
 class Exporter:
-    """Follows the logs; used on its own thread alone."""
+    """Follows the logs and writes the record; used only on its own thread."""
 
     def __init__(self, boot_id: str):
         self.boot_id = boot_id
@@ -49,14 +50,14 @@ class Exporter:
         self._writer: RecordWriter | None = None
         self._cursor = self._saved_cursor = ExportCursor()
         self._pending: dict[uuid.UUID, float] = {}
-        """Sessions whose record is behind, and when to go on with each."""
+        """Sessions whose record is behind their log, and when to export each (monotonic clock)."""
         self._reported_failures: set[object] = set()
-        """What failed and was said."""
+        """Sessions, or the whole record, whose present failure has been logged."""
 
     def step(self, *, final: bool = False) -> bool:
-        """Write a bounded piece of what is missing; True when there is more to write now. Raises nothing.
+        """Export up to ``MAX_SESSIONS`` sessions; return whether more are due now. Raises nothing.
 
-        ``final``: what could wait a little is written, too.
+        ``final`` also exports sessions whose time has not come yet.
         """
         try:
             more = self._step(final=final)
@@ -83,11 +84,12 @@ class Exporter:
         due = self._due_sessions(final=final)
         for session_id in due[:MAX_SESSIONS]:
             self._export(writer, session_id, final=final)
+        # After the exports: after a crash in between, the next exporter compares these sessions with their files again.
         self._save_cursor()
         return more or len(due) > MAX_SESSIONS or bool(self._due_sessions())
 
     def _find_changed_sessions(self, writer: RecordWriter) -> bool:
-        """Which sessions have something new; True when there may be more of them."""
+        """Mark sessions whose log has grown as due; return whether there may be more of them."""
         before = self._cursor
         changed, self._cursor = portable_cursor.sessions_behind(before, writer.seq_of)
         for session_id in changed - self._reported_failures:
@@ -103,7 +105,7 @@ class Exporter:
         ]
 
     def _export(self, writer: RecordWriter, session_id: uuid.UUID, *, final: bool) -> None:
-        self._pending[session_id] = time.monotonic() + RETRY_AFTER
+        self._pending[session_id] = time.monotonic() + RETRY_AFTER  # stays if the export fails
         try:
             wait = writer.export(session_id, final=final)
         except OSError as error:
@@ -125,31 +127,32 @@ class Exporter:
             self._saved_cursor = cursor
 
     def _is_leader(self) -> bool:
-        """Whether this process exports: one of this directory, and one of this database."""
+        """Whether this process exports: it needs the lock of the directory and that of the database."""
         if not self._lock.take():
             return False
         if connection.vendor != "postgresql":
             return True
         connection.ensure_connection()
+        # PostgreSQL drops an advisory lock with its connection: after a reconnect it must be taken again.
         if self._leader_connection is not connection.connection:
             with connection.cursor() as cursor:
                 cursor.execute("SELECT pg_try_advisory_lock(%s)", [LEADER_LOCK_KEY])
                 (ours,) = cursor.fetchone()
             self._leader_connection = connection.connection if ours else None
-            self._writer = None  # another may have written since
+            self._writer = None  # another exporter may have written since, so the files are read anew
         return self._leader_connection is not None
 
     def _is_first_failure(self, subject: object) -> bool:
-        """Whether this is to be said: once, until it works again."""
+        """Whether a failure has not been logged since the subject last worked."""
         if subject in self._reported_failures:
             return False
         self._reported_failures.add(subject)
         return True
 
     def close(self) -> None:
-        """Let another one export."""
+        """Release both locks, so that another process can export."""
         if self._leader_connection is not None and self._leader_connection is connection.connection:
-            # Where that is not possible, it goes with its connection.
+            # If the database is unavailable, the lock ends with the connection.
             with suppress(DatabaseError, InterfaceError), connection.cursor() as cursor:
                 cursor.execute("SELECT pg_advisory_unlock(%s)", [LEADER_LOCK_KEY])
         self._leader_connection = None
@@ -157,7 +160,7 @@ class Exporter:
 
 
 class ExportJob:
-    """The exporter as a job of the supervisor."""
+    """Runs the exporter as a job of the supervisor, on a database thread of its own."""
 
     def __init__(self, boot_id: str):
         self.exporter = Exporter(boot_id)
@@ -165,14 +168,14 @@ class ExportJob:
         self._has_started = False
 
     async def run_step(self) -> None:
-        """One step and the rest behind it."""
+        """Take one step, then pause."""
         self._has_started, began = True, time.monotonic()
         more = await self.thread(self.exporter.step)
         rest = min(MIN_PAUSE * (time.monotonic() - began), MAX_PAUSE)
         await asyncio.sleep(rest if more else max(rest, POLL_EVERY))
 
     async def close(self) -> None:
-        """Write what is missing, as far as a few seconds go; then let another one export."""
+        """Export what is missing for up to ``FINISH_WITHIN`` seconds, then release the locks."""
         deadline = time.monotonic() + FINISH_WITHIN
         while self._has_started and await self.thread(self.exporter.step, final=True) and time.monotonic() < deadline:
             pass

@@ -1,7 +1,7 @@
-"""Idle sessions are put to sleep: their execution ends, all that it needs to come back stays, a prompt wakes it.
+"""Put idle sessions to sleep: end their executions, keep everything that a resume needs, and let a prompt wake them.
 
-Nobody is put to sleep who is at work or is asked for more, who waits for an answer, has a shell open or a script
-running, or could not take up its own conversation again. Where a machine is paid for by the hour this is what saves it.
+This saves machines that are paid for by the hour. A session stays awake while it works, has queued prompts or open
+requests, waits for an answer, has a shell open or a script running, or could not resume its own conversation.
 """
 
 from __future__ import annotations
@@ -45,19 +45,19 @@ from sessions_app.supervisor.interrupted_turns import record_agent_stopped
 
 log = logging.getLogger(__name__)
 PENDING_STATES: Final = (PromptState.QUEUED, PromptState.SENDING, PromptState.ACCEPTED, PromptState.DELIVERED)
-"""Prompts that want the agent awake."""
+"""States of prompts that need the agent awake."""
 NEVER_PROMPTED: Final = Strategy.FRESH
-"""Of a session that was never prompted: it has nothing to forget."""
+"""The strategy of a session that was never prompted: it has no conversation to lose."""
 MAX_CHECK_INTERVAL: Final = 60.0
 
 
 def check_interval() -> float:
-    """Seconds between two looks: sleep is late by a tenth of its time at most."""
+    """Return the seconds between two checks: a tenth of the idle time, between 0.2 and 60 s."""
     return min(max(settings.KANDEV_IDLE_SLEEP / 10, 0.2), MAX_CHECK_INTERVAL)
 
 
 async def sleep_idle_sessions(registry: ExecutionRegistry) -> int:
-    """One look at all that this supervisor holds; how many have fallen asleep."""
+    """Put the idle sessions of this supervisor to sleep; return how many."""
     if not settings.KANDEV_IDLE_SLEEP:
         return 0
     return sum(
@@ -69,7 +69,7 @@ async def sleep_idle_sessions(registry: ExecutionRegistry) -> int:
 
 
 def load_idle_sessions(me: str) -> list[uuid.UUID]:
-    """Sessions of ``me`` in which nothing has happened for so long, as far as the rows tell."""
+    """Return the sessions of ``me`` that are idle by their rows; agentctl may know better, see ``_is_quiet``."""
     rows = TaskSession.objects.filter(
         desired_state=DesiredState.RUNNING,
         state=SessionState.WAITING_FOR_INPUT,
@@ -88,7 +88,7 @@ def _idle_limit() -> datetime:
 
 
 def _candidate_filter(limit: datetime) -> Q:
-    """``updated_at`` moves with every change of a session's row: whatever is younger needs no closer look."""
+    """Filter out sessions that changed or became ready after ``limit``: every change of the row sets ``updated_at``."""
     return Q(updated_at__lt=limit) & (Q(ready_since=None) | Q(ready_since__lt=limit))
 
 
@@ -106,7 +106,7 @@ async def _try_to_sleep(registry: ExecutionRegistry, session_id: uuid.UUID) -> b
 
 
 async def _is_quiet(stream: ExecutionStream) -> bool:
-    """Whether agentctl says the same: no turn, question, shell or script. One that cannot tell stays awake."""
+    """Whether agentctl reports no turn, question, shell or script; False if it does not answer or cannot tell."""
     try:
         report = await stream.client.status()
     except ExecutorError:
@@ -117,7 +117,9 @@ async def _is_quiet(stream: ExecutionStream) -> bool:
 
 
 def write_asleep(stream: ExecutionStream) -> bool:
-    """Write that it sleeps, and order the end of its execution; what was asked of it meanwhile goes before."""
+    """Record that the session sleeps and create the stop intent; return False if it has to stay awake."""
+    # Rows were read without a lock, and agentctl was asked after that: decide again under the lock, because a prompt
+    # may have arrived meanwhile. State and stop commit together, so no crash leaves a sleeping session that runs on.
     with session_transaction(stream.session_id, stream.lease, related=("agent_profile", "task")) as transaction:
         since = idle_since(transaction)
         if not _may_sleep(transaction) or since is None or since > _idle_limit():
@@ -134,7 +136,7 @@ def write_asleep(stream: ExecutionStream) -> bool:
 
 
 def idle_since(transaction: SessionTransaction) -> datetime | None:
-    """When the agent last had something to do; None where it has not even come up."""
+    """Return since when the agent has been idle: its last turn's end or its start; None if it never came up."""
     newest = transaction.newest_run
     moments = [transaction.session.ready_since, newest.ended_at if newest else None]
     return max((moment for moment in moments if moment is not None), default=None)
@@ -152,7 +154,7 @@ def _may_sleep(transaction: SessionTransaction) -> bool:
 
 
 def _has_open_requests(session: TaskSession) -> bool:
-    """Whether somebody wants something of it, or it of somebody."""
+    """Whether the session has an open run, intent or permission request, or a prompt that is not finished."""
     return (
         Run.objects.filter(session=session, state__in=OPEN_RUN_STATES).exists()
         or Prompt.objects.filter(session=session, state__in=PENDING_STATES).exists()

@@ -69,7 +69,7 @@ class Extension(Protocol):
 
 
 class SupervisorLoop:
-    """Carries out what the rows ask for, for every session whose lease it holds."""
+    """Carries out the intents and prompts of every session whose lease it holds, and sweeps."""
 
     def __init__(self, extensions: Sequence[Callable[[ExecutionRegistry], Extension]] = ()) -> None:
         self.registry = ExecutionRegistry()
@@ -178,6 +178,7 @@ class SupervisorLoop:
         for extension in self.extensions:
             await extension.renew()
         for stream in list(self.registry.streams.values()):
+            # The lease expired before we renewed it, and somebody took it: whatever this stream wrote would be refused.
             if uuid.UUID(stream.facts.id) not in mine:
                 log.warning("session %s: another supervisor has its lease now", stream.session_id)
                 await self.registry.close_stream(stream.session_id)
@@ -221,6 +222,7 @@ class SupervisorLoop:
     async def _start_queued_sessions(self) -> None:
         """Start the next sessions of the start queue, and recheck those whose next restart is due."""
         await self.start_queued_sessions()
+        # Once for each due time: a session that cannot start yet would otherwise be rechecked twice a second.
         before, self._due_restarts = self._due_restarts, await self.registry.database(admission.load_due_restarts)
         for session_id, _ in self._due_restarts - before:
             self._request_recheck(session_id)
@@ -273,6 +275,7 @@ class SupervisorLoop:
         request = await self.registry.database(sweep_reports.next_request)
         if request is None:
             await self._database_changed.wait()
+            # Cleared before the rows are read again, so that no change after that read is missed.
             self._database_changed.clear()
             return
         async with sweep_reports.progress_writer(self.registry, request) as progress:
@@ -321,6 +324,7 @@ class SupervisorLoop:
     async def _take_over_orphans(self) -> None:
         """Take over sessions whose supervisor is provably dead or has let its lease expire."""
         await asyncio.sleep(ORPHANS_EVERY)
+        # Each only once: if another supervisor takes it, we are done; if nobody can, the regular sweeps try again.
         found = await self.registry.database(leases.load_orphaned_sessions, self.registry.boot_id)
         new, self._orphans = found - self._orphans, found
         if new:

@@ -1,6 +1,6 @@
-"""Sessions that need a recheck now.
+"""The queue of sessions that need a recheck at once, and the listeners for exit events of container engines.
 
-The queue of lost streams, and the listeners for exit events of container engines.
+A recheck is a sweep of just these sessions.
 """
 
 from __future__ import annotations
@@ -19,35 +19,35 @@ from executors_app.runtimes import SupportsExitEvents
 from sessions_app.supervisor.execution_registry import ExecutionRegistry
 
 RETRY_UNKNOWN_AFTER: Final = (0.2, 0.5, 1.0, 2.0, 5.0)
-"""Seconds until one that nobody could tell anything of is looked at again; after them the loop's passes do.
+"""Seconds before each further recheck of a session that was observed as unknown; then the regular sweeps take over.
 
-An engine tells of a event some moments before it lists the container as dead.
+A container engine reports an exit some moments before it lists the container as dead.
 """
 
 
 class RecheckQueue:
-    """Each is taken once for however often it was told of; what is told of after that needs another look."""
+    """A set of sessions to recheck: adding one several times before it is taken rechecks it once."""
 
     def __init__(self) -> None:
         self._sessions: set[uuid.UUID] = set()
         self._not_empty = asyncio.Event()
         self._attempts: dict[uuid.UUID, int] = {}
-        """How often the unsure ones were looked at again."""
+        """How many rechecks of a session in a row have found it unknown."""
 
     def add(self, sessions: Iterable[uuid.UUID]) -> None:
-        """These need a look."""
+        """Add sessions that need a recheck."""
         self._sessions.update(sessions)
         self._not_empty.set()
 
     async def take(self) -> frozenset[uuid.UUID]:
-        """All that need one, as soon as there are any; they are the caller's to look at."""
+        """Wait until the queue has sessions, then remove and return all of them."""
         await self._not_empty.wait()
         self._not_empty.clear()
         taken, self._sessions = frozenset(self._sessions), set()
         return taken
 
     def record_result(self, taken: Iterable[uuid.UUID], unknown: Collection[uuid.UUID]) -> None:
-        """What came of the look: those that it could not tell anything of get another one soon."""
+        """Record a recheck; the sessions in ``unknown`` are added again after ``RETRY_UNKNOWN_AFTER``."""
         for session_id in taken:
             attempts = self._attempts.pop(session_id, 0)
             if session_id in unknown and attempts < len(RETRY_UNKNOWN_AFTER):
@@ -57,29 +57,32 @@ class RecheckQueue:
 
 log = logging.getLogger(__name__)
 REFRESH_SOURCES_EVERY = 0.5
-"""Seconds between two looks whom to listen to."""
+"""Seconds between two updates of the set of listeners."""
 LISTEN_FOR = 60.0
-"""Seconds for which one is listened to whose last session here is gone: what ended its stream may be told later."""
+"""Seconds for which a source is kept after its last stream here ended: the event that explains the end may be late."""
 
 EventSource = tuple[str, Hashable]
-"""Runtime, and who tells."""
+"""The runtime's name, and the source of exit events within it, such as a container engine."""
 
 
 class ExitEventListener:
-    """One listener for each source; ``request_recheck`` is called for a session that needs a look."""
+    """Listens to the exit events of every source that an attached session has, with one task for each source.
+
+    ``request_recheck`` is called with each session that needs a recheck.
+    """
 
     def __init__(
         self, registry: ExecutionRegistry, request_recheck: Callable[[uuid.UUID], None], linger: float = LISTEN_FOR
     ):
         self._registry, self._request_recheck, self._linger = registry, request_recheck, linger
         self._needed: dict[EventSource, float] = {}
-        """When each was needed last."""
+        """When each source was last needed, by the monotonic clock."""
         self._listeners: dict[EventSource, asyncio.Task[None]] = {}
         self._unreachable_streams: dict[EventSource, set[uuid.UUID]] = {}
-        """Sessions whose streams were ended because nobody answers there; looked for when somebody does."""
+        """Sessions whose streams were ended because the source fell silent; rechecked when it answers again."""
 
     async def refresh_listeners(self) -> None:
-        """Listen to those that attached sessions have, for a moment; a job to be repeated."""
+        """Start and stop listeners to match the attached sessions, then wait a moment; the loop repeats this job."""
         now = time.monotonic()
         needed = {source for one in self._registry.streams if (source := self._source_of(one)) is not None}
         self._needed |= dict.fromkeys(needed, now)
@@ -93,7 +96,7 @@ class ExitEventListener:
         await asyncio.sleep(REFRESH_SOURCES_EVERY)
 
     async def close(self) -> None:
-        """Listen no more."""
+        """Cancel all listeners."""
         for task in self._listeners.values():
             task.cancel()
         await asyncio.gather(*self._listeners.values(), return_exceptions=True)
@@ -111,12 +114,12 @@ class ExitEventListener:
                     self._request_recheck(session_id)
 
     async def _on_silence(self, source: EventSource) -> None:
-        """End the streams from there, which else seem to live until a connection times out."""
+        """End the streams from a silent source: they would seem alive until their connections time out."""
         ended = self._sessions_of(source)
         self._unreachable_streams.setdefault(source, set()).update(ended)
         log.warning("nobody answers at the source of %d streams (%s)", len(ended), source[0])
         streams = [stream for session_id in ended if (stream := self._registry.stream_of(session_id)) is not None]
-        await asyncio.gather(*(stream.stop() for stream in streams))  # their ends are looked after like any other
+        await asyncio.gather(*(stream.stop() for stream in streams))  # each end requests a recheck, like any other
 
     def _sessions_of(self, source: EventSource) -> set[uuid.UUID]:
         return {session_id for session_id in list(self._registry.streams) if self._source_of(session_id) == source}
@@ -131,7 +134,8 @@ class ExitEventListener:
             self._request_recheck(session_id)
         elif stream.facts.state.get("container", event.place_id) == event.place_id:
             log.info("session %s: what it runs in has died", session_id)
-            await stream.stop()  # its end is looked after like any other
+            await stream.stop()  # its end requests a recheck, like any other
+        # Else the event is about an earlier container: the session has moved to another one.
 
     def _source_of(self, session_id: uuid.UUID) -> EventSource | None:
         stream = self._registry.streams.get(session_id)

@@ -1,4 +1,4 @@
-"""The agent's part of a start: what it is told, and what its answer proves."""
+"""The agent's part of a start: what agentctl is asked for, and what the answer proves about the conversation."""
 
 from __future__ import annotations
 
@@ -55,14 +55,14 @@ from sessions_app.supervisor.start.claims import StartClaim
 READY_AGENT_STATES = frozenset({"idle", "working"})
 """States of an agent that takes prompts."""
 REPORTED_FIELDS = ("resume_token", "rejected_resume_token", *PROBE_FIELDS)
-"""What the answer to a start may change of the execution."""
+"""Columns of the execution that the answer to a start may change."""
 ARRIVED_STATES = (PromptState.DELIVERED, PromptState.DONE, PromptState.INTERRUPTED, PromptState.DISMISSED)
-"""Prompts that the agent has, or may have."""
+"""States of prompts that have reached the agent, or may have."""
 
 
 @dataclass(frozen=True, slots=True)
 class AgentStartRequest:
-    """What agentctl is told."""
+    """The request to start an agent, and what its answer is compared with."""
 
     body: Mapping[str, Any]
     strategy: Strategy
@@ -70,28 +70,29 @@ class AgentStartRequest:
     injects: bool
     kind: AgentType = field(repr=False)
     profile: AgentProfile = field(repr=False, compare=False)
-    """As the agent is started."""
+    """The profile with which the agent is started."""
     unfinished_since: str | None = None
-    """As ``snapshot_to_compare`` returned it: where to look for what an interrupted turn changed."""
+    """The snapshot with which to compare what an interrupted turn changed; see ``snapshot_to_compare``."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConversationFacts:
-    """What the log knows of the conversation, which the agent's answer is judged by."""
+    """What the log knows of the conversation, to verify the agent's answer by."""
 
     last_completed_text: str | None
     completed_turns: int
     in_log: Mapping[str, int]
-    """Messages, and tool calls that were interrupted."""
+    """Numbers of messages and of interrupted tool calls, as ``continuity.count_log`` returns them."""
     log_is_a_prefix: bool
+    """Whether agentctl was killed, so that the agent may have said more than the log has (rule 23)."""
 
 
 def prepare_agent_start(plan: StartClaim, lease: Lease, *, found: str | None) -> AgentStartRequest | None:
-    """Decide how the agent starts; None where it does not: workspace only, or not resumable (both said).
+    """Decide how the agent starts; None if none starts: workspace only, or not resumable, which is written.
 
-    ``found`` is the launch of the agent that was alive when the execution was attached to, None where
-    none was: what a dead one has left unfinished is said first. An agent that this start has brought
-    up, before its answer was lost, is asked for again as it was then.
+    ``found`` is the launch id of the agent that was alive when we attached, or None. Without a living agent, the
+    open turn of the last one is interrupted first. If an earlier try of this very start brought the agent up and its
+    answer was lost, the request is built with the strategy of that try.
     """
     with session_transaction(plan.session_id, lease, related=SESSION_RELATED) as transaction:
         return prepare_agent_start_within(transaction, plan, found=found)
@@ -100,7 +101,7 @@ def prepare_agent_start(plan: StartClaim, lease: Lease, *, found: str | None) ->
 def prepare_agent_start_within(
     transaction: SessionTransaction, plan: StartClaim, *, found: str | None
 ) -> AgentStartRequest | None:
-    """The same, in the caller's transaction."""
+    """Do what ``prepare_agent_start`` does, in the caller's transaction."""
     session = transaction.session
     unsettled = found is None and (session.launch_id or transaction.open_turn is not None)
     if unsettled and interrupt_turn(transaction, AGENTCTL_GONE):
@@ -114,6 +115,7 @@ def prepare_agent_start_within(
         strategy = verdict.strategy
     execution = transaction.execution
     assert execution is not None, "the lease was checked against it"  # noqa: S101
+    # Stored before the request leaves: after a lost answer, the same request is sent, and agentctl answers it again.
     update_rows(Intent, ("payload",), [({"mode": plan.mode, "strategy": strategy}, plan.intent_id)])
     return _build_request(session, execution, plan, strategy)
 
@@ -124,7 +126,7 @@ def _first_strategy(plan: StartClaim) -> Strategy | None:
 
 
 def _workspace_only(transaction: SessionTransaction, plan: StartClaim, refusal: str) -> None:
-    """The workspace is up, the agent is not: asked for so, or because it cannot be resumed."""
+    """Write that only the workspace is up: as requested, or because the agent cannot be resumed (``refusal``)."""
     settle_intent(plan.intent_id, refusal or "workspace_only")
     transaction.write_receipt(
         "workspace_only",
@@ -139,7 +141,7 @@ def _workspace_only(transaction: SessionTransaction, plan: StartClaim, refusal: 
     session = transaction.session
     decided = session.state == SessionState.FAILED or session.context_mismatch or session.error_code in REFUSAL_MESSAGES
     if plan.mode == Mode.WORKSPACE_ONLY and decided:
-        return  # what was said of its agent stays true
+        return  # its error still describes the agent correctly
     if refusal:
         hold_unsent_prompts(transaction)
         withdraw_continuation(transaction)
@@ -199,13 +201,13 @@ def _build_request(
 
 
 def snapshot_to_compare(session: TaskSession) -> str | None:
-    """The snapshot to compare with; None where nothing is unfinished, or somebody has looked already."""
+    """Return the snapshot to compare with (empty: none); None if nothing is unfinished or the changes are known."""
     known = prompt_context.unfinished_of(session)
     return None if known is None or "changed" in known else str(known.get("since", ""))
 
 
 def load_conversation_facts(session_id: uuid.UUID) -> ConversationFacts:
-    """Read while the agent starts: nothing of it changes before an agent is up."""
+    """Load the facts to verify a start by; they cannot change until the agent is up, so read them while it starts."""
     newest = newest_run(TaskSession(id=session_id))
     return ConversationFacts(
         last_completed_text=last_user_request(session_id),
@@ -218,7 +220,11 @@ def load_conversation_facts(session_id: uuid.UUID) -> ConversationFacts:
 def write_agent_started(
     plan: StartClaim, lease: Lease, order: AgentStartRequest, answer: Mapping[str, Any], known: ConversationFacts
 ) -> bool:
-    """The agent is up: token, proof, receipt and states; False where a stop has won meanwhile (rule 9)."""
+    """Write a successful start: token, receipt and states, in one transaction.
+
+    Returns False if a stop was requested meanwhile, which wins (rule 9): the caller has to end the agent. Also returns
+    False if the answer contradicts the log: the session is then quarantined until a user decides.
+    """
     verdict = _verdict(order, answer, known)
     contradiction = verdict.contradiction
     if contradiction and plan.mode == Mode.ACCEPT_MISMATCH:
@@ -229,7 +235,7 @@ def write_agent_started(
         if transaction.session.desired_state != DesiredState.RUNNING:
             return False
         if transaction.session.agent_profile_id == order.profile.pk:
-            transaction.session.agent_profile = order.profile  # read when the start was prepared
+            transaction.session.agent_profile = order.profile  # saves a query
         held = list(transaction.session.prompts.filter(state=PromptState.HELD).order_by("id"))
         evidence = {
             **_evidence(transaction, order, answer, verdict, known),
@@ -250,7 +256,7 @@ def write_agent_started(
 
 
 def _verdict(order: AgentStartRequest, answer: Mapping[str, Any], known: ConversationFacts) -> Verdict:
-    """What the answer proves, beside what the log knows of the conversation."""
+    """Return what the answer proves, compared with what the log knows of the conversation."""
     native = order.strategy == Strategy.NATIVE
     by_type = order.kind.replays_on_load and answer["outcome"] == "loaded"
     return verification.verify_resume(
@@ -267,7 +273,7 @@ def _verdict(order: AgentStartRequest, answer: Mapping[str, Any], known: Convers
 
 
 def _mark_agent_up(transaction: SessionTransaction, plan: StartClaim, verdict: Verdict) -> None:
-    """Agent and session are ready, or in the turn that the agent is in."""
+    """Write that the agent is up, and move the session to ready, or into the turn that is open."""
     transaction.set_fields(
         launch_id=str(plan.intent_id),
         next_restart_at=None,
@@ -280,7 +286,7 @@ def _mark_agent_up(transaction: SessionTransaction, plan: StartClaim, verdict: V
 
 
 def _kept_claim(answer: Mapping[str, Any], verdict: Verdict) -> dict[str, str]:
-    """The claim that the agent has kept, and how far that is proven."""
+    """Return the capability that the agent has proven by this start, with the degree of proof; empty if none."""
     did = {"loaded": LOAD, "resumed": RESUME}.get(answer["outcome"])
     return {did: verdict.verified.value} if did else {}
 
@@ -288,9 +294,9 @@ def _kept_claim(answer: Mapping[str, Any], verdict: Verdict) -> dict[str, str]:
 def _keep_token(
     transaction: SessionTransaction, order: AgentStartRequest, answer: Mapping[str, Any], kept: Mapping[str, str]
 ) -> str:
-    """A token is replaced only after its replacement works; what it replaces is set aside.
+    """Store the token of the conversation; return the note on capabilities that the agent claims but lacks.
 
-    Returns the note on what of its claims the agent does not keep.
+    The old token is replaced only now, after its replacement has worked, and is set aside rather than deleted.
     """
     execution, token = transaction.execution, str(answer.get("resume_token") or "")
     if execution is None:
@@ -331,9 +337,10 @@ def _evidence(
 
 
 def _settle_held_prompts(transaction: SessionTransaction, held: Sequence[Prompt], replayed: Any) -> None:
-    """A prompt in doubt that the agent's own conversation shows has been delivered: interrupted (rule 13).
+    """Move held prompts that the agent's replayed conversation shows to *interrupted*: they were delivered (rule 13).
 
-    What shows a prompt that is known to have arrived is no proof for another with the same words.
+    Texts are counted: a replayed text that belongs to a prompt known to have arrived does not prove another prompt
+    with the same words.
     """
     arrived = (
         list(transaction.session.prompts.filter(state__in=ARRIVED_STATES).values_list("text", flat=True))
@@ -348,7 +355,8 @@ def _settle_held_prompts(transaction: SessionTransaction, held: Sequence[Prompt]
 
 
 def _quarantine(plan: StartClaim, lease: Lease, verdict: Verdict, answer: Mapping[str, Any]) -> bool:
-    """A load that contradicts the journal: the agent is ended, the token stays, a user decides (design 8)."""
+    """Write that a load contradicts the log: the token stays, and a user decides. Returns False: end the agent."""
+    # Before the failure, so that a crash in between cannot leave a session that looks resumable.
     with session_transaction(plan.session_id, lease) as transaction:
         transaction.set_fields(context_mismatch=True)
     loaded = answer["outcome"] == "loaded"
@@ -366,13 +374,13 @@ def _quarantine(plan: StartClaim, lease: Lease, verdict: Verdict, answer: Mappin
 
 
 def _first_claim(answer: Mapping[str, Any]) -> str:
-    """What an agent that opened a new conversation was most likely asked for."""
+    """Return the capability that an agent which opened a new conversation was most likely asked to use."""
     claims = answer.get("capabilities") or {}
     return LOAD if claims.get(LOAD) or not claims.get(RESUME) else RESUME
 
 
 def write_reattached(plan: StartClaim, lease: Lease, report: Mapping[str, Any]) -> None:
-    """The agent of an earlier start is up: that start has worked, only its answer was lost."""
+    """Write that the agent of an earlier start is up: that start succeeded, and only its answer was lost."""
     with session_transaction(plan.session_id, lease) as transaction:
         settle_intent(plan.intent_id, "reattached")
         transaction.write_receipt(

@@ -1,4 +1,4 @@
-"""A start's claim, and what it writes once agentctl is up."""
+"""Claim a start intent under the lease, and write where agentctl runs once it is up."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from sessions_app.supervisor.executions import (
 from sessions_app.supervisor.outcomes import settle_intent
 
 AMPLE_CAPACITY = 32
-"""Places that are free beside one: then nobody waits for one, and no two starts take the same."""
+"""With more free places than this, no lock is taken to count them: concurrent starts cannot use them all up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class StartClaim:
     facts: ExecutionFacts
     spec: LaunchSpec
     leftovers: bool
-    """The row knows of an earlier agentctl, whose processes may have outlived it."""
+    """Whether the row names an earlier agentctl, whose processes may have outlived it."""
 
 
 def claim_start(
@@ -66,12 +66,13 @@ def claim_start(
     held: Lease | None = None,
     in_grace: bool = False,
 ) -> StartClaim | None:
-    """Claim a start order under the lease; None where there is nothing (more) to do for us. Raises LeaseLost.
+    """Claim a start intent under the lease; None if there is nothing for us to start. Raises LeaseLost.
 
-    ``lives`` is the launch of the agent that was found where we are attached, None where we are not;
-    ``held`` is the lease of that stream, which need not be taken again.
-    A start is counted before it is made (rule 33), once: a supervisor that finds a claimed one goes on with it.
-    ``in_grace``: the supervisor has only just begun, and counts none.
+    ``lives`` is the launch id of the agent found when we attached (empty: agentctl without an agent), or None if we
+    are not attached. ``held`` is the lease of that stream, so that none has to be taken.
+
+    A start is counted before it is made, so that a crash during it counts too (rule 33). It is counted once: a
+    supervisor that finds a claimed intent continues with it. ``in_grace`` exempts it from counting.
     """
     with session_transaction(session_id, held, related=SESSION_RELATED) as transaction:
         lease = held or _take_lease(transaction, intent_id, me)
@@ -83,7 +84,7 @@ def claim_start(
 def claim_start_within(
     transaction: SessionTransaction, intent_id: uuid.UUID, lease: Lease, *, lives: str | None, in_grace: bool = False
 ) -> StartClaim | None:
-    """The same, in the caller's transaction and under a lease that it holds."""
+    """Do what ``claim_start`` does, in the caller's transaction and under a lease that it holds."""
     intent = Intent.objects.select_for_update().filter(id=intent_id).first()
     if intent is None:
         raise Intent.DoesNotExist(f"no order {intent_id}")
@@ -97,12 +98,13 @@ def claim_start_within(
     if intent.payload.get("mode") != Mode.WORKSPACE_ONLY or transaction.session.state == SessionState.CREATED:
         _mark_starting(transaction)
     if lives is None:
-        transaction.move_executor("launch", host_id=identity.host_id())  # a half-done launch is found here alone
+        # The host is written before the launch: after a crash, only this machine can find an unfinished one.
+        transaction.move_executor("launch", host_id=identity.host_id())
     return _build_claim(transaction.session, _locked(transaction), intent, lease)
 
 
 def _mark_starting(transaction: SessionTransaction) -> None:
-    """The session starts; one whose place did not answer stays *unreachable* until it does: so far it is only asked."""
+    """Move the session to its start; an *unreachable* one keeps that error until its place answers."""
     session = transaction.session
     unknown = session.error_code == UNREACHABLE
     transaction.move_session(
@@ -113,7 +115,10 @@ def _mark_starting(transaction: SessionTransaction) -> None:
 
 
 def _take_lease(transaction: SessionTransaction, intent_id: uuid.UUID, me: str) -> Lease | None:
-    """The lease of the session's execution; None where another holds it, or nobody is to have it, which is said."""
+    """Take the lease of the session's execution; None if another supervisor holds it.
+
+    Also None if the rows are corrupt or name no execution: the intent is then settled with that outcome.
+    """
     execution = transaction.execution
     if session_flaws(transaction.session, execution):
         settle_intent(intent_id, DAMAGED_ROW)
@@ -121,25 +126,28 @@ def _take_lease(transaction: SessionTransaction, intent_id: uuid.UUID, me: str) 
     if execution is None:
         settle_intent(intent_id, "no_execution")
         return None
-    del transaction.execution  # to be read as it is under our lease
+    del transaction.execution  # drop the cached row: it still has the owner and generation from before our lease
     return leases.acquire_lease(execution.id, me)
 
 
 def _is_executable(transaction: SessionTransaction, intent: Intent, lives: str | None) -> bool:
-    """Whether the order is open and can be carried out now; one that has become pointless is settled."""
+    """Whether the intent is open and can be carried out now; a pointless one is settled."""
     refused = _reason_pointless(transaction, intent, lives)
     if intent.done_at is None and refused:
         settle_intent(intent.id, refused)
     if intent.done_at is not None or refused:
         return False
-    if lives is None and _has_no_capacity(transaction.session, intent):  # an agentctl that is up has its place
+    if lives is None and _has_no_capacity(transaction.session, intent):  # a running agentctl has its place already
         _mark_queued_for_capacity(intent)
         return False
     return True
 
 
 def _reason_pointless(transaction: SessionTransaction, intent: Intent, lives: str | None) -> str:
-    """Why there is nothing to start; the start of an agent that is up has been done, unless its answer was lost."""
+    """Return why there is nothing to start, or an empty string.
+
+    A running agent needs no start, except one of this very launch: its answer was lost and has to be asked for again.
+    """
     if session_flaws(transaction.session, transaction.execution):
         return DAMAGED_ROW
     if transaction.session.desired_state != DesiredState.RUNNING or transaction.session.task.is_over:
@@ -151,21 +159,22 @@ def _reason_pointless(transaction: SessionTransaction, intent: Intent, lives: st
 
 
 def _is_up(transaction: SessionTransaction) -> bool:
-    """Its agent is; or, of a session without one, its workspace."""
+    """Whether the session's agent is running; for a session without an agent, whether its workspace is up."""
     if transaction.session.has_agent:
         return is_running(transaction.session, transaction.execution)
     return transaction.execution is not None and transaction.execution.status == ExecutorStatus.READY
 
 
 def _has_no_capacity(session: TaskSession, intent: Intent) -> bool:
-    """Whether its place has no room for it, or only for those that have waited longer."""
+    """Whether the executor has no room, or only for sessions that have waited longer."""
     limit = capacity.agent_limit(session.executor) if session.has_agent else None
     if limit is None:
         return False
     sharing = capacity.executors_sharing_room(session.executor)
     if _live_in_same_place(session, sharing) + AMPLE_CAPACITY < limit:
         return False
-    list(sharing.select_for_update(no_key=True).order_by("id"))  # of two starts one sees the other
+    # Locked before counting: otherwise two concurrent starts could each see the last free place and take it.
+    list(sharing.select_for_update(no_key=True).order_by("id"))
     live = _live_in_same_place(session, sharing)
     return live >= limit or live + _queued_before(sharing, intent) >= limit
 
@@ -176,7 +185,7 @@ def _live_in_same_place(session: TaskSession, sharing: QuerySet[Executor]) -> in
 
 
 def _queued_before(sharing: QuerySet[Executor], intent: Intent) -> int:
-    """How many starts there wait for room since before this order, and could begin."""
+    """Return how many due starts there have waited for room since before this intent."""
     earlier = Intent.objects.filter(
         due_intents(),
         kind=IntentKind.START,
@@ -190,7 +199,7 @@ def _queued_before(sharing: QuerySet[Executor], intent: Intent) -> int:
 
 
 def _mark_queued_for_capacity(intent: Intent) -> None:
-    """There is no room: said in the order, which is looked at again whenever something changes."""
+    """Note in the intent that it waits for room; the dispatcher tries it again at every change of the database."""
     if not intent.payload.get(QUEUED_FOR_CAPACITY):
         intent.payload = {**intent.payload, QUEUED_FOR_CAPACITY: True}
         update_row(intent, ["payload"])
@@ -226,7 +235,11 @@ def _build_claim(session: TaskSession, execution: ExecutorRunning, intent: Inten
 
 
 def write_launch(plan: StartClaim, launched: Launched) -> bool:
-    """Agentctl is up: keep where it is; False where the session was stopped meanwhile. Raises LeaseLost."""
+    """Write where the launched agentctl is; return False if the session was stopped meanwhile. Raises LeaseLost.
+
+    The address is written either way: after a crash, the sweep must find what runs. A crash before this write leaves
+    an unfinished launch, which the next launch finds again by its ids (rule 4).
+    """
     with session_transaction(plan.session_id, plan.lease) as transaction:
         wanted = transaction.session.desired_state == DesiredState.RUNNING
         transaction.move_executor("ready" if wanted else "stop", **_launch_paths(launched))
@@ -255,7 +268,7 @@ def _launch_paths(launched: Launched) -> dict[str, object]:
 
 
 def launched_facts(session_id: uuid.UUID, launched: Launched) -> ExecutionFacts:
-    """The facts of what was just launched, whatever the row says."""
+    """Return the facts of what was just launched, with its address and state instead of the row's."""
     session = load_session(session_id)
     execution = _claimed_execution(session)
     return replace(
@@ -264,7 +277,7 @@ def launched_facts(session_id: uuid.UUID, launched: Launched) -> ExecutionFacts:
 
 
 def _claimed_execution(session: TaskSession) -> ExecutorRunning:
-    """The execution that the claim was made on."""
+    """Return the session's present execution, on which the claim was made. Raises DoesNotExist."""
     found = load_execution(session)
     if found is None:
         raise ExecutorRunning.DoesNotExist(f"session {session.id} has no execution")

@@ -1,6 +1,6 @@
 """Carry out a start intent: claim it, launch the workspace and agentctl, open the stream, start the agent.
 
-Every step may be repeated after a crash.
+Every step may be repeated after a crash: the intent stays open until its outcome is written.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ def claim_and_prepare(
 ) -> tuple[StartClaim, AgentStartRequest | None] | None:
     """Claim a start and prepare its agent in one transaction, under a lease that is held; None without a claim.
 
-    A start that cannot be prepared counts as an attempt all the same (rule 33: no start is repeated without limit),
-    so it is then claimed in a transaction of its own.
+    If the preparation fails, its rollback would also undo the count of the attempt, and the start could be repeated
+    without limit (rule 33). So the claim is then committed alone, and the preparation raises its error again.
     """
     try:
         with session_transaction(session_id, lease, related=SESSION_RELATED) as transaction:
@@ -59,18 +59,18 @@ def claim_and_prepare(
             )
     except (LeaseLost, Error):
         raise
-    except Exception:  # noqa: BLE001  (it comes again, from the one that it belongs to)
+    except Exception:  # noqa: BLE001  (raised again by the preparation below)
         plan = claims.claim_start(session_id, intent_id, lease.owner, lives=lives, held=lease, in_grace=in_grace)
         return None if plan is None else (plan, agent_start.prepare_agent_start(plan, lease, found=found))
 
 
 log = logging.getLogger(__name__)
 TIMEOUT_MARGIN = 10
-"""Seconds by which our own limit outlives the one that agentctl was told."""
+"""Seconds that we wait for an answer beyond the time limit of a start, so that agentctl's own error arrives first."""
 
 
 async def execute_start(registry: ExecutionRegistry, session_id: uuid.UUID, intent_id: uuid.UUID) -> None:
-    """Carry out one start order; returns when it is done, or left to whoever holds the lease."""
+    """Carry out one start intent; return when it is settled, or left open for another try or another supervisor."""
     async with registry.starts:
         try:
             async with asyncio.timeout(settings.KANDEV_START_TIMEOUT):
@@ -89,7 +89,7 @@ async def execute_start(registry: ExecutionRegistry, session_id: uuid.UUID, inte
         except (
             OperationalError,
             InterfaceError,
-        ) as error:  # the database's trouble: the order stays, to be tried again
+        ) as error:  # the database is unavailable: the intent stays open
             log.warning("session %s: its start could not be written: %s", session_id, error)
         except Exception as error:  # one bad session never stops the others
             log.exception("session %s: its start failed", session_id)
@@ -117,12 +117,12 @@ async def _start(registry: ExecutionRegistry, session_id: uuid.UUID, intent_id: 
         await _write_failure(registry, session_id, intent_id, plan.lease, failure)
         return
     if stream is None:
-        return  # somebody else took it over
+        return  # stopped during the launch, or taken over by another supervisor
     await _open_agent(registry, stream, plan)
 
 
 async def _start_on_live_agentctl(registry: ExecutionRegistry, live: ExecutionStream, intent_id: uuid.UUID) -> None:
-    """Start an agent where agentctl is up."""
+    """Start an agent on an agentctl to which we are attached; the claim and the preparation share a transaction."""
     claimed = await registry.database(
         claim_and_prepare,
         live.session_id,
@@ -145,6 +145,7 @@ async def _launch(registry: ExecutionRegistry, plan: claims.StartClaim) -> Execu
     place = runtime(plan.facts.runtime)
     if plan.spec.worktree_id and not isinstance(place, SupportsSharedWorktrees):
         raise LaunchFailed(f"Sessions on {place.name} cannot share a worktree.")
+    # Before the launch: processes of an earlier agentctl must not work in the same worktree as the next agent.
     await place.end_leftovers(plan.facts) if plan.leftovers else None
     launched: Launched = await place.launch(plan.spec)
     crash_points.reached("supervisor.launched", plan.session_id)
@@ -157,14 +158,14 @@ async def _launch(registry: ExecutionRegistry, plan: claims.StartClaim) -> Execu
 
 
 async def _undo_launch(registry: ExecutionRegistry, plan: claims.StartClaim, launched: Launched) -> None:
-    """Somebody stopped the session while it was being launched: shut down what was started (rule 9)."""
+    """End what was launched for a session that was stopped meanwhile: a start that loses to a stop undoes itself."""
     facts = await registry.database(claims.launched_facts, plan.session_id, launched)
     await runtime(plan.facts.runtime).end(facts)
     await registry.database(settle_intent, plan.intent_id, "stopped")
 
 
 async def _open_agent(registry: ExecutionRegistry, stream: ExecutionStream, plan: claims.StartClaim) -> None:
-    """Start the agent with the strategy that the one opinion names, or leave it at the workspace."""
+    """Start the agent with the strategy that the assessment names; without one, only the workspace stays up."""
     found = stream.observed_launch if stream.observed_agent else None
     order = await registry.database(agent_start.prepare_agent_start, plan, stream.lease, found=found)
     if order is not None:
@@ -175,6 +176,7 @@ async def _open_prepared(
     registry: ExecutionRegistry, stream: ExecutionStream, plan: claims.StartClaim, order: agent_start.AgentStartRequest
 ) -> None:
     crash_points.reached("supervisor.agent_prepared", plan.session_id)
+    # Before the agent starts: it would change the files that an interrupted turn is compared by.
     await record_interrupted_work(registry, stream, order.unfinished_since)
     with stream.starting():
         await _start_agent(registry, stream, plan, order)
@@ -183,7 +185,7 @@ async def _open_prepared(
 async def _start_agent(
     registry: ExecutionRegistry, stream: ExecutionStream, plan: claims.StartClaim, order: agent_start.AgentStartRequest
 ) -> None:
-    """Have the agent started and write what came of it; what it is judged by is read meanwhile."""
+    """Have agentctl start the agent, and write the outcome; the facts to verify its answer by are read meanwhile."""
     try:
         answer, known = await asyncio.gather(
             _request_agent_start(stream, order), registry.database(agent_start.load_conversation_facts, plan.session_id)
@@ -201,6 +203,7 @@ async def _start_agent(
     won = await registry.database(agent_start.write_agent_started, plan, stream.lease, order, answer, known)
     crash_points.reached("supervisor.agent_start_written", plan.session_id)
     if not won:
+        # A stop was requested meanwhile and wins (rule 9), or the answer contradicts the log: the agent must not stay.
         await stream.client.stop_agent(grace=5, intent_id=str(plan.intent_id))
         await registry.database(settle_intent, plan.intent_id, "stopped")
 
@@ -213,9 +216,9 @@ async def _request_agent_start(stream: ExecutionStream, order: agent_start.Agent
 async def _handle_refusal(
     registry: ExecutionRegistry, stream: ExecutionStream, plan: claims.StartClaim, error: AgentctlRefused
 ) -> None:
-    if error.refusal == "already_running":  # an agent of an earlier start, whose answer was lost
+    if error.refusal == "already_running":  # an agent of an earlier start whose answer was lost
         report = await stream.client.status()
-        if report["agent"]["state"] in agent_start.READY_AGENT_STATES:  # else it is still starting, and may never be up
+        if report["agent"]["state"] in agent_start.READY_AGENT_STATES:  # else it is starting, and may never be ready
             await registry.database(agent_start.write_reattached, plan, stream.lease, report)
             return
     failure = start_failure_from(error, executor_failed=False)
@@ -225,7 +228,7 @@ async def _handle_refusal(
 async def _write_failure(
     registry: ExecutionRegistry, session_id: uuid.UUID, intent_id: uuid.UUID, lease: Lease | None, failure: StartFailure
 ) -> None:
-    """Under the lease that is ours by now; whoever has lost it has nothing to say."""
+    """Write why a start failed, under the given lease or the one we hold now; without a lease, write nothing."""
     lease = lease or await registry.database(leases.get_lease, session_id, registry.boot_id)
     if lease is None:
         log.info("session %s: another supervisor says what becomes of its start", session_id)
@@ -238,16 +241,16 @@ async def _write_failure(
 
 
 WORKSPACE_TIMEOUT: Final = 20.0
-"""Seconds that a start waits for it at most."""
+"""Seconds that a start waits at most for the list of interrupted work."""
 MAX_LISTED: Final = 200
-"""Changed files, and ended processes, that are kept at most; a prompt names fewer."""
+"""Changed files, and ended processes, that are stored at most; a prompt names fewer."""
 
 
 async def record_interrupted_work(registry: ExecutionRegistry, stream: ExecutionStream, since: str | None) -> None:
-    """Note for the next prompt which files a turn changed that was cut short, and which processes ended with it.
+    """Note for the next prompt which files an interrupted turn changed, and which processes ended with its agent.
 
-    Done before the next agent changes anything. ``since`` is the snapshot to compare with, or None if nothing is
-    unfinished. What agentctl does not tell in time is left out.
+    Call it before the next agent starts. ``since`` is the snapshot to compare with (empty: there is none), or None
+    if nothing is unfinished. What agentctl does not return within ``WORKSPACE_TIMEOUT`` is left out.
     """
     if since is None:
         return

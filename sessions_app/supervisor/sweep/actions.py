@@ -1,4 +1,4 @@
-"""Carrying out one decision of a sweep: take over, drain, write, order. All of it may be done again."""
+"""Carry out one decision of a sweep: take over, drain, write, create intents. Every step may be repeated."""
 
 from __future__ import annotations
 
@@ -51,42 +51,41 @@ from sessions_app.supervisor.sweep.candidates import Candidate
 
 log = logging.getLogger(__name__)
 DRAIN_BATCH = 500
-"""Lines of a dead agentctl's journal in one transaction."""
+"""Lines of a dead agentctl's journal that one transaction writes."""
 JOURNAL_TIMEOUT = 2.0
-"""Seconds for the stream to bring what its agentctl has reported to have written."""
-
+"""Seconds that the log may take to reach the journal position that agentctl reported."""
 
 NO_RESTART_CODES = frozenset({Reason.NOT_RESUMABLE, Reason.CONTEXT_MISMATCH, Reason.WORKTREE_MISSING})
-"""Error codes of a session whose agent is not started again unless a user decides."""
+"""Error codes of sessions whose agent only a user may start again."""
 HANDS_OFF_RULES = frozenset({"foreign_lease", "start_under_way", "asleep"})
-"""Rules under which an execution that lives is not attached to, and its journal not drained."""
+"""Rules under which the sweep does not attach to a living execution."""
 
 
 @dataclass
 class ActionOutcome:
-    """What came of acting on one row."""
+    """The result of acting on one row."""
 
     receipt_kind: str = ""
     error: str = ""
     duration_ms: int = 0
     skipped: bool = False
-    """Another supervisor has it."""
+    """Another supervisor holds the session."""
 
 
 @dataclass(frozen=True, slots=True)
 class PendingReattach:
-    """One decision on its way into the rows of a session that lives."""
+    """A reattach that is still to be written into the session's rows."""
 
     row: Candidate
     seen: Observation
     decision: Decision
     lease: Lease
     known: ActorContext = field(default_factory=current_context)
-    """Who acts, and why."""
+    """Who acts, and why: kept here because one batch writes for many sessions."""
 
     @property
     def session_id(self) -> uuid.UUID:
-        """Whose rows are written."""
+        """The session whose rows are written."""
         return self.row.stored.session_id
 
 
@@ -96,7 +95,7 @@ ReattachExecutor = BatchExecutor[PendingReattach, ActionOutcome]
 async def act_on_decision(
     registry: ExecutionRegistry, reattach: ReattachExecutor, row: Candidate, seen: Observation, decision: Decision
 ) -> ActionOutcome:
-    """Do what was decided of one row. Raises nothing that the caller could help."""
+    """Carry out the decision on one row; a lost lease gives an outcome with ``skipped``."""
     place = replace(row.place, agentctl_url=seen.url or row.place.agentctl_url, state=seen.state or row.place.state)
     if decision.end_leftovers:
         await runtime(place.runtime).end_leftovers(place)
@@ -116,7 +115,7 @@ async def act_on_decision(
 
 
 def _raise_owner_left(session_id: uuid.UUID) -> None:
-    """Staff are told, once, that nobody in the team answers for it (rule 35)."""
+    """Tell staff, once, that the session's owner has left the team; it is not started automatically (rule 35)."""
     with session_transaction(session_id, related=("owner",)) as transaction:
         owner = transaction.session.owner
         raise_item(transaction, attention.owner_left_notice(str(session_id), owner.get_username() if owner else ""))
@@ -125,7 +124,7 @@ def _raise_owner_left(session_id: uuid.UUID) -> None:
 async def _take_over(
     registry: ExecutionRegistry, reattach: ReattachExecutor, row: Candidate, seen: Observation, decision: Decision
 ) -> ActionOutcome:
-    """It lives: attach, drain its journal, then write what is still to be said."""
+    """Attach to a living execution, read its journal into the log, then write the decision."""
     if _has_moved(seen, row):
         await registry.database(_save_address, row.stored.id, seen)
     try:
@@ -141,13 +140,13 @@ async def _take_over(
 
 
 def _has_moved(seen: Observation, row: Candidate) -> bool:
-    """Whether it is another process than the row knows, at the same address or not, or has another token."""
+    """Whether the observed address or runtime state differs from the row."""
     moved = bool(seen.url) and seen.url != row.stored.agentctl_url
     return moved or (seen.state is not None and dict(seen.state) != row.stored.state)
 
 
 def _save_address(execution_id: uuid.UUID, seen: Observation) -> None:
-    """A half-done launch was found where the row did not know of it."""
+    """Write the address of an execution that an unfinished launch left without one, or that has moved."""
     values: dict[str, Any] = {**address_columns(seen.url), "pid": seen.pid}
     if seen.state is not None:
         values["state"] = dict(seen.state)
@@ -162,11 +161,12 @@ async def _write_unattached(
     if lease is None:
         return ActionOutcome(skipped=True)
     if held and seen.report and _agent_is_gone(seen):
-        # The report is ahead of the stream. What the agent said at its end tells whether it had its prompt: without
-        # that the prompt would be held, and the work not continued.
+        # The report may be ahead of the stream. The agent's last lines show whether it had its prompt: without them
+        # the prompt would be held, and the work not continued.
         journal = seen.report["journal"]
         await held.wait_until_logged(journal["epoch"], journal["last_seq"], JOURNAL_TIMEOUT)
     if seen.observed is Observed.DEAD:
+        # Before the decision is written, for the same reason; a crash in between only drains again behind the cursor.
         await _drain_dead(registry, row, lease)
         crash_points.reached("sweep.drained", row.stored.session_id)
     outcome = await registry.database(
@@ -179,11 +179,11 @@ async def _write_unattached(
 
 
 async def _drain_dead(registry: ExecutionRegistry, row: Candidate, lease: Lease) -> None:
-    """What a dead agentctl has left on disk: its journal, and the agent's token (rule 22)."""
+    """Ingest what a dead agentctl left on disk: the rest of its journal, and the agent's resume token."""
     place = runtime(row.place.runtime)
     epoch, seq = row.stored.journal_epoch, row.stored.journal_seq
     try:
-        # In a thread: it may lie on another machine.
+        # In a thread: reading blocks, and the files may be on another machine.
         token = await asyncio.to_thread(place.resume_token, row.place)
         lines = list(await asyncio.to_thread(place.unread_journal, row.place, seq, epoch))
     except (OSError, ValueError, ExecutorError) as error:
@@ -207,10 +207,10 @@ async def _evidence(registry: ExecutionRegistry, row: Candidate, decision: Decis
 
 
 def write_reattachments(batch: Sequence[PendingReattach]) -> list[ActionOutcome | Exception]:
-    """``write`` for many in one transaction, all or nothing; LeaseLost for those that are not ours any more.
+    """Write many reattachments in one transaction; the result of a session whose lease we lost is LeaseLost.
 
-    None of them may move its session. That would lock the task's row, too, and who holds one of those must not
-    wait for another session.
+    No decision among them may move its session: that also locks the task's row, and whoever holds a task's row must
+    not wait for another session.
     """
     with session_transactions({pending.session_id: pending.lease for pending in batch}) as transactions:
         told = _load_told_takeovers(transactions.values())
@@ -229,7 +229,7 @@ def _write_reattachment(
 def write_decision(
     row: Candidate, seen: Observation, decision: Decision, lease: Lease, evidence: str = ""
 ) -> ActionOutcome:
-    """Write one decision under the lease: states, receipt, orders, in one transaction."""
+    """Write one decision under the lease: states, receipt and intents, in one transaction. Raises LeaseLost."""
     with session_transaction(row.stored.session_id, lease) as transaction:
         transaction.log_tail = evidence
         return _write_changes(
@@ -246,9 +246,9 @@ def _write_changes(
 ) -> ActionOutcome:
     outcome = ActionOutcome()
     if transaction.session.launch_id != row.stored.session__launch_id:
-        return outcome  # a start has ended since the look: what was seen is of the past
+        return outcome  # another agent has started or ended since: the observation is outdated
     if seen.observed is Observed.DEAD or _agent_is_gone(seen):
-        # Also a turn that only the drained journal told of: the decision could not know of it.
+        # Whatever was decided: the drained journal may have opened a turn that the decision did not know of.
         reset_attempts_if_stable(transaction)
         interrupt_turn(transaction, _why_interrupted(seen))
         record_agent_death(transaction)
@@ -263,7 +263,7 @@ def _write_changes(
 
 
 def _load_told_takeovers(transactions: Collection[SessionTransaction]) -> set[uuid.UUID]:
-    """Sessions whose present take-over has its receipt."""
+    """Return the sessions that already have a receipt for their present generation."""
     generations = {
         transaction.session.id: transaction.execution.generation
         for transaction in transactions
@@ -290,7 +290,7 @@ def _move_executor(transaction: SessionTransaction, seen: Observation, decision:
     execution, move = transaction.execution, decision.executor_move
     said_by_order = decision.agent_action in ("resume", "start_workspace", "stop") and move != "ready"
     if execution is None or move is None or said_by_order or not EXECUTOR.allows(execution.status, move):
-        return  # a start or a stop says so itself, once it is true
+        return  # the start or stop moves the execution itself, once it has happened
     values: dict[str, Any] = {"last_seen_at": seen.seen_at} if seen.observed is Observed.ALIVE and seen.seen_at else {}
     if move == "fail":
         values |= {"error_code": decision.session_error_code, "error_message": decision.error_message}
@@ -302,7 +302,10 @@ def _move_executor(transaction: SessionTransaction, seen: Observation, decision:
 def _record_reattach(
     transaction: SessionTransaction, row: Candidate, seen: Observation, told: Collection[uuid.UUID]
 ) -> str:
-    """Same process: say so if it was taken over; a lease given back and taken again is no news (rule 18)."""
+    """Write the receipt of a reattach; return its kind, or an empty string if none is due.
+
+    None is due if the lease was released in order and the log missed nothing: that is no news (rule 18).
+    """
     report = seen.report or {}
     launch_id = str(report.get("agent", {}).get("launch_id") or "")
     if launch_id and transaction.session.launch_id != launch_id:
@@ -311,7 +314,7 @@ def _record_reattach(
     if not row.stored.owner and behind <= 0:
         return ""
     if transaction.session.id in told:
-        return ""  # another look of ours at the same moment has said it
+        return ""  # a concurrent sweep of ours has written it
     transaction.write_receipt(
         "reattached",
         "same_process",
@@ -329,7 +332,7 @@ def _record_reattach(
 def _move_session(transaction: SessionTransaction, decision: Decision) -> None:
     move = decision.session_move
     if move is None or move == "start" or not SESSION.allows(transaction.session.state, move):
-        return  # a start moves the session itself, when somebody begins it
+        return  # a start moves the session itself, when it is claimed
     if move == "ready" and transaction.open_turn is not None:
         move = "turn_started"
     if move == "turn_started" and transaction.open_turn is None:
@@ -352,7 +355,7 @@ def _move_session(transaction: SessionTransaction, decision: Decision) -> None:
 
 
 def _create_intents(transaction: SessionTransaction, decision: Decision) -> None:
-    """The same orders that a user's click writes."""
+    """Create the intent that the decision needs, the same as a user's click would."""
     if is_start_decision(decision):
         if _is_still_wanted(transaction):
             _create_start_intent(transaction, decision)
@@ -362,9 +365,9 @@ def _create_intents(transaction: SessionTransaction, decision: Decision) -> None
 
 
 def _create_start_intent(transaction: SessionTransaction, decision: Decision) -> None:
-    """Nobody asked for it: the log says once why it is started, and for whom."""
+    """Create a start intent that nobody asked for; its event says why, and for whom."""
     if intents.open_start_intent(transaction.session) is not None:
-        return  # another look has ordered it, or a user
+        return  # another sweep or a user has asked for it already
     auto = decision.agent_action == "resume" or not transaction.session.has_agent
     mode = Mode.AUTO if auto else Mode.WORKSPACE_ONLY
     intent = intents.create_intent(transaction.session, IntentKind.START, None, {"mode": mode})
@@ -379,7 +382,7 @@ def _create_start_intent(transaction: SessionTransaction, decision: Decision) ->
 
 
 def _place_in_start_queue(transaction: SessionTransaction, decision: Decision) -> None:
-    """A place among those that wait to be started, said once; whoever is not to be started loses it."""
+    """Give the session a place in the start queue, with one event; or take it away if it is not to be started."""
     if decision.start_rank is None and decision.rule != "waits_for_turn":
         transaction.set_fields(start_rank=None)
     elif decision.start_rank is not None and transaction.session.start_rank is None:
@@ -388,7 +391,7 @@ def _place_in_start_queue(transaction: SessionTransaction, decision: Decision) -
 
 
 def _is_still_wanted(transaction: SessionTransaction) -> bool:
-    """Read anew: somebody may have stopped, closed or archived it since the look."""
+    """Whether the session should still run, read under the lock: a user may have stopped it since the decision."""
     over = transaction.session.state in ENDED_STATES or transaction.session.task.is_over
     return transaction.session.desired_state == DesiredState.RUNNING and not over
 
