@@ -1,6 +1,6 @@
-"""How a start or a stop ended, written to rows, receipt and intent in one transaction.
+"""Write how a start or a stop ended: rows, receipt and intent in one transaction.
 
-What it teaches about the agent; why agents died.
+Also here: what a start reveals about the agent's capabilities, and the explanation of repeated deaths.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ from sessions_app.supervisor.interrupted_turns import (
 )
 
 PROBE_FIELDS: Final = ("supports_session_resume", "capability_note")
-"""What ``take_in`` sets in the execution's row."""
+"""Columns of the execution that ``learn_capabilities`` sets."""
 
 
 def learn_capabilities(transaction: SessionTransaction, told: CapabilityReport) -> str:
-    """Set the row to what the agent is to be believed, and remember it at the end; returns the note.
+    """Set ``PROBE_FIELDS`` of the execution by what the agent reported and proved; return the note on its shortfalls.
 
-    The row is not saved. One query, and an upsert of the memory where it has changed.
+    The caller saves the execution. The memory for this type and version is written at the end of the transaction.
     """
     execution = transaction.execution
     if execution is None:
@@ -64,18 +64,18 @@ def learn_capabilities(transaction: SessionTransaction, told: CapabilityReport) 
 
 
 def _remember(transaction: SessionTransaction, told: CapabilityReport, judgement: CapabilityAssessment) -> None:
-    """The memory's rows are shared by all: locked last, and shortest."""
+    """Save the assessment for all sessions; last, because every start locks these shared rows."""
     save_assessment(told, judgement)
     if judgement.is_new and judgement.supports_session_resume and transaction.execution is not None:
         reset_for_new_version(transaction.session.agent_profile, transaction.execution)
 
 
 LAST_OUTPUT: Final = 3
-"""Of the agent's log, in the sentence; the item in the inbox has more."""
+"""Lines of the agent's log that the explanation quotes; the item in the inbox has more."""
 
 
 def explain_agent_deaths(transaction: SessionTransaction) -> str:
-    """One paragraph about the deaths since the last completed turn; empty where the starts failed otherwise."""
+    """Describe the agent's deaths since its last completed turn; empty if the starts failed for other reasons."""
     most = transaction.session.start_attempts + 1
     exits = _exits_since_success(transaction)[-most:]
     in_turn = _count_interrupted_turns(transaction)
@@ -90,7 +90,7 @@ def explain_agent_deaths(transaction: SessionTransaction) -> str:
 
 
 def _exits_since_success(transaction: SessionTransaction) -> list[Any]:
-    """Exit codes of agents that ended unasked, the oldest first."""
+    """Return the exit codes of agents that died since the last completed turn, oldest first."""
     log = transaction.session.events
     completed = log.filter(name="session.run.completed").exclude(
         payload__message_id__startswith=verification.MEMORY_CHECK_PREFIX
@@ -116,42 +116,42 @@ def _describe_exit(exit_code: Any) -> str:
 
 
 CONFIRM_LOSS_AFTER = timedelta(seconds=90)
-"""Between two *gone* of an agent whose type is known to err about it (rules, section 8)."""
+"""How long after the first report of a lost conversation a second one is believed, for types that report it wrongly."""
 REPORTED_GONE = "said_gone_at"
-"""Key of ``TaskSession.metadata``: when such an agent said it first."""
+"""Key of ``TaskSession.metadata``: when such an agent first reported its conversation as lost."""
 _NO_ANSWER = frozenset({AgentctlUnreachable.code, RuntimeUnavailable.code})
 PERMANENT_RETRY_AFTER = timedelta(hours=1)
-"""Before the loop tries again what cannot succeed as things stand; a user's *try again* does not wait."""
+"""The wait after a failure that will recur until something changes; a user's *try again* does not wait."""
 
 
 @dataclass(frozen=True, slots=True)
 class StartFailure:
-    """Why a start did not come to an agent."""
+    """Why a start brought up no agent, and what follows from it."""
 
     code: str
     message: str
     permanent: bool = False
     token_valid: bool = True
     executor_failed: bool = False
-    """agentctl itself is not there; otherwise the workspace stays open."""
+    """Whether agentctl itself is missing; otherwise the workspace stays open."""
     needs_user: bool = False
-    """Nobody else can go on: not tried again by itself."""
+    """Whether only a user can continue: the start is not retried automatically."""
     evidence: Mapping[str, Any] = field(default_factory=dict)
     told: Mapping[str, Any] = field(default_factory=dict)
-    """What the agent told of itself before it failed (``StartFailed.told``)."""
+    """What the agent reported about itself before it failed (``StartFailed.told``)."""
     broken: Mapping[str, tuple[str, str]] = field(default_factory=dict)
-    """What we saw it not keep: (Shortfall, how), by capability."""
+    """Capabilities that it claimed and that failed: (shortfall, details), by capability."""
     log_tail: str = ""
-    """The end of the agent's log, where somebody will want it."""
+    """The end of the agent's log; read only for a failure after which the session is given up."""
 
 
 def start_failure_from(error: ExecutorError, *, executor_failed: bool) -> StartFailure:
-    """The failure that an error of the executors' side stands for."""
+    """Convert an executor's error into a start failure."""
     answer = error.details.get("answer") or {}
     told = answer.get("told")
     return StartFailure(
         code=str(getattr(error, "refusal", None) or error.code),
-        message=error.message.replace("\0", ""),  # an agent's own words may be in it
+        message=error.message.replace("\0", ""),  # it may quote the agent, and PostgreSQL stores no NUL
         permanent=bool(answer.get("permanent", error.permanent)),
         token_valid=bool(answer.get("token_valid", True)),
         executor_failed=executor_failed,
@@ -160,20 +160,23 @@ def start_failure_from(error: ExecutorError, *, executor_failed: bool) -> StartF
 
 
 def settle_intent(intent_id: uuid.UUID, outcome: str) -> bool:
-    """An order is carried out, or has become pointless; False where that is known already."""
+    """Mark an intent as done with this outcome; return False if it was done already."""
     return bool(update_rows(Intent, ("done_at", "outcome"), [(timezone.now(), outcome, intent_id)], unset="done_at"))
 
 
 def write_start_failure(
     session_id: uuid.UUID, intent_id: uuid.UUID, lease: Lease | None, failure: StartFailure
 ) -> None:
-    """A start failed: say it, keep the token unless the agent itself said that it is gone, back off (rule 33)."""
+    """Write a failed start: receipt, error, and when it is retried; nothing if the intent is settled already.
+
+    The resume token stays, unless the agent itself reports that its conversation is lost. Raises LeaseLost.
+    """
     with session_transaction(session_id, lease) as transaction:
         if transaction.session.desired_state != DesiredState.RUNNING:
-            settle_intent(intent_id, "stopped")  # somebody stopped it meanwhile: that start has lost, and is no failure
+            settle_intent(intent_id, "stopped")  # a start that loses to a stop is not a failure (rule 9)
             return
         if not settle_intent(intent_id, failure.code):
-            return  # our own time limit came a moment after its end
+            return  # the start ended a moment before our time limit
         strategy = Intent.objects.values_list("payload", flat=True).get(id=intent_id).get("strategy", "")
         failure = replace(failure, message=explain_failure(transaction.session, failure.code, failure.message))
         code = _keep_unreachable(transaction, failure)
@@ -208,13 +211,13 @@ def write_start_failure(
 
 
 def _keep_unreachable(transaction: SessionTransaction, failure: StartFailure) -> str:
-    """The code that session and execution get: a place that was silent before the start is as silent after it."""
+    """Return the error code to store: a place that was unreachable before the start and still is keeps that code."""
     silent = transaction.session.error_code == UNREACHABLE and failure.code in _NO_ANSWER
     return UNREACHABLE if silent else failure.code
 
 
 def _learn_from_failure(transaction: SessionTransaction, failure: StartFailure) -> str:
-    """What the agent told before it failed; a start without a word of it teaches nothing. Returns the note."""
+    """Learn capabilities from what the agent reported before it failed; return the note, empty without a report."""
     execution = transaction.execution
     if execution is None or not failure.told:
         return ""
@@ -230,7 +233,11 @@ def _learn_from_failure(transaction: SessionTransaction, failure: StartFailure) 
 
 
 def _is_token_loss_believed(transaction: SessionTransaction) -> bool:
-    """Whether the agent's *gone* counts: at once, or the second time where its type is known to err."""
+    """Whether the agent's report that its conversation is lost counts.
+
+    It counts at once, unless its type is known to report this wrongly: then only a second report counts, at least
+    ``CONFIRM_LOSS_AFTER`` after the first, whose time is stored here.
+    """
     if not agent_type(transaction.session.agent_profile.agent_type).errs_about_gone:
         return True
     said = transaction.session.metadata.get(REPORTED_GONE)
@@ -241,9 +248,9 @@ def _is_token_loss_believed(transaction: SessionTransaction) -> bool:
 
 
 def _set_token_aside(transaction: SessionTransaction, failure: StartFailure) -> None:
-    """The agent says that it cannot take the conversation up: the token is kept apart, and a user decides.
+    """Set the resume token aside and let a user decide, because the agent cannot resume the conversation.
 
-    Either the conversation is gone, or the agent has nothing to take one up with (rules, section 8, rows 9 and 10).
+    Either the conversation is lost, or this agent has no way to resume one.
     """
     continuity.set_token_aside(transaction)
     transaction.set_fields(next_restart_at=None)
@@ -251,7 +258,10 @@ def _set_token_aside(transaction: SessionTransaction, failure: StartFailure) -> 
 
 
 def record_lost_conversation(transaction: SessionTransaction, code: str, message: str) -> None:
-    """A turn has shown that its agent is not in this conversation, and agentctl stops it: as after such a start."""
+    """Handle a failed turn that shows that its agent is not in this conversation, like a start that fails so.
+
+    agentctl ends the agent by itself.
+    """
     if code == Code.CONTEXT_MISMATCH and SESSION.allows(transaction.session.state, "fail"):
         continuity.refute_receipt(transaction, code, message)
         transaction.set_fields(context_mismatch=True, next_restart_at=None)
@@ -267,7 +277,7 @@ def record_lost_conversation(transaction: SessionTransaction, code: str, message
 
 
 def is_last_start_attempt(session_id: uuid.UUID) -> bool:
-    """Whether a start that fails now is the last one that is made by itself."""
+    """Whether no further start is made automatically if this one fails."""
     attempts = TaskSession.objects.values_list("start_attempts", flat=True).get(id=session_id)
     return restart_rules.is_exhausted(attempts, settings.KANDEV_MAX_RESTARTS)
 
@@ -291,24 +301,25 @@ def _schedule_retry(transaction: SessionTransaction, failure: StartFailure) -> N
     wait = PERMANENT_RETRY_AFTER if failure.permanent else restart_rules.restart_delay(attempts, jitter, first)
     if failure.code in NEEDS_PERSON_CODES:
         wait = RECHECK_AFTER
-        transaction.set_fields(
-            start_attempts=0
-        )  # nothing was wrong with these starts: they must not add up to giving up
+        transaction.set_fields(start_attempts=0)  # the starts themselves were sound: they must not add up to giving up
     transaction.set_fields(next_restart_at=None if failure.needs_user else transaction.at + wait)
     if failure.needs_user:
         hold_unsent_prompts(transaction)
         withdraw_continuation(transaction)
     if SESSION.allows(
         transaction.session.state, "fail"
-    ):  # one that was given up, and whose workspace was asked for, stays
+    ):  # a session that was given up stays so when only its workspace was requested
         transaction.move_session("fail", error_code=failure.code, error_message=message)
 
 
 def write_stopped(session_id: uuid.UUID, lease: Lease | None, reason: str, close_as: str = "") -> None:
-    """The execution has ended as it was asked to: nothing of it is left unfinished, the session can be resumed."""
+    """Write that the execution has ended on request: interrupt its turn, and leave the session resumable.
+
+    ``close_as`` (*completed* or *cancelled*) ends the session for good. Raises LeaseLost.
+    """
     with session_transaction(session_id, lease) as transaction:
         if reason == IDLE_REASON and transaction.session.desired_state != DesiredState.RUNNING:
-            reason = "stopped"  # by somebody who came while it fell asleep
+            reason = "stopped"  # a user stopped it while it fell asleep
         interrupt_turn(transaction, reason)
         record_agent_stopped(transaction)
         transaction.set_fields(next_restart_at=None)
@@ -325,6 +336,6 @@ def write_stopped(session_id: uuid.UUID, lease: Lease | None, reason: str, close
 
 
 def _settle_open_prompts(transaction: SessionTransaction) -> None:
-    """A session that has ended for good sends nothing more: what waited is taken back, what was on its way is held."""
+    """Withdraw queued prompts and hold those being sent, because a session that has ended for good sends no more."""
     for row in transaction.session.prompts.filter(state__in=[PromptState.QUEUED, PromptState.SENDING]).order_by("id"):
         transaction.move_prompt(row, "withdraw" if row.state == PromptState.QUEUED else "hold")

@@ -1,4 +1,8 @@
-"""Carrying out the ledger of prompts: one at a time, in order, each at most once (rules 12, 13)."""
+"""Deliver queued prompts: one at a time, in order, each at most once.
+
+A prompt is committed as ``sending`` before the command leaves, and the command is repeated only to the same journal
+epoch, whose agentctl would recognize it (rule 12). If nobody can know whether it arrived, the prompt is held (rule 13).
+"""
 
 from __future__ import annotations
 
@@ -31,12 +35,12 @@ from sessions_app.supervisor.interrupted_turns import is_prompt_due
 
 log = logging.getLogger(__name__)
 REPORT_TIMEOUT = 10.0
-"""Seconds for the journal of an agentctl that answers to be in the log."""
+"""Seconds that the log may take to catch up with the journal of an agentctl that answers."""
 
 
 @dataclass(frozen=True, slots=True)
 class PromptDelivery:
-    """A prompt that is on its way; the row says so before the command leaves."""
+    """A prompt to send, whose row is already committed as ``sending``."""
 
     message_id: str
     text: str
@@ -44,7 +48,10 @@ class PromptDelivery:
 
 
 async def send_next_prompt(registry: ExecutionRegistry, session_id: uuid.UUID) -> bool:
-    """Send the next prompt if the agent can take one; True when there may be more to do at once."""
+    """Send the next prompt if the agent can take one.
+
+    Always returns False: the next journal line of the session wakes its queue for the next prompt.
+    """
     stream = registry.stream_of(session_id)
     if stream is None or stream.backoff.is_waiting:
         return False
@@ -58,11 +65,11 @@ async def send_next_prompt(registry: ExecutionRegistry, session_id: uuid.UUID) -
             crash_points.reached("supervisor.prompt_sent", session_id)
     except LeaseLost:
         pass
-    return False  # what became of it is in the journal, whose next line leads here again
+    return False
 
 
 async def _send_prompt(registry: ExecutionRegistry, stream: ExecutionStream, sending: PromptDelivery) -> None:
-    stream.sent.add(sending.message_id)
+    stream.sent.add(sending.message_id)  # before the first await, so that a wake-up meanwhile does not send it twice
     try:
         answer = await stream.client.prompt(sending.message_id, sending.text, prompt_kind=sending.kind)
     except ExecutorError as error:
@@ -78,29 +85,33 @@ async def _send_prompt(registry: ExecutionRegistry, stream: ExecutionStream, sen
 async def _handle_rejection(
     registry: ExecutionRegistry, stream: ExecutionStream, sending: PromptDelivery, error: ExecutorError
 ) -> None:
-    """Only agentctl's own no says that it did not arrive; else the row stays ``sending``, for this epoch alone."""
+    """Requeue a prompt that agentctl refused; after any other error it stays ``sending``.
+
+    Only a refusal proves that it did not arrive. Otherwise it is sent again, but only to the same journal epoch.
+    """
     if isinstance(error, AgentctlRefused) and not isinstance(error, StaleGeneration):
         await registry.database(_requeue_refused, stream.session_id, stream.lease, sending.message_id)
         if error.refusal == Code.NOT_RUNNING:
-            registry.on_stream_lost(stream)  # its agent went between the decision and the delivery: look, and resume it
+            registry.on_stream_lost(stream)  # the agent ended after we decided to send: a recheck resumes it
     asyncio.get_running_loop().call_later(stream.backoff.record_failure(), registry.on_change, stream.session_id)
 
 
 async def _settle_duplicate(registry: ExecutionRegistry, stream: ExecutionStream, sending: PromptDelivery) -> None:
-    """Agentctl had it before: the journal tells what became of it. Where it does not, nobody knows."""
+    """Settle a prompt that agentctl already had: its journal shows the outcome, or else the prompt is held."""
     try:
         journal = (await stream.client.status())["journal"]
     except ExecutorError:
-        return  # the stream ends with it, and the next stream asks again
+        return  # an agentctl that is gone ends the stream, and the next stream sends the prompt again
     if not journal["last_seq"] or await stream.wait_until_logged(journal["epoch"], journal["last_seq"], REPORT_TIMEOUT):
         await registry.database(_hold_unreported, stream.session_id, stream.lease, sending.message_id)
 
 
 def claim_next_prompt(session_id: uuid.UUID, lease: Lease, epoch: str, sent: frozenset[str]) -> PromptDelivery | None:
-    """The prompt to send now, committed as ``sending`` with execution and journal epoch (rule 12).
+    """Commit the next prompt as ``sending``, with execution and journal epoch, and return it; None if none can be sent.
 
-    Mostly none waits, and nothing is locked to see that: whoever gives one rings afterwards.
+    ``sent`` are the prompts already given over this stream. Raises LeaseLost.
     """
+    # Without a lock, because usually none waits. A prompt that is queued right now wakes this queue after its commit.
     if not Prompt.objects.filter(session_id=session_id, state__in=(PromptState.QUEUED, PromptState.SENDING)).exists():
         return None
     with session_transaction(session_id, lease) as transaction:
@@ -124,14 +135,15 @@ def _can_take(transaction: SessionTransaction, execution: ExecutorRunning) -> bo
 
 
 def _next_prompt(transaction: SessionTransaction, epoch: str) -> Prompt | None:
-    """The prompt under way, else the next of the queue; what a resumed wait has become goes before the others.
+    """Return the prompt being sent, else the next one to send; None if there is none or it is not due yet.
 
-    And of these a turn that is tried again, which keeps its place while it waits, and the continue prompt (rule 16).
+    The order is: the prompt of an open run (the result of an external wait), memory checks, retries, continue
+    prompts, then the queue. A retry keeps its place while it waits for its time.
     """
     for row in transaction.session.prompts.filter(state=PromptState.SENDING).order_by("id"):
         if row.journal_epoch == epoch:
             return row
-        transaction.move_prompt(row, "hold")  # that journal is gone, and with it the answer
+        transaction.move_prompt(row, "hold")  # only the lost journal could show whether it arrived
     queued = transaction.session.prompts.filter(state=PromptState.QUEUED)
     first = [queued.filter(message_id=transaction.open_run.message_id)] if transaction.open_run else []
     first += [
@@ -145,9 +157,9 @@ def _next_prompt(transaction: SessionTransaction, epoch: str) -> Prompt | None:
 
 
 def _text_with_context(session: TaskSession, row: Prompt) -> str:
-    """The prompt's text with what a new agent, or one that was interrupted, has to know first.
+    """Return the prompt's text, preceded by the history for a new agent and the notes on interrupted work.
 
-    Both are told again with every try, until the journal says that the agent has the prompt that carries them.
+    Every try carries them again, until the journal confirms that the agent has received them.
     """
     note = prompt_context.context_before(session, row)
     text = f"{note}\n\n{row.text}" if note else row.text
@@ -155,7 +167,7 @@ def _text_with_context(session: TaskSession, row: Prompt) -> str:
 
 
 def _requeue_refused(session_id: uuid.UUID, lease: Lease, message_id: str) -> None:
-    """Agentctl has said that it did not take it: it waits for its turn again."""
+    """Put a prompt that agentctl refused back into the queue."""
     with session_transaction(session_id, lease) as transaction:
         row = transaction.session.prompts.filter(message_id=message_id, state=PromptState.SENDING).first()
         if row is not None:
@@ -163,7 +175,10 @@ def _requeue_refused(session_id: uuid.UUID, lease: Lease, message_id: str) -> No
 
 
 def _hold_unreported(session_id: uuid.UUID, lease: Lease, message_id: str) -> None:
-    """The whole journal is in the log and says nothing of it: in doubt, and no longer in the others' way."""
+    """Hold a prompt that is still ``sending`` although the whole journal has been read: whether it arrived is unknown.
+
+    A held prompt no longer blocks the others.
+    """
     with session_transaction(session_id, lease) as transaction:
         row = transaction.session.prompts.filter(message_id=message_id, state=PromptState.SENDING).first()
         if row is not None:

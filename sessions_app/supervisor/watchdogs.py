@@ -1,6 +1,6 @@
-"""Periodic checks of rows.
+"""Periodic checks for ignored cancels, stalled turns, overdue prompts, expired waits and unusable wait tokens.
 
-Ignored cancels, stalled turns, overdue prompts, expired waits and unusable wait tokens.
+Rows are first read without a lock, and checked again under the session's lock before anything is written.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ from sessions_app.supervisor.conversation import ConversationUpdate
 
 log = logging.getLogger(__name__)
 IGNORED_AFTER: Final = timedelta(seconds=30)
-"""An agent that heeds a cancel ends its turn within seconds."""
+"""How long a turn may outlive its cancel; agents that obey end it within seconds."""
 DELIVERED_OUTCOME: Final = "done"
-"""Outcome of a cancel that agentctl has passed on."""
+"""Outcome of a cancel intent that agentctl has passed on to the agent."""
 
 
 class _IgnoredCancel(NamedTuple):
@@ -54,7 +54,10 @@ class _IgnoredCancel(NamedTuple):
 
 
 def report_ignored_cancels(held: Mapping[uuid.UUID, Lease]) -> int:
-    """Say ``session.run.cancel_ignored`` once of each turn of these sessions that outlives its cancel; how many."""
+    """Record ``session.run.cancel_ignored`` once for each turn that outlives its cancel; return how many.
+
+    ``held`` are the sessions to check, with the leases under which to write.
+    """
     if not held:
         return 0
     return sum(_record_ignored_cancel(one, held[one.run.session_id]) for one in _load_ignored(held))
@@ -71,7 +74,7 @@ def _load_ignored(sessions: Iterable[uuid.UUID]) -> list[_IgnoredCancel]:
         if order.done_at is not None and order.payload.get("message_id") == run.message_id and told != str(run.id):
             found[order.session_id] = _IgnoredCancel(
                 run, order.done_at
-            )  # the last one that stays is the first that was asked
+            )  # newest first, so that the oldest cancel of the turn stays
     return list(found.values())
 
 
@@ -79,7 +82,7 @@ def _record_ignored_cancel(one: _IgnoredCancel, lease: Lease) -> bool:
     try:
         with session_transaction(one.run.session_id, lease) as transaction:
             if transaction.open_turn is None or transaction.open_turn.id != one.run.id:
-                return False  # it has ended meanwhile
+                return False  # the turn has ended since it was read
             said = {"run_id": str(one.run.id), "since": one.asked_at.isoformat()}
             transaction.set_fields(metadata={**transaction.session.metadata, CANCEL_IGNORED: said})
             transaction.record_event("session.run.cancel_ignored", message_id=one.run.message_id, **said)
@@ -96,13 +99,14 @@ _AGENT_EVENTS = (
     | Q(name__startswith="session.run.")
     | Q(name__startswith="session.permission.")
 )
-"""Events that tell of the turn, and not of what is asked of it meanwhile."""
+"""Events that the agent's turn causes, as opposed to requests to it."""
 
 
 def report_stalled_turns(held: Mapping[uuid.UUID, Lease]) -> int:
-    """Say ``session.run.stalled`` once of every silence that has become too long, of these sessions; how many.
+    """Record ``session.run.stalled`` once for each turn that has been silent for too long; return how many.
 
-    Silence is measured in the log, from the time of the agent's last word, whoever was there to hear it.
+    ``held`` are the sessions to check, with the leases under which to write. Silence is measured from the last event
+    of the agent in the log, so a restart of the control plane does not reset it.
     """
     if not settings.KANDEV_STALL_NOTICE or not held:
         return 0
@@ -142,11 +146,11 @@ def _record_stall(run: Run, heard: datetime, lease: Lease) -> bool:
 
 
 OVERDUE_BATCH = 200
-"""Prompts that one pass looks at; the next one is not far."""
+"""Prompts that one pass handles at most; the next pass follows within a second."""
 
 
 def report_overdue_prompts() -> int:
-    """Say ``session.prompt.overdue`` once of every prompt that is; how many."""
+    """Record ``session.prompt.overdue`` once for every overdue prompt; return how many."""
     found = list(overdue_prompts().order_by("id").values_list("id", "session_id")[:OVERDUE_BATCH])
     known = set(
         SessionEvent.objects.filter(once__in=[_event_key(key) for key, _ in found]).values_list("once", flat=True)
@@ -177,7 +181,7 @@ def _record_overdue(session_id: uuid.UUID, keys: list[int]) -> int:
                     waited_seconds=_seconds_waited(row),
                 )
     except IntegrityError:
-        return 0  # another supervisor has just said it
+        return 0  # the event's unique key exists: another supervisor has just recorded it
     except Exception:  # one bad session never stops the others
         log.exception("session %s: its overdue prompts could not be told", session_id)
         return 0
@@ -189,7 +193,7 @@ def _seconds_waited(row: Prompt) -> int:
 
 
 def _overdue_reason(transaction: SessionTransaction) -> str:
-    """What it waits for, in a code: the error, the start under way, or why none is."""
+    """Return a code for what the prompt waits for: the session's error, an open start, or why there is none."""
     session = transaction.session
     if session.state == SessionState.ERROR and session.error_code:
         return session.error_code
@@ -201,11 +205,11 @@ def _overdue_reason(transaction: SessionTransaction) -> str:
 
 Id = TypeVar("Id")
 DEADLINE_BATCH = 100
-"""Waits that one pass ends; the next one is not far."""
+"""Waits that one pass ends at most; the next pass follows within a second."""
 
 
 def expire_waits() -> int:
-    """Say of every key that is too old that it is, and end what waits for it; how many."""
+    """Expire every wait token whose time has passed, and end the wait; return how many."""
     due = list(ResumeToken.objects.due(timezone.now()).values_list("id", "session_id")[:DEADLINE_BATCH])
     return sum(_run_guarded(_expire_wait, token_id, session_id) for token_id, session_id in due)
 
@@ -216,7 +220,7 @@ def _expire_wait(token_id: uuid.UUID, session_id: uuid.UUID) -> bool:
         if token is None:
             return False
         if token.wait_kind == WaitKind.PERMISSION:
-            # The agent is told that nobody answered, as an order, which survives whatever happens to us.
+            # As an intent in this transaction: the agent learns that nobody answered even if we crash now.
             create_intent(
                 transaction.session, IntentKind.ANSWER, None, {"permission_id": token.wait_id, "option_id": None}
             )
@@ -226,14 +230,14 @@ def _expire_wait(token_id: uuid.UUID, session_id: uuid.UUID) -> bool:
 
 
 def renew_tokens() -> int:
-    """Give a permission that is open without a key, or with one that nobody can be shown, another; how many."""
+    """Mint a new token for every open permission request that has none, or an undecryptable one; return how many."""
     asked = list(PermissionRequest.objects.filter(state=PermissionState.PENDING))
     known = permission_tokens(asked)
     return sum(_run_guarded(_renew_token, one.id, one.session_id) for one in asked if _is_unusable(known.get(one.id)))
 
 
 def _is_unusable(token: ResumeToken | None) -> bool:
-    """None was minted (it was asked before there were keys), or the server's key that made it is gone."""
+    """Whether a request has no token, or an active one whose secret the server's present keys cannot restore."""
     if token is None:
         return True
     return token.state(timezone.now()) is TokenState.ACTIVE and token.secret() is None
@@ -254,7 +258,7 @@ def _renew_token(permission_id: str, session_id: uuid.UUID) -> bool:
 
 
 def _run_guarded(do: Callable[[Id, uuid.UUID], bool], about: Id, session_id: uuid.UUID) -> bool:
-    """One bad row never stops the others."""
+    """Call ``do``; log its failure and return False, so that one bad row never stops the others."""
     try:
         return do(about, session_id)
     except Exception:

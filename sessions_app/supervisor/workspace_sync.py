@@ -34,12 +34,12 @@ _STATE = ("snapshot_announced", "snapshot_arrived", "snapshot_due_since", "snaps
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """One try, and under which lease its result may be written."""
+    """One attempt to transfer a snapshot, and the lease under which its result is written."""
 
     facts: ExecutionFacts
     lease: Lease
     announced: str
-    """The snapshot that is to arrive."""
+    """The commit of the snapshot that has to arrive."""
 
     @property
     def session_id(self) -> uuid.UUID:
@@ -48,14 +48,14 @@ class Transfer:
 
     @property
     def owner_id(self) -> str:
-        """The session whose work tree it is; its archive and recovery ref have this name."""
+        """The session that owns the worktree; its archive and recovery ref have this name."""
         return self.facts.worktree_id or self.facts.session_id
 
 
 def load_due_transfers(me: str) -> dict[uuid.UUID, str]:
-    """Return the executions with a snapshot that has not arrived, with its commit.
+    """Return the executions whose newest snapshot has not arrived, with its commit.
 
-    Left out are those that another living supervisor holds. One query finds them by an index of just these rows.
+    Executions that another living supervisor holds are left out.
     """
     # Only a session's present execution: an earlier one would move the archive back to older work.
     rows = ExecutorRunning.objects.filter(
@@ -67,11 +67,9 @@ def load_due_transfers(me: str) -> dict[uuid.UUID, str]:
 
 
 def begin_transfer(me: str, execution_id: uuid.UUID) -> Transfer | None:
-    """Lease an execution for its transfer; None where it is another supervisor's to do. SecretUnreadable.
-
-    The lease stays ours until we end, as that of a live execution does: to give it back here could take it from a
-    start of ours that has begun meanwhile.
-    """
+    """Lease an execution for its transfer; None if another supervisor holds it. Raises SecretUnreadable."""
+    # The lease is kept until we shut down: releasing it after the transfer could take it from a start of ours that has
+    # begun meanwhile.
     lease = leases.acquire_lease(execution_id, me)
     execution = ExecutorRunning.objects.select_related("executor").filter(id=execution_id).first()
     if lease is None or execution is None:
@@ -81,9 +79,10 @@ def begin_transfer(me: str, execution_id: uuid.UUID) -> Transfer | None:
 
 
 def record_arrival(transfer: Transfer, arrived: str | None) -> bool:
-    """Write what the archive has after a push that succeeded; False if a newer snapshot was announced meanwhile.
+    """Write what the archive has after a successful push; return False if a newer snapshot was announced meanwhile.
 
-    ``arrived``: of ``workspace_store.newest_snapshot``. Raises LeaseLost, SnapshotMissing.
+    ``arrived`` is the result of ``workspace_store.newest_snapshot``. Raises LeaseLost, and SnapshotMissing if the
+    announced snapshot did not arrive.
     """
     with session_transaction(transfer.session_id, transfer.lease) as transaction:
         execution = transaction.execution
@@ -108,7 +107,7 @@ def record_arrival(transfer: Transfer, arrived: str | None) -> bool:
 
 
 def _is_superseded(transfer: Transfer, execution: ExecutorRunning, arrived: str) -> bool:
-    """Whether another session that works in the same work tree has taken a newer snapshot under the same ref."""
+    """Whether another session in the same worktree has taken a newer snapshot under the same ref."""
     owner = transfer.owner_id
     beside = ExecutorRunning.objects.filter(Q(worktree_id=owner) | Q(session_id=owner), snapshot_announced=arrived)
     unchanged = execution.snapshot_announced == transfer.announced
@@ -136,13 +135,13 @@ def record_failure(transfer: Transfer, error: ExecutorError) -> None:
 
 
 MAX_PUSHES: Final = 4
-"""Pushes at a time from one place: one that is silent holds up its own sessions and no others."""
+"""Concurrent pushes from one place; each place has its own limit, so that a silent one delays only its own sessions."""
 MAX_MISSING_TRIES: Final = 5
-"""Tries until a snapshot counts as lost that the workspace does not contain: its successor may not be announced yet."""
+"""Tries after which a snapshot missing from the workspace counts as lost: its successor may not be announced yet."""
 
 
 class WorkspaceSync:
-    """At most one push at a time for each execution; what becomes due meanwhile follows."""
+    """Transfers snapshots, at most one at a time for each execution; what becomes due meanwhile follows."""
 
     def __init__(self, database: DatabaseThread, me: str) -> None:
         self._database, self._me = database, me
@@ -150,10 +149,10 @@ class WorkspaceSync:
         self._pushes: dict[uuid.UUID, asyncio.Task[None]] = {}
         self._gates: defaultdict[str, asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(MAX_PUSHES))
         self._given_up: dict[uuid.UUID, str] = {}
-        """Snapshots that can never arrive as things stand; forgotten with this supervisor, so a restart tries again."""
+        """Snapshots that cannot arrive as things stand; kept in memory only, so that a restart tries them again."""
 
     def request(self, facts: ExecutionFacts) -> None:
-        """Push after a snapshot; nothing to do where the work is in the team's repository anyway."""
+        """Push after a new snapshot; does nothing if the runtime keeps its work in the team's repository anyway."""
         if isinstance(runtime(facts.runtime), SupportsPush):
             self._request(uuid.UUID(facts.id))
 
@@ -190,7 +189,7 @@ class WorkspaceSync:
                 except SnapshotMissing:
                     missing += 1
                 except Exception:
-                    # Where not even the row can be read or written: told once, not at each try.
+                    # Not even the row could be read or written: log the first failure loudly, the next ones quietly.
                     level = logging.ERROR if backoff.is_reset else logging.DEBUG
                     log.log(level, "execution %s: its work could not be transferred", execution_id, exc_info=True)
                 self._due.add(execution_id)
@@ -208,7 +207,7 @@ class WorkspaceSync:
             arrived = await self._push_and_verify(transfer)
             return await self._database(record_arrival, transfer, arrived)
         except LeaseLost:
-            return False  # the next try finds out whose it is
+            return False  # the next try finds out who holds it
         except SnapshotMissing as error:
             if not is_lost:
                 raise

@@ -1,7 +1,4 @@
-"""Handlers that turn one journal line each into events, messages and states.
-
-And complete permission requests with what the log knows.
-"""
+"""Handlers for each kind of journal line, which turn it into events, messages and states."""
 
 from __future__ import annotations
 
@@ -31,7 +28,7 @@ from sessions_app.supervisor.interrupted_turns import (
 from sessions_app.supervisor.outcomes import record_lost_conversation
 
 _DETAIL_FIELDS: Final = ("title", "tool_kind", "content", "locations", "raw_input")
-"""What somebody has to see before answering."""
+"""Fields of a tool call that a person needs to see before answering a permission request."""
 _EMPTY_VALUES: Final[tuple[object, ...]] = (None, "", [], {})
 _OPEN_REQUEST = PreparedQuery(
     lambda key: PermissionRequest.objects.filter(session_id=key, state=PermissionState.PENDING)
@@ -39,7 +36,7 @@ _OPEN_REQUEST = PreparedQuery(
 
 
 def complete_tool_call(asked: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, Any]:
-    """The tool call of a request, completed with what is known of it; what the request itself tells goes first."""
+    """Return the tool call of a permission request, with its empty fields filled in from what the log knows."""
     more = {
         name: known[name]
         for name in _DETAIL_FIELDS
@@ -49,7 +46,7 @@ def complete_tool_call(asked: Mapping[str, Any], known: Mapping[str, Any]) -> di
 
 
 def update_open_requests(transaction: SessionTransaction, key: str, known: Mapping[str, Any]) -> None:
-    """The agent has told more of this tool call: complete what is still asked of it, and its item in the inbox."""
+    """Add what the agent has since reported about a tool call to its open permission requests and inbox items."""
     for row in _OPEN_REQUEST.all(transaction.session.id):
         if str(row.tool_call.get("tool_call_id", ""))[:200] != key:
             continue
@@ -62,9 +59,9 @@ def update_open_requests(transaction: SessionTransaction, key: str, known: Mappi
 
 JournalLine = Mapping[str, Any]
 TITLE_LIMIT = 500
-"""Characters of an agent's words that an answered permission repeats."""
+"""Characters of a title or option that the message about an answered permission repeats."""
 UNSTORABLE = "unwritable"
-"""Kind of what stands for a line that could not be written; ``was`` is its own."""
+"""Kind of the line that replaces one that cannot be written; ``was`` holds the original kind."""
 FIELD_TYPES: dict[str, Any] = {
     "text": str,
     "message_id": str | None,
@@ -85,10 +82,10 @@ class LineApplier:
             transaction, {key for line in lines if (key := _tool_key_of_request(line))}
         )
         self.agent_gone = False
-        """A line told that the agent process ended without being asked to."""
+        """Whether a line reported that the agent process ended without a request."""
 
     def apply(self, line: JournalLine) -> None:
-        """Apply one line; an unknown kind changes nothing. TypeError and KeyError where it lacks what it must tell."""
+        """Apply one line; an unknown kind changes nothing. Raises TypeError or KeyError if the line is malformed."""
         handler = LINE_HANDLERS.get(str(line.get("kind")))
         if handler is None:
             return
@@ -100,12 +97,12 @@ class LineApplier:
         handler(self, line)
 
     def find_prompt(self, line: JournalLine) -> Prompt | None:
-        """The ledger row that a line names."""
+        """Return the prompt that a line names, or None."""
         return self.transaction.session.prompts.filter(message_id=line.get("message_id")).first()
 
 
 def _validate(line: JournalLine) -> None:
-    """What is wrong must not come into the log: its readers rely on it."""
+    """Raise TypeError or KeyError for a malformed line, because readers of the log rely on these fields."""
     for name, wanted in FIELD_TYPES.items():
         if name in line and not isinstance(line[name], wanted):
             raise TypeError(f"{name} of a {line['kind']} is {type(line[name]).__name__}")
@@ -114,13 +111,13 @@ def _validate(line: JournalLine) -> None:
 
 
 def _on_prompt_accepted(applier: LineApplier, line: JournalLine) -> None:
-    """The prompt is the agent's: now, and only now, its text enters the conversation (rule 14)."""
+    """Begin the turn, and add the prompt's text to the conversation: it enters only once accepted (rule 14)."""
     transaction, message_id = applier.transaction, str(line["message_id"])
     row = applier.find_prompt(line)
     applier.conversation.finish()
     transaction.accept_run(message_id)
     kind = row.kind if row else str(line.get("prompt_kind", "user"))
-    text = row.text if row else str(line.get("text", ""))  # ours has no injected history before it
+    text = row.text if row else str(line.get("text", ""))  # the row's text has no injected history before it
     applier.conversation.add_message("user", text, key=message_id, kind=kind)
     if row is not None and PROMPT.allows(row.state, "accept"):
         transaction.move_prompt(row, "accept", journal_epoch=line["epoch"])
@@ -142,7 +139,7 @@ def _text_handler(role: str) -> Callable[[LineApplier, JournalLine], None]:
 
 
 def _on_foreign_user_text(applier: LineApplier, line: JournalLine) -> None:
-    """Text that the agent attributes to the user and that is not ours is kept apart (rule 14)."""
+    """Store text that the agent attributes to the user as a status message, apart from the user's own (rule 14)."""
     applier.conversation.finish_text()
     applier.conversation.add_message("status", str(line.get("text", "")), attributed_to="user")
 
@@ -160,7 +157,7 @@ def _on_tool_call(applier: LineApplier, line: JournalLine) -> None:
 
 
 def _tool_key_of_request(line: JournalLine) -> str:
-    """The key of the tool call that a line is about; empty: of none."""
+    """Return the key of the tool call that a line is about, or an empty string."""
     if line.get("kind") in TOOL_KINDS:
         return _tool_key(line)
     asked = line.get("tool_call") if line.get("kind") == JournalKind.PERMISSION_REQUESTED else None
@@ -176,7 +173,7 @@ def _on_plan(applier: LineApplier, line: JournalLine) -> None:
 
 
 def _on_usage(applier: LineApplier, line: JournalLine) -> None:
-    """The agent's own figures; what it tells no more stays as it was told last."""
+    """Merge the agent's usage figures: a figure that it no longer reports keeps its last value."""
     transaction = applier.transaction
     transaction.set_fields(usage={**transaction.session.usage, **parse_usage(line.get("usage", {}))})
 
@@ -238,7 +235,7 @@ def _permission_settled_handler(state: str) -> Callable[[LineApplier, JournalLin
 
 
 def _record_answer(applier: LineApplier, asked: PermissionRequest) -> None:
-    """Leave in the conversation what was asked, what was chosen and who chose it."""
+    """Add a message to the conversation with the question, the chosen option and who chose it."""
     token = permission_tokens([asked]).get(asked.id)
     who = token.consumed_by.get_username() if token and token.consumed_by else ""
     title = str(asked.tool_call.get("title") or "Do something")[:TITLE_LIMIT]
@@ -253,13 +250,13 @@ EMPTY_TURN_REASONS: dict[str, str] = {
     "no_output": "The agent ended its turn without saying or doing anything. Send the prompt again. If that happens "
     "once more, the agent may have lost its conversation or its model: look at its log.",
 }
-"""Turns that ended as if all were well, and in which nothing was done: the code of each, and what is told of it."""
+"""Codes and messages of turns that ended normally although the agent did nothing."""
 
 
 def _on_turn_completed(applier: LineApplier, line: JournalLine) -> None:
-    """A refusal, or a turn without output, is no completed work, and proves nothing of the agent's memory."""
+    """End a turn; one that was refused or has no output counts as failed, and proves nothing of the agent's memory."""
     code = "turn_refused" if line.get("stop_reason") == "refusal" else ""
-    if not code and line.get("output") is False:  # an older agentctl does not tell
+    if not code and line.get("output") is False:  # missing from an older agentctl's lines
         code = "no_output"
     if code == "turn_refused":
         continuity.resend_history(applier.transaction, str(line.get("message_id")))
@@ -293,8 +290,8 @@ def _turn_ended_handler(move: str) -> Callable[[LineApplier, JournalLine], None]
         )
         _move_if_legal(transaction, "turn_ended", work="begin" if retry else "rest")
         if move == "complete" and not run.message_id.startswith(verification.MEMORY_CHECK_PREFIX):
-            # The answer to our own question does not show that the agent survives its work: an agent that dies in
-            # each turn of its user's answers it after each restart, and would never be given up.
+            # Not for a memory check: an agent that dies in each of its user's turns may still answer our own question
+            # after each restart, and would never be given up.
             transaction.set_fields(start_attempts=0, next_restart_at=None)
         if move == "fail":
             record_turn_failure(transaction, applier.conversation, line, retry)
@@ -304,9 +301,9 @@ def _turn_ended_handler(move: str) -> Callable[[LineApplier, JournalLine], None]
 
 
 def _on_agent_exited(applier: LineApplier, line: JournalLine) -> None:
-    """The agent process is gone: what it left unfinished is said, and nobody takes it for running."""
+    """Write that the agent process has ended: interrupt its turn, and mark the session as without an agent."""
     is_present = line.get("launch_id") in (None, applier.transaction.session.launch_id)
-    if is_present:  # an earlier agent's end says nothing of the one that is up
+    if is_present:  # the end of an earlier agent says nothing about the one that is up
         reset_attempts_if_stable(applier.transaction, until=applier.transaction.at)
     interrupt_turn(applier.transaction, "agent_exited", applier.conversation)
     if is_present:
@@ -328,7 +325,7 @@ def _on_unstorable(applier: LineApplier, line: JournalLine) -> None:
 
 
 def _on_snapshot(applier: LineApplier, line: JournalLine) -> None:
-    """The working tree is another than when it was kept last; it is due in the archive (``WorkspaceSync``)."""
+    """Record a new snapshot of the working tree, which ``WorkspaceSync`` then transfers to the archive."""
     _announce_snapshot(applier.transaction, str(line.get("commit", "")))
     applier.transaction.record_event(
         "session.workspace.changed",
@@ -339,7 +336,7 @@ def _on_snapshot(applier: LineApplier, line: JournalLine) -> None:
 
 
 def _announce_snapshot(transaction: SessionTransaction, commit: str) -> None:
-    # In the transaction of the line: after a kill the columns still tell that this snapshot has not arrived.
+    # In the line's transaction: after a crash, these columns still show that the snapshot has not arrived.
     execution = transaction.execution
     if execution is None or not commit:
         return
@@ -353,10 +350,10 @@ def _announce_snapshot(transaction: SessionTransaction, commit: str) -> None:
 
 
 def _move_if_legal(transaction: SessionTransaction, move: str, *, work: str) -> None:
-    """Move the session and its work where it may move; a session that ended for good only keeps its log."""
+    """Move the session and its work state if they allow it; a session that has ended for good only keeps its log."""
     if SESSION.allows(transaction.session.state, move):
         transaction.move_session(move)
-        if WORK.allows(transaction.session.work_state, work):  # else its task is done
+        if WORK.allows(transaction.session.work_state, work):  # not if its task is done
             transaction.move_work(work)
 
 

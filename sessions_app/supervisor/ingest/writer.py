@@ -41,22 +41,23 @@ RawLine = Mapping[str, Any]
 
 @dataclass
 class CursorFilter:
-    """A cursor, and what the lines behind it came to."""
+    """Splits journal lines by a cursor into new, known and unusable ones."""
 
     epoch: str
     seq: int
     new: list[RawLine] = field(default_factory=list)
     gaps: list[str] = field(default_factory=list)
-    """``new_epoch`` or ``lines_missing``: something may be lost before a line (rule 20)."""
+    """Gaps before new lines, where output may be lost: ``new_epoch`` or ``lines_missing``."""
     skipped: list[tuple[str, RawLine]] = field(default_factory=list)
     """Reason and line: ``unreadable`` or ``out_of_order``."""
 
     def read(self, lines: Sequence[RawLine]) -> CursorFilter:
-        """Read a batch; the cursor is then behind its last good line."""
+        """Read a batch and move the cursor to its last good line; return self."""
         for line, following in zip_longest(lines, lines[1:]):
             if line["kind"] == UNREADABLE:
                 self.skipped.append((UNREADABLE, line))
             elif self._is_known(line):
+                # Before the first new line it is a repetition, as after a crash before the acknowledgement.
                 if self.new:
                     self.skipped.append(("out_of_order", line))
             elif following is not None and self._is_out_of_order(line, following):
@@ -69,13 +70,13 @@ class CursorFilter:
         return bool(line["epoch"] == self.epoch and line["seq"] <= self.seq)
 
     def _is_out_of_order(self, line: RawLine, following: RawLine) -> bool:
-        """The next line is new, and yet not behind this one."""
+        """Whether the following line continues at the cursor and this one does not come before it."""
         continues = following["kind"] != UNREADABLE and following["epoch"] == self.epoch and following["seq"] > self.seq
         return bool(continues and not (line["epoch"] == self.epoch and line["seq"] < following["seq"]))
 
     def _accept(self, line: RawLine) -> None:
         if self.epoch and line["epoch"] != self.epoch:
-            self.gaps.append("new_epoch")  # what it hides is said with that; a first epoch that begins late has a hole
+            self.gaps.append("new_epoch")  # covers lines missing at its beginning, too; a first epoch has no such gap
         elif line["seq"] > self.seq + 1:
             self.gaps.append("lines_missing")
         self.epoch, self.seq = line["epoch"], line["seq"]
@@ -83,12 +84,12 @@ class CursorFilter:
 
 
 LINE_INDEPENDENT_ERRORS = (LeaseLost, ExecutorRunning.DoesNotExist, OperationalError, InterfaceError, MemoryError)
-"""What fails a batch whatever its lines are."""
+"""Errors that no single line causes: splitting the batch would not help."""
 
 
 @dataclass(frozen=True, slots=True)
 class IngestResult:
-    """Where the log stands after a batch."""
+    """The cursor after a batch, and whether the agent has ended."""
 
     epoch: str
     seq: int
@@ -103,11 +104,14 @@ def ingest_batch(
     *,
     alive: bool = True,
 ) -> IngestResult:
-    """Write a batch of journal lines; raises LeaseLost. What is behind the cursor already changes nothing.
+    """Write a batch of journal lines in one transaction; lines that the cursor has passed change nothing.
 
-    ``token`` is the answer of ``GET /agent/session``, where a line of the batch tells of a change (rule 22).
-    ``alive`` is False for what a dead agentctl has left: it was seen when it wrote, not now.
-    A line that cannot be written is passed over, and the log says so: the others count.
+    ``token`` is the answer of ``GET /agent/session`` if a line of the batch reports a change of the conversation: the
+    journal itself never contains the token (rule 22). ``alive`` is False for lines left by a dead agentctl: it was
+    last seen when it wrote them, not now.
+
+    A line that cannot be written is found by halving the batch, and replaced by an event about it. Raises LeaseLost
+    and ``LINE_INDEPENDENT_ERRORS``.
     """
     write = partial(_write, session_id, lease, token=token, alive=alive)
     try:
@@ -158,7 +162,7 @@ def _write(
 
 
 def _record_gaps(transaction: SessionTransaction, execution: ExecutorRunning, new_lines: CursorFilter) -> None:
-    """Gaps and lines that were passed over, before anything else (rule 20)."""
+    """Record gaps and skipped lines, before the events of the lines that follow them."""
     since = execution.last_seen_at
     for reason in new_lines.gaps:
         transaction.record_event("session.journal_gap", reason=reason, since=since.isoformat() if since else None)
@@ -185,14 +189,14 @@ TROUBLE_MESSAGES: Final[Mapping[str, str]] = {
     Code.DISK_FAILING: "The disk that keeps what the agent says cannot be written. The agent waits for it.",
 }
 _SELF_MOVES: Final = {SessionState.RUNNING: "turn_started", SessionState.WAITING_FOR_INPUT: "ready"}
-"""Moves that lead to where the session is."""
+"""By state, the move that leaves the session in it and only sets its error."""
 
 
 def show_agentctl_trouble(session_id: uuid.UUID, lease: Lease, trouble: str) -> bool:
-    """Show an agentctl's trouble, or (empty) that it is over. Raises LeaseLost.
+    """Write agentctl's trouble as the session's error, or clear it if ``trouble`` is empty. Raises LeaseLost.
 
-    Returns False while the agent is starting: the end of the start says what the session's error is, so the caller
-    has to try again after it.
+    Returns False while the agent is starting: the end of the start sets the session's error, so the caller has to try
+    again afterwards.
     """
     with session_transaction(session_id, lease) as transaction:
         session = transaction.session
@@ -210,13 +214,13 @@ def show_agentctl_trouble(session_id: uuid.UUID, lease: Lease, trouble: str) -> 
 Lines = list[dict[str, Any]]
 
 MAX_BUFFERED = 2000
-"""Lines that may wait, give or take a frame: what is written in 10 to 15 ms, so that others get their turn.
+"""Lines that may wait, give or take a frame: they are written in 10 to 15 ms, so that other streams get their turn.
 
-Behind them the stream is not read; agentctl's journal holds the rest."""
+When so many wait, the stream is not read any further; agentctl's journal keeps the rest."""
 
 
 async def buffer_frames(frames: AsyncIterator[Lines]) -> AsyncGenerator[Lines, None]:
-    """Whatever has come since the last batch, in order; raises what ``frames`` raises, after all that came before."""
+    """Yield all lines that have arrived since the last batch, in order; an error of ``frames`` is raised after them."""
     waiting: Lines = []
     news, room = asyncio.Event(), asyncio.Event()
     reader = asyncio.create_task(_read_frames(frames, waiting, news, room))
@@ -247,16 +251,16 @@ async def _read_frames(frames: AsyncIterator[Lines], waiting: Lines, news: async
 COMMIT_INTERVAL = 0.01
 """Seconds at least between two commits."""
 JOURNAL_CAUSE = "journal"
-"""The cause of what is written here: an agent or its agentctl has said so."""
+"""The cause recorded with everything written here: an agent or its agentctl reported it."""
 RETRY_AFTER = 1.0
-"""Seconds until a database that takes nothing is tried again."""
+"""Seconds until the next try when the database cannot be written."""
 MAX_LINES = 2000
-"""Of one transaction, give or take a batch: what is written in 10 to 15 ms."""
+"""Lines of one transaction, give or take a batch: they are written in 10 to 15 ms."""
 
 
 @dataclass(eq=False)
 class Batch:
-    """Lines of one stream, on their way."""
+    """Lines of one stream that wait to be written, and the future with their result."""
 
     session_id: uuid.UUID
     lease: Lease
@@ -266,7 +270,7 @@ class Batch:
 
 
 class JournalWriter:
-    """Writes batches in the order they come; a database that is full or away is waited for."""
+    """Writes batches in the order they arrive, several in one transaction; waits while the database is unavailable."""
 
     def __init__(self, thread: DatabaseThread):
         self._thread = thread
@@ -277,7 +281,10 @@ class JournalWriter:
     async def __call__(
         self, session_id: uuid.UUID, lease: Lease, lines: Sequence[JournalLine], token: Mapping[str, Any] | None
     ) -> IngestResult:
-        """Write a batch of one stream, which gives its next one after that; raises what ``ingest`` raises."""
+        """Write one batch and return its result; raises what ``ingest_batch`` raises.
+
+        A stream must not pass its next batch before this returns.
+        """
         batch = Batch(session_id, lease, lines, token)
         self._waiting.append(batch)
         if self._task is None or self._task.done():
@@ -285,7 +292,7 @@ class JournalWriter:
         return await batch.result
 
     async def close(self) -> None:
-        """Finish the commit under way; what still waits is in the journals."""
+        """Stop; lines that still wait are in the journals, and the next supervisor reads them there."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -295,6 +302,7 @@ class JournalWriter:
         while self._waiting:
             started = time.monotonic()
             await self._write(self._next_batches())
+            # As long as the commit took, so that half of the time is left for the database's other writers.
             await asyncio.sleep(max(COMMIT_INTERVAL, time.monotonic() - started))
 
     def _next_batches(self) -> list[Batch]:
@@ -314,7 +322,7 @@ class JournalWriter:
             log.warning("the database takes events again")
         for batch, result in results:
             if batch.result.done():
-                continue  # its stream has ended meanwhile
+                continue  # its stream was stopped meanwhile
             if isinstance(result, Exception):
                 batch.result.set_exception(result)
             else:
@@ -323,7 +331,7 @@ class JournalWriter:
                     METRICS_BUFFER.written(float(batch.lines[0]["ts"]))
 
     async def _handle_failure(self, batches: Sequence[Batch], error: Exception) -> None:
-        """Where one of several is to blame the others must not wait for it; otherwise all are tried again."""
+        """Retry each batch alone, in case one of them is the cause; a batch that fails alone waits and is retried."""
         if len(batches) > 1:
             for batch in batches:
                 await self._write([batch])
@@ -336,7 +344,11 @@ class JournalWriter:
 
 
 def write_batches(batches: Sequence[Batch]) -> list[tuple[Batch, IngestResult | Exception]]:
-    """One transaction for all; a batch that fails is taken back alone, a database that fails takes back all."""
+    """Write all batches in one transaction, each in a savepoint; return the result or the error of each.
+
+    A database error rolls back and raises for all of them.
+    """
+    # Sorted by session: everybody who locks several sessions does so in this order, or two could wait for each other.
     with transaction.atomic() if len(batches) > 1 else nullcontext():
         return [(batch, _write_batch(batch)) for batch in sorted(batches, key=lambda batch: batch.session_id)]
 
@@ -347,5 +359,5 @@ def _write_batch(batch: Batch) -> IngestResult | Exception:
             return ingest_batch(batch.session_id, batch.lease, batch.lines, batch.token)
     except (OperationalError, InterfaceError):
         raise
-    except Exception as error:  # noqa: BLE001  (it is the stream's to say)
+    except Exception as error:  # noqa: BLE001  (the stream handles it)
         return error

@@ -209,8 +209,7 @@ async def _evidence(registry: ExecutionRegistry, row: Candidate, decision: Decis
 def write_reattachments(batch: Sequence[PendingReattach]) -> list[ActionOutcome | Exception]:
     """Write many reattachments in one transaction; the result of a session whose lease we lost is LeaseLost.
 
-    No decision among them may move its session: that also locks the task's row, and whoever holds a task's row must
-    not wait for another session.
+    None of them may move its session: that also locks the task's row, whose holder must not wait for another session.
     """
     with session_transactions({pending.session_id: pending.lease for pending in batch}) as transactions:
         told = _load_told_takeovers(transactions.values())
@@ -302,14 +301,12 @@ def _move_executor(transaction: SessionTransaction, seen: Observation, decision:
 def _record_reattach(
     transaction: SessionTransaction, row: Candidate, seen: Observation, told: Collection[uuid.UUID]
 ) -> str:
-    """Write the receipt of a reattach; return its kind, or an empty string if none is due.
-
-    None is due if the lease was released in order and the log missed nothing: that is no news (rule 18).
-    """
+    """Write the receipt of a reattach and return its kind; empty if the lease was released and no line was missed."""
     report = seen.report or {}
     launch_id = str(report.get("agent", {}).get("launch_id") or "")
     if launch_id and transaction.session.launch_id != launch_id:
         transaction.set_fields(launch_id=launch_id)
+    # A lease that was released in order and is taken again is no news (rule 18).
     behind = report.get("journal", {}).get("last_seq", 0) - row.stored.journal_seq
     if not row.stored.owner and behind <= 0:
         return ""
