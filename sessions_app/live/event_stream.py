@@ -1,4 +1,4 @@
-"""A log as Server-Sent Events, for those who only listen."""
+"""A session's log as Server-Sent Events, for clients that only read."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from sessions_app.live.hub import Subscriber, TooManySubscriptions, get_hub
 from sessions_app.live.log_reader import LogLine, StreamStart
 
 HEARTBEAT: Final = 15.0
-"""Seconds between two signs of life."""
+"""Seconds without a line after which a comment is sent, so that proxies keep the connection open."""
 MAX_BYTES: Final = 32 * 1024 * 1024
-"""Of one stream: the server buffers for who does not read, so it ends, and the client goes on with another."""
+"""Bytes after which a stream ends: the server buffers what a client does not read. The client reconnects."""
 RETRY_AFTER: Final = b"retry: 1000\n\n"
 
 
 class EventStream(Subscriber):
-    """One listener. What it was handed waits here until the server takes it, and only then is acknowledged."""
+    """A subscriber whose lines wait here until the web server takes them, which counts as their acknowledgement."""
 
     def __init__(self, subscription: Subscription, start: StreamStart):
         super().__init__(subscription, {start.log: start.seq})
@@ -30,7 +30,7 @@ class EventStream(Subscriber):
         self._available = asyncio.Event()
 
     async def transmit(self, lines: Sequence[LogLine]) -> None:
-        """Lay the lines out for ``chunks``."""
+        """Put lines where ``chunks`` takes them from."""
         self._lines.extend(lines)
         self._available.set()
 
@@ -40,7 +40,7 @@ class EventStream(Subscriber):
         self._available.set()
 
     async def chunks(self) -> AsyncIterator[bytes]:
-        """Lines and heartbeats until the stream is cut, or has become long."""
+        """Yield lines and heartbeats until the stream is closed or has reached ``MAX_BYTES``."""
         told = 0
         while told < MAX_BYTES:
             try:
@@ -56,15 +56,17 @@ class EventStream(Subscriber):
             chunk = "".join(f"id: {line.seq}\ndata: {line.text}\n\n" for line in lines).encode()
             told += len(chunk)
             yield chunk
+            # Only now: the server asks for the next chunk when it has taken this one.
             self.window.ack(lines[-1].log.session_id, lines[-1].seq)
 
 
 async def event_stream(subscription: Subscription, start: StreamStart) -> AsyncIterator[bytes]:
-    """The chunks of a response that goes on until the client or its right to listen has gone."""
-    # The request's thread waits with the response: its connection must not.
+    """Yield the chunks of a response that lasts until the client leaves or loses access."""
+    # The request's thread lives as long as the response; its database connection must not.
     await sync_to_async(connections.close_all)()
     stream = EventStream(subscription, start)
     try:
+        # Joined before the snapshot is sent, fed after it: no line is missed, and none comes before the snapshot.
         get_hub().join(stream, {start.log: start.head})
         yield RETRY_AFTER
         if start.snapshot is not None:

@@ -1,4 +1,4 @@
-"""Continuity of an agent's conversation: its stored id, memory checks, and the receipts that record the proof."""
+"""Continuity of an agent's conversation: its stored id (the resume token), memory checks, and receipts with proofs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from sessions_app.services import prompt_context
 
 
 def current_binding(session: TaskSession, execution: ExecutorRunning) -> TokenBinding:
-    """What a conversation that is opened now belongs to."""
+    """Return the profile, agent type and directory to which a conversation opened now belongs."""
     profile = session.agent_profile
     return TokenBinding(str(profile.pk), profile.agent_type, execution.workspace_path)
 
@@ -37,7 +37,11 @@ def current_binding(session: TaskSession, execution: ExecutorRunning) -> TokenBi
 def store_reported_token(
     transaction: SessionTransaction, execution: ExecutorRunning, told: Mapping[str, Any] | None
 ) -> list[str]:
-    """What agentctl says of its agent's conversation; the names of the fields that are to be saved."""
+    """Set the resume token that agentctl reports for its agent; return the names of the fields to save.
+
+    ``told`` is the answer of ``GET /agent/session``. A token that was rejected, or that is not proven to work in place
+    of the stored one, is ignored.
+    """
     token = str(told.get("resume_token") or "") if told else ""
     if not told or token in ("", execution.rejected_resume_token) or _is_unproven(transaction, execution, token):
         return []
@@ -49,9 +53,10 @@ def store_reported_token(
 
 
 def _is_unproven(transaction: SessionTransaction, execution: ExecutorRunning, token: str) -> bool:
-    """Another conversation in place of the one we have: whether it works, the start that opened it will say.
+    """Whether the token belongs to another conversation that has not been proven to work yet.
 
-    The agent that is up may go on under another name; any other word is of a start that is under way or has failed.
+    A running agent may continue its conversation under a new id. Otherwise a new id comes from a start that is under
+    way or has failed, and only the end of that start may replace the stored token.
     """
     if execution.resume_token == token or not (execution.resume_token or execution.rejected_resume_token):
         return False
@@ -61,12 +66,18 @@ def _is_unproven(transaction: SessionTransaction, execution: ExecutorRunning, to
 
 
 def replace_token(transaction: SessionTransaction, execution: ExecutorRunning, token: str, strategy: str) -> None:
-    """A start has worked with this conversation; what it replaces is set aside, and what was aside may be back."""
+    """Store the token of a conversation that a start has proven to work.
+
+    A different old token is set aside as rejected, unless the strategy was native; a rejected token that works again
+    is no longer rejected. ``token`` is empty for agents that name their conversation only in their first turn.
+    """
     old = execution.resume_token
     if old and old != token and strategy != Strategy.NATIVE:
         execution.rejected_resume_token = old
         _note_metadata(transaction, REJECTED_TOKEN_OF, transaction.session.metadata.get(TOKEN_OF))
-    execution.resume_token = token or (old if strategy == Strategy.NATIVE else "")  # some name it in their first turn
+    execution.resume_token = token or (
+        old if strategy == Strategy.NATIVE else ""
+    )  # some agents name it in their first turn
     if token:
         _note_metadata(transaction, TOKEN_OF, current_binding(transaction.session, execution).to_json())
     if token and execution.rejected_resume_token == token:
@@ -74,7 +85,7 @@ def replace_token(transaction: SessionTransaction, execution: ExecutorRunning, t
 
 
 def set_token_aside(transaction: SessionTransaction) -> None:
-    """The agent itself says that it does not have this conversation: kept apart, to be tried again."""
+    """Set the resume token aside as rejected, because the agent does not know its conversation; a user may retry it."""
     execution = transaction.execution
     if execution is not None and execution.resume_token:
         execution.rejected_resume_token, execution.resume_token = execution.resume_token, ""
@@ -90,13 +101,13 @@ _CHECKABLE = frozenset({Verified.UNPROVEN, Verified.PENDING})
 
 
 def completed_turns(session_id: uuid.UUID) -> QuerySet[Run]:
-    """The turns that were asked for and completed; those that only checked a memory are none of them."""
+    """Select the completed turns of a session, without memory checks."""
     done = Run.objects.filter(session_id=session_id, state=RunState.COMPLETED).order_by()
     return done.exclude(message_id__startswith=verification.MEMORY_CHECK_PREFIX)
 
 
 def last_user_request(session_id: uuid.UUID) -> str | None:
-    """The user's text of the last completed turn; None where none was completed."""
+    """Return the prompt of the last completed turn; None if no turn was completed."""
     last_turn = completed_turns(session_id).order_by("-started_at").values("message_id")[:1]
     prompts = Prompt.objects.filter(session_id=session_id, message_id=Subquery(last_turn))
     return prompts.values_list("text", flat=True).first()
@@ -105,7 +116,7 @@ def last_user_request(session_id: uuid.UUID) -> str | None:
 def queue_memory_check(
     transaction: SessionTransaction, launch_id: str, verdict: Verdict, last_request: str | None
 ) -> None:
-    """Queue the question before all other prompts, where the profile wants it and nothing else has proven the start."""
+    """Queue a memory check before all other prompts, if the profile wants one and the start is not proven otherwise."""
     taken_up = verdict.kind in (ReceiptKind.LOADED, ReceiptKind.RESUMED) and verdict.verified in _CHECKABLE
     if not (taken_up and last_request and transaction.session.agent_profile.memory_check):
         return
@@ -119,7 +130,7 @@ def queue_memory_check(
 
 
 def judge_memory_check(transaction: SessionTransaction, receipt: ContinuityReceipt, answer: str) -> Verified | None:
-    """What the answer proves of a start; None: nothing, which is said in the receipt and in the inbox."""
+    """Return what the answer to a memory check proves; None if nothing, which receipt and inbox item then say."""
     request = last_user_request(transaction.session.id)
     if request and verification.quotes_request(answer, request):
         return Verified.QUOTED
@@ -131,7 +142,10 @@ def judge_memory_check(transaction: SessionTransaction, receipt: ContinuityRecei
 
 
 def mark_history_delivered(transaction: SessionTransaction, message_id: str) -> None:
-    """The agent has a prompt: a history that it carried is injected now, and not before."""
+    """Record in the receipt that the history was injected, if the delivered prompt carried it.
+
+    Only delivery counts: after a crash before it, the history is sent again.
+    """
     injected = transaction.session.inject_history
     if prompt_context.mark_context_delivered(transaction, message_id) and injected:
         receipt = _current_receipt(transaction)
@@ -145,14 +159,17 @@ def mark_history_delivered(transaction: SessionTransaction, message_id: str) -> 
 
 
 def resend_history(transaction: SessionTransaction, message_id: str) -> None:
-    """The agent refused this prompt, so it does not keep the history that came with it (ACP on ``refusal``)."""
+    """Send the history again with the next prompt if this one carried it.
+
+    In ACP, an agent that ends a turn with ``refusal`` drops the prompt from its conversation, and the history with it.
+    """
     receipt = _current_receipt(transaction)
     if receipt is not None and receipt.evidence.get("injected_with") == message_id:
         transaction.set_fields(inject_history=True)
 
 
 def settle_pending_receipt(transaction: SessionTransaction, *, failed: bool) -> None:
-    """The first turn after a resume proves or refutes what was pending (rules, section 9)."""
+    """Settle a pending receipt by the first turn after the resume, which proves or refutes it."""
     receipt = _current_receipt(transaction)
     if receipt is None or receipt.verified != Verified.PENDING or transaction.execution is None:
         return
@@ -168,7 +185,7 @@ def settle_pending_receipt(transaction: SessionTransaction, *, failed: bool) -> 
 
 
 def settle_memory_check(transaction: SessionTransaction, answer: str) -> None:
-    """The agent has answered what its last request was."""
+    """Settle the present receipt by the agent's answer to a memory check, if it is not proven yet."""
     receipt = _current_receipt(transaction)
     if receipt is not None and receipt.verified in (Verified.UNPROVEN, Verified.PENDING):
         verified = judge_memory_check(transaction, receipt, answer)
@@ -177,13 +194,16 @@ def settle_memory_check(transaction: SessionTransaction, answer: str) -> None:
 
 
 def rebuild_evidence(transaction: SessionTransaction) -> dict[str, str]:
-    """The evidence that the launch found the workspace lost, and from what it was made again; empty for none."""
+    """Return the evidence from what a lost workspace was rebuilt at launch; empty if it was not lost."""
     said = transaction.execution.state.get("rebuilt") if transaction.execution else ""
     return {"workspace_rebuilt": str(said)} if said else {}
 
 
 def refute_receipt(transaction: SessionTransaction, reason: str, message: str) -> None:
-    """A turn has shown that the agent is not in the conversation that it was to go on in; once proven stays proven."""
+    """Mark the present receipt as failed, because a turn has shown that the agent is not in its conversation.
+
+    A receipt that was proven before stays proven.
+    """
     receipt = _current_receipt(transaction)
     if receipt is None or receipt.verified not in (Verified.PENDING, Verified.UNPROVEN, Verified.NONE):
         return
@@ -194,19 +214,25 @@ def refute_receipt(transaction: SessionTransaction, reason: str, message: str) -
 
 
 def mark_receipt_unproven(transaction: SessionTransaction, but: str = "") -> None:
-    """The agent left before any turn of its could prove what was pending: nothing will. ``but``: of this launch."""
+    """Mark pending receipts as unproven: their agent ended before a turn could prove them.
+
+    ``but`` excepts the receipt of this launch id.
+    """
     for receipt in transaction.session.receipts.filter(verified=Verified.PENDING):
         if receipt.launch_id != but or not but:
             _record_verdict(transaction, receipt, Verified.NONE)
 
 
 def process_evidence(answer: Mapping[str, Any]) -> dict[str, Any]:
-    """Which process it is, by the answer to a start or by ``agent`` of a status."""
+    """Return the evidence about the agent process, from the answer to a start or from ``agent`` of a status."""
     return {"agent_pid": answer.get("pid"), "agent_started_at": answer.get("started_at")}
 
 
 def conversation_evidence(token_before: str, answer: Mapping[str, Any]) -> dict[str, Any]:
-    """Which conversation it is: fingerprints of its id before and after, and how much of it was replayed."""
+    """Return the evidence about the conversation: fingerprints of its id, and how many messages were replayed.
+
+    Receipts never contain the id itself, because it is a credential (rule 22).
+    """
     token = str(answer.get("resume_token") or "")
     return {
         "fingerprint_before": fingerprint(token_before) if token_before else None,
@@ -216,7 +242,7 @@ def conversation_evidence(token_before: str, answer: Mapping[str, Any]) -> dict[
 
 
 def count_log(session_id: uuid.UUID) -> dict[str, int]:
-    """What the log has of its conversation: messages, and tool calls that were interrupted."""
+    """Return how many messages and interrupted tool calls the log has."""
     counts: dict[str, int] = Message.objects.filter(session_id=session_id).aggregate(
         log_messages=Count("id", filter=Q(role__in=("user", "agent"))),
         tool_calls_interrupted=Count("id", filter=Q(role="tool", payload__status="interrupted")),
@@ -225,13 +251,13 @@ def count_log(session_id: uuid.UUID) -> dict[str, int]:
 
 
 def is_same_directory(transaction: SessionTransaction, directory: str) -> bool | None:
-    """Whether the conversation was opened where the agent is now; None where nobody knows."""
+    """Whether the conversation was opened in ``directory``; None if that is unknown."""
     kept = transaction.session.metadata.get(TOKEN_OF)
     return kept.get("directory") == directory if isinstance(kept, dict) else None
 
 
 def _current_receipt(transaction: SessionTransaction) -> ContinuityReceipt | None:
-    """Of the start that brought up the agent which is here; another's is not for its turns to prove."""
+    """Return the receipt of the start that brought up the present agent, the only one that its turns can prove."""
     if not transaction.session.launch_id:
         return None
     return transaction.session.receipts.filter(launch_id=transaction.session.launch_id).first()

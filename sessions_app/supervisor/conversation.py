@@ -1,6 +1,6 @@
-"""The conversation of one session as ingest changes it: text that grows, tool calls, plans.
+"""Changes to the conversation of one session: growing texts, tool calls and plans, with an event for each change.
 
-Consecutive chunks of one message within a batch become one event; the text is the same to the byte.
+Consecutive chunks of one message within a batch become one event. The joined text is the same byte for byte.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ PLAN_KEY = "plan"
 
 @dataclass
 class _Change:
-    """What this batch does to one message, told by one event."""
+    """One change of this batch to a message, with its event."""
 
     message: MessageDraft
     event: NewEvent
@@ -40,10 +40,10 @@ class _Change:
 
 
 class ConversationUpdate:
-    """The unfinished messages of a session, and what the present batch does to them."""
+    """The unfinished messages of a session, and the changes of the present batch to them."""
 
     def __init__(self, transaction: SessionTransaction, tool_keys: Collection[str] = ()):
-        """``tool_keys`` name the tool calls that the batch speaks of."""
+        """Read the unfinished messages; ``tool_keys`` are the keys of the tool calls in the batch."""
         self.transaction = transaction
         unfinished = unfinished_messages(transaction.session.id)
         texts = [message for message in unfinished if message.role in TEXT_ROLES]
@@ -52,17 +52,17 @@ class ConversationUpdate:
             (message for message in unfinished if message.key == PLAN_KEY and message.role == "status"), None
         )
         self._tools = {tool.key: tool for tool in tools_named(transaction.session.id, tool_keys)}
-        """What this batch speaks of, finished or not: those in the database may be behind them."""
+        """Tool calls of this batch, finished or not; newer than what the database has of them."""
         self._changes: list[_Change] = []
         self._last_text: _Change | None = None
-        """What this batch has last put into the message that grows."""
+        """The last change of this batch to the growing message."""
         self._joins_last_text = False
-        """The next chunk joins it: nothing else was said meanwhile."""
+        """Whether the next chunk joins that change, because no other event came in between."""
 
     def add_message(
         self, role: str, text: str, *, key: str = "", complete: bool = True, **payload: Any
     ) -> MessageDraft:
-        """A new message at the end."""
+        """Add a message at the end of the conversation."""
         message = MessageDraft(self.transaction.session.id, role, self.transaction.at, key, payload, complete)
         event = self.transaction.record_event(
             "session.message.added", message_id=str(message.id), role=role, payload=payload, complete=complete
@@ -71,7 +71,7 @@ class ConversationUpdate:
         return message
 
     def append_text(self, role: str, chunk: str) -> None:
-        """A chunk of what the agent says or thinks; joins the message of that role which is growing."""
+        """Append a chunk to the growing message of this role, or begin one."""
         if not chunk:
             return
         if self._growing is not None and self._growing.role != role:
@@ -87,11 +87,11 @@ class ConversationUpdate:
         self._last_text, self._joins_last_text = self._changes[-1], True
 
     def end_chunk(self) -> None:
-        """Something else is being said: further chunks get an event of their own, behind it."""
+        """Give the next chunk an event of its own, so that it stays behind what comes in between."""
         self._joins_last_text = False
 
     def finish_text(self) -> None:
-        """What was growing has come to its end; its last words say so where they are of this batch."""
+        """Complete the growing message, in the event of its last chunk if that is part of this batch."""
         if self._last_text is not None:
             self._last_text.message.complete = self._last_text.event.payload["complete"] = True
         elif self._growing is not None:
@@ -99,7 +99,7 @@ class ConversationUpdate:
         self._growing = self._last_text = None
 
     def update_tool(self, key: str, values: Mapping[str, Any]) -> None:
-        """A tool call, or a change to one."""
+        """Add a tool call, or merge ``values`` into the known one; a None leaves the known value."""
         self.finish_text()
         known = {name: value for name, value in values.items() if value is not None}
         message = self._tools.get(key)
@@ -112,12 +112,12 @@ class ConversationUpdate:
         self._tools[key] = message
 
     def known_tool_fields(self, key: str) -> Mapping[str, Any]:
-        """What the agent has told of a tool call that this batch speaks of."""
+        """Return the known fields of a tool call that is part of this batch; empty for any other."""
         message = self._tools.get(key)
         return message.payload if message else {}
 
     def set_plan(self, entries: Any) -> None:
-        """The agent's plan: one message a turn, replaced as a whole."""
+        """Set the agent's plan: one message per turn, replaced as a whole."""
         self.finish_text()
         if self._plan is None:
             self._plan = self.add_message("status", "", key=PLAN_KEY, complete=False, plan=entries)
@@ -125,11 +125,11 @@ class ConversationUpdate:
             self._update(self._plan, complete=False, payload={"plan": entries})
 
     def unfinished_tools(self) -> list[str]:
-        """Titles of the tool calls that have no result."""
+        """Return the titles of the tool calls without a result."""
         return [str(tool.payload.get("title") or tool.key) for tool in self._open_tools()]
 
     def _open_tools(self) -> list[MessageDraft]:
-        """Every tool call of the session without a result; not looked for before somebody asks: there may be many."""
+        """Return every tool call of the session without a result; queried only when needed, as there may be many."""
         tools = {**self._stored_open_tools, **self._tools}
         return [tool for tool in tools.values() if not tool.complete]
 
@@ -138,7 +138,7 @@ class ConversationUpdate:
         return {tool.key: tool for tool in open_tools(self.transaction.session.id)}
 
     def has_called_tools_since(self, key: str) -> bool:
-        """Whether the agent has called a tool behind the user's message ``key``."""
+        """Whether the agent has called a tool since the user's message ``key``."""
         new = [change.message for change in self._changes if change.is_new]
         begin = next((at for at, one in enumerate(new) if one.role == "user" and one.key == key), None)
         if begin is not None or any(one.role == "tool" for one in new):
@@ -148,7 +148,7 @@ class ConversationUpdate:
         return told is not None and messages.filter(role="tool", seq__gt=told).exists()
 
     def agent_text_since(self, key: str) -> str:
-        """All that the agent has said behind the user's message ``key``."""
+        """Return everything that the agent has said since the user's message ``key``."""
         begin = next(
             (at for at, one in enumerate(self._changes) if one.message.role == "user" and one.message.key == key), None
         )
@@ -161,7 +161,11 @@ class ConversationUpdate:
         return "".join([*before.values(), *now])
 
     def finish(self, tool_status: str = "") -> None:
-        """The turn is over; unfinished tool calls become ``tool_status`` (never "completed", design 7)."""
+        """Complete all messages at the end of a turn.
+
+        Tool calls without a result get ``tool_status``, or keep their status if it is empty; none is ever claimed to
+        be *completed*.
+        """
         self.finish_text()
         for message in self._open_tools():
             payload = {**message.payload, "status": tool_status} if tool_status else None
@@ -180,14 +184,15 @@ class ConversationUpdate:
         self._changes.append(_Change(message, self.transaction.record_event("session.message.updated", **said)))
 
     def schedule_write(self) -> None:
-        """Put the joined text into the events, and have the rows written with them. Call once, at the end."""
+        """Put the joined texts into the events, and schedule the writing of the rows. Call it once, at the end."""
         for change in self._changes:
             if change.is_new or change.pieces:
                 change.event.payload["text" if change.is_new else "append"] = "".join(change.pieces)
         self.transaction.after_events.append(self._write)
 
     def _write(self) -> None:
-        """One statement for each kind of row."""
+        """Write the messages, with one statement for each kind of row."""
+        # Called once the events have their ``seq``, because messages refer to it.
         new, old = [], {}
         texts: defaultdict[uuid.UUID, list[str]] = defaultdict(list)
         for change in self._changes:

@@ -95,7 +95,7 @@ class ExecutionStream:
             await asyncio.gather(self._task, return_exceptions=True)
 
     async def wait_until_logged(self, epoch: str, seq: int, timeout: float) -> bool:
-        """Wait until the log has line ``seq`` of the journal; False if the stream ended or ``timeout`` seconds passed."""
+        """Wait up to ``timeout`` seconds until the log has line ``seq`` of the journal; False if it does not get it."""
 
         def is_logged() -> bool:
             return self.ended or (self.epoch == epoch and self.seq >= seq)
@@ -169,7 +169,7 @@ class ExecutionStream:
 
     @contextmanager
     def starting(self) -> Iterator[None]:
-        """Hold journal lines back for a moment while the block starts an agent, so that its outcome is written first."""
+        """Hold journal lines back briefly while the block starts an agent, so that its outcome is written first."""
         self.has_started = True
         self._not_starting.clear()
         try:

@@ -1,7 +1,4 @@
-"""Turns that ended without a result.
-
-Interrupted because the agent process is gone, or failed and retried after a transient provider error.
-"""
+"""Turns that ended without a result: interrupted by the agent's death, or retried after a transient provider error."""
 
 from __future__ import annotations
 
@@ -39,15 +36,15 @@ from sessions_app.supervisor.conversation import ConversationUpdate
 
 AGENTCTL_GONE, OUT_OF_MEMORY = "agentctl_gone", "out_of_memory"
 PIPE_LOST_REASONS = frozenset({AGENTCTL_GONE, OUT_OF_MEMORY})
-"""Reasons of an interruption in which what stood in the agent's pipe is lost (rule 23)."""
+"""Reasons of interruptions in which output was lost that was still in the agent's pipe (rule 23)."""
 
 
 def interrupt_turn(transaction: SessionTransaction, reason: str, update: ConversationUpdate | None = None) -> bool:
-    """The agent of the open turn is gone: close the turn, its messages, permissions and prompts.
+    """Interrupt the open turn, because its agent is gone: close its messages, permission requests and prompts.
 
-    Appends ``session.run.interrupted`` exactly once per run (unique in the database), and settles
-    every prompt on its way. False where no turn was open. Moves the session to WAITING_FOR_INPUT,
-    unless it has ended for good.
+    Returns False if no turn was open. ``session.run.interrupted`` is recorded once per run: a unique key in the
+    database enforces it. The session moves to WAITING_FOR_INPUT, unless it has ended for good. ``update`` is the
+    conversation of a batch that is being applied; without one, the changes are scheduled here.
     """
     run = transaction.open_turn
     conversation = update or ConversationUpdate(transaction)
@@ -60,7 +57,7 @@ def interrupt_turn(transaction: SessionTransaction, reason: str, update: Convers
     if run is not None:
         _plan_continuation(transaction, run, interrupted, tools)
     if SESSION.allows(transaction.session.state, "interrupt"):
-        if WORK.allows(transaction.session.work_state, "rest"):  # else its task is done
+        if WORK.allows(transaction.session.work_state, "rest"):  # not if its task is done
             transaction.move_work("rest")
         if run is not None:
             transaction.move_session("interrupt", reason="interrupted")
@@ -70,16 +67,16 @@ def interrupt_turn(transaction: SessionTransaction, reason: str, update: Convers
 
 
 def record_agent_stopped(transaction: SessionTransaction) -> None:
-    """No agent is up any more, as somebody wanted."""
+    """Write that no agent is running any more, because that was requested."""
     reset_attempts_if_stable(transaction)
     continuity.mark_receipt_unproven(transaction)
     transaction.set_fields(launch_id="", ready_since=None)
 
 
 def record_agent_death(transaction: SessionTransaction) -> None:
-    """No agent is up any more, and nobody wanted that: the next start waits the longer, the more have not helped.
+    """Write that the agent has died, and schedule the restart: the more restarts have failed, the later.
 
-    Only starts of our own wait; nothing is promised where the session's policy leaves them to a person.
+    No restart is scheduled if the session's policy leaves it to a person.
     """
     was_up = bool(transaction.session.launch_id)
     record_agent_stopped(transaction)
@@ -95,15 +92,15 @@ def _restarts_by_itself(transaction: SessionTransaction) -> bool:
     if session.desired_state != DesiredState.RUNNING or session.state in ENDED_STATES or session.task.is_over:
         return False
     if restart_rules.is_exhausted(session.start_attempts, settings.KANDEV_MAX_RESTARTS):
-        return False  # the next look gives it up
+        return False  # the next sweep gives the session up
     queued = session.prompts.filter(state=PromptState.QUEUED).exists()
     return policy_wants_agent(effective_policy_of(session).policy, session.work_state, queued, boot=False)
 
 
 def reset_attempts_if_stable(transaction: SessionTransaction, until: datetime | None = None) -> None:
-    """An agent that stayed alive for long enough has earned its starts back (rule 33).
+    """Reset the count of start attempts if the agent stayed alive for long enough.
 
-    ``until`` is when it was alive last; None: when it was seen last.
+    ``until`` is when it was last alive; None: when the execution was last seen.
     """
     since, execution = transaction.session.ready_since, transaction.execution
     seen = until or (execution.last_seen_at if execution else None)
@@ -124,9 +121,10 @@ def _expire_permissions(transaction: SessionTransaction) -> None:
 
 
 def _settle_prompts(transaction: SessionTransaction) -> Prompt | None:
-    """What is known to have reached the agent is interrupted, what is in doubt is held (rules 12, 13).
+    """Interrupt prompts that reached the agent, and hold those that may have; return the last interrupted one.
 
-    A prompt in ``sending`` is left to the prompt lane: the same journal epoch may be asked again.
+    *Accepted* without *delivered* is in doubt: the process may have died between the two (rule 13). A prompt that is
+    still ``sending`` stays as it is: the dispatcher can send it again to the same journal epoch.
     """
     known = None
     for row in transaction.session.prompts.filter(state__in=UNSETTLED_PROMPT_STATES).order_by("id"):
@@ -139,7 +137,10 @@ def _settle_prompts(transaction: SessionTransaction) -> Prompt | None:
 
 
 def _plan_continuation(transaction: SessionTransaction, run: Run, interrupted: Prompt | None, tools: list[str]) -> None:
-    """What the next prompt tells of it, and the continue prompt where nobody else asks for more (rule 16)."""
+    """Note the interruption for the next prompt, and queue a continue prompt if no new prompt supersedes the turn.
+
+    The continue prompt is created in the transaction that records the interruption, so no crash can lose it (rule 16).
+    """
     session = transaction.session
     held = effective_policy_of(session)
     facts = continuation.ContinueFacts(
@@ -154,7 +155,7 @@ def _plan_continuation(transaction: SessionTransaction, run: Run, interrupted: P
         turn_finished=False,
     )
     if interrupted is not None and interrupted.kind == PromptKind.CHECK:
-        transaction.move_prompt(interrupted, "dismiss")  # the next start asks again
+        transaction.move_prompt(interrupted, "dismiss")  # the next start queues another memory check
         return
     if not continuation.was_interrupted(facts) or interrupted is None:
         return
@@ -165,28 +166,31 @@ def _plan_continuation(transaction: SessionTransaction, run: Run, interrupted: P
 
 
 def _restarts_unasked(transaction: SessionTransaction) -> bool:
-    """Whether an agent is started again for this session unasked: else a prompt to continue would wait for nobody."""
+    """Whether the session's agent is restarted automatically; otherwise a continue prompt would wait for nothing."""
     if restart_rules.is_exhausted(transaction.session.start_attempts, settings.KANDEV_MAX_RESTARTS):
         return False
-    execution = transaction.execution  # the session carries it from now on
+    execution = transaction.execution  # also caches it on the session, for the assessment
     return execution is not None and assess_session(transaction.session).without_live_agent.needs_resume
 
 
 def _was_cancelled(transaction: SessionTransaction, run: Run) -> bool:
-    """A user asked for the end of this turn, whether or not the agent lived to hear it."""
+    """Whether a user asked to cancel this turn, even if the agent never received the cancel."""
     return transaction.session.intents.filter(kind=IntentKind.CANCEL, payload__message_id=run.message_id).exists()
 
 
 def hold_unsent_prompts(transaction: SessionTransaction) -> None:
-    """No agent comes back to a session by itself: what was on its way is in doubt, and for its user to settle."""
+    """Hold the prompts that were being sent, for a session whose agent is not restarted automatically.
+
+    Whether they arrived is unknown, and no agent will show it: a user decides.
+    """
     for row in transaction.session.prompts.filter(state=PromptState.SENDING).order_by("id"):
         transaction.move_prompt(row, "hold")
 
 
 def withdraw_continuation(transaction: SessionTransaction) -> None:
-    """The agent cannot come back: what should have told it to go on is taken back, and its user settles the prompt.
+    """Withdraw automatic continue prompts of an agent that cannot come back, and reopen the prompts they continued.
 
-    A prompt that a user has asked to continue stays, as every prompt of a user's does.
+    A continue prompt that a user asked for stays, as every prompt of a user does.
     """
     waiting = transaction.session.prompts.filter(kind=PromptKind.CONTINUE, state=PromptState.QUEUED, by=None)
     for row in waiting.order_by("id"):
@@ -202,12 +206,12 @@ def _put_continue_prompt(transaction: SessionTransaction, run: Run, interrupted:
         defaults={"text": text, "kind": PromptKind.CONTINUE},
     )
     if made:
-        transaction.move_prompt(interrupted, "dismiss", continued_by=row)  # settled by it
+        transaction.move_prompt(interrupted, "dismiss", continued_by=row)  # the continue prompt settles it
         transaction.record_event("session.prompt.queued", message_id=row.message_id, kind=row.kind, state=row.state)
 
 
 MESSAGE_CHARS = 4000
-"""Of the provider's own words that are kept."""
+"""Characters of the provider's error message that are stored."""
 
 
 def plan_retry(
@@ -219,10 +223,10 @@ def plan_retry(
     conversation: ConversationUpdate,
     tools: Sequence[str],
 ) -> Prompt | None:
-    """Queue another try of the turn that ``line`` has ended, if its error passes; None where it is final.
+    """Queue a retry of the turn that ``line`` has ended, if its error is transient; return it, or None.
 
-    Once for each run; ``tools`` are its tool calls without a result. None is made after a user's cancel or
-    stop, or when all tries are used up.
+    ``tools`` are the titles of the turn's tool calls without a result. There is no retry after a user's cancel or
+    stop, nor when all ``KANDEV_TURN_RETRIES`` are used up.
     """
     message = str(line.get("message") or "")[:MESSAGE_CHARS]
     trouble = transient_errors.transient_trouble(str(line.get("code") or ""), message)
@@ -248,7 +252,7 @@ def plan_retry(
 def record_turn_failure(
     transaction: SessionTransaction, conversation: ConversationUpdate, line: Mapping[str, Any], retry: Prompt | None
 ) -> None:
-    """Show in the conversation why a turn has failed, and what is done about it."""
+    """Add a message to the conversation that says why a turn failed, and when it is retried."""
     said = str(line.get("message") or "The turn failed.")
     message = explain_failure(transaction.session, str(line.get("code") or ""), said)
     if retry is None:
@@ -285,7 +289,7 @@ def _retry_text(
     conversation: ConversationUpdate,
     tools: Sequence[str],
 ) -> str:
-    """The request once more; in the system's words where the agent has begun to act on it."""
+    """Return the text of a retry: the request itself, or a continuation of it if the agent had begun to use tools."""
     first = _first_attempt(failed)
     if not conversation.has_called_tools_since(first.message_id):
         return first.text
@@ -294,19 +298,19 @@ def _retry_text(
 
 
 def _first_attempt(row: Prompt) -> Prompt:
-    """The prompt that all these tries are of."""
+    """Return the prompt that a chain of retries began with."""
     while row.kind == PromptKind.RETRY and (earlier := Prompt.objects.filter(resent_as=row).first()) is not None:
         row = earlier
     return row
 
 
 def is_prompt_due(row: Prompt) -> bool:
-    """Whether a prompt may be sent; one that a wrong clock has put off for ever may."""
+    """Whether a prompt may be sent now; a time that only a wrong clock can have written counts as past."""
     now = timezone.now()
     return row.not_before is None or not now < row.not_before <= now + MAX_CLOCK_SKEW
 
 
 def load_due_retries() -> frozenset[uuid.UUID]:
-    """Sessions with a try again whose time has come and that nobody has sent yet."""
+    """Return the sessions with a queued retry whose time has come."""
     waiting = Prompt.objects.filter(state=PromptState.QUEUED, not_before__isnull=False)
     return frozenset(row.session_id for row in waiting if is_prompt_due(row))

@@ -76,7 +76,9 @@ class CursorFilter:
 
     def _accept(self, line: RawLine) -> None:
         if self.epoch and line["epoch"] != self.epoch:
-            self.gaps.append("new_epoch")  # covers lines missing at its beginning, too; a first epoch has no such gap
+            self.gaps.append(
+                "new_epoch"
+            )  # covers lines missing at its beginning; those of a first epoch are reported below
         elif line["seq"] > self.seq + 1:
             self.gaps.append("lines_missing")
         self.epoch, self.seq = line["epoch"], line["seq"]
