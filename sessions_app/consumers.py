@@ -1,7 +1,7 @@
 """The WebSockets of a session and of a task: a greeting, the lines that the client lacks, new lines, answers.
 
 A client that leaves 5,000 events or 8 MiB unacknowledged is sent nothing more. It is closed with 4408 unless it
-acknowledges within 5 seconds, and may come back with ``?after=``. (daphne accepts and buffers whatever is sent, so
+acknowledges within 5 seconds, and may reconnect with ``?after=``. (daphne accepts and buffers whatever is sent, so
 this window is the only back-pressure.)
 """
 
@@ -40,17 +40,17 @@ AsgiSend = Callable[[AsgiMessage], Awaitable[None]]
 
 
 class AuthenticatedConsumer(AsyncJsonWebsocketConsumer):  # type: ignore[misc]  # Channels has no types
-    """A WebSocket for a known user: subclasses say in ``open`` what it serves, and in ``release`` what they held."""
+    """A WebSocket for an authenticated user; subclasses implement ``open``, and ``release`` if they hold anything."""
 
     channel_layer_alias = "none"
     """Not a configured layer: log lines come from the hub, so no channel is opened for each socket."""
 
     @abstractmethod
     async def open(self, principal: Principal, key: uuid.UUID, query: Mapping[str, str]) -> CloseCode | None:
-        """Begin to serve the object that the address names; or return why the socket is to be closed."""
+        """Begin to serve the object with the id ``key``; return None, or the code to close the socket with."""
 
     async def release(self) -> None:
-        """Give back what the socket holds. Called once, however it ended."""
+        """Release what the socket holds. Called at its end, whatever ended it."""
 
     async def __call__(self, scope: AsgiMessage, receive: AsgiReceive, send: AsgiSend) -> None:
         """Serve one connection from its handshake to its end."""
@@ -83,20 +83,20 @@ class AuthenticatedConsumer(AsyncJsonWebsocketConsumer):  # type: ignore[misc]  
         return await self.open(principal, key, query)
 
     async def send_if_connected(self, content: AsgiMessage) -> None:
-        """Send JSON. A client that has gone misses it: that it has gone is noticed when its next message is read."""
+        """Send JSON; ignore a client that has disconnected, because reading its next message reveals that."""
         try:
             await self.send_json(content)
-        except Exception as error:  # noqa: BLE001 - each web server has an error of its own for this
+        except Exception as error:  # noqa: BLE001 - each web server raises a different error for this
             log.debug("the client was gone before its answer: %s", error)
 
     @classmethod
     async def encode_json(cls, content: Any) -> str:
-        """Encode with orjson, which knows UUIDs and times."""
+        """Encode with orjson, which supports UUIDs and times."""
         return orjson.dumps(content).decode()
 
 
 class WebSocketSubscriber(Subscriber):
-    """A subscriber at the other end of a WebSocket."""
+    """A hub subscriber that is connected by a WebSocket."""
 
     def __init__(
         self, subscription: Subscription, sent: Mapping[SessionLog, int], consumer: AsyncJsonWebsocketConsumer
@@ -127,13 +127,13 @@ class ConnectionGreeting:
 
 
 class LogConsumer(AuthenticatedConsumer):
-    """A WebSocket that follows logs, and takes requests (``socket_actions``)."""
+    """A WebSocket that follows logs and answers requests (``socket_actions``)."""
 
     _subscriber: WebSocketSubscriber | None = None
 
     @abstractmethod
     def build_greeting(self, principal: Principal, key: uuid.UUID, query: Mapping[str, str]) -> ConnectionGreeting:
-        """Find what the address names; NotFound if it is not the user's. Called on a database thread."""
+        """Build the greeting for the object with the id ``key``. Raises NotFound. Called on a database thread."""
 
     async def open(self, principal: Principal, key: uuid.UUID, query: Mapping[str, str]) -> CloseCode | None:
         """Greet the client and begin to feed it."""
@@ -160,7 +160,7 @@ class LogConsumer(AuthenticatedConsumer):
             get_hub().leave(self._subscriber)
 
     async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None, **kwargs: Any) -> None:
-        """Handle one frame of the client. Whatever is wrong with it is answered; the socket stays open."""
+        """Handle an acknowledgement or a request of the client; errors are answered, and the socket stays open."""
         if self._subscriber is None:
             return  # refused, and about to be closed
         subscription, request_id = self._subscriber.subscription, None
@@ -177,7 +177,8 @@ class LogConsumer(AuthenticatedConsumer):
                 answer = await run_in_database(run_action, subscription, frame.get("action"), frame.get("payload"))
         except (SessionsError, PayloadTooLarge) as error:
             answer = failure_answer(error)
-        # What a client asked for is done even if it has gone meanwhile, and so are its requests behind this one.
+        # The request is carried out even if the client has gone meanwhile, and so are its later requests that have
+        # arrived: a failing send must not end the consumer.
         known_id = request_id if isinstance(request_id, str | int) else None
         await self.send_if_connected({"type": "response", "id": known_id, **answer})
 
@@ -205,7 +206,7 @@ class SessionConsumer(LogConsumer):
 
 
 class TaskConsumer(LogConsumer):
-    """The logs of a task's sessions from now on, including those of sessions that are created later."""
+    """The logs of a task's sessions from now on, including sessions that are created later."""
 
     def build_greeting(self, principal: Principal, key: uuid.UUID, query: Mapping[str, str]) -> ConnectionGreeting:
         """Greet with the task, its sessions and their present statuses."""

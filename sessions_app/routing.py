@@ -1,4 +1,4 @@
-"""Routes of the WebSockets."""
+"""Routes of the WebSockets, and their behaviour during a database outage."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ AsgiApplication = Callable[[AsgiMessage, AsgiReceive, AsgiSend], Awaitable[None]
 
 
 class _Connection:
-    """One connection, with what must be known to close it."""
+    """One connection, which remembers whether it was accepted."""
 
     def __init__(self, receive: AsgiReceive, send: AsgiSend):
         self._receive, self._send = receive, send
@@ -37,8 +37,10 @@ class _Connection:
         await self._send(message)
 
     async def end(self, code: CloseCode) -> None:
-        """Close it; accept it first if necessary, because a browser learns a close code only then."""
+        """Close it; accept it first if necessary, because browsers get the close code of accepted sockets only."""
         if not self._is_accepted:
+            # Consumers accept at once. So the error came from the login middleware, and ``websocket.connect`` still
+            # waits to be received.
             await self._receive()
             await self._send({"type": "websocket.accept"})
         await self._send({"type": "websocket.close", "code": int(code)})

@@ -35,16 +35,16 @@ log = logging.getLogger(__name__)
 ACCESS_CHECK_INTERVAL: Final = 2.0
 """Seconds between two checks of the user's access."""
 FLOW_CONTROL_WINDOW: Final = 16 << 20
-"""Bytes on their way that no acknowledgement came for."""
+"""Unacknowledged bytes at which the client counts as too slow."""
 MAX_TERMINAL_SIDE: Final = 1000
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,32}")
 _CLOSE_CODES: Final = {400: CloseCode.INVALID, 409: CloseCode.TOO_MANY}
-"""Close codes for agentctl's own answers; any other is *unreachable*."""
+"""Close codes by HTTP status of agentctl's refusals; any other status is UNREACHABLE."""
 
 
 @dataclass(frozen=True, slots=True)
 class _ShellRequest:
-    """Which shell, and how large."""
+    """The name and size of the requested shell."""
 
     name: str
     columns: int
@@ -52,7 +52,7 @@ class _ShellRequest:
 
 
 class ShellConsumer(AuthenticatedConsumer):
-    """Connects one WebSocket to a shell of agentctl until the shell, the client or the user's right to it goes."""
+    """Connects a WebSocket to a shell of agentctl until the shell ends, the client leaves or the user loses access."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -77,8 +77,9 @@ class ShellConsumer(AuthenticatedConsumer):
         return None
 
     async def release(self) -> None:
-        """Leave the shell; it keeps running, and whoever opens it again finds its scrollback."""
+        """Leave the shell. It keeps running; whoever opens it again gets its scrollback. May be called twice."""
         self._shell = None
+        # ``_end`` calls this from one of these tasks, which must not cancel and wait for itself.
         others = [task for task in self._tasks if task is not asyncio.current_task()]
         for task in others:
             task.cancel()
@@ -89,7 +90,7 @@ class ShellConsumer(AuthenticatedConsumer):
         """Type the bytes of a frame into the shell, or carry out the command of a text frame."""
         shell = self._shell
         if shell is None:
-            return  # refused or over, and about to be closed
+            return  # refused or ended, and about to be closed
         try:
             if bytes_data is not None:
                 await shell.type(bytes_data)
@@ -118,10 +119,10 @@ class ShellConsumer(AuthenticatedConsumer):
         return CloseCode.OVERTAKEN if shell.overtaken else CloseCode.ENDED
 
     async def _send_frame(self, **frame: str | bytes) -> None:
-        """Send a frame. A client that has gone misses it; that it has gone ends the socket by itself."""
+        """Send a frame; ignore a client that has disconnected, because that ends the socket anyway."""
         try:
             await self.send(**frame)
-        except Exception as error:  # noqa: BLE001 - each web server has an error of its own for this
+        except Exception as error:  # noqa: BLE001 - each web server raises a different error for this
             log.debug("a shell's output found no client: %s", error)
 
     async def _close_after(self, work: Awaitable[CloseCode]) -> None:
@@ -137,19 +138,19 @@ class ShellConsumer(AuthenticatedConsumer):
         await self._end(code)
 
     async def _end(self, code: CloseCode) -> None:
-        """Close the socket, once: of output, access and input the first to end says why."""
+        """Close the socket, once: the first of output, access check and input to end gives the code."""
         if self._shell is None:
             return
-        self._shell = None
+        self._shell = None  # before the first await, so that a concurrent call returns above
         try:
             await self.close(int(code))
-        except Exception as error:  # noqa: BLE001 - each web server has an error of its own for this
+        except Exception as error:  # noqa: BLE001 - each web server raises a different error for this
             log.debug("the client was gone before its shell ended: %s", error)
         await self.release()
 
 
 def _authorize(principal: Principal, session_id: uuid.UUID) -> tuple[Subscription, AgentctlClient]:
-    """Return the subscription and the client of agentctl. Raises NotFound, ReadOnly, ExecutorError."""
+    """Return the subscription and the agentctl client of a session. Raises NotFound, ReadOnly, ExecutorError."""
     user = principal.user()
     session = find_session(user, session_id)
     if not may_operate(user, session):
@@ -209,7 +210,7 @@ def _check_side(side: Any) -> int:
 
 
 def _parse_command(text: str) -> AsgiMessage:
-    """``{"resize": [cols, rows]}`` or ``{"ack": BYTES}``; Invalid for anything else."""
+    """Parse ``{"resize": [cols, rows]}`` or ``{"ack": BYTES}``. Raises Invalid for anything else."""
     try:
         order = orjson.loads(text)
     except orjson.JSONDecodeError:

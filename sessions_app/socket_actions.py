@@ -1,4 +1,4 @@
-"""What can be asked over a socket (interfaces 5): the same services, the same answers, the same errors as the API."""
+"""Requests over a WebSocket: they use the same services as the API, with the same answers and errors."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from sessions_app.services.errors import Invalid, NotFound
 from sessions_app.services.status import session_status
 
 MAX_FRAME: Final = 1024 * 1024
-"""Bytes of one frame from a client."""
+"""Bytes that one frame of a client may have."""
 
 Payload = Mapping[str, Any]
 Answer = dict[str, Any]
@@ -42,10 +42,11 @@ class PermissionChoiceSerializer(PermissionAnswerSerializer):
 
 @dataclass(frozen=True, slots=True)
 class SocketAction:
-    """Something that can be asked of a session."""
+    """An action that a client can request for a session."""
 
     run: Callable[[TaskSession, Any, Payload], Any]
     writes: bool = True
+    """Whether it needs the right to write in the session's team."""
 
 
 def read_frame(text: str | None) -> dict[str, Any]:
@@ -64,7 +65,7 @@ def read_frame(text: str | None) -> dict[str, Any]:
 
 
 def parse_acknowledgement(subscription: Subscription, frame: Payload) -> tuple[uuid.UUID, int]:
-    """The session and the seq that an ``ack`` names; Invalid where it names none."""
+    """Return the session and the seq that an ``ack`` frame names. Raises Invalid, NotFound."""
     seq = frame.get("seq")
     if not isinstance(seq, int) or isinstance(seq, bool) or seq < 0:
         raise Invalid("seq is a number.", field="seq")
@@ -72,15 +73,15 @@ def parse_acknowledgement(subscription: Subscription, frame: Payload) -> tuple[u
 
 
 def run_action(subscription: Subscription, action: Any, payload: Any) -> Answer:
-    """Carry a request out for whoever sits there: ``{ok, result}`` or ``{ok, error}``; never raises."""
+    """Carry out a request of a subscriber; return ``{ok, result}`` or ``{ok, error}``. Raises nothing."""
     try:
         return {"ok": True, "result": _execute(subscription, action, payload)}
-    except Exception as error:  # noqa: BLE001 - whatever it is, the API has words for it and the socket stays open
+    except Exception as error:  # noqa: BLE001 - the API has an answer for every error, and the socket stays open
         return failure_answer(error)
 
 
 def failure_answer(error: Exception) -> Answer:
-    """An error as the API tells it."""
+    """Return the answer for an error, with the same body as in the API."""
     return {"ok": False, "error": exception_handler(error, {}).data}
 
 
@@ -90,6 +91,7 @@ def _execute(subscription: Subscription, action: Any, payload: Any) -> Any:
         raise Invalid("The payload is an object.", field="payload")
     if not isinstance(action, str) or action not in ACTIONS:
         raise Invalid(f"action is one of {', '.join(ACTIONS)}.", field="action")
+    # Loaded for each request: rights may have changed since the socket was opened.
     user = subscription.principal.user()
     session = find_session(user, _target_session_id(subscription, payload))
     if session.task_id != subscription.task_id:
@@ -100,7 +102,10 @@ def _execute(subscription: Subscription, action: Any, payload: Any) -> Any:
 
 
 def _target_session_id(subscription: Subscription, payload: Payload) -> uuid.UUID:
-    """The session that is meant: the socket's own, or of a task's socket the one that the payload names."""
+    """Return the id of the session concerned: the socket's own, or on a task's socket the one in the payload.
+
+    Raises Invalid, and NotFound for a session that is not the socket's.
+    """
     named = payload.get("session_id")
     if named is None and subscription.session_id is not None:
         return subscription.session_id
@@ -145,7 +150,7 @@ def _respond(session: TaskSession, user: Any, payload: Payload) -> Any:
 
 
 def _presence(session: TaskSession, user: Any, payload: Payload) -> Answer:
-    """The page says whether somebody looks at it."""
+    """Record whether the user is looking at the session's page."""
     here = payload.get("here")
     if not isinstance(here, bool):
         raise Invalid("here is true or false.", field="here")
@@ -168,4 +173,4 @@ ACTIONS: Final[Mapping[str, SocketAction]] = {
     "task.session.permission.respond": SocketAction(_respond),
     "task.session.presence": SocketAction(_presence, writes=False),
 }
-"""``ping`` is answered without a look at the database."""
+"""All actions but ``ping``, which the consumer answers without the database."""

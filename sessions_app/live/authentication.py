@@ -1,7 +1,4 @@
-"""Who may open a socket and keep it.
-
-Authentication by login or API token, periodic re-checks, and the close codes.
-"""
+"""Authentication of sockets by login or API token, the periodic check of access, and the close codes."""
 
 from __future__ import annotations
 
@@ -28,46 +25,48 @@ from sessions_app.services.errors import NotFound
 
 
 class CloseCode(IntEnum):
-    """What a client that loses its socket is told; after *slow* and those behind it it may come back."""
+    """Codes with which a socket is closed; after SLOW and the ones below it, the client may reconnect."""
 
     ENDED = 1000
-    """The shell has."""
+    """The shell has ended."""
     INVALID = 4400
-    """Of a shell: no such size or name."""
+    """The size or name of a shell is not valid."""
     NOT_AUTHENTICATED = 4401
     FORBIDDEN = 4403
-    """Seen, but not for this user to operate: shells where agents are not isolated."""
+    """The user may see the session but not operate it, as with shells where agents are not isolated."""
     NOT_FOUND = 4404
-    """Not there, or not the user's."""
+    """The object does not exist, or belongs to another team."""
     SLOW = 4408
-    """It left too much unacknowledged: come back with ``?after=``."""
+    """The client left too much unacknowledged; it may reconnect with ``?after=``."""
     OVERTAKEN = 4410
     """The same shell was opened elsewhere."""
     TOO_MANY = 4429
+    """The user, or the session's shells, are at their limit."""
     UNREACHABLE = 4503
-    """The database, or of a shell the session's agentctl, does not answer."""
+    """The database does not answer; for a shell, also the session's agentctl."""
     FAILED = 1011
+    """An unexpected error in the server."""
 
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """A user, and what let them in: the key of a login, or the hash of a token's."""
+    """A user with the credential that admitted them: the key of a login, or the hash of an API token."""
 
     user_id: int
     login: str | None = field(default=None, repr=False)
     token: str | None = field(default=None, repr=False)
     password_fingerprint: str = field(default="", repr=False)
-    """Changes with the user's password, which ends every login."""
+    """Django's hash of the login, which changes with the password: a new password ends every login."""
     is_read_only: bool = False
-    """Whether the token is one that changes nothing."""
+    """Whether the token gives only the rights of a viewer."""
 
     @classmethod
     def of_token(cls, token: ApiToken) -> Principal:
-        """What a key of the API gives."""
+        """Return the principal of an API token."""
         return cls(token.user_id, token=token.secret_hash, is_read_only=token.reads_only)
 
     def user(self) -> Any:
-        """The user as of now; NotFound if they are not active any more."""
+        """Load the user. Raises NotFound if they are no longer active."""
         found = get_user_model().objects.filter(pk=self.user_id, is_active=True).first()
         if found is None:
             raise NotFound
@@ -76,7 +75,7 @@ class Principal:
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """Somebody's place at a session, or at all sessions of a task."""
+    """What a socket follows for its principal: one session, or all sessions of a task."""
 
     principal: Principal
     task_id: uuid.UUID
@@ -84,8 +83,8 @@ class Subscription:
 
 
 def revoked_subscriptions(subscriptions: Collection[Subscription]) -> dict[Subscription, CloseCode]:
-    """Whose subscription is lost and why; a constant number of statements."""
-    # In this order: a user who is deleted in between has lost the login, and not just the place.
+    """Return the subscriptions that have lost their access, with the close code; a constant number of statements."""
+    # In this order: a user who is deleted in between gets NOT_AUTHENTICATED rather than NOT_FOUND.
     open_places = _load_visible_rows(subscriptions)
     known = _valid_principals({subscription.principal for subscription in subscriptions})
     return {
@@ -96,7 +95,7 @@ def revoked_subscriptions(subscriptions: Collection[Subscription]) -> dict[Subsc
 
 
 def _valid_principals(principals: Collection[Principal]) -> set[Principal]:
-    """Those whose user is active and whose login or token is still good."""
+    """Return the principals whose user is active and whose login or token is still valid."""
     users = get_user_model().objects.filter(pk__in={principal.user_id for principal in principals}, is_active=True)
     marks = {user.pk: user.get_session_auth_hash() for user in users}
     logins = Login.objects.filter(
@@ -122,7 +121,7 @@ def _is_valid_mark(principal: Principal, mark: str, keys: Collection[tuple[int |
 
 @dataclass(frozen=True, slots=True)
 class _VisibleRows:
-    """What is there, and who is in the team of which task."""
+    """The sessions that exist, and (task, user) for each member of the task's team."""
 
     sessions: set[uuid.UUID]
     members: set[tuple[uuid.UUID, int]]
@@ -133,7 +132,7 @@ class _VisibleRows:
 
 
 def _load_visible_rows(subscriptions: Collection[Subscription]) -> _VisibleRows:
-    """For many users at once what ``visible_to`` says for one."""
+    """Load what ``_VisibleRows.has`` needs: like ``visible_to``, but for many users in two queries."""
     tasks = Task.objects.filter(
         id__in={subscription.task_id for subscription in subscriptions},
         team__user__in={subscription.principal.user_id for subscription in subscriptions},
@@ -151,7 +150,9 @@ OriginParts = tuple[str, str, str]
 
 
 async def authenticate(scope: Scope) -> Principal | None:
-    """The principal of whoever opens a socket; None for nobody we know."""
+    """Return the principal that opens a socket; None if the credentials are missing or not valid."""
+    # Browsers always send ``Origin`` with a WebSocket, and cookies even from pages of other sites: a login counts only
+    # from our own origin. Without the header it is a program, which needs a token.
     origins = header_values(scope, "origin")
     if not origins:
         return await run_in_database(_authenticate_token, header_values(scope, "authorization"))
@@ -162,7 +163,7 @@ async def authenticate(scope: Scope) -> Principal | None:
 
 
 def header_values(scope: Scope, name: str) -> list[str]:
-    """Every value of a header."""
+    """Return every value of a header; ``name`` is in lower case."""
     wanted = name.encode()
     return [value.decode("latin-1") for key, value in scope["headers"] if key.lower() == wanted]
 
@@ -176,9 +177,10 @@ def _authenticate_token(given: list[str]) -> Principal | None:
 
 
 def is_own_origin(scope: Scope, origins: list[str]) -> bool:
-    """Whether the one ``Origin`` is where this socket was asked for, or trusted by name.
+    """Whether the only ``Origin`` is this server's own, or one of ``CSRF_TRUSTED_ORIGINS``.
 
-    The host must be one that is served: a name that was made to point here is its own origin too.
+    ``Host`` must be in ``ALLOWED_HOSTS``: to a hostile domain that resolves to this server (DNS rebinding), its own
+    name would be the same origin.
     """
     hosts = header_values(scope, "host")
     if len(origins) != 1 or len(hosts) != 1:
@@ -192,18 +194,18 @@ def is_own_origin(scope: Scope, origins: list[str]) -> bool:
 
 
 def _scheme(scope: Scope) -> str:
-    """How the page was asked for; a trusted proxy has said so."""
+    """Return the scheme of the page that opens the socket; a trusted proxy may have set it."""
     return "https" if scope.get("scheme") in ("https", "wss") else "http"
 
 
 def _matches_origin(known: str, origin: OriginParts) -> bool:
-    """Whether an origin is one that we know; a known one may begin with ``*.``, as Django has it."""
+    """Whether an origin matches a known one, which may begin with ``*.`` as in Django's settings."""
     place = _origin_parts(known)
     return place is not None and place[::2] == origin[::2] and is_same_domain(origin[1], place[1].removeprefix("*"))
 
 
 def _origin_parts(origin: str) -> OriginParts | None:
-    """The place of an origin; None for what is none, as ``null``."""
+    """Split an origin; None if it is not one, like ``null``."""
     try:
         parts = urlsplit(origin)
         port = parts.port
