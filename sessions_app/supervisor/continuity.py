@@ -120,6 +120,7 @@ def queue_memory_check(
     taken_up = verdict.kind in (ReceiptKind.LOADED, ReceiptKind.RESUMED) and verdict.verified in _CHECKABLE
     if not (taken_up and last_request and transaction.session.agent_profile.memory_check):
         return
+    # Named after the launch, so that a start that is repeated after a crash asks only once.
     row, made = Prompt.objects.get_or_create(
         session=transaction.session,
         message_id=f"{verification.MEMORY_CHECK_PREFIX}{launch_id}",

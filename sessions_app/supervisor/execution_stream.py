@@ -121,7 +121,7 @@ class ExecutionStream:
             if not is_database_outage(error):  # an outage is logged once for all sessions
                 log.exception("session %s: its stream failed", self.session_id)
         finally:
-            # Both before anybody is notified: whoever waits for the connection or a line must see that none will come.
+            # Set before the waiters are notified: those that wait for the connection or a line must see that it ended.
             self.ended = True
             self.connected.set()
             if self._trouble_task is not None:

@@ -200,6 +200,7 @@ def withdraw_continuation(transaction: SessionTransaction) -> None:
 
 
 def _put_continue_prompt(transaction: SessionTransaction, run: Run, interrupted: Prompt, text: str) -> None:
+    # Named after the run: each run gets at most one continue prompt, whoever records its interruption.
     row, made = Prompt.objects.get_or_create(
         session=transaction.session,
         message_id=f"continue:{run.id}",

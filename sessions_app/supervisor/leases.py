@@ -74,7 +74,7 @@ class SupervisorLock:
         return True
 
     def held_by(self) -> str:
-        """Return the holder named in the file, or an empty string. It may have ended: see ``take`` for the truth."""
+        """Return the holder named in the file, or an empty string; only ``take`` shows whether it still holds it."""
         try:
             told = json.loads(self.path.read_text() or "{}")
         except (OSError, ValueError):
@@ -150,6 +150,7 @@ def leased_by_others(rows: Iterable[tuple[uuid.UUID, str, datetime | None]], me:
     for key, owner, expires in rows:
         if owner in ("", me) or not is_unexpired(expires, now):
             continue
+        # A lease of a supervisor that was killed on this host need not expire first: its process is proven gone.
         if owner not in dead:
             dead[owner] = is_owner_dead(owner)
         if not dead[owner]:
@@ -199,7 +200,7 @@ def acquire_leases(reported: Mapping[uuid.UUID, int], me: str) -> dict[uuid.UUID
         ends = database_now() + lease_ttl()
         taken: dict[uuid.UUID, Lease] = {}
         for (owner, before, generation), ids in alike.items():
-            # Guarded by what was read: SQLite has no row locks, and a row that changed since is not ours to take.
+            # Guarded by owner and generation as they were read: of two supervisors that want a row, one gets it.
             guarded = ExecutorRunning.objects.filter(id__in=ids, owner=owner, generation=before)
             won = guarded.update(owner=me, generation=generation, lease_expires_at=ends)
             if won == len(ids):

@@ -1,4 +1,4 @@
-"""The supervisor process: sweep at start, then run its jobs side by side until it is told to stop."""
+"""The supervisor process: sweep at start, then run jobs concurrently until it is stopped."""
 
 from __future__ import annotations
 
@@ -265,7 +265,7 @@ class SupervisorLoop:
         await self.registry.database(report_ignored_cancels, held)
 
     async def _sleep_idle_sessions(self) -> None:
-        """Put sessions to sleep whose agents have been idle for long."""
+        """Put sessions to sleep whose agents have been idle for ``KANDEV_IDLE_SLEEP``."""
         await asyncio.sleep(idle_sleep.check_interval())
         if await idle_sleep.sleep_idle_sessions(self.registry):
             self._work_available.set()
@@ -301,7 +301,7 @@ class SupervisorLoop:
             self._on_stream_lost(stream)
 
     def _on_stream_lost(self, stream: ExecutionStream) -> None:
-        """A stream ended by itself: recheck its session now, after growing delays if that happens again and again."""
+        """Recheck the session of a stream that ended unexpectedly: at once, with back-off if that keeps happening."""
         backoff = self._backoffs.setdefault(stream.session_id, Backoff())
         pause = 0.0 if backoff.is_reset else backoff.remaining
         backoff.record_failure()
@@ -315,7 +315,7 @@ class SupervisorLoop:
         try:
             result = await self.sweep(SweepScope("reconcile", sessions=sessions))
         except Exception:
-            self._recheck_queue.add(sessions)  # tried again once the sweep works
+            self._recheck_queue.add(sessions)  # taken out already: a failed sweep must not lose them
             raise
         unknown = {one.row.stored.session_id for one in result.decided if one.seen.observed is Observed.UNKNOWN}
         self._recheck_queue.record_result(sessions, unknown)

@@ -160,7 +160,7 @@ def start_failure_from(error: ExecutorError, *, executor_failed: bool) -> StartF
 
 
 def settle_intent(intent_id: uuid.UUID, outcome: str) -> bool:
-    """Mark an intent as done with this outcome; return False if it was done already."""
+    """Mark an intent as done with this outcome; return False if it was done already, which keeps its first outcome."""
     return bool(update_rows(Intent, ("done_at", "outcome"), [(timezone.now(), outcome, intent_id)], unset="done_at"))
 
 

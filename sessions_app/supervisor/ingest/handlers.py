@@ -288,6 +288,7 @@ def _turn_ended_handler(move: str) -> Callable[[LineApplier, JournalLine], None]
             if move == "fail"
             else None
         )
+        # A turn that is tried again keeps the session at work: it is not finished for anybody who waits for it.
         _move_if_legal(transaction, "turn_ended", work="begin" if retry else "rest")
         if move == "complete" and not run.message_id.startswith(verification.MEMORY_CHECK_PREFIX):
             # Not for a memory check: an agent that dies in each of its user's turns may still answer our own question

@@ -149,6 +149,7 @@ async def _launch(registry: ExecutionRegistry, plan: claims.StartClaim) -> Execu
     await place.end_leftovers(plan.facts) if plan.leftovers else None
     launched: Launched = await place.launch(plan.spec)
     crash_points.reached("supervisor.launched", plan.session_id)
+    # Written before the stream opens: from here on every supervisor can find this agentctl.
     kept = await registry.database(claims.write_launch, plan, launched)
     crash_points.reached("supervisor.launch_written", plan.session_id)
     if not kept:

@@ -125,7 +125,7 @@ async def _take_over(
     registry: ExecutionRegistry, reattach: ReattachExecutor, row: Candidate, seen: Observation, decision: Decision
 ) -> ActionOutcome:
     """Attach to a living execution, read its journal into the log, then write the decision."""
-    if _has_moved(seen, row):
+    if _has_moved(seen, row):  # before attaching, which reads the address from the row
         await registry.database(_save_address, row.stored.id, seen)
     try:
         stream = await registry.open_stream(row.stored.session_id, seen.report)

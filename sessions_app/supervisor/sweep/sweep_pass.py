@@ -217,6 +217,7 @@ async def _admit_starts(
     wanting = [item for item in decided if is_start_decision(item.decision) and not item.facts.start_in_flight]
     if not wanting:
         return decided
+    # A dry run counts for itself: what it admits is never started, and must not use up real slots.
     slots = admission.StartSlots() if scope.dry_run else registry.start_slots
     gone = {item.row.stored.session_id for item in decided if item.seen.observed is Observed.DEAD}
     allowed = await registry.database(admission.start_allowance, registry.boot_id, slots, gone)
