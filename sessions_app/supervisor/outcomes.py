@@ -283,6 +283,7 @@ def is_last_start_attempt(session_id: uuid.UUID) -> bool:
 
 
 def _schedule_retry(transaction: SessionTransaction, failure: StartFailure) -> None:
+    """Set the session's error and the time of its next start, or give it up after too many attempts (rule 33)."""
     attempts = transaction.session.start_attempts
     message = failure.message
     if (

@@ -89,8 +89,8 @@ def record_arrival(transfer: Transfer, arrived: str | None) -> bool:
         if execution is None:
             raise LeaseLost
         late, code = is_transfer_overdue(execution, timezone.now()), execution.snapshot_error_code
-        # Without snapshots in the workspace, or with a newer one of a session that shares the worktree, the announced
-        # one can never arrive: what is there now counts as announced.
+        # Without an archive, or with a newer snapshot of a session that shares the worktree, the announced one can
+        # never arrive: what is there now counts as announced.
         if arrived is None or _is_superseded(transfer, execution, arrived):
             execution.snapshot_announced = arrived or ""
         execution.snapshot_arrived = arrived or ""

@@ -205,6 +205,8 @@ def _on_permission_requested(applier: LineApplier, line: JournalLine) -> None:
 
 
 def _permission_settled_handler(state: str) -> Callable[[LineApplier, JournalLine], None]:
+    """Return the handler that settles a permission request as ``state`` and resumes its turn after the last one."""
+
     def settle(applier: LineApplier, line: JournalLine) -> None:
         transaction = applier.transaction
         asked = transaction.session.permissions.filter(
@@ -270,6 +272,8 @@ def _on_turn_completed(applier: LineApplier, line: JournalLine) -> None:
 
 
 def _turn_ended_handler(move: str) -> Callable[[LineApplier, JournalLine], None]:
+    """Return the handler that ends the open turn with ``move``: *complete*, *cancel* or *fail*."""
+
     def end(applier: LineApplier, line: JournalLine) -> None:
         transaction = applier.transaction
         tools = applier.conversation.unfinished_tools() if move == "fail" else []

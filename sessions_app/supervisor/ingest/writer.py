@@ -141,6 +141,7 @@ def _write(
     token: Mapping[str, Any] | None,
     alive: bool,
 ) -> IngestResult:
+    """Write the new lines of a batch, what follows from them, and the cursor; all or nothing."""
     with session_transaction(session_id, lease) as transaction:
         execution = transaction.execution
         if execution is None:

@@ -167,6 +167,7 @@ def _build_request(
 ) -> AgentStartRequest:
     profile = session.agent_profile
     kind = agent_type(profile.agent_type)
+    # A user may try a rejected token again; a start that works then makes it the session's token.
     retried = plan.mode == Mode.RESUME and not execution.resume_token
     token = execution.rejected_resume_token if retried else execution.resume_token
     body = {

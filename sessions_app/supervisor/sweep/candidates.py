@@ -84,6 +84,7 @@ def load_candidate_rows(me: str, sessions: Collection[uuid.UUID] = (), runtime: 
 
 
 def _rows(me: str, stored: list[StoredExecution], profiles: Mapping[uuid.UUID, AgentProfile]) -> list[Candidate]:
+    """Build the candidates; each of the queries here is for all sessions at once."""
     ids = [one.session_id for one in stored]
     starts = Intent.objects.filter(session_id__in=ids, done_at=None, kind=IntentKind.START)
     in_flight = dict(starts.values_list("session_id", "created_at"))
