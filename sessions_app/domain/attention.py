@@ -1,4 +1,4 @@
-"""What needs a person, and its notice: what happened, why, and what to do next."""
+"""Attention items: the kinds, and the notice of each, saying what happened, why, and what to do next."""
 
 from __future__ import annotations
 
@@ -14,49 +14,49 @@ from sessions_app.domain.situation_facts import AGENT_DIED_HEADLINE, HEADLINES, 
 
 
 class AttentionKind(StrEnum):
-    """Why a person is needed, the most pressing first."""
+    """Why a person is needed, in order of priority."""
 
     GAVE_UP = "gave_up"
     """Too many starts have failed; only a user can start it again."""
     ERROR = "error"
-    """In error, and nothing is retried automatically."""
+    """The session is in error, and nothing is retried automatically."""
     PERMISSION = "permission"
     """The agent asks before it acts."""
     HELD = "held"
     """It is not known whether the agent got a prompt."""
     CUT_SHORT = "cut_short"
-    """The agent was interrupted in its turn, and nothing continues it automatically."""
+    """The agent was interrupted during its turn, and nothing continues it automatically."""
     OWNER_LEFT = "owner_left"
-    """Its owner has left the team, so it does not start automatically; for staff."""
+    """The session's owner has left the team, so it does not start automatically. For staff."""
     WAIT_INTERRUPTED = "wait_interrupted"
-    """What a session waited for has not come in time, and somebody decides how it goes on."""
+    """A wait ended without an answer, and somebody must decide how to continue."""
     OVERDUE = "overdue"
-    """No agent could be had for a prompt in time."""
+    """No agent became available for a prompt in time."""
     WORKFLOW = "workflow"
-    """A run of a workflow has failed, a node of it waits for somebody, or its scheduled runs are paused."""
+    """A workflow run has failed, one of its nodes needs a decision, or its scheduled runs are paused."""
     STALLED = "stalled"
-    """The agent has been silent in its turn for long."""
+    """The open turn has produced no output for long."""
     CANCEL_IGNORED = "cancel_ignored"
-    """The agent was asked to cancel its turn, and goes on."""
+    """The agent was asked to cancel its turn and continues it."""
     RECEIPT = "receipt"
-    """A start has lost the conversation."""
+    """The agent started without its conversation."""
     UNPROVEN = "unproven"
-    """The agent says that it has its conversation, and nothing shows it."""
+    """The agent reports that it has its conversation, but nothing proves it."""
     IDLE = "idle"
-    """It was working and is idle: its work needs review."""
+    """The agent finished its work and is idle: the work needs review."""
 
 
 STAFF_KINDS: Final = frozenset({AttentionKind.OWNER_LEFT})
-"""What the team cannot resolve itself: staff see it in every team."""
+"""Kinds that the team cannot resolve itself; staff see them in every team."""
 LOOK_KINDS: Final = frozenset({AttentionKind.IDLE, AttentionKind.RECEIPT, AttentionKind.UNPROVEN})
-"""Resolved for a user who has seen it; the other kinds need an action."""
+"""Kinds that are resolved for a user who has seen them; the others need an action."""
 AT_REST_KINDS: Final = frozenset(
     {AttentionKind.IDLE, AttentionKind.ERROR, AttentionKind.OVERDUE, AttentionKind.STALLED, AttentionKind.OWNER_LEFT}
 )
-"""No longer true once the agent is working, or the session should not run any more."""
+"""Kinds that no longer apply once the agent works, or the session should not run any more."""
 PRIORITY: Final[Mapping[str, int]] = {kind: number for number, kind in enumerate(AttentionKind)}
 DETAIL_LIMIT: Final = 8000
-"""Characters kept of a log: its end."""
+"""Most characters kept of the end of a log."""
 _ERRORS: Final[Mapping[str, str]] = {
     "context_mismatch": HEADLINES[Code.CONTEXT_MISMATCH],
     "worktree_missing": HEADLINES[Code.WORKTREE_MISSING],
@@ -64,12 +64,12 @@ _ERRORS: Final[Mapping[str, str]] = {
     "auth_required": "The agent is not logged in",
 }
 EXCERPT_LIMIT: Final = 200
-"""Characters of an agent's or a provider's own words in a sentence."""
+"""Most characters of an agent's or a provider's own words in a sentence."""
 
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """The words of one item; ``key`` identifies it for ever."""
+    """The text of one attention item; ``key`` identifies it permanently."""
 
     kind: AttentionKind
     key: str
@@ -77,7 +77,7 @@ class Notice:
     why: str
     next_step: str
     detail: str = ""
-    """Evidence behind a click: the last error, the end of a log; without secrets that we know for such."""
+    """Evidence shown on request: the last error, the end of a log. Recognized secrets are removed."""
 
 
 def gave_up_notice(
@@ -149,7 +149,7 @@ def held_notice(session_id: str, message_id: str, text: str) -> Notice:
 
 
 def held_key(session_id: Any, message_id: str) -> str:
-    """The key of a prompt in doubt: its own id is unique in its session only."""
+    """Return the key of a prompt in doubt. It names the session because message ids are unique only in one session."""
     return f"held:{session_id}:{message_id}"
 
 
@@ -165,7 +165,7 @@ def cut_short_notice(session_id: Any, message_id: str, text: str) -> Notice:
 
 
 def cut_short_key(session_id: Any, message_id: str) -> str:
-    """The key of an interrupted prompt."""
+    """Return the key of an interrupted prompt."""
     return f"cut_short:{session_id}:{message_id}"
 
 
@@ -247,7 +247,7 @@ def owner_left_notice(session_id: str, owner: str) -> Notice:
 
 
 def run_key(run_id: str) -> str:
-    """How the keys of a failed workflow run begin; each time that it goes on and fails again has its own."""
+    """Return the prefix of the keys of a failed workflow run; each further failure adds its own suffix."""
     return f"workflow_run:{run_id}:"
 
 
@@ -275,7 +275,10 @@ def node_waits_notice(run_id: str, path: str, name: str, attempt: int) -> Notice
 
 
 def triggers_paused_notice(workflow_id: str, name: str, why: str, who: str) -> Notice:
-    """The triggers of a workflow start nothing until somebody confirms it; ``who`` says whose rights suffice."""
+    """Return the notice of a workflow whose triggers start nothing until somebody confirms it.
+
+    ``who`` says whose rights suffice.
+    """
     return Notice(
         AttentionKind.WORKFLOW,
         f"workflow_triggers:{workflow_id}",

@@ -1,6 +1,6 @@
-"""Recovery decisions as pure functions.
+"""Decide what a sweep does about one execution: ordered rules, as pure functions.
 
-The ordered rules of a sweep, the decision for one execution, and its explanation.
+``decide`` returns the decision, ``explain_decision`` the reasons that ``--explain`` prints.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ E = ExecutorStatus
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One line of the table; ``says`` is its sentence in the documents."""
+    """One rule; ``says`` is its sentence in docs/recovery.md."""
 
     name: str
     when: Callable[[Case], bool]
@@ -64,12 +64,16 @@ def _is_asleep(case: Case) -> bool:
 
 
 def _is_backing_off(case: Case) -> bool:
+    # A date more than MAX_CLOCK_SKEW ahead comes from a wrong clock: waiting for it could take for ever.
     at = case.facts.next_restart_at
     return case.is_start_wanted and at is not None and case.now < at <= case.now + MAX_CLOCK_SKEW
 
 
 def _is_left_to_start(case: Case) -> bool:
-    """Whether to wait for a start; at boot a live agent is attached at once, and its start then finds it running."""
+    """Return whether to wait for a start that is in progress.
+
+    At boot, a live agent is attached at once instead; its start then finds it running.
+    """
     return case.is_start_under_way and not (case.facts.boot and case.is_agent_alive)
 
 

@@ -1,6 +1,6 @@
-"""What the rules of a sweep decide: the moves, and the decisions made of them.
+"""Decisions of a sweep's rules, and the moves that they consist of.
 
-A decision is a dict of ``Decision`` fields; what it does not name stays at its default.
+A decision is a dict of ``Decision`` fields; fields that it omits keep their defaults.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ _ERRORS = {
 }
 
 
-# --- moves, each None where there is nothing to move ---
+# --- moves: the functions return None if there is nothing to move ---
 
 
 def _executor_ready(case: Case) -> str | None:
-    """A row that was stopped passes through ``starting``; the next look finds it ready."""
+    """Return the move towards ``ready``; from ``stopped`` that takes two sweeps, through ``starting``."""
     status = case.facts.executor_status
     if status == E.READY:
         return None
@@ -35,7 +35,7 @@ def _executor_ready(case: Case) -> str | None:
 
 
 def _executor_stop(case: Case) -> str | None:
-    """An error other than *unreachable* stays readable: it stopped the execution already."""
+    """Return ``stop`` if the row claims to run. Any error but *unreachable* stays, so that it can be read."""
     claims = case.facts.executor_status in (E.STARTING, E.READY) or case.is_unreachable
     return "stop" if claims else None
 
@@ -46,13 +46,13 @@ def _executor_fail(case: Case, code: str) -> str | None:
 
 
 def _session_settle(case: Case) -> str | None:
-    """A session that claims an agent waits for its user again."""
+    """Return the move that lets a session wait for its user if it claims an agent."""
     claims = case.facts.session_state in (S.STARTING, S.RUNNING)
     return "interrupt" if claims or (case.facts.session_state == S.ERROR and case.is_unreachable) else None
 
 
 def _session_fail(case: Case, *, anew: bool) -> str | None:
-    """``anew``: a session in ERROR gets this error in the place of its old one."""
+    """Return ``fail`` if the session may get this error; ``anew`` replaces the error of a session in ERROR."""
     state = case.facts.session_state
     return "fail" if SESSION.allows(state, "fail") and (anew or state != S.ERROR) else None
 

@@ -1,4 +1,4 @@
-"""The vocabulary of situations: their codes, labels and headlines, and the facts they are decided by."""
+"""Types and constants of situations: codes, labels, headlines, and the facts that decide them."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Label:
 
 
 class Code(StrEnum):
-    """The situations, in the order in which they are asked for."""
+    """The situations, in the order in which they are checked."""
 
     DAMAGED = "damaged"
     OVER = "over"
@@ -143,7 +143,7 @@ LABELS: Final[Mapping[Code, Label]] = {
     Code.YOUR_TURN: Label("Your turn", "calm"),
     Code.WORKING: Label("Working", "busy"),
 }
-"""What a situation is called in a word, wherever it appears."""
+"""The short name of a situation, wherever it appears."""
 
 NOT_STARTED_LABEL: Final = Label("Not started", "off")
 
@@ -172,7 +172,7 @@ HEADLINES: Final[Mapping[Code, str]] = {
     Code.WORKTREE_MISSING: "The worktree of this session is gone and cannot be rebuilt",
     Code.CONTEXT_MISMATCH: "The agent loaded a conversation that is not the one shown here",
 }
-"""What happened, as the banner, the inbox and mail begin."""
+"""What happened: the beginning of banner, inbox item and mail."""
 
 AGENT_DIED: Final = "agent_died"
 """Error code of a session that was given up because its agents started and then died."""
@@ -182,27 +182,27 @@ AGENT_DIED_HEADLINE: Final = "The agent kept crashing, and is not restarted auto
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """What is going on, what to do next, and how it is shown."""
+    """What is happening in a session, what to do next, and how to show it."""
 
     code: Code
     level: Level
     text: str
     next_step: str = ""
     action: Action = ""
-    """The buttons beside it; empty: none."""
+    """Which buttons to show beside it; empty: none."""
     reason: IdleReason | None = None
-    """Why nothing is happening; None: something is, or a later row knows."""
+    """Why nothing is happening; None: something is happening, or a later row of the table says it."""
     label: Label | None = None
-    """None: a later row knows."""
+    """None: a later row of the table has the label."""
     at: datetime | None = None
     """The moment whose time of day ``text`` contains in UTC; a page shows it in the reader's time zone."""
     until: datetime | None = None
-    """When it ends by itself."""
+    """When the situation ends by itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class SituationFacts:
-    """What a situation is decided by."""
+    """The facts that decide a situation."""
 
     session_state: str
     desired_state: str = DesiredState.RUNNING
@@ -265,24 +265,24 @@ class SituationFacts:
 
     @property
     def is_starting(self) -> bool:
-        """A start is ordered or under way; one that waits for its back-off is not."""
+        """Whether a start is ordered or in progress, and does not wait for its back-off."""
         if self.session_state == SessionState.STARTING:
             return True
         return self.starting and self.session_state not in ENDED_STATES and self.next_restart_at is None
 
     @property
     def is_down(self) -> bool:
-        """No agent is running or starting."""
+        """Whether no agent is running or starting."""
         return not self.agent_running and not self.is_starting
 
     @property
     def is_resting(self) -> bool:
-        """As ``is_down``, and its agent has not been seen moments ago; False where nobody has assessed it."""
+        """Whether no agent is running or starting, nor was seen a moment ago. False without an assessment."""
         return self.assessment is not None and self.assessment.row > 2 and not self.is_starting
 
 
 def state_label(state: str) -> Label:
-    """A session's state; an unknown one is shown as it is."""
+    """Return the label of a session's state; an unknown state is shown as it is."""
     return STATE_LABELS.get(state, Label(state, "bad"))
 
 
@@ -291,4 +291,4 @@ TASK_ENDS: Final[Mapping[TaskEnd, Situation]] = {
     "done": Situation(Code.OVER, "info", "This task is done.", "Reopen it to continue.", "reopen"),
     "cancelled": Situation(Code.OVER, "info", "This task is cancelled.", "Reopen it to continue.", "reopen"),
 }
-"""What stands above everything else on a task that takes no more work: a new session there would be refused."""
+"""The situation of a task that accepts no more work. It hides all others, because a new session would be refused."""

@@ -76,7 +76,7 @@ def fixed(
 
 
 def over(f: Facts) -> Situation:
-    """The task or the session has ended."""
+    """Describe a task or session that has ended."""
     label = state_label(f.session_state)
     if f.task_end:
         if f.session_state == SessionState.WAITING_FOR_INPUT and f.has_agent:
@@ -88,7 +88,7 @@ def over(f: Facts) -> Situation:
 
 
 def permission(f: Facts) -> Situation:
-    """The agent asks for permission."""
+    """Describe a pending permission request."""
     text = plural(f.pending_permissions, f"{HEADLINES[Code.PERMISSION]}.", "The agent asks for permission {} times.")
     return Situation(
         Code.PERMISSION,
@@ -102,7 +102,7 @@ def permission(f: Facts) -> Situation:
 
 
 def held(f: Facts) -> Situation:
-    """Nobody knows whether the agent received a prompt."""
+    """Describe prompts whose delivery is in doubt."""
     text = plural(
         f.held_prompts,
         f"{HEADLINES[Code.HELD]}. It was not sent again.",
@@ -113,7 +113,7 @@ def held(f: Facts) -> Situation:
 
 
 def gave_up(f: Facts) -> Situation:
-    """Kandev does not start the agent again."""
+    """Describe a session that Kandev does not start again."""
     text = f"{HEADLINES[Code.GAVE_UP]}."
     if f.attempts > 1:
         text = f"The agent could not be started in {f.attempts} attempts, and is not started again automatically."
@@ -136,7 +136,7 @@ def in_start_queue(code: Code, text: str, reason: IdleReason) -> Describe:
 
 
 def program(f: Facts) -> Situation:
-    """The agent's program cannot be started until a person fixes it."""
+    """Describe an agent program that cannot be started until a person fixes it."""
     text = f.error_message or "The agent cannot be started."
     return Situation(
         Code.PROGRAM, "error", text, RETRY_SENTENCE, "try_again", IdleReason.ERROR, until=f.next_restart_at
@@ -144,7 +144,7 @@ def program(f: Facts) -> Situation:
 
 
 def backing_off(f: Facts) -> Situation:
-    """A start is delayed after a failure."""
+    """Describe a start that is delayed after a failure."""
     at = f"{f.next_restart_at:%H:%M:%S} UTC" if f.next_restart_at else ""
     text = f"The agent ended unexpectedly. It restarts at {at} (restart {f.attempts + 1})."
     if f.session_state == SessionState.ERROR:
@@ -164,13 +164,13 @@ def backing_off(f: Facts) -> Situation:
 
 
 def not_resumable(f: Facts) -> Situation:
-    """The agent has no means to restore its conversation."""
+    """Describe an agent that has no means to restore its conversation."""
     step = NOT_RESUMABLE_WORKSPACE if f.workspace_ready else NOT_RESUMABLE_LONG
     return Situation(Code.NOT_RESUMABLE, "error", NOT_RESUMABLE, step, "new_session")
 
 
 def token_rejected(f: Facts) -> Situation:
-    """The agent does not accept its conversation id, or must not get it."""
+    """Describe a conversation id that the agent does not accept or must not get."""
     cause = f.assessment.cause if f.assessment else None
     told = cause is not None and cause.strategy is Strategy.HISTORY
     how = history_estimate(f) if told else "starts a new conversation and does not know what was said before"
@@ -188,7 +188,7 @@ def token_rejected(f: Facts) -> Situation:
 
 
 def history_estimate(f: Facts) -> str:
-    """What the next prompt costs, before it is sent."""
+    """Return what the next prompt tells the agent, and about how many tokens that costs."""
     told = f.history
     if not told:
         return "is told what was said so far"
@@ -197,7 +197,7 @@ def history_estimate(f: Facts) -> str:
 
 
 def overdue(f: Facts) -> Situation:
-    """A prompt has waited longer for its agent than a start should take."""
+    """Describe a prompt that has waited longer for its agent than a start should take."""
     text = plural(
         f.overdue_prompts,
         f"{HEADLINES[Code.OVERDUE]}.",
@@ -209,35 +209,35 @@ def overdue(f: Facts) -> Situation:
 
 
 def retrying(f: Facts) -> Situation:
-    """A failed turn is about to be retried."""
+    """Describe a failed turn that is about to be retried."""
     text = f.retry.said if f.retry else "The turn is retried soon."
     step = f.retry.message if f.retry else ""
     return Situation(Code.RETRYING, "warning", text, step, "cancel", None, LABELS[Code.RETRYING])
 
 
 def cancel_ignored(f: Facts) -> Situation:
-    """The agent continues a turn that it was asked to cancel."""
+    """Describe an agent that continues a turn it was asked to cancel."""
     text = f"The agent was asked to cancel its turn at {f.cancel_ignored_since:%H:%M:%S} UTC, and continues it."
     step = "Wait until the turn ends, or stop the agent. Its conversation and files are kept."
     return Situation(Code.CANCEL_IGNORED, "warning", text, step, "stop", at=f.cancel_ignored_since)
 
 
 def stalled(f: Facts) -> Situation:
-    """The open turn has been silent for long."""
+    """Describe an open turn that has been silent for long."""
     text = f"The agent has not responded since {f.stalled_since:%H:%M:%S} UTC."
     step = "It may still be working; nothing was stopped. This notice disappears when the agent next responds."
     return Situation(Code.STALLED, "info", text, step, "cancel", at=f.stalled_since)
 
 
 def outside(f: Facts) -> Situation:
-    """The session waits for an external result."""
+    """Describe a session that waits for an external result."""
     text = "The session is waiting for an external result."
     step = "It continues automatically when the result arrives. You can also end the wait."
     return Situation(Code.OUTSIDE, "", text, step, "", IdleReason.OUTSIDE, LABELS[Code.OUTSIDE], until=f.wait_until)
 
 
 def wait_interrupted(f: Facts) -> Situation:
-    """A wait for an external result has ended without an answer."""
+    """Describe an external wait that ended without an answer."""
     what = f"“{f.interrupted_wait}”" if f.interrupted_wait else "an external result"
     text = f"The wait for {what} ended without an answer at {f.wait_ended_at:%H:%M:%S} UTC."
     step = "Wait again with a new key, or continue without it. The agent is told with its next prompt."
@@ -245,7 +245,7 @@ def wait_interrupted(f: Facts) -> Situation:
 
 
 def interrupted(f: Facts) -> Situation:
-    """A prompt was interrupted while the agent worked on it."""
+    """Describe prompts that were interrupted while the agent worked on them."""
     text = plural(
         f.interrupted_prompts,
         "A prompt was interrupted while the agent worked on it.",
@@ -255,7 +255,7 @@ def interrupted(f: Facts) -> Situation:
 
 
 def stopped(f: Facts) -> Situation:
-    """A user stopped the agent, or is stopping it."""
+    """Describe an agent that a user stopped or is stopping."""
     if not f.is_down:
         return Situation(Code.STOPPED, "", "The agent is being stopped.", "Wait a moment.", "", IdleReason.STOPPED)
     text = "This agent was stopped. It does not start automatically."
@@ -264,14 +264,14 @@ def stopped(f: Facts) -> Situation:
 
 
 def error(f: Facts) -> Situation:
-    """The last attempt failed, and nothing is retried."""
+    """Describe an error after which nothing is retried."""
     text = f.error_message or f"{HEADLINES[Code.ERROR]}."
     step = "Nothing is retried automatically. Fix the cause, then try again."
     return Situation(Code.ERROR, "error", text, step, "try_again", IdleReason.ERROR, LABELS[Code.ERROR])
 
 
 def queued(f: Facts) -> Situation:
-    """Prompts wait for the agent."""
+    """Describe prompts that wait for the agent."""
     text = plural(f.queued_prompts, "A prompt waits for the agent.", "{} prompts wait for the agent.")
     if f.is_resting:
         return Situation(Code.QUEUED, "info", text, "It is delivered when the agent runs.", "resume")
@@ -279,13 +279,13 @@ def queued(f: Facts) -> Situation:
 
 
 def history_armed(f: Facts) -> Situation:
-    """A new agent is told the history with the next prompt."""
+    """Describe a new agent that is told the history with the next prompt."""
     text = f"The agent has started a new conversation. With your next prompt it {history_estimate(f)}."
     return Situation(Code.HISTORY_ARMED, "info", text)
 
 
 def asleep(f: Facts) -> Situation:
-    """The agent was stopped because it was idle."""
+    """Describe an agent that was stopped because it was idle."""
     label = LABELS[Code.ASLEEP] if f.session_state == SessionState.WAITING_FOR_INPUT else None
     text = "The agent is asleep because it was idle."
     step = "Your next prompt wakes it. Its conversation and files are kept."
@@ -293,7 +293,7 @@ def asleep(f: Facts) -> Situation:
 
 
 def workspace(f: Facts) -> Situation:
-    """The session is a workspace without an agent."""
+    """Describe a session that is a workspace without an agent."""
     label = LABELS[Code.WORKSPACE] if f.session_state == SessionState.WAITING_FOR_INPUT else None
     text = "This session is a workspace: no agent runs in it."
     step = "Other sessions of the task, or the nodes of a workflow, work in its directory."
@@ -311,7 +311,7 @@ def not_running(code: Code, reason: IdleReason | None, step: Callable[[Facts], s
 
 
 def policy_step(f: Facts) -> str:
-    """The recovery policy in effect, whose choice it is, and what it means."""
+    """Return the recovery policy in effect, where it is set, and what it means."""
     who = POLICY_SOURCES.get(f.policy_source, "a choice")
     how = POLICIES.get(f.policy, "it does not start automatically")
     return f"Recovery policy “{f.policy}” ({who}): {how}. {RESUME_HINT}"

@@ -1,14 +1,14 @@
-"""The one answer to "what is going on in this session?": an ordered table of situations.
+"""Decide what is going on in a session: an ordered table of situations.
 
-Every row is a condition over plain facts; the first row that holds answers. Pages, chips, the API's
-``stillness``, mail and inbox all take their words from here. Three questions are asked of the table:
+Each row is a condition over plain facts; the first row that matches answers. Pages, chips, the API's ``stillness``,
+mail and inbox all take their texts from here. Three questions are asked of the table:
 
 - ``situation``: the first row; what a session's page says.
 - ``idle_situation``: the first row with an ``IdleReason``; why nothing is happening, as the API reports it.
 - ``status_label``: the first row with a label; the pill on board, task and session page.
 
-Lists load fewer facts than a session's page (``assessment`` is None there). Rows that need the assessment
-carry no label, so that a list and the page always show the same pill.
+Lists load fewer facts than a session's page: their ``assessment`` is None. Rows that need the assessment carry no
+label, so that list and page always show the same pill.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _Row = tuple[Callable[[texts.Facts], bool], texts.Describe]
 
 
 def situation(facts: SituationFacts) -> Situation:
-    """The first situation that holds; the last row always does."""
+    """Return the first situation that matches; the last row always does."""
     found = next(describe(facts) for holds, describe in _ROWS if holds(facts))
     if not facts.capability_note or not _is_about_resuming(found, facts):
         return found
@@ -52,7 +52,7 @@ def situation(facts: SituationFacts) -> Situation:
 
 
 def idle_situation(facts: SituationFacts) -> Situation | None:
-    """Why nothing is happening; None where something is happening, or nothing ever will."""
+    """Return why nothing is happening; None if something is happening, or nothing ever will."""
     if facts.session_state in TERMINAL_STATES or facts.task_end:
         return None
     rows = (describe(facts) for holds, describe in _ROWS if holds(facts))
@@ -60,7 +60,7 @@ def idle_situation(facts: SituationFacts) -> Situation | None:
 
 
 def status_label(facts: SituationFacts) -> Label:
-    """What the session is doing, in a word."""
+    """Return the session's status in a word."""
     rows = (describe(facts) for holds, describe in _ROWS if holds(facts))
     return next(row.label for row in rows if row.label is not None)
 
@@ -74,7 +74,7 @@ def _is_about_resuming(found: Situation, facts: texts.Facts) -> bool:
 
 
 def _because(reason: Reason) -> Callable[[texts.Facts], bool]:
-    """A start would meet this, whatever else is true."""
+    """Return a condition: a start would meet this obstacle, even if another row of the assessment hides it."""
     return lambda f: f.is_resting and f.assessment is not None and f.assessment.cause.resume_reason is reason
 
 
@@ -132,7 +132,7 @@ _ROWS: Final[tuple[_Row, ...]] = (
         ),
     ),
     (
-        # Before every start: a prompt orders one, and nothing can be started there until the machine answers.
+        # Before the rows about starts: a prompt orders a start, but nothing can start until the machine answers.
         lambda f: f.error_code == UNREACHABLE,
         texts.fixed(
             Code.UNREACHABLE,

@@ -90,7 +90,7 @@ _PERMISSION_STATES: Final = (PermissionState.RESOLVED, PermissionState.CANCELLED
 
 @dataclass
 class SessionRebuild:
-    """The rows of one session."""
+    """The rows of one session, built up event by event in the order of the log."""
 
     session_id: uuid.UUID
     messages: dict[uuid.UUID, MessageRow] = field(default_factory=dict)
@@ -104,7 +104,7 @@ class SessionRebuild:
     work_state: str = ""
     told_status: str = ""
     expected: str = ""
-    """Message id of the prompt whose text is the user's next message."""
+    """Message id of the prompt whose text is expected as the user's next message."""
     asked: str = ""
     """Message id of the user's newest prompt in the conversation."""
 
