@@ -61,11 +61,11 @@ def _session_as_reported(case: Case) -> str | None:
     """Return the move to the state that agentctl reports; None if the session is there already."""
     facts, state = case.facts, case.facts.session_state
     if facts.attached and not case.is_unreachable:
-        return None  # the stream moves it, and is never behind by more than the status call
+        return None  # the open event stream moves it
     if state == S.CREATED:
         return "start"
     if state == S.ERROR and facts.executor_status == E.READY and not case.is_agent_working:
-        return None  # the error is the conversation's, and the row is in order
+        return None  # the error is about the conversation, not about the execution
     if case.is_agent_working:
         move, target = "turn_started", S.RUNNING
     elif case.agent_state == AgentState.STARTING:

@@ -33,7 +33,7 @@ class Verified(StrEnum):
     SAME_PROCESS = "same_process"
     REPLAY = "replay"
     FIRST_TURN = "first_turn"
-    """In its first turn a command line agent named this conversation, or an agent answered a prompt with the history."""
+    """A command line agent named this conversation in that turn, or an agent answered a prompt with the history."""
     QUOTED = "quoted"
     """The agent was asked for its last request and quoted ours (``memory_check``)."""
     UNPROVEN = "unproven"

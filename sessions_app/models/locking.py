@@ -18,6 +18,7 @@ _lock_timeout: ContextVar[float] = ContextVar("patience", default=20.0)
 """Seconds for which a request retries; a single wait for a lock always ends well within a lease."""
 
 
+# "No key": a plain FOR UPDATE would make every INSERT of a row that references the session wait for us.
 _LOCKED = TaskSession.objects.select_for_update(no_key=True, of=("self",))
 _SESSION = PreparedQuery(lambda key: _LOCKED.filter(id=key))
 """Prepared because ingest locks a session for every batch of lines."""
@@ -52,6 +53,8 @@ def _begin(outer: ExitStack, session_id: uuid.UUID | str, deadline: float, relat
             with ExitStack() as attempt:
                 attempt.enter_context(transaction.atomic())
                 session = _read(session_id, related)
+                # The transaction stays open in the caller's stack; on an error before this line, ``attempt`` rolls it
+                # back.
                 outer.enter_context(attempt.pop_all())
                 return session
         except OperationalError as error:

@@ -229,6 +229,7 @@ def add_counts(counts: Sequence[Count], part: str) -> None:
     if not counts:
         return
     now = connection.ops.adapt_datetimefield_value(timezone.now())
+    # Sorted: two processes that add to the same parts lock them in the same order and cannot deadlock.
     rows = sorted((name, _labels_text(labels), part, value, now) for name, labels, value in counts)
     with transaction.atomic(), connection.cursor() as cursor:
         cursor.executemany(

@@ -323,8 +323,10 @@ def write_changes(transactions: Collection[SessionTransaction]) -> None:
 
 
 def refresh_task_state(task_id: uuid.UUID) -> None:
-    """Set a task's state from the states of its sessions, unless a user has set DONE or CANCELLED (rule 34)."""
+    """Set a task's state from the states of its sessions, unless a user has set it to DONE or CANCELLED."""
     before = Task.objects.select_for_update(no_key=True).values_list("state", flat=True).get(id=task_id)
+    # The task's row is locked by now: if two of its sessions change at once, the second to get here sees both
+    # changes.
     sessions = TaskSession.objects.filter(task_id=task_id).order_by().values_list("state", flat=True)
     after = states.task_state(before, list(sessions))
     if after != before:
@@ -337,7 +339,7 @@ def session_transaction(
 ) -> Iterator[SessionTransaction]:
     """Change one session in one database transaction; with a ``lease``, only while that lease holds (else LeaseLost).
 
-    ``beside`` names what is read in the same query: ``agent_profile``, for instance.
+    ``related`` names relations that are read in the same query, such as ``agent_profile``.
 
     If other writers keep the row locked, a request retries for up to ``lock_timeout()`` seconds. A lease holder does
     not wait, because its lease might expire meanwhile.
@@ -363,6 +365,7 @@ def session_transactions(leases: Mapping[uuid.UUID, Lease]) -> Iterator[dict[uui
 
 
 def _locked_transactions(leases: Mapping[uuid.UUID, Lease]) -> Iterator[tuple[uuid.UUID, SessionTransaction]]:
+    # Everybody locks sessions in the order of their ids, and executions after them, so that no two deadlock.
     rows = TaskSession.objects.select_for_update(no_key=True).filter(id__in=leases).order_by("id")
     sessions = {session.agent_execution_id: session for session in rows if session.agent_execution_id}
     executions = ExecutorRunning.objects.select_for_update(no_key=True).filter(id__in=sessions).order_by("session_id")

@@ -77,18 +77,18 @@ def execution_of(session: TaskSession) -> ExecutorRunning | None:
 
 
 def history_allowed(profile: AgentProfile) -> bool:
-    """Whether the conversation may be told to a new agent: the profile's word, else the type's."""
+    """Return whether a new agent may be told the conversation, by the profile's setting or else the type's."""
     allowed = profile.history_context_injection
     return agent_type(profile.agent_type).history_context_injection if allowed is None else allowed
 
 
 def is_running(session: TaskSession, execution: ExecutorRunning | None) -> bool:
-    """Whether an agent process of this session is believed to be up."""
+    """Return whether an agent process of this session should be running, by its rows."""
     return bool(session.launch_id) and execution is not None and execution.status == ExecutorStatus.READY
 
 
 class SessionRows(NamedTuple):
-    """What the rows say of a session, as far as resuming it goes."""
+    """What the rows say about a session, as far as resuming it needs."""
 
     state: str
     error_code: str
@@ -101,7 +101,7 @@ class SessionRows(NamedTuple):
     has_agent: bool = True
     metadata: Mapping[str, Any] = MappingProxyType({})
     executor_status: str | None = None
-    """None: there is no execution, and what follows is not known either."""
+    """None: there is no execution, and the fields below are unknown."""
     executor_error_code: str = ""
     last_seen_at: datetime | None = None
     probed_supports_resume: bool | None = None
@@ -209,6 +209,7 @@ def refuse_lost_worktree(session_id: uuid.UUID) -> None:
         if SESSION.allows(transaction.session.state, "fail"):
             transaction.move_session("fail", error_code=WORKTREE_MISSING, error_message=lost)
             transaction.set_fields(next_restart_at=None)
+    # After the commit: raised inside the block, it would roll back the error that was just recorded.
     raise WorktreeMissing(f"{lost} Create a new session.")
 
 

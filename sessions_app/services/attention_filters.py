@@ -21,12 +21,12 @@ def overdue_prompts() -> QuerySet[Prompt]:
 
 
 def overdue_filter(now: datetime | None = None) -> Q:
-    """Filter the prompts that wait for an agent, not for a turn, for longer than ``KANDEV_START_TIMEOUT``.
+    """Filter prompts that have waited for an agent for longer than ``KANDEV_START_TIMEOUT``.
 
-    A prompt behind a turn waits for its end; one of a session that was stopped, for nobody.
+    A prompt that waits for the end of a turn is not overdue, nor is one of a session that was stopped.
     """
     moment = now or timezone.now()
-    # an end that lies in the future by more than clocks may differ was written under a wrong clock: it does not count
+    # An end further in the future than clocks may differ was written under a wrong clock and is ignored.
     since, beyond = moment - timedelta(seconds=settings.KANDEV_START_TIMEOUT), moment + MAX_CLOCK_SKEW
     at_work = Q(state__in=OPEN_RUN_STATES) | Q(ended_at__gt=since, ended_at__lte=beyond)
     waits = Q(

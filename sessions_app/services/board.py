@@ -1,4 +1,4 @@
-"""What the board shows: the tasks that match a filter, by state, each with its sessions.
+"""The board: tasks that match a filter, in a column for each state, with their sessions.
 
 The number of queries does not depend on the number of tasks.
 """
@@ -40,20 +40,20 @@ PERMANENT_COLUMNS: Final = (TaskState.TODO, TaskState.IN_PROGRESS, TaskState.REV
 
 @dataclass(frozen=True, slots=True)
 class BoardFilter:
-    """What to search for; by default everything that is not archived."""
+    """Criteria for tasks; the default matches everything that is not archived."""
 
     text: str = ""
-    """In title, description, branch or name of the agent."""
+    """Searched in title, description, branch and agent profile name."""
     team: int | None = None
     agent: uuid.UUID | None = None
-    """An agent profile."""
+    """Id of an agent profile."""
     state: str = ""
     mine: bool = False
-    """Created by the user, or with a session of the user's."""
+    """Created by the user, or with a session that the user owns."""
     needs: bool = False
     """With a session that needs a person."""
     archived: bool = False
-    """Only what is archived, which is left out otherwise."""
+    """Only archived tasks, which are left out otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class BoardColumn:
 
 
 def filter_tasks(user: Any, wanted: BoardFilter) -> QuerySet[Task]:
-    """The tasks of the user's teams that match, newest first."""
+    """Return the matching tasks of the user's teams, newest first."""
     tasks: QuerySet[Task] = Task.objects.visible_to(user).filter(archived_at__isnull=not wanted.archived)
     sessions = TaskSession.objects.filter(task=OuterRef("pk"))
     if wanted.text:
@@ -96,7 +96,10 @@ def filter_tasks(user: Any, wanted: BoardFilter) -> QuerySet[Task]:
 
 
 def board_columns(user: Any, wanted: BoardFilter = BoardFilter()) -> list[BoardColumn]:
-    """The columns of the board; rare states have one only if they have tasks, or the filter names them."""
+    """Return the columns of the board.
+
+    A state outside ``PERMANENT_COLUMNS`` has a column only if it has tasks, or if the filter names it.
+    """
     tasks = filter_tasks(user, wanted)
     counts: dict[str, int] = dict(tasks.order_by().values_list("state").annotate(Count("id")))
     shown = [state for state in TaskState if _is_shown(state, wanted, counts)]
@@ -119,7 +122,7 @@ def _is_shown(state: TaskState, wanted: BoardFilter, counts: Mapping[str, int]) 
 
 
 def _with_sessions(tasks: QuerySet[Task], user: Any) -> QuerySet[Task]:
-    """With their sessions, and the workflow run that a task is for as ``run_id``."""
+    """Add sessions and, as ``run_id``, the workflow run that the task was created for."""
     sessions = TaskSession.objects.select_related("agent_profile").defer(*SECRET_FIELDS)
     run = Subquery(WorkflowRun.objects.filter(task=OuterRef("pk")).values("id")[:1])
     found = tasks.select_related("repository", "team").annotate(run_id=run)
@@ -127,7 +130,7 @@ def _with_sessions(tasks: QuerySet[Task], user: Any) -> QuerySet[Task]:
 
 
 def annotate_needs(rows: QuerySet[TaskSession], user: Any) -> QuerySet[TaskSession]:
-    """Sessions with what a person has to do about them, and with what is ordered for them."""
+    """Annotate sessions with what a person has to do about them, and with open requests."""
     starts = Intent.objects.filter(session=OuterRef("pk"), kind=IntentKind.START, done_at=None)
     return rows.annotate(
         asks=attention_filters.awaits_permission(),
@@ -146,14 +149,14 @@ def annotate_needs(rows: QuerySet[TaskSession], user: Any) -> QuerySet[TaskSessi
 
 
 def session_rows(sessions: Sequence[TaskSession]) -> dict[uuid.UUID, SessionRow]:
-    """The rows of these sessions (of ``annotate_needs``), by id; a constant number of queries."""
+    """Return the rows of sessions from ``annotate_needs``, by id; a constant number of queries."""
     states = load_run_states(sessions)
     has_swept = Supervisor.objects.alive().filter(swept_at__isnull=False).exists()
     return {session.id: SessionRow(session, *_describe(session, states[session.id], has_swept)) for session in sessions}
 
 
 def _describe(session: Any, state: SessionRunState, has_swept: bool) -> tuple[str, SituationFacts]:
-    """The derived status and the facts that lists know; ``session`` carries the annotations of ``annotate_needs``."""
+    """Return the derived status and the facts that lists know, from a session of ``annotate_needs``."""
     run, execution = state.run, state.execution
     facts = SituationFacts(
         session_state=session.state,
@@ -165,7 +168,7 @@ def _describe(session: Any, state: SessionRunState, has_swept: bool) -> tuple[st
         error_code=session.error_code,
         recovering=execution is not None and execution.status in CLAIMS_TO_RUN and not has_swept,
         starting=session.is_start_ordered,
-        # Lists tell only that its start waits: why, and behind how many, takes a query for each session.
+        # Lists only say that the start waits. The reason and the position would take a query for each session.
         start_reason=WaitReason.TURN if session.start_rank is not None or session.waits_for_capacity else "",
         asleep=is_asleep(execution),
         pending_permissions=int(session.asks),

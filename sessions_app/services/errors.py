@@ -1,4 +1,4 @@
-"""What can be wrong with a request: one root, a stable code each (interfaces 3)."""
+"""Errors of requests: subclasses of ``SessionsError``, each with a stable code (docs/codes.md)."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ class TerminalState(SessionsError):
 
     @classmethod
     def of_task(cls, end: TaskEnd) -> TerminalState:
-        """The error for a request to a task that is archived, done or cancelled."""
+        """Return the error for a request to a task that is archived, done or cancelled."""
         return cls(f"{TASK_ENDS[end].text} {TASK_ENDS[end].next_step}")
 
 

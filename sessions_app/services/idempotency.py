@@ -35,9 +35,11 @@ def create_once(
     if earlier is not None:
         return earlier, False
     try:
+        # A savepoint: after a failed INSERT, PostgreSQL would refuse everything else in the caller's transaction.
         with transaction.atomic():
             return make(mark), True
     except IntegrityError:
+        # A concurrent request with the same key committed between our look-up and our INSERT.
         earlier = _find_existing(rows, mark)
         if earlier is None:
             raise

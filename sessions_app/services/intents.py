@@ -86,6 +86,7 @@ def ensure_start_intent(session: TaskSession, by: Any, mode: str) -> Intent:
     If a user asks for another mode, the intent changes to it, unless a supervisor has already begun the start.
     """
     earlier = open_start_intent(session)
+    # A supervisor that has claimed the intent has read its mode already.
     if earlier is None:
         return create_intent(session, IntentKind.START, by, {"mode": mode})
     if by is not None and mode != Mode.AUTO and earlier.claimed_generation is None:
@@ -98,6 +99,7 @@ def request_resume(session_id: uuid.UUID, by: Any, mode: str = "auto") -> None:
     """Ask for a session to run again; raises the error with which the assessment refuses it."""
     if mode not in MODES:
         raise Invalid(f"mode is one of {', '.join(MODES)}.", field="mode")
+    # Before our own transaction: it commits the error that it finds, which our refusal would roll back.
     refuse_lost_worktree(session_id)
     with session_transaction(session_id, related=("agent_profile", "task")) as transaction:
         assessment = _assess(transaction)
@@ -135,6 +137,7 @@ def queue_prompt(
     """
     _validate_prompt(message_id, text)
     with session_transaction(session_id) as transaction:
+        # The session's row is locked, so of two requests with this message_id the second finds the first one's row.
         earlier = transaction.session.prompts.filter(message_id=message_id).first()
         if earlier is not None:
             return _same_prompt(earlier, text), False
@@ -209,6 +212,7 @@ def _end_wait(transaction: SessionTransaction, by: Any, *, allowed: bool) -> Non
     """
     run = transaction.open_turn
     if run is not None and run.state == RunState.WAITING and waits.revoke_tokens(transaction, "new_message", run=run):
+        # Raising rolls back the transaction, and with it the revocation.
         if not allowed:
             raise PermissionPending
         create_intent(transaction.session, IntentKind.CANCEL, by, {"message_id": run.message_id})

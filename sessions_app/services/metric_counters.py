@@ -17,7 +17,7 @@ from sessions_app.domain.verification import ReceiptKind
 from sessions_app.models import ContinuityReceipt, Intent, IntentKind, Prompt, ResumeToken, Run, TaskSession, operations
 
 RESUME_BUCKETS: Final = (0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600)
-"""Seconds; the last one is open."""
+"""Upper bounds in seconds; a further bucket takes everything longer."""
 SUCCESSFUL_OUTCOMES: Final = frozenset(kind.value for kind in ReceiptKind) - {
     ReceiptKind.FAILED,
     ReceiptKind.WORKSPACE_ONLY,
@@ -121,9 +121,9 @@ def _add_to_totals(counts: Iterator[operations.Count]) -> None:
 FLUSH_EVERY: Final = 5.0
 """Seconds between two writes to the database."""
 PASS_BUCKETS: Final = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
-"""Seconds."""
+"""Upper bounds in seconds."""
 LAG_BUCKETS: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 60, 600)
-"""Seconds."""
+"""Upper bounds in seconds."""
 BUCKETS: Final[Mapping[str, tuple[float, ...]]] = {
     "kandev_sweep_duration_seconds": PASS_BUCKETS,
     "kandev_reconciler_reconcile_duration_seconds": PASS_BUCKETS,

@@ -77,7 +77,7 @@ def last_ordered() -> OrderedRestart | None:
 
 
 class RestartOrders:
-    """The side of ``serve``: find restart requests and record that they were carried out."""
+    """For ``serve``: finds restart requests and records that they were carried out."""
 
     def __init__(self, *, loopback: bool) -> None:
         _path(ORDER_FILE).unlink(missing_ok=True)  # left by an earlier server
@@ -95,6 +95,7 @@ class RestartOrders:
     def done(self, killed: Sequence[str]) -> None:
         """Record that the processes were killed."""
         by = _read(ORDER_FILE).get("by", "")
+        # The result first: a request that a kill leaves behind is deleted at the next start of ``serve``.
         _write(DONE_FILE, {"by": by, "killed_at": timezone.now().isoformat(), "killed": list(killed)})
         _path(ORDER_FILE).unlink(missing_ok=True)
         self._seen_at = None

@@ -1,4 +1,4 @@
-"""The facts by which a session's situation is decided, and its place in the start queue."""
+"""Load the facts that decide a session's situation, and its place in the start queue."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from sessions_app.models import QUEUED_FOR_CAPACITY, Intent, IntentKind, Supervi
 
 
 class _Team(NamedTuple):
-    """How many sessions of a team wait: those whose work was interrupted, the others, and all that start earlier."""
+    """Sizes of a team's start queues: interrupted sessions, others, and all that start before a given rank."""
 
     urgent: int = 0
     calm: int = 0
@@ -30,7 +30,7 @@ class _Team(NamedTuple):
 
 
 def _team_queues(rank: int) -> dict[int, _Team]:
-    """Count by team the sessions that wait to be started, and how many of them start before ``rank``; one query."""
+    """Count the sessions in the start queue by team, and those that start before ``rank``; one query."""
     rows = (
         TaskSession.objects.filter(start_rank__isnull=False)
         .order_by()
@@ -45,7 +45,7 @@ def _team_queues(rank: int) -> dict[int, _Team]:
 
 
 def start_wait_json(session: TaskSession, open_start: Intent | None) -> dict[str, Any] | None:
-    """``{reason, before}``: ``turn`` or ``capacity``, and how many start earlier; None: it does not wait."""
+    """Return ``{reason, before}``: ``turn`` or ``capacity``, and how many start earlier; None if it does not wait."""
     if open_start is not None and open_start.payload.get(QUEUED_FOR_CAPACITY):
         return {"reason": str(WaitReason.CAPACITY), "before": _ordered_before(session, open_start)}
     if session.start_rank is None:
@@ -55,7 +55,7 @@ def start_wait_json(session: TaskSession, open_start: Intent | None) -> dict[str
 
 
 def count_waiting_before(session: TaskSession) -> int:
-    """How many sessions start before this one, by the order of the start queue; one query."""
+    """Return how many sessions start before this one in the start queue; one query."""
     rank, team = session.start_rank or 0, session.task.team_id
     waiting = _team_queues(rank)
     mine = waiting.get(team, _Team())
@@ -88,7 +88,7 @@ def idle_reason_json(
     open_kinds: Collection[str],
     last_run_state: str,
 ) -> dict[str, Any] | None:
-    """``{reason, text, next_step, until}``: why nothing is happening; None where something is, or nothing ever will."""
+    """Return why nothing is happening: ``{reason, text, next_step, until}``; None if something is, or never will."""
     facts = situation_facts(session, status, assessment, open_kinds, last_run_state=last_run_state)
     found = idle_situation(facts)
     if found is None:
@@ -106,10 +106,10 @@ def situation_facts(
     last_run_state: str,
     interrupted_prompts: int = 0,
 ) -> SituationFacts:
-    """The facts of one session, from its status.
+    """Build the facts of one session from its status; one query if something waits for a supervisor, else none.
 
-    A query only where something waits for a supervisor. ``open_kinds``: kinds of its open inbox items;
-    ``last_run_state``: state of its newest turn, empty if there was none.
+    ``open_kinds``: kinds of its open inbox items; ``last_run_state``: state of its newest turn, empty if there was
+    none.
     """
     wait, start_wait, ended = status["wait"], status["start_wait"], status["interrupted_wait"]
     outside = bool(wait and wait["kind"] != WaitKind.PERMISSION)
@@ -157,7 +157,7 @@ def situation_facts(
 
 
 def _waits_for_supervisor(status: Mapping[str, Any]) -> bool:
-    """Whether anything is to be carried out that only a supervisor does."""
+    """Return whether something waits that only a supervisor carries out."""
     return bool(status["starting"] or status["queued_prompts"] or status["recovering"] or status["start_wait"])
 
 

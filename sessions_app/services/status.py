@@ -52,12 +52,12 @@ class SessionRunState(NamedTuple):
 
 
 def derived_statuses(sessions: Sequence[TaskSession]) -> Mapping[uuid.UUID, DerivedStatus]:
-    """The derived status by session id; ``models.derived_status`` decides it for one session."""
+    """Return the derived status by session id; ``models.derived_status`` decides it for one session."""
     return {session_id: state.derived for session_id, state in load_run_states(sessions).items()}
 
 
 def load_run_states(sessions: Sequence[TaskSession]) -> Mapping[uuid.UUID, SessionRunState]:
-    """The run state by session id; a constant number of queries."""
+    """Return the run state by session id; a constant number of queries."""
     runs = _newest_runs([session.id for session in sessions])
     tokens = _best_tokens([run for run in runs.values() if run.state == RunState.WAITING])
     executions = ExecutorRunning.objects.only("id", "status", "status_reason", "session_id").in_bulk(
@@ -115,7 +115,10 @@ CLAIMS_TO_RUN = (ExecutorStatus.STARTING, ExecutorStatus.READY)
 
 
 def session_status(session: TaskSession, user: Any = None) -> dict[str, Any]:
-    """Return the status of one session as the API defines it; what ``user`` has seen needs no attention of theirs."""
+    """Return the status of one session as the API defines it.
+
+    Items that ``user`` has already seen do not count as needing attention.
+    """
     execution = execution_of(session)
     assessment = assess_session(session)
     counts, run = _counts(session), newest_run(session)
@@ -172,7 +175,7 @@ def session_status(session: TaskSession, user: Any = None) -> dict[str, Any]:
 
 
 def _interrupted_wait(session: TaskSession, run: Run | None) -> dict[str, Any] | None:
-    """The wait that ended without an answer, as long as nothing has happened since."""
+    """Return the wait that ended without an answer, unless something has happened since."""
     wait = wait_of(session)
     if wait is None or run is None or wait["run_id"] != str(run.id):
         return None
@@ -180,19 +183,19 @@ def _interrupted_wait(session: TaskSession, run: Run | None) -> dict[str, Any] |
 
 
 def _cancel_ignored_since(session: TaskSession, run: Run | None) -> str | None:
-    """Since when the agent has continued a turn that it was asked to cancel."""
+    """Return since when the agent has continued a turn that it was asked to cancel."""
     told: Mapping[str, Any] = session.metadata.get(CANCEL_IGNORED) or {}
     return str(told["since"]) if run is not None and told.get("run_id") == str(run.id) else None
 
 
 def _history(session: TaskSession, assessment: Assessment) -> dict[str, int] | None:
-    """What the next prompt would tell a new agent about the conversation."""
+    """Return the counts of what the next prompt would tell a new agent about the conversation."""
     tells = session.inject_history or (assessment.cause.strategy is Strategy.HISTORY and not session.launch_id)
     return load_history(session).facts() if tells else None
 
 
 def _error_part(session: TaskSession, execution: ExecutorRunning | None) -> dict[str, str]:
-    """The session's error; damaged rows take precedence."""
+    """Return the session's error; damaged rows take precedence."""
     damage = flaws_sentence(session_flaws(session, execution))
     return {
         "error_code": DAMAGED_ROW if damage else session.error_code,
@@ -201,7 +204,7 @@ def _error_part(session: TaskSession, execution: ExecutorRunning | None) -> dict
 
 
 def _policy_part(session: TaskSession) -> dict[str, Any]:
-    """The effective policy, and which level sets it."""
+    """Return the policy in effect, and which level sets it."""
     held = effective_policy_of(session)
     return {"policy": held.policy, "policy_source": str(held.source), "continues": held.continues}
 
@@ -219,7 +222,7 @@ def _execution_part(execution: ExecutorRunning | None) -> dict[str, Any]:
 
 
 def _serves_workspace(session: TaskSession, execution: ExecutorRunning | None, assessment: Assessment) -> bool:
-    """Whether the workspace opens without an agent, as agentctl last reported, if agent type and worktree allow it."""
+    """Return whether the workspace opens without an agent: by agent type, worktree, and agentctl's last report."""
     if assessment.cause.resume_reason in (Reason.WORKTREE_MISSING, Reason.DAMAGED_ROW):
         return False
     by_type = agent_type(session.agent_profile.agent_type).supports_workspace_only
@@ -227,7 +230,7 @@ def _serves_workspace(session: TaskSession, execution: ExecutorRunning | None, a
 
 
 def is_asleep(execution: ExecutorRunning | None) -> bool:
-    """Whether the execution was stopped because it was idle; a prompt starts it again."""
+    """Return whether the execution was stopped because it was idle; a prompt starts it again."""
     return execution is not None and (execution.status, execution.status_reason) == (
         ExecutorStatus.STOPPED,
         IDLE_REASON,
@@ -250,7 +253,7 @@ def _counts(session: TaskSession) -> dict[str, int]:
 
 
 def wait_json(run: Run | None) -> dict[str, Any] | None:
-    """What the newest run waits for; None if it does not wait."""
+    """Return what the newest run waits for; None if it does not wait."""
     if run is None or run.state != RunState.WAITING:
         return None
     return {
@@ -263,14 +266,14 @@ def wait_json(run: Run | None) -> dict[str, Any] | None:
 
 
 def is_recovering(execution: ExecutorRunning | None) -> bool:
-    """Whether the execution claims to run and no living supervisor has finished its first sweep."""
+    """Return whether the execution claims to run and no living supervisor has finished its first sweep."""
     if execution is None or execution.status not in CLAIMS_TO_RUN:
         return False
     return not Supervisor.objects.alive().filter(swept_at__isnull=False).exists()
 
 
 def receipt_json(receipt: ContinuityReceipt | None) -> dict[str, Any] | None:
-    """A receipt as the API shows it."""
+    """Return a receipt as the API shows it."""
     if receipt is None:
         return None
     return {

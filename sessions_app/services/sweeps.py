@@ -46,7 +46,8 @@ def row_result(row: Mapping[str, Any]) -> str:
     if row.get("receipt_kind"):
         return str(row["receipt_kind"])
     failed = row.get("session_state") == SessionState.ERROR or bool(row.get("error_message"))
-    # A session whose agent cannot come back is in error, and its workspace is opened: the receipt says how that went.
+    # An agent that cannot be resumed puts its session in error while the workspace opens; the receipt says how that
+    # went.
     if failed and row.get("rule") != DAMAGED_ROW and row.get("agent_action") != OPENS_WORKSPACE:
         return FAILED_RESULT
     if row.get("reason") == OVERTAKEN:

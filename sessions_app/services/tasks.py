@@ -265,7 +265,7 @@ def _end_task(task: Task, user: Any, state: TaskState) -> Task:
 def reopen_task(task: Task, user: Any) -> Task:
     """Continue a task that is done or cancelled: its state follows from its sessions again."""
     with atomic():
-        # Lock the sessions: one that changes now would leave the task done, and we would not see its change.
+        # Lock the sessions first: a change that commits while the task is still done would not reach its state.
         list(task.sessions.select_for_update(no_key=True).order_by("id").values_list("id"))
         if Task.objects.filter(id=task.id, state__in=_USER_SET_STATES).update(state=TaskState.TODO):
             refresh_task_state(task.id)

@@ -305,6 +305,7 @@ def resume_wait(secret: str, payload: Any, key: str) -> dict[str, str]:
     token = find_token(secret)
     if token.wait_kind == WaitKind.PERMISSION or token.run_id is None:
         raise TokenInvalid
+    # A shortcut without a lock. Of two requests that pass it at the same time, ``redeem_token`` lets one win.
     if (earlier := earlier_answer(token, key)) is not None:
         return earlier
     if token.by is not None and not may_write_session(token.by, token.session):
@@ -312,6 +313,7 @@ def resume_wait(secret: str, payload: Any, key: str) -> dict[str, str]:
     answer = {"run_id": str(token.run_id), "status": str(DerivedStatus.RUNNING)}
     with session_transaction(token.session_id) as transaction:
         answer, first = redeem_token(transaction, token, key=key, answer=answer)
+        # Key and prompt commit together: if the prompt is refused, the key is not used up.
         if first:
             _resume_run(transaction, token, payload)
     return answer

@@ -1,6 +1,7 @@
-"""Wake-ups between hosts that share a PostgreSQL: over Redis if it is configured, else over the database.
+"""Wake-ups between hosts that share a PostgreSQL database: over Redis if configured, else over the database itself.
 
-A hint like those within a host: while a line is broken everybody is woken by the clock, and nothing is lost.
+Like those within a host, they are hints. While the connection is broken, every process still polls at intervals, and
+nothing is lost.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ class Relay(threading.Thread):
 
     def tell(self) -> None:
         """Wake the other hosts, soon and from another thread; many calls at once are one. Never blocks, never fails."""
-        with suppress(OSError):  # full: that is under way already
+        with suppress(OSError):  # the buffer is full, so a wake-up is waiting already
             self._mouth.send(b"!")
 
     def end(self) -> None:

@@ -30,12 +30,13 @@ class PostgresPubSub(PubSub):
         """LISTEN, and NOTIFY for the relay."""
         with connections["default"].wrap_database_errors, closing(_own_connection()) as session:
             session.add_notify_handler(lambda notify: relay.note(notify.payload))
-            session.execute("SET synchronous_commit TO off")  # nothing that it writes is to be kept
+            session.execute("SET synchronous_commit TO off")  # it writes nothing that must survive a crash
             session.execute(f"LISTEN {CHANNEL}")
-            relay.hear()  # it was deaf until now
+            # Wake-ups that were sent before LISTEN are lost, so act as if one had arrived.
+            relay.hear()
             while not relay.is_over:
                 select.select([session, relay.ear], [], [], CHECK_EVERY)
-                # Whatever is executed hands what has come to the handler.
+                # The driver calls the handler only while it executes a statement, so execute one in either case.
                 if relay.wait_for_request():
                     session.execute(_NOTIFY, (CHANNEL, relay.here))
                 else:

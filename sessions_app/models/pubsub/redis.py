@@ -1,6 +1,7 @@
 """Wake-ups over the channel layer, which is Redis pub/sub if several processes serve.
 
-What is published while Redis is away, or while nobody listens, is gone: a wake-up is worth nothing afterwards.
+What is published while Redis is away, or while nobody listens, is lost. That is harmless, because processes also
+poll.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ async def _publish(here: str) -> None:
 
 async def _serve(relay: Relay) -> None:
     async with _subscribed() as channel:
-        relay.hear()  # it was deaf until now
+        # Wake-ups that were published before the subscription are lost, so act as if one had arrived.
+        relay.hear()
         hearing = asyncio.create_task(_receive(relay, channel))
         try:
             await _send_publications(relay)

@@ -59,7 +59,7 @@ class ChoreRun:
     def act(self, what: str, do: Callable[[], bool], **about: str) -> None:
         """Remove one thing that nothing references, log it and count it; a dry run only counts.
 
-        ``do`` says whether it is gone. What it raises is told, and stops nothing.
+        ``do`` returns whether it removed the thing. If it raises, the failure is recorded and the chore continues.
         """
         if self.dry_run:
             self.removed += 1
@@ -67,7 +67,7 @@ class ChoreRun:
             return
         try:
             gone = do()
-        except Exception as error:  # noqa: BLE001  (one bad one never stops the others)
+        except Exception as error:  # noqa: BLE001  (one failure never stops the others)
             self.fail(f"{what} could not be removed: {error}", None, **about)
             return
         if not gone:
@@ -95,7 +95,7 @@ class ChoreRun:
                 return
             try:
                 self._remove(rows, ids, before)
-            except Exception:  # noqa: BLE001  (told below, of the one that is to blame)
+            except Exception:  # noqa: BLE001  (reported below, for the row that causes it)
                 stuck += self._one_by_one(rows, ids, before)
 
     def _one_by_one(self, rows: Rows, ids: Iterable[Any], before: Callable[[Sequence[Any]], None]) -> list[Any]:

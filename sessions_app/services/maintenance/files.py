@@ -34,7 +34,7 @@ def note_leftover(session: TaskSession) -> None:
 
 
 def leftovers_of_deleted() -> Iterator[Leftover]:
-    """Those of sessions that are deleted; one that was imported again has its things back."""
+    """Yield the leftovers of deleted sessions, and forget those of sessions that were imported again."""
     rows = list(Leftover.objects.all())
     back = set(TaskSession.objects.filter(id__in=[row.session_id for row in rows]).values_list("id", flat=True))
     Leftover.objects.filter(session_id__in=back).delete()
@@ -54,9 +54,9 @@ OTHER_HOSTS_GRACE: Final = timedelta(days=90)
 
 
 def clean_journals(work: ChoreRun) -> None:
-    """Directories of agentctl of closed sessions whose journal is in the log, and of deleted sessions.
+    """Delete agentctl's directories of closed sessions whose journal is in the log, and of deleted sessions.
 
-    One that belongs to no row stays: a database that was restored may lack a session that lives.
+    A directory that belongs to no row stays: a restored database may lack a session that is alive.
     """
     if not work.dry_run:
         cleanup.finish_removals()
@@ -95,7 +95,7 @@ def _is_over(execution_id: str, cutoff: datetime) -> bool:
 
 
 def _clean_deleted(work: ChoreRun, cutoff: datetime) -> None:
-    """Homes of deleted sessions, whose files are all gone then."""
+    """Delete the homes of deleted sessions, and settle leftovers whose files are all gone."""
     here = set(cleanup.list_state_directories())
     for row in leftovers_of_deleted():
         if row.files_gone or row.deleted_at >= cutoff:
@@ -115,7 +115,7 @@ def is_only_host() -> bool:
 
 
 def clean_recovery_refs(work: ChoreRun) -> None:
-    """Remove what may go after ``KANDEV_RECOVERY_RETENTION``."""
+    """Delete recovery refs of closed and deleted sessions after ``KANDEV_RECOVERY_RETENTION``."""
     cutoff = cutoff_before(settings.KANDEV_RECOVERY_RETENTION)
     if cutoff is None:
         return
@@ -165,8 +165,8 @@ def _clean_refs_of_deleted(work: ChoreRun, row: Leftover, cutoff: datetime) -> N
 
 
 def _closed_sessions(work: ChoreRun, cutoff: datetime) -> Iterator[tuple[Path, TaskSession]]:
-    """Closed sessions of which a repository of this machine keeps a snapshot."""
-    # By chance, so that what stays does not use up every run.
+    """Yield closed sessions of which a repository on this machine has a snapshot."""
+    # In random order: otherwise the snapshots that must stay would use up the time of every run.
     for row in Repository.objects.order_by("?"):
         repository = Path(row.path)
         if not repository.is_dir():

@@ -1,4 +1,4 @@
-"""Report what carries our marks but belongs to no session; nothing of it is changed."""
+"""Find and report orphans: things with our marks that belong to no session. Nothing of them is changed."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ SEARCH_TIMEOUT: Final = 15.0
 
 @dataclass(frozen=True, slots=True)
 class OrphanSource:
-    """Where orphans are looked for: an executor, or a runtime that has none."""
+    """Where orphans are searched: an executor, or a runtime without executors."""
 
     name: str
-    """The executor's; empty: no executor has this runtime (any more)."""
+    """The executor's name; empty: no executor has this runtime."""
     configs: Sequence[Mapping[str, Any]]
-    """What the runtime is told; empty for a runtime without executors."""
+    """Configuration for the runtime; empty for a runtime without executors."""
 
 
 @dataclass(slots=True)
 class OrphanReport:
-    """What one check of a runtime has found, and which executors could not be reached."""
+    """Result of one search of a runtime."""
 
     found: list[Orphan] = field(default_factory=list)
     sources: dict[str, OrphanSource] = field(default_factory=dict)
@@ -47,20 +47,20 @@ class OrphanReport:
 
 
 def searchable_runtimes() -> dict[str, SupportsOrphans]:
-    """Runtimes that can list orphans, by name."""
+    """Return the runtimes that can list orphans, by name."""
     return {name: place for name, place in runtimes().items() if isinstance(place, SupportsOrphans)}
 
 
 def sources_of(runtime: str) -> list[OrphanSource]:
-    """One for each executor of a runtime; empty: it is not used here."""
+    """Return one source for each executor of a runtime; empty if the runtime is not used here."""
     rows = Executor.objects.filter(runtime=runtime).values_list("name", "config")
     return [OrphanSource(name, [config]) for name, config in rows]
 
 
 def find_orphans(runtime: str, place: SupportsOrphans) -> OrphanReport:
-    """Return what exists now and belongs to no row. An executor that cannot be asked hides nothing of the others.
+    """Return what exists now and belongs to no row. An unreachable executor hides no orphans of the others.
 
-    A runtime without executors is asked too, and its silence is no news.
+    A runtime without executors is searched too; if it does not answer, that is not reported.
     """
     known = frozenset(str(pk) for pk in ExecutorRunning.objects.values_list("pk", flat=True))
     sources = sources_of(runtime) or [OrphanSource("", [])]
@@ -69,7 +69,7 @@ def find_orphans(runtime: str, place: SupportsOrphans) -> OrphanReport:
         if isinstance(answer, str):
             report.silent |= {source.name: answer} if source.name else {}
             continue
-        # Two executors may share an engine or a host. One that was launched during the look has its row by now.
+        # Two executors may share an engine or host. What was launched during the search has its row by now.
         new = [one for one in answer if one.id not in report.sources and (one.is_helper or not _is_known_session(one))]
         report.found += new
         report.sources |= {one.id: source for one in new}
@@ -83,7 +83,7 @@ async def _search_all(
 
 
 async def _search(place: SupportsOrphans, known: frozenset[str], source: OrphanSource) -> list[Orphan] | str:
-    """The orphans of one source, or why it could not be reached."""
+    """Return the orphans of one source, or why it could not be reached."""
     try:
         return await asyncio.wait_for(place.orphans(known, source.configs), SEARCH_TIMEOUT)
     except TimeoutError:
@@ -98,7 +98,7 @@ async def _search(place: SupportsOrphans, known: frozenset[str], source: OrphanS
 def _is_known_session(one: Orphan) -> bool:
     try:
         return ExecutorRunning.objects.filter(pk=one.execution_id).exists()
-    except ValidationError:  # a mark that is no id at all
+    except ValidationError:  # the mark is not a valid id
         return False
 
 
@@ -123,5 +123,5 @@ def _save_report(runtime: str, report: OrphanReport) -> None:
         for one in report.found:
             values = {"execution_id": one.execution_id[:64], "status": one.status[:64], "last_seen_at": now}
             Orphaned.objects.update_or_create(runtime=runtime, name=one.id[:200], defaults=values)
-        if not report.silent:  # else what was not seen may still be where nobody could be asked
+        if not report.silent:  # otherwise a missing orphan may be at an executor that did not answer
             Orphaned.objects.filter(runtime=runtime).exclude(name__in=[one.id[:200] for one in report.found]).delete()

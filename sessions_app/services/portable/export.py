@@ -97,6 +97,7 @@ def sessions_behind(
     )
     new = list(rows)
     changed = {session_id for _, session_id in new}
+    # SQLite has one writer at a time, so its ids commit in order; PostgreSQL commits them in any order.
     if connection.vendor == "postgresql" and cursor.number:
         late = SessionEvent.objects.filter(id__gt=cursor.number - LATE_COMMIT_MARGIN, id__lte=cursor.number)
         for session_id, seq in late.values("session_id").annotate(last=Max("seq")).values_list("session_id", "last"):
@@ -171,26 +172,27 @@ class RecordWriter:
         return None if known is None else known.tail.seq
 
     def export(self, session_id: uuid.UUID, *, final: bool = False) -> float | None:
-        """Write a bounded part of what a record lacks; return the seconds until the next part is due, None: done.
+        """Write a bounded part of what a record lacks; return the seconds until the next part is due, None if done.
 
-        ``final``: the snapshot is not put off. Raises OSError; what was written stays true, and the next
-        call goes on from there.
+        ``final`` writes the snapshot now, even if one was written a moment ago. Raises OSError; what was written is
+        valid, and the next call continues from there.
         """
         files = SessionFiles(self.folder, session_id)
         try:
             return self._export(files, final=final)
         except BaseException:
-            self._known.pop(session_id, None)  # the file says where it is
+            self._known.pop(session_id, None)  # a failed write may have changed the file: read its end again
             raise
 
     def _export(self, files: SessionFiles, *, final: bool) -> float | None:
         known = self._find(files)
         if known is None:
-            files.remove()  # the session was deleted while we were at it
+            files.remove()  # the session was deleted meanwhile
             return None
         events = _load_events(files.session_id, known.tail.seq)
         if events:
             known.tail = files.append(known.tail, events)
+        # A full batch: there may be more lines, so the snapshot is not due yet.
         if len(events) == EVENT_BATCH:
             return 0.0
         wait = known.snapshot_at + SNAPSHOT_EVERY - time.monotonic()

@@ -105,7 +105,7 @@ class RecordReader:
                     whole = raw.endswith(b"\n")
                     self.report(name, number, str(error) if whole else f"torn, or too long: {error}")
                 while raw and not raw.endswith(b"\n"):
-                    raw = file.readline(MAX_LINE_BYTES)  # the rest of what is too long
+                    raw = file.readline(MAX_LINE_BYTES)  # skip the rest of a line that is too long
 
     def _open(self, name: str) -> BinaryIO:
         """Open a regular file of this folder, never a symlink's target; raises OSError."""

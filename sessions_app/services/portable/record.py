@@ -1,7 +1,8 @@
-"""The files of the portable record: a log, a snapshot and a list of keys for each session.
+"""Files of the portable record: a log, a snapshot and a list of keys for each session.
 
-``<data>/sessions/<id>.messages.jsonl`` only grows, ``<id>.json`` and ``<id>.tokens.json`` are replaced
-as a whole. All are 0600 in a directory that is 0700. What a crash has torn is cut and written again.
+``<data>/sessions/<id>.messages.jsonl`` is append-only; ``<id>.json`` and ``<id>.tokens.json`` are replaced
+atomically. The files have mode 0600, their directory 0700. A partial line that a crash left is cut off and written
+again.
 """
 
 from __future__ import annotations
@@ -116,6 +117,7 @@ class SessionFiles:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+        # A new file survives a power failure only if its directory entry is on disk too.
         if not tail.size:
             _sync_directory(self.folder)
         crash_points.reached("export.lines_synced", self.session_id)

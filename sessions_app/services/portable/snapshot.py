@@ -1,7 +1,7 @@
-"""The snapshot of a session and the list of its keys: everything that its log does not contain.
+"""Build the snapshot of a session and the list of its keys: what its log does not contain.
 
-Bounded, whatever the history: of what the log tells anyway only the newest rows are here in full. No
-secret is in either: neither tokens of agents and agentctl, nor environments, arguments and servers of profiles.
+Their size is bounded however long the session is: of what the log contains, only the newest rows are repeated.
+Neither file has secrets: no tokens of agents or agentctl, and no environments, arguments or MCP servers of profiles.
 """
 
 from __future__ import annotations
