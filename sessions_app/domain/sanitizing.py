@@ -59,6 +59,7 @@ def redact(text: str, known: Iterable[str] = ()) -> tuple[str, int]:
 
     ``known`` contains secrets by value.
     """
+    # Imported at the first use, because loading detect-secrets is slow (about 0.15 s).
     from sessions_app.domain import secret_rules  # noqa: PLC0415
 
     count = 0

@@ -190,15 +190,20 @@ WORK = Machine(
 PROMPT = Machine(
     "prompt",
     {
+        # From SENDING: the command is repeated to the same journal only, which ignores a message_id that it knows.
         "send": ({P.QUEUED, P.SENDING}, P.SENDING),
+        # agentctl answered that it did not take the prompt. Without an answer the prompt stays SENDING.
         "refuse": ({P.SENDING}, P.QUEUED),
+        # From HELD, here and below: a journal line that is read later shows that the prompt did arrive.
         "accept": ({P.QUEUED, P.SENDING, P.ACCEPTED, P.HELD}, P.ACCEPTED),
         "deliver": ({P.SENDING, P.ACCEPTED, P.HELD, P.DELIVERED}, P.DELIVERED),
         "finish": ({P.SENDING, P.ACCEPTED, P.DELIVERED, P.HELD}, P.DONE),
         "hold": ({P.SENDING, P.ACCEPTED}, P.HELD),
+        # The database was restored from an older copy, so even a queued prompt may have been sent since.
         "doubt": ({P.QUEUED, P.SENDING, P.ACCEPTED, P.DELIVERED}, P.HELD),
         "interrupt": ({P.ACCEPTED, P.DELIVERED, P.HELD}, P.INTERRUPTED),
         "dismiss": ({P.HELD, P.INTERRUPTED}, P.DISMISSED),
+        # The continue prompt that settled the interrupted one was withdrawn: its user decides again.
         "reopen": ({P.DISMISSED}, P.INTERRUPTED),
         "withdraw": ({P.QUEUED}, P.WITHDRAWN),
     },

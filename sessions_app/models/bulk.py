@@ -35,6 +35,7 @@ class _Statement:
         stored = [list(map(store, values)) for store, values in zip(self.stored, columns, strict=True)]
         with connection.cursor() as cursor:
             if connection.vendor == "postgresql":
+                # One array for each column (unnest), so that the statement is the same for any number of rows.
                 cursor.execute(self.sql, stored)
             else:
                 cursor.executemany(self.sql, list(zip(*stored, strict=True)))

@@ -48,6 +48,7 @@ def lock_session(session_id: uuid.UUID | str, patience: float, related: Sequence
 
 
 def _begin(outer: ExitStack, session_id: uuid.UUID | str, deadline: float, related: Sequence[str]) -> TaskSession:
+    # Only a lock is taken in here, so an attempt that fails has written nothing and can be repeated.
     while True:
         try:
             with ExitStack() as attempt:

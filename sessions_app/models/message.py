@@ -36,7 +36,7 @@ class Message(TeamModel):
     updated_seq = models.BigIntegerField()
     role = models.CharField(max_length=10, choices=[(r, r) for r in ROLES])
     key = models.CharField(max_length=200, blank=True, default="")
-    """How later lines name it: a tool call's id, or a prompt's message_id."""
+    """Name by which later journal lines refer to the message: a tool call's id, or a prompt's message_id."""
     payload = ObjectField(default=dict)
     complete = models.BooleanField(default=True)
     created_at = models.DateTimeField()

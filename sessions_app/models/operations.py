@@ -161,7 +161,7 @@ class Leftover(models.Model):
     repository_path = models.CharField(max_length=4096, blank=True, default="")
     deleted_at = models.DateTimeField(default=timezone.now)
     files_gone = models.BooleanField(default=False)
-    """Of this machine: journals and homes."""
+    """Whether journals and homes on this machine were removed."""
     refs_gone = models.BooleanField(default=False)
 
     class Meta:

@@ -40,7 +40,7 @@ QUEUED_FOR_CAPACITY = "queued_for_capacity"
 
 
 class Intent(TeamModel):
-    """One stored request. The web request that asks for it commits it; the lease holder carries it out once."""
+    """A stored request. The web request that asks for it commits it; the lease holder carries it out once."""
 
     team_path = "session__task__team"
 
@@ -72,7 +72,7 @@ class Intent(TeamModel):
 
 
 class Prompt(TeamModel):
-    """One prompt, delivered at most once. If delivery is in doubt it is held for a person, never sent again."""
+    """A prompt, delivered at most once. If delivery is in doubt it is held for a person, never sent again."""
 
     team_path = "session__task__team"
 
@@ -111,7 +111,7 @@ class Prompt(TeamModel):
 
 
 class Run(TeamModel):
-    """One run: a turn of the agent, or an external wait, which has no agent process. Ends exactly once."""
+    """A turn of the agent, or an external wait, which has no agent process. Ends exactly once."""
 
     team_path = "session__task__team"
 
@@ -120,7 +120,7 @@ class Run(TeamModel):
     message_id = models.CharField(max_length=128)
     state = models.CharField(max_length=12, choices=[(s.value, s.value) for s in RunState], default=RunState.RUNNING)
     has_process = models.BooleanField(default=True)
-    """It is a turn. An external wait becomes one when the agent accepts the wait's result."""
+    """True for a turn. An external wait becomes one when the agent accepts the wait's result."""
     wait_kind = models.CharField(max_length=16, blank=True, default="")
     wait_id = models.CharField(max_length=128, blank=True, default="")
     """Id of the newest wait: the permission's, or the external wait's."""
@@ -128,7 +128,7 @@ class Run(TeamModel):
     deadline_at = models.DateTimeField(null=True, blank=True)
     """When the newest wait expires; None: never."""
     waited = models.BooleanField(default=False)
-    """It was waiting when it ended; tells an interrupted wait from an interrupted turn."""
+    """Whether it was waiting when it ended, which tells an interrupted wait from an interrupted turn."""
     reason = models.CharField(max_length=64, blank=True, default="")
     since_seq = models.BigIntegerField(default=0)
     """``seq`` of the event with which the newest wait began."""

@@ -109,7 +109,10 @@ class SessionTransaction:
         return run if run is not None and run.has_process else None
 
     def record_event(self, name: str, once: str | None = None, **payload: Any) -> NewEvent:
-        """Append an event to the session's log when the block ends; ``once`` makes a second one with that name fail."""
+        """Append an event to the session's log when the block ends.
+
+        Only one event of the whole log may have a given ``once``: a second one makes the transaction fail.
+        """
         event = NewEvent(name, payload, self.at, once)
         self.events.append(event)
         return event

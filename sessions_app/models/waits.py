@@ -45,7 +45,7 @@ class TokenQuerySet(TeamQuerySet["ResumeToken"]):
 
 
 class ResumeToken(TeamModel):
-    """One key: it ends one wait, once. A wait that is requested again gets a new key."""
+    """A single-use key that ends one wait. A wait that is requested again gets a new key."""
 
     team_path = "session__task__team"
 
@@ -147,6 +147,7 @@ def begin_wait(
         transaction.move_run("wait", wait_kind=str(kind), wait_id=wait_id, deadline=ends)
         run.save(update_fields=["wait_kind", "wait_id", "wait_reason", "deadline_at"])
         if len(transaction.events) > before:
+            # The event gets its number only when the transaction ends.
             event = transaction.events[-1]
             transaction.after_events.append(lambda: _save_seq(run, event))
     return mint_token(transaction, run, kind, wait_id, expires_at=deadline, by=by)
@@ -229,7 +230,7 @@ def end_external_wait(transaction: SessionTransaction, reason: str) -> bool:
 def interrupt_external_wait(transaction: SessionTransaction, reason: str) -> bool:
     """Interrupt an external wait whose deadline has passed; return False if there is none.
 
-    ``attention_rules`` tells people at once; the agent is told with its next prompt (rule 31).
+    ``attention_rules`` tells people at once; the agent is told with its next prompt.
     """
     run = transaction.open_run
     if run is None or run.has_process or run.state != RunState.WAITING:

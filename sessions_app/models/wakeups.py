@@ -21,7 +21,7 @@ from sessions_app.models.pubsub import base
 
 _VERSION: Final = {
     "sqlite": "PRAGMA data_version",
-    # A transaction that has written and ended is no longer in progress: xmax or the list has changed.
+    # A snapshot lists the transactions in progress, so it changes whenever one that has written ends.
     "postgresql": "SELECT pg_current_snapshot()::text",
 }
 

@@ -54,7 +54,7 @@ def visible_items(user: Any) -> QuerySet[AttentionItem]:
 
 def open_items_for(user: Any) -> QuerySet[AttentionItem]:
     """Return the user's open items that are not dismissed and whose task is not over, by priority."""
-    rows: Any = visible_items(user)  # its annotations are no fields that the types know
+    rows: Any = visible_items(user)  # the type checker does not know the annotated fields
     rows = rows.filter(resolved_at=None, dismissed_at=None, task__archived_at=None)
     found: QuerySet[AttentionItem] = rows.exclude(task__state__in=_ENDED_TASK_STATES).order_by(
         "rank", "-created_at", "id"

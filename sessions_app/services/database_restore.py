@@ -85,8 +85,8 @@ def _under_lock(*, certain: bool) -> RestoreReport:
         found = _compare()
         if certain or found.behind or found.missing:
             _settle_all(found)
-        # The cursor is written last. Until then the record still shows the restore, and settling twice changes
-        # nothing.
+        # The cursor is written last. Until then the record still shows the restore, and settling again does no
+        # harm.
         portable_cursor.write_cursor(portable_cursor.cursor_at_end().with_behind(found.behind))
         return found
     finally:

@@ -46,6 +46,7 @@ class DatabaseThread:
 
     def close(self) -> None:
         """Finish the current function, then close the thread's connection."""
+        # On that thread, because Django's connections belong to the thread that opened them.
         self._executor.submit(connections.close_all)
         self._executor.shutdown(wait=True)
 
@@ -130,6 +131,7 @@ class BatchExecutor(Generic[Request, Result]):
         try:
             results = await self._thread(self._function, [request for request, _ in batch])
         except Exception as error:  # noqa: BLE001  (the caller of the request handles it)
+            # The call was rolled back as a whole. Tried alone, only the request at fault fails.
             if len(batch) > 1:
                 for entry in batch:
                     await self._execute([entry])

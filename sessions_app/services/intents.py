@@ -51,7 +51,7 @@ MODES = tuple(mode.value for mode in Mode)
 RUNNING_ROW = 1
 GIVEN_UP_MESSAGE = "This session was given up. Choose “Try again” first, then send your prompt."
 TEXT_LIMIT = 1024 * 1024
-"""Characters of a prompt."""
+"""Most characters of a prompt."""
 UNSTORABLE_CHARACTERS = re.compile("[\0\ud800-\udfff]")
 """Characters that no database stores: U+0000 and lone surrogates."""
 
@@ -236,7 +236,7 @@ def _cancel_wait(transaction: SessionTransaction, run: Run) -> bool:
         return True
     row = transaction.session.prompts.filter(message_id=run.message_id, state=PromptState.QUEUED).first()
     if row is not None:
-        transaction.move_prompt(row, "withdraw")  # and its run ends with it
+        transaction.move_prompt(row, "withdraw")  # which ends its run, too
     return row is not None
 
 

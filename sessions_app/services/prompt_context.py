@@ -109,6 +109,7 @@ def _snapshot_before(transaction: SessionTransaction, run: Run) -> str:
     """Return the commit with the working tree at the start of the turn; empty if there is none."""
     log = transaction.session.events.order_by("-seq")
     began = log.filter(name=DELIVERED_EVENT, payload__message_id=run.message_id).first()
+    # The delivery may be in this very transaction, and then it is not in the log yet.
     unwritten = [] if began else [(event.name, event.payload) for event in transaction.events]
     starts = [at for at, (name, said) in enumerate(unwritten) if (name, said.get("message_id")) == _run_start(run)]
     for name, said in reversed(unwritten[: starts[0]] if starts else unwritten):
@@ -193,7 +194,11 @@ def to_interrupted_wait(wait: Mapping[str, Any]) -> InterruptedWait:
 
 
 def mark_carrier(transaction: SessionTransaction, row: Prompt) -> None:
-    """Remember that this prompt carries the history, interruption or wait to the agent."""
+    """Remember that this prompt carries the history, interruption or wait to the agent.
+
+    The context itself stays until ``mark_context_delivered``: after a crash before that, it is sent again, with this
+    prompt or the next.
+    """
     session = transaction.session
     if row.kind != PromptKind.CHECK and (unfinished_of(session) or wait_of(session) or session.inject_history):
         transaction.set_fields(metadata={**transaction.session.metadata, CARRIER_KEY: row.message_id})

@@ -27,6 +27,7 @@ def resend_prompt(session_id: uuid.UUID, message_id: str, by: Any) -> Prompt:
     """Queue the text of a held or interrupted prompt again as a new row, which settles the old one."""
     with session_transaction(session_id) as transaction:
         old = transaction.session.prompts.select_for_update().filter(message_id=message_id).first()
+        # Repeating the request sends nothing twice: it returns the row that the first one created.
         if old is not None and old.resent_as is not None:
             return old.resent_as
         old = _lock_prompt(transaction, message_id, PromptState.HELD, PromptState.INTERRUPTED)
@@ -78,6 +79,7 @@ def continue_interrupted(session_id: uuid.UUID, message_id: str, by: Any) -> Pro
         old = transaction.session.prompts.select_for_update().filter(message_id=message_id).first()
         if old is None:
             raise NotFound("The session has no such prompt.")
+        # Repeating the request returns the row that the first one created.
         if old.continued_by is not None:
             return old.continued_by
         if old.state != PromptState.INTERRUPTED:

@@ -73,7 +73,7 @@ def last_ordered() -> OrderedRestart | None:
         return None
 
 
-# --- for the keeper ---
+# --- for ``serve``, which keeps the other processes running ---
 
 
 class RestartOrders:

@@ -34,7 +34,7 @@ class RowResult:
     """The result of one row."""
 
     row: int
-    """Its id."""
+    """Id of the ``SweepOutcome``."""
     session: uuid.UUID
     observed: str
     kind: str

@@ -286,7 +286,7 @@ def _stop_sessions(task: Task, user: Any) -> None:
 def delete_session(session: TaskSession) -> None:
     """Delete a session and its portable record; raises Conflict if it may have a live execution."""
     with atomic():
-        TaskSession.objects.select_for_update().get(id=session.id)  # first, as everybody who changes a session
+        TaskSession.objects.select_for_update().get(id=session.id)  # first, like every change to a session
         live = session.executions.select_for_update().exclude(status=ExecutorRunning.Status.STOPPED)
         if live.exists() or session.intents.filter(done_at=None).exists():
             raise Conflict("The session has a live execution. Stop it first.")
@@ -296,6 +296,7 @@ def delete_session(session: TaskSession) -> None:
         metric_counters.keep_session_counts(forgotten)
         files.note_leftover(session)
         session.delete()
+        # After the commit: if the deletion is rolled back, the session keeps its record.
         on_commit(lambda: portable_record.forget_record(forgotten))
 
 

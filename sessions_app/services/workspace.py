@@ -61,7 +61,7 @@ def transfer_json(execution: ExecutorRunning | None) -> dict[str, Any] | None:
 
 
 _SHARE: Final = 0.45
-"""Share of ``KANDEV_SWEEP_TIMEOUT`` after which a slow agentctl is asked for its health, and in which it must answer."""
+"""Share of ``KANDEV_SWEEP_TIMEOUT``: the longest silence before a health check, and the longest health check."""
 
 
 def list_files(session: TaskSession, path: str) -> dict[str, Any]:

@@ -128,7 +128,7 @@ class SessionRebuild:
 
 
 def text_value(values: Mapping[str, Any], name: str) -> str:
-    """Return a text of ``values``; empty if it is missing or no text."""
+    """Return a string from ``values``; empty if it is missing or not a string."""
     value = values.get(name)
     return value if isinstance(value, str) else ""
 

@@ -58,7 +58,7 @@ async def _subscribed() -> AsyncIterator[str]:
         await layer.group_add(GROUP, channel)
         yield channel
     finally:
-        await layer.flush()  # of this thread's loop alone
+        await layer.flush()  # closes the connections of this thread's event loop only
 
 
 async def _receive(relay: Relay, channel: str) -> None:

@@ -110,6 +110,7 @@ class RecordReader:
     def _open(self, name: str) -> BinaryIO:
         """Open a regular file of this folder, never a symlink's target; raises OSError."""
         path = self.folder / name
+        # O_NONBLOCK: opening a FIFO would otherwise wait for a writer.
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         file = os.fdopen(descriptor, "rb")
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -202,7 +203,7 @@ class SnapshotValues:
         return self._values.get(name)
 
     def text(self, name: str, longest: int = 1 << 30, default: str = "") -> str:
-        """Return a text, truncated to ``longest`` characters; ``default`` if it is none."""
+        """Return the value if it is a string, truncated to ``longest`` characters; else ``default``."""
         value = self._values.get(name)
         return value[:longest] if isinstance(value, str) else default
 
@@ -212,34 +213,34 @@ class SnapshotValues:
         return value if isinstance(value, str) and value in allowed else default
 
     def flag(self, name: str) -> bool | None:
-        """Return a boolean, or None if it is none."""
+        """Return the value if it is a boolean, else None."""
         value = self._values.get(name)
         return value if isinstance(value, bool) else None
 
     def number(self, name: str) -> int:
-        """Return a non-negative integer; 0 if it is none."""
+        """Return the value if it is a non-negative integer, else 0."""
         value = self._values.get(name)
         return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 53 else 0
 
     def time(self, name: str) -> datetime | None:
-        """Return a time, or None if it is none."""
+        """Return the value as a time, or None if it is not one."""
         try:
             return parse_time(self._values.get(name))
         except BadLine:
             return None
 
     def id(self, name: str) -> uuid.UUID | None:
-        """Return a UUID, or None if it is none."""
+        """Return the value as a UUID, or None if it is not one."""
         try:
             return uuid.UUID(self._values.get(name, ""))
         except (ValueError, AttributeError, TypeError):
             return None
 
     def inner(self, name: str) -> SnapshotValues:
-        """Return a nested object; empty if it is none."""
+        """Return a nested object; empty if the value is not an object."""
         return SnapshotValues(self._values.get(name))
 
     def rows(self, name: str) -> list[SnapshotValues]:
-        """Return a list of nested objects; empty if it is none."""
+        """Return a list of nested objects; empty if the value is not a list."""
         value = self._values.get(name)
         return [SnapshotValues(one) for one in value if isinstance(one, dict)] if isinstance(value, list) else []

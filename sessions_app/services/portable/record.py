@@ -179,6 +179,7 @@ def _write_at(descriptor: int, data: bytes, offset: int) -> None:
     """Write all of ``data``; on an error, truncate the file to ``offset`` again."""
     view, at = memoryview(data), offset
     try:
+        # Whatever is behind ``offset`` is the rest of a write that a crash interrupted.
         os.ftruncate(descriptor, offset)
         while view:
             written = os.pwrite(descriptor, view, at)
