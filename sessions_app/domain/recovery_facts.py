@@ -29,9 +29,9 @@ class Policy(StrEnum):
     """Which sessions get their agent back without anyone asking."""
 
     AUTO = "auto"
-    """All that should run."""
+    """Every session that should run."""
     WORKING = "working"
-    """Those that were working or have queued prompts."""
+    """Sessions that were working or have queued prompts."""
     ON_OPEN = "on_open"
     """Only when somebody opens the page or sends a prompt."""
     MANUAL = "manual"

@@ -63,7 +63,7 @@ class Applicant:
     session_id: uuid.UUID
     team: int
     place: Hashable
-    """Identifies what limits the number of agents."""
+    """Identifies what the limit on agents applies to."""
     urgent: bool
     since: datetime
 
@@ -99,6 +99,7 @@ def order_by_turn(waiting: Iterable[QueuedSession]) -> list[QueuedSession]:
     turns = []
     for one in sorted(waiting, key=lambda one: one.rank):
         line = (one.rank < 0, one.team)
+        # Sort key: the queue, the round of the session's team in it, and within a round the rank.
         turns.append((one.rank > 0, rounds[line], one.rank, one))
         rounds[line] += 1
     return [one for *_, one in sorted(turns, key=lambda turn: turn[:3])]
@@ -133,6 +134,6 @@ def count_before(rank: int, mine: int, others: Mapping[int, int], urgent: int) -
     ``mine`` counts lower ranks of its own team in its queue. ``others`` counts by team how many wait in that queue.
     ``urgent`` counts the sessions in the urgent queue, which goes first.
     """
-    # The teams alternate, so each other team gets as many turns before this one as its own team does.
+    # The teams alternate, so each other team gets about as many turns before this one as its own team.
     ahead = mine + sum(min(number, mine) for number in others.values())
     return ahead if rank < 0 else ahead + urgent

@@ -1,4 +1,4 @@
-"""What each situation says: its text, its next step and its buttons."""
+"""Texts of situations: what happened, the next step, and the buttons."""
 
 from __future__ import annotations
 

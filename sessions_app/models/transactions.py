@@ -111,7 +111,7 @@ class SessionTransaction:
     def record_event(self, name: str, once: str | None = None, **payload: Any) -> NewEvent:
         """Append an event to the session's log when the block ends.
 
-        Only one event of the whole log may have a given ``once``: a second one makes the transaction fail.
+        No two events, of any session, may have the same ``once``: the second makes the transaction fail.
         """
         event = NewEvent(name, payload, self.at, once)
         self.events.append(event)

@@ -19,7 +19,7 @@ _ENDED_TASK_STATES: Final = (TaskState.DONE, TaskState.CANCELLED)
 WORKFLOW_TEXTS: Final = ("workflow__text", "workflow__files", "workflow__confirmed")
 """Large fields that no inbox shows."""
 _NO_USER: Final = 0
-"""An id that no user has: everything is unseen by nobody."""
+"""An id that no user has, so that every item counts as unseen."""
 
 
 def _seen_filter(user_id: int) -> QuerySet[AttentionMark]:

@@ -46,7 +46,7 @@ class ExporterRunning(Exception):
 
 @dataclass
 class RestoreReport:
-    """What was found and changed."""
+    """What a check for a restored database found and changed."""
 
     behind: dict[uuid.UUID, Tail] = field(default_factory=dict)
     """Sessions whose portable record has lines that their log lacks, with the record's end."""

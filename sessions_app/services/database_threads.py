@@ -90,7 +90,7 @@ class HasSessionId(Protocol):
 
     @property
     def session_id(self) -> uuid.UUID:
-        """The session that it is about."""
+        """Id of the session."""
 
 
 Request = TypeVar("Request", bound=HasSessionId)

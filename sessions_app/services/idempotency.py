@@ -13,7 +13,7 @@ from sessions_app.services.errors import IdempotencyKeyReused, Invalid
 
 Row = TypeVar("Row", bound=models.Model)
 IdempotencyMark = dict[str, str]
-"""Values of the fields ``idempotency_key`` and ``asked``, by which a row is found again."""
+"""Values of the fields ``idempotency_key`` and ``asked``, which identify a row's request."""
 
 KEY_LIMIT = 128
 

@@ -165,6 +165,7 @@ class MetricsBuffer:
     def flush(self, part: str) -> None:
         """Write everything to the database; on an error, keep the counts for the next time."""
         with self._lock:
+            # Only the exchange is under the lock: threads that count never wait for the database.
             taken, self._counts = self._counts, defaultdict(float)
         try:
             operations.add_counts([(name, dict(labels), value) for (name, labels), value in taken.items()], part)

@@ -140,7 +140,7 @@ class LastRestart:
 
     @property
     def total(self) -> int:
-        """How many sessions were recovered, or could not be."""
+        """Number of sessions that were recovered or could not be."""
         return sum(self.counts.values())
 
 

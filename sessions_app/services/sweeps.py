@@ -121,11 +121,11 @@ class OutcomeFilter:
     """A filter for the rows of a sweep; empty fields match all."""
 
     text: str = ""
-    """In the title of the task or the name of the agent."""
+    """Searched in the task's title and the agent profile's name."""
     seen: str = ""
     """alive, dead or unknown."""
     came: str = ""
-    """The kind of receipt, ``under_way`` or ``skipped``."""
+    """A kind of receipt, ``under_way`` or ``skipped``."""
 
 
 @dataclass(frozen=True, slots=True)
