@@ -24,6 +24,7 @@ def explain_program_error(code: str, said: str, *, kind: AgentType, program: str
     if code == Code.PROGRAM_MISSING:
         return _missing_program(kind, program, profile, executor)
     if code == Code.AUTH_REQUIRED:
+        # removesuffix: an agent that said nothing is not quoted.
         return f"{_not_logged_in(kind, profile, executor)} It said: {said[:_MESSAGE_LIMIT]}".removesuffix(" It said: ")
     return said
 

@@ -58,6 +58,7 @@ class Rule:
 
 
 def _is_asleep(case: Case) -> bool:
+    """Whether the session was put to sleep and nothing has woken it since."""
     facts = case.facts
     woken = facts.has_queued_prompts or facts.start_in_flight or case.is_agent_working
     return facts.asleep and not woken

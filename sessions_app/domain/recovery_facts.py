@@ -80,13 +80,13 @@ class SweepFacts:
     attached: bool
     """This supervisor has its event stream open."""
     attempts: int
-    """Starts since the last completed turn; after ``max_attempts`` only a user starts it again."""
+    """Starts since the last success; after ``max_attempts`` of them only a user starts it again."""
     next_restart_at: datetime | None
     owner_in_team: bool
     max_attempts: int = 5
     start_timeout: timedelta = timedelta(seconds=300)
     workspace_only: bool = False
-    """A user asked for the workspace without an agent."""
+    """A user asked for the workspace without an agent, and has sent no prompt since."""
     has_agent: bool = True
     """False: a workspace in which no agent is ever started."""
     start_rank: int | None = None

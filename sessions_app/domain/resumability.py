@@ -71,7 +71,7 @@ class ResumeFacts:
     """An agent process of this session is running."""
     last_seen_at: datetime | None
     known_dead: bool
-    """A check has shown that the agent is gone, so ``last_seen_at`` proves nothing."""
+    """The agent is known to be gone, so ``last_seen_at`` proves nothing."""
     workspace: WorkspaceState
     context_mismatch: bool
     """The last load contradicted our journal, and no user has decided since."""
@@ -187,6 +187,7 @@ class _Row:
 
 
 def _can_tell_history(facts: ResumeFacts) -> bool:
+    """Whether a new conversation may be told the log, and no token makes that unnecessary."""
     token = facts.has_token and supports_session_resume(facts)
     return not token and facts.history_allowed and facts.has_row
 

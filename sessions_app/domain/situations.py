@@ -69,6 +69,7 @@ _OTHER_ACTIONS: Final = frozenset({"", "review_prompts", "answer"})
 
 
 def _is_about_resuming(found: Situation, facts: texts.Facts) -> bool:
+    """Whether the situation is about resuming the agent, so that the note about its capabilities belongs to it."""
     assessed = facts.assessment
     return assessed is not None and facts.is_resting and assessed.cause.row > 5 and found.action not in _OTHER_ACTIONS
 

@@ -38,6 +38,7 @@ def _cost(told: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _is_number(value: Any) -> TypeGuard[float]:
+    # Not isinstance(): True and False are ints, too.
     return type(value) in (int, float) and 0 <= value < _MOST
 
 

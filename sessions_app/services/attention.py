@@ -63,7 +63,10 @@ def open_items_for(user: Any) -> QuerySet[AttentionItem]:
 
 
 def own_items(user: Any) -> Q:
-    """Filter items of the user's own sessions and runs, and of workflows that the user created or has enabled."""
+    """Filter items of the user's own sessions, runs and workflows.
+
+    A workflow is the user's own if the user created it or enabled its triggers.
+    """
     made = Q(workflow__created_by=user.pk) | Q(workflow__triggers_enabled_by=user.pk)
     return Q(session__owner=user.pk) | Q(run__started_by=user.pk) | made
 

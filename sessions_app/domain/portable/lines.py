@@ -53,6 +53,7 @@ def event_to_line(event: LogEvent) -> dict[str, Any]:
     if event.once is not None:
         line["once"] = event.once
     if _name_of(line["kind"]) != event.name:
+        # The kind alone would be read back as another name.
         line["name"] = event.name
     elif _is_message(line["kind"]):
         frame = _MESSAGE_FRAME

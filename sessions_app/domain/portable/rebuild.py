@@ -134,6 +134,7 @@ def text_value(values: Mapping[str, Any], name: str) -> str:
 
 
 def _with_our_ids(session_id: uuid.UUID, event: LogEvent) -> LogEvent:
+    """Replace ids that are not UUIDs, from other producers, by UUIDs that are the same each time."""
     told = event.payload
     ours: dict[str, str] = {}
     if event.name.startswith("session.message."):
@@ -157,6 +158,7 @@ def _added(rows: SessionRebuild, event: LogEvent) -> None:
     if key in rows.messages:
         raise ValueError("a message for the second time")
     if role == "user":
+        # A user's message has no prompt id. The run that has just started names the prompt that it belongs to.
         name = rows.asked = rows.expected or str(key)
         rows.expected = ""
         if name in rows.prompts:
@@ -245,6 +247,7 @@ def _receipt(rows: SessionRebuild, event: LogEvent) -> None:
     told, key = event.payload, uuid.UUID(event.payload["receipt_id"])
     kind, verified = text_value(told, "kind")[:16], text_value(told, "verified")[:16]
     if key in rows.receipts:
+        # A receipt is recorded again when it is settled; only its proof has changed.
         rows.receipts[key].verified = verified
     else:
         strategy, reason = text_value(told, "strategy")[:16], text_value(told, "reason")[:64]
