@@ -62,7 +62,7 @@ class StartResult:
     timings: Mapping[str, float] = field(default_factory=dict)
     """Milliseconds: spawn, initialize, session."""
     unkept: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    """Claimed capabilities that failed when they were used, by name: ``{"how": CapabilityShortfall, "said": text}``."""
+    """Claimed capabilities that failed when they were used: ``{"how": CapabilityShortfall, "said": text}`` by name."""
 
 
 class StartFailed(Exception):

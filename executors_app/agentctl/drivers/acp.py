@@ -39,19 +39,19 @@ from executors_app.agentctl.process.async_io import PipeStuck
 from executors_app.agentctl.protocol import CapabilityShortfall, Code, JournalKind
 
 _SILENT_AGENT: Final = 1.0
-"""Seconds an agent may live on after the end of its output."""
+"""Seconds that an agent may keep running after its output has ended, before it is stopped."""
 _STOP_GRACE: Final = 2.0
 _INITIALIZE_SHARE: Final = 0.75
-"""Of a start's time limit: an agent that has not said who it is by then will not open its conversation either."""
+"""Share of the start's time limit for ``initialize``: a slower agent will not open a conversation in time."""
 _SETTING_SHARE: Final = 1 / 6
-"""Of a start's time limit, for each wish that may go unfulfilled."""
+"""Share of the start's time limit for selecting the model, and again for the mode: the start succeeds without them."""
 _FAILED_GRACE: Final = 0.5
 _OUTPUT_DRAIN_TIMEOUT: Final = 5.0
-"""Seconds that a stop waits for the journal to take in the agent's last lines."""
+"""Seconds that a stop waits for the journal to accept the agent's last lines."""
 
 
 def create(host: Host, marker: Mapping[str, str]) -> Driver:
-    """A driver for one agent process after the other; ``marker`` goes into their environment."""
+    """Return a driver for successive processes of one agent; ``marker`` is added to their environment."""
     return AcpDriver(host, marker)
 
 
@@ -62,7 +62,7 @@ class _Turn:
 
 @dataclass(slots=True)
 class _Agent:
-    """One agent process and what is said with it."""
+    """One agent process and the connection to it."""
 
     process: AgentProcess
     connection: JsonRpcConnection
@@ -130,6 +130,7 @@ class AcpDriver:
         replays: list[ReplayCollector] = []
         with _timed_step(timings, "session"):
             self._step = "its conversation"
+            # Set before the request: an agent replays the conversation before it answers ``session/load``.
             self._conversation_id = request.resume_token if request.strategy == "native" else None
             opened = await opening.open_conversation(
                 agent.connection, request, peer, self._trial, lambda to: self._replay_to(to, replays)
@@ -176,7 +177,7 @@ class AcpDriver:
         request: StartRequest,
         peer: opening.AgentInfo,
     ) -> None:
-        """Model, mode and what else was asked for; what the agent does not take is said."""
+        """Select model and mode; log a warning for each setting that the agent does not accept."""
         limit = request.timeout * _SETTING_SHARE
         wishes: tuple[tuple[acp_session_setup.SettingName, str | None], ...] = (
             ("model", request.model),
@@ -195,7 +196,7 @@ class AcpDriver:
         self._host.record(JournalKind.LOG, level="warning", text=text, data={})
 
     def _failure_details(self) -> dict[str, Any]:
-        """As ``StartFailed.told``."""
+        """Return the value of ``StartFailed.told``."""
         if self._agent_info is None:
             return {}
         unkept = self._trial.unkept
@@ -228,16 +229,18 @@ class AcpDriver:
         try:
             answer = await agent.connection.call("session/prompt", params, sent=delivered)
         except RpcError as error:
+            # ACP asks for the stop reason *cancelled*, but the aborted request may surface as an error instead.
             if turn.cancelled:
                 return "cancelled"
             code = Code.AUTH_REQUIRED if error.code == opening.AUTH_REQUIRED else "agent_error"
             raise TurnFailed(code, error.text) from error
         except PipeStuck as error:
-            # The prompt was cut off. It must never be completed, and this agent takes no other.
+            # Part of the prompt was written. It must never be completed, and the agent would read any further
+            # message as its rest.
             await agent.process.stop(0)
             raise TurnFailed("agent_stuck", str(error)) from error
         except AgentGone as error:
-            await agent.exited.wait()
+            await agent.exited.wait()  # the exit code is known only then
             message = f"the agent ended {agent.process.exit_description()} in the middle of a turn"
             raise TurnFailed(Code.AGENT_EXITED, message) from error
         finally:
@@ -245,7 +248,7 @@ class AcpDriver:
         return self._stop_reason(answer)
 
     def _blocks(self, text: str, attachments: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        """The prompt's content; attachments are content blocks of ACP."""
+        """Return the prompt as content blocks, which attachments are already; raises TurnFailed for other kinds."""
         taken = {"text", "resource_link", *(self._agent_info.prompt_kinds if self._agent_info else ())}
         for attachment in attachments:
             if attachment.get("type") not in taken:
@@ -260,15 +263,14 @@ class AcpDriver:
         return reason if isinstance(reason, str) and reason else "end_turn"
 
     async def cancel(self) -> None:
-        """Ask the agent to end the active turn; whatever error it answers then is a cancel."""
+        """Ask the agent to end the active turn; an error that it answers afterwards counts as *cancelled*."""
         if self._turn is None or self._agent is None or self._conversation_id is None:
             return
         self._turn.cancelled = True
         with contextlib.suppress(AgentGone, PipeStuck):
             await self._agent.connection.notify("session/cancel", {"sessionId": self._conversation_id})
 
-    # -- what the agent says and asks
-
+    # -- notifications and requests of the agent
     def _handle_notification(self, method: str, params: Any) -> None:
         update = params.get("update") if isinstance(params, dict) else None
         if method != "session/update" or not isinstance(update, dict):
@@ -307,6 +309,8 @@ class AcpDriver:
         if agent is None:
             return None
         exit_code = await agent.process.stop(grace)
+        # Closing the connection stops reading, so the journal first gets time to accept the last lines. The wait is
+        # limited, because a full journal would never accept them.
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_OUTPUT_DRAIN_TIMEOUT):
                 await agent.exited.wait()
@@ -315,7 +319,8 @@ class AcpDriver:
         return exit_code
 
     async def _watch_exit(self, agent: _Agent) -> None:
-        """When all of the agent's output is read, see to it that it is dead, and tell."""
+        """Wait until all output is handled, end the agent if it still runs, and report its exit."""
+        # The exit is reported after the output, so that no line of the agent follows its exit in the journal.
         await agent.connection.closed.wait()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_SILENT_AGENT):
@@ -331,7 +336,7 @@ class AcpDriver:
 
 
 def _without_session_id(params: Any) -> Any:
-    """Without the conversation's id: it is a credential, whichever conversation it names."""
+    """Return the params without the session id, which is a credential whichever conversation it names."""
     return (
         {name: value for name, value in params.items() if name != "sessionId"} if isinstance(params, dict) else params
     )

@@ -1,7 +1,7 @@
-"""The driver for Claude Code's own command line: one ``claude -p`` process, many turns, ``stream-json`` both ways.
+"""The driver for Claude Code's command line: one ``claude -p`` process for many turns, ``stream-json`` both ways.
 
-The conversation's id is what the agent itself tells at the beginning and the end of a turn, never the one
-that it was started with.
+The conversation's id is the one that the agent reports at the beginning and end of a turn, never the one that it was
+started with.
 """
 
 from __future__ import annotations
@@ -31,24 +31,24 @@ from executors_app.agentctl.protocol import Code, JournalKind
 
 _FAILED_GRACE: Final = 0.5
 _HEARS_WITHIN: Final = 4.0
-"""Seconds until an interrupt is answered."""
+"""Seconds to wait for the answer to an interrupt."""
 _STREAM_JSON_OPTIONS: Final = ("--input-format", "stream-json", "--output-format", "stream-json", "--verbose")
 _PERMISSION_OPTIONS: Final = ("--permission-prompt-tool", "stdio")
 
 
 def create(host: Host, marker: Mapping[str, str]) -> Driver:
-    """A driver for one agent process after the other; ``marker`` goes into their environment."""
+    """Return a driver for successive processes of one agent; ``marker`` is added to their environment."""
     return ClaudeDriver(host, marker)
 
 
 def build_command(request: StartRequest) -> list[str]:
-    """The command that begins a conversation, or takes the one of the token up again."""
+    """Return the command that starts a new conversation, or resumes the one of the token."""
     command = [*request.argv, "-p", *_STREAM_JSON_OPTIONS, *_PERMISSION_OPTIONS]
     if request.model:
         command.append(f"--model={request.model}")
     if request.strategy != "native":
         return [*command, f"--session-id={uuid.uuid4()}"]
-    command.append(f"--resume={request.resume_token}")  # one word: a token can never be taken for a flag
+    command.append(f"--resume={request.resume_token}")  # one argument: no token can be read as an option
     if request.last_message_uuid:
         command.append(f"--resume-session-at={request.last_message_uuid}")
     return [*command, "--fork-session"] if request.fork else command
@@ -61,7 +61,7 @@ class ClaudeDriver:
         self._host, self._marker = host, marker
         self._process: CliProcess | None = None
         self._started: CliProcess | None = None
-        """The process that has come up: of one that has not, the failed start tells."""
+        """The process whose start has succeeded; the exit of any other one is reported by its failed start."""
         self._control = ControlProtocol(self._write, host)
         self._reader = TurnReader(host, None)
         self._exited = asyncio.Event()
@@ -93,6 +93,7 @@ class ClaudeDriver:
         try:
             return await self._open(request)
         except StartFailed as failed:
+            # The agent refuses to resume at a message that it does not know, and names it: resume at the end then.
             at = request.last_message_uuid
             if not at or at not in failed.message:
                 raise
@@ -122,7 +123,7 @@ class ClaudeDriver:
         spawned = time.monotonic()
         await self._initialize(request, process, control)
         self._started = process
-        if self._exited.is_set():  # between its answer and now
+        if self._exited.is_set():  # since its answer: _watch_exit reported nothing, because no start had succeeded
             self._host.agent_gone(process.exit_code)
         return StartResult(
             outcome="resumed" if native else "created",
@@ -138,7 +139,8 @@ class ClaudeDriver:
         )
 
     async def _initialize(self, request: StartRequest, process: CliProcess, control: ControlProtocol) -> None:
-        """Shake hands: the agent answers once it has its conversation, or says why it has not."""
+        """Send ``initialize``, which the agent answers once its conversation is open; raises StartFailed."""
+        # An agent that cannot open the conversation may end with an error result, and never answer.
         hello = asyncio.create_task(control.ask({"subtype": "initialize", "hooks": None}))
         over = asyncio.create_task(self._reader.over.wait())
         try:
@@ -179,7 +181,7 @@ class ClaudeDriver:
     # -- turns
 
     async def prompt(self, message_id: str, text: str, attachments: Sequence[Mapping[str, Any]], delivered: Any) -> str:
-        """Run one turn to its end and return the stop reason ("cancelled" after a cancel); TurnFailed."""
+        """Run one turn to its end and return the stop reason ("cancelled" after a cancel); raises TurnFailed."""
         process, reader = self._process, self._reader
         if process is None or self._exited.is_set():
             raise TurnFailed(Code.NOT_RUNNING, "no agent is running")
@@ -190,7 +192,7 @@ class ClaudeDriver:
         self._in_turn, self._cancelled = True, False
         reader.begin()
         if reader.named is not None:
-            # Until this turn is over no message is the last one: a resume at an older one would forget the turn.
+            # Forgets the last message until this turn is over: after a crash, a resume there would drop this turn.
             await self._host.keep_token(reader.named)
         try:
             await self._write(encode_message({**message, "session_id": reader.named or ""}) + b"\n")
@@ -198,18 +200,20 @@ class ClaudeDriver:
                 await acknowledged
             await wait_for_any(process.ended, reader.over)
         except PipeStuck as error:
-            # The prompt was cut off. It must never be completed, and this agent takes no other.
+            # Part of the prompt was written. It must never be completed, and the agent would read any further
+            # message as its rest.
             await process.stop(0)
             raise TurnFailed("agent_stuck", str(error)) from error
         except OSError:
-            await process.ended.wait()
+            await process.ended.wait()  # it has closed its stdin: the outcome reports how it ended
         finally:
             self._in_turn = False
         return await self._outcome(process, reader)
 
     async def _outcome(self, process: CliProcess, reader: TurnReader) -> str:
         if reader.mismatch:
-            await self._interrupt()  # it is stopped once this is told
+            # The caller stops the agent when it gets this error; until then, keep it from working on.
+            await self._interrupt()
             raise TurnFailed(Code.CONTEXT_MISMATCH, reader.mismatch)
         if not reader.over.is_set():
             await self._exited.wait()
@@ -221,7 +225,7 @@ class ClaudeDriver:
         return reader.ended.stop_reason if reader.ended else "end_turn"
 
     async def cancel(self) -> None:
-        """Interrupt the active turn; whatever error it ends with then is a cancel."""
+        """Interrupt the active turn; an error that it then ends with counts as *cancelled*."""
         if self._in_turn:
             self._cancelled = True
             await self._interrupt()

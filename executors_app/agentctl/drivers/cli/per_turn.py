@@ -1,4 +1,4 @@
-"""The driver of agents with a process per turn: between two turns there is none, and the agent is idle and well."""
+"""The driver of agents with a process per turn: between turns there is no process, and the agent counts as idle."""
 
 from __future__ import annotations
 
@@ -24,48 +24,48 @@ from executors_app.agentctl.protocol import Code, JournalKind
 
 _CANCEL_GRACE: Final = 2.0
 _EXIT_GRACE: Final = 10.0
-"""Seconds a process may live on after it has told the end of its turn."""
+"""Seconds that a process may keep running after it has reported the end of its turn."""
 _VERSION: Final = re.compile(r"\d+\.\d+[\w.+-]*")
 
 
 class Dialect(Protocol):
-    """What one command line agent does in its own way."""
+    """What differs between command-line agents."""
 
     @property
     def name(self) -> str:
-        """Of the agent, until it tells another."""
+        """The agent's name in ``StartResult.agent``."""
         ...
 
     @property
     def protocol(self) -> str:
-        """For ``StartResult.capabilities``."""
+        """The protocol in ``StartResult.capabilities``."""
         ...
 
     @property
     def forks(self) -> bool:
-        """Whether it can go on in a copy of a conversation."""
+        """Whether it can continue in a copy of a conversation."""
         ...
 
     def turn(self, request: StartRequest, conversation_id: str | None, *, fork: bool) -> list[str]:
-        """The command of one turn, which reads its prompt from stdin."""
+        """Return the command of one turn, which reads its prompt from stdin."""
         ...
 
     def copy(self, request: StartRequest) -> list[str]:
-        """The command that copies the conversation of the token and prints the copy's name; empty where a turn does."""
+        """Return the command that copies the token's conversation and prints the copy's id; empty if turns copy."""
         ...
 
     def reader(self) -> LineParser:
-        """A reader for the lines of one turn."""
+        """Return a parser for the lines of one turn."""
         ...
 
 
 class PerTurnDriver:
-    """See ``Driver``. A prompt starts the agent, hands it the text, and reads it to its end."""
+    """See ``Driver``. Each prompt starts the agent, writes the text to its stdin, and reads its output to the end."""
 
     def __init__(self, host: Host, marker: Mapping[str, str], dialect: Dialect):
         self._host, self._marker, self._dialect = host, marker, dialect
         self._request: StartRequest | None = None
-        """None while the agent is not started, or gone."""
+        """None before the start, and after the agent was stopped or has crashed."""
         self._conversation_id: str | None = None
         self._fork_due = False
         self._process: CliProcess | None = None
@@ -74,13 +74,16 @@ class PerTurnDriver:
 
     @property
     def pid(self) -> int | None:
-        """Of the process of the open turn."""
+        """The pid of the open turn's process."""
         return self._process.pid if self._process else None
 
     # -- start
 
     async def start(self, request: StartRequest) -> StartResult:
-        """See that the agent is there; what it remembers its first turn will show. StartFailed leaves no process."""
+        """Check that the agent can be run; raises StartFailed, which leaves no process.
+
+        Whether it remembers the conversation shows only in its first turn.
+        """
         if self._request is not None:
             raise StartFailed(Code.ALREADY_RUNNING, "this agent runs already")
         begin = time.monotonic()
@@ -120,7 +123,7 @@ class PerTurnDriver:
         return found[0] if found else output.text[:40]
 
     async def _first_conversation(self, request: StartRequest) -> str | None:
-        """The conversation to go on in; a copy that a command of its own makes is made here."""
+        """Return the conversation to continue; makes the copy here if that takes a command of its own."""
         if request.strategy != "native":
             return None
         command = self._dialect.copy(request) if request.fork else []
@@ -149,7 +152,7 @@ class PerTurnDriver:
     # -- turns
 
     async def prompt(self, message_id: str, text: str, attachments: Sequence[Mapping[str, Any]], delivered: Any) -> str:
-        """Run one turn to its end and return the stop reason ("cancelled" after a cancel); TurnFailed."""
+        """Run one turn to its end and return the stop reason ("cancelled" after a cancel); raises TurnFailed."""
         request = self._request
         if request is None:
             raise TurnFailed(Code.NOT_RUNNING, "no agent is running")
@@ -179,8 +182,9 @@ class PerTurnDriver:
         return process
 
     async def _run_turn(self, process: CliProcess, turn: TurnReader, text: bytes, delivered: Any) -> None:
-        """Hand over the prompt and read to the end of the process; it is gone when this returns or raises."""
+        """Write the prompt and read until the process ends; it is gone when this returns or raises."""
         try:
+            # A cancel or stop may have arrived while the process was starting: it must not get the prompt then.
             if not self._cancelled and self._request is not None:
                 await self._send_prompt(process, text, delivered)
                 await wait_for_any(process.ended, turn.over)
@@ -193,10 +197,11 @@ class PerTurnDriver:
         try:
             await process.write(text)
         except PipeStuck as error:
+            # Part of the prompt was written: kill the agent before it takes the end of the pipe for the prompt's end.
             await process.stop(0)
             raise TurnFailed("agent_stuck", str(error)) from error
         except OSError:
-            return  # it has ended before it read: its last words say why
+            return  # it ended before it read the prompt: its stderr says why
         process.end_input()
         if inspect.isawaitable(acknowledged := delivered()):
             await acknowledged
@@ -221,6 +226,7 @@ class PerTurnDriver:
             self._host.agent_gone(process.exit_code)
             raise TurnFailed(Code.AGENT_EXITED, f"the agent ended {process.exit_description()} in the middle of a turn")
         message = turn.failed.message if turn.failed else process.output_tail()
+        # An agent that has named its conversation has it, whatever its error says.
         if turn.named is None and self._conversation_id and matches_gone_pattern(message, request.gone_patterns):
             raise TurnFailed(Code.TOKEN_REJECTED, f"the agent says: {message}")
         raise TurnFailed(
@@ -228,7 +234,7 @@ class PerTurnDriver:
         )
 
     def _has_crashed(self, process: CliProcess, turn: TurnReader) -> bool:
-        """Whether it went in the middle of its work; one that refuses to begin has an exit code and no name yet."""
+        """Whether it ended in the middle of its work; one that refuses to begin has named no conversation yet."""
         killed = process.exit_code is None or process.exit_code < 0
         return killed or turn.named is not None or self._request is None
 
@@ -237,7 +243,7 @@ class PerTurnDriver:
             self._conversation_id, self._fork_due = turn.named, False
 
     async def cancel(self) -> None:
-        """End the process of the open turn: what it said so far is its conversation's."""
+        """End the process of the open turn; its conversation keeps what it has said so far."""
         if self._turn is None:
             return
         self._cancelled = True
@@ -245,6 +251,6 @@ class PerTurnDriver:
             await self._process.stop(_CANCEL_GRACE)
 
     async def stop(self, grace: float) -> int | None:
-        """End the process of the open turn, if there is one; the exit code. No other turn begins."""
+        """End the process of the open turn, if any, and return its exit code. No further turn begins."""
         self._request = None
         return await self._process.stop(grace) if self._process else None
