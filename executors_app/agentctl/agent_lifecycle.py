@@ -206,7 +206,7 @@ class AgentLifecycle:
         raise ApiError(Code.LAUNCH_ENDED, "the agent of this launch has ended", launch_id=launch_id)
 
     def _refuse_second_process(self) -> None:
-        """An agent that was given up, yet could not be ended: one conversation never has two writers."""
+        """Raise ApiError while the process of an earlier launch still lives: no conversation may have two writers."""
         agent = self._agent
         if agent is not None and agent.driver.pid is not None:
             running = {"launch_id": agent.launch_id, "pid": agent.driver.pid}
@@ -228,7 +228,7 @@ class AgentLifecycle:
 
     async def _launch(self, agent: _AgentLaunch, request: StartRequest) -> dict[str, Any]:
         crash_points.reached("agentctl.start_begun")
-        self._token.redactor.add_token(request.resume_token)
+        self._token.redactor.add_token(request.resume_token)  # first, because errors of the handshake may quote it
         try:
             started = await self._handshake(agent, request)
         except StartFailed as error:
@@ -287,7 +287,7 @@ class AgentLifecycle:
             replayed_user_texts=list(started.replayed_user_texts),
         )
         self._state = AgentState.IDLE
-        if agent.has_exited:  # between its last answer and this line
+        if agent.has_exited:  # it ended during the start, when ``_handle_exit`` leaves the record to us
             self._record_exit(agent)
 
     def _record_failure(self, agent: _AgentLaunch, error: StartFailed) -> StartFailed:

@@ -125,7 +125,7 @@ class Turns:
             crash_points.reached("agentctl.prompt_journaled")
             self._store_flag("prompt", message_id)
             crash_points.reached("agentctl.prompt_accepted")
-            if not turn.abandoned.is_set():
+            if not turn.abandoned.is_set():  # the agent may have exited while the line was written
                 turn.task = asyncio.create_task(self._run(driver, turn, text, attachments), name=f"turn {message_id}")
         return {"accepted": True, "duplicate": False}
 
@@ -133,7 +133,7 @@ class Turns:
         await self.before_turn()
         kind, body = await self._outcome(driver, turn, text, attachments)
         if turn.abandoned.is_set():
-            return
+            return  # ``agent.exited`` has ended this turn
         self._permissions.cancel_all("turn_cancelled")
         if not turn.has_failed:
             self._journal.append(kind, message_id=turn.message_id, **body)
@@ -201,6 +201,7 @@ class Turns:
         if turn is None or turn.message_id != message_id:
             return {"cancelled": False}
         first, turn.cancel_requested = not turn.cancel_requested, True
+        # Stored before the agent is asked: after a crash, a repeated request gets the same answer.
         self._store_flag("cancel", message_id)
         crash_points.reached("agentctl.cancel_remembered")
         if first and driver is not None and turn.sent_to_driver:

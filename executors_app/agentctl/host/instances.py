@@ -141,6 +141,7 @@ class InstanceManager:
         async with self._locks.setdefault(order.execution_id, asyncio.Lock()):
             record, spec = await asyncio.to_thread(self._prepare, order)
             launched = await self._machine.launch(spec)
+            # If the host dies before this, the next request with the same ids finds the running agentctl.
             await asyncio.to_thread(self._records.keep, record.launched(launched))
             token = self._records.token_of(order.execution_id)
         return _launch_report(launched, token)

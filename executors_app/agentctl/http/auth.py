@@ -83,6 +83,8 @@ class AuthMiddleware:
         hosts = request.headers.getall("Host", [])
         if len(hosts) != 1 or not self.is_our_host(hosts[0]):
             raise ApiError(Code.FORBIDDEN_HOST, "the Host header does not name this server")
+        # Browsers send this header with a web page's WebSockets and with its requests to other sites; no client of
+        # ours does.
         if "Origin" in request.headers:
             raise ApiError(Code.FORBIDDEN_ORIGIN, "browsers are not served")
         if request.path not in UNAUTHENTICATED_PATHS:

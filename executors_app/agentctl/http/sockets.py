@@ -145,6 +145,7 @@ def _directory_of(path: Path) -> Iterator[int]:
 
 
 def _below(directory: int, name: str) -> str:
+    """Return a short path of a name in an open directory: the address of a Unix socket has at most 107 bytes."""
     return f"/proc/self/fd/{directory}/{name}"
 
 

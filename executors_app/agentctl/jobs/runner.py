@@ -311,6 +311,7 @@ class JobRunner:
         await live.wait()
         files = self._records.files_of(job_id)
         if files.end() is None:
+            # First end what the killed guard has left, so that the job has really ended when its end is recorded.
             await subreaper.end_orphans(live.mark, live.start_time)
             self._records.write_end(job_id, live.reason if files.has_begun else JobError.SPAWN_FAILED)
         crash_points.reached("agentctl.job_ended")

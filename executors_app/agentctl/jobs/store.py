@@ -46,12 +46,12 @@ class JobEnd:
         return JobState.LOST if self.error == JobError.LOST else JobState.ENDED
 
     def to_json(self) -> list[Any]:
-        """As plain JSON values."""
+        """Return plain JSON values."""
         return [self.exit_code, self.error, self.stream_bytes, self.is_incomplete, self.at]
 
     @classmethod
     def from_json(cls, values: Sequence[Any]) -> JobEnd:
-        """Back from ``to_json``."""
+        """Return the record from the result of ``to_json``."""
         exit_code, error, stream_bytes, lost_output, at = values
         return cls(exit_code, error, (stream_bytes[0], stream_bytes[1]), lost_output, at)
 
@@ -73,7 +73,7 @@ class JobFiles:
         self.directory = directory
 
     def create(self) -> None:
-        """Create it with the space that an end record needs; after OSError nothing is left."""
+        """Create the directory with the space that an end record needs; raises OSError, and then leaves nothing."""
         self.remove()
         try:
             self.directory.mkdir(mode=0o700, parents=True)
@@ -94,7 +94,7 @@ class JobFiles:
             os.close(fd)
 
     def remove(self) -> None:
-        """Delete it."""
+        """Delete the directory."""
         shutil.rmtree(self.directory, ignore_errors=True)
 
     @contextlib.contextmanager
@@ -136,7 +136,7 @@ class JobFiles:
         self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         fd = os.open(self.directory / END_FILE, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            write_all(fd, line, len(written))
+            write_all(fd, line, len(written))  # a line that a kill left incomplete is overwritten
             os.fsync(fd)
         finally:
             os.close(fd)
@@ -149,7 +149,7 @@ class JobFiles:
             return None
         return [line for line in content.partition(b"\0")[0].splitlines(keepends=True) if line.endswith(b"\n")]
 
-    # -- what it said ------------------------------------------------------------------------
+    # -- output ------------------------------------------------------------------------------
 
     @staticmethod
     def readable_bytes(tail: int) -> int:
@@ -293,6 +293,7 @@ class JobRecords:
                 job_id = self._ended_jobs[0]
                 end = self._end(job_id)
                 end = replace(end, is_incomplete=end.is_incomplete or any(end.stream_bytes))
+                # The end first, then the files: after a crash in between, the next agentctl removes the files.
                 self._store.put(_TOPIC, job_id, {**self._record_of(job_id), "end": end.to_json()})
                 self.files_of(job_id).remove()
                 del self._ended_jobs[0]

@@ -123,6 +123,8 @@ class GuardClient:
         with contextlib.suppress(OSError, PipeStuck):
             await self._control.write(f"stop {max(0.0, grace):.3f}\n".encode(), _GUARD_TIMEOUT)
         if not await self._ended_within(grace + _GUARD_TIMEOUT):
+            # The end of the control pipe means KILL at once. A guard that ignores even that is killed, and ``_watch``
+            # then ends its tree.
             self._control.close()
             if not await self._ended_within(_GUARD_TIMEOUT):
                 self._process.kill()
@@ -134,6 +136,7 @@ class GuardClient:
         while line := await self._next_line():
             self._handle_status_line(*line.split())
         await self._reap_guard()
+        # Without an exit code the guard was killed: its tree lives on, adopted by us.
         if self.agent_pid and (self.exit_code is None or self.survivors):
             survivors = await subreaper.end_orphans(self._launch, self._start_time)
             self.survivors = [survivor.pid for survivor in survivors]

@@ -151,6 +151,7 @@ class Guard:
             signal.signal(number, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, lambda *_: self.soft_stop(2))
         signal.signal(signal.SIGCHLD, lambda *_: None)
+        # Through this pipe a signal ends the next select, also one that arrives just before it.
         self.wakeup, write_end = os.pipe()
         os.set_blocking(self.wakeup, False)
         os.set_blocking(write_end, False)
@@ -166,7 +167,7 @@ class Guard:
         null = os.open(os.devnull, os.O_RDWR)
         for descriptor in range(3):  # only the agent may hold the ends of its pipes
             os.dup2(null, descriptor)
-        errno = os.read(failure, 16)
+        errno = os.read(failure, 16)  # empty once the exec has closed the agent's end of this pipe
         self.tell(f"failed {errno.decode()}" if errno else f"spawned {self.agent}")
         if errno:
             os.waitpid(self.agent, 0)
@@ -255,6 +256,7 @@ class Guard:
     def end_tree(self) -> None:
         """Kill until no child is left; the children of each dead process become ours."""
         self.record_killed_processes()
+        # The group is killed before the agent is reaped: until then nobody else can get its id.
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self.agent, signal.SIGKILL)
         if self.exited:

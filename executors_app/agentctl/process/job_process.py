@@ -100,6 +100,7 @@ class JobGuard(Guard):
         super().run()
         for ring in self.rings:
             ring.close()
+        # A script that ended by itself at the same moment keeps its exit code; any other was killed with agentctl.
         if self.is_orphaned and self.exit_code in (None, -signal.SIGKILL):
             self.reason = self.reason or ORPHANED
         totals, lost = [ring.total for ring in self.rings], any(ring.is_incomplete for ring in self.rings)
@@ -118,6 +119,7 @@ class JobGuard(Guard):
         if select.select([self.control], [], [], 0)[0]:
             self.handle_order(os.read(self.control, 4096))
             return False
+        # Before the script starts: after a crash, a job without this line has certainly not begun.
         self.write(b"%b %.3f\n" % (BEGUN, time.time()))
         self.deadline = time.monotonic() + timeout
         return True
@@ -135,7 +137,7 @@ class JobGuard(Guard):
         return super().spawn()
 
     def tell(self, line: str) -> None:
-        """Take what matters for the record from a status line: no one reads a status pipe here."""
+        """Note what the record needs of a status line, instead of writing it: a job has no status pipe."""
         word, _, number = line.partition(" ")
         if word == "failed":
             self.reason = NOT_STARTED

@@ -31,6 +31,8 @@ def drop_privileges(spec: str) -> None:
     uid, gid = int(found[1]), int(found[2])
     if os.getuid() != 0 or uid == AGENTCTL_UID:
         raise ValueError("--run-as needs root, and cannot name agentctl's own user")
+    # The order matters: the bounding set and the groups can only be changed as root, and KEEPCAPS must be set before
+    # the change of users, which would otherwise clear the one capability that is kept.
     for capability in (_SETGID, _SETUID, _SETPCAP):
         _prctl(_PR_CAPBSET_DROP, capability)
     _prctl(_PR_SET_NO_NEW_PRIVS, 1)

@@ -131,6 +131,8 @@ class Reaper:
 
 
 def _find_orphans(launch: str, since: int) -> list[ProcessIdentity]:
+    # Processes that have cleared their environment have no marker: they are our adopted children without one, unless
+    # they are older than the guard.
     marked = identity.find_marked(launch, AGENT_MARKER)
     children = (identity.identify(pid) for pid in children_of(os.getpid()) if _is_unmarked(pid))
     fresh = [child for child in children if child and child.start_time >= since and identity.is_alive(child)]
