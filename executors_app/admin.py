@@ -124,17 +124,17 @@ class AgentProfileAdmin(StaffModelAdmin):
     )
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> tuple[str, ...]:
-        """Sessions of its team have it: another team's secrets are never put into it."""
+        """Make the team of an existing profile read-only: another team would get its secrets and its sessions."""
         return ("team", *self.readonly_fields) if obj else tuple(self.readonly_fields)
 
     def written(self, form: Form) -> set[str]:
-        """The secrets too, where they were given."""
+        """Return the changed fields, including secrets that were entered."""
         given = {name for name in ("env", "mcp_servers") if f"change_{name}" in form.changed_data}
         return super().written(form) | given
 
     @admin.display(description="environment")
     def variables(self, profile: AgentProfile) -> str:
-        """The names of its variables, none of the values."""
+        """Return the names of its variables, but not the values."""
         try:
             return ", ".join(f"{name} (set)" for name in sorted(profile.env)) or "–"
         except SecretUnreadable:
@@ -142,7 +142,7 @@ class AgentProfileAdmin(StaffModelAdmin):
 
     @admin.display(description="MCP servers")
     def servers(self, profile: AgentProfile) -> str:
-        """The names of its servers."""
+        """Return the names of its servers."""
         try:
             return ", ".join(str(server.get("name", "?")) for server in profile.mcp_servers) or "–"
         except SecretUnreadable:

@@ -103,8 +103,8 @@ def load_known_capabilities(report: CapabilityReport) -> dict[str, AgentCapabili
 def has_replayed(report: CapabilityReport) -> bool:
     """Whether this agent name and version has ever replayed a conversation by the capability used now.
 
-    Under whatever agent type: the same program may be run by profiles of several. One without a name is not
-    recognised: others without a name may be other agents. One query, or none.
+    Under any agent type, because profiles of several types may run the same program. False for an agent without a
+    name: another one without a name may be a different program. One query, or none.
     """
     if not report.tried or report.replayed or not report.name:
         return False
@@ -180,7 +180,7 @@ def _gist(row: AgentCapability) -> tuple[Any, ...]:
 def save_assessment(report: CapabilityReport, assessment: CapabilityAssessment) -> None:
     """Write what changed, in the caller's transaction: one upsert per capability, or nothing.
 
-    Of what this start has not seen, another one may have written more meanwhile.
+    Only observed columns are written: a concurrent start may have written what this one has not seen.
     """
     for name in sorted(assessment.changed):
         row, seen = assessment.rows[name], ["claimed", "last_seen_at"]
@@ -199,7 +199,7 @@ def save_assessment(report: CapabilityReport, assessment: CapabilityAssessment) 
 def reset_for_new_version(profile: AgentProfile, but: ExecutorRunning) -> int:
     """Let sessions that an older version could not resume be tried again; returns how many.
 
-    For the first sight of a version alone. Rows that somebody writes just now are judged by their own agent.
+    Only for a version that is seen for the first time. Rows that are being written are left to their own agent.
     """
     narrowed = ExecutorRunning.objects.filter(
         session__agent_profile__agent_type=profile.agent_type,
@@ -289,7 +289,7 @@ def _text(value: Any) -> str:
 
 
 def _words(value: Any, secret: str) -> str:
-    """Return an agent's words without the conversation id, which is a credential."""
+    """Return an agent's text without the conversation id, which is a credential."""
     words = value if isinstance(value, str) else ""
     if secret:
         words = words.replace(secret, "…")

@@ -19,7 +19,7 @@ from executors_app.workspace_store import execution_storage, state_directory_of
 
 _DATA_FOLDERS: Final = ("agent_homes", "archives", "workspaces")
 REMOVING_PREFIX: Final = ".going-"
-"""How the name of a directory begins that is being removed."""
+"""Prefix of a directory's name while it is being removed."""
 
 
 def list_state_directories() -> Iterator[str]:
@@ -62,12 +62,12 @@ def is_journal_read(execution_id: str, epoch: str, seq: int) -> bool:
 
 
 def remove_state(execution_id: str) -> bool:
-    """Remove the state directory of an execution that is proven to have ended; True if there was one. OSError."""
+    """Remove the state directory of a proven dead execution; return whether there was one. Raises OSError."""
     return _remove(state_directory_of(execution_id).path)
 
 
 def remove_home(session_id: str) -> bool:
-    """Remove the home directory of a deleted session's containers; True if there was one. Raises OSError."""
+    """Remove the home directory of a deleted session's containers; return whether there was one. Raises OSError."""
     return _remove(execution_storage().root / "agent_homes" / session_id)
 
 
@@ -82,7 +82,7 @@ def has_workspace(session_id: str) -> bool:
 
 
 def remove_workspace(session_id: str) -> bool:
-    """Remove the workspace of a deleted session; True if there was one. Raises OSError."""
+    """Remove the workspace of a deleted session; return whether there was one. Raises OSError."""
     return _remove(workspace_directory(session_id))
 
 
@@ -115,7 +115,7 @@ def _remove(path: Path) -> bool:
 
 
 def _remove_tree(going: Path) -> None:
-    """Remove a tree of any depth, whatever an agent made read-only; follows no link."""
+    """Remove a tree of any depth, including parts that an agent made read-only; follows no link."""
     if _run_rm(going):
         subprocess.run(["chmod", "-R", "u+rwX", "--", str(going)], capture_output=True, check=False)
         if said := _run_rm(going):
@@ -156,7 +156,10 @@ def sessions_with_snapshots(repository: Path) -> list[str]:
 
 
 def find_redundant_snapshot(repository: Path, session_id: str, branch: str) -> Ref | None:
-    """Return the session's snapshot if its branch contains every file unchanged; else None. RepositoryUnusable."""
+    """Return the session's snapshot if its branch contains every file unchanged, else None.
+
+    Raises RepositoryUnusable.
+    """
     team = TeamRepository.open(repository)
     ref = recovery_snapshots.session_recovery_ref(session_id)
     kept = recovery_snapshots.find_recovery(team.git.text, ref)
@@ -175,7 +178,7 @@ def find_redundant_snapshot(repository: Path, session_id: str, branch: str) -> R
 def drop_refs(repository: Path, session_id: str, refs: Sequence[Ref]) -> bool:
     """Remove refs that still name the given commits; raises GitFailed for one that has moved.
 
-    From the session's archive too: what was still there would be published again.
+    They are removed from the session's archive, too: refs that remain there would be published again.
     """
     team = TeamRepository.open(repository)
     archive = Archive.of(execution_storage().root, session_id)
@@ -193,7 +196,7 @@ def has_archive(session_id: str) -> bool:
 
 
 def remove_archive(session_id: str) -> bool:
-    """Remove the archive of a deleted session; True if there was one. Raises GitFailed, OSError."""
+    """Remove the archive of a deleted session; return whether there was one. Raises GitFailed, OSError."""
     archive = Archive.of(execution_storage().root, session_id)
     there = archive.exists()
     archive.remove()

@@ -37,8 +37,8 @@ _MAKE_TIMEOUT: Final = 900.0
 class AgentctlClient:
     """Client of one execution's agentctl, acting as one generation.
 
-    Errors are those of ``Wire``. ``trust`` is for https: which certificate it must show. An ``address`` of this
-    machine is a ``Listener``, or a ``unix:`` URL where its process is not known.
+    Errors are those of ``HttpClient``. ``trust`` is for https: the certificate that it must show. An ``address`` on
+    this machine is an ``AgentctlListener``, or a ``unix:`` URL if its process is not known.
     """
 
     def __init__(
@@ -85,9 +85,9 @@ class AgentctlClient:
         return await self._wire.get("/capabilities")
 
     async def start_agent(self, body: Mapping[str, Any], timeout: float) -> dict[str, Any]:
-        """Start or resume the agent; the same ``launch_id`` again gets the first result.
+        """Start or resume the agent; repeating a ``launch_id`` returns the first result.
 
-        A failed start is AgentctlRefused whose ``details["answer"]`` holds permanent and token_valid.
+        A failed start raises AgentctlRefused, whose ``details["answer"]`` contains ``permanent`` and ``token_valid``.
         """
         return await self._wire.post("/agent/start", body, timeout=timeout)
 
@@ -135,7 +135,7 @@ class AgentctlClient:
     async def write_file(self, path: str, content: bytes, expected: str | None = None) -> dict[str, Any]:
         """Write a file of the workspace: ``{path, size, hash, created}``.
 
-        ``expected``: the hash of what is there, ``*`` for whatever is there, None for nothing.
+        ``expected``: the hash of the present content, ``*`` for any content, None for no file.
         """
         headers = {} if expected is None else {"If-Match": expected}
         sent = await self._wire.call("PUT", "/files/content", params={"path": path}, data=content, headers=headers)
@@ -160,7 +160,7 @@ class AgentctlClient:
     async def make_workspace(self) -> bool:
         """Rebuild a deleted worktree; returns False if nothing was missing.
 
-        Refusals: ``worktree_missing`` (nothing is left to make it from), ``git_failed``.
+        Refusals: ``worktree_missing`` (nothing is left to rebuild it from), ``git_failed``.
         """
         return (await self._wire.post("/workspace", {}, timeout=_MAKE_TIMEOUT)).get("made") is True
 
@@ -173,13 +173,15 @@ class AgentctlClient:
         except AgentctlRefused as error:
             if error.refusal == Code.WORKTREE_MISSING:
                 raise WorkspaceGone(error.message) from error
-            if error.refusal != Code.NOT_FOUND:  # an earlier release's: its work tree comes back with its next start
+            if (
+                error.refusal != Code.NOT_FOUND
+            ):  # an earlier release cannot do that: the next start rebuilds its work tree
                 raise LaunchFailed(f"The deleted worktree could not be rebuilt: {error.message}") from error
 
     async def work(self, known: Sequence[str], into: IO[bytes]) -> dict[str, str]:
         """Write a git bundle of the session's work that the commits ``known`` do not contain.
 
-        Returns the commits of its branch and snapshots, by ref; the bundle is empty where nothing is new. Refusals:
+        Returns the commits of its branch and snapshots, by ref; the bundle is empty if nothing is new. Refusals:
         ``worktree_missing``, ``git_failed``.
         """
         body = {"known": list(known)}
@@ -199,8 +201,8 @@ class AgentctlClient:
     async def job(self, job_id: str, *, wait: float = 0.0, tail: int | None = None) -> Job:
         """Return a job's progress, after at most ``wait`` seconds (25 at most) if it has not ended by then.
 
-        ``tail``: bytes of each stream that are answered, the last ones; all that are kept (1 MiB) without it. Refused
-        ``job_unknown`` where this execution has none of that id. Raises JobsUnsupported.
+        ``tail``: return the last bytes of each stream, by default all that are kept (1 MiB). Refusal: ``job_unknown``
+        if this execution has no job of that id. Raises JobsUnsupported.
         """
         params = {"wait": f"{wait:g}"} | ({} if tail is None else {"tail": str(tail)})
         with _jobs_unsupported_as_error():
@@ -210,7 +212,7 @@ class AgentctlClient:
     async def cancel_job(self, job_id: str) -> Job:
         """End a job's whole process tree (TERM, then KILL) and return its result; an ended job is unchanged.
 
-        Refused ``job_unknown`` where there is none. Raises JobsUnsupported.
+        Refusal: ``job_unknown`` if there is none. Raises JobsUnsupported.
         """
         with _jobs_unsupported_as_error():
             answer = await self._wire.post(f"/jobs/{quote(job_id, safe='')}/cancel", {}, timeout=2 * DEFAULT_TIMEOUT)
@@ -244,7 +246,7 @@ def listener_for(execution: ExecutionFacts) -> AgentctlListener | None:
 
 @contextmanager
 def _jobs_unsupported_as_error() -> Iterator[None]:
-    """Raise JobsUnsupported where an older agentctl does not know the endpoint."""
+    """Raise JobsUnsupported if an older agentctl does not know the endpoint."""
     try:
         yield
     except AgentctlRefused as error:
@@ -254,15 +256,15 @@ def _jobs_unsupported_as_error() -> Iterator[None]:
 
 
 _SHOWN_LIMIT = 200
-"""Bytes of a line that cannot be read."""
+"""Bytes of an unreadable line that are shown."""
 
 
 class EventStream:
-    """Batches of journal lines, one for each frame; a truncated notice is a batch of its own.
+    """Batches of journal lines, one per frame; a *truncated* notice is a batch of its own.
 
-    The iteration ends when agentctl closes the stream in good order, and raises StaleGeneration
-    when a newer generation has taken over, AgentctlUnreachable when the connection is lost.
-    A line that cannot be read comes as one of the kind ``journal.line_format.UNREADABLE``.
+    The iteration ends when agentctl closes the stream normally. It raises StaleGeneration if a newer generation has
+    taken over, and AgentctlUnreachable if the connection is lost. An unreadable line is replaced by one of the kind
+    ``journal.line_format.UNREADABLE``.
     """
 
     def __init__(self, socket: aiohttp.ClientWebSocketResponse):
@@ -298,7 +300,7 @@ def parse_frame(frame: str | bytes) -> list[dict[str, Any]]:
     raw = frame.encode("utf-8", "replace") if isinstance(frame, str) else frame
     try:
         lines: list[dict[str, Any]] = orjson.loads(b"[" + raw.strip(b"\n").replace(b"\n", b",") + b"]")
-        orjson.dumps(lines)  # refuses what is too deep for other readers
+        orjson.dumps(lines)  # raises if it is nested too deep for other readers
     except (ValueError, TypeError):
         lines = []
     if lines and NUL not in raw and all(is_line(line) or _is_notice(line) for line in lines):
@@ -311,15 +313,15 @@ def _is_notice(line: Any) -> bool:
 
 
 def _parse_line(raw: bytes) -> dict[str, Any]:
-    """Return the line, or a line of the kind ``UNREADABLE`` in its place."""
+    """Return the line, or a line of the kind ``UNREADABLE`` if it cannot be read."""
     return parse_line(raw + b"\n") or {"kind": UNREADABLE, "text": raw[:_SHOWN_LIMIT].decode("utf-8", "replace")}
 
 
 class ShellStream:
     """The output of a shell as bytes, and agentctl's notices about it as text (JSON).
 
-    The iteration ends when the shell has ended or another reader has opened it (``overtaken``), and
-    raises AgentctlUnreachable when the connection is lost.
+    The iteration ends when the shell has ended or another reader has opened it (``overtaken``). It raises
+    AgentctlUnreachable if the connection is lost.
     """
 
     def __init__(self, socket: aiohttp.ClientWebSocketResponse):

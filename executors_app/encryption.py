@@ -206,18 +206,18 @@ class EncryptedJSONField(EncryptedField):
             raise ValidationError("Enter a valid JSON value.") from error
 
     def value_to_string(self, obj: models.Model) -> str:
-        """JSON text for the serializers."""
+        """Return JSON text for Django's serializers."""
         return self.to_plain_text(self.value_from_object(obj))
 
     def formfield(self, **kwargs: Any) -> Any:
-        """A JSON form field."""
+        """Return a JSON form field."""
         return models.Field.formfield(self, **{"form_class": JSONFormField, **kwargs})
 
 
 def reencrypt(model: type[models.Model]) -> tuple[int, int]:
     """Encrypt every value of a table with the first key; returns (rewritten, unreadable).
 
-    Each value is rewritten only if it is still the one that was read, so writers may go on.
+    Each value is rewritten only if it is still the one that was read, so other processes may write meanwhile.
     """
     counts = [_reencrypt_field(model, field) for field in model._meta.fields if isinstance(field, EncryptedField)]
     return sum(done for done, _ in counts), sum(closed for _, closed in counts)

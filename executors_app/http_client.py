@@ -49,7 +49,7 @@ async def _refuse_redirect(*_: Any) -> NoReturn:
 def tls_trust(config: Mapping[str, Any]) -> aiohttp.Fingerprint | bool:
     """Return the certificate check for an executor's https address: the pinned certificate, or the system's trust.
 
-    A pin that is none fits no certificate.
+    An invalid pin matches no certificate, so that it never weakens the check.
     """
     pin = config.get("fingerprint")
     if not pin:
@@ -63,10 +63,9 @@ def tls_trust(config: Mapping[str, Any]) -> aiohttp.Fingerprint | bool:
 class HttpClient:
     """Calls to one address with one set of headers.
 
-    Every call raises AgentctlUnreachable (no answer: it may or may not have happened; give it
-    again), AgentctlForeign (not ours), StaleGeneration, or AgentctlRefused with the other end's own
-    ``refusal``. Without ``http`` every call opens a connection of its own. An address that is a ``Listener`` is
-    proven before anything is sent to it.
+    Every call may raise AgentctlUnreachable (no answer: the request may or may not have been carried out, so repeat
+    it), AgentctlForeign (not ours), StaleGeneration, or AgentctlRefused with the other end's own ``refusal``. Without
+    ``http``, every call opens a connection of its own. An ``AgentctlListener`` is proven before anything is sent to it.
     """
 
     def __init__(
@@ -162,7 +161,7 @@ class HttpClient:
     ) -> dict[str, Any]:
         """Post a JSON object; return the first line of the answer and write the rest to ``into``.
 
-        AgentctlForeign where there are more than ``limit`` bytes.
+        Raises AgentctlForeign for more than ``limit`` bytes.
         """
         headers = self._headers | {"Content-Type": "application/json"}
         try:

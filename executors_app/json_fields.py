@@ -15,7 +15,7 @@ class JSONFormField(forms.JSONField):
     """Django's JSON form field, with the problem, line and column in its error message."""
 
     def to_python(self, value: Any) -> Any:
-        """The JSON value of a text; ValidationError."""
+        """Return the JSON value of a text; raises ValidationError."""
         try:
             return super().to_python(value)
         except ValidationError:
@@ -72,7 +72,7 @@ class _ShapedField(models.JSONField):  # type: ignore[type-arg,unused-ignore]
         return super().get_db_prep_value(kept, connection, prepared)
 
     def formfield(self, **kwargs: Any) -> Any:
-        """A form field that says where a text is no JSON."""
+        """Return a form field that locates JSON errors."""
         return super().formfield(**{"form_class": JSONFormField, **kwargs})
 
     def deconstruct(self) -> Any:

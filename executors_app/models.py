@@ -19,7 +19,7 @@ from executors_app.json_fields import ListField, ObjectField
 ENV_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 MAX_PATTERNS: Final = 20
 PATTERN_LIMIT: Final = 200
-"""Most characters of one pattern."""
+"""Maximum characters of one pattern."""
 
 
 def check_env(env: Any) -> None:
@@ -78,15 +78,15 @@ class AgentProfile(models.Model):
     mode = models.CharField(max_length=200, blank=True)
     """Id or name of one of the agent's own modes, for example ``plan``; set at every start."""
     additional_directories = ListField(default=list, blank=True)
-    """Absolute paths on the agent's machine that it may use beside its workspace."""
+    """Absolute paths on the agent's machine that it may use in addition to its workspace."""
     mcp_servers = EncryptedJSONField(default=list, blank=True)
     gone_patterns = ListField(default=list, blank=True)
     """Regular expressions for errors that mean the conversation is gone, in addition to the type's."""
     permission_mode = models.CharField(max_length=16, choices=PermissionMode.choices, default=PermissionMode.ASK)
     supports_session_resume = models.BooleanField(null=True, blank=True, default=None)
-    """None: what the agent type says."""
+    """None: as the agent type declares."""
     history_context_injection = models.BooleanField(null=True, blank=True, default=None)
-    """None: what the agent type says."""
+    """None: as the agent type declares."""
     memory_check = models.BooleanField(default=False)
     """Whether to spend one small turn after an unproven start: the agent is asked to quote its last request."""
     created_at = models.DateTimeField(auto_now_add=True)
@@ -101,7 +101,7 @@ class AgentProfile(models.Model):
     def argv(self, runtime: str = LOCAL) -> list[str]:
         """Return the agent's command line: the profile's command or the type's, then the profile's arguments.
 
-        ``runtime`` is that of the place: the built-in agent is called by another name on other machines.
+        ``runtime`` is the executor's: on other machines the built-in agent has another command.
         """
         return [*(self.command or plugins.agent_type(self.agent_type).argv_on(runtime)), *self.args]
 
@@ -131,7 +131,7 @@ class Executor(models.Model):
     runtime = models.CharField(max_length=64)
     config = ObjectField(default=dict, blank=True)
     max_live = models.PositiveIntegerField(null=True, blank=True)
-    """Most sessions that may run here at once; None: a default that depends on the memory."""
+    """Maximum number of sessions that may run here at once; None: a default that depends on the memory."""
     created_at = models.DateTimeField(auto_now_add=True)
 
     class Meta:

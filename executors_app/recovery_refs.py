@@ -40,7 +40,7 @@ class SavedWork:
     index: str
     head: str
     at: str
-    """When the files were kept; ISO 8601."""
+    """When the files were saved; ISO 8601."""
 
     def said(self) -> dict[str, Any]:
         """Return the ``kept`` field that every answer carries."""
@@ -50,7 +50,7 @@ class SavedWork:
 def find_saved_work(repository: Path, session_id: str, branch: str) -> SavedWork:
     """Return the saved work of a session; raises NotKept, GitFailed.
 
-    ``session_id`` is that of the workspace: of the session that its worktree was made for.
+    ``session_id`` is the workspace's id: the session for which its worktree was created.
     """
     source, head = _find_branch(repository, session_id, branch)
     found = recovery_snapshots.find_recovery(source.git.text, recovery_snapshots.session_recovery_ref(session_id))
@@ -74,7 +74,7 @@ def _find_branch(repository: Path, session_id: str, branch: str) -> tuple[Archiv
         raise
     except RepositoryUnusable as error:
         raise NotKept(error.message) from error
-    # Of the refs that are none of a session's own a symbolic one would show the contents.
+    # ``refs`` leaves out symbolic refs, which could show the contents of refs that are not the session's own.
     head = team.refs(f"refs/heads/{branch}").get(f"refs/heads/{branch}") if branch else None
     if head is None:
         raise NotKept("This session's branch no longer exists.")
@@ -84,7 +84,7 @@ def _find_branch(repository: Path, session_id: str, branch: str) -> tuple[Archiv
 def _is_usable_snapshot(source: Archive | TeamRepository, found: RecoverySnapshot, session_id: str, head: str) -> bool:
     """Whether a snapshot belongs to this session and to the commit ``head``, and has the index that it names.
 
-    Its message is the agent's word, and would be read as options by git.
+    An agent may have written its message, and git would read an id from it that begins with a dash as an option.
     """
     parents = source.git.text("rev-parse", f"{found.commit}^@").split()
     ours = found.session_id == session_id and found.head == head
@@ -92,7 +92,7 @@ def _is_usable_snapshot(source: Archive | TeamRepository, found: RecoverySnapsho
 
 
 def list_saved_directory(kept: SavedWork, path: str) -> dict[str, Any]:
-    """``{path, entries: [{name, type, size}], truncated, kept}``; raises NotKept."""
+    """Return ``{path, entries: [{name, type, size}], truncated, kept}``; raises NotKept."""
     said = _read_git(kept, "ls-tree", "-z", "-l", f"{kept.files}:{_check_path(path)}")
     entries = [_tree_entry(line) for line in said.split(b"\0")[:-1]]
     entries.sort(key=lambda entry: entry["name"])
@@ -100,7 +100,7 @@ def list_saved_directory(kept: SavedWork, path: str) -> dict[str, Any]:
 
 
 def read_saved_content(kept: SavedWork, path: str) -> dict[str, Any]:
-    """``{path, size, encoding, binary, content, truncated, hash, kept}``; raises NotKept."""
+    """Return ``{path, size, encoding, binary, content, truncated, hash, kept}``; raises NotKept."""
     found = f"{kept.files}:{_check_path(path)}"
     try:
         git = kept.source.git
@@ -125,7 +125,7 @@ def read_saved_content(kept: SavedWork, path: str) -> dict[str, Any]:
 
 
 def saved_status(kept: SavedWork) -> dict[str, Any]:
-    """``{branch, head, clean, staged, unstaged, untracked, conflicted, truncated, kept}``."""
+    """Return ``{branch, head, clean, staged, unstaged, untracked, conflicted, truncated, kept}``."""
     staged, unstaged = _changes(kept, kept.head, kept.index), _changes(kept, kept.index, kept.files)
     untracked = [one["path"] for one in unstaged if one["change"] == "added"]
     unstaged = [one for one in unstaged if one["change"] != "added"]
@@ -143,7 +143,7 @@ def saved_status(kept: SavedWork) -> dict[str, Any]:
 
 
 def saved_diff(kept: SavedWork, path: str = "") -> dict[str, Any]:
-    """``{path, staged, unstaged, truncated, kept}``; what was untracked is in ``unstaged``."""
+    """Return ``{path, staged, unstaged, truncated, kept}``; untracked files are part of ``unstaged``."""
     where = ("--", _check_path(path)) if path else ()
     said = [
         _read_git(kept, "--literal-pathspecs", "diff-tree", *_PATCH_OPTIONS, *pair, *where, limit=CONTENT_LIMIT)
@@ -155,7 +155,7 @@ def saved_diff(kept: SavedWork, path: str = "") -> dict[str, Any]:
 
 
 def saved_log(kept: SavedWork, limit: int, skip: int) -> dict[str, Any]:
-    """``{commits: [{id, parents, author, email, at, subject, body}], more, truncated, kept}``, newest first."""
+    """Return ``{commits: [{id, parents, author, email, at, subject, body}], more, truncated, kept}``, newest first."""
     said = _read_git(kept, *git_log_arguments(limit + 1, skip, kept.head))
     commits = parse_git_log(said.split(b"\0")[:-1])
     truncated = len(said) == LIST_LIMIT
@@ -170,7 +170,7 @@ def _read_git(kept: SavedWork, *arguments: str, limit: int = LIST_LIMIT) -> byte
 
 
 def _check_path(path: str) -> str:
-    """A path as git has it in a tree: relative, and nothing but names; NotKept."""
+    """Return a path in the form of git's trees: relative, without ``.`` and ``..``; raises NotKept."""
     plain = PurePosixPath(path)
     if plain.is_absolute() or ".." in plain.parts or "\0" in path:
         raise NotKept("There is no such file or directory.", path=path)
@@ -198,6 +198,6 @@ def _as_text(data: bytes, *, truncated: bool) -> tuple[str, str]:
         try:
             return "utf-8", data.decode("utf-8", "strict")
         except UnicodeDecodeError as error:
-            if truncated and error.start > len(data) - 4:  # the cut fell into a character
+            if truncated and error.start > len(data) - 4:  # the limit cut a character
                 return "utf-8", data[: error.start].decode()
     return "base64", base64.b64encode(data).decode("ascii")

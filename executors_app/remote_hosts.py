@@ -45,13 +45,13 @@ class HostConfig:
     """The ``Executor.config`` of a remote executor."""
 
     url: str
-    """``https://build1.example:8443``; http for the loopback alone."""
+    """For example ``https://build1.example:8443``; http only for the loopback."""
     token_file: str
     """Name of a file in ``hosts/`` of the data directory, 0600: the database never holds the token."""
     fingerprint: str = ""
-    """SHA-256 of the certificate that is trusted, and no other; empty: what this machine trusts."""
+    """SHA-256 of the only trusted certificate; empty: those that this machine trusts."""
     repositories: Mapping[str, str] = field(default_factory=dict)
-    """By a repository's path here, its path or URL there; what is not named has the same path."""
+    """A repository's path or URL on the host, by its path here; repositories that are missing have the same path."""
 
     def url_of(self, execution_id: str) -> str:
         """Return the URL of an execution's agentctl."""
@@ -132,7 +132,7 @@ class HostClient:
     async def create(self, order: Mapping[str, Any], secret: str) -> dict[str, Any]:
         """Make an instance or find it; also raises WorkspaceGone, RepositoryUnusable, LaunchFailed.
 
-        ``secret``: what the execution's tokens follow from, which proves to a host that has it that it is ours.
+        ``secret``: the execution's secret, from which its tokens derive: the token proves to the host that it is ours.
         """
         try:
             return await self._create(order)
@@ -140,6 +140,7 @@ class HostClient:
             launch = _details_of(error).get(LAUNCH_KEY)
             if error.refusal != Code.CONFLICT or not isinstance(launch, str):
                 raise _launch_error(error) from error
+        # The host has the token of an earlier launch and answered with its nonce: prove that we can derive that token.
         try:
             return await self._create({**order, "earlier_token": derive_launch_token(secret, launch)})
         except AgentctlRefused as error:
@@ -241,13 +242,13 @@ def error_reason(error: Exception) -> str:
 
 _WATCH_INTERVAL: Final = 0.15
 _WATCH_TIMEOUT: Final = 0.6
-"""Of ``KANDEV_SWEEP_TIMEOUT``: between two questions, and for each answer. The rest is left for what follows."""
+"""Share of ``KANDEV_SWEEP_TIMEOUT``, both for the interval between calls and for each answer."""
 
 
 async def watch_for_silence(ask: Callable[[float], Awaitable[Any]]) -> AsyncIterator[ExitEvent]:
-    """Yield an event when the host falls silent and when it answers again; endless, raises nothing.
+    """Yield an event when the host falls silent and when it answers again; never ends and raises nothing.
 
-    ``ask`` puts one question and raises ExecutorError; it is given the seconds that the answer may take.
+    ``ask`` makes one call within the seconds that it is given; raises ExecutorError.
     """
     failures = 0
     while True:
@@ -259,7 +260,7 @@ async def watch_for_silence(ask: Callable[[float], Awaitable[Any]]) -> AsyncIter
             if failures == 1:
                 yield ExitEvent("", silent=True)
         except ExecutorError:
-            pass  # somebody answers there: what that is worth, the sweeps find out
+            pass  # something answers there, so it is not silent; sweeps check what it is
         else:
             if failures:
                 yield ExitEvent("")

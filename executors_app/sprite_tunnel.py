@@ -21,7 +21,7 @@ from django.conf import settings
 from executors_app.agentctl.http.sockets import LocalConnector
 
 SUFFIX: Final = ".sprite.invalid"
-"""Of the host in the agentctl URL of a sprite; nobody can look it up (RFC 6761)."""
+"""Suffix of the host in a sprite's agentctl URL; such names never resolve (RFC 6761)."""
 _CHUNK: Final = 64 << 10
 _CLOSE_TIMEOUT: Final = 2.0
 _CONNECT_TIMEOUT: Final = 20.0
@@ -78,7 +78,7 @@ async def _close_all(closing: Awaitable[None], relays: list[asyncio.Task[None]])
 async def open_tunnel(name: str, port: int) -> tuple[socket.socket, asyncio.Task[None]]:
     """Return our end of a connection to a sprite's port, and the task that relays until one side closes.
 
-    Raises ConnectionRefusedError where nothing listens, TimeoutError, or ConnectionError.
+    Raises ConnectionRefusedError if nothing listens, TimeoutError, or ConnectionError.
     """
     http = aiohttp.ClientSession(trust_env=False, cookie_jar=aiohttp.DummyCookieJar())
     try:

@@ -1,7 +1,7 @@
 """Base classes of every admin page: staff may do what a page offers, and secrets are never shown.
 
-Who is staff is one question (``User.is_staff``), as in the API. The finer permissions of Django guard
-users and teams alone, for whoever can change those can make staff.
+As in the API, ``User.is_staff`` decides. Django's finer permissions guard only users and teams, because whoever can
+change those can make others staff.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class ReadOnlyModelAdmin(StaffModelAdmin):
     has_change_permission = has_delete_permission = _is_never_allowed
 
     def has_add_permission(self, request: HttpRequest) -> bool:
-        """Return False: nobody adds rows here."""
+        """Return False: rows cannot be added here."""
         return False
 
     def get_fields(self, request: HttpRequest, obj: Any = None) -> list[Any]:

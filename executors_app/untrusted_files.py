@@ -25,9 +25,9 @@ def is_plain_directory(path: Path) -> bool:
 
 
 def read_regular_file(path: Path, limit: int, *, follow: bool = True) -> bytes | None:
-    """Return the first ``limit`` bytes of a regular file; None if there is none that can be read."""
+    """Return the first ``limit`` bytes of a regular file; None if there is no readable one."""
     try:
-        # Opening a pipe that nobody writes to would wait for ever.
+        # O_NONBLOCK, because opening a pipe that nobody writes to would wait for ever.
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | (0 if follow else os.O_NOFOLLOW))
     except (OSError, ValueError):
         return None
@@ -48,7 +48,7 @@ def list_entries(folder: Path, limit: int) -> Iterator[os.DirEntry[str]]:
 
 
 def read_file_below(root: Path, relative: str, *, limit: int = _CHUNK) -> bytes | None:
-    """Return the first ``limit`` bytes of a regular file below ``root``; None without one or behind a link.
+    """Return the first ``limit`` bytes of a regular file below ``root``; None if there is none, or a link leads to it.
 
     ``root`` itself must be out of the agent's reach.
     """
@@ -67,9 +67,9 @@ def read_file_below(root: Path, relative: str, *, limit: int = _CHUNK) -> bytes 
 
 
 def copy_directory(source: Path, into: Path, *, leave_out: Collection[str] = ()) -> None:
-    """Copy a directory: files with modes and times, links as links, nothing of any other kind.
+    """Copy a directory: files with modes and times, links as links, and nothing of any other kind.
 
-    ``leave_out`` are names at the top. Raises OSError, also where ``source`` is a link.
+    ``leave_out`` are names at the top level. Raises OSError, also if ``source`` is a link.
     """
     with ExitStack() as opened:
         here = os.open(source, _DIRECTORY)
@@ -117,7 +117,7 @@ def _copy_file(here: int, there: int, name: str) -> None:
         opened.callback(os.close, target)
         _copy_data(source, target, about.st_size)
         os.fchmod(target, mode)
-        # git takes a file for unchanged by its time.
+        # The time is copied, too: by it git sees that a file is unchanged.
         os.utime(target, ns=(about.st_atime_ns, about.st_mtime_ns))
 
 
@@ -137,7 +137,7 @@ def _next_data(file: int, here: int) -> int:
     try:
         return os.lseek(file, here, os.SEEK_DATA)
     except OSError as error:
-        if error.errno != errno.ENXIO:  # nothing but a hole is left
+        if error.errno != errno.ENXIO:  # the rest of the file is a hole
             raise
         return sys.maxsize
 

@@ -152,7 +152,7 @@ def newest_snapshot_time(owner_id: str) -> str:
 def newest_snapshot(owner_id: str) -> str | None:
     """Return the commit of the newest snapshot that has arrived, '' if none has; blocks. Raises GitFailed.
 
-    None: the workspace has no archive, its work is not transferred.
+    None: the workspace has no archive, because its work is not transferred.
     """
     archive = workspace_archive(owner_id)
     return archive.tips().get(recovery_snapshots.session_recovery_ref(owner_id), "") if archive.exists() else None

@@ -29,7 +29,7 @@ class DockerConfig:
     cpus: float = 0.0
     """0: as many as there are."""
     subnets: str = ""
-    """A network such as ``10.213.0.0/16`` that the containers' own networks are cut from; empty: the engine's pools."""
+    """A range such as ``10.213.0.0/16`` from which each container gets its network; empty: the engine's pools."""
 
     def networks_for(self, execution_id: str) -> Iterator[str]:
         """Yield subnets to try, likeliest free first; a single empty string lets the engine choose."""
@@ -49,7 +49,7 @@ def read_docker_config(
 ) -> DockerConfig:
     """Return the checked settings; raises ValueError with one clear sentence.
 
-    ``others`` are names that ``runtime`` knows beside, and looks at itself.
+    ``others`` are further names that ``runtime`` accepts and checks itself.
     """
     known = [*others, *(field.name for field in fields(DockerConfig))]
     if unknown := sorted(set(map(str, config)) - set(known)):
@@ -100,11 +100,11 @@ class RemoteEngineConfig:
 
     address: EngineAddress
     publish: str
-    """Address of the engine's machine that the ports of its containers are bound to."""
+    """Address of the engine's machine to which the ports of containers are bound."""
     host: str
-    """The same, as we reach it; as it stands in a URL."""
+    """The host by which we reach that address, as written in a URL."""
     user: str
-    """``UID:GID`` that agents have there."""
+    """``UID:GID`` of agents there."""
     docker: DockerConfig
 
 

@@ -24,14 +24,14 @@ class EngineAddress:
     url: str = ""
     """``unix:///path``, ``tcp://host:port``, ``ssh://[user@]host[:port][/path/of/socket]``; empty: the usual socket."""
     tls_ca: str = ""
-    """What signed the engine's certificate."""
+    """File with the CA certificate that signed the engine's certificate."""
     tls_cert: str = ""
     tls_key: str = ""
     """Our own certificate, as the engine's client."""
     ssh_key: str = ""
-    """Private key; empty: those that ssh takes by itself."""
+    """Private key; empty: the keys that ssh uses by default."""
     ssh_known_hosts: str = ""
-    """Empty: those that ssh knows by itself; a host that is not known is refused in any case."""
+    """File of known hosts; empty: ssh's default files. A host that is not in them is always rejected."""
 
     @property
     def parts(self) -> SplitResult:

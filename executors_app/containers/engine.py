@@ -23,7 +23,7 @@ from executors_app.errors import LaunchFailed, RuntimeUnavailable
 
 @dataclass(frozen=True, slots=True)
 class Container:
-    """A container as listed or inspected; a list does not tell how it ended."""
+    """A container as listed or inspected; a list does not show how it ended."""
 
     id: str
     name: str
@@ -101,7 +101,7 @@ class Engine:
         self._client = client
 
     def ask(self, call: Callable[[Any], T]) -> T:
-        """Make any other call of the client; EngineRefused on an error answer, RuntimeUnavailable without an answer."""
+        """Make any other call of the client; raises EngineRefused for an error answer, RuntimeUnavailable without one."""
         return _call_engine(lambda: call(self._client))
 
     def follow(self, path: str, params: Mapping[str, str]) -> Iterator[bytes]:
@@ -264,7 +264,7 @@ def _check_socket(path: str, timeout: float) -> None:
 
 
 def _call_engine(call: Callable[[], T]) -> T:
-    """Return the answer; EngineRefused on an error answer, RuntimeUnavailable without an answer."""
+    """Return the answer; raises EngineRefused for an error answer, RuntimeUnavailable without an answer."""
     try:
         return call()
     except ImageNotFound as error:

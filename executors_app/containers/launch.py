@@ -52,7 +52,7 @@ def image_name(config: DockerConfig) -> str:
 def ensure_container(engine: Engine, site: Site, spec: LaunchSpec, lost: str = "") -> RunningContainer:
     """Return the execution's container, running. Blocks.
 
-    ``lost``: why the workspace has to be made again from what has arrived; empty if it has not. LaunchFailed,
+    ``lost``: why the workspace must be rebuilt from what has arrived; empty if it need not be. Raises LaunchFailed,
     RuntimeUnavailable, WorkspaceGone, RepositoryUnusable, OSError.
     """
     places = state_directory_of(spec.execution_id)

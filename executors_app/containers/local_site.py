@@ -43,9 +43,9 @@ def has_earlier_workspace(worktree: Path) -> bool:
 
 
 def convert_earlier_workspace(engine: Engine, spec: LaunchSpec, into: Path) -> bool:
-    """Copy an earlier release's workspace to where it is adopted from; False if there is none.
+    """Copy an earlier release's workspace to where agentctl migrates it from; return False if there is none.
 
-    Blocks. LaunchFailed while another session's container still has it, RepositoryUnusable, OSError.
+    Blocks. Raises LaunchFailed while another session's container still uses it, RepositoryUnusable, OSError.
     """
     worktree = Path(spec.worktree_path)
     if not has_earlier_workspace(worktree):
@@ -74,8 +74,8 @@ def convert_earlier_workspace(engine: Engine, spec: LaunchSpec, into: Path) -> b
 def remove_converted_workspace(execution: ExecutionFacts) -> bool:
     """Remove a converted workspace's old directory once the new one has sent a snapshot; False if nothing to do.
 
-    Its record goes first: as long as that is there, the branch counts as checked out and is not published.
-    Blocks. Raises RepositoryUnusable, OSError.
+    Its record is removed first: while that exists, the branch counts as checked out and is not published. Blocks.
+    Raises RepositoryUnusable, OSError.
     """
     worktree, owner = Path(execution.worktree_path), execution.worktree_owner
     try:

@@ -45,17 +45,17 @@ class RemoteSite:
 
     @property
     def publish(self) -> str:
-        """The executor's setting."""
+        """The executor's ``publish`` setting."""
         return self.far.publish
 
     @property
     def host(self) -> str:
-        """The executor's setting."""
+        """The host by which we reach the published ports."""
         return self.far.host
 
     @property
     def user(self) -> str:
-        """The executor's setting."""
+        """The executor's ``user`` setting."""
         return self.far.user
 
     def prepare(self, engine: Engine, spec: LaunchSpec, *, is_running: bool, lost: str) -> ContainerSetup:

@@ -266,7 +266,7 @@ async def _observe(
 async def _poll_with_launch_token(
     site: Site, execution: ExecutionFacts, known: ContainerListing, answer: Any, timeout: float
 ) -> tuple[ExecutionFacts, Any]:
-    """Poll again with the launch's own token where the row's was rejected: the row may not know the launch."""
+    """Poll again with the launch's own token if the row's was rejected: the row may not know the launch yet."""
     url = container_url(known.containers.get(execution.id), site.host)
     if not isinstance(answer, AgentctlForeign) or answer.details.get("reason") != NOT_OURS or url is None:
         return execution, answer

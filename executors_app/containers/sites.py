@@ -22,9 +22,9 @@ TASK_LABEL: Final = "kandev.task"
 EXECUTION_LABEL: Final = "kandev.execution"
 DEPLOYMENT_LABEL: Final = "kandev.deployment"
 HELPER_LABEL: Final = "kandev.helper"
-"""On a helper container: the execution whose volumes it works on."""
+"""Label of a helper container: the execution whose volumes it works on."""
 SPEC_LABEL: Final = "kandev.spec"
-"""Hash of what the container was created from; a stopped one with another hash is recreated."""
+"""Label with a hash of what the container was created from; a stopped one with another hash is recreated."""
 
 
 def container_name(execution_id: str) -> str:
@@ -81,7 +81,7 @@ def mount_sources(mounts: Iterable[Any]) -> set[str]:
 
 
 STATE_PATH: Final = "/var/lib/agentctl/state"
-"""Below a directory that only agentctl can enter in the image."""
+"""State directory of agentctl, below a directory of the image that only agentctl can enter."""
 SEED_PATH: Final = f"{STATE_PATH}/seed"
 HOME_PATH: Final = "/home/agent"
 
@@ -131,15 +131,15 @@ class Site(Protocol):
     def prepare(self, engine: Engine, spec: LaunchSpec, *, is_running: bool, lost: str) -> ContainerSetup:
         """Prepare what the container needs. Blocks.
 
-        ``lives``: it runs, so nothing is prepared. ``lost``: why its workspace cannot be used, so that it is made
-        again. WorkspaceGone, RepositoryUnusable, LaunchFailed, RuntimeUnavailable, OSError.
+        ``is_running``: it runs, so nothing is prepared. ``lost``: why its workspace cannot be used and must be rebuilt.
+        Raises WorkspaceGone, RepositoryUnusable, LaunchFailed, RuntimeUnavailable, OSError.
         """
         ...
 
     def workspace_state(self, execution: ExecutionFacts, container: Container | None) -> tuple[WorkspaceState, str]:
         """Return the state of a dead execution's worktree, and why it is gone; blocks, writes nothing.
 
-        Raises RuntimeUnavailable, LaunchFailed where the engine gives no answer.
+        Raises RuntimeUnavailable, LaunchFailed if the engine gives no answer.
         """
         ...
 
@@ -160,5 +160,5 @@ class Site(Protocol):
         ...
 
     def is_gone(self, execution: ExecutionFacts) -> bool:
-        """Whether a missing container proves a death, where no launch has recorded the engine."""
+        """Whether a missing container proves that the execution is dead although no launch has recorded its engine."""
         ...

@@ -32,7 +32,7 @@ BUNDLE_LIMIT: Final = 2 << 30
 ARCHIVE_LIMIT: Final = 8 << 30
 """Largest archive, in bytes."""
 KEPT_LIMIT: Final = 1000
-"""Most refs of one archive."""
+"""Maximum number of refs in one archive."""
 _MEMORY: Final = 4 << 30
 _CHECK_SECONDS: Final = 900.0
 _MAX_PACKS: Final = 16
@@ -53,13 +53,13 @@ class Archive:
     def of(cls, root: Path, workspace_id: str, store: ObjectStore | None = None) -> Archive:
         """Return the archive of a workspace below the data directory ``root``; it may not exist yet.
 
-        ``store`` is what a new one borrows from. Raises RepositoryUnusable for an id that is none.
+        ``store`` is what a new one borrows from. Raises RepositoryUnusable for an invalid id.
         """
         return cls(root / "archives" / f"{check_workspace_id(workspace_id)}.git", workspace_id, store)
 
     @property
     def git(self) -> Git:
-        """Git on the archive."""
+        """Git for the archive."""
         return Git(self.path)
 
     def exists(self) -> bool:
@@ -73,7 +73,7 @@ class Archive:
     def begin(self, branch: str, commit: str) -> None:
         """Create the workspace's branch at ``commit``, unless it exists.
 
-        A commit that is not published is brought from the team's repository. RepositoryUnusable, GitFailed.
+        A commit that is not published is copied from the team's repository. Raises RepositoryUnusable, GitFailed.
         """
         names = WorkspaceRefs(self.workspace_id, branch)
         with self._locked(self.store.repository.object_format if self.store else "sha1") as held:
@@ -81,9 +81,9 @@ class Archive:
                 self._bring({names.branch: commit}, held)
 
     def adopt(self, branch: str) -> dict[str, str]:
-        """Copy the workspace's refs that only the team's repository has.
+        """Copy the workspace's refs that only the team's repository has, and return them.
 
-        For a workspace from before there were archives. Returns what was taken. RepositoryUnusable, GitFailed.
+        For workspaces from before there were archives. Raises RepositoryUnusable, GitFailed.
         """
         names = WorkspaceRefs(self.workspace_id, branch)
         repository = self._repository()
@@ -97,9 +97,9 @@ class Archive:
     def take_in(self, bundle: Path, branch: str) -> dict[str, str]:
         """Import a bundle: set the workspace's refs as it says, and return all refs of the archive.
 
-        What the branch had and has no more is set aside. A bundle that is refused changes nothing, and the same
-        one again neither. Raises BundleRefused, GitFailed, OSError. ``details["missing"]`` of BundleRefused names
-        commits that the bundle builds upon and the archive has not.
+        Commits that the branch loses are set aside. A rejected bundle changes nothing, and importing a bundle again
+        changes nothing either. Raises BundleRefused, GitFailed, OSError; ``details["missing"]`` of BundleRefused names
+        commits that the bundle builds on and the archive lacks.
         """
         names = WorkspaceRefs(self.workspace_id, branch)
         with bundle.open("rb", buffering=0) as file:
@@ -114,14 +114,15 @@ class Archive:
                     self._check(draft, header, before, file, held)
                     changes = self._changes(Git(self.path, draft), names, before, header.refs)
                     self._accept(draft, held)
+                # After a crash before this line the archive has objects without refs; the same bundle can come again.
                 bare.update_refs(self.git, changes, (held,))
                 self._tidy(held)
                 return {**before, **{ref: at for ref, (_, at) in changes.items()}}
 
     def follow(self, branch: str, refs: Mapping[str, str]) -> None:
-        """Set the workspace's refs to ``refs``, as far as those commits have arrived.
+        """Set the workspace's refs to ``refs``, except where a commit has not arrived.
 
-        For refs that went back to a commit that was sent before: no bundle holds those. Raises BundleRefused where
+        For refs that went back to a commit that was sent earlier, which no bundle can contain. Raises BundleRefused if
         something that a commit reaches is missing, GitFailed.
         """
         names = WorkspaceRefs(self.workspace_id, branch)
@@ -138,10 +139,7 @@ class Archive:
         return self.git.text("log", "-1", "--format=%cI", commit, "--") if commit else ""
 
     def export(self, into: Path, *, without: Sequence[str] = ()) -> None:
-        """Write a bundle of all refs, without what the commits ``without`` reach.
-
-        Raises GitFailed, OSError.
-        """
+        """Write a bundle of all refs, without what the commits ``without`` reach; raises GitFailed, OSError."""
         here = bare.object_types(self.git, without)
         known = [commit for commit in without if here.get(commit) == "commit"]
         transfer.write_bundle(self.git, into, self.tips(), known, bare.read_object_format(self.path))
@@ -157,10 +155,10 @@ class Archive:
         borrow: Sequence[str],
         whole: bool,
     ) -> None:
-        """Write what a sandbox makes its repository from; see ``transfer``. Raises GitFailed, OSError.
+        """Write the seed from which a sandbox creates its repository; see ``transfer``. Raises GitFailed, OSError.
 
-        ``borrow`` are object directories that the sandbox sees; without one, only the refs that ``base`` names are
-        sent beside the workspace's own. ``whole``: with the pack. Raises GitFailed, OSError.
+        ``borrow`` are object directories that the sandbox sees. Without any, only the refs that ``base`` names are sent
+        in addition to the workspace's own. ``whole``: append the pack.
         """
         published = store.refs()
         names = (f"refs/heads/{base}", f"refs/remotes/origin/{base}", f"refs/tags/{base}")
@@ -229,7 +227,7 @@ class Archive:
         return [self.path / "objects" / line for line in file.read_text().splitlines()] if file.exists() else []
 
     def _bring(self, wanted: Mapping[str, str], held: int) -> None:
-        """Create refs that name commits of the team's repository."""
+        """Create refs to commits of the team's repository, after copying what the store lacks."""
         published = self.store.refs() if self.store else {}
         here = bare.object_types(self.store.git, wanted.values()) if self.store and self.store.path.is_dir() else {}
         # Everything in the store is complete with all that it reaches; objects in the archive may not be.
@@ -334,7 +332,7 @@ _LOW_MEMORY_OPTIONS: Final = (
 
 
 def _remove_stale_files(path: Path) -> None:
-    """Remove leftovers of killed gits; whoever holds the archive's lock is alone, including git."""
+    """Remove leftovers of killed gits. The caller holds the archive's lock, so none is running: each git holds it, too."""
     for draft in path.glob(f"{_INCOMING_PREFIX}*"):
         shutil.rmtree(draft, ignore_errors=True)
     for left in [*path.glob("objects/pack/tmp_*"), *path.glob("*.lock"), *path.glob("refs/**/*.lock")]:

@@ -71,14 +71,14 @@ def check_workspace_id(workspace_id: str) -> str:
 
 OBJECT_ID: Final = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 OBJECT_FORMATS: Final = {"sha1": 40, "sha256": 64}
-"""Object formats, and how long the names of objects are in each."""
+"""Length of object names, in digits, by object format."""
 LOCK_TIMEOUT: Final = 600.0
 
 
 def make_bare_repository(path: Path, object_format: str, *, mode: int, shared: str = "") -> None:
-    """Create a bare repository unless it exists; concurrent calls create one. Raises OSError.
+    """Create a bare repository unless it exists; concurrent calls create only one. Raises OSError.
 
-    ``shared`` is git's ``core.sharedRepository``: who may read the files that git makes there.
+    ``shared`` is git's ``core.sharedRepository``: who may read the files that git creates there.
     """
     if (path / "HEAD").is_file():
         return
@@ -97,6 +97,7 @@ def make_bare_repository(path: Path, object_format: str, *, mode: int, shared: s
         draft.rename(path)
     except OSError:
         shutil.rmtree(draft, ignore_errors=True)
+        # The rename fails if another call was faster: its repository is as good as ours.
         if not (path / "HEAD").is_file():
             raise
 
@@ -127,7 +128,8 @@ def repository_lock(path: Path, *, folder: bool = False, seconds: float = LOCK_T
         descriptor = os.open(path, flags | os.O_CLOEXEC, 0o600)
         try:
             _wait_for(descriptor, path, until)
-            # What was waited for may have been removed, and made anew, by who had the lock.
+            # The previous holder may have removed the path, and somebody may have created it again: then this lock is
+            # on a file that nobody else will look at.
             if _is_at(descriptor, path):
                 yield descriptor
                 return
@@ -176,7 +178,7 @@ def object_types(git: Git, names: Iterable[str]) -> dict[str, str]:
 
 
 def resolve_commit(git: Git, revision: str) -> str | None:
-    """Return the commit that a revision names; None if it names none. Raises GitFailed without an answer of git."""
+    """Return the commit that a revision names; None if it names none. Raises GitFailed if git gives no answer."""
     if not revision or revision.startswith("-") or "\0" in revision:
         return None
     try:
@@ -185,7 +187,7 @@ def resolve_commit(git: Git, revision: str) -> str | None:
         if error.details.get("exit_code") is None:
             raise
         return None
-    found = found.removeprefix("--end-of-options\n")
+    found = found.removeprefix("--end-of-options\n")  # some versions of git echo the option
     return found if OBJECT_ID.fullmatch(found) else None
 
 
@@ -208,9 +210,9 @@ def is_ancestor(git: Git, older: str, newer: str) -> bool:
 
 
 def update_refs(git: Git, changes: Mapping[str, tuple[str, str]], hold: Sequence[int] = ()) -> None:
-    """Move refs from an old commit to a new one (empty: none), all or nothing; follows no symbolic ref.
+    """Move refs from an old commit to a new one (empty: none), all or none; follows no symbolic ref.
 
-    Raises GitFailed where one of them is not what it was.
+    Raises GitFailed if one of them no longer names its old commit.
     """
     zeros = "0" * max((len(commit) for pair in changes.values() for commit in pair), default=40)
     words = ["start"]

@@ -31,10 +31,10 @@ from executors_app.agentctl.workspace.repository_git import (
 from executors_app.errors import RepositoryUnusable
 
 OUTPUT_LIMIT: Final = 64 << 20
-"""Most bytes of output that one call may return."""
+"""Maximum bytes of output that one call may return."""
 TIMEOUT: Final = 60.0
 LONG_TIMEOUT: Final = 3600.0
-"""Seconds for what moves a whole history."""
+"""Seconds for calls that copy a whole history."""
 _ERROR_BYTES: Final = 2000
 
 SAFE_OPTIONS: Final = (
@@ -79,7 +79,7 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class Git:
-    """Runs git on ``directory`` (a git directory of ours), with its objects elsewhere if ``objects`` says so."""
+    """Runs git on ``directory`` (a git directory of ours); ``objects`` replaces its object directory."""
 
     directory: Path
     objects: Path | None = None
@@ -93,10 +93,10 @@ class Git:
         hold: Sequence[int] = (),
         bounds: Bounds | None = None,
     ) -> bytes:
-        """Run git and return what it wrote; raises GitFailed, also where that is more than ``limit`` bytes.
+        """Run git and return what it wrote; raises GitFailed, also if that is more than ``limit`` bytes.
 
-        ``hold``: descriptors of locks, which git keeps open as long as it lives, so that a lock outlasts a
-        caller that dies first.
+        ``hold`` are descriptors of locks: git keeps them open while it lives, so that a lock outlasts a caller that is
+        killed.
         """
         said, more = self._run(arguments, stdin, limit=limit, timeout=timeout, hold=hold, bounds=bounds)
         if more:
@@ -136,7 +136,7 @@ class Git:
         timeout: float = LONG_TIMEOUT,
         hold: Sequence[int] = (),
     ) -> bytes:
-        """Run git here and hand what it writes to another git; what that one wrote. Raises GitFailed."""
+        """Run git here, pipe its output to another git, and return that one's output. Raises GitFailed."""
         with memory_file(stdin) as source:
             first = self._start(arguments, source, subprocess.PIPE, hold)
         try:
@@ -145,10 +145,10 @@ class Git:
             end_process(first)
             raise
         if first.stdout:
-            first.stdout.close()  # the other's alone, so that each notices the end of the other
+            first.stdout.close()  # only the second may hold it: else the first would not notice that it has ended
             first.stdout = None
         out = CappedOutput(second.stdout, OUTPUT_LIMIT)
-        # The second first: where it fails, the first only says that nobody reads any more.
+        # The second first, because its error is reported: if it fails, the first only reports a broken pipe.
         _finish([(second, others), (first, arguments)], [out], time.monotonic() + timeout)
         return bytes(out.data)
 
@@ -196,7 +196,7 @@ class Git:
 def _finish(
     running: Sequence[tuple[subprocess.Popen[bytes], Sequence[str]]], outputs: list[CappedOutput], until: float
 ) -> None:
-    """See processes through to their end, or end them; raises GitFailed for the first that failed."""
+    """Wait for the end of all processes, or end them; raises GitFailed for the first that failed."""
     errors = [CappedOutput(process.stderr, -_ERROR_BYTES) for process, _ in running]
     try:
         whole = read_outputs([*outputs, *errors], until)

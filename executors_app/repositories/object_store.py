@@ -33,9 +33,9 @@ def needs_lfs_update(store: Path, common: Path) -> bool:
 
 
 def copy_lfs_objects(git: Git, store: Path, common: Path) -> None:
-    """Copy the git-lfs contents of the store's commits that the repository has; raises OSError, GitFailed.
+    """Copy the git-lfs contents that the store's commits point to; raises OSError, GitFailed.
 
-    What it has not is remembered, and copied once it is there.
+    Contents that the repository lacks are listed in a file, and copied once they are there.
     """
     if not _is_used(common):
         return
@@ -46,7 +46,7 @@ def copy_lfs_objects(git: Git, store: Path, common: Path) -> None:
     new = packs - set(scanned.read_text().split()) if scanned.exists() else packs
     found = _read_missing(store) | set(_pointers(git, store, new))
     _write_list(folder / _MISSING, (oid for oid in sorted(found) if not _copy_object(store, common, oid)))
-    _write_list(scanned, sorted(packs))
+    _write_list(scanned, sorted(packs))  # last: after a crash, the same packs are scanned again
 
 
 def _is_used(common: Path) -> bool:
@@ -93,7 +93,7 @@ def _find_object(common: Path, oid: str) -> Path | None:
 
 
 def _copy_object(store: Path, common: Path, oid: str) -> bool:
-    """Copy the contents; returns whether the store has them now."""
+    """Copy the contents and return whether the store has them now."""
     target = _object_path(store, oid)
     if target.exists():
         return True
@@ -142,7 +142,7 @@ class ObjectStore:
 
     @property
     def git(self) -> Git:
-        """Git on the store."""
+        """Git for the store."""
         return Git(self.path)
 
     @property
@@ -161,7 +161,7 @@ class ObjectStore:
     def update(self) -> None:
         """Copy what the repository has published since the last update; raises RepositoryUnusable, GitFailed.
 
-        Cheap where that is nothing. One at a time, whoever asks; a call that is killed is made good by the next.
+        Cheap if that is nothing. Updates of all processes run one at a time; the next one completes a killed one.
         """
         if self._is_current(self.repository.published_refs()):
             return

@@ -29,7 +29,7 @@ from executors_app.repositories.git import Git, GitFailed
 
 POINTER_LIMIT: Final = 8192
 _REFS_LIMIT: Final = 200_000
-"""Most entries below ``refs``; packed refs are not counted."""
+"""Maximum number of entries below ``refs``; packed refs do not count."""
 _PACKS_LIMIT: Final = 50_000
 
 
@@ -149,7 +149,7 @@ def checked_out_branches(common: Path) -> set[str]:
 
 
 def _named_ref(path: Path) -> str:
-    if path.is_symlink():  # as git wrote HEAD long ago
+    if path.is_symlink():  # old versions of git made HEAD a symbolic link
         said = os.fsdecode(path.readlink())
     else:
         said = (
@@ -175,7 +175,7 @@ _USER: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 @dataclass(frozen=True, slots=True)
 class CarriedSettings:
-    """Settings of a team's repository that a workspace's repository gets."""
+    """Settings of a team's repository that are copied to a workspace's repository."""
 
     identity: Mapping[str, str] = field(default_factory=dict)
     """``name`` and ``email``, as far as they are configured."""
@@ -184,7 +184,7 @@ class CarriedSettings:
     exclude: str = ""
     """The text of ``info/exclude``."""
     hooks: Mapping[str, bytes] = field(default_factory=dict)
-    """The hooks that are not samples; they run nowhere but in a sandbox."""
+    """The hooks, without git's samples; they run only in a sandbox."""
 
 
 def read_carried_settings(common: Path, config: Mapping[str, str]) -> CarriedSettings:
@@ -212,7 +212,7 @@ def _remotes(config: Mapping[str, str]) -> Iterator[tuple[str, str]]:
 def strip_credentials(url: str) -> str:
     """Return an http, ssh or git URL without password, token and query; empty for any other URL.
 
-    Of ssh the user's name stays, without which it would be another address.
+    The user's name of an ssh URL stays, because it is part of the address.
     """
     if not url.isprintable() or len(url) > _URL_LIMIT or any(letter.isspace() for letter in url):
         return ""
@@ -276,7 +276,7 @@ class TeamRepository:
 
     @cached_property
     def git(self) -> Git:
-        """Git on the facade, which is removed together with this object."""
+        """Git for the facade, which is removed together with this object."""
         facade = Path(tempfile.mkdtemp(prefix="kandev-git-"))
         weakref.finalize(self, shutil.rmtree, facade, ignore_errors=True)
         shared = self._config.get("core.sharedrepository", "")
@@ -333,7 +333,7 @@ def _read_config(common: Path) -> dict[str, str]:
     if len(text) == _CONFIG_LIMIT:
         raise RepositoryUnusable(f"{common / 'config'} is too long.")
     try:
-        # ``/proc`` is no repository and never will be, so git has nothing but the text.
+        # ``/proc`` is never a repository, so git reads nothing but the given text.
         said = Git(Path("/proc")).run("config", "--file", "-", "--no-includes", "--null", "--list", stdin=text)
     except GitFailed as error:
         raise RepositoryUnusable(f"{common / 'config'} cannot be read: {error.message}") from error

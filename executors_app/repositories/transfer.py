@@ -18,7 +18,7 @@ from executors_app.repositories.git import LONG_TIMEOUT, Git
 
 _PACK_OBJECTS: Final = ("pack-objects", "--revs", "--stdout", "--delta-base-offset", "--quiet")
 LOOSE_UP_TO: Final = 100
-"""Objects of a pack that become files of their own, as with a fetch: many small packs make a repository slow."""
+"""A pack with fewer objects is unpacked into files, as by a fetch: many small packs make a repository slow."""
 
 
 def write_pack(
@@ -26,7 +26,7 @@ def write_pack(
 ) -> None:
     """Append a pack of everything that ``wanted`` reaches and ``known`` does not; raises GitFailed.
 
-    ``known`` must be here. A thin pack leaves out what its differences are from.
+    ``known`` must exist here. A thin pack omits objects that its deltas are based on.
     """
     words = (*_PACK_OBJECTS, "--thin") if thin else _PACK_OBJECTS
     git.write(into, *words, stdin=bare.revision_input(wanted, known))
@@ -78,9 +78,9 @@ class BundleHeader:
     object_format: str
     refs: Mapping[str, str]
     prerequisites: frozenset[str]
-    """Commits that the reader has to have."""
+    """Commits that the receiver must have."""
     objects: int
-    """Objects of the pack, by its own account."""
+    """Number of objects in the pack, as its header claims."""
     offset: int
     """Where the pack begins, in bytes."""
 
@@ -141,7 +141,7 @@ def _count(file: IO[bytes], offset: int) -> int:
 
 
 def write_bundle(git: Git, into: Path, refs: Mapping[str, str], without: Iterable[str], object_format: str) -> None:
-    """Bundle refs with everything they reach and ``without`` does not; raises GitFailed, OSError."""
+    """Write a bundle of refs with everything that they reach and ``without`` does not; raises GitFailed, OSError."""
     known = sorted(set(without))
     first = ["# v2 git bundle"] if object_format == "sha1" else ["# v3 git bundle", f"{_FORMAT}{object_format}"]
     named = [f"{commit} {name}" for name, commit in sorted(refs.items())]
@@ -164,6 +164,6 @@ def write_seed(git: Git, into: Path, seed: Seed, borrowed: Mapping[str, str]) ->
         file.write(seed.to_line())
         file.flush()
         if seed.complete:
-            # Only commits that this repository has can be excluded; what is sent twice does no harm.
+            # Only commits that this repository has can be excluded; sending the others again does no harm.
             known = bare.object_types(git, borrowed.values())
             write_pack(git, file, seed.refs.values(), [commit for commit, kind in known.items() if kind == "commit"])

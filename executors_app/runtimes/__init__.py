@@ -70,9 +70,9 @@ class SupportsOrphans(Protocol):
     """Optional: a runtime that can list and remove what it started but no row needs."""
 
     async def orphans(self, known: Collection[str], configs: Collection[Mapping[str, Any]]) -> list[Orphan]:
-        """List what carries this deployment's labels and whose execution id is not in ``known``; RuntimeUnavailable.
+        """List what has this deployment's labels, but an execution id that is not in ``known``.
 
-        ``configs`` are those of the executors of this runtime.
+        ``configs`` are the settings of this runtime's executors. Raises RuntimeUnavailable.
         """
         ...
 
@@ -95,7 +95,7 @@ class SupportsPush(Protocol):
 
 @runtime_checkable
 class SupportsExitEvents(Protocol):
-    """Optional: a runtime that is notified when what executions run in has ended."""
+    """Optional: a runtime that is notified when a container or host of executions has ended."""
 
     def exit_event_source(self, execution: ExecutionFacts) -> Hashable:
         """Return the source that reports this execution's end; raises RuntimeUnavailable."""
@@ -104,8 +104,8 @@ class SupportsExitEvents(Protocol):
     def exit_events(self, source: Hashable) -> AsyncIterator[ExitEvent]:
         """Yield the source's exit events without end.
 
-        ``Death.silent``: nobody answers there, and the streams from there are not to be believed. Raises
-        nothing: a source that is silent costs a try now and again.
+        ``ExitEvent.silent`` means that the source does not answer, so open streams from it cannot be trusted. Raises
+        nothing: a silent source is tried again at intervals.
         """
         ...
 

@@ -34,7 +34,7 @@ class LocalDocker(LocalStateMixin, DockerRuntime):
         """Push as every Docker runtime does, then remove the old directory of a converted workspace."""
         is_new = await super().push_work(execution)
         if await asyncio.to_thread(local_site.remove_converted_workspace, execution):
-            # The branch could not be published as long as the old work tree had it checked out.
+            # While the old work tree has the branch checked out, it cannot be published.
             await super().push_work(execution)
         return is_new
 

@@ -140,7 +140,8 @@ class Remote:
         """Have the host end leftover processes after proof; does nothing while an agentctl lives."""
         try:
             config = _config(execution.config)
-            await self._ask_host(config, _client(config))  # quick: ending may be slow, a hanging host must not be
+            # A quick call first: ending processes may take long, but a hanging host must be noticed soon.
+            await self._ask_host(config, _client(config))
             return await _client(config).end_leftovers(execution.id, execution.session_id)
         except ExecutorError as error:
             log.warning(
@@ -249,7 +250,7 @@ class Remote:
     async def _create_with_retries(
         self, config: HostConfig, client: HostClient, order: Mapping[str, Any], secret: str
     ) -> dict[str, Any]:
-        """Send the launch request, retrying while the host is down: the same ids find what was half done."""
+        """Send the launch request and retry while the host is down; the same ids find what an earlier one started."""
         deadline, tries = time.monotonic() + _RETRY_WINDOW, 0
         while True:
             tries += 1

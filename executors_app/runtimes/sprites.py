@@ -60,7 +60,7 @@ class Sprites:
     async def launch(self, spec: LaunchSpec) -> Launched:
         """Make the sprite, its workspace and its service, or find them; wakes a paused sprite."""
         layout = SpriteLayout.of(spec, _config(spec.config))
-        # Two launches of one process need not do it twice; that there is one launch is the lease's affair.
+        # Saves concurrent launches of this process the same work; that only one process launches is up to the lease.
         async with self._launching.setdefault(spec.execution_id, asyncio.Lock()), open_organisation() as api:
             try:
                 return await _launch(api, layout, spec)
@@ -175,7 +175,7 @@ async def _launch(api: Organisation, layout: SpriteLayout, spec: LaunchSpec) -> 
         await api.create(layout.name)
     elif not organisation.is_ours(sprite.labels):
         raise LaunchFailed(f"The sprite {layout.name} belongs to another deployment.")
-    await launch.install_program(api, layout)  # and wakes it: its services come up again by themselves
+    await launch.install_program(api, layout)  # this wakes the sprite, which restarts its services by itself
     found = await launch.is_service_up(api, layout, spec)
     rebuilt = ""
     if found:

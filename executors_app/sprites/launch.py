@@ -36,7 +36,7 @@ class SpritesConfig:
     """The settings of one executor; every one has a default."""
 
     python: str = ""
-    """A Python of the sprite's that has what agentctl needs; empty: one is prepared, with packages pinned by hash."""
+    """A Python in the sprite with agentctl's packages; empty: one is prepared, with packages pinned by hash."""
 
 
 def read_sprites_config(config: Mapping[str, Any]) -> SpritesConfig:

@@ -31,7 +31,7 @@ _FILES: Final = re.compile(
 async def fetch_state(execution_id: str, into: Path) -> bool:
     """Copy ``journal/`` and ``token.json`` of agentctl's state into a directory; False if there is none.
 
-    Raises RuntimeUnavailable, LaunchFailed for an archive that cannot be read. The sprite is woken for it.
+    Wakes the sprite. Raises RuntimeUnavailable, and LaunchFailed for an archive that cannot be read.
     """
     name, state = organisation.sprite_name(execution_id), organisation.sprite_root(execution_id) / "state"
     async with open_organisation() as api:
@@ -61,7 +61,7 @@ def _unpack(packed: bytes, into: Path) -> None:
         for number, entry in enumerate(archive):
             if number == _MOST_FILES:
                 raise ValueError(f"it contains more than {_MOST_FILES} files")
-            # A sparse file claims a size that nobody has sent.
+            # A sparse file could claim a size far beyond the bytes that were sent.
             if not entry.isreg() or entry.issparse() or not _FILES.fullmatch(entry.name):
                 continue
             source, target = archive.extractfile(entry), into / entry.name
@@ -101,7 +101,7 @@ async def judge_execution(
 async def _poll_status(
     api: Organisation, execution: ExecutionFacts, layout: SpriteLayout, timeout: float
 ) -> tuple[Mapping[str, Any], str]:
-    """Return the status and the token that got it: the row's, or that of a launch that the row does not know."""
+    """Return the status and the token that was accepted: the row's, or that of a launch that the row does not know."""
     token = bearer_token(execution.auth_token, execution.state)
     try:
         return await status_client(execution.id, token).status(timeout), token

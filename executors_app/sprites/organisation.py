@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 NAME_PREFIX: Final = "kandev-"
 SERVICE: Final = "agentctl"
 ROOT_PATH = PurePosixPath("/home/sprite", "kandev")
-"""Of everything of ours in a sprite."""
+"""The directory that contains everything of ours in a sprite."""
 HOLD_SOCKET = PurePosixPath("/.sprite/api.sock")
-"""Where a sprite is told, from inside, to stay awake."""
+"""The socket inside a sprite that takes requests to stay awake."""
 _FIRST_PORT: Final = 20_000
 _PORTS: Final = 10_000
 
@@ -68,7 +68,7 @@ def sprite_url(execution_id: str) -> str:
 _PAGE: Final = 50
 _SAID: Final = 500
 OUTPUT_LIMIT: Final = 1 << 30
-"""Bytes that one command may write. It runs on a machine that is wholly the agent's, which may send without end."""
+"""Bytes that one command may write: the agent controls the whole machine and could send without end."""
 
 
 class SpriteRefused(LaunchFailed):
@@ -81,7 +81,7 @@ class Sprite:
 
     name: str
     status: str
-    """running; warm: paused with its processes frozen; cold: its processes are gone. Its disk is there in any case."""
+    """``running``; ``warm``: paused, its processes frozen; ``cold``: its processes are gone. The disk remains."""
     labels: Sequence[str]
 
 
@@ -155,7 +155,7 @@ class Organisation:
     async def run(self, name: str, *argv: str, timeout: float = 60.0, limit: int = 0) -> CommandResult:
         """Run a command in the sprite, which this wakes.
 
-        SpriteRefused where it writes more than ``limit`` bytes, by default ``OUTPUT_LIMIT``.
+        Raises SpriteRefused if it writes more than ``limit`` bytes, by default ``OUTPUT_LIMIT``.
         """
         from sprites import exceptions  # noqa: PLC0415 - see above
 
@@ -180,8 +180,8 @@ class Organisation:
             await self._client.sprite(name).filesystem().path(path).write_bytes(data, mode)
 
     async def read(self, name: str, path: str, *, timeout: float, limit: int) -> bytes:
-        """Return a file's content; SpriteRefused if there is none, or more than ``limit`` bytes."""
-        # Not by the API's call for files, which keeps whatever comes.
+        """Return a file's content; raises SpriteRefused if there is none, or more than ``limit`` bytes."""
+        # Not with the API's call for files, which sets no limit on what it receives.
         ran = await self.run(name, "cat", "--", path, timeout=timeout, limit=limit)
         if ran.exit_code:
             raise SpriteRefused(f"The sprite has no file {path}: {ran.errors}")
