@@ -101,12 +101,12 @@ class Engine:
         self._client = client
 
     def ask(self, call: Callable[[Any], T]) -> T:
-        """Make any other call of the client; raises EngineRefused for an error answer, RuntimeUnavailable without one."""
+        """Make any other call of the client; raises EngineRefused for an error, RuntimeUnavailable for no answer."""
         return _call_engine(lambda: call(self._client))
 
     def follow(self, path: str, params: Mapping[str, str]) -> Iterator[bytes]:
         """Yield the lines of a streaming answer, with the client's timeout between two lines."""
-        client = self._client  # docker-py's own streaming has no timeout
+        client = self._client  # called directly, because docker-py's own streaming sets no timeout
         url = client._url(path)  # noqa: SLF001
         answer = _call_engine(lambda: client.get(url, params=params, stream=True, timeout=client.timeout))
         _call_engine(answer.raise_for_status)
@@ -181,12 +181,14 @@ class Engine:
 
     def network(self, name: str) -> str | None:
         """Return the id of the network of exactly that name."""
+        # The engine's filter also matches networks whose name only contains this one.
         found = _call_engine(lambda: self._client.networks(names=[name]))
         return next((str(one["Id"]) for one in found if one["Name"] == name), None)
 
     def make_network(self, name: str, labels: Mapping[str, str], subnet: str) -> str:
         """Create a bridge network; an empty ``subnet`` uses the engine's pools. EngineRefused if none is free."""
         ipam = docker.types.IPAMConfig(pool_configs=[docker.types.IPAMPool(subnet=subnet)]) if subnet else None
+        # Older engines allow several networks of one name, unless told to check.
         made = _call_engine(
             lambda: self._client.create_network(
                 name, driver="bridge", ipam=ipam, labels=dict(labels), check_duplicate=True

@@ -57,6 +57,7 @@ def ensure_container(engine: Engine, site: Site, spec: LaunchSpec, lost: str = "
     """
     places = state_directory_of(spec.execution_id)
     places.create()
+    # One start at a time: two could create the container with one token and store the other.
     with places.start_lock():
         container = engine.find(docker_names.container_name(spec.execution_id))
         if container is not None and not docker_names.is_owned(container.labels, spec.execution_id, spec.session_id):
@@ -114,7 +115,7 @@ def confinement_options(config: DockerConfig) -> dict[str, Any]:
     return {
         "security_opt": ["no-new-privileges:true"],
         "mem_limit": config.memory_mb << 20,
-        "memswap_limit": config.memory_mb << 20,
+        "memswap_limit": config.memory_mb << 20,  # memory and swap together: no swap
         "pids_limit": config.pids,
         **({"nano_cpus": round(config.cpus * 1e9)} if config.cpus else {}),
         "log_config": _LOG_LIMIT,

@@ -46,7 +46,7 @@ def list_containers(engine: Engine, executions: Sequence[ExecutionFacts]) -> Con
         container = listed.get(execution.id)
         if container is None or not docker_names.is_owned(container.labels, execution.id, execution.session_id):
             continue
-        # A list does not tell how a container ended, so it is inspected; it may have been removed meanwhile.
+        # A list does not show how a container ended, so it is inspected; it may have been removed meanwhile.
         closely = engine.find(container.id) if container.status in ENDED_STATUSES else container
         if closely is not None:
             found[execution.id] = closely
@@ -120,7 +120,7 @@ def end_container(engine: Engine, execution: ExecutionFacts) -> bool:
     if not docker_names.is_owned(container.labels, execution.id, execution.session_id):
         return False
     if container.status == "paused":
-        engine.unpause(container.id)
+        engine.unpause(container.id)  # frozen processes cannot react to TERM
     engine.stop(container.id, _GRACE)
     left = engine.find(name)
     if left is not None and left.status not in ENDED_STATUSES:
@@ -211,6 +211,7 @@ class _EventStream:
             for entry in _events(engine, self._since or f"{now:.6f}", f"{now + WINDOW_SECONDS:.6f}"):
                 if (event := self._parse_event(entry)) is not None:
                     yield event
+            # Without any event so far, the next connection starts where this one did, so that it can miss none.
             if not self._delivered:
                 self._since = f"{now:.6f}"
 

@@ -87,7 +87,7 @@ def remove_converted_workspace(execution: ExecutionFacts) -> bool:
     for path in (_record(Path(execution.repository_path), owner), worktree):
         if is_plain_directory(path.parent) and is_plain_directory(path):
             shutil.rmtree(path)
-    _mark(worktree).unlink()
+    _mark(worktree).unlink()  # last: after a crash before this, the next call completes the removal
     return True
 
 

@@ -332,7 +332,7 @@ _LOW_MEMORY_OPTIONS: Final = (
 
 
 def _remove_stale_files(path: Path) -> None:
-    """Remove leftovers of killed gits. The caller holds the archive's lock, so none is running: each git holds it, too."""
+    """Remove leftovers of killed gits. None runs, because each would hold the archive's lock, which the caller has."""
     for draft in path.glob(f"{_INCOMING_PREFIX}*"):
         shutil.rmtree(draft, ignore_errors=True)
     for left in [*path.glob("objects/pack/tmp_*"), *path.glob("*.lock"), *path.glob("refs/**/*.lock")]:

@@ -163,6 +163,7 @@ async def install_program(api: Organisation, layout: SpriteLayout) -> None:
         python = layout.root / "python"
         steps.append(f"python3 -m venv {python}")
         steps.append(f"{python}/bin/pip install --quiet --require-hashes -r {layout.root}/requirements.txt")
+    # The mark comes last: an installation that was interrupted is repeated.
     await run_shell(api, layout, " && ".join([*steps, f"touch {done}"]), "agentctl could not be installed")
 
 
@@ -228,7 +229,7 @@ async def read_token(api: Organisation, layout: SpriteLayout) -> str:
 async def start_service(api: Organisation, layout: SpriteLayout, spec: LaunchSpec) -> str:
     """Define and start the service, and return its token.
 
-    The sprite's runtime starts it again after each pause, with the same one.
+    The sprite's runtime starts it again after each pause, with the same token.
     """
     token = storage.mint_launch_token(spec.auth_token)
     await api.write(layout.name, str(layout.token), token.encode())
@@ -258,6 +259,7 @@ async def is_service_up(api: Organisation, layout: SpriteLayout, spec: LaunchSpe
         return False
     if (await api.run(layout.name, "test", "-e", str(layout.worktree.path / ".git"))).exit_code == 0:
         return True
+    # Without its working directory the service cannot start again, but an agentctl from before the loss may still run.
     try:
         await status_client(spec.execution_id, await read_token(api, layout)).status(ASK_TIMEOUT)
     except AgentctlUnreachable as error:

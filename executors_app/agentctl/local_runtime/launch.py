@@ -141,6 +141,7 @@ def _find_or_start(
         if alive:
             return alive[0], True
         directory.write_token(token)
+        # Nobody may mistake the address or the error of the last agentctl for those of the new one.
         directory.ready_file.unlink(missing_ok=True)
         return _start(directory, spec, workspace, extra), False
 
