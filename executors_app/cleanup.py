@@ -108,6 +108,7 @@ def _is_directory(path: Path) -> bool:
 def _remove(path: Path) -> bool:
     if not _is_directory(path):
         return False
+    # Renamed first: nobody mistakes a half-removed directory for a whole one, and ``finish_removals`` finds the rest.
     going = path.with_name(f"{REMOVING_PREFIX}{path.name}")
     path.rename(going)
     _remove_tree(going)
@@ -184,6 +185,7 @@ def drop_refs(repository: Path, session_id: str, refs: Sequence[Ref]) -> bool:
     archive = Archive.of(execution_storage().root, session_id)
     archived = archive.tips()
     both = {name: commit for name, commit in refs if archived.get(name) == commit}
+    # The archive first: after a crash in between, the team's refs are still there, so a repetition finds them.
     if both:
         archive.drop(both)
     bare.update_refs(team.git, {name: (commit, "") for name, commit in refs})

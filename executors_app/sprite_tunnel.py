@@ -60,7 +60,7 @@ class TunnelConnector(LocalConnector):
             return await super()._create_connection(req, traces, timeout)
         try:
             ours, relay = await open_tunnel(name, req.url.port)
-        except ConnectionRefusedError as error:  # told as of any connector, or nobody knows that it was refused
+        except ConnectionRefusedError as error:  # as aiohttp's connectors do, so that callers recognise a refusal
             raise aiohttp.ClientConnectorError(req.connection_key, error) from error
         self._relays.add(relay)
         relay.add_done_callback(self._relays.discard)

@@ -102,6 +102,7 @@ class Conversation:
             end = write_all(self._descriptor, _encode_entry(entry), self._end)
             os.fdatasync(self._descriptor)
         except OSError:
+            # Otherwise the rest of this entry could remain behind a shorter one that is written here next.
             os.ftruncate(self._descriptor, self._end)
             raise
         self._end = end

@@ -148,10 +148,12 @@ class Sidecar:
             return earlier
         if intent_id not in self._intents:
             self._intents[intent_id] = asyncio.create_task(self._run_and_store(intent_id, act))
+        # The caller may disconnect: the command continues, and its result is stored for the next request.
         return await asyncio.shield(self._intents[intent_id])
 
     async def _run_and_store(self, intent_id: str, act: Callable[[], Awaitable[dict[str, Any]]]) -> dict[str, Any]:
         try:
+            # After a crash between the two, a repeated request acts again: by then there is nothing left to stop.
             result = await act()
             crash_points.reached("agentctl.agent_stopped")
             self.store.put("intent", intent_id, result)

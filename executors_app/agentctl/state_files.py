@@ -137,6 +137,7 @@ class DurableStore:
             end = write_all(self._fd, entry, self._end)
             os.fdatasync(self._fd)
         except OSError:
+            # Otherwise the rest of this entry could remain behind a shorter one that is written here next.
             os.ftruncate(self._fd, self._end)
             raise
         self._end = end
@@ -229,6 +230,7 @@ class GenerationFence:
                 Code.STALE_GENERATION, "a newer generation has taken over", seen=self.generation, given=generation
             )
         if generation > self.generation:
+            # On disk first: an agentctl that starts again must still reject the older generation.
             self._memory.put("generation", "", generation)
             self.generation = generation
             self.on_newer_generation(generation)

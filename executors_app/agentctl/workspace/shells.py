@@ -117,7 +117,7 @@ class Terminal:
 
     def hang_up(self) -> None:
         """Send SIGHUP to the shell's process group."""
-        if self._process.returncode is None:
+        if self._process.returncode is None:  # not reaped yet: nobody else can have its process group's id
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.pid, signal.SIGHUP)
 
@@ -299,7 +299,10 @@ class ShellManager:
         return sum(shell.is_running for shell in self._shells.values())
 
     def open(self, name: str, columns: int, rows: int) -> Shell:
-        """Return the shell of that name, also an ended one that no client has seen end; else start one. ApiError."""
+        """Return the shell of that name, or start one; raises ApiError.
+
+        A shell that has ended is returned, too, until a client has seen its end.
+        """
         if not _NAME.fullmatch(name):
             raise validation_error("shell must consist of letters, digits, - and _", field="shell")
         check_size(columns, rows)

@@ -127,6 +127,7 @@ class _SnapshotAttempt:
         recovery = RecoverySnapshot("", trees.head, index, session_id)
         message = recovery_snapshots.recovery_message(recovery, reason, self.branch())
         commit = self.commit(trees.files, [trees.head, index], message)
+        # Only if the ref still names the earlier snapshot: sessions that share a worktree share the ref, too.
         try:
             self.text("update-ref", ref, commit, earlier.commit if earlier else "")
         except GitError:
@@ -164,6 +165,7 @@ class _SnapshotAttempt:
         output = self.run("rev-parse", "HEAD^{commit}", "HEAD^{tree}", good=(0, 128))
         if output.exit_code == 0:
             return [git_directory, *output.text.split("\n")]
+        # Before the first commit: the empty tree, which git hashes from empty input.
         return [git_directory, "", self.text("hash-object", "-t", "tree", "--stdin")]
 
     def _copy_index(self, index: Path) -> None:
@@ -298,6 +300,7 @@ class SnapshotService:
     async def take(self, reason: str) -> Snapshot:
         """Take a snapshot now, and journal it if something has changed; raises ApiError, OSError."""
         async with self._lock:
+            # A request from here on needs a snapshot of its own: this one may miss its changes.
             self._scheduled = None
             return await self._take(reason)
 
