@@ -57,7 +57,7 @@ class CapabilityReport:
     tried: str = ""
     """The capability by which it restored a conversation; empty: none."""
     replayed: bool = False
-    """Whether it replayed user messages, of whatever conversation."""
+    """Whether it replayed user messages, of any conversation."""
 
 
 def build_capability_report(

@@ -6,19 +6,19 @@ A prompt is read line by line:
 ``work N``              works N seconds, saying a numbered tick about every 0.1 s
 ``work N at R``         the same with R ticks a second
 ``remember WORD``       keeps a word; ``what was the word?`` gets it back from the conversation
-``Your number is N``    keeps a number; ``Add N`` adds to what it comes to by the conversation, and says it
+``Your number is N``    keeps a number; ``Add N`` adds to it and says the sum, which follows from the conversation
 ``tool``                makes a tool call
 ``ask``, ``ask after N``   asks for permission, after N seconds of work
 ``write FILE TEXT``     writes a file in the working directory
 ``fail``                ends the turn with an error
-a JSON schema           answers with nothing but JSON that keeps to it, as nodes of workflows ask for
+a JSON schema           answers with JSON that matches it and nothing else, as workflow nodes require
 
-Asked to continue after an interruption, it finishes what leaves a result: it writes the files of the quoted request
-that are not there yet, gives the JSON, and says the number. Waiting (``work``) is not repeated.
+When it is asked to continue after an interruption, it completes what has a result: it writes the files of the quoted
+request that are still missing, sends the JSON, and says the number. It does not repeat ``work``.
 
-Anything else is answered in a friendly way. Conversations live as JSONL files in
-``$KANDEV_DEMO_AGENT_HOME`` or ``~/.kandev-demo-agent``; all that is said is first appended to
-``<conversation>.said`` there. Standard library alone, so that the file also runs on its own.
+It gives any other text a friendly answer. Conversations are JSONL files in ``$KANDEV_DEMO_AGENT_HOME`` or
+``~/.kandev-demo-agent``; everything is appended to ``<conversation>.said`` there before it is sent. It uses only the
+standard library, so that the file also runs on its own.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ VERSION: Final = "1.0"
 TICK: Final = 0.1
 """Seconds between two ticks of ``work``."""
 MAX_DEPTH: Final = 20
-"""Levels of a schema that are followed."""
+"""Levels of a schema that are read."""
 _EXAMPLES: Final = {"boolean": True, "integer": 1, "number": 1, "string": "demo", "array": [], "object": {}}
 _ID: Final = re.compile(r"[A-Za-z0-9_-]{1,80}")
 _NUMBER: Final = re.compile(r"\byour number is (\d{1,9})\b|\badd (\d{1,9})\b", re.IGNORECASE)
@@ -48,7 +48,7 @@ _CONTINUES: Final = re.compile(
     r"^(?:Your process was restarted|Your last turn)\b.*?^The last request was:\s+((?:^>.*\n?)+)",
     re.MULTILINE | re.DOTALL,
 )
-"""What Kandev sends to have an interrupted turn continued (``sessions_app.domain.continuation``)."""
+"""The prompt by which Kandev has an interrupted turn continued (``sessions_app.domain.continuation``)."""
 _WORD: Final = re.compile(r"\bremember\s+(?:the word\s+)?([^\s.,;:!?\"']+)", re.IGNORECASE)
 
 
@@ -250,7 +250,7 @@ class DemoAgent:
         self.send({"method": "session/update", "params": {"sessionId": conversation_id, "update": update}})
 
     def call(self, method: str, params: dict[str, Any], cancelled: threading.Event) -> dict[str, Any]:
-        """Ask the client and wait for its result; Cancelled if the turn ends first."""
+        """Ask the client and wait for its result; raises Cancelled if the turn ends first."""
         self._next_id += 1
         call_id, answered = self._next_id, threading.Event()
         answer: dict[str, Any] = {}
@@ -287,7 +287,7 @@ class DemoAgent:
     # -- the methods
 
     def handle(self, method: str, params: dict[str, Any]) -> dict[str, Any] | None:
-        """Answer one request or notification; RpcError is the error answer."""
+        """Answer one request or notification; raises RpcError for an error answer."""
         match method:
             case "initialize":
                 return self.initialize()

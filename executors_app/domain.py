@@ -90,7 +90,7 @@ class Observation:
     """How many marked processes of a dead agentctl still run."""
     seen_at: datetime | None = None
     state: Mapping[str, Any] | None = None
-    """The runtime's own data where it is newer than the row's."""
+    """The runtime's own data if it is newer than the row's, else None."""
 
     @classmethod
     def unknown(cls, reason: str) -> Observation:

@@ -191,7 +191,7 @@ class HostClient:
 
 
 def _launch_error(error: AgentctlRefused) -> Exception:
-    """Return the error that the host's answer to a request stands for."""
+    """Return the error for a refusal of the host."""
     details = _details_of(error)
     if error.refusal == WorkspaceGone.code:
         return WorkspaceGone(error.message)

@@ -43,7 +43,7 @@ def tunnel_host_header(url: str) -> dict[str, str]:
 
 
 class TunnelConnector(LocalConnector):
-    """A connector that tunnels where the URL's host names a sprite."""
+    """A connector that opens a tunnel if the URL's host names a sprite."""
 
     def __init__(self, **options: Any):
         super().__init__(**options)

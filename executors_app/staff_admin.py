@@ -79,7 +79,7 @@ class ReadOnlyModelAdmin(StaffModelAdmin):
 
     actions: Sequence[str] | None = None
     hidden: Sequence[str] = ()
-    """Fields that are shown to nobody."""
+    """Fields that are never shown."""
 
     def _is_never_allowed(self, request: HttpRequest, obj: Any = None) -> bool:
         return False

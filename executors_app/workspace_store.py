@@ -120,7 +120,7 @@ def prepare_seed(spec: LaunchSpec, into: Path, *, borrows: bool, lost: str = "")
     """Write the seed of a launch; blocks. Returns a sentence about what a lost workspace was rebuilt from.
 
     ``borrows``: the sandbox sees the team's published objects. ``lost``: why the workspace that was there cannot be
-    used. Raises WorkspaceGone where nothing of it has arrived, RepositoryUnusable, GitFailed, OSError.
+    used. Raises WorkspaceGone if nothing of it has arrived, RepositoryUnusable, GitFailed, OSError.
     """
     sources = LaunchSources.of(spec)
     sources.begin(spec)

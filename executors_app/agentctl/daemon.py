@@ -175,8 +175,8 @@ async def serve(options: ServeOptions, lock: InstanceLock, drivers: Mapping[str,
     """Serve until ``/shutdown``, SIGTERM, or seven days without a control plane; raises OSError at the start."""
     subreaper.become_subreaper()
     execution = options.execution
-    # The order matters: guards of an earlier agentctl first record how their jobs ended, then everything that is left of
-    # it is killed, and only then may anything be started: two agents must never work in one workspace.
+    # The order matters: guards of an earlier agentctl first record how their jobs ended, then everything else that it
+    # left is killed, and only then may anything be started: two agents must never work in one workspace.
     await wait_for_guards(execution.state_dir)
     for survivor in await subreaper.end_marked_processes(execution.execution_id):
         logger.error("process %d of an earlier agentctl could not be killed", survivor.pid)

@@ -75,7 +75,7 @@ def _entry(name: str, owner: FileOwner, mode: int, kind: bytes) -> tarfile.TarIn
 
 
 def read_small_file(engine: Engine, container: str, path: str) -> bytes | None:
-    """Return a small file's content; None if there is none. Blocks; EngineRefused, RuntimeUnavailable."""
+    """Return a small file's content; None if there is none. Blocks; raises EngineRefused, RuntimeUnavailable."""
     with _fetched(engine, container, path) as packed:
         if packed is None:
             return None

@@ -151,7 +151,7 @@ class Engine:
             raise
 
     def create(self, name: str, options: Mapping[str, Any], host: Mapping[str, Any]) -> None:
-        """Create a container without starting it; EngineRefused 409 if the name is taken."""
+        """Create a container without starting it; raises EngineRefused with status 409 if the name is taken."""
         settings = self._client.create_host_config(**host)
         _call_engine(lambda: self._client.create_container(name=name, host_config=settings, **options))
 
@@ -186,7 +186,7 @@ class Engine:
         return next((str(one["Id"]) for one in found if one["Name"] == name), None)
 
     def make_network(self, name: str, labels: Mapping[str, str], subnet: str) -> str:
-        """Create a bridge network; an empty ``subnet`` uses the engine's pools. EngineRefused if none is free."""
+        """Create a bridge network; an empty ``subnet`` uses the engine's pools. Raises EngineRefused if it is taken."""
         ipam = docker.types.IPAMConfig(pool_configs=[docker.types.IPAMPool(subnet=subnet)]) if subnet else None
         # Older engines allow several networks of one name, unless told to check.
         made = _call_engine(
@@ -208,7 +208,10 @@ class Engine:
 
 @contextmanager
 def open_engine(address: EngineAddress, timeout: float = _DEFAULT_TIMEOUT) -> Iterator[Engine]:
-    """Connect to an engine; RuntimeUnavailable tells staff its address. ``timeout`` is seconds per call."""
+    """Connect to an engine; ``timeout`` is in seconds per call.
+
+    Raises RuntimeUnavailable, whose message for staff names the engine's address.
+    """
     address.check_files()
     try:
         if address.is_ours:

@@ -204,9 +204,12 @@ class HelperContainer:
 
     @contextmanager
     def created(self, engine: Engine, purpose: str, arguments: Sequence[str] = ()) -> Iterator[str]:
-        """Create the container, yield its name, and remove it afterwards. Blocks; EngineRefused, RuntimeUnavailable."""
+        """Create the container, yield its name, and remove it afterwards.
+
+        Blocks; raises EngineRefused, RuntimeUnavailable.
+        """
         name = f"{docker_names.container_name(self.execution_id)}-{purpose}"
-        self._remove(engine, name)  # left by a process that was killed: the lock excludes other users of it
+        self._remove(engine, name)  # it was left by a killed process: the caller's lock excludes other users
         options = {
             "image": image_name(self.config),
             "entrypoint": ["python3", "-P", "-m", workspace_root.__name__],

@@ -92,7 +92,7 @@ def remove_converted_workspace(execution: ExecutionFacts) -> bool:
 
 
 def _mark(worktree: Path) -> Path:
-    """Return the file beside a converted worktree that records the newest snapshot of that time."""
+    """Return the file next to a converted worktree that records the newest snapshot at the time of the conversion."""
     return worktree.with_name(f".{worktree.name}.converted")
 
 
@@ -203,7 +203,7 @@ class LocalSite:
 def container_worktree(spec: LaunchSpec) -> Worktree:
     """Return the worktree's path as the container sees it.
 
-    A session of an earlier release keeps the path that its agent knows: conversations belong to a directory.
+    A session of an earlier release keeps its path, because agents find their conversations by directory.
     """
     place = workspace_root.sandbox_worktree_path(
         workspace_root.WORKSPACE_ROOT, spec.worktree_owner, spec.worktree_branch

@@ -1,6 +1,6 @@
 """The site of ``remote_docker``: workspace, journal and home are volumes of the engine and outlive its containers.
 
-A lost workspace is rebuilt from the newest snapshot that had arrived, which the receipt says, or not at all.
+A lost workspace is rebuilt from the newest snapshot that had arrived, and the receipt says so; without one it is gone.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Base class of the Docker runtimes: one container per session, found by its labels.
 
-An engine that does not answer proves nothing about its containers: they are *unknown*, and nothing is stopped, made
-or removed. Engines are observed concurrently, so a silent one delays only its own sessions.
+An engine that does not answer proves nothing about its containers: they are *unknown*, and nothing is stopped,
+created or removed. Engines are observed concurrently, so a silent one delays only its own sessions.
 """
 
 from __future__ import annotations

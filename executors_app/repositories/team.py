@@ -317,7 +317,7 @@ class TeamRepository:
         }
 
     def carried(self) -> CarriedSettings:
-        """Return the settings that a workspace gets beside commits."""
+        """Return the settings that a workspace gets in addition to commits."""
         return read_carried_settings(self.common, self._config)
 
 
@@ -326,7 +326,10 @@ def _is_text(name: str) -> bool:
 
 
 def _read_config(common: Path) -> dict[str, str]:
-    """Return the repository's own configuration, the last value of each key, without includes. RepositoryUnusable."""
+    """Return the last value of each key in the repository's own configuration, without includes.
+
+    Raises RepositoryUnusable.
+    """
     text = untrusted_files.read_regular_file(common / "config", _CONFIG_LIMIT)
     if text is None:
         return {}

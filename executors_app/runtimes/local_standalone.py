@@ -52,7 +52,7 @@ class LocalStandalone(LocalStateMixin):
     async def observe(
         self, executions: Sequence[ExecutionFacts], *, timeout: float, concurrency: int
     ) -> dict[str, Observation]:
-        """Poll every agentctl at once; inspect processes only where one gave no valid answer."""
+        """Poll all agentctls at once; inspect processes only for those without a valid answer."""
         return await _here().observe(executions, timeout=timeout, concurrency=concurrency)
 
     def workspace_state(self, execution: ExecutionFacts) -> tuple[WorkspaceState, str]:

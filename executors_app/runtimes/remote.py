@@ -67,7 +67,7 @@ class Remote:
         """By URL, why a watched host does not answer now."""
 
     def check_config(self, config: Mapping[str, Any]) -> None:
-        """Check the settings (see ``HostConfig``); ValueError for a fingerprint that would never be compared."""
+        """Check the settings (see ``HostConfig``); raises ValueError, also for a fingerprint without https."""
         read = read_host_config(config)
         if read.fingerprint and urlsplit(read.url).scheme != "https":
             # Not in read_host_config, so that running sessions with such settings stay reachable.
@@ -211,7 +211,7 @@ class Remote:
         return found
 
     async def remove_orphan(self, orphan: Orphan, configs: Collection[Mapping[str, Any]]) -> bool:
-        """End an instance and have its host forget it; worktree and journal stay. RuntimeUnavailable."""
+        """End an instance and have its host forget it; worktree and journal stay. Raises RuntimeUnavailable."""
         for config in map(_config, configs):
             for one in await self._our_instances(config):
                 if _name_of(one, config) == orphan.id:

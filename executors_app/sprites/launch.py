@@ -52,7 +52,7 @@ def read_sprites_config(config: Mapping[str, Any]) -> SpritesConfig:
 
 _PACKAGE: Final = Path(__file__).resolve().parents[1]
 _EXTRA_MODULES: Final = ("__init__", "crash_points", "demo_agent", "domain", "errors")
-"""Modules beside ``agentctl/`` that it imports, as the container image has them, too."""
+"""Modules next to ``agentctl/`` that it imports; the container image contains the same ones."""
 
 
 @cache

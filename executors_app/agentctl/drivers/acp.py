@@ -220,7 +220,7 @@ class AcpDriver:
     # -- turns
 
     async def prompt(self, message_id: str, text: str, attachments: Sequence[Mapping[str, Any]], delivered: Any) -> str:
-        """Run one turn to its end and return the stop reason ("cancelled" after a cancel); TurnFailed."""
+        """Run one turn to its end and return the stop reason ("cancelled" after a cancel); raises TurnFailed."""
         agent = self._agent
         if agent is None or agent.exited.is_set() or self._conversation_id is None:
             raise TurnFailed(Code.NOT_RUNNING, "no agent is running")

@@ -285,7 +285,7 @@ def _restore_methods(peer: AgentInfo, *, prefer_load: bool) -> Iterator[tuple[st
 def _restore_failure(
     error: RpcError, request: StartRequest, trial: CapabilityTrial, *, listed: bool | None
 ) -> StartFailed:
-    """Return the StartFailed that tells a lost conversation from one that only could not be opened.
+    """Return the StartFailed for a conversation that is gone, or that only could not be opened.
 
     Agents use different error codes. The conversation counts as gone after *resource not found* with its id, or after
     an error that matches a pattern of the agent type or profile, unless the agent still lists the conversation

@@ -16,7 +16,7 @@ from executors_app.agentctl.drivers import Host, TurnFailed
 from executors_app.agentctl.protocol import Code, JournalKind
 
 MAX_USER_TEXTS: Final = 20
-"""Number of a replay's last user texts that are kept."""
+"""Number of user texts that are kept of a replay: the last ones."""
 USER_TEXT_BYTES: Final = 4096
 
 _MESSAGE_KINDS: Final = {

@@ -220,7 +220,7 @@ def build_app(
 
 
 class HostAuthMiddleware(AuthMiddleware):
-    """Like agentctl's, but knows only the digest of its token; ``/instances/{id}/`` takes the instance's token."""
+    """Like agentctl's, but with only the digest of its token; ``/instances/{id}/`` accepts the instance's token."""
 
     def __init__(self, instances: InstanceManager, digest: str, host: str, port: int, names: Collection[str] = ()):
         super().__init__("", host, port, lambda: None, names)

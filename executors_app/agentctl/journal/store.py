@@ -138,7 +138,7 @@ class SegmentStore:
     # -- the writer thread -------------------------------------------------------------------
 
     def write(self, batch: Sequence[bytes], first_seq: int) -> None:
-        """Write a batch after the last good line; after OSError none of it counts, and it may be written again."""
+        """Write a batch after the last good line; raises OSError, and then none of it counts and it can be repeated."""
         if self._is_broken:
             self._abandon_segment()
         if self._fd < 0 or self._segments[-1].size >= (0 if self._rotate_next else self._segment_bytes):
@@ -156,7 +156,7 @@ class SegmentStore:
         self.next_seq = first_seq + len(batch)
 
     def sync(self) -> None:
-        """Sync what was written; after OSError the batch must be written again."""
+        """Sync what was written. Raises OSError; then the batch must be written again."""
         try:
             os.fdatasync(self._fd)
         except OSError:

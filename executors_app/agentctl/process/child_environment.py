@@ -24,7 +24,7 @@ SESSION_VARIABLE: Final = "KANDEV_SESSION_ID"
 
 CRASH_AT_VARIABLE: Final = "KANDEV_CRASH_AT"
 CRASH_DIR_VARIABLE: Final = "KANDEV_CRASH_DIR"
-"""For tests: the crash point at which agentctl dies, and the directory where it leaves a file then."""
+"""For tests: these two name the crash point at which agentctl kills itself, and the directory of its mark."""
 
 _PROXIES: Final = ("http_proxy", "https_proxy", "no_proxy", "all_proxy")
 _ALLOWED: Final = frozenset(

@@ -275,7 +275,7 @@ class Guard:
                 self.pause_for_children()
 
     def record_killed_processes(self) -> None:
-        """Record, once, the processes beside the agent before they are killed: later nobody can find out."""
+        """Record the agent's descendants, once, before they are killed: afterwards their command lines are lost."""
         killed_file, self.words = self.words, -1
         if killed_file < 0:
             return

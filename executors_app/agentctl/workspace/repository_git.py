@@ -55,7 +55,7 @@ def run_git(
     """Run git in ``directory`` and return its output without the last line end.
 
     ``timeout`` is in seconds. ``hold`` are file descriptors of locks, which git inherits, so that a lock outlasts a
-    caller that dies first. ``index`` replaces the repository's own index. ``stdin`` is data, or a file that git reads
+    caller that is killed. ``index`` replaces the repository's own index. ``stdin`` is data, or a file that git reads
     from its current position. ``umask`` applies to files that git creates. Raises RepositoryGitFailed with git's own
     message.
     """
@@ -172,13 +172,13 @@ def subcommand(arguments: Sequence[str]) -> str:
 
 
 class CappedOutput:
-    """What is kept of a pipe: the first ``limit`` bytes and one more, or the last ones if ``limit`` is negative."""
+    """Output of a pipe: its first ``limit`` bytes and one more, or its last ones if ``limit`` is negative."""
 
     def __init__(self, pipe: IO[bytes] | None, limit: int):
         self.pipe, self.limit, self.data = pipe, limit, bytearray()
 
     def append(self, data: bytes) -> bool:
-        """Keep more; return False once that is enough."""
+        """Add output; return False once there is more than ``limit``."""
         self.data.extend(data)
         if self.limit < 0:
             del self.data[: self.limit]
@@ -187,12 +187,12 @@ class CappedOutput:
 
     @property
     def text(self) -> str:
-        """What was kept, for an error message."""
+        """The output as text, for an error message."""
         return self.data.decode("utf-8", "replace").strip()
 
 
 def read_outputs(outputs: Iterable[CappedOutput], deadline: float) -> bool:
-    """Read pipes until all have ended, or one has reached its limit: False. Raises TimeoutError."""
+    """Read pipes until all have ended; return False if one has exceeded its limit. Raises TimeoutError."""
     with selectors.DefaultSelector() as selector:
         for output in outputs:
             if output.pipe:

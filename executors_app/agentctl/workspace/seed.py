@@ -42,7 +42,7 @@ class Seed:
     repository: str = ""
     """Path of a repository outside: the workspace is a linked worktree of it, without isolation.
 
-    If set, only ``branch``, ``base`` and ``existed`` are used beside it.
+    If set, of the other fields only ``branch``, ``base`` and ``existed`` are used.
     """
     base: str = ""
     """Linked worktree: the branch or commit that a new branch starts from; empty: HEAD."""
@@ -78,7 +78,7 @@ def read_seed(file: IO[bytes]) -> Seed:
 
 
 def write_seed(seed: Seed, into: Path) -> None:
-    """Write a seed without a pack, atomically, also beside other writers. Raises OSError."""
+    """Write a seed without a pack, atomically even with concurrent writers. Raises OSError."""
     with tempfile.NamedTemporaryFile(dir=into.parent, prefix=f".{into.name}.", delete=False) as draft:
         try:
             draft.write(seed.to_line())

@@ -61,7 +61,7 @@ class Scrollback:
         return b"".join(found)
 
     def replay_start(self) -> int:
-        """Return where a replay starts: at a line if output was dropped, so as not to start in an escape sequence."""
+        """Return where a replay starts: if output was dropped, at a line, because escape sequences may be cut."""
         if self.start == 0:
             return 0
         line_end = self.read(self.start, _MAX_LINE_BYTES).find(b"\n")

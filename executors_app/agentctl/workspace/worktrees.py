@@ -87,7 +87,7 @@ def make_worktree(repository: Path, base: str, worktree: Worktree, *, existed: b
     common = common_directory(repository)
     with worktree_lock(worktree.path) as held:
         if _is_present(worktree.path):
-            return
+            return  # created by another process while we waited for the lock
         record = _find_record(common, worktree.path)
         if record and _is_unfinished(record):
             shutil.rmtree(worktree.path, ignore_errors=True)
@@ -174,6 +174,7 @@ def _restore_directory(repository: Path, record: Path, path: Path, held: int) ->
         repository, path.name, run_git(temporary, *bare, "rev-parse", "HEAD")
     ):
         recovery_snapshots.overlay_uncommitted_work(temporary, bare, recovery, held)
+    # Pointer and rename come last: a crash before them leaves only a draft, which the next call deletes.
     (temporary / ".git").write_text(f"gitdir: {record}\n")
     temporary.rename(path)
 
