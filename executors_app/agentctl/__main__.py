@@ -64,6 +64,7 @@ def main(argv: Sequence[str] | None = None, drivers: Mapping[str, DriverFactory]
     crash_points.reached("agentctl.lock_taken")
     execution_id = options.execution.execution_id
     try:
+        # Under the lock, and before asyncio starts threads, because a forked child may do this.
         if options.execution.preparation is not None:
             options.execution.preparation.create_at_start()
         control_group.enter_group(execution_id)

@@ -149,7 +149,7 @@ class Turns:
     ) -> tuple[JournalKind, dict[str, Any]]:
         cancelled = (JournalKind.TURN_CANCELLED, {"stop_reason": "cancelled"})
         if turn.cancel_requested:
-            return cancelled
+            return cancelled  # during the snapshot before the turn: the agent never gets this prompt
         turn.sent_to_driver = True
         try:
             reason = await driver.prompt(turn.message_id, text, attachments, lambda: self._record_delivery(turn))

@@ -213,6 +213,7 @@ def _finish(
 
 
 def _limit(process: subprocess.Popen[bytes], bounds: Bounds) -> None:
+    # Set from outside: a ``preexec_fn`` is not safe in a process with threads.
     with contextlib.suppress(ProcessLookupError):
         resource.prlimit(process.pid, resource.RLIMIT_AS, (bounds.memory, bounds.memory))
         resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (bounds.file, bounds.file))

@@ -217,7 +217,7 @@ def strip_credentials(url: str) -> str:
     if not url.isprintable() or len(url) > _URL_LIMIT or any(letter.isspace() for letter in url):
         return ""
     if short := _SCP.fullmatch(url):
-        return "" if short[2] == "ext" else url
+        return "" if short[2] == "ext" else url  # git would run the program that an ``ext`` URL names
     try:
         parts = urlsplit(url)
         host, port = parts.hostname or "", parts.port

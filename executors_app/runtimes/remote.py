@@ -232,6 +232,7 @@ class Remote:
         except RuntimeUnavailable as error:
             log.warning("cannot observe a remote host: %s", error.message)
             return {one.id: Observation.unknown("runtime_unavailable") for one in executions}
+        # Otherwise every sweep would wait for a silent host until its timeout.
         if reason := self._silent_hosts.get(config.url) or self._backoff.reason_to_wait(config.url):
             return {one.id: Observation.unknown(reason) for one in executions}
         try:

@@ -75,6 +75,7 @@ log = logging.getLogger(__name__)
 _ENDED: Final = frozenset({"stopped", "failed", ""})
 """States of a service that runs no process; empty: it was never defined."""
 _NOT_THERE: Final = frozenset({"refused", "closed", "unreachable"})
+"""Reasons of a failed poll after which the state of the service decides; others, such as a timeout, prove nothing."""
 
 
 async def judge_execution(

@@ -143,7 +143,7 @@ class Organisation:
         try:
             with _translated_errors():
                 await self._client.create_sprite(name, labels=[deployment_label()])
-        except SpriteRefused:
+        except SpriteRefused:  # also if an interrupted launch has created it already
             if await self.find(name) is None:
                 raise
 

@@ -276,6 +276,8 @@ class TurnReader:
     async def _name(self, conversation_id: str) -> None:
         if not conversation_id or conversation_id == self.named:
             return
+        # The first name must be the requested conversation's, or for a copy any but the original's; each later name
+        # must be the same again.
         expected = self.named or self._expected
         if expected is not None and conversation_id != expected:
             self.mismatch = "The agent was asked for its conversation and went on in another one."

@@ -243,6 +243,7 @@ class Journal:
             self._store.free_reserve()
             self._reserving = asyncio.create_task(self._restore_reserve(), name="reserve")
         if is_full:
+            # Free what nobody needs: in a new segment, the current one can go as well once it is acknowledged.
             self._store.start_new_segment()
             self._store.delete_through(self._acked)
 

@@ -67,6 +67,8 @@ class SegmentStore:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.epoch = read_epoch(directory) or ""
         readable = bool(self.epoch) and self._read_all(seen)
+        # Readers see lines that are written but not synced yet, and a crash of the machine can lose those. A new epoch
+        # after each boot keeps their seqs from being used for other lines.
         if not readable or read_meta(directory).get("boot_id") != boot_id:
             self._begin_epoch(boot_id)
         self._open_last()

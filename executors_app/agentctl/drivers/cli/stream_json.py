@@ -243,6 +243,7 @@ class ControlProtocol:
         options = [_ALLOW, *([_ALWAYS] if offered else []), _REJECT]
         chosen = await self._host.ask_permission({"tool_call": call, "options": options})
         if chosen is None:
+            # A denial alone would let the agent try something else.
             return {"behavior": "deny", "message": _CANCELLED, "interrupt": True}
         if chosen == _REJECT["option_id"]:
             return {"behavior": "deny", "message": _REJECTED}
