@@ -173,9 +173,8 @@ class AgentctlClient:
         except AgentctlRefused as error:
             if error.refusal == Code.WORKTREE_MISSING:
                 raise WorkspaceGone(error.message) from error
-            if (
-                error.refusal != Code.NOT_FOUND
-            ):  # an earlier release cannot do that: the next start rebuilds its work tree
+            # An earlier release does not know this request: the next start rebuilds its work tree.
+            if error.refusal != Code.NOT_FOUND:
                 raise LaunchFailed(f"The deleted worktree could not be rebuilt: {error.message}") from error
 
     async def work(self, known: Sequence[str], into: IO[bytes]) -> dict[str, str]:

@@ -278,7 +278,7 @@ class AcpDriver:
                 f"the agent sent {method}".encode(),
                 params=encode_message(_without_session_id(params))[:500].decode("utf-8", "replace"),
             )
-        # While a new conversation has no id yet, updates of any id are accepted.
+        # Updates of another conversation are only logged; while a new one has no id yet, all are accepted.
         elif params.get("sessionId") not in (None, self._conversation_id) and self._conversation_id is not None:
             data = {"params": _without_session_id(params)}
             self._host.record(

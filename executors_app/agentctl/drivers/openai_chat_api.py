@@ -76,7 +76,7 @@ def build_messages(
     while first > 0 and (size := size + len(entries[first - 1].text.encode())) <= limit:
         first -= 1
     first = min(first, len(entries) - 1)
-    # Start with a prompt: an answer whose prompt was left out goes, too.
+    # Start with a prompt: an answer whose prompt was left out is left out, too.
     while first < len(entries) - 1 and entries[first].role != USER:
         first += 1
     messages: list[dict[str, str]] = []

@@ -163,7 +163,7 @@ class EventStreams:
             seq = message["ack"]
         except (ValueError, TypeError, KeyError):
             return  # a message of another protocol version
-        # An acknowledgement deletes lines: only the newest generation may do that, and only to lines that it was sent.
+        # An acknowledgement deletes lines: only the newest generation may do that, for lines that it was sent.
         if isinstance(seq, int) and not isinstance(seq, bool) and stream.generation == self._fence.generation:
             self._journal.ack(min(seq, stream.sent))
 
