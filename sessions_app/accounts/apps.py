@@ -14,7 +14,7 @@ class AccountsConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        """Take over keys that REST framework creates, and check new user names."""
+        """Connect the handlers that hash tokens created by REST framework and check user names."""
         from sessions_app.accounts import credentials, teams  # noqa: F401, PLC0415 - models load after the apps
 
         teams.connect_user_name_check()

@@ -1,4 +1,4 @@
-"""Pages of login and settings at the root, and what the API has of tokens under ``api/v1/``."""
+"""URLs of login and settings pages at the root, and of the token API under ``api/v1/``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A picture of a time in the life of a session: when its agent was up, its turns, and the looks after it."""
+"""The activity chart of a session: when its agent was running, its turns, and its recovery checks."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from sessions_app.domain.states import RunState
 from sessions_app.models import Run
 
 CHART_WIDTH: Final = 1000.0
-"""Units of the drawing from left to right."""
+"""Width of the chart, in units of the drawing."""
 MIN_BAR_WIDTH: Final = 3.0
-"""Units of the shortest turn, so that it can be seen."""
+"""Minimum width of a turn, so that short turns stay visible."""
 MAX_REST: Final = timedelta(minutes=5)
-"""A rest without any turn is drawn as long as this at most, or as a share of the work around it."""
+"""Longest rest between turns that is drawn to scale, unless ``REST_WIDTH_SHARE`` of all work is longer."""
 REST_WIDTH_SHARE: Final = 0.08
 _RUN_TONES: Final = {
     RunState.COMPLETED: "good",
@@ -40,7 +40,7 @@ _RUN_NAMES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class ChartBar:
-    """A piece of a lane, in units of the drawing."""
+    """A bar in a lane, in units of the drawing."""
 
     tone: str
     x: str
@@ -50,7 +50,7 @@ class ChartBar:
 
 @dataclass(frozen=True, slots=True)
 class ChartMark:
-    """A moment that is drawn over all lanes."""
+    """A moment, drawn as a line across all lanes."""
 
     tone: str
     x: str
@@ -59,7 +59,7 @@ class ChartMark:
 
 @dataclass(frozen=True, slots=True)
 class ActivityChart:
-    """All that is drawn."""
+    """The contents of the chart: two lanes, marks, and a summary for screen readers."""
 
     since: datetime
     until: datetime
@@ -67,7 +67,7 @@ class ActivityChart:
     turns: Sequence[ChartBar]
     marks: Sequence[ChartMark]
     breaks: Sequence[ChartBar]
-    """Rests that are drawn shorter than they were."""
+    """Rests that are drawn shorter than they were, each with its duration."""
     summary: str
 
 
@@ -78,7 +78,11 @@ def draw_activity_chart(
     process: Sequence[tuple[datetime, bool]],
     sweeps: Sequence[tuple[datetime, Label]],
 ) -> ActivityChart:
-    """The drawing of the time from ``since`` to ``until``; what reaches over its ends is cut there."""
+    """Return the chart from ``since`` to ``until``; anything outside is cut off.
+
+    ``runs`` are newest first. ``process`` holds each moment at which the agent process started (True) or ended (False),
+    oldest first.
+    """
     scale = _TimeScale(since, until, runs, [at for at, _ in process] + [at for at, _ in sweeps])
     turns = [
         scale.bar(
@@ -95,7 +99,7 @@ def draw_activity_chart(
 
 
 class _TimeScale:
-    """Time to units. What lies between two turns may be days: a long rest is drawn short, and said to be."""
+    """Converts times to units. Turns can be days apart, so long rests are shortened and listed in ``breaks``."""
 
     def __init__(self, since: datetime, until: datetime, runs: Sequence[Run], moments: Iterable[datetime]):
         ends = [(run.started_at, run.ended_at or until) for run in runs]
@@ -118,7 +122,7 @@ class _TimeScale:
         ]
 
     def at(self, moment: datetime) -> float:
-        """The place of a moment, from the left; over the ends it is the end."""
+        """Return the distance of a moment from the left edge, limited to the chart."""
         if moment <= self.edges[0]:
             return 0.0
         if moment >= self.edges[-1]:
@@ -139,7 +143,7 @@ class _TimeScale:
 def _process_intervals(
     process: Sequence[tuple[datetime, bool]], since: datetime, until: datetime
 ) -> list[tuple[datetime, datetime]]:
-    """When the process was up: it was before the first thing told, if that was its end."""
+    """Return when the process was running. If the first event is an end, it was running from ``since`` on."""
     spans, begin = [], since if process and not process[0][1] else None
     for at, is_up in process:
         if is_up and begin is None:
@@ -168,7 +172,7 @@ def _run_name(run: Run) -> str:
 
 
 def _chart_summary(runs: Sequence[Run], looks: int) -> str:
-    """The picture for somebody who does not see it: ``5 turns (1 cut short), 2 looks after it``."""
+    """Return the summary for screen readers, such as ``5 turns (1 interrupted), 2 recovery checks``."""
     cut = sum(run.state == RunState.INTERRUPTED for run in runs)
     turns = f"{len(runs)} turn{'' if len(runs) == 1 else 's'}" + (f" ({cut} interrupted)" if cut else "")
     return f"{turns}, {looks} recovery check{'' if looks == 1 else 's'}"

@@ -40,7 +40,7 @@ from sessions_app.services.catalogue import (
 from sessions_app.services.errors import Throttled
 
 MAX_VERSIONS_SHOWN: Final = 60
-"""Claims of agents on the page, those that were seen last."""
+"""Capability rows on the page, the most recently seen ones."""
 MAX_PROFILES_SHOWN: Final = 200
 _RESUMES_LABEL: Final = Label("Resumes", "good")
 _HISTORY_LABEL: Final = Label("Gets the history", "ask")
@@ -50,12 +50,15 @@ _NEW_CONVERSATION_LABEL: Final = Label("Begins anew", "off")
 @never_cache
 @require_safe
 def list_agents(request: HttpRequest) -> HttpResponse:
-    """Show the profiles of the user's teams and the kinds of agents."""
+    """Show the agent profiles of the user's teams, and the agent types."""
     return render(request, "agents.html", agents_context(request.user))
 
 
 def agents_context(user: Any) -> dict[str, Any]:
-    """The profiles with how much they are used, and every kind with its claims; a constant number of queries."""
+    """Return profiles with their numbers of sessions, and every agent type with its capabilities.
+
+    The number of queries is constant.
+    """
     seen = defaultdict(list)
     for row in agent_capabilities.list_recent_capabilities(MAX_VERSIONS_SHOWN):
         seen[row.agent_type].append(row)
@@ -108,7 +111,7 @@ def _agent_type_context(kind: AgentType, seen: Sequence[AgentCapability]) -> dic
 
 
 def _resume_summary(kind: AgentType) -> str:
-    """What a resume means for this kind, in a sentence or two."""
+    """Return in a sentence or two what a resume does for this agent type."""
     if kind.supports_session_resume:
         first = "The agent restores its own conversation"
         first += ", and Kandev compares what it replays with the log." if kind.replays_on_load else "."
@@ -122,7 +125,7 @@ def _resume_summary(kind: AgentType) -> str:
 
 
 def _capability_context(row: AgentCapability) -> dict[str, Any]:
-    """A claim with how it stands; the agent's own words are for staff, in the admin."""
+    """Return a capability with its standing. What the agent itself reported is shown only to staff, in the admin."""
     return {
         "row": row,
         "text": agent_capabilities.explain_capability(row),
@@ -131,7 +134,7 @@ def _capability_context(row: AgentCapability) -> dict[str, Any]:
 
 
 MAX_EXECUTIONS_SHOWN: Final = 100
-"""Executions on the page; the rest is counted."""
+"""Executions on the page; the others are only counted."""
 _DEFERRED_FIELDS: Final = tuple(f"session__{name}" for name in SECRET_FIELDS)
 _COUNTED_STATUSES: Final = (("alive", "alive"), ("dead", "dead"), ("unknown", "unknown"))
 
@@ -139,13 +142,13 @@ _COUNTED_STATUSES: Final = (("alive", "alive"), ("dead", "dead"), ("unknown", "u
 @never_cache
 @require_safe
 def list_executors(request: HttpRequest) -> HttpResponse:
-    """Show the places and the executions of the user's teams."""
+    """Show the executors, and the executions of the user's teams."""
     return render(request, "executors.html", executors_context(request.user))
 
 
 @require_POST
 def probe_and_redirect(request: HttpRequest, executor_id: uuid.UUID) -> HttpResponse:
-    """Look at a place now, for staff; the answer is told in words."""
+    """Check now whether an executor is available, and report the result as a message; for staff only."""
     if not request.user.is_staff:
         raise PermissionDenied
     place = get_object_or_404(Executor, id=executor_id)
@@ -170,7 +173,7 @@ def _probe_result_text(told: Mapping[str, Any]) -> str:
 
 
 def executors_context(user: Any) -> dict[str, Any]:
-    """The places with how many live there (everybody's), and what runs of the user's own teams."""
+    """Return the executors with their numbers of executions (of all teams), and the executions of the user's teams."""
     running = visible_executions(user).filter(status__in=LIVE_STATUSES).order_by("-last_seen_at", "id")
     rows = running.select_related(
         "session__task__repository", "session__agent_profile", "session__executor", "executor"
@@ -193,13 +196,13 @@ def executors_context(user: Any) -> dict[str, Any]:
 
 
 def _unreachable_executors() -> list[str]:
-    """Which executors the last look for orphans could not ask, and why."""
+    """Return the executors that the last search for orphans could not reach, with the reasons."""
     failed = Chore.objects.filter(name="orphans", failed_at__isnull=False).first()
     return list(failed.said) if failed else []
 
 
 class _LeaseHolders:
-    """Who holds leases: the supervisors that are known, by their boot id; read once."""
+    """The supervisors that are alive, by boot id, read once: they can hold leases."""
 
     def __init__(self) -> None:
         self._alive = {row.boot_id: row for row in Supervisor.objects.alive()}
@@ -207,21 +210,21 @@ class _LeaseHolders:
 
     @property
     def has_swept(self) -> bool:
-        """Whether one of them has looked at everything since it was started."""
+        """Whether one of them has completed a sweep since it started."""
         return any(row.swept_at for row in self._alive.values())
 
     def told(self) -> list[dict[str, Any]]:
-        """The living supervisors, newest first."""
+        """Return the live supervisors for the page."""
         return [{"row": row, "name": row.boot_id[:8], "host": self.host(row.host_id)} for row in self._alive.values()]
 
     def host(self, host_id: str) -> str:
-        """Where something local lives, in words; empty where that says nothing."""
+        """Return the machine with this id in words; empty without an id, as for a runtime that is not local."""
         if not host_id:
             return ""
         return "this machine" if host_id == self._here else f"another machine ({host_id[:8]})"
 
     def lease(self, row: ExecutorRunning) -> dict[str, Any]:
-        """Who commands an execution, and until when."""
+        """Return who holds the lease of an execution, and until when."""
         if not row.owner:
             return {"text": "not held", "until": None, "tone": "off"}
         ends, alive = row.lease_expires_at, row.owner in self._alive

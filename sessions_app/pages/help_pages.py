@@ -95,11 +95,11 @@ KEYBOARD_SHORTCUTS: Final = (
     ("Session", (("Ctrl + Enter", "send the prompt"),)),
     ("Everywhere", (("Tab", "the next link, button or field"), ("Enter, Space", "press it"))),
 )  # fmt: skip
-"""The keys by page. Single keys can be switched off in the list that ``?`` shows."""
+"""Keyboard shortcuts by page. Users can disable single-key shortcuts in the list that ``?`` opens."""
 
 
 def glossary_sections() -> list[dict[str, Any]]:
-    """The parts of the glossary: a title, what they are about, and their words with meanings."""
+    """Return the sections of the glossary: name, title, and rows of label and meaning."""
     return [
         _glossary_section("tasks", "Task states", TASK_STATE_LABELS, _TASK_MEANINGS),
         _glossary_section("sessions", "Session states", STATE_LABELS, _SESSION_MEANINGS),
@@ -113,7 +113,7 @@ def _glossary_section(name: str, title: str, words: Mapping[str, Label], meaning
 
 
 def glossary_nouns() -> Mapping[str, str]:
-    """The nouns of Kandev with their meanings."""
+    """Return the product terms with their meanings."""
     return _NOUN_MEANINGS
 
 
@@ -125,13 +125,13 @@ HELP_PICTURES: Final = {
     "sweeps": "The sweeps and their results.",
     "restart": "The control plane was restarted on purpose, and this is the result.",
 }
-"""By name, with what they show; a picture that has not been taken is left out."""
+"""Captions of the screenshots by name. Screenshots without a file are left out."""
 
 
 @never_cache
 @require_safe
 def show_help(request: HttpRequest) -> HttpResponse:
-    """The whole help on one page."""
+    """Show the help page."""
     context = {
         "glossary": glossary_sections(),
         "nouns": glossary_nouns(),
@@ -150,7 +150,7 @@ def show_help(request: HttpRequest) -> HttpResponse:
 @cache_control(private=True, max_age=3600)
 @require_safe
 def help_picture(request: HttpRequest, name: str) -> HttpResponse:
-    """One of ``PICTURES``."""
+    """Return the PNG file of one of ``HELP_PICTURES``; 404 for any other name."""
     if name not in HELP_PICTURES or not _picture_path(name).is_file():
         raise Http404(name)
     return HttpResponse(_picture_path(name).read_bytes(), content_type="image/png")
@@ -185,7 +185,7 @@ _TOKEN_PATTERN: Final = re.compile(r"^ *--([\w-]+): (.+);$", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class Colour:
-    """A colour's token with its value in both themes, as ``tokens.css`` has it."""
+    """A color token with its value in both themes, from ``tokens.css``."""
 
     name: str
     light: str
@@ -194,20 +194,20 @@ class Colour:
 
 @cache
 def read_design_tokens() -> dict[str, str]:
-    """Every token by its name; the file is the only place where they are written."""
+    """Return the design tokens by name, read from ``tokens.css``, which alone defines them."""
     found = finders.find("kandev/tokens.css")
     assert isinstance(found, str)  # noqa: S101 - it is ours
     return dict(_TOKEN_PATTERN.findall(Path(found).read_text(encoding="utf-8")))
 
 
 def find_colour(name: str) -> Colour:
-    """A colour's token; KeyError for none."""
+    """Return the color token with this name. Raises KeyError for an unknown one."""
     light, _, dark = read_design_tokens()[name].removeprefix("light-dark(").removesuffix(")").partition(", ")
     return Colour(name, light, dark)
 
 
 class SpecimenForm(forms.Form):
-    """One field of each kind, in every state."""
+    """Example form for the design page: a field of each kind and state."""
 
     plain = forms.CharField(label="A text", help_text="What it is for, in a few words.")
     optional = forms.CharField(label="A text that may be empty", required=False)
@@ -223,7 +223,7 @@ class SpecimenForm(forms.Form):
 
 @require_safe
 def show_design_system(request: HttpRequest) -> HttpResponse:
-    """For everybody who is logged in: nothing of it is anybody's."""
+    """Show the design system to any logged-in user; the page contains no user data."""
     told = read_design_tokens()
     form = SpecimenForm(
         {"plain": "Mend the tests", "chosen": "b", "few": "a", "switched": "on", "wrong": "ada at example"}

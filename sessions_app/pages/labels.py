@@ -1,4 +1,4 @@
-"""What states, receipts and error codes are called on the pages."""
+"""Labels of states, receipts and error codes on the pages."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ DERIVED_STATUS_LABELS: Final[Mapping[str, Label]] = {
     DerivedStatus.RUNNING: Label("Running", "busy"),
     DerivedStatus.IDLE: Label("Idle", "off"),
 }
-"""The derived status of a session, in the order in which it is decided."""
+"""Labels of the derived status of a session, in the order in which it is decided."""
 WORK_STATE_LABELS: Final[Mapping[str, Label]] = {
     WorkState.IDLE: Label("Idle", "off"),
     WorkState.WORKING: Label("Working", "busy"),
@@ -74,7 +74,7 @@ DELIVERY_STATE_LABELS: Final[Mapping[str, Label]] = {
 
 @dataclass(frozen=True, slots=True)
 class PolicyLabel:
-    """A recovery policy in a few words, and in a sentence."""
+    """The short label of a recovery policy, and a sentence that explains it."""
 
     text: str
     explanation: str
@@ -102,7 +102,7 @@ ATTENTION_KIND_LABELS: Final[Mapping[str, Label]] = {
     AttentionKind.UNPROVEN: Label("Memory unproven", "calm"),
     AttentionKind.IDLE: Label("Review needed", "calm"),
 }
-"""What an inbox item is called, the most pressing first."""
+"""Labels of inbox items, the most urgent first."""
 
 PROMPT_STATE_LABELS: Final[Mapping[str, str]] = {
     "queued": "Queued",
@@ -140,7 +140,7 @@ _UNPROVEN: Final[Mapping[str, str]] = {
     "resumed": "Resumed: the agent reports that it has its conversation",
     "loaded": "Loaded: the agent reports that it has its conversation",
 }
-"""No more than is known, where nothing shows that the agent has its context."""
+"""Weaker labels for receipts without proof: they only repeat what the agent reports."""
 _NOTHING_TO_VERIFY: Final = frozenset({"workspace_only", "fresh", "failed"})
 
 
@@ -154,7 +154,7 @@ OUTCOME_LABELS: Final[Mapping[str, Label]] = {
     "failed": Label("failed", "bad"),
     "skipped": Label("no receipt", "off"),
 }
-"""What the rows of a sweep came to, in the order in which they are shown."""
+"""Labels of the results of a sweep, in the order in which they are shown."""
 SWEEP_TRIGGER_LABELS: Final[Mapping[str, str]] = {
     "boot": "When a supervisor started",
     "command": "On request",
@@ -173,9 +173,10 @@ NOTHING_SAID_BEFORE: Final = Label("New conversation", "calm")
 
 
 def receipt_label(receipt: ContinuityReceipt, *, is_first: bool = False, said_before: bool = True) -> Label:
-    """A receipt in plain words: ``Reattached: the same process (verified)``.
+    """Return the label of a receipt, such as ``Reattached: the same process (verified)``.
 
-    A fresh start is a loss only where something was ``said_before``; the first one of a session never is.
+    A fresh start loses something only if there was a turn before (``said_before``), so the first receipt of a session
+    (``is_first``) never reports a loss.
     """
     if receipt.kind == "fresh" and not receipt.evidence.get("completed_turns"):
         if is_first:
@@ -195,18 +196,18 @@ def receipt_label(receipt: ContinuityReceipt, *, is_first: bool = False, said_be
 
 
 def receipt_kind_label(kind: str) -> Label:
-    """The kind of a receipt in one word, for a table."""
+    """Return the short label of a kind of receipt, for tables."""
     return OUTCOME_LABELS.get(kind, Label(kind))
 
 
 def decision_label(action: str, strategy: str) -> str:
-    """What a sweep decided for an agent: ``Resume the agent (native)``."""
+    """Return the label of a sweep's decision, such as ``Resume the agent (native)``."""
     words = _DECISION_LABELS.get(action, humanize_code(action))
     return f"{words} ({strategy})" if strategy else words
 
 
 def agent_label(status: Mapping[str, Any]) -> Label:
-    """Whether a session's agent is running, from its status, as far as that can be known now."""
+    """Return the label that says whether a session's agent is running, as far as its status shows."""
     if status["recovering"]:
         return LABELS[Code.RECOVERING]
     if status["error_code"] == UNREACHABLE:
@@ -215,7 +216,7 @@ def agent_label(status: Mapping[str, Any]) -> Label:
 
 
 def execution_label(status: str, reason: str, *, error_code: str = "", recovering: bool = False) -> Label:
-    """The status of an execution; why it is stopped where that has a word.
+    """Return the label of an execution's status, or of the reason why it is stopped, if that has a label.
 
     ``recovering``: no supervisor has checked on it since the control plane started.
     """
@@ -234,10 +235,10 @@ def capability_label(standing: CapabilityStanding) -> Label:
 
 
 def tool_status_label(status: str) -> Label:
-    """The status of a tool call."""
+    """Return the label of a tool call's status."""
     return TOOL_STATUS_LABELS.get(status, Label(status or "Waiting"))
 
 
 def humanize_code(code: str) -> str:
-    """A code as words: ``agent_gone`` becomes ``agent gone``."""
+    """Return a code in words: ``agent_gone`` becomes ``agent gone``."""
     return code.replace("_", " ")

@@ -50,7 +50,7 @@ OVERRULED_TEXT = "A new prompt was sent instead of an answer, so the request was
 
 
 def permission_contexts(session: TaskSession) -> list[dict[str, Any]]:
-    """The questions that are open, and those of the newest run that closed without an answer."""
+    """Return the open permission requests, and those of the newest run that closed without an answer."""
     rows = list(session.permissions.filter(state__in=set(PermissionState) - {PermissionState.RESOLVED}))
     run, keys = newest_run(session), permission_tokens(rows)
     told = [
@@ -66,7 +66,7 @@ def _belongs_to_run(asked: PermissionRequest, run: Run | None) -> bool:
 
 
 def _permission_context(asked: PermissionRequest, token: ResumeToken | None) -> dict[str, Any]:
-    """One question: its tool call, its key and options, or the answer that is on its way, or why it is closed."""
+    """Return one permission request: its tool call, key and options, the given answer, or why it is closed."""
     state = token.state(timezone.now()) if token else None
     given = str((token.first_answer or {}).get("option_id", "")) if token and state is TokenState.CONSUMED else ""
     return {
@@ -100,20 +100,20 @@ def _closed_reason(asked: PermissionRequest, state: TokenState | None) -> str:
 
 
 def without_keys(permissions: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The same for somebody who may not answer."""
+    """Return the permission requests without keys and options, for a user who may not answer."""
     return [{**permission, "options": [], "resume_token": ""} for permission in permissions]
 
 
 MAX_RECEIPTS_SHOWN = 8
 SESSION_PARTS = ("strip", "banner", "permissions", "ledger", "refusal", "controls", "waits", "continuity")
-"""The templates ``session/<part>.html``; each is replaced as a whole when it changes."""
+"""The templates ``session/<part>.html``. Live updates replace each as a whole."""
 
 
 VIEWER_REFUSAL = "You are a viewer of this team: you can read this conversation, but not send prompts."
 
 
 def session_context(session: TaskSession, *, writes: bool = True) -> dict[str, Any]:
-    """The values of every part; reads, never writes. Who only reads gets no buttons."""
+    """Return the context of all ``SESSION_PARTS``, without buttons and keys unless ``writes``. Never writes."""
     context = _context(session)
     return context if writes else context | _without_buttons(context)
 
@@ -165,7 +165,7 @@ def _context(session: TaskSession) -> dict[str, Any]:
 
 
 def _receipt_contexts(session: TaskSession) -> list[dict[str, Any]]:
-    """The newest receipts in words; whether a fresh one is a loss depends on what was before it."""
+    """Return the newest receipts. A *fresh* one counts as a loss only if an earlier turn could be lost."""
     rows = list(session.receipts.all()[: MAX_RECEIPTS_SHOWN + 1])
     first_run = session.runs.order_by("started_at").values_list("started_at", flat=True).first()
     first = rows[-1] if 0 < len(rows) <= MAX_RECEIPTS_SHOWN else None
@@ -183,7 +183,7 @@ def _receipt_contexts(session: TaskSession) -> list[dict[str, Any]]:
 
 
 def composer_refusal(session: TaskSession, assessment: Assessment) -> str:
-    """Why no prompt can be given, or the empty text; the rule of ``services.intents.prompt``."""
+    """Return why no prompt can be sent, or an empty text, by the rules of ``services.intents.queue_prompt``."""
     if session.task.end:
         return str(TerminalState.of_task(session.task.end))
     if session.state == SessionState.FAILED:
@@ -203,13 +203,14 @@ def _is_over(session: TaskSession) -> bool:
 
 
 def wants_start_on_open(status: dict[str, Any]) -> bool:
-    """Whether opening the page starts the agent: the policy wants it to run now, and nothing delays its start.
+    """Return whether opening the page starts the agent: the policy allows it, and nothing delays the start.
 
-    The page's text says the same: an agent that the policy keeps down is not started by being looked at.
+    An agent that the policy keeps stopped is not started by opening its page, and the page says so.
     """
     if status["state"] not in (SessionState.CREATED, SessionState.WAITING_FOR_INPUT) or not status["needs_resume"]:
         return False
-    # Each of these starts by another event. A page that started it would also reset the back-off.
+    # Something else starts each of these: the sweep, a restart timer, a prompt or free capacity. A start by the page
+    # would also reset the back-off.
     delayed = status["recovering"] or status["next_restart_at"] or status["asleep"] or status["start_wait"]
     idle_reason = status["stillness"]["reason"] if status["stillness"] else None
     if delayed or status["starting"] or idle_reason == IdleReason.OWNER_LEFT:
@@ -228,7 +229,7 @@ def _workspace_button(execution: ExecutorRunning | None, assessment: Assessment)
 
 
 def _policy_context(session: TaskSession, status: dict[str, Any]) -> dict[str, Any]:
-    """The policy in effect, and the choices of another."""
+    """Return the policy in effect, and the choices in the form."""
     return {
         "policy_word": POLICY_LABELS.get(status["policy"]),
         "policy_choices": [("", "Same as the team", not session.policy)]
@@ -254,7 +255,7 @@ def _prompt_contexts(session: TaskSession) -> dict[str, Any]:
 
 
 def evidence_lines(evidence: dict[str, Any]) -> list[tuple[str, str]]:
-    """The evidence of a receipt as lines; what is empty says nothing."""
+    """Return the evidence of a receipt as (name, value) texts, without empty values."""
     plain = {name: value for name, value in evidence.items() if value not in (None, "", {}, [], 0)}
     return [(humanize_code(name), _plain_value(value)) for name, value in plain.items()]
 

@@ -1,4 +1,4 @@
-"""What a session is doing, in short: the chips of a list row, and its situation with the buttons beside it."""
+"""Short summaries of a session: its chips in lists, and its situation with the buttons of the banner."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from sessions_app.services.board import SessionRow
 from sessions_app.services.situations import situation_facts
 
 _INTERRUPTED: Final = frozenset({DerivedStatus.INTERRUPTED_STARTUP, DerivedStatus.INTERRUPTED_WAITING})
-"""The derived statuses of which the pill says nothing."""
+"""Derived statuses that get a chip of their own, because the status label does not show them."""
 _NEEDS_LABELS: Final = (
     ("asks", LABELS[Code.PERMISSION]),
     ("doubts", LABELS[Code.HELD]),
@@ -33,17 +33,17 @@ _NEEDS_LABELS: Final = (
     ("memory", ATTENTION_KIND_LABELS["receipt"]),
     ("looks", ATTENTION_KIND_LABELS["idle"]),
 )
-"""What a person has to do, by the annotations of ``services.board.annotate_needs``."""
+"""Label of each annotation of ``services.board.annotate_needs``, in order of priority: what a person has to do."""
 
 
 def attention_label(session: TaskSession) -> Label:
-    """Why a session (of ``annotate_needs``) needs somebody, in a word; else its state."""
+    """Return why a session needs a person, or else its state. The session comes from ``annotate_needs``."""
     needs = (label for name, label in _NEEDS_LABELS if getattr(session, name))
     return next(needs, LABELS[Code.UNREACHABLE] if session.error_code == UNREACHABLE else state_label(session.state))
 
 
 def session_chips(row: SessionRow) -> dict[str, Any]:
-    """A session with its chips: its situation, an interruption, finished work, and what a person has to do."""
+    """Return a session with its chips: situation, interruption, finished work, and what a person has to do."""
     session = row.session
     needs = [label for name, label in _NEEDS_LABELS if getattr(session, name)]
     if session.stalled_since is not None:
@@ -77,12 +77,15 @@ def _work_state_label(state: str) -> Label:
 
 
 def session_situation(session: TaskSession, status: Mapping[str, Any], assessment: Assessment) -> Situation:
-    """What is going on in a session, for its page."""
+    """Return the situation of a session, for its page."""
     return situation(load_facts(session, status, assessment))
 
 
 def load_facts(session: TaskSession, status: Mapping[str, Any], assessment: Assessment) -> SituationFacts:
-    """The facts for a session's page: those of its status, its interrupted prompts and what its inbox items say."""
+    """Return the facts for the session page: from its status, its interrupted prompts and its inbox items.
+
+    An error of the execution is used if the session has none.
+    """
     run, execution = newest_run(session), execution_of(session)
     facts = situation_facts(
         session,
@@ -98,20 +101,21 @@ def load_facts(session: TaskSession, status: Mapping[str, Any], assessment: Asse
 
 
 MISMATCH_ROW: Final = 6
+"""Row of the assessment table (``domain.resumability``) for a conversation that differs from the log."""
 
 
 @dataclass(frozen=True, slots=True)
 class BannerButton:
-    """One way to continue: a start in ``mode``, another action, or a link to a part of this page or of the task's."""
+    """A button of the banner: a start in ``mode``, the action ``act``, or a link to ``place`` on the page."""
 
     text: str
     mode: str = ""
     place: str = ""
     act: str = ""
     view: str = ""
-    """The name of a view of the session that it is posted to."""
+    """Name of the URL that the button posts to, if it is not a session action."""
     task_change: str = ""
-    """What to ask of the task, as a last part of its address."""
+    """A key of ``TASK_CHANGES``: the button changes the task."""
 
 
 RESUME = BannerButton("Resume session", Mode.AUTO)
@@ -150,7 +154,7 @@ _BUTTONS: Final[Mapping[str, tuple[BannerButton, ...]]] = {
 
 
 def banner_buttons(shown: Situation, assessment: Assessment, *, takes_over: bool = False) -> list[BannerButton]:
-    """What the banner offers, without starts that would be refused.
+    """Return the buttons of the banner, without starts that would be refused.
 
     ``takes_over``: whether a new session could continue in the worktree.
     """
@@ -163,7 +167,7 @@ def banner_buttons(shown: Situation, assessment: Assessment, *, takes_over: bool
 
 
 def _beside_prompts(assessment: Assessment) -> tuple[BannerButton, ...]:
-    """What can be done with the agent while prompts wait to be reviewed: as without them."""
+    """Return the buttons for the agent while prompts wait for review: those that it would get without them."""
     if assessment.needs_resume or assessment.resume_reason is Reason.STOPPED_BY_USER:
         return (RESUME,)
     if assessment.resume_reason is Reason.GAVE_UP:
@@ -176,7 +180,7 @@ def _beside_prompts(assessment: Assessment) -> tuple[BannerButton, ...]:
 
 
 def retry_buttons(execution: ExecutorRunning | None, assessment: Assessment) -> BannerButton | None:
-    """What can be tried with an execution that has failed: with its agent, or at least its workspace."""
+    """Return the retry button for a failed execution: with its agent, or else its workspace only; None if neither."""
     if execution is None or execution.status != ExecutorStatus.ERROR:
         return None
     return next((one for one in (RETRY, RETRY_WORKSPACE) if assess_mode(assessment, one.mode).allowed), None)

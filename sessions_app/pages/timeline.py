@@ -25,7 +25,7 @@ from sessions_app.services import timeline as story
 
 Payload = Mapping[str, Any]
 RULE_SENTENCES: Final[Mapping[str, str]] = {rule.name: rule.says for rule in RULES}
-"""What each rule of a sweep means, by its name."""
+"""Sentence that explains each sweep rule, by the name of the rule."""
 
 _INTERRUPTION_CAUSES: Final[Mapping[str, str]] = {
     "wait_timeout": "Nobody answered in time, so the wait ended",
@@ -150,7 +150,7 @@ _EVENT_LABELS: Final[Mapping[str, Label | Callable[[Payload], Label]]] = {
 
 
 def event_label(name: str, payload: Payload) -> Label:
-    """What a line of the log means; of an unknown one, its name as words."""
+    """Return the label of a log event; for an unknown one, its name in words."""
     found = _EVENT_LABELS.get(name) or Label(humanize_code(name.rpartition(".")[2]).capitalize())
     return found if isinstance(found, Label) else found(payload)
 
@@ -169,7 +169,7 @@ _OBSERVATION_LABELS: Final[Mapping[str, str]] = {
 
 
 def sweep_outcome_label(outcome: SweepOutcome) -> Label:
-    """What a sweep found and decided for one session."""
+    """Return the label of what a sweep found and decided for one session."""
     looked = _OBSERVATION_LABELS.get(outcome.sweep.trigger, "Recovery check")
     word = _SWEEP_ACTION_LABELS.get(outcome.agent_action)
     if word is None:
@@ -178,23 +178,23 @@ def sweep_outcome_label(outcome: SweepOutcome) -> Label:
 
 
 def rule_sentence(rule: str) -> str:
-    """The sentence of a sweep's rule; of an unknown one, its name as words."""
+    """Return the sentence that explains a sweep rule; for an unknown one, its name in words."""
     return RULE_SENTENCES.get(rule) or f"{humanize_code(rule).capitalize()}."
 
 
 _HIDDEN_PAYLOAD_KEYS: Final = frozenset(
     {"run_id", "message_id", "receipt_id", "permission_id", "wait_id", "kind", "verified", "text"}
 )
-"""Parts of a line that say nothing to a person, or are said in its words."""
+"""Payload fields that are not listed: they are internal, or part of the label."""
 _EXCERPT_LENGTH: Final = 160
 _MIN_CHART_SPAN: Final = timedelta(minutes=1)
-"""What the picture spans."""
+"""Minimum time that the chart spans."""
 
 
 @never_cache
 @require_safe
 def show_timeline(request: HttpRequest, task_id: uuid.UUID, session_id: uuid.UUID) -> HttpResponse:
-    """The newest part of the story; ``?before=SEQ`` shows what was before."""
+    """Show the newest page of the timeline; ``?before=SEQ`` shows what came before that event."""
     session = find_session(request, task_id, session_id)
     return render(request, "timeline.html", timeline_context(session, _parse_before(request)))
 
@@ -209,7 +209,7 @@ def _parse_before(request: HttpRequest) -> int | None:
 
 
 def timeline_context(session: TaskSession, before: int | None = None) -> dict[str, Any]:
-    """The entries of one page, newest first, and the picture of their time."""
+    """Return the entries of one page, newest first, with the chart of the same period."""
     page = story.timeline_page(session, before)
     first = _first_receipt_id(session)
     entries = [_event_entry(event, page, first) for event in page.events] + [_sweep_entry(one) for one in page.sweeps]
@@ -225,13 +225,13 @@ def timeline_context(session: TaskSession, before: int | None = None) -> dict[st
 
 
 def _first_receipt_id(session: TaskSession) -> uuid.UUID | None:
-    """A fresh one is no loss where it is the first."""
+    """Return the id of the first receipt: a *fresh* first receipt is an ordinary start and not a loss."""
     found: uuid.UUID | None = session.receipts.order_by("created_at").values_list("id", flat=True).first()
     return found
 
 
 def _mark_first_of_day(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The first entry of each day says the day."""
+    """Set ``day`` on the first entry of each day, and None on the others."""
     day = None
     for entry in entries:
         entry["day"] = entry["at"].date() if entry["at"].date() != day else None
@@ -260,7 +260,7 @@ def _event_entry(event: SessionEvent, page: story.TimelinePage, first: uuid.UUID
 
 
 def _replacement_prompts(prompt: Prompt) -> str:
-    """Which new prompt has settled an unfinished one; empty: a person dismissed it."""
+    """Return how an unfinished prompt was settled: ``continued``, ``resent``, or empty if a user dismissed it."""
     if prompt.continued_by_id:
         return "continued"
     return "resent" if prompt.resent_as_id else ""
@@ -293,7 +293,10 @@ def _sweep_entry(outcome: SweepOutcome) -> dict[str, Any]:
 
 
 def _activity_chart(session: TaskSession, entries: list[dict[str, Any]], *, is_newest: bool) -> ActivityChart | None:
-    """The picture of the time of these entries, until now where they are the newest of a session that goes on."""
+    """Return the chart of the period of these entries; None without entries.
+
+    It extends to now if these are the newest entries and a turn is in progress.
+    """
     if not entries:
         return None
     since, last = entries[-1]["at"], entries[0]["at"]
