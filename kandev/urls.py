@@ -1,4 +1,4 @@
-"""Where everything is: the pages at the root, the API under ``api/v1/``, the admin under ``admin/``."""
+"""Root URLs: the pages at the root, the API under ``api/v1/``, the admin under ``admin/``."""
 
 from __future__ import annotations
 

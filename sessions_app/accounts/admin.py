@@ -56,9 +56,9 @@ class AccountChangeForm(_UserNameCheckMixin, UserChangeForm):  # type: ignore[ty
 
 @admin.register(User)
 class AccountAdmin(People):
-    """People. One who leaves is made inactive, never deleted: the log names who asked for what.
+    """User accounts. They are deactivated, never deleted, because the log refers to who requested what.
 
-    Django's own permissions stand here, for whoever edits people can make staff.
+    Django's own permissions apply here, and not staff status alone, because whoever edits users can make them staff.
     """
 
     list_filter = ("is_staff", "is_superuser", "is_active", "groups")
@@ -89,7 +89,7 @@ class TeamRoleInline(Inline):
 
 @admin.register(Group)
 class TeamAdmin(GroupAdmin):
-    """Teams: a group of users is a team. Django's own permissions stand here, as for people."""
+    """Teams, which are groups of users. Django's own permissions apply here, as for users."""
 
     list_display = ("name", "members", "viewers")
     inlines = (MemberInline, TeamRoleInline)
@@ -136,7 +136,7 @@ class TeamRoleAdmin(StaffModelAdmin):
 
 @admin.register(AttemptCount)
 class AttemptCountAdmin(ReadOnlyModelAdmin):
-    """Counters of failed attempts; they do not tell who made them."""
+    """Counters of attempts. They do not show who made them, because keys are hashes."""
 
     list_display = ("key", "tries", "ends_at")
     search_fields = ("=key",)
@@ -161,7 +161,7 @@ admin.site.unregister(TokenProxy)
 
 @admin.register(ApiToken)
 class ApiTokenAdmin(ReadOnlyModelAdmin):
-    """API tokens: whose, what for, until when. The tokens themselves are not stored."""
+    """API tokens: owner, purpose and expiry. The tokens themselves are not stored."""
 
     actions = ("revoke",)
     hidden = ("secret_hash",)
@@ -185,7 +185,7 @@ class ApiTokenAdmin(ReadOnlyModelAdmin):
 
 @admin.register(Preferences)
 class PreferencesAdmin(ReadOnlyModelAdmin):
-    """Theme and time zone, chosen by the users themselves."""
+    """Themes and time zones that users have chosen."""
 
     list_display = ("user", "theme", "time_zone")
     list_filter = ("theme",)

@@ -60,7 +60,7 @@ def attempt_key(kind: str, who: str) -> str:
 
 
 def network_of_address(address: str) -> str:
-    """Return the network that counts as one caller: an IPv4 address, or an IPv6 /64, which one customer can use freely."""
+    """Return the network that counts as one caller: an IPv4 address, or an IPv6 /64, which one customer controls."""
     try:
         found = ip_address(address.split("%", maxsplit=1)[0])
     except ValueError:

@@ -19,7 +19,7 @@ from sessions_app.accounts.team_scope import teams_of
 from sessions_app.services.errors import Conflict, Invalid, NotFound
 
 _LOOKALIKES: Final = (("I", "l"), ("1", "l"), ("|", "l"), ("0", "o"))
-"""Characters that look like another one. Replaced before case folding: capital I looks like l, lower-case i does not."""
+"""Characters and what they look like. Replaced before case folding: a capital I looks like l, a small i does not."""
 _NAME: Final = re.compile(r"[A-Za-z0-9@.+_-]+")
 """ASCII only: readers could not tell spaces, control characters and letters of other alphabets apart."""
 _LOOKALIKE_SEQUENCES: Final = (("rn", "m"), ("vv", "w"))
@@ -87,9 +87,9 @@ class TeamMember:
 
 
 def visible_teams(user: Any) -> QuerySet[Group]:
-    """Return the teams whose members ``user`` may see, with their number as ``members``: the user's own; for staff, all."""
+    """Return the teams whose members ``user`` may see (for staff: all), with the number of members as ``members``."""
     rows = Group.objects.all() if user.is_staff and user.is_active else teams_of(user)
-    own = rows.values("id")  # a subquery: joined to the user's own membership, only that user would be counted
+    own = rows.values("id")  # a subquery: a join to the user's own membership would count only that user
     return Group.objects.filter(id__in=own).annotate(members=Count("user", distinct=True)).order_by("name")
 
 
@@ -159,7 +159,7 @@ def may_manage_account(by: Any, user: Any) -> bool:
 
 
 def set_account_active(user: Any, by: Any, *, active: bool) -> None:
-    """Activate or deactivate an account. Deactivating ends its logins and sockets, and its links and tokens stop working.
+    """Activate or deactivate an account. Deactivating ends its logins and sockets, and its links and tokens fail.
 
     Accounts are never deleted, because the log refers to who requested what. Raises Conflict for one's own account.
     """

@@ -58,7 +58,7 @@ class LoginSessionPermission(IsAuthenticated):
 
 
 class _ApiTokenAuthenticationScheme(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-call]
-    """Describes the token in the OpenAPI schema, under a name that clients rely on."""
+    """Describes the token in the OpenAPI schema, under the name that it has always had there."""
 
     target_class = ApiTokenAuthentication
     name = "tokenAuth"
