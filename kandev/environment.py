@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 PREFIX: Final = "KANDEV_"
 FOREIGN_PREFIXES: Final = ("KANDEV_SERVICE_", "KANDEV_PORT")
-"""Prefixes of variables that Kubernetes sets for a service called *kandev*. They are not settings, so they are ignored."""
+"""Prefixes of variables that Kubernetes sets for a service called *kandev*. They are ignored."""
 
 os.environ.setdefault(
     "SPRITES_CLIENT_SIGNALS", "off"

@@ -218,7 +218,7 @@ EMAIL_USE_TLS, EMAIL_USE_SSL = _mail.starttls, _mail.tls
 EMAIL_TIMEOUT = 20
 
 REST_FRAMEWORK = {
-    # REST framework uses the challenge of the first class. Sessions have none, so a missing login would be 403, not 401.
+    # REST framework uses the challenge of the first class. Sessions have none, so a missing login would be a 403.
     "DEFAULT_AUTHENTICATION_CLASSES": [
         "sessions_app.accounts.api.authentication.ApiTokenAuthentication",
         "rest_framework.authentication.SessionAuthentication",

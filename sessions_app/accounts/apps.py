@@ -1,4 +1,4 @@
-"""The app of accounts: users, teams and their roles, API tokens, login links, preferences."""
+"""The accounts app: users, teams and their roles, API tokens, login links, preferences."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from django.apps import AppConfig
 
 
 class AccountsConfig(AppConfig):
-    """``accounts``."""
+    """Configuration of the ``accounts`` app."""
 
     name = "sessions_app.accounts"
     label = "accounts"

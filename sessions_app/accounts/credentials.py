@@ -1,4 +1,4 @@
-"""API tokens (create, find, revoke, take over from REST framework as hashes), and the other logins of a user."""
+"""API tokens (create, find, revoke, convert those of REST framework to hashes), and the other logins of a user."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def end_other_logins(user: Any, here: str | None) -> int:
 
 
 def _other_login_sessions(user: Any, here: str | None) -> Iterator[str]:
-    """Yield the other login sessions of ``user``. Whose a session is can be read only by decoding it."""
+    """Yield the other login sessions of ``user``. Only decoding a session shows whose it is."""
     for login in Login.objects.filter(expire_date__gt=timezone.now()).exclude(session_key=here).iterator():
         if str(login.get_decoded().get(SESSION_KEY)) == str(user.pk):
             yield login.session_key
@@ -43,9 +43,9 @@ def _other_login_sessions(user: Any, here: str | None) -> Iterator[str]:
 log = logging.getLogger(__name__)
 
 MAX_TOKENS: Final = 50
-"""Live tokens of one user."""
+"""Maximum number of live tokens of one user."""
 MAX_LIFETIME_DAYS: Final = 365
-"""Lifetimes in days that a user can choose."""
+"""Maximum lifetime in days that a user can choose."""
 
 
 def list_tokens(user: Any) -> QuerySet[ApiToken]:
@@ -74,7 +74,7 @@ def revoke_tokens_named(user: Any, name: str) -> int:
 def authenticate_token(key: str) -> tuple[Any, ApiToken] | None:
     """Return the user and the row of a live token; None for any other.
 
-    The user of a key that only reads may do no more than read, wherever rights are asked.
+    With a read-only token, every check of rights treats the returned user as a viewer.
     """
     token = ApiToken.find_live(key)
     if token is None:
@@ -94,6 +94,7 @@ def _record_use(token: ApiToken) -> None:
     now = timezone.now()
     if token.last_used_at is not None and now - token.last_used_at < LAST_USED_PRECISION:
         return
+    # The condition holds in the UPDATE, too: of many concurrent requests, only one writes.
     seldom = Q(last_used_at=None) | Q(last_used_at__lt=now - LAST_USED_PRECISION)
     try:
         ApiToken.objects.filter(seldom, id=token.id).update(last_used_at=now)

@@ -79,7 +79,7 @@ class Preferences(models.Model):
 MAX_ATTEMPT_ROWS: Final = 50_000
 """Rows kept at once (about 10 MB), so that attempts from ever new addresses cannot fill the disk."""
 _TRIM_EVERY: Final = 100
-"""One in so many new rows, on average, deletes expired rows."""
+"""On average, one in this many new rows triggers the deletion of expired rows."""
 
 
 class AttemptCount(models.Model):
@@ -201,6 +201,7 @@ class LoginLink(models.Model):
     def consume(cls, secret: str) -> LoginLink | None:
         """Use up the link of a valid secret and return it; None for any other."""
         now = timezone.now()
+        # One UPDATE checks and uses up the link, so that of two concurrent requests only one logs in.
         if cls._live(secret, now).update(used_at=now) != 1:
             return None
         return cls.objects.select_related("user").get(secret_hash=_login_link_digest(secret))

@@ -105,6 +105,7 @@ def _terminate(children: Sequence[ChildProcess], grace: float) -> None:
             process.wait(max(0.0, deadline - time.monotonic()))
         except subprocess.TimeoutExpired:
             log.warning("process %d did not stop in time; killing it", process.pid)
+        # The whole group, also after an orderly end: the process may have left children behind.
         _signal_group(process, signal.SIGKILL)
         process.wait()
 

@@ -44,7 +44,7 @@ class RestartDemo:
         self._second_act()
         self.console.print("\n[bold green]All checks passed.[/]")
 
-    # --- before ---
+    # --- preparation ---
 
     def _open(self) -> None:
         with self.console.status("Starting Kandev in a temporary directory"):
@@ -191,7 +191,7 @@ class RestartDemo:
         )
         self.report("The agent was told that its last turn was interrupted")
 
-    # --- what is seen ---
+    # --- observation ---
 
     def _status(self) -> dict[str, Any]:
         answer: dict[str, Any] = self.kandev.api("GET", f"{self.session}/status/")
@@ -225,7 +225,7 @@ class RestartDemo:
     def _wait_for_more_output(self, length: int) -> None:
         wait_until(lambda: len(self.kandev.said()) > length, "the agent sends output")
 
-    # --- what is told ---
+    # --- output ---
 
     def report(self, text: str) -> None:
         """Print a line with a tick."""

@@ -1,4 +1,4 @@
-"""The app of notifications: e-mail, webhooks and their deliveries."""
+"""The notifications app: e-mail, webhooks and their deliveries."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from django.apps import AppConfig
 
 
 class NotificationsConfig(AppConfig):
-    """``notifications``."""
+    """Configuration of the ``notifications`` app."""
 
     name = "sessions_app.notifications"
     label = "notifications"

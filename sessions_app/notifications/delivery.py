@@ -159,10 +159,12 @@ def _plan_email(choice: NotificationSettings) -> int:
     if not items or not user.email or not _has_enough_items(choice):
         return 0
     now = timezone.now()
+    # Time of the last e-mail, delivery and its items commit together. After a crash before the commit, the next round
+    # plans the same items again; after it, they are assigned and no other e-mail contains them.
     with transaction.atomic():
         unchanged = NotificationSettings.objects.filter(pk=choice.pk, last_email_at=choice.last_email_at)
         if not unchanged.update(last_email_at=now):
-            return 0  # another worker has just planned it
+            return 0  # another worker has just planned an e-mail to this user
         delivery = Delivery.objects.create(channel="email", user=user, payload=render_email(items))
         _add_delivered_items(delivery, items, f"user:{user.pk}")
     return 1
@@ -207,6 +209,7 @@ def _undelivered_items(rows: QuerySet[AttentionItem], target: str, kinds: Sequen
 def _add_delivered_items(delivery: Delivery, items: Iterable[AttentionItem], target: str) -> int:
     """Assign items to a delivery, except those that another delivery has; delete a delivery without items."""
     rows = [DeliveredItem(delivery=delivery, item=item, target=target) for item in items]
+    # Two workers may plan the same item. The constraint on (item, target) leaves it to the first.
     DeliveredItem.objects.bulk_create(rows, ignore_conflicts=True)
     if DeliveredItem.objects.filter(delivery=delivery).exists():
         return 1
@@ -220,7 +223,7 @@ def send_due_deliveries() -> int:
     given, until = 0, time.monotonic() + MAX_ROUND_SECONDS
     for key in list(due.order_by("next_attempt_at").values_list("id", flat=True)[:MAX_CONCURRENT_DELIVERIES]):
         if time.monotonic() > until:
-            break  # the next round goes on
+            break  # the next round continues
         given += send_delivery(key)
     return given
 
@@ -228,6 +231,8 @@ def send_due_deliveries() -> int:
 def send_delivery(delivery_id: Any) -> bool:
     """Send one delivery, unless another worker does; return False if it is not due."""
     now = timezone.now()
+    # The UPDATE claims the delivery, because it is no longer due for other workers. If this worker dies while sending,
+    # the delivery is due again after CLAIM_TIMEOUT: it may then arrive twice, but is never lost.
     due = Delivery.objects.filter(id=delivery_id, state=Delivery.State.PENDING, next_attempt_at__lte=now)
     if not due.update(attempts=F("attempts") + 1, next_attempt_at=now + CLAIM_TIMEOUT):
         return False

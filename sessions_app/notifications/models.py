@@ -86,7 +86,7 @@ class Webhook(models.Model):
 
 
 class Delivery(models.Model):
-    """One e-mail, or one webhook request. Sent again until it has arrived."""
+    """One e-mail or webhook request, which is retried until it succeeds or has failed too often."""
 
     class State(models.TextChoices):
         """The state of a delivery."""
@@ -95,7 +95,7 @@ class Delivery(models.Model):
         SENT = "sent"
         FAILED = "failed"
         DROPPED = "dropped"
-        """Its items were resolved before it could be sent, or its receiver is gone."""
+        """Not sent, because its items were resolved before, or its receiver no longer wants or may get it."""
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     """Sent with each attempt, so that the receiver can recognize a repetition."""

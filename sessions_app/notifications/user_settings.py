@@ -29,9 +29,9 @@ from sessions_app.notifications.webhook_address import InvalidWebhookAddress
 from sessions_app.services.errors import Conflict, Invalid, NotFound, ReadOnly
 
 MAX_WEBHOOKS: Final = 10
-"""Maximum for one user, and for one team."""
+"""Maximum number of webhooks of one user, and of one team."""
 _test_limit: Final = AttemptLimit("notification-test", 10, 300)
-"""For all tests of one user."""
+"""Limit for all tests of one user together."""
 GIVE_TASK: Final = "sessions_app.tasks.notifications.give"
 
 
@@ -104,7 +104,7 @@ def create_webhook(user: Any, url: str, kinds: Sequence[str] = NOTIFIED_KINDS, t
 def change_webhook(user: Any, hook: Webhook, values: Mapping[str, Any]) -> Webhook:
     """Change URL or kinds, or switch the webhook on or off; omitted values stay.
 
-    A team's webhook is called as long as whoever gave it to the team, or changed it last, looks after the team.
+    A team's webhook is called as long as the user who created it, or changed it last, manages the team.
     """
     _validate_kinds(values.get("kinds", ()))
     if "url" in values:

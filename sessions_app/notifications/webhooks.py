@@ -124,6 +124,7 @@ def _with_deadline(seconds: float, sock: socket.socket) -> Iterator[None]:
 
 def _cut(sock: socket.socket) -> None:
     with contextlib.suppress(OSError):
+        # The method of the base class: SSLSocket.shutdown discards the TLS state that the sending thread is using.
         socket.socket.shutdown(sock, socket.SHUT_RDWR)
 
 
@@ -149,6 +150,7 @@ def _connect(address: WebhookAddress, ip: str) -> http.client.HTTPConnection:
     connection.sock = raw
     if address.scheme == "https":
         secure = ssl.create_default_context()
+        # No handshake yet: the caller does it under the deadline of the whole request.
         connection.sock = secure.wrap_socket(raw, server_hostname=address.host, do_handshake_on_connect=False)
     return connection
 

@@ -1,4 +1,4 @@
-"""The app of workflows: the file language, its engine, and what is stored of workflows and their runs."""
+"""The workflows app: file language, engine, and the models of workflows and their runs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from django.apps import AppConfig
 
 
 class WorkflowsConfig(AppConfig):
-    """``workflows``."""
+    """Configuration of the ``workflows`` app."""
 
     name = "sessions_app.workflows"
     label = "workflows"

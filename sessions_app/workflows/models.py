@@ -26,7 +26,7 @@ class Workflow(TeamModel):
     files = ObjectField(default=dict, blank=True)
     """Other files that it names, such as components: text by path relative to the project."""
     revision = models.PositiveIntegerField(default=1)
-    """Rises with each change of the text. Whoever saves names the revision that they have read."""
+    """Rises with each change of the text. A save names the revision that it is based on."""
     is_valid = models.BooleanField(default=False)
     repository = models.ForeignKey(
         "sessions_app.Repository", models.PROTECT, null=True, blank=True, related_name="workflows"
@@ -108,7 +108,7 @@ class WorkflowRun(TeamModel):
     lease_expires_at = models.DateTimeField(null=True, blank=True, editable=False)
     generation = models.BigIntegerField(default=0, editable=False)
     round = models.PositiveIntegerField(default=0, editable=False)
-    """How often it was resumed. Prompt and job ids depend on it, so that a repeated node asks anew."""
+    """How often it was resumed. Prompt and job ids depend on it, so that a repeated node gets new ones."""
     version = models.BigIntegerField(default=0, editable=False)
     """Rises with each commit of the run, so that a page knows whether anything is new."""
     idempotency_key = models.CharField(max_length=128, blank=True, default="", editable=False)
@@ -144,7 +144,7 @@ class WorkflowRun(TeamModel):
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing more comes of it."""
+        """Whether the run has ended."""
         return self.state not in ("queued", "running")
 
 

@@ -1,4 +1,4 @@
-"""``manage.py orphans``: list what carries our marks and belongs to no session; remove it only by name."""
+"""``manage.py orphans``: list processes, containers and files that belong to no session, and remove them by name."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class Command(BaseCommand):
                 raise CommandError(f"{wanted} is not an orphan of this installation; nothing was changed.{hint}")
             name, one = there[wanted]
             try:
-                # Only where it was found: an executor that is away must not stop the removal elsewhere.
+                # Only on the executor that has it: one that cannot be reached must not prevent removals elsewhere.
                 removed = asyncio.run(places[name].remove_orphan(one, reports[name].sources[wanted].configs))
             except ExecutorError as error:
                 raise CommandError(f"{wanted}: {error.message_for_staff}") from error

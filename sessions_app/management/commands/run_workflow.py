@@ -24,7 +24,7 @@ EXIT_INVALID: Final = EXIT_COULD_NOT_RUN
 
 
 class Command(BaseCommand):
-    """Run a file beside a server, or without one."""
+    """Run a workflow file, whether or not a server is running."""
 
     help = (
         "Run a workflow file and wait for its end. Exit status: 0 succeeded, 1 failed or cancelled, 2 could not be run."

@@ -52,6 +52,7 @@ class Command(BaseCommand):
         """Serve. Exits with status 2 and one line if serving cannot start."""
         refuse_unprotected_public_host(host)
         set_private_umask()  # inherited by the processes that are started here
+        # Before the database is touched: a second ``serve`` on the same port ends here and migrates nothing.
         listener = open_listener(host, port)
         prepare_database()
         signals: list[int] = []

@@ -218,6 +218,7 @@ def _import_session(reader: RecordReader, result: ImportResult, team: str, *, dr
         return
     events, gaps = [line.event for line in lines], _find_gaps(lines, snapshot)
     result.notes += _report_gaps(reader, gaps)
+    # One transaction: after a crash, the session exists completely and is skipped next time, or not at all.
     with atomic():
         places = find_or_create_parents(session_id, snapshot, team)
         last_seq = events[-1].seq if events else 0
@@ -231,7 +232,7 @@ def _import_session(reader: RecordReader, result: ImportResult, team: str, *, dr
         write_tokens(session, SnapshotValues(reader.tokens()))
         result.held = _settle_session(session_id, gaps)
         refresh_task_state(places.task.id)
-        set_rollback(dry_run)
+        set_rollback(dry_run)  # a dry run does everything first, so that it finds the same problems
     result.outcome = "imported"
     result.notes += places.notes
     result.events, result.messages = len(events), len(rows.messages)

@@ -31,7 +31,7 @@ from sessions_app.workflows.services.run_records import graph_of_run
 
 log = logging.getLogger(__name__)
 POLL_INTERVAL: Final = 0.5
-"""Seconds at most between two passes over the active runs."""
+"""Maximum seconds between two passes over the active runs."""
 
 
 class WorkflowDriver:
@@ -48,7 +48,7 @@ class WorkflowDriver:
         self._wakeup = asyncio.Event()
 
     def wake(self) -> None:
-        """Start the next pass at once, because a turn has ended that a run may wait for."""
+        """Start the next pass at once, because a turn has ended for which a run may be waiting."""
         if self._leases:
             self._wakeup.set()
 
@@ -66,6 +66,7 @@ class WorkflowDriver:
         found = await self._database(run_snapshot.acquire_leases, self._registry.boot_id)
         self._leases = {lease.run_id: lease for lease in found}
         self._graphs = {run_id: graph for run_id, graph in self._graphs.items() if run_id in self._leases}
+        # A busy queue stays even if its lease is lost: beside it, a new queue would drive the same run a second time.
         self._queues = {
             key: queue for key, queue in self._queues.items() if key in self._leases or _is_queue_busy(queue)
         }
@@ -75,7 +76,7 @@ class WorkflowDriver:
             self._queues[run_id].wake()
 
     async def renew(self) -> None:
-        """Renew the leases."""
+        """Renew the leases of all runs that this driver holds."""
         await self._database(run_snapshot.renew_leases, self._registry.boot_id)
 
     async def settle(self) -> None:
@@ -103,6 +104,7 @@ class WorkflowDriver:
             with actor_context.acting_as(cause="workflow"):
                 return await self._step(lease)
         except LeaseLost:
+            # Another driver has the run, or it is over. Nothing was written, and the rows have all that a driver needs.
             self._leases.pop(run_id, None)
             return False
 
@@ -202,6 +204,8 @@ class WorkflowDriver:
 
     async def _time_out(self, snapshot: RunSnapshot, work: NodeWork) -> NodeUpdate:
         client = self._client(snapshot)
+        # Stopped before the failure is stored: after a crash in between, the next driver stops it again. In the other
+        # order, a script of a failed node could continue to run.
         if client is not None and work.job_id:
             await node_work.cancel_job(client, work.job_id)
         error = f"it took longer than {work.record.request.get('timeout')} s and was stopped"

@@ -79,6 +79,7 @@ async def start_or_poll_job(
         found = await client.job(job_id, wait=POLL_WAIT_SECONDS, tail=OUTPUT_TAIL_BYTES)
         if found["state"] == JobState.RUNNING:
             return JobStatus(is_confirmed=True, tail=_output_tail(found))
+        # The poll returned only the tail of the output, so the whole result is requested now.
         return JobStatus(is_confirmed=True, result=_result(await client.job(job_id), request))
     except JobsUnsupported as error:
         return JobStatus(result=_job_failure(error.message))
@@ -172,6 +173,7 @@ def workspace_session(run: WorkflowRun) -> TaskSession:
         if profile is None:
             raise WorkNotPossible("there is no agent profile yet; ask staff to add one")
         mark = {"idempotency_key": f"workflow:{run.id}"}
+        # A savepoint: if the session is refused, nothing of it remains, but the rest of the step commits.
         with transaction.atomic():
             made = tasks.create_session(
                 run.started_by, run.task, profile, run.executor, policy="auto", has_agent=False, mark=mark

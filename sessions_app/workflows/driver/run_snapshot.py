@@ -104,7 +104,7 @@ def lock_leased_run(lease: RunLease) -> WorkflowRun:
 
 WAITS_FOR_USER, WAITS_FOR_AGENT, WAITS_FOR_MACHINE = "user", "agent", "machine"
 TEXT_LIMIT: Final = 1 << 20
-"""Characters of an answer that are kept, from its end."""
+"""Maximum number of characters of an agent's answer; of a longer one, the end is kept."""
 _SETTLED_UNSENT: Final = {
     PromptState.DISMISSED: "its prompt was dismissed",
     PromptState.WITHDRAWN: "its prompt was withdrawn before it was sent",
@@ -205,7 +205,7 @@ class NodeWork:
     waiting_for: str = ""
     deadline_at: datetime | None = None
     is_asked: bool = False
-    """It was requested: the prompt is in the ledger, or agentctl has confirmed the job."""
+    """Whether it was requested: the prompt is in the ledger, or agentctl has confirmed the job."""
     output_tail: str = ""
     turn: NodeTurn = field(default_factory=NodeTurn)
     """Progress of the prompt, for an agent that was asked."""
@@ -227,12 +227,12 @@ class RunSnapshot:
 
     is_new: bool
     must_end: bool
-    """A user has cancelled it, or its task is over."""
+    """Whether a user has cancelled it, or its task is over."""
     work: tuple[NodeWork, ...]
     workspace: ExecutionFacts | None = None
-    """Where its scripts run and its files are; None until that is up."""
+    """The execution in which its scripts run; None until that is ready, or if no node needs it now."""
     workspace_problem: str = ""
-    """Why the workspace will never be up; empty otherwise."""
+    """Why the workspace will never be ready; empty otherwise."""
 
 
 def read_run_snapshot(lease: RunLease) -> RunSnapshot:

@@ -24,7 +24,7 @@ from sessions_app.workflows.services.assignment import run_refusal
 from sessions_app.workflows.services.run_records import RECORD_FIELDS, graph_of_run, record_from_row, records_from_rows
 
 JOB_GRACE = timedelta(seconds=60)
-"""Time after the timeout of a script in which agentctl itself should have reported its end."""
+"""Extra time after a script's timeout: agentctl enforces the timeout itself and has this long to report it."""
 MAX_ERROR_LENGTH = 10_000
 RUN_FIELDS = ("state", "error", "outputs", "started_at", "ended_at", "owner", "lease_expires_at", "version")
 

@@ -241,7 +241,7 @@ class _FrameWalk:
         return self._write(replace(record, state=_STATE_OF_RESULT[type(result)], outputs=result.outputs, error=error))
 
     def _context(self, frame: Frame, node: GraphNode, inputs: Mapping[str, Any]) -> NodeContext:
-        """Return what a node begins with. After a retry it gets the feedback, and continues the session that it had."""
+        """Return the context in which a node begins. After a retry it has the feedback, and the session to continue."""
         gates = [gate for gate in gates_repeating(frame.scope, node.id) if _retry_target(gate) == node.id]
         retries = [record for gate in gates for record in self._retries(frame, gate)]
         feedback = str(retries[-1].outputs.get("retry_feedback", "")) if retries else ""

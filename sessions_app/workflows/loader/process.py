@@ -173,6 +173,7 @@ class LoadingServer:
 
     def serve(self) -> None:
         """Serve until the process that started this one closes its end."""
+        # Python writes a signal to the wake-up descriptor only if the signal has a handler.
         signal.signal(signal.SIGCHLD, lambda number, frame: None)
         signal.set_wakeup_fd(self._ended.fileno())
         with selectors.DefaultSelector() as ready:
@@ -201,6 +202,8 @@ class LoadingServer:
     def _run_child(self, connection: socket.socket) -> None:
         code = 1
         try:
+            # A child shares these descriptors with the server. Its signals must not wake the server, and it must not
+            # keep other connections open: their clients would wait for this child to end.
             signal.set_wakeup_fd(-1)
             for other in (self._control, self._wakeup, self._ended, *self._children.values()):
                 other.close()
