@@ -74,7 +74,7 @@ def revoke_tokens_named(user: Any, name: str) -> int:
 def authenticate_token(key: str) -> tuple[Any, ApiToken] | None:
     """Return the user and the row of a live token; None for any other.
 
-    With a read-only token, every check of rights treats the returned user as a viewer.
+    With a read-only token, the returned user can write in no team (see ``authorization.writable_teams``).
     """
     token = ApiToken.find_live(key)
     if token is None:

@@ -113,7 +113,7 @@ def _command(kind: AgentType) -> str:
 
 
 def _seed_row(kind: AgentType) -> tuple[str, ...]:
-    assert kind.seed is not None  # noqa: S101  (the caller has looked)
+    assert kind.seed is not None  # noqa: S101  (the caller has checked)
     return (
         f"`{kind.name}`",
         _yes_or_no(kind.seed.native),

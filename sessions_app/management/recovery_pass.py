@@ -122,7 +122,10 @@ class RecoveryOptions:
 
 
 async def run_recovery_pass(ask: RecoveryOptions, progress: ProgressCallback) -> tuple[SweepRun, dict[str, Any]]:
-    """Sweep once. With ``wait``, return when all starts have finished, whoever carried them out, or after that time."""
+    """Sweep once; return the result and its JSON document.
+
+    With ``wait``, return when all starts have finished, whichever process carried them out, or after that time.
+    """
     deadline, began = time.monotonic() + ask.wait, timezone.now()
     with SupervisorLock("sweep") as lock:
         alone = await _take_lock(lock)
@@ -168,6 +171,7 @@ async def _first_sweep(supervisor: SupervisorLoop, deadline: float, *, alone: bo
     """Wait until each live supervisor has swept once, and so has decided about its sessions."""
     while True:
         others = await supervisor.registry.database(live_supervisors)
+        # Not alone means that somebody holds the lock. Without a live supervisor, that one is still starting.
         if all(row.swept_at for row in others) and (alone or others):
             return True
         if time.monotonic() >= deadline:
@@ -210,7 +214,7 @@ async def _wait_for_starts(supervisor: SupervisorLoop, result: SweepRun, deadlin
 
 
 async def _admit_waiting(supervisor: SupervisorLoop, result: SweepRun) -> None:
-    """Start sessions whose turn has come, and replace their waiting with the new decision in the result."""
+    """Start sessions that can start now, and replace their *waiting* with the new decision in the result."""
     later = await supervisor.start_queued_sessions()
     again = {item.facts.session_id: item for item in later.decided} if later else {}
     result.decided = [again.get(item.facts.session_id, item) for item in result.decided]
@@ -226,7 +230,7 @@ async def _settle_starts(supervisor: SupervisorLoop, deadline: float) -> None:
 
 
 def _open_starts(ids: Collection[uuid.UUID]) -> set[uuid.UUID]:
-    """Return the sessions that have unfinished intents or wait for their turn to start."""
+    """Return the sessions with unfinished intents, and those that are queued for a start."""
     waits = TaskSession.objects.filter(id__in=ids, start_rank__isnull=False).values_list("id", flat=True)
     orders = Intent.objects.filter(session_id__in=ids, done_at=None).values_list("session_id", flat=True)
     return {*orders, *waits}

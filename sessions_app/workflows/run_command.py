@@ -59,7 +59,7 @@ async def follow_run(run: WorkflowRun, report: ReportProgress) -> WorkflowRun:
                 if supervisor is None and lock.take():
                     supervisor = asyncio.create_task(SupervisorLoop([WorkflowDriver]).run(stop, first_sweep=False))
                 if supervisor is not None and supervisor.done():
-                    supervisor.result()
+                    supervisor.result()  # raises the error that ended it
                 row, nodes = await sync_to_async(_read_run)(run.id)
                 report(row, nodes)
                 if row.is_over:
@@ -114,7 +114,7 @@ STATE_MARKS: Final = {
     "cancelled": "[dim]■[/dim]",
 }
 MAX_NODES_LISTED: Final = 60
-"""Newest node runs that the tree shows, because a terminal has few lines."""
+"""Maximum number of node runs in the tree (the newest ones), because a terminal has few lines."""
 
 
 @contextmanager

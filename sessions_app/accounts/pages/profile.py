@@ -60,6 +60,7 @@ def change_password(request: HttpRequest) -> HttpResponse:
     if not _password_change_limit.admits(str(request.user.pk)):
         said = f"Too many wrong passwords. Nothing was changed; try again in {LOGIN_WAIT // 60} minutes."
         return _render_password_page(request, _password_form(request, None), said, 429)
+    # Counted before the check, so that concurrent requests cannot exceed the limit; only wrong passwords stay counted.
     if not form.is_valid():
         if "old_password" not in form.errors:
             _password_change_limit.forgive(str(request.user.pk))

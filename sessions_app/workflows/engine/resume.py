@@ -47,6 +47,8 @@ class _ResumePlan:
                 raise NothingToResume(f"no node ran at “{path}”")
             return [path]
         found = [record.path for record in self.kept.values() if record.state in UNFINISHED_STATES]
+        # A failure inside a loop or component fails that, too. Only the innermost is repeated; ``repeat`` reopens the
+        # loops and components around it.
         leaves = [target for target in found if not any(_is_below(other, target) for other in found)]
         skipped = [record.path for record in self.kept.values() if record.state == NodeState.SKIPPED]
         if not leaves and not skipped:
@@ -91,6 +93,7 @@ class _ResumePlan:
         names = {name for name, needed in scope.waits_for.items() if record.node in needed}
         names |= scope.nodes[record.node].reset  # the nodes that a gate has sent back
         for follower in self._frame(prefix):
+            # Nodes that a gate has sent back have several records. Those that began earlier do not depend on this one.
             later = follower in self.kept and self._order[follower] > self._order[record.path]
             if later and self.kept[follower].node in names:
                 self._drop(follower)

@@ -97,6 +97,7 @@ def prepare_script(script: str, lookup: Lookup) -> ShellScript:
             raise ShellScriptError(
                 f"its templates are together longer than {MAX_ENVIRONMENT >> 20} MiB; pass paths of files instead"
             )
+        # A shell evaluates the content of variables in arithmetic, so anything but a number could be code.
         if site.around == QuotingContext.ARITHMETIC and not NUMBER.match(environment[name]):
             raise ShellScriptError(f"{site.found.group()} is used in arithmetic, and its value is not a number")
         before = script[end : site.found.start()]
@@ -111,6 +112,7 @@ def quoted_variable(name: str, around: QuotingContext) -> str:
         raise ShellScriptError(_UNSUPPORTED[around])
     if around in {QuotingContext.PLAIN, QuotingContext.COMMAND, QuotingContext.BRACE}:
         return f'"${{{name}}}"'
+    # Within single quotes nothing is expanded: end them, add the variable in double quotes, and begin them again.
     return f"'\"${{{name}}}\"'" if around == QuotingContext.SINGLE else f"${{{name}}}"
 
 
@@ -193,6 +195,7 @@ class _ShellScanner:
     def _open_context(self, char: str) -> bool:
         if self._context == QuotingContext.SINGLE:
             return False
+        # ``${{ x }}`` is a dollar before a template, and not the expansion of a parameter.
         if char == "$" and TEMPLATE.match(self._script, self._position + 1):
             return False
         if char == "$":

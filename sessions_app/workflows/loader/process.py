@@ -134,8 +134,10 @@ OPERATIONS: Final[Mapping[str, Callable[..., dict[str, Any]]]] = {
 
 def limit_process(cpu_seconds: int, seconds: float, memory: int) -> None:
     """Give up every right that is not needed, and have the system kill this process when its time is over."""
+    # The soft limit sends SIGXCPU, which tells the server the cause (see ``_reap``); the hard limit kills.
     resource.setrlimit(resource.RLIMIT_CPU, (cpu_seconds, cpu_seconds + 1))
     resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
+    # Descriptors that are open stay usable, such as the connection; no new one can be opened.
     for kind in (resource.RLIMIT_FSIZE, resource.RLIMIT_CORE, resource.RLIMIT_NOFILE, resource.RLIMIT_NPROC):
         resource.setrlimit(kind, (0, 0))
     for number in (signal.SIGALRM, signal.SIGXCPU):

@@ -31,7 +31,7 @@ from sessions_app.workflows.services.runs import start_saved_run
 from sessions_app.workflows.services.trigger_settings import triggers_document
 
 MAX_PROBLEMS_SHOWN: Final = 100
-"""Problems that the page shows, the first ones."""
+"""Maximum number of problems that the page shows."""
 MAX_EXCERPT_LENGTH: Final = 80
 
 
@@ -78,7 +78,7 @@ class EditorDraft:
     node: str = ""
     form: NodeSettingsForm | None = None
     notice: str = ""
-    """The result of a button."""
+    """What a button has done, for the user."""
     error: str = ""
     errors: bool = False
 
@@ -119,7 +119,10 @@ def _edit_saved_workflow(request: HttpRequest, row: Workflow) -> HttpResponse:
 
 
 def _with_load_slot(request: HttpRequest, row: Workflow | None, answer: Callable[[], HttpResponse]) -> HttpResponse:
-    """Return the answer. If the text cannot be loaded now, return the page with the submitted text and the reason."""
+    """Call ``answer`` while holding the user's load slot.
+
+    If the text cannot be loaded now, return the page with the submitted text and the reason, so that nothing is lost.
+    """
     is_change = request.method == "POST"
     try:
         with user_load_slot(request.user, counted=is_change):
@@ -144,7 +147,7 @@ def _handle_post(request: HttpRequest, row: Workflow | None) -> HttpResponse:
 
 
 def _handle_button(request: HttpRequest) -> EditorDraft:
-    """Carry out a button other than *Save*."""
+    """Carry out the button *check*, *open* or *apply*."""
     node, action = request.POST.get("node", ""), request.POST.get("do")
     draft = EditorDraft(_posted_text(request), node)
     if action == "apply":
@@ -327,6 +330,6 @@ def archive_and_redirect(request: HttpRequest, workflow_id: uuid.UUID) -> HttpRe
 @never_cache
 @require_GET
 def workflow_list_updates(request: HttpRequest) -> JsonResponse:
-    """Return the current list."""
+    """Return the current list of workflows as HTML."""
     context = list_context(request.user, archived=bool(request.GET.get("archived")))
     return JsonResponse({"parts": {"workflows": render_to_string("workflows/list_rows.html", context)}})

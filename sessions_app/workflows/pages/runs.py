@@ -33,11 +33,11 @@ from sessions_app.workflows.services.run_records import graph_of_run
 from sessions_app.workflows.services.runs import rerun
 
 _REPETITION_SUFFIX: Final = re.compile(r"#\d+|\[\d+\]")
-"""Iterations and attempts in the path of a node run. Without them, it is the path of the node in the graph."""
+"""Attempt and iteration in the path of a node run. Without them, the path is that of the node in the graph."""
 MAX_NEIGHBOURS_SHOWN: Final = 10
-"""Node runs on each side of the selected one that can be selected."""
+"""Maximum number of node runs that are listed before and after the selected one."""
 MAX_VALUE_LENGTH: Final = 20_000
-"""Characters of a value, and of the last output of a script."""
+"""Maximum number of characters that are shown of a value, script, prompt or output."""
 MAX_RECORDS_LISTED: Final = 200
 _OVERVIEW_FIELDS: Final = (
     "id",
@@ -65,7 +65,7 @@ def show_run(request: HttpRequest, run_id: uuid.UUID) -> HttpResponse:
 @never_cache
 @require_GET
 def run_updates(request: HttpRequest, run_id: uuid.UUID) -> JsonResponse:
-    """Return the current state of the run."""
+    """Return the current state of the run as HTML."""
     row = find_run(request, run_id)
     context = {**run_context(request.user, row, request.GET), "may_write": may_write(request.user, row.team_id)}
     return JsonResponse({"parts": {"run": render_to_string("workflows/run_state.html", context, request)}})

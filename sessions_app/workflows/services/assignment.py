@@ -61,7 +61,7 @@ def describe_required_rights(team: Any, executor: Executor | None, graph: Graph 
 
 
 def _requires_staff(team: Any, executor: Executor, graph: Graph) -> bool:
-    """Return whether only staff may run it: it has scripts, nothing isolates them, and the team is not trusted."""
+    """Return whether only staff may run it: it has scripts without isolation, and the team is not trusted."""
     if "shell" not in node_types_of(graph):
         return False
     try:
@@ -95,7 +95,7 @@ class AgentChoice:
     profile: AgentProfile
     model: str = ""
     is_demo_agent: bool = False
-    """The demo agent replaces the runner; it has no models."""
+    """Whether the demo agent, which has no models, replaces the runner."""
 
 
 @dataclass(frozen=True, slots=True)

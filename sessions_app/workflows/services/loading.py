@@ -28,7 +28,7 @@ MAX_WAIT: Final = 2.0
 """Seconds that a request waits for another request of its user that is loading a text."""
 POLL_INTERVAL: Final = 0.05
 _SLOT_TIMEOUT: Final = int(2 * LOADING_SECONDS)
-"""Seconds after which a slot is free again that was never released, as after a crash."""
+"""Seconds after which a slot that was never released, as after a crash, is free again."""
 _Files = tuple[tuple[str, str], ...]
 
 

@@ -24,7 +24,7 @@ from sessions_app.workflows.services.loading import load_text
 
 RECORD_FIELDS = ("node", "kind", "state", "inputs", "outputs", "request", "error", "iteration", "flawed")
 MAX_SHOWN_TEXT = 8_000
-"""Characters of each text value of a node that a document shows."""
+"""Maximum number of characters that a document shows of each text value."""
 
 
 def graph_of_run(run: WorkflowRun) -> WorkflowGraph:
@@ -152,7 +152,10 @@ def resolve_node_waiting(row: NodeRun) -> None:
 
 
 def raise_run_failed(run: WorkflowRun) -> None:
-    """Raise an inbox item for a failed run: at the session that failed last, or at any of its sessions, or alone."""
+    """Raise an inbox item for a failed run.
+
+    It belongs to the session that failed last, or else to any session of the run, or else to the run alone.
+    """
     session, notice = _session_to_notify(run), attention.run_failed_notice(str(run.id), run.name, run.error, run.round)
     if session is None:
         raise_for_run(run, notice)

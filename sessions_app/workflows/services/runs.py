@@ -104,7 +104,7 @@ def rerun(user: Any, run: WorkflowRun) -> WorkflowRun:
 
 log = logging.getLogger(__name__)
 TRIGGER_CACHE_SIZE: Final = 256
-"""Texts whose triggers are cached."""
+"""Maximum number of texts whose triggers are cached."""
 ACTIVE_STATES: Final = ("queued", "running")
 
 
@@ -180,7 +180,10 @@ def _idempotency_key(row: Workflow, trigger: str, at: datetime | None) -> str:
 
 
 def _start_triggered_run(row: Workflow, trigger: str, at: datetime) -> bool:
-    """Start a run with the rights of the user who confirmed the triggers; its page shows what prevents the start."""
+    """Start a run with the rights of the user who confirmed the triggers; return whether it is new.
+
+    What prevents the start is stored, and shown on the page of the workflow.
+    """
     inputs: dict[str, Any] = {"type": trigger, "timestamp": at.isoformat(), "text": "", "params": {}}
     key = _idempotency_key(row, trigger, at)
     try:

@@ -27,7 +27,7 @@ from sessions_app.workflows.services.assignment import NoMatchingAgent, choose_a
 from sessions_app.workflows.services.run_records import iterate_nodes
 
 VERSION: Final = 1
-"""Version of the parts. 0 has only text and files: an upgrade stored it for schedules of an earlier release."""
+"""Version of the parts. Version 0 has only text and files; an upgrade stored it for existing schedules."""
 TEXT_PART: Final = "text"
 FILE_PART: Final = "file:"
 AGENT_PART: Final = "agent:"
@@ -102,7 +102,7 @@ def part_name(part: str) -> str:
 
 
 class _SecretDigester:
-    """Makes digests of secret values, so that a change is noticed and nothing is shown."""
+    """Computes digests of secret values, so that a change is detected and no value is shown."""
 
     def __init__(self, key: str):
         self._key = hashlib.sha256(f"kandev workflow confirmation:{key}".encode()).digest()
@@ -186,13 +186,13 @@ def _triggers(graph: Graph) -> str:
 
 
 CONTEXT: Final = 3
-"""Lines around a change."""
+"""Unchanged lines that are shown around a change."""
 MAX_COMPARISON_SIZE: Final = 250_000
-"""Lines before times lines after, up to which parts are compared line by line, which can take quadratic time."""
+"""Maximum product of old and new lines for a comparison line by line, which can take quadratic time."""
 LINE_LIMIT: Final = 1_000
-"""Characters of a line that are shown."""
+"""Maximum number of characters that are shown of a line."""
 MAX_SHOWN_LINES: Final = 2_000
-"""Lines of one part that are shown."""
+"""Maximum number of lines that are shown of one part."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +203,7 @@ class PartDifference:
     name: str
     lines: tuple[str, ...]
     is_cut: bool = False
-    """The difference is longer than what is shown."""
+    """Whether the difference is longer than what is shown."""
 
     @property
     def text(self) -> str:

@@ -40,11 +40,11 @@ TRIGGER_FIELDS: Final = (
 """The fields of a workflow that this module writes."""
 UNREADABLE_REASON: Final = "The text has errors, so it cannot be run."
 MAX_NAMED_PARTS: Final = 5
-"""Changed parts that a sentence names."""
+"""Maximum number of changed parts that a sentence names."""
 
 
 def update_triggers(user: Any, row: Workflow, graph: Graph | None, enable: bool | None) -> None:
-    """Set the triggers of a row that ``user`` is about to save; ``enable`` switches them on or off, None leaves them.
+    """Set the triggers of a row that ``user`` is about to save. ``enable``: True, False, or None for no change.
 
     If the user may not start the workflow, or it changes while they are enabled, they are paused until confirmed.
     """
@@ -117,9 +117,10 @@ def lock_workflow(workflow: Workflow) -> Workflow:
 
 
 def may_trigger_now(row: Workflow) -> bool:
-    """Return whether a trigger may start a locked row now: unchanged since, and allowed to, who confirmed it.
+    """Return whether a trigger may start a locked workflow now; otherwise pause its triggers.
 
-    Otherwise pause the triggers. Call it in the transaction that creates the run: nothing can change in between.
+    It may if nothing has changed since the confirmation, and the user who confirmed it may still run it. Call this in
+    the transaction that creates the run, so that nothing can change in between.
     """
     graph = graph_of(row.text, row.files)
     changed = changed_parts(row, graph)

@@ -67,8 +67,8 @@ def _input_value(declared: Port, given: Any) -> Any:
 def resume_run(user: Any, run: WorkflowRun, path: str) -> None:
     """Delete the node runs to repeat, and queue the run again. Raises Invalid.
 
-    ``round`` goes up with each resume, so that a repeated node asks with new prompt and job ids: with the old ones,
-    the ledger and agentctl would return the old results.
+    ``round`` rises with each resume, so that repeated nodes use new prompt and job ids: for the old ids, the ledger
+    and agentctl would return the old results.
     """
     rows = {row.path: row for row in run.node_runs.order_by("position")}
     try:
@@ -97,11 +97,11 @@ WORKSPACE_NODE_TYPES: Final = frozenset({"shell", "agent"})
 """Node types that need a workspace."""
 SAVED_FIELDS: Final = ("name", "description", "repository", "agent_profile", "executor")
 FILES_LIMIT: Final = 4 << 20
-"""Characters of all files of a workflow together."""
+"""Maximum number of characters in all files of a workflow together."""
 MAX_NODES_LISTED: Final = 5
-"""Nodes that an error names."""
+"""Maximum number of nodes that an error names."""
 INPUTS_LIMIT: Final = 1 << 20
-"""Characters of a run's inputs as JSON."""
+"""Maximum number of characters of a run's inputs as JSON."""
 
 
 def save_workflow(
@@ -173,7 +173,7 @@ def _check_size(text: str, files: Mapping[str, str]) -> None:
 
 
 def _check_workplace(row: Workflow | WorkflowRun, repository: Repository | None, profile: AgentProfile | None) -> None:
-    """Check that repository and profile belong to the team, or in the case of a profile to all teams."""
+    """Check that the repository belongs to the team, and the profile to the team or to all teams."""
     if repository is not None and repository.team_id != row.team_id:
         raise Invalid("This repository belongs to another team.", field="repository")
     if profile is not None and profile.team_id not in (None, row.team_id):
@@ -249,7 +249,7 @@ def start_run(
     with transaction.atomic():
         found, is_new = create_once(WorkflowRun.objects.filter(team=team), key, request, make)
         if is_new:
-            wakeups.notify_on_commit()
+            wakeups.notify_on_commit()  # a driver that woke earlier would not find the run yet
     return found, is_new
 
 
@@ -335,6 +335,7 @@ def cancel_run(user: Any, run: WorkflowRun) -> WorkflowRun:
     """Ask for a run to end, with all its scripts and turns. A run that is over stays as it is."""
     require_write(user, run.team)
     with transaction.atomic():
+        # Locked, so that the driver cannot end the run between the check and the write.
         row = WorkflowRun.objects.select_for_update(no_key=True).get(id=run.id)
         if not row.is_over and row.cancel_requested_at is None:
             row.cancel_requested_at = timezone.now()
@@ -358,6 +359,7 @@ def retry_run(user: Any, run: WorkflowRun, path: str = "") -> WorkflowRun:
             "This version of Kandev cannot run the text of this run.", problems=_describe_problems(error.problems)
         ) from error
     with transaction.atomic():
+        # Locked: of two concurrent requests, the second one finds an active run and is refused.
         row = WorkflowRun.objects.select_for_update(no_key=True, of=("self",)).select_related("task").get(id=run.id)
         if not row.is_over or (row.state == "succeeded" and not path):
             raise Conflict(f"This run is {row.state}. Only failed or cancelled runs can be resumed.")
