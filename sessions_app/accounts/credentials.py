@@ -105,5 +105,6 @@ def _record_use(token: ApiToken) -> None:
 @receiver(post_save, sender=Token, dispatch_uid="keep hashes alone")
 def take_over_rest_framework_token(sender: type[Token], instance: Token, raw: bool = False, **more: Any) -> None:
     """Store the hash of a token that REST framework created, and delete its clear text."""
+    # Stored first: in the other order, a crash in between would lose the token.
     ApiToken.keep(instance.user, instance.key, "Made by a program", ApiToken.Scope.WRITE, None)
     sender.objects.filter(pk=instance.pk).delete()

@@ -102,7 +102,7 @@ MAX_PER_NAME: Final = 10
 MAX_IN_TOTAL: Final = 200
 """Wrong passwords for all names from anywhere: the limit for trying one password with many names."""
 WAIT_PER_STRANGER: Final = 900
-"""Seconds between two attempts of one network for a name under attack, whose owner can so still log in."""
+"""Seconds between two attempts of one network for a name under attack, so that its owner can still log in."""
 MAX_STRANGERS_PER_NAME: Final = 1000
 """Attempts per hour of all networks together for a name under attack."""
 KNOWN_BROWSER_MAX_AGE: Final = 180 * 86_400

@@ -18,7 +18,7 @@ from sessions_app.models.attention import AttentionItem
 
 NOTIFIED_KINDS: Final = tuple(kind.value for kind in AttentionKind)
 DIGEST_CHOICES: Final = ((5, "every 5 minutes"), (15, "every 15 minutes"), (60, "once an hour"), (1440, "once a day"))
-"""Minimum number of minutes between two e-mails to one user."""
+"""Choices for the minimum number of minutes between two e-mails to one user."""
 
 
 def all_kinds() -> list[str]:

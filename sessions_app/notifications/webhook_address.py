@@ -17,10 +17,10 @@ _SPECIAL_NETWORKS: Final = tuple(
     map(
         ipaddress.ip_network,
         (
-            "192.0.0.0/24",  # special purposes of IETF protocols, in part global
-            "168.63.129.16/32",  # Azure's service for its machines, with their certificates
-            "192.88.99.0/24",  # relays of 6to4
-            "fec0::/10",  # site-local: deprecated, still routed inside
+            "192.0.0.0/24",  # reserved for IETF protocols; partly global for ``ipaddress``
+            "168.63.129.16/32",  # Azure's service for virtual machines, which gives out their certificates
+            "192.88.99.0/24",  # 6to4 relays
+            "fec0::/10",  # site-local: deprecated, but still routed within some networks
             "3fff::/20",  # documentation
         ),
     )
@@ -45,7 +45,7 @@ class WebhookAddress:
     target: str
     """Path and query."""
     is_trusted: bool
-    """Its host is in KANDEV_WEBHOOK_ALLOWED_HOSTS: private addresses and plain http are allowed."""
+    """Whether its host is in KANDEV_WEBHOOK_ALLOWED_HOSTS, which allows private addresses and plain http."""
 
     @property
     def authority(self) -> str:

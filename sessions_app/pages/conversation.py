@@ -168,7 +168,7 @@ def _shorten(text: str) -> str:
 PAGE_SIZE: Final = 200
 """Messages on one page of the conversation."""
 GROWING_LIMIT: Final = 64 * 1024
-"""Characters that are shown of an incomplete message, from its end: each change sends the whole text again."""
+"""Characters that are shown of an incomplete message, from its end: each change sends all of it again."""
 MARKDOWN_LIMIT: Final = 128 * 1024
 """Maximum number of characters that are rendered as Markdown; a longer text is shown unformatted."""
 MESSAGES_AFTER_TARGET: Final = PAGE_SIZE // 4

@@ -202,7 +202,7 @@ def _unreachable_executors() -> list[str]:
 
 
 class _LeaseHolders:
-    """The supervisors that are alive, by boot id, read once: they can hold leases."""
+    """The live supervisors by boot id, read once; describes who holds the lease of an execution."""
 
     def __init__(self) -> None:
         self._alive = {row.boot_id: row for row in Supervisor.objects.alive()}

@@ -29,7 +29,7 @@ FIRST_RUN_DELAYS: Final[Mapping[str, timedelta]] = {"workflows": timedelta(secon
 def ensure_schedules(**signal: Any) -> None:
     """Create missing schedules, correct changed ones and delete duplicates. A ``post_migrate`` handler, too."""
     if Schedule._meta.db_table not in connection.introspection.table_names():
-        return  # only a part was migrated
+        return  # the app of the worker is not migrated yet
     there = {row.name: row for row in Schedule.objects.filter(name__in=SCHEDULES).order_by("-id")}
     for name, wanted in SCHEDULES.items():
         row = there.get(name)

@@ -60,6 +60,7 @@ _FUNCTIONS: Final[Mapping[str, Callable[..., Any]]] = {
     function.__name__: function
     for function in (abs, all, any, bool, dict, enumerate, float, int, len, list, max, min, round, sorted, str, sum)
 } | {"zip": zip, "range": _bounded_range}
+# ``str.format`` must stay out: its fields can read any attribute of a value.
 _METHODS: Final[Mapping[type, frozenset[str]]] = {
     str: frozenset(
         {"lower", "upper", "title", "capitalize", "strip", "lstrip", "rstrip", "removeprefix", "removesuffix"}
@@ -149,6 +150,7 @@ class _Evaluation:
         left, right = self.value(node.left), self.value(node.right)
         if type(node.op) not in _BINARY:
             raise ExpressionError(f"the operator {type(node.op).__name__} is not allowed")
+        # An operation counts as one step however long it takes, so the operands of expensive ones are limited.
         if isinstance(node.op, ast.Pow) and not abs(right) <= MAX_POWER:
             raise ExpressionError(f"the exponent is larger than {MAX_POWER}")
         if isinstance(node.op, ast.Mult):
