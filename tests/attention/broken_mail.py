@@ -1,4 +1,4 @@
-"""A mail server that does not work, and says too much about it."""
+"""A mail server that fails with an error that names its password."""
 
 from __future__ import annotations
 

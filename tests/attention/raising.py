@@ -1,4 +1,4 @@
-"""Items as the backend raises them, for tests of what becomes of them."""
+"""Attention items raised the way the backend raises them."""
 
 from __future__ import annotations
 

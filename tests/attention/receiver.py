@@ -1,4 +1,4 @@
-"""A far end of webhooks, as somebody would write it: it checks each signature, and answers what it is told to."""
+"""A webhook receiver as a user would write it: it checks each signature and answers with a configured status."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``stillness`` of a session's status: why nothing is happening."""
+"""The ``stillness`` field of a session's status: why nothing is happening."""
 
 from __future__ import annotations
 

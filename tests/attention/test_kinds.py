@@ -1,4 +1,4 @@
-"""Every attention kind has its text, its label, its row in docs/operate.md, and words in audit and timeline."""
+"""Every attention kind has its notice, its label, its row in docs/operate.md, and its words in audit and timeline."""
 
 from __future__ import annotations
 
@@ -78,12 +78,12 @@ def test_notice_says_what_happened_why_and_what_to_do(kind: AttentionKind) -> No
 
 
 @pytest.mark.parametrize("kind", AttentionKind)
-def test_operate_has_a_row_for_each_kind(kind: AttentionKind) -> None:
+def test_operate_document_has_a_row_for_each_kind(kind: AttentionKind) -> None:
     assert re.search(rf"^\| `{kind}` \| \S.+ \| \S.+ \|$", text_of("operate.md"), re.MULTILINE)
 
 
 @pytest.mark.parametrize("kind", AttentionKind)
-def test_timeline_tells_why_each_item_was_raised(kind: AttentionKind) -> None:
+def test_timeline_says_why_each_item_was_raised(kind: AttentionKind) -> None:
     if kind in NOT_IN_TIMELINE:
         assert kind not in TIMELINE_EVENTS
         return

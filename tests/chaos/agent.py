@@ -1,8 +1,8 @@
-"""An agent of the tests that keeps books: ``python -m tests.chaos.agent --behaviour NAME --home DIR``.
+"""An agent that records all it hears and says: ``python -m tests.chaos.agent --behaviour NAME --home DIR``.
 
-In ``<home>/<execution id>``: ``heard.jsonl`` has a line for each prompt, on the disk before it is
-looked at; ``spoken.jsonl`` each piece of an answer, written before it is said. Every answer begins
-with a heading that exists once in the world, so that a log can be compared answer by answer.
+In ``<home>/<execution id>``: ``heard.jsonl`` has a line for each prompt, on disk before the agent looks at
+it; ``spoken.jsonl`` each piece of an answer, written before it is said. Every answer begins with a heading
+that is unique in the deployment, so that a log can be compared answer by answer.
 """
 
 from __future__ import annotations

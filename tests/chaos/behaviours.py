@@ -1,4 +1,4 @@
-"""What each misbehaving agent can be brought to do: where a crash point needs more, it cannot be reached with it."""
+"""What each misbehaving agent supports. A crash point that needs more cannot be reached with that agent."""
 
 from __future__ import annotations
 

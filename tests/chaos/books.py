@@ -1,4 +1,4 @@
-"""The agent's own books, and the log of a session cut into the same answers."""
+"""The agent's own records, and the log of a session split into the same answers."""
 
 from __future__ import annotations
 

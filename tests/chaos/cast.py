@@ -1,4 +1,4 @@
-"""Web, supervisor and worker as processes of one deployment: killed at will, and started again at once."""
+"""Web, supervisor and worker as processes of one deployment that can be killed and started again at any time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What must hold of a session once all is at rest, however often something was killed."""
+"""What must hold for a session once everything is idle, whatever was killed before."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What users do with a session, whatever dies meanwhile: each step asks, waits until all is at rest, and goes on."""
+"""What users do with a session while processes die: each step acts, waits until everything is idle, and continues."""
 
 from __future__ import annotations
 

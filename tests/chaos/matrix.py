@@ -1,4 +1,4 @@
-"""The kill-point matrix: every point, in every process where it lives, with every behaviour of the agent."""
+"""The kill-point matrix: every crash point, in every process that has it, with every behaviour of the agent."""
 
 from __future__ import annotations
 

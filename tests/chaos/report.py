@@ -1,4 +1,4 @@
-"""The table at the end, and a bar on the way."""
+"""The table at the end, and the progress bar."""
 
 from __future__ import annotations
 

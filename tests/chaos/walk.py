@@ -1,4 +1,4 @@
-"""A seeded random walk: users do anything, processes die at any time, and every promise is looked at in between."""
+"""A seeded random walk: users do anything, processes die at any time, and the invariants are checked in between."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A deployment whose processes die, and a client that is patient with it."""
+"""A deployment whose processes die, and a client that retries."""
 
 from __future__ import annotations
 

@@ -17,17 +17,17 @@ from tests.drills.deployment import Session
 from tests.drills.test_restart_drills import (
     finish_turn,
     lose_one_of_two,
-    test_drill_a_an_agent_in_mid_turn_lives_through_the_death_of_the_control_plane,
-    test_drill_b_an_agent_that_died_too_is_resumed_and_still_knows,
-    test_drill_c_an_agent_that_cannot_resume_leaves_its_workspace_open,
+    test_drill_a_agent_in_mid_turn_survives_a_control_plane_crash,
+    test_drill_b_killed_agent_is_resumed_with_its_conversation,
+    test_drill_c_workspace_of_an_agent_without_resume_stays_open,
 )
 from tests.executors.repositories import run_git
 from tests.waiting import eventually
 
 __all__ = [
-    "test_drill_a_an_agent_in_mid_turn_lives_through_the_death_of_the_control_plane",
-    "test_drill_b_an_agent_that_died_too_is_resumed_and_still_knows",
-    "test_drill_c_an_agent_that_cannot_resume_leaves_its_workspace_open",
+    "test_drill_a_agent_in_mid_turn_survives_a_control_plane_crash",
+    "test_drill_b_killed_agent_is_resumed_with_its_conversation",
+    "test_drill_c_workspace_of_an_agent_without_resume_stays_open",
 ]
 
 

@@ -1,7 +1,7 @@
-"""An agent that says an agreed number of updates as fast as it can, half of them pieces of text.
+"""An agent that sends a given number of updates as fast as it can, half of them pieces of text.
 
-``python -m tests.drills.chatter``; the prompt ``chatter N`` waits for the file ``go`` in its home, then says
-``updates(N)``. What stands in a log can be compared with them one by one: ``told_by_updates``, ``told_by_events``.
+``python -m tests.drills.chatter``; the prompt ``chatter N`` waits for the file ``go`` in its home, then sends
+``updates(N)``. ``told_by_updates`` and ``told_by_events`` make a log comparable with them one by one.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Deployments for drills; one that fails tells its story."""
+"""Deployments for drills; a failed drill prints the story of its deployment."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A whole Kandev in a directory of its own: real processes, that a drill starts, kills and starts again."""
+"""A whole Kandev in its own directory: real processes that a drill starts, kills and starts again."""
 
 from __future__ import annotations
 

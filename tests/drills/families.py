@@ -1,4 +1,4 @@
-"""Processes by whom they come from, and by their groups."""
+"""Processes by parent and by process group."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several supervisors on one database, each a process of its own that a drill stops, continues and kills."""
+"""Several supervisors on one database, each its own process that a drill stops, continues and kills."""
 
 from __future__ import annotations
 

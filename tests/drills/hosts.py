@@ -1,6 +1,6 @@
-"""A Kandev on several hosts, two webs, two supervisors and a worker on one PostgreSQL and Redis; and who follows it.
+"""A Kandev on several hosts: two webs, two supervisors and a worker on one PostgreSQL and Redis, and its followers.
 
-The second web has a data directory of its own, as on another machine: only PostgreSQL and Redis join it to the others.
+The second web has its own data directory, as on another machine: only PostgreSQL and Redis connect it to the others.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""An agent that dies in each of its turns: restarted after growing waits, then given up with its cause."""
+"""An agent that dies in each of its turns is restarted with growing delays, then given up with its cause."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ FIRST = 0.4
 
 
 def times(deployment: Deployment, name: str) -> list[datetime]:
-    """When each event of that name was said, the oldest first."""
+    """When each event of that name was recorded, oldest first."""
     rows = deployment.rows("SELECT at FROM session_events WHERE name = ? ORDER BY seq", name)
     return [datetime.fromisoformat(str(row["at"])) for row in rows]
 
 
-def test_an_agent_that_dies_in_each_turn_is_restarted_ever_later_and_given_up(deployment: Deployment) -> None:
+def test_agent_that_dies_in_each_turn_is_given_up_after_backoff(deployment: Deployment) -> None:
     deployment.env |= {"KANDEV_RESTART_DELAY": str(FIRST), "KANDEV_CONTINUE": "on"}
     deployment.serve()
     session = deployment.start_session("hello", DYING)

@@ -20,9 +20,7 @@ def agent(behaviour: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("behaviour", "verified"), [("loads_without_replay", "quoted"), ("forgets", "unproven")])
-def test_an_agent_that_replays_nothing_is_asked_what_it_remembers(
-    deployment: Deployment, behaviour: str, verified: str
-) -> None:
+def test_agent_that_replays_nothing_gets_a_memory_check(deployment: Deployment, behaviour: str, verified: str) -> None:
     deployment.serve()
     session = deployment.start_session("remember heron", agent(behaviour))
     eventually(lambda: "session.run.completed" in session.names(), timeout=60, describe="the first turn is over")

@@ -1,4 +1,4 @@
-"""The restart drills of the promises: everything real, everything killed."""
+"""The restart drills A to D: real processes, everything killed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def finish_turn(session: Session) -> None:
     eventually(lambda: "session.run.completed" in session.names(), timeout=60, describe="the first turn is over")
 
 
-def test_drill_a_an_agent_in_mid_turn_lives_through_the_death_of_the_control_plane(deployment: Deployment) -> None:
+def test_drill_a_agent_in_mid_turn_survives_a_control_plane_crash(deployment: Deployment) -> None:
     deployment.serve()
     session = deployment.start_session("work 4\nask")
     talking(session)
@@ -52,7 +52,7 @@ def test_drill_a_an_agent_in_mid_turn_lives_through_the_death_of_the_control_pla
     assert [(row["kind"], row["verified"]) for row in session.receipts()][-1] == ("reattached", "same_process")
 
 
-def test_drill_b_an_agent_that_died_too_is_resumed_and_still_knows(deployment: Deployment) -> None:
+def test_drill_b_killed_agent_is_resumed_with_its_conversation(deployment: Deployment) -> None:
     deployment.env["KANDEV_CONTINUE"] = "off"
     deployment.serve()
     session = deployment.start_session("remember walrus")
@@ -77,7 +77,7 @@ def test_drill_b_an_agent_that_died_too_is_resumed_and_still_knows(deployment: D
     eventually(lambda: "walrus" in session.agent_text().rpartition("tick")[2], timeout=30, describe="it remembers")
 
 
-def test_drill_c_an_agent_that_cannot_resume_leaves_its_workspace_open(deployment: Deployment) -> None:
+def test_drill_c_workspace_of_an_agent_without_resume_stays_open(deployment: Deployment) -> None:
     deployment.serve()
     session = deployment.start_session("write kept.txt hello", {"supports_session_resume": False})
     finish_turn(session)

@@ -1,4 +1,4 @@
-"""Wherever something of a session may stand: processes, answers, pages, tables, files."""
+"""All places where data of a session may appear: processes, answers, pages, tables, files."""
 
 from __future__ import annotations
 

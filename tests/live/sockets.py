@@ -1,4 +1,4 @@
-"""Clients of the sockets within this process, and what happens while they are open."""
+"""In-process clients of the sockets, and what happens while they are open."""
 
 from __future__ import annotations
 

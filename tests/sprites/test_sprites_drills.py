@@ -15,11 +15,11 @@ from tests.drills.test_restart_drills import (
     finish_turn,
     lose_one_of_two,
     talking,
-    test_drill_a_an_agent_in_mid_turn_lives_through_the_death_of_the_control_plane,
-    test_drill_b_an_agent_that_died_too_is_resumed_and_still_knows,
-    test_drill_c_an_agent_that_cannot_resume_leaves_its_workspace_open,
+    test_drill_a_agent_in_mid_turn_survives_a_control_plane_crash,
+    test_drill_b_killed_agent_is_resumed_with_its_conversation,
+    test_drill_c_workspace_of_an_agent_without_resume_stays_open,
 )
-from tests.drills.test_sweeps import idle_session, test_a_second_sweep_starts_writes_and_announces_nothing
+from tests.drills.test_sweeps import idle_session, test_second_sweep_starts_writes_and_announces_nothing
 from tests.executors.repositories import run_git
 from tests.sprites.deployment import SpritesDeployment, SpriteSession
 from tests.sprites.fake_api import StandIn
@@ -28,10 +28,10 @@ from tests.waiting import eventually
 pytestmark = pytest.mark.any_database
 
 __all__ = [
-    "test_a_second_sweep_starts_writes_and_announces_nothing",
-    "test_drill_a_an_agent_in_mid_turn_lives_through_the_death_of_the_control_plane",
-    "test_drill_b_an_agent_that_died_too_is_resumed_and_still_knows",
-    "test_drill_c_an_agent_that_cannot_resume_leaves_its_workspace_open",
+    "test_drill_a_agent_in_mid_turn_survives_a_control_plane_crash",
+    "test_drill_b_killed_agent_is_resumed_with_its_conversation",
+    "test_drill_c_workspace_of_an_agent_without_resume_stays_open",
+    "test_second_sweep_starts_writes_and_announces_nothing",
 ]
 
 

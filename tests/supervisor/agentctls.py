@@ -1,4 +1,4 @@
-"""An agentctl that tells what it is asked for and keeps its journal in memory; it carries out nothing."""
+"""A fake agentctl that records requests and keeps its journal in memory; it carries out nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Our commands as processes of their own, on the tests' database."""
+"""Management commands as separate processes on the tests' database."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ways in which the rows of a session can be wrong."""
+"""Ways in which the rows of a session can be damaged."""
 
 from __future__ import annotations
 

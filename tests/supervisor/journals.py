@@ -1,4 +1,4 @@
-"""Journal lines as agentctl writes them, and their way into the database."""
+"""Journal lines as agentctl writes them, and helpers that write them into the database."""
 
 from __future__ import annotations
 

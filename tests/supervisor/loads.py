@@ -1,4 +1,4 @@
-"""One native resume for real: a session's rows, agentctl with its driver behind a socket, a scripted agent."""
+"""One native resume with real parts: a session's rows, agentctl with its driver behind a socket, a scripted agent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A world in which agents die, supervisors crash and users change their minds, around the real loop and database."""
+"""A model in which agents die, supervisors crash and users change their minds, around the real loop and database."""
 
 from __future__ import annotations
 

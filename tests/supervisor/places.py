@@ -1,4 +1,4 @@
-"""A runtime that sees what a test tells it to see, and what a sweep makes of it."""
+"""A runtime that observes what a test tells it to, and what a sweep decides from it."""
 
 from __future__ import annotations
 

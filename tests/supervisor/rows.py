@@ -1,4 +1,4 @@
-"""A team, a task and sessions as the services make them, and what became of them."""
+"""A team, a task and sessions as the services create them, and helpers that read them back."""
 
 from __future__ import annotations
 

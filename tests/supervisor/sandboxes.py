@@ -1,4 +1,4 @@
-"""A runtime whose workspaces have repositories of their own: what is pushed ends up in their real archives."""
+"""A runtime whose workspaces have their own repositories: what is pushed ends up in real archives."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Agentctls of one process that speak interfaces 6 over real sockets, start nothing, and are as many as a storm needs.
+"""Fake agentctls in one process, as many as a storm needs: they serve agentctl's API on real sockets, start nothing.
 
-``python -m tests.supervisor.stand_ins`` serves them; each has a path of its own under one address, as behind
-a host daemon. The first line on standard output is that address; ends with SIGTERM. What has not been launched
-is not there: its status is refused.
+``python -m tests.supervisor.stand_ins`` serves them; each has its own path under one address, as behind a host
+daemon. The first line on standard output is that address; SIGTERM ends the process. The status of an agentctl
+that was not launched is refused.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""``python -m tests.supervisor.storming URL``: ``supervise`` that knows the stand-ins at that address."""
+"""``python -m tests.supervisor.storming URL``: ``supervise`` with the fake agentctls at that address."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The whole database as a value, and the questions that were put to it."""
+"""The whole database as a value, and the queries sent to it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What only the workspace knows of a cut turn is asked for once, before the next agent starts; it holds up no start."""
+"""What only the workspace knows of an interrupted turn is read once, before the next start, and delays no start."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LEFT = {"files": ["modified a.py"], "processes": ["npm run dev"]}
 
 
 def looked(left: dict[str, list[str]] | None, known: dict[str, Any], times: int = 1) -> TaskSession:
-    """The session after so many looks at an agentctl that tells ``left``."""
+    """Return the session after that many reads from an agentctl that reports ``left``."""
     session = running_session(execution={"owner": "", "lease_expires_at": None})
     change(session, metadata={prompt_context.INTERRUPTION_KEY: known})
 
@@ -47,7 +47,7 @@ def looked(left: dict[str, list[str]] | None, known: dict[str, Any], times: int 
         ({"files": [f"added {number}" for number in range(500)]}, 200, []),
     ],
 )
-def test_what_is_left_is_kept_as_far_as_it_is_told(left: Any, changed: Any, processes: list[str]) -> None:
+def test_workspace_facts_are_stored_as_far_as_they_are_reported(left: Any, changed: Any, processes: list[str]) -> None:
     known = prompt_context.unfinished_of(looked(left, CUT))
     assert known is not None
     kept = known["changed"]
@@ -57,11 +57,11 @@ def test_what_is_left_is_kept_as_far_as_it_is_told(left: Any, changed: Any, proc
 
 
 @pytest.mark.parametrize("known", [{}, {**CUT, "changed": ["added b.py"], "processes": []}])
-def test_nobody_is_asked_twice_or_for_nothing(known: dict[str, Any]) -> None:
+def test_workspace_is_not_read_twice_or_without_need(known: dict[str, Any]) -> None:
     assert (prompt_context.unfinished_of(looked(LEFT, known)) or {}) == known
 
 
-def test_without_a_snapshot_the_processes_are_told_alone() -> None:
+def test_without_a_snapshot_only_processes_are_reported() -> None:
     known = prompt_context.unfinished_of(looked(LEFT, {**CUT, "since": ""}, times=2))
     assert known is not None
     assert (known["changed"], known["processes"]) == ([], ["npm run dev"])

@@ -1,4 +1,4 @@
-"""Rows that hold what cannot be are said and passed over; their neighbours recover as if nothing were."""
+"""Rows with invalid values are reported and skipped; other sessions recover as usual."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def reported(result: SweepRun) -> dict[str, dict[str, Any]]:
 
 
 @TABLE
-def test_a_sweep_says_it_passes_it_over_and_recovers_the_neighbour(
+def test_sweep_reports_the_damaged_session_and_recovers_the_other(
     damage: Damage, place: AsTold, caplog: pytest.LogCaptureFixture
 ) -> None:
     ill, healthy = pair(place, damage)
@@ -50,7 +50,7 @@ def test_a_sweep_says_it_passes_it_over_and_recovers_the_neighbour(
 
 
 @TABLE
-def test_a_start_of_it_is_settled_and_the_neighbours_is_made(damage: Damage, place: AsTold) -> None:
+def test_start_of_a_damaged_session_is_settled_and_the_other_runs(damage: Damage, place: AsTold) -> None:
     ill, healthy = pair(place, damage)
     for session in (ill, healthy):
         Intent.objects.create(session=session, kind="start", payload={"mode": "auto"})
@@ -69,7 +69,7 @@ def test_a_start_of_it_is_settled_and_the_neighbours_is_made(damage: Damage, pla
 
 
 @TABLE
-def test_no_prompt_of_it_is_sent_to_a_living_agent(damage: Damage) -> None:
+def test_damaged_session_sends_no_prompt_to_its_agent(damage: Damage) -> None:
     session = running_session(execution=FREE)
     Prompt.objects.create(session=session, message_id="p1", text="do it")
 
@@ -95,9 +95,7 @@ def test_no_prompt_of_it_is_sent_to_a_living_agent(damage: Damage) -> None:
     ],
     ids=["seen", "leased", "put off", "ready", "asked"],
 )
-def test_nothing_waits_for_what_a_wrong_clock_has_dated_ahead(
-    date: Callable[[TaskSession], None], place: AsTold
-) -> None:
+def test_timestamps_in_the_future_delay_nothing(date: Callable[[TaskSession], None], place: AsTold) -> None:
     session = running_session(runtime=place.name, execution=FREE)
     Prompt.objects.create(session=session, message_id="p1", text="do it")
     date(session)
@@ -105,7 +103,7 @@ def test_nothing_waits_for_what_a_wrong_clock_has_dated_ahead(
     assert start_ordered(session)
 
 
-def test_a_start_that_a_wrong_clock_has_begun_is_overdue(place: AsTold) -> None:
+def test_start_with_a_future_timestamp_is_overdue(place: AsTold) -> None:
     session = running_session(runtime=place.name, execution={**FREE, "status": "starting"}, launch_id="")
     change(execution_of(session), updated_at=FAR)
     swept()
@@ -113,7 +111,7 @@ def test_a_start_that_a_wrong_clock_has_begun_is_overdue(place: AsTold) -> None:
 
 
 @pytest.mark.embedded
-def test_a_column_that_cannot_be_read_at_all_spoils_no_other_row(place: AsTold) -> None:
+def test_unreadable_column_affects_no_other_row(place: AsTold) -> None:
     ill, healthy = pair(place, Damage("no moment", raw("executors_running", "last_seen_at", "2026-13-45 00:00:00"), ""))
     result = swept()
     assert [one.session_id for one in result.damaged] == [ill.id]
@@ -122,7 +120,7 @@ def test_a_column_that_cannot_be_read_at_all_spoils_no_other_row(place: AsTold) 
 
 @pytest.mark.parametrize("payload", ["[]", '"auto"', "null", "7"])
 @pytest.mark.parametrize("kind", ["start", "answer", "cancel", "stop", "close"])
-def test_an_order_of_another_shape_is_settled_and_stops_nobody(kind: str, payload: str, place: AsTold) -> None:
+def test_malformed_intent_is_settled_and_blocks_nothing(kind: str, payload: str, place: AsTold) -> None:
     session = running_session(runtime=place.name, execution=FREE, launch_id="")
     Intent.objects.create(session=session, kind=kind)
     raw("session_intents", "payload", payload)(session)
@@ -137,9 +135,7 @@ def test_an_order_of_another_shape_is_settled_and_stops_nobody(kind: str, payloa
     assert not Intent.objects.filter(kind=kind, done_at=None).exists()
 
 
-def test_what_is_wrong_is_kept_by_a_sweep_at_boot_and_told_once_a_process(
-    place: AsTold, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_boot_sweeps_store_damage_each_time_but_log_it_once(place: AsTold, caplog: pytest.LogCaptureFixture) -> None:
     ill, _ = pair(place, DAMAGES[0])
 
     async def twice(registry: ExecutionRegistry) -> None:
@@ -154,7 +150,7 @@ def test_what_is_wrong_is_kept_by_a_sweep_at_boot_and_told_once_a_process(
     assert len([record for record in caplog.records if str(ill.id) in record.getMessage()]) == 1
 
 
-def test_a_misfit_goes_back_as_it_came_when_another_column_is_saved() -> None:
+def test_invalid_value_is_kept_when_another_column_is_saved() -> None:
     session = running_session()
     raw("task_sessions", "metadata", "[1, 2]")(session)
     row = fresh(session)
@@ -165,7 +161,7 @@ def test_a_misfit_goes_back_as_it_came_when_another_column_is_saved() -> None:
         assert [str(one).replace(" ", "") for (one,) in cursor.fetchall()] == ["[1,2]"]
 
 
-def test_nothing_of_a_start_with_a_damaged_row_is_launched(place: AsTold) -> None:
+def test_start_with_a_damaged_row_launches_nothing(place: AsTold) -> None:
     ill, _ = pair(place, DAMAGES[-2])
     order = Intent.objects.create(session=ill, kind="start", payload={"mode": "auto"})
     with_registry(lambda registry: execute_start(registry, ill.id, order.id))

@@ -1,4 +1,4 @@
-"""A supervisor that is told to end while the database is away ends all the same; its leases run out."""
+"""A supervisor that is stopped while the database is unavailable shuts down in order, and its leases expire."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 def away(*_: object) -> None:
-    """No database."""
+    """Raise as an unavailable database does."""
     raise OperationalError("terminating connection due to administrator command")
 
 
-def test_it_ends_in_order_and_leaves_its_leases_to_run_out(
+def test_shutdown_without_the_database_completes_and_leaves_its_leases(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     session = running_session(execution={"owner": "", "lease_expires_at": None})

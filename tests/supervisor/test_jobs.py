@@ -1,4 +1,4 @@
-"""Which jobs a supervisor runs, and that a job that is switched off costs nothing."""
+"""Which jobs a supervisor runs; a disabled job costs nothing."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ async def new_supervisor() -> SupervisorLoop:
 
 
 async def closed(supervisor: SupervisorLoop) -> None:
-    """Give back the threads of a supervisor that has never run."""
+    """Close the thread pools of a supervisor that never ran."""
     for extension in supervisor.extensions:
         await extension.close()
     await supervisor.exporter.close()
@@ -53,7 +53,7 @@ async def test_every_job_of_the_supervisor_is_started(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.django_db(transaction=True)
-async def test_a_job_that_is_switched_off_is_not_started(settings: Any) -> None:
+async def test_disabled_job_is_not_started(settings: Any) -> None:
     supervisor = await new_supervisor()
     try:
         assert "idle sleep" in supervisor.jobs()
@@ -64,7 +64,7 @@ async def test_a_job_that_is_switched_off_is_not_started(settings: Any) -> None:
 
 
 @pytest.mark.django_db(transaction=True)
-async def test_without_stall_notice_the_check_rests_for_its_longest_pause(
+async def test_without_stall_notice_the_check_pauses_for_the_longest_interval(
     monkeypatch: pytest.MonkeyPatch, settings: Any
 ) -> None:
     settings.KANDEV_STALL_NOTICE = 0

@@ -1,6 +1,6 @@
-"""Every way in which taking a conversation up again can fail, and what comes of it; never a new one in silence.
+"""Every way in which resuming a conversation can fail, and its result; a new conversation never starts silently.
 
-A row is one resume for real, with a scripted agent behind agentctl's own driver: agent type, what the agent does,
+A row is one real resume, with a scripted agent behind agentctl's own driver: agent type, what the agent does,
 then what the session, its receipt, its token and its page say.
 """
 
@@ -34,7 +34,7 @@ def load(*actions: Action) -> Script:
 
 @dataclass(frozen=True)
 class Fate:
-    """What comes of it; ``page`` is a part of the banner."""
+    """The result of a failed load; ``page`` is a part of the banner."""
 
     state: str
     token: str
@@ -163,7 +163,7 @@ SILENT = {name for name in FAILURES if name.startswith("silent")}
 
 
 def _page(session: TaskSession) -> tuple[str, tuple[str, ...]]:
-    """What the banner says, and its buttons, once the supervisor has looked."""
+    """Return the banner's text and its buttons after a supervisor pass."""
     status = {**session_status(session), "recovering": False}
     assessment = assess_session(session)
     said = session_situation(session, status, assessment)
@@ -172,7 +172,7 @@ def _page(session: TaskSession) -> tuple[str, tuple[str, ...]]:
 
 
 @pytest.mark.parametrize("name", FAILURES)
-def test_what_comes_of_a_load_that_fails(name: str, tmp_path: Path) -> None:
+def test_failed_load_has_the_expected_result(name: str, tmp_path: Path) -> None:
     kind, script, code, fate = FAILURES[name]
     resume = Resume(tmp_path, kind)
     if name == "gemini twice":
@@ -196,14 +196,12 @@ def test_what_comes_of_a_load_that_fails(name: str, tmp_path: Path) -> None:
     assert names(session).count("session.receipt") == 1
 
 
-def test_there_are_enough_of_them() -> None:
+def test_table_has_at_least_thirty_failures() -> None:
     assert len(FAILURES) >= 30
 
 
 @pytest.mark.parametrize("ago", [None, timedelta(seconds=30)])
-def test_an_agent_that_often_errs_is_asked_once_more_before_it_is_believed(
-    ago: timedelta | None, tmp_path: Path
-) -> None:
+def test_error_of_an_error_prone_agent_is_retried_before_it_counts(ago: timedelta | None, tmp_path: Path) -> None:
     resume = Resume(tmp_path, "gemini")
     if ago is not None:
         change(resume.session, metadata={REPORTED_GONE: (timezone.now() - ago).isoformat()})
@@ -214,7 +212,7 @@ def test_an_agent_that_often_errs_is_asked_once_more_before_it_is_believed(
     assert session.receipts.get().kind == "failed"
 
 
-def test_a_profile_knows_more_words_for_a_lost_conversation(tmp_path: Path) -> None:
+def test_profile_can_add_patterns_for_a_lost_conversation(tmp_path: Path) -> None:
     resume = Resume(tmp_path, "custom_acp")
     change(resume.session.agent_profile, gone_patterns=[r"thread \S+ vanished"])
     session = resume.run(load(error(-32603, "thread 7 vanished")))
@@ -235,7 +233,7 @@ SUCCESSES = {
 
 
 @pytest.mark.parametrize("name", SUCCESSES)
-def test_a_load_that_works_is_told_by_its_kind_with_evidence(name: str, tmp_path: Path) -> None:
+def test_successful_load_writes_a_receipt_with_evidence(name: str, tmp_path: Path) -> None:
     kind, script, receipt_kind, verified = SUCCESSES[name]
     resume = Resume(tmp_path, kind)
     session = resume.run(script)
@@ -254,7 +252,7 @@ def test_a_load_that_works_is_told_by_its_kind_with_evidence(name: str, tmp_path
 OTHER = load(chunk("user", "paint the shed"), result({}))
 
 
-def test_what_a_user_accepts_is_gone_on_with_and_proven_by_nobody(tmp_path: Path) -> None:
+def test_conversation_accepted_by_a_user_continues_unverified(tmp_path: Path) -> None:
     resume = Resume(tmp_path, "codex")
     assert resume.run(OTHER).context_mismatch
     session = resume.run(OTHER, mode="accept_mismatch")
@@ -265,7 +263,7 @@ def test_what_a_user_accepts_is_gone_on_with_and_proven_by_nobody(tmp_path: Path
     assert (session.state, session.context_mismatch, resume.fate()) == ("WAITING_FOR_INPUT", False, "kept")
 
 
-def test_a_user_who_starts_fresh_loses_nothing_before_the_new_conversation_works(tmp_path: Path) -> None:
+def test_fresh_start_keeps_the_old_token_until_it_succeeds(tmp_path: Path) -> None:
     resume = Resume(tmp_path, "codex")
     resume.run(OTHER)
     failed = resume.run(agent(session_new=[error(-32603, "Oops")]), mode="fresh_start")
@@ -278,7 +276,7 @@ def test_a_user_who_starts_fresh_loses_nothing_before_the_new_conversation_works
     assert not session.context_mismatch
 
 
-def test_the_old_conversation_is_tried_again_and_comes_back_when_it_is_there(tmp_path: Path) -> None:
+def test_set_aside_conversation_can_be_resumed_when_it_is_back(tmp_path: Path) -> None:
     resume = Resume(tmp_path, "codex")
     resume.run(load(error(-32002, "Resource not found")))
     assert resume.fate() == "aside"

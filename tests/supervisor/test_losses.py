@@ -1,4 +1,4 @@
-"""A session that is lost again while somebody looks at it is looked at again."""
+"""A session that is lost again while it is being checked is checked again."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from sessions_app.supervisor.recheck_queue import RecheckQueue
 FIRST, SECOND = uuid.uuid4(), uuid.uuid4()
 
 
-async def test_what_is_told_of_several_times_is_taken_once() -> None:
+async def test_session_added_several_times_is_taken_once() -> None:
     queue = RecheckQueue()
     queue.add({FIRST})
     queue.add({FIRST, SECOND})
     assert await queue.take() == {FIRST, SECOND}
 
 
-async def test_what_is_told_of_while_it_is_looked_at_needs_another_look() -> None:
+async def test_session_added_during_its_check_is_checked_again() -> None:
     queue = RecheckQueue()
     queue.add({FIRST})
     await queue.take()
@@ -28,7 +28,7 @@ async def test_what_is_told_of_while_it_is_looked_at_needs_another_look() -> Non
     assert await queue.take() == {FIRST}
 
 
-async def test_where_nothing_is_lost_nothing_is_taken() -> None:
+async def test_empty_queue_waits() -> None:
     queue = RecheckQueue()
     queue.add({FIRST})
     await queue.take()
@@ -39,7 +39,7 @@ async def test_where_nothing_is_lost_nothing_is_taken() -> None:
     assert await waiting == {SECOND}
 
 
-async def test_what_nobody_could_tell_anything_of_is_looked_at_again_some_times(
+async def test_session_with_an_unknown_result_is_rechecked_a_few_times(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(recheck_queue, "RETRY_UNKNOWN_AFTER", (0.0, 0.0))

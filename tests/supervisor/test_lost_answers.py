@@ -1,4 +1,4 @@
-"""A start whose answer was lost, and what the agent of it is doing now."""
+"""A start whose answer was lost, and the state of its agent now."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ pytestmark = pytest.mark.django_db(transaction=True)
         ("starting", "ERROR", ("failed", "already_running")),
     ],
 )
-def test_an_agent_of_an_earlier_start_counts_once_it_is_up(agent: str, state: str, receipt: tuple[str, str]) -> None:
+def test_agent_of_a_start_with_a_lost_answer_counts_when_ready(
+    agent: str, state: str, receipt: tuple[str, str]
+) -> None:
     session = running_session(execution={"owner": "", "lease_expires_at": None}, launch_id="earlier")
     intent = Intent.objects.create(session=session, kind="start", payload={"mode": "auto"})
 

@@ -1,4 +1,4 @@
-"""An agentctl that answers, but opens its stream to nobody in time."""
+"""An agentctl that answers requests but never opens its stream in time."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ def _in_a_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def streams() -> list[str]:
-    """Streams that are tried or open."""
+    """Return the stream tasks that exist."""
     return [task.get_name() for task in asyncio.all_tasks() if task.get_name().startswith("stream")]
 
 
-def test_who_takes_it_over_is_told_that_it_does_not_answer_and_leaves_no_stream_behind() -> None:
+def test_stream_timeout_raises_unreachable_and_leaves_no_stream() -> None:
     session = running_session(execution={"owner": "", "lease_expires_at": None})
 
     async def take_over(registry: ExecutionRegistry) -> list[str]:
@@ -42,7 +42,7 @@ def test_who_takes_it_over_is_told_that_it_does_not_answer_and_leaves_no_stream_
         assert with_registry(take_over) == []
 
 
-def test_who_gives_up_before_leaves_no_stream_behind() -> None:
+def test_cancelled_opening_leaves_no_stream() -> None:
     session = running_session(execution={"owner": "", "lease_expires_at": None})
 
     async def take_over(registry: ExecutionRegistry) -> list[str]:
@@ -55,7 +55,7 @@ def test_who_gives_up_before_leaves_no_stream_behind() -> None:
         assert with_registry(take_over) == []
 
 
-def test_a_start_does_not_say_that_it_took_all_the_time_it_has(place: AsTold, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_stream_fails_the_start_as_unreachable(place: AsTold, monkeypatch: pytest.MonkeyPatch) -> None:
     session = running_session(
         runtime="as_told", execution={"owner": "", "lease_expires_at": None, "status": "stopped"}, state="ERROR"
     )

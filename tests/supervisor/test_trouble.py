@@ -1,4 +1,4 @@
-"""An agentctl that cannot write its journal is the session's error, for as long as that lasts and no longer."""
+"""An agentctl that cannot write its journal puts the session into an error for exactly as long as that lasts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.django_db
 
 @pytest.mark.parametrize("trouble", ["disk_full", "disk_failing"])
 @pytest.mark.parametrize("state", ["RUNNING", "WAITING_FOR_INPUT"])
-def test_trouble_is_shown_and_taken_away(trouble: str, state: str) -> None:
+def test_trouble_is_shown_and_cleared(trouble: str, state: str) -> None:
     session = running_session(state=state)
     for _ in range(2):
         show_agentctl_trouble(session.id, MINE, trouble)
@@ -38,7 +38,7 @@ def test_trouble_is_shown_and_taken_away(trouble: str, state: str) -> None:
     "fields",
     [{"state": "ERROR", "error_code": "unreachable"}, {"state": "WAITING_FOR_INPUT", "error_code": "token_rejected"}],
 )
-def test_the_end_of_a_trouble_takes_no_other_error_away(fields: dict[str, Any]) -> None:
+def test_end_of_trouble_clears_no_other_error(fields: dict[str, Any]) -> None:
     session = running_session(**fields)
     show_agentctl_trouble(session.id, MINE, "")
     assert fresh(session).error_code == fields["error_code"]
@@ -87,7 +87,7 @@ def test_notice_during_a_start_is_shown_after_it() -> None:
     assert (fresh(session).state, fresh(session).error_code) == ("RUNNING", "disk_full")
 
 
-def test_who_does_not_hold_the_lease_says_nothing() -> None:
+def test_trouble_is_not_written_without_the_lease() -> None:
     session = running_session()
     with pytest.raises(LeaseLost):
         show_agentctl_trouble(session.id, Lease("somebody else", 1), "disk_full")

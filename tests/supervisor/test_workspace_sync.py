@@ -1,4 +1,4 @@
-"""The work of sandboxes arrives after each snapshot, and after a kill, whatever became of the execution."""
+"""The work of sandboxes arrives after each snapshot, and after a kill, whatever happened to the execution."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ DELAYED, ARRIVED = "session.workspace.delayed", "session.workspace.arrived"
 
 @pytest.fixture
 def far(monkeypatch: pytest.MonkeyPatch, settings: Any, tmp_path: Path) -> Sandboxes:
-    """The runtime ``far``; archives are the test's own."""
+    """The runtime ``far``, with archives of its own."""
     settings.KANDEV_DATA_DIR = tmp_path
     made = Sandboxes()
     known = {**plugins.runtimes(), made.name: made}
@@ -51,7 +51,7 @@ def far(monkeypatch: pytest.MonkeyPatch, settings: Any, tmp_path: Path) -> Sandb
 
 @pytest.fixture
 def snapshot(tmp_path: Path) -> Callable[[str], str]:
-    """The commit of a snapshot, by its content."""
+    """Return the commit of a snapshot by its content."""
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     git(scratch, "init", "-q", "--bare")
@@ -62,32 +62,32 @@ Snapshot = Callable[[str], str]
 
 
 def far_session(far: Sandboxes, content: str = "", commit: str = "", **execution: Any) -> TaskSession:
-    """A session whose workspace has a snapshot that the journal announced."""
+    """Return a session whose workspace has a snapshot that the journal announced."""
     session = running_session(execution={"runtime": far.name, **execution})
     far.refs[str(session.id)] = content
     return change(session) if not commit else announced(session, commit)
 
 
 def announced(session: TaskSession, commit: str) -> TaskSession:
-    """As ingest leaves it."""
+    """Write the announcement as ingest does."""
     since = timezone.now() - timedelta(hours=1)
     change(execution_of(session), snapshot_announced=commit, snapshot_due_since=since)
     return session
 
 
 def has_arrived(session: TaskSession) -> bool:
-    """By the row."""
+    """Return whether the row says that it arrived."""
     row = execution_of(session)
     return bool(row.snapshot_arrived) and row.snapshot_arrived == row.snapshot_announced
 
 
 async def until(registry: ExecutionRegistry, holds: Callable[[], Any], describe: str) -> None:
-    """Wait for something that rows tell."""
+    """Wait for a condition on rows."""
     await eventually_async(lambda: registry.database(holds), describe=describe)
 
 
 def synced(work: Callable[[ExecutionRegistry, WorkspaceSync], Awaitable[None]]) -> None:
-    """What ``work`` does with a supervisor's sync, which is then closed."""
+    """Run ``work`` with a supervisor's sync, which is then closed."""
 
     async def run(registry: ExecutionRegistry) -> None:
         sync = WorkspaceSync(registry.database, registry.boot_id)
@@ -100,7 +100,7 @@ def synced(work: Callable[[ExecutionRegistry, WorkspaceSync], Awaitable[None]]) 
 
 
 def caught_up(*sessions: TaskSession) -> None:
-    """A supervisor that has just started, until the work of all these has arrived."""
+    """Run a newly started supervisor until the work of all these sessions has arrived."""
 
     async def work(registry: ExecutionRegistry, sync: WorkspaceSync) -> None:
         await sync.catch_up()
@@ -154,7 +154,7 @@ def test_work_that_has_not_arrived_is_pushed_at_start(
     assert (row.snapshot_due_since, row.snapshot_error_code) == (None, "")
 
 
-def test_what_has_arrived_is_not_pushed_again(far: Sandboxes, snapshot: Snapshot) -> None:
+def test_arrived_work_is_not_pushed_again(far: Sandboxes, snapshot: Snapshot) -> None:
     settled, due = far_session(far), far_session(far, "new", snapshot("new"), **FREE)
     change(execution_of(settled), snapshot_announced="c", snapshot_arrived="c", **FREE)
     caught_up(due)
@@ -285,7 +285,7 @@ def test_permanent_error_is_retried_after_a_restart(far: Sandboxes, snapshot: Sn
     caught_up(session)
 
 
-def test_nothing_is_pushed_where_the_repository_is_local(far: Sandboxes, snapshot: Snapshot) -> None:
+def test_local_repositories_are_not_pushed(far: Sandboxes, snapshot: Snapshot) -> None:
     near, session = running_session(), far_session(far, "new", snapshot("new"), **FREE)
 
     async def work(registry: ExecutionRegistry, sync: WorkspaceSync) -> None:
@@ -335,7 +335,7 @@ def test_workspace_without_an_archive_is_never_due_again(far: Sandboxes, monkeyp
 # --- what people are told ---
 
 
-def test_status_tells_what_has_not_arrived(far: Sandboxes, snapshot: Snapshot) -> None:
+def test_status_shows_what_has_not_arrived(far: Sandboxes, snapshot: Snapshot) -> None:
     session = far_session(far, "new", snapshot("new"), **FREE)
     begun = workspace_sync.begin_transfer("me", execution_of(session).id)
     assert begun is not None
@@ -361,7 +361,7 @@ def test_fresh_snapshot_is_not_overdue(far: Sandboxes) -> None:
     assert (told["overdue"], told["error_code"]) == (False, "")
 
 
-def test_outage_is_told_once(far: Sandboxes, snapshot: Snapshot, caplog: pytest.LogCaptureFixture) -> None:
+def test_outage_is_logged_once(far: Sandboxes, snapshot: Snapshot, caplog: pytest.LogCaptureFixture) -> None:
     session = far_session(far, "new", snapshot("new"), **FREE)
     far.refusals = [RuntimeUnavailable("away"), RuntimeUnavailable("still away"), RuntimeUnavailable("still away")]
     with caplog.at_level(logging.WARNING):

@@ -1,4 +1,4 @@
-"""What many streams bring is written together, with room for other writers, and nobody's failure is another's."""
+"""Lines of many streams are written together, with time for other writers; a failure affects only its own stream."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SOMEBODY_ELSE = Lease("somebody else", 1)
 
 
 class Commits:
-    """Sees each transaction of the writer: when, and for how many sessions."""
+    """Records each transaction of the writer: its times and its number of sessions."""
 
     def __init__(self) -> None:
         self.times: list[tuple[float, float]] = []
@@ -64,7 +64,7 @@ def batches_of(
     return [(session, Journal().says(*words)) for session in sessions]
 
 
-def test_what_comes_meanwhile_is_one_transaction_for_all_sessions(commits: Commits, thread: DatabaseThread) -> None:
+def test_waiting_batches_are_written_in_one_transaction(commits: Commits, thread: DatabaseThread) -> None:
     sessions = [running_session() for _ in range(5)]
 
     async def all_at_once() -> None:
@@ -76,7 +76,7 @@ def test_what_comes_meanwhile_is_one_transaction_for_all_sessions(commits: Commi
     assert [conversation(session)[0][1] for session in sessions] == ["hello"] * 5
 
 
-def test_between_two_commits_is_room_for_others(commits: Commits, thread: DatabaseThread) -> None:
+def test_other_writers_get_time_between_two_commits(commits: Commits, thread: DatabaseThread) -> None:
     session, journal = running_session(), Journal()
 
     async def one_after_the_other() -> None:
@@ -90,7 +90,7 @@ def test_between_two_commits_is_room_for_others(commits: Commits, thread: Databa
     assert conversation(session)[0][1] == "word " * 500
 
 
-def test_a_stream_that_has_lost_its_lease_fails_alone(commits: Commits, thread: DatabaseThread) -> None:
+def test_stream_without_its_lease_fails_alone(commits: Commits, thread: DatabaseThread) -> None:
     first, lost, last = (running_session() for _ in range(3))
     leases = {first.id: MINE, lost.id: SOMEBODY_ELSE, last.id: MINE}
 
@@ -111,7 +111,7 @@ def test_a_stream_that_has_lost_its_lease_fails_alone(commits: Commits, thread: 
 
 
 @pytest.mark.parametrize("failures", [1, 2, 5])
-def test_a_database_that_takes_nothing_is_waited_for(
+def test_writer_waits_for_an_unwritable_database(
     failures: int, commits: Commits, thread: DatabaseThread, caplog: pytest.LogCaptureFixture
 ) -> None:
     sessions = [running_session() for _ in range(3)]

@@ -42,7 +42,7 @@ CASES: Final[Mapping[str, tuple[str, ...]]] = {
     "49 a session goes on, codex": (WORD,),
     "50 a session goes on, openai": (
         f"{IN_MEMORY}test_loop_counts_from_42_to_52_in_one_session",
-        "drills/test_chat_model_resume.py::test_drill_b_a_chat_that_was_killed_in_mid_answer_still_knows",
+        "drills/test_chat_model_resume.py::test_drill_b_chat_killed_in_mid_answer_keeps_its_conversation",
     ),
     "51 42 to 52": (COUNTS,),
     "52 cron: next, due, disabled": (
@@ -65,11 +65,11 @@ CASES: Final[Mapping[str, tuple[str, ...]]] = {
     "R a loop in a component": BOTH,
     "S a gate retries": (*BOTH, f"{REAL}test_gate_sends_back_with_feedback_in_same_session"),
     "T a new conversation id is fed forward": (
-        "supervisor/test_token_rules.py::test_a_running_agent_may_go_on_under_another_name",
+        "supervisor/test_token_rules.py::test_running_agent_may_change_its_conversation_id",
         COUNTS,
     ),
     "U a conversation that vanished": (
         f"{DRIVERS}test_a_conversation_that_is_gone_is_told_from_other_failures_and_never_begun_anew",
-        f"{LOST}test_a_conversation_that_is_gone_sets_its_token_aside_and_leaves_the_rest_to_the_user",
+        f"{LOST}test_lost_conversation_sets_its_token_aside_and_waits_for_the_user",
     ),
 }
