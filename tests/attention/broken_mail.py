@@ -8,8 +8,8 @@ from django.core.mail.backends.base import BaseEmailBackend
 
 
 class EmailBackend(BaseEmailBackend):
-    """Refuses everything."""
+    """A backend that refuses every message."""
 
     def send_messages(self, email_messages: Any) -> int:
-        """An error with a secret in its words."""
+        """Raise an error that contains a password."""
         raise ConnectionError("smtp: wrong password hunter2")

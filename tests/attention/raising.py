@@ -12,7 +12,7 @@ from sessions_app.models import AttentionItem, TaskSession, raise_item, resolve_
 
 
 def raised(session: TaskSession, kind: str = "error", name: str = "one", *, age: float = 60) -> AttentionItem:
-    """One that was raised ``age`` seconds ago."""
+    """Raise an item ``age`` seconds ago."""
     notice = Notice(AttentionKind(kind), f"{kind}:{name}", f"What {name}", f"Why {name}", f"Next {name}", "The log")
     with session_transaction(session.id) as transaction:
         raise_item(transaction, notice)
@@ -20,13 +20,13 @@ def raised(session: TaskSession, kind: str = "error", name: str = "one", *, age:
 
 
 def made_at(item: AttentionItem, age: float) -> AttentionItem:
-    """The same, raised ``age`` seconds ago."""
+    """Return the item, dated ``age`` seconds back."""
     item.created_at = timezone.now() - timedelta(seconds=age)
     item.save(update_fields=["created_at"])
     return item
 
 
 def settled(session: TaskSession, **wanted: Any) -> None:
-    """What it tells is true no longer."""
+    """Resolve the session's items that match ``wanted``."""
     with session_transaction(session.id) as transaction:
         resolve_items(transaction, "settled", **wanted)

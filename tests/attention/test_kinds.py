@@ -51,7 +51,7 @@ TIMELINE_EVENTS: Mapping[AttentionKind, str] = {
 }
 """The event by which a session's timeline tells why the item was raised."""
 NOT_IN_TIMELINE = {AttentionKind.OWNER_LEFT, AttentionKind.WORKFLOW}
-"""Decided by a sweep, whose row is in the timeline, and by a workflow."""
+"""One is raised by a sweep, whose row is in the timeline, the other by a workflow."""
 RAISING_EVENTS = {
     "session.permission.requested",
     "session.permission.expired",

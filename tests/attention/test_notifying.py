@@ -257,7 +257,7 @@ def test_delivery_of_a_dead_worker_is_sent_by_the_next_one(world: World, receive
     raised(world.session)
     notifying.plan_deliveries()
     row = Delivery.objects.get()
-    row.attempts, row.next_attempt_at = 1, timezone.now() + notifying.CLAIM_TIMEOUT  # as the dead one has left it
+    row.attempts, row.next_attempt_at = 1, timezone.now() + notifying.CLAIM_TIMEOUT  # as the dead worker left it
     row.save()
     assert notifying.send_due_deliveries() == 0
     later(minutes=6)

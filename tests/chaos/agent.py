@@ -27,7 +27,7 @@ SPOKEN: Final = "spoken.jsonl"
 
 
 def bookkeeping(kind: type[FaultyAgent]) -> type[FaultyAgent]:
-    """The same agent, with books."""
+    """Return the agent class with records of what it hears and says."""
 
     class Bookkeeper(kind):  # type: ignore[misc,valid-type]
         module = "tests.chaos.agent"
@@ -69,7 +69,7 @@ def _write(path: Path, *, sync: bool = False, **entry: Any) -> None:
 
 
 def command(behaviour: str, home: Path, *args: str) -> list[str]:
-    """The command line of one behaviour; it needs ``PYTHONPATH``."""
+    """Return the command line of a behaviour; it needs ``PYTHONPATH``."""
     return [sys.executable, "-m", "tests.chaos.agent", "--behaviour", behaviour, "--home", str(home), *args]
 
 

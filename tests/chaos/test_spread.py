@@ -25,7 +25,7 @@ BY_COMMAND = [
     *("supervisor.leased", "supervisor.start_claimed", "sweep.decided", "sweep.taken_over", "sweep.drained"),
     *("sweep.row_unwritten", "sweep.row_written", "sweep.written"),
 ]
-"""What every pass of the command comes to."""
+"""Points that every pass of the command reaches."""
 
 GROUPS = {
     "web and supervisor": (OURS, "supervisor", ("forks", "honest", "refuses_load", "dies_in_turn", "ignores_term")),
@@ -47,7 +47,7 @@ GROUPS = {
 
 
 ON_BOTH = {"recover_sessions"}
-"""What is also run on PostgreSQL; ``python -m tests.chaos --database postgresql`` runs all of it there."""
+"""Groups that also run on PostgreSQL; ``python -m tests.chaos --database postgresql`` runs all of it there."""
 
 
 @pytest.fixture

@@ -14,11 +14,11 @@ from tests.drills.deployment import ROOT, Deployment, Session
 from tests.waiting import eventually
 
 UPDATES = 5_000
-"""``make bench`` does it with ten times as many."""
+"""``make bench`` uses ten times as many."""
 
 
 SMALL_LOG = 8 << 20
-"""Twice what SQLite writes before it takes its write-ahead log over into the database."""
+"""Twice the size at which SQLite copies its write-ahead log into the database."""
 
 
 def begin(deployment: Deployment, updates: int = UPDATES) -> Session:

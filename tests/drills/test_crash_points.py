@@ -17,7 +17,7 @@ STATE_AFTER = {
     "agentctl.prompt_delivered": "interrupted",
     "agentctl.turn_ended": "done",
 }
-"""What becomes of the first prompt when agentctl dies there."""
+"""The state of the first prompt after agentctl died there."""
 
 
 @pytest.fixture(scope="module")

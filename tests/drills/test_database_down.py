@@ -104,7 +104,7 @@ async def test_requests_get_503_while_the_database_is_down(server: postgresql.Se
 
     assert web.api("GET", "tasks/")["count"] == 0
     assert [await close_code(web, headers) for headers in (token, origin)] == [4404, 4401]
-    assert page(web, "", KNOWN)[0] == 200  # the form to log in
+    assert page(web, "", KNOWN)[0] == 200  # the login form
 
 
 def test_control_plane_logs_little_during_an_outage_and_continues(server: postgresql.Server, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from tests.waiting import eventually
 pytestmark = pytest.mark.any_database
 
 NOTICED_WITHIN = 2.0
-"""Seconds from a death on this machine until it is known."""
+"""Seconds within which a death on this machine is noticed."""
 CRASHES: dict[str, Any] = {
     "command": [sys.executable, "-c", "import sys; sys.stderr.write('no licence found\\n'); sys.exit(3)"]
 }
@@ -36,7 +36,7 @@ def at_work(deployment: Deployment) -> Session:
 
 @pytest.mark.parametrize("killed", ["agent", "agentctl"])
 def test_kill_in_mid_turn_is_noticed_immediately_and_continued_once(deployment: Deployment, killed: str) -> None:
-    deployment.env["KANDEV_RECONCILE_INTERVAL"] = "600"  # no pass of the loop helps
+    deployment.env["KANDEV_RECONCILE_INTERVAL"] = "600"  # so that no periodic sweep interferes
     deployment.serve()
     session = at_work(deployment)
     pid = session.execution["pid"] if killed == "agentctl" else agent_pid(session)

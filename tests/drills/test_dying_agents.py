@@ -16,7 +16,7 @@ DYING = {
     "env": {"PYTHONPATH": str(ROOT)},
 }
 FIRST = 0.4
-"""Seconds of the first wait in this drill."""
+"""Seconds of the first restart delay in this drill."""
 
 
 def times(deployment: Deployment, name: str) -> list[datetime]:

@@ -14,7 +14,7 @@ from tests.environment import DATABASE_URL
 from tests.waiting import eventually
 
 FLOODING = ("--behaviour", "floods", "--count", "6000", "--size", "2000")
-"""13 MB of journal: more than the disk of the drill has, so that what is acknowledged has to go."""
+"""13 MB of journal: more than the drill's disk holds, so acknowledged segments have to be deleted."""
 
 
 @contextmanager
@@ -128,7 +128,7 @@ def test_log_catches_up_after_a_full_database_disk(
         session.prompt("and then?")
     assert refused.value.status == 503
     assert '"database_full"' in refused.value.body
-    assert session.status()["session_id"] == session.id  # what only reads goes on
+    assert session.status()["session_id"] == session.id  # reading still works
     eventually(lambda: "tick 400\n" in session.said(), timeout=60, describe="the agent goes on")
 
     filler.unlink()

@@ -1,4 +1,4 @@
-"""Interrupted work is described to the agent in its next prompt: from the log, from git, and the processes that ended."""
+"""The next prompt describes interrupted work to the agent: from the log, from git, and processes that ended."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from tests.waiting import eventually
 CALLERS = 50
 AGENT = str(ROOT / "executors_app" / "demo_agent.py")
 COUNTED = 'echo $$ >> "$KANDEV_DEMO_AGENT_HOME/starts"; exec "$0" "$1"'
-"""An agent that writes down each of its processes before it begins."""
+"""An agent that records each of its processes before it starts."""
 
 
 @pytest.fixture(scope="module")
@@ -125,7 +125,7 @@ def test_requests_of_clients_that_hang_up_are_still_carried_out(shared: Deployme
     for number in range(12):
         leave_after_asking(session, shared.urls[number % 2], f"gone-{number}")
 
-    # Who comes back and asks again hears of one prompt, whether or not the first request was heard to its end.
+    # A client that repeats its request gets one prompt, whether or not the first request was carried out.
     for number in range(12):
         shared.api("POST", f"{session.path}/prompt/", {"message_id": f"gone-{number}", "text": f"I am {number}."})
     eventually(lambda: all_done(session), timeout=120, describe="every prompt is done")

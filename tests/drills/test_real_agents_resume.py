@@ -34,9 +34,9 @@ AGENT_TYPES: Final = {
 REMEMBERING: Final = ("codex-acp", "opencode", "kimi-code", "qwen-code", "codex")
 FORGETFUL: Final = ("agentao", "deepagents")
 ROBBED: Final = "qwen-code robbed"
-"""An agent that answers success for a conversation that it does not have: it is taken away from it."""
+"""An agent that reports success although its stored conversation was removed."""
 HISTORY: Final = "EXECUTION HISTORY"
-"""What a prompt begins with that tells an agent what was said before."""
+"""The heading in a prompt that contains the history of the conversation."""
 BANNER: Final = """
 from sessions_app.models import TaskSession
 from sessions_app.pages.session_state import session_context
@@ -55,9 +55,9 @@ class Story:
     recovered: Mapping[str, Any] = field(default_factory=dict)
     """Its row of the sweep."""
     prompts: list[str] = field(default_factory=list)
-    """The states of its ledger after the sweep."""
+    """The states of its prompts after the sweep."""
     receipt: Mapping[str, Any] = field(default_factory=dict)
-    """What the sweep gave it."""
+    """Its newest receipt after the sweep."""
     answer: str = ""
     banner: str = ""
     status: Mapping[str, Any] = field(default_factory=dict)

@@ -121,7 +121,9 @@ def lose_one_of_two(deployment: Deployment, lose: Callable[[Session], None], *, 
         session.kill_everything()
     branch = gone.row["worktree_branch"]
     lose(gone)
-    shutil.rmtree(deployment.data / "archives" / f"{gone.id}.git", ignore_errors=True)  # or it could be made again
+    shutil.rmtree(
+        deployment.data / "archives" / f"{gone.id}.git", ignore_errors=True
+    )  # otherwise it could be rebuilt from there
 
     for _ in range(passes):
         deployment.recover()

@@ -15,7 +15,7 @@ from tests.waiting import eventually
 pytestmark = pytest.mark.any_database
 
 KEPT_BY_AGENTCTL = ("token.json", "memory.jsonl")
-"""Where it must keep it, 0600, so that a restart of it does not forget."""
+"""Files where agentctl has to keep the id, with mode 0600, to survive its own restart."""
 
 
 def _token(session: Session) -> str:

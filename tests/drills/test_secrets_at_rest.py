@@ -15,7 +15,7 @@ from tests.waiting import eventually
 pytestmark = pytest.mark.any_database
 
 SECRET_KEY, AGENTCTLS_TOKEN = "secret-key", "token"
-"""Names of the files that keep them, for their owner alone."""
+"""Files that keep the secrets, readable only by their owner."""
 MCP_SERVER = {"type": "http", "name": "tools", "url": "http://127.0.0.1:9/mcp"}
 
 

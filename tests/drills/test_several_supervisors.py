@@ -18,10 +18,10 @@ from tests.waiting import eventually
 
 pytestmark = [pytest.mark.postgresql]
 SOON = 15
-"""Seconds within which what happens at once is seen on a busy machine; a lease lives far longer."""
+"""Seconds within which an immediate reaction is seen on a busy machine; leases last far longer."""
 
 FENCED = ("another supervisor has taken it over", "its lease is somebody else's now", "its stream ended: ")
-"""What a supervisor says that finds its session with another one."""
+"""What a supervisor logs when another one has taken over its session."""
 
 
 def never(deployment: Deployment) -> None:

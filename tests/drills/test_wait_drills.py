@@ -63,7 +63,7 @@ def open_wait(session: Session, **values: Any) -> dict[str, Any]:
 
 
 def everywhere(session: Session) -> str:
-    """Return all that the deployment has written outside the database."""
+    """Return the server's log, the event payloads and the journal."""
     events = json.dumps([event["payload"] for event in session.events()])
     return session.deployment.log() + events + session.journal()
 

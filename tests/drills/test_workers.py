@@ -13,7 +13,7 @@ from tests.drills.families import descendants
 from tests.waiting import eventually
 
 ALL = 4
-"""A sentinel, what it hands out and takes in with, and at least one that works."""
+"""The sentinel, the pusher, the monitor and at least one worker process."""
 
 
 def test_killing_the_main_worker_process_ends_all_the_others(deployment: Deployment) -> None:

@@ -61,7 +61,7 @@ async def test_wakeup_costs_the_same_for_any_number_of_sockets(
 
         asked = await statements(happen())
     looks = [sql for sql in asked if not asks_for_version(sql)]
-    assert 1 <= len(looks) <= 3  # the clock may strike in between
+    assert 1 <= len(looks) <= 3  # a periodic check may run in between
 
 
 def asks_for_version(sql: str) -> bool:

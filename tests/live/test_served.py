@@ -141,7 +141,7 @@ def narrow(address: Any) -> sockets.socket:
 
 @asynccontextmanager
 async def deaf(session: Session) -> AsyncIterator[int]:
-    """Return the local port of a WebSocket opened by hand, from which nothing is read after the handshake."""
+    """Yield the local port of a WebSocket opened by hand, from which nothing is read after the handshake."""
     address = session.deployment.url.removeprefix("http://")
     host, _, port = address.partition(":")
     reader, writer = await asyncio.open_connection(host, int(port), limit=1024)

@@ -24,7 +24,7 @@ def member(world: World) -> Headers:
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hubs, "MAX_UNACKED_EVENTS", 50)
     monkeypatch.setattr(hubs, "MAX_UNACKED_BYTES", 20_000)
-    monkeypatch.setattr(hubs, "ACK_TIMEOUT", 60)  # a busy machine makes nobody late
+    monkeypatch.setattr(hubs, "ACK_TIMEOUT", 60)  # so that a busy machine makes no client late
 
 
 @pytest.fixture

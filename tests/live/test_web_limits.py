@@ -23,7 +23,7 @@ from tests.drills.deployment import Deployment
 
 HEAD = b"POST /api/v1/tasks/ HTTP/1.1\r\nHost: localhost\r\n"
 FEW = 256
-"""Open files that the starter of the server allows, as a shell or a service manager does."""
+"""The limit of open files that the server is started with, as by a shell or a service manager."""
 TRICKLES = {
     "a first line": b"G" * 4000,
     "a head": HEAD + b"X-A: b\r\n" * 1000,

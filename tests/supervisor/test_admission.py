@@ -297,10 +297,10 @@ def test_start_in_the_boot_grace_period_is_not_counted() -> None:
 
 def test_grace_period_exempts_only_the_first_start() -> None:
     grace, one, other = GracePeriod(), uuid.uuid4(), uuid.uuid4()
-    assert not grace.is_exempt(one)  # it has not begun
+    assert not grace.is_exempt(one)  # it has not started
     grace.begin(60)
     assert grace.is_exempt(one)
-    assert grace.is_exempt(one)  # a look is no start
+    assert grace.is_exempt(one)  # asking does not count as a start
     grace.record_start(one)
     assert not grace.is_exempt(one)
     assert grace.is_exempt(other)

@@ -39,7 +39,7 @@ def lines_of_a_real_agent(directory: Path) -> list[Line]:
             env = {"PYTHONPATH": str(ROOT), "KANDEV_DEMO_AGENT_HOME": str(directory)}
             await place.start(driver="acp", argv=argv, env=env)
             await place.prompt("clean up", message_id="p1")
-            await place.line("permission.requested")  # pending before that, and not yet in the journal's file
+            await place.line("permission.requested")  # it becomes pending before its line is in the journal's file
             lines = place.lines()
             await place.post("/agent/stop", grace=1, intent_id="i")
             return lines

@@ -15,7 +15,7 @@ from tests.supervisor.test_starts import at_rest
 
 pytestmark = pytest.mark.django_db
 READS = 19
-"""At most, of a whole resume; each costs its user half a millisecond."""
+"""The maximum for a whole resume; each query delays it by half a millisecond."""
 
 
 def test_claim_and_prepare_in_one_transaction_equals_two_steps() -> None:

@@ -212,7 +212,7 @@ def test_start_loads_known_capabilities_in_one_query(django_assert_num_queries: 
     )
     with django_assert_num_queries(1):
         judgement = assess_capabilities(what, load_known_capabilities(what), timezone.now())
-    with django_assert_num_queries(2):  # one a capability
+    with django_assert_num_queries(2):  # one for each capability
         save_assessment(what, judgement)
     with django_assert_num_queries(1):
         save_assessment(what, assess_capabilities(what, load_known_capabilities(what), timezone.now()))

@@ -27,7 +27,7 @@ ADDED, RUN, PROMPT = "session.message.added", "session.run.", "session.prompt."
 DERIVED, MINTED = "session.status_derived", "session.token.minted"
 AT_REST = ("session.state_changed", "session.work_state_changed")
 
-# kind, body, what it adds to the log of a session in mid-turn, state afterwards
+# kind, body, events added to the log of a session in mid-turn, state afterwards
 TABLE: list[tuple[JournalKind, dict[str, Any], tuple[str, ...], str]] = [
     (JournalKind.AGENT_STARTING, {"launch_id": "l", "strategy": "fresh"}, (), "RUNNING"),
     (JournalKind.AGENT_STARTED, {"launch_id": "l", "pid": 7}, (), "RUNNING"),

@@ -32,7 +32,7 @@ def raw(body: bytes) -> bytes:
     return b'{"seq":2,"epoch":"epoch-1","ts":1750000000,"kind":"message.agent",' + body + b"}"
 
 
-# what stands where the second line belongs: (the line, why it is passed over; None: it counts)
+# the second line: (the line, the reason why it is skipped, or None if it counts)
 TABLE: dict[str, tuple[bytes, str | None]] = {
     "torn": (line(2, text="torn")[:30], "unreadable"),
     "no JSON": (b"\x00\x00\x00\x00", "unreadable"),
@@ -94,7 +94,7 @@ def test_hostile_line_does_not_affect_its_neighbours(
     assert "".join(texts).startswith("first ")
     assert "".join(texts).endswith("third")
     assert (execution_of(session).journal_epoch, execution_of(session).journal_seq) == (EPOCH, 3)
-    if reason == "unreadable":  # the reader of a disk passes it over by itself; the hole it leaves is said
+    if reason == "unreadable":  # the disk reader skips it silently; the resulting gap is reported
         assert last_payload(session, GAP)["reason"] == "lines_missing"
     if reason and not (reason == "unreadable" and came is by_disk):
         told = last_payload(session, SKIPPED)

@@ -234,7 +234,7 @@ def test_executions_of_other_machines_do_not_block_a_batch(place: AsTold) -> Non
 def test_renewal_waits_for_a_locked_row_without_holding_others() -> None:
     """Ingest locks several sessions in the order of their ids, so renewal has to use the same order."""
     first, second = sorted((execution(owner="me"), execution(owner="me")), key=lambda one: one.session_id)
-    change(first, owner="me")  # where it lies now a bare UPDATE comes to it last
+    change(first, owner="me")  # it is stored last now, so a plain UPDATE would lock it last
 
     def renew() -> set[uuid.UUID]:
         try:

@@ -74,7 +74,7 @@ USER_DECIDES = Fate(
 
 SESSION_GONE = f"conversation {TOKEN} is gone"
 FAILURES: dict[str, tuple[str, Script | None, str, Fate]] = {
-    # what the agent says of the conversation: its type's own words decide, whatever the code is
+    # what the agent says about the conversation: the patterns of its type decide, whatever the code is
     "codex -32002": ("codex", load(error(-32002, f"Resource not found: {TOKEN}")), "token_rejected", GONE),
     "codex -32603": ("codex", load(error(-32603, "no rollout found for thread id")), "token_rejected", GONE),
     "codex in data": ("codex", load(error(-32603, "x", {"d": "Resource not found"})), "token_rejected", GONE),
@@ -95,7 +95,7 @@ FAILURES: dict[str, tuple[str, Script | None, str, Fate]] = {
     "demo": ("demo", load(error(-32002, SESSION_GONE)), "token_rejected", GONE),
     "after half a replay": ("demo", load(chunk("user", ASKED), error(-32002, SESSION_GONE)), "token_rejected", GONE),
     "gemini twice": ("gemini", load(error(-32603, "No previous sessions found")), "token_rejected", GONE_BUT_TOLD),
-    # what says nothing of the conversation keeps the token, and is tried again
+    # errors unrelated to the conversation keep the token and are retried
     "codex internal": ("codex", load(error(-32603, "Internal error")), "handshake_failed", AGAIN),
     "codex busy": ("codex", load(error(-32603, "the database is locked")), "handshake_failed", AGAIN),
     "claude in use": ("claude_code", load(error(-32603, "Session is already in use.")), "handshake_failed", AGAIN),
@@ -126,7 +126,7 @@ FAILURES: dict[str, tuple[str, Script | None, str, Fate]] = {
     "any agent -32600": ("custom_acp", load(error(-32600, "No sessions directory found")), "handshake_failed", AGAIN),
     "no error object": ("codex", load('{"jsonrpc": "2.0", "id": $ID, "error": "no"}'), "handshake_failed", AGAIN),
     "wants a login": ("codex", load(error(-32000, "Authentication required")), "auth_required", LOGGED_OUT),
-    # what is claimed and what is there
+    # claimed and actual capabilities
     "offers nothing": ("codex", agent(), "resume_unsupported", GONE),
     "load only claimed": ("codex", load(NOT_FOUND), "resume_unsupported", GONE),
     "both only claimed": (
@@ -142,7 +142,7 @@ FAILURES: dict[str, tuple[str, Script | None, str, Fate]] = {
         GONE,
     ),
     "resume fails": ("codex", agent(resume=True, session_resume=[error(-32603, "Oops")]), "handshake_failed", AGAIN),
-    # when it fails
+    # the moment of the failure
     "no program": ("codex", None, "program_missing", NOT_INSTALLED),
     "ends at once": ("codex", agent(load=True, initialize=[4]), "agent_exited", AGAIN),
     "closes its output": ("codex", agent(load=True, initialize=["$CLOSE"]), "agent_exited", AGAIN),
@@ -154,7 +154,7 @@ FAILURES: dict[str, tuple[str, Script | None, str, Fate]] = {
     "silent from the start": ("codex", agent(load=True, initialize=[]), "start_timeout", AGAIN),
     "silent in the load": ("codex", load(), "start_timeout", AGAIN),
     "silent after a replay": ("codex", load(chunk("user", ASKED)), "start_timeout", AGAIN),
-    # success that is none
+    # false success
     "another conversation": ("codex", load(chunk("user", "paint it"), result({})), "context_mismatch", USER_DECIDES),
     "an empty one": ("codex", load(result({})), "context_mismatch", USER_DECIDES),
     "without its user": ("codex", load(chunk("agent", "Hello!"), result(None)), "context_mismatch", USER_DECIDES),

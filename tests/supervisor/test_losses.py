@@ -24,7 +24,7 @@ async def test_session_added_during_its_check_is_checked_again() -> None:
     queue = RecheckQueue()
     queue.add({FIRST})
     await queue.take()
-    queue.add({FIRST})  # the first look has not ended
+    queue.add({FIRST})  # the first check has not ended
     assert await queue.take() == {FIRST}
 
 

@@ -33,7 +33,7 @@ UNWANTED: Final[Mapping[str, tuple[dict[str, Any], dict[str, Any]]]] = {
     "closed": ({"desired_state": "stopped", "stopped_by_user": True, "state": "COMPLETED"}, {}),
     "ended, and by damage still wanted": ({"state": "CANCELLED"}, {}),
 }
-"""Fields of session and task, by what happened to it."""
+"""Fields of session and task, by what happened to the session."""
 EXECUTIONS: Final = (
     {"status": "ready"},
     {"status": "starting"},
@@ -136,6 +136,8 @@ def test_prompts_and_resumes_do_not_start_a_finished_session(place: AsTold) -> N
         if one.how in NEVER_RUN_AGAIN and number % 3 == 0:
             with pytest.raises(SessionsError):
                 intents.queue_prompt(one.session.id, f"new {number}", "go on", make_user())
-            with contextlib.suppress(SessionsError):  # nothing to do is no error, where an agent is still up
+            with contextlib.suppress(
+                SessionsError
+            ):  # while an agent is still up, a resume has nothing to do and raises nothing
                 intents.request_resume(one.session.id, make_user())
     assert starts() == []

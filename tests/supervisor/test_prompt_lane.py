@@ -217,7 +217,7 @@ def test_history_is_sent_until_delivered_and_never_logged_again() -> None:
 
 def test_prompt_without_the_history_does_not_count_as_injection() -> None:
     journal, session = Journal(), queued(running_session(execution=FREE), "p0", state="sending")
-    change(session, inject_history=True)  # a new agent has come while the journal was behind
+    change(session, inject_history=True)  # a new agent started before the journal was read
     hear(session, [*journal.turn_begins("p0"), journal.completes("p0")], lease=None)
     assert fresh(session).inject_history
 

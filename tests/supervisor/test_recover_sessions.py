@@ -50,7 +50,7 @@ def recovered(*flags: str) -> dict[str, Any]:
     return document
 
 
-# --- what it prints ---
+# --- output ---
 
 
 def test_document_has_the_documented_shape(place: AsTold) -> None:
@@ -153,7 +153,7 @@ def test_markup_in_a_title_is_printed_literally(place: AsTold, capsys: pytest.Ca
     assert "[red]all is lost[/red]" in capsys.readouterr().out
 
 
-# --- how it ends ---
+# --- exit status ---
 
 
 def test_strict_fails_when_a_session_ended_in_error(place: AsTold) -> None:

@@ -216,7 +216,7 @@ def test_since_requires_a_time_zone(told: str) -> None:
         call_command("recover_sessions", "--since", told)
 
 
-# --- what it prints ---
+# --- output ---
 
 
 def test_dry_run_counts_what_would_happen(place: AsTold, capsys: pytest.CaptureFixture[str]) -> None:

@@ -179,7 +179,7 @@ def test_repeated_start_after_a_lost_answer_is_verified_again() -> None:
     plan = claimed(session)
     launch = str(plan.intent_id)
     assert agent_start.prepare_agent_start(plan, plan.lease, found=None) is not None
-    change(session, state="WAITING_FOR_INPUT", launch_id=launch)  # the next supervisor has found the agent
+    change(session, state="WAITING_FOR_INPUT", launch_id=launch)  # the next supervisor found the agent
     change(execution_of(session), status="ready", resume_token="conversation-2")
 
     again = claims.claim_start(session.id, plan.intent_id, MINE.owner, lives=launch)

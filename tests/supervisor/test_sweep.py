@@ -46,7 +46,7 @@ class Case:
     receipts: tuple[str, ...] = ()
     trigger: str = "boot"
     stays: bool = False
-    """Nothing at all is written."""
+    """Whether nothing at all is written."""
 
 
 def unmoved(rule: str, seen: Observation | AgentState, **more: Any) -> Case:

@@ -28,7 +28,7 @@ def session(place: AsTold) -> TaskSession:
 
 
 def carried_out(ask: Callable[[], SweepRequest]) -> SweepRequest:
-    """Return a request once a supervisor, whose own first sweep is left out, has finished it."""
+    """Make a request; return it once a supervisor, started without a first sweep, has carried it out."""
 
     async def run() -> SweepRequest:
         stop, supervisor = asyncio.Event(), SupervisorLoop()
@@ -69,7 +69,7 @@ def test_requested_sweep_examines_only_the_named_sessions(session: TaskSession, 
 
 
 def test_dry_run_leaves_only_its_report(session: TaskSession, place: AsTold) -> None:
-    place.sees.clear()  # dead: a sweep would act
+    place.sees.clear()  # now dead, so a sweep would act
     before = (session.state, session.last_seq)
     asked = carried_out(lambda: request_sweep(None, dry_run=True))
     assert (asked.sweep, report_of(asked)["dry_run"], report_of(asked)["examined"]) == (None, True, 1)

@@ -72,7 +72,7 @@ def test_unavailable_executions_are_left_alone_and_others_taken() -> None:
 
 @pytest.fixture
 def overtaken(monkeypatch: pytest.MonkeyPatch) -> TaskSession:
-    """A session that another supervisor takes between our reading its row and our writing it."""
+    """A session whose row changes between our reading and our writing it."""
     session = session_with()
     decide = leases._next_generation
 

@@ -103,7 +103,7 @@ def _banner(session: TaskSession) -> str:
 @pytest.mark.parametrize("mode", ["fresh_start", "auto"])
 def test_fresh_agent_gets_nothing_before_the_first_prompt(mode: str) -> None:
     session = at_rest()
-    if mode == "auto":  # the agent has said that the conversation is gone, and no history is allowed
+    if mode == "auto":  # the agent has reported the conversation as gone, and history is disabled
         change(execution_of(session) or session, resume_token="", rejected_resume_token="conversation-1")
     session, order = started(session, mode, outcome="created")
     assert (order.strategy, session.receipts.get().kind) == ("fresh", "fresh")

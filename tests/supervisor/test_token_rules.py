@@ -152,7 +152,7 @@ def test_fresh_start_sets_the_old_token_aside_with_its_binding() -> None:
     assert session.metadata[REJECTED_TOKEN_OF] == session.metadata[TOKEN_OF]
 
 
-# -- given to nobody else
+# -- not given to others
 
 
 def another_profile(session: TaskSession) -> None:

@@ -297,7 +297,7 @@ def test_local_repositories_are_not_pushed(far: Sandboxes, snapshot: Snapshot) -
     assert far.pushed == [str(session.id)]
 
 
-# --- what counts is what the archive has ---
+# --- the archive decides what has arrived ---
 
 
 def test_announced_snapshot_that_never_arrives_stays_due(
@@ -332,7 +332,7 @@ def test_workspace_without_an_archive_is_never_due_again(far: Sandboxes, monkeyp
     assert workspace_sync.load_due_transfers("me") == {}
 
 
-# --- what people are told ---
+# --- status and events ---
 
 
 def test_status_shows_what_has_not_arrived(far: Sandboxes, snapshot: Snapshot) -> None:

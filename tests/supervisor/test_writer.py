@@ -28,7 +28,7 @@ class Commits:
         self.times: list[tuple[float, float]] = []
         self.sizes: list[int] = []
         self.failures: list[Exception] = []
-        """What the next ones fail with."""
+        """The errors of the next transactions."""
         self._write = writers.write_batches
 
     def __call__(self, batches: Sequence[Batch]) -> list[tuple[Batch, IngestResult | Exception]]:
