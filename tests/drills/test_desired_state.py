@@ -67,7 +67,7 @@ def agent_pid(session: Session) -> int:
     return mine[0].pid
 
 
-def test_agent_that_dies_at_every_start_is_given_up_after_five(deployment: Deployment) -> None:
+def test_agent_that_dies_at_every_start_is_given_up_after_five_starts(deployment: Deployment) -> None:
     deployment.env |= {"KANDEV_RESTART_DELAY": "0.4", "KANDEV_BOOT_GRACE": "0", "KANDEV_RECONCILE_INTERVAL": "600"}
     deployment.serve()
     bad = deployment.start_session("do it", CRASHES)

@@ -100,7 +100,7 @@ def test_reading_leaves_no_transaction_open(world: World, monkeypatch: pytest.Mo
     assert busy == 0
 
 
-def test_log_is_read_only_after_a_write(world: World) -> None:
+def test_log_is_not_read_again_without_a_write(world: World) -> None:
     cursors = {SessionLog.of(world.session): 0}
     first = load_changes(None, cursors, [])
     with CaptureQueriesContext(connection) as queries:

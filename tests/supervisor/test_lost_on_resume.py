@@ -54,7 +54,7 @@ def test_resume_without_worktree_and_branch_fails_immediately(session: TaskSessi
     assert not Intent.objects.filter(session=session, kind="start", done_at=None).exists()
 
 
-def test_status_then_reports_the_missing_worktree(session: TaskSession) -> None:
+def test_status_reports_the_missing_worktree(session: TaskSession) -> None:
     remove_all(session)
     with pytest.raises(WorktreeMissing):
         intents.request_resume(session.id, None)

@@ -200,7 +200,7 @@ def supervised(*scopes: SweepScope) -> None:
     asyncio.run(run())
 
 
-def test_periodic_sweep_stores_only_decisions_that_changed_something(place: AsTold) -> None:
+def test_periodic_sweep_without_a_decision_is_not_stored(place: AsTold) -> None:
     sessions = [lost(place) for _ in range(2)]
     supervised(SweepScope("boot"), SweepScope("reconcile"))
     assert list(RecoverySweep.objects.values_list("trigger", "examined")) == [("boot", 2)]

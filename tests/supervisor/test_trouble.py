@@ -47,7 +47,7 @@ def test_end_of_trouble_clears_no_other_error(fields: dict[str, Any]) -> None:
 
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("trouble", ["disk_full", ""])
-def test_a_notice_is_retried_until_it_is_stored(trouble: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_notice_is_retried_until_it_is_stored(trouble: str, monkeypatch: pytest.MonkeyPatch) -> None:
     shown = {"error_code": "" if trouble else "disk_full"}
     session = running_session(execution={"owner": "", "lease_expires_at": None}, **shown)
     tries = []
