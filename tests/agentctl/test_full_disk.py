@@ -61,7 +61,7 @@ async def _listening(running: Running) -> Any:
         await asyncio.gather(listener, return_exceptions=True)
 
 
-async def test_a_turn_on_a_full_disk_fails_and_the_next_one_works(tmp_path: Path, disk: Disk) -> None:
+async def test_turn_on_a_full_disk_fails_and_the_next_one_works(tmp_path: Path, disk: Disk) -> None:
     async with agentctl(tmp_path) as running, _listening(running) as told:
         await running.start()
         assert await running.prompt("hang") == (202, {"accepted": True, "duplicate": False})
@@ -92,9 +92,7 @@ async def test_a_turn_on_a_full_disk_fails_and_the_next_one_works(tmp_path: Path
         assert [line["seq"] for line in running.lines()] == list(range(1, len(running.lines()) + 1))
 
 
-async def test_what_is_acknowledged_makes_room_on_a_disk_that_the_journal_itself_has_filled(
-    tmp_path: Path, disk: Disk
-) -> None:
+async def test_acknowledging_lines_frees_a_disk_filled_by_the_journal(tmp_path: Path, disk: Disk) -> None:
     async with agentctl(tmp_path) as running:
         await running.start()
         journal = running.sidecar.journal

@@ -39,7 +39,7 @@ async def _write_until_it_fails(journal: Journal) -> None:
         await eventually_async(lambda: journal.is_full or journal.shown_seq == journal.last_seq)
 
 
-async def test_a_full_disk_is_waited_out(small_disk: Path) -> None:
+async def test_full_disk_is_waited_out(small_disk: Path) -> None:
     filler = small_disk / "filler"
     filler.write_bytes(b"x" * (1 << 20))
     async with opened(small_disk / "journal") as journal:
@@ -63,7 +63,7 @@ async def test_a_full_disk_is_waited_out(small_disk: Path) -> None:
     assert seqs(small_disk / "journal")[-1] >= len(lines)
 
 
-async def test_the_last_words_fit_into_the_reserve(small_disk: Path) -> None:
+async def test_last_lines_fit_into_the_reserve(small_disk: Path) -> None:
     async with opened(small_disk / "journal") as journal:
         (small_disk / "filler").write_bytes(b"x" * (1 << 20))
         await _write_until_it_fails(journal)
@@ -71,7 +71,7 @@ async def test_the_last_words_fit_into_the_reserve(small_disk: Path) -> None:
         await asyncio.wait_for(journal.wait_until_durable(journal.append(JournalKind.AGENT_EXITED, exit_code=0)), 5)
 
 
-async def test_a_file_that_may_not_grow_is_waited_out(tmp_path: Path) -> None:
+async def test_file_size_limit_is_waited_out(tmp_path: Path) -> None:
     async with opened(tmp_path) as journal:
         with _files_no_larger_than(200_000):
             await _write_until_it_fails(journal)
@@ -93,7 +93,7 @@ def _files_no_larger_than(limit: int) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("written_before", [0, 5])
-async def test_a_failed_sync_is_never_repeated_on_the_same_file(
+async def test_failed_sync_is_never_repeated_on_the_same_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written_before: int
 ) -> None:
     failed: list[int] = []

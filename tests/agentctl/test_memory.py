@@ -10,7 +10,7 @@ from executors_app.agentctl.journal.filters import token_fingerprint
 from executors_app.agentctl.state_files import DurableStore, TokenFile
 
 
-def test_the_last_value_is_recalled_after_a_restart(tmp_path: Path) -> None:
+def test_last_value_is_recalled_after_a_restart(tmp_path: Path) -> None:
     memory = DurableStore(tmp_path / "memory")
     memory.put("generation", "", 1)
     memory.put("generation", "", 2)
@@ -24,7 +24,7 @@ def test_the_last_value_is_recalled_after_a_restart(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("torn", [b'["prompt","m2"', b'["prompt","m2",true]', b"\0\0\0", b"[]\n", b"5\n"])
-def test_a_torn_end_is_cut(tmp_path: Path, torn: bytes) -> None:
+def test_torn_end_is_truncated(tmp_path: Path, torn: bytes) -> None:
     path = tmp_path / "memory"
     memory = DurableStore(path)
     memory.put("prompt", "m1", True)
@@ -42,7 +42,7 @@ def test_a_torn_end_is_cut(tmp_path: Path, torn: bytes) -> None:
     memory.close()
 
 
-def test_a_damaged_entry_takes_no_other_with_it(tmp_path: Path) -> None:
+def test_damaged_entry_loses_no_other(tmp_path: Path) -> None:
     path = tmp_path / "memory"
     path.write_bytes(b'["prompt","m1",true]\n["prompt",#\n["prompt","m3",true]\n')
 
@@ -52,7 +52,7 @@ def test_a_damaged_entry_takes_no_other_with_it(tmp_path: Path) -> None:
         memory.close()
 
 
-def test_what_is_superseded_is_thrown_out_at_the_next_start(tmp_path: Path) -> None:
+def test_superseded_entries_are_removed_at_the_next_start(tmp_path: Path) -> None:
     path = tmp_path / "memory"
     path.write_text("".join(f'["generation","",{generation}]\n' for generation in range(1100)))
     before = path.stat().st_size
@@ -65,7 +65,7 @@ def test_what_is_superseded_is_thrown_out_at_the_next_start(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("damage", [b"", b"{", b"[]", b"\xff", b'{"resume_token":5}', b'{"resume_token":["x"]}'])
-def test_a_damaged_token_file_is_no_token(tmp_path: Path, damage: bytes) -> None:
+def test_damaged_token_file_holds_no_token(tmp_path: Path, damage: bytes) -> None:
     path = tmp_path / "token.json"
     assert TokenFile(path).save("conversation", "uuid") is True
     kept = TokenFile(path)

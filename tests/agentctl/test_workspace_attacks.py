@@ -174,14 +174,12 @@ def everything(root: Path) -> dict[str, bytes]:
     }
 
 
-def test_there_are_at_least_forty() -> None:
+def test_there_are_at_least_forty_attacks() -> None:
     assert len({attack.name for attack in ATTACKS}) == len(ATTACKS) >= 40
 
 
 @pytest.mark.parametrize("attack", ATTACKS, ids=[attack.name for attack in ATTACKS])
-async def test_an_attack_gets_a_clear_error_and_changes_nothing(
-    running: Running, fortress: Path, attack: Attack
-) -> None:
+async def test_attack_gets_a_clear_error_and_changes_nothing(running: Running, fortress: Path, attack: Attack) -> None:
     before = everything(fortress)
     head = run_git(fortress, "rev-parse", "HEAD")
 
@@ -198,7 +196,7 @@ async def test_an_attack_gets_a_clear_error_and_changes_nothing(
     assert run_git(fortress, "rev-parse", "HEAD") == head
 
 
-async def test_a_branch_named_like_an_option_hinders_nobody(running: Running, fortress: Path) -> None:
+async def test_branch_named_like_an_option_causes_no_errors(running: Running, fortress: Path) -> None:
     run_git(fortress, "symbolic-ref", "HEAD", "refs/heads/--stolen")
     assert (await running.get("/git/status"))["branch"] == "--stolen"
     assert (await running.post("/snapshot"))[0] == 200

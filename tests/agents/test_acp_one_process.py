@@ -82,7 +82,7 @@ def is_alive(pid: int) -> bool:
     return Path(f"/proc/{pid}").exists()
 
 
-async def test_of_many_starts_at_once_one_agent_comes(running: Running) -> None:
+async def test_concurrent_starts_create_one_agent(running: Running) -> None:
     launches = ["launch-1", "launch-2", "launch-1", "launch-3", "launch-1"]
 
     answers = await asyncio.gather(*(start(running, launch_id) for launch_id in launches))
@@ -93,7 +93,7 @@ async def test_of_many_starts_at_once_one_agent_comes(running: Running) -> None:
 
 @pytest.mark.parametrize("behaviour", ["hangs_at_initialize", "hangs_at_load"])
 @pytest.mark.parametrize("deaf", [False, True], ids=["hears TERM", "ignores TERM"])
-async def test_beside_a_start_that_hangs_none_begins_and_after_it_nothing_of_it_is_left(
+async def test_no_agent_starts_beside_a_hanging_start_and_none_remains(
     behaviour: str, deaf: bool, running: Running
 ) -> None:
     native = {"strategy": "native", "resume_token": "conversation-1"} if behaviour == "hangs_at_load" else {}
@@ -116,7 +116,7 @@ async def test_beside_a_start_that_hangs_none_begins_and_after_it_nothing_of_it_
     assert never_two(running)
 
 
-async def test_a_stop_of_a_hanging_start_leaves_nothing_that_the_next_could_meet(running: Running) -> None:
+async def test_stopping_a_hanging_start_leaves_no_process_behind(running: Running) -> None:
     hanging = asyncio.create_task(start(running, "launch-1", "hangs_at_initialize", deaf=True))
     await eventually_async(lambda: len(born(running)) == 2)
 
@@ -129,9 +129,7 @@ async def test_a_stop_of_a_hanging_start_leaves_nothing_that_the_next_could_meet
     assert never_two(running)
 
 
-async def test_an_agent_that_could_not_be_ended_keeps_every_other_away(
-    running: Running, unending: list[Unending]
-) -> None:
+async def test_agent_that_could_not_be_ended_blocks_every_start(running: Running, unending: list[Unending]) -> None:
     status, _ = await start(running, "launch-1", "hangs_at_initialize", driver="unending", timeout=1)
     assert status == 502
 

@@ -24,7 +24,7 @@ def key_of(html: str) -> str:
     return str(re.findall(r'name="resume_token" value="(kwt_[\w-]+)"', html)[0])
 
 
-def test_a_permission_is_answered_by_its_button(ada: Client, world: World) -> None:
+def test_permission_button_records_the_answer(ada: Client, world: World) -> None:
     session = world.running_session()
     hear(session, asks("p1", title="Push to main"))
     html = page(ada, session)
@@ -52,7 +52,7 @@ def test_a_permission_is_answered_by_its_button(ada: Client, world: World) -> No
         {"resume_token": "kwt_guess"},
     ],
 )
-def test_a_wrong_answer_is_refused(wrong: dict[str, str], ada: Client, world: World) -> None:
+def test_invalid_permission_answer_is_refused(wrong: dict[str, str], ada: Client, world: World) -> None:
     session = world.running_session()
     hear(session, asks("p1"))
     form = {"permission_id": "p1", "option_id": "allow", "resume_token": key_of(page(ada, session))}
@@ -60,7 +60,7 @@ def test_a_wrong_answer_is_refused(wrong: dict[str, str], ada: Client, world: Wo
     assert not session.intents.filter(kind="answer").exists()
 
 
-def test_of_two_who_answer_one_wins_and_the_other_is_told_which(ada: Client, world: World) -> None:
+def test_second_answer_is_refused_with_the_winning_choice(ada: Client, world: World) -> None:
     session, eve = world.running_session(), User.objects.create(username="eve")
     eve.groups.add(world.team)
     other = Client()
@@ -77,9 +77,7 @@ def test_of_two_who_answer_one_wins_and_the_other_is_told_which(ada: Client, wor
     assert session.intents.filter(kind="answer").count() == 1
 
 
-def test_a_question_that_its_agent_did_not_live_to_hear_answered_is_closed_with_a_sentence(
-    ada: Client, world: World
-) -> None:
+def test_open_permission_is_closed_when_its_agent_dies(ada: Client, world: World) -> None:
     session = world.running_session()
     hear(session, asks("p1", title="Push to main"))
     key = key_of(page(ada, session))
@@ -92,7 +90,7 @@ def test_a_question_that_its_agent_did_not_live_to_hear_answered_is_closed_with_
     assert refused.json()["code"] == "token_revoked"
 
 
-def test_answered_question_leaves_a_card_with_choice_and_person(ada: Client, world: World) -> None:
+def test_answered_permission_leaves_a_card_with_choice_and_user(ada: Client, world: World) -> None:
     session = world.running_session()
     hear(session, asks("p1", title="Push to <main>"))
     form = {"permission_id": "p1", "option_id": "allow", "resume_token": key_of(page(ada, session))}
@@ -110,7 +108,7 @@ def test_answered_question_leaves_a_card_with_choice_and_person(ada: Client, wor
     assert f'id="m-{message.id}"' in page(ada, session), "it stays when the turn is over"
 
 
-def test_prompt_over_an_open_question_is_confirmed_first(ada: Client, world: World) -> None:
+def test_prompt_during_an_open_permission_needs_confirmation(ada: Client, world: World) -> None:
     session = world.running_session()
     hear(session, asks("p1", title="Push to main"))
     form = {"message_id": "m2", "text": "Something <else>."}
@@ -129,7 +127,7 @@ def test_prompt_over_an_open_question_is_confirmed_first(ada: Client, world: Wor
     assert session.intents.filter(kind="cancel").exists()
 
 
-def test_prompt_behind_an_answered_question_needs_no_confirmation(ada: Client, world: World) -> None:
+def test_prompt_after_an_answered_permission_needs_no_confirmation(ada: Client, world: World) -> None:
     session = world.running_session()
     hear(session, asks("p1"))
     form = {"permission_id": "p1", "option_id": "allow", "resume_token": key_of(page(ada, session))}
@@ -138,7 +136,7 @@ def test_prompt_behind_an_answered_question_needs_no_confirmation(ada: Client, w
     assert session.prompts.filter(message_id="m2").exists()
 
 
-def test_a_question_that_a_new_message_has_overruled_takes_no_answer(ada: Client, world: World) -> None:
+def test_permission_superseded_by_a_prompt_cannot_be_answered(ada: Client, world: World) -> None:
     session = world.running_session()
     hear(session, asks("p1"))
     assert 'name="resume_token"' in page(ada, session)
@@ -149,7 +147,7 @@ def test_a_question_that_a_new_message_has_overruled_takes_no_answer(ada: Client
     assert "A new prompt was sent instead of an answer" in html
 
 
-def test_what_is_waited_for_is_shown_with_its_deadline_and_who_asked(ada: Client, world: World) -> None:
+def test_external_wait_shows_its_deadline_and_requester(ada: Client, world: World) -> None:
     session = world.resting_session()
     assert "Not waiting for anything." in page(ada, session)
     deadline = timezone.now() + timedelta(hours=1)

@@ -37,7 +37,7 @@ def world(browser: Browser) -> World:
     return make_world()
 
 
-def test_the_inbox_is_worked_through_by_the_keyboard_and_keeps_itself_true(visit: Any, world: World) -> None:
+def test_inbox_works_by_keyboard_and_updates_itself(visit: Any, world: World) -> None:
     session = world.running_session()
     first, second = raised(session, "gave_up"), raised(session, "held", "two")
     ada = visit()
@@ -69,7 +69,7 @@ def test_the_inbox_is_worked_through_by_the_keyboard_and_keeps_itself_true(visit
     assert ada.unexpected(*NO_SOCKET) == []
 
 
-def test_an_item_leads_to_its_session_which_says_why_it_is_quiet(visit: Any, world: World) -> None:
+def test_inbox_item_opens_a_session_that_explains_its_idleness(visit: Any, world: World) -> None:
     session = world.running_session()
     session.runs.all().delete()
     TaskSession.objects.filter(id=session.id).update(state="WAITING_FOR_INPUT", work_state="idle")
@@ -87,12 +87,12 @@ def test_an_item_leads_to_its_session_which_says_why_it_is_quiet(visit: Any, wor
     assert ada.unexpected(*NO_SOCKET) == []
 
 
-def test_a_page_that_nobody_sees_says_so_once_and_says_again_when_somebody_is_back(visit: Any, world: World) -> None:
+def test_page_reports_lost_and_regained_visibility_once(visit: Any, world: World) -> None:
     page = visit().open("/")
     assert page.evaluate(WATCH) == [True, False, True]
 
 
-def test_the_page_of_the_choices_has_no_barrier(visit: Any, world: World) -> None:
+def test_notification_settings_have_no_accessibility_violations(visit: Any, world: World) -> None:
     page = visit().open("/settings/notifications/")
     expect(page.get_by_role("heading", name="New webhook")).to_be_visible()
     assert Axe().run(page).response["violations"] == []

@@ -96,7 +96,7 @@ def rests(place: Place, sessions: dict[str, Session], run: str) -> bool:
     )
 
 
-def test_after_everything_was_killed_no_two_pages_contradict_each_other(place: Place) -> None:
+def test_pages_agree_about_sessions_after_everything_was_killed(place: Place) -> None:
     sessions = begin(place)
     run = start_run(place, sessions["resumes"])
     of_run = eventually(lambda: agent_of(place, run), timeout=60, describe="the agent of the run works")

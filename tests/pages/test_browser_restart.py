@@ -23,7 +23,7 @@ def place(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     made.deployment.close()
 
 
-def test_the_control_plane_is_restarted_from_its_page_and_the_agent_goes_on(
+def test_control_plane_restart_from_the_page_keeps_the_agent_running(
     place: Place, picture: Callable[[Page, str], None]
 ) -> None:
     place.shell(STAFF)

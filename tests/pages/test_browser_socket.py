@@ -65,7 +65,7 @@ def talk(visit: Any, world: World) -> Talk:
     return begin
 
 
-def test_a_text_is_shown_at_once_and_once_however_often_it_is_told(talk: Talk) -> None:
+def test_socket_text_appears_at_once_and_only_once(talk: Talk) -> None:
     page, far, seen = talk()
     page.route("**/live/**", lambda route: None)
     said = page.locator(".message.agent .prose")
@@ -83,7 +83,7 @@ def test_a_text_is_shown_at_once_and_once_however_often_it_is_told(talk: Talk) -
     expect(said.locator(".appended")).to_have_count(0)
 
 
-def test_the_servers_rendering_replaces_what_was_appended(talk: Talk) -> None:
+def test_server_rendering_replaces_appended_text(talk: Talk) -> None:
     page, far, seen = talk()
     hear(far.session, {"kind": "message.agent", "text": "\n\n- **two**\n"})
     far.tell(seen)
@@ -91,7 +91,7 @@ def test_the_servers_rendering_replaces_what_was_appended(talk: Talk) -> None:
     expect(page.locator(".appended")).to_have_count(0)
 
 
-def test_a_closed_socket_is_opened_again_behind_what_was_heard(talk: Talk) -> None:
+def test_reopened_socket_continues_after_the_last_received_event(talk: Talk) -> None:
     page, far, seen = talk()
     hear(far.session, {"kind": "message.agent", "text": " two"})
     heard = far.tell(seen)
@@ -102,7 +102,7 @@ def test_a_closed_socket_is_opened_again_behind_what_was_heard(talk: Talk) -> No
 
 
 @pytest.mark.parametrize(("code", "words"), [(4401, "You are logged out."), (4404, "This no longer exists")])
-def test_a_page_that_is_shut_out_says_so_and_stops(code: int, words: str, talk: Talk) -> None:
+def test_page_refused_by_the_socket_says_so_and_stops(code: int, words: str, talk: Talk) -> None:
     page, far, _ = talk()
     far.sockets[-1].close(code=code)
     expect(page.get_by_text(words)).to_be_visible()
@@ -113,7 +113,7 @@ def test_a_page_that_is_shut_out_says_so_and_stops(code: int, words: str, talk: 
     assert len(far.sockets) == 1
 
 
-def test_a_log_that_was_put_back_is_read_anew(talk: Talk) -> None:
+def test_restored_log_reloads_the_page(talk: Talk) -> None:
     page, far, _ = talk()
     TaskSession.objects.update(epoch="another")
     with page.expect_navigation():

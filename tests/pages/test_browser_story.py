@@ -56,7 +56,7 @@ PLACES: dict[str, Callable[[TaskSession], str]] = {
 }
 
 
-def test_every_page_fits_a_telephone_and_can_be_read_in_both_themes(visit: Any, world: World) -> None:
+def test_pages_fit_a_phone_in_both_themes(visit: Any, world: World) -> None:
     session = a_full_world(world)
     paths = {name: place(session) for name, place in PLACES.items()}
     for scheme in ("light", "dark"):
@@ -71,7 +71,7 @@ def test_every_page_fits_a_telephone_and_can_be_read_in_both_themes(visit: Any, 
         assert ada.unexpected(*NO_SOCKET) == []
 
 
-def test_the_keys_walk_the_board_and_can_be_switched_off(visit: Any, world: World) -> None:
+def test_keyboard_shortcuts_navigate_the_board_and_can_be_disabled(visit: Any, world: World) -> None:
     a_full_world(world)
     ada = visit()
     page = ada.open("/")
@@ -108,7 +108,7 @@ def test_the_keys_walk_the_board_and_can_be_switched_off(visit: Any, world: Worl
     assert ada.unexpected(*NO_SOCKET) == []
 
 
-def test_what_is_looked_for_is_shown_at_once_and_is_in_the_address(visit: Any, world: World, picture: Any) -> None:
+def test_board_search_filters_at_once_and_updates_the_address(visit: Any, world: World, picture: Any) -> None:
     a_full_world(world)
     page = visit().open("/")
     picture(page, "board")
@@ -132,7 +132,7 @@ def place_on_screen(found: Locator) -> float:
     return box["y"]
 
 
-def test_choices_focus_and_place_outlive_what_changes_on_the_board(visit: Any, world: World) -> None:
+def test_selection_focus_and_scroll_survive_board_updates(visit: Any, world: World) -> None:
     session = a_full_world(world)
     ada = visit()
     page = ada.open("/")
@@ -157,9 +157,7 @@ def test_choices_focus_and_place_outlive_what_changes_on_the_board(visit: Any, w
 
 
 @pytest.mark.parametrize("javascript", [True, False], ids=["with JavaScript", "without JavaScript"])
-def test_a_task_is_started_and_the_board_narrowed_with_and_without_javascript(
-    javascript: bool, visit: Any, world: World
-) -> None:
+def test_task_start_and_board_filter_work_without_javascript(javascript: bool, visit: Any, world: World) -> None:
     a_full_world(world)
     page = visit(java_script_enabled=javascript).open("/")
     page.get_by_label("State").select_option("TODO")
@@ -171,7 +169,7 @@ def test_a_task_is_started_and_the_board_narrowed_with_and_without_javascript(
     assert TaskSession.objects.latest("created_at").prompts.get().text == "All of them."
 
 
-def test_a_timeline_is_read_and_goes_on_by_itself(visit: Any, world: World) -> None:
+def test_timeline_shows_entries_and_updates_itself(visit: Any, world: World) -> None:
     session = a_full_world(world)
     ada = visit(timezone_id="Asia/Tokyo")
     page = ada.open(f"{path_of(session)}timeline/")
@@ -188,7 +186,7 @@ def test_a_timeline_is_read_and_goes_on_by_itself(visit: Any, world: World) -> N
     assert ada.unexpected(*NO_SOCKET) == []
 
 
-def test_a_dry_run_shows_how_far_it_is_and_then_what_it_found(visit: Any, world: World) -> None:
+def test_dry_run_shows_progress_and_then_its_report(visit: Any, world: World) -> None:
     session = a_full_world(world)
     ada = visit()
     page = ada.open("/sweeps/")

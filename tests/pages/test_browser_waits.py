@@ -40,7 +40,7 @@ def fits(page: Page) -> bool:
     return bool(page.evaluate("document.documentElement.scrollWidth <= window.innerWidth"))
 
 
-def test_a_wait_is_opened_rotated_and_ended_with_the_keyboard_alone(visit: Any, world: World) -> None:
+def test_wait_can_be_opened_rotated_and_ended_by_keyboard(visit: Any, world: World) -> None:
     session, ada = world.resting_session(resume_token="t"), visit()
     page = ada.open(path_of(session))
     page.evaluate("window.stayed = true")
@@ -71,7 +71,7 @@ def test_a_wait_is_opened_rotated_and_ended_with_the_keyboard_alone(visit: Any, 
     assert ada.unexpected(*NO_SOCKET) == []
 
 
-def test_on_a_telephone_the_key_is_copied_and_the_call_that_is_shown_ends_the_wait(visit: Any, world: World) -> None:
+def test_copied_wait_key_and_displayed_call_work_on_a_phone(visit: Any, world: World) -> None:
     session, ada = (
         world.resting_session(resume_token="t"),
         visit(**TELEPHONE, permissions=["clipboard-read", "clipboard-write"]),
@@ -95,7 +95,7 @@ def test_on_a_telephone_the_key_is_copied_and_the_call_that_is_shown_ends_the_wa
     assert json.loads(session.prompts.get(kind="wait").text) == {"approved": True}
 
 
-def test_without_a_script_the_key_has_a_page_of_its_own(visit: Any, world: World) -> None:
+def test_wait_key_has_its_own_page_without_javascript(visit: Any, world: World) -> None:
     session = world.resting_session(resume_token="t")
     page = visit(java_script_enabled=False, **TELEPHONE).open(path_of(session))
     page.locator("#new-wait summary").click()
@@ -107,7 +107,7 @@ def test_without_a_script_the_key_has_a_page_of_its_own(visit: Any, world: World
     expect(page.locator("#part-waits")).to_contain_text("The release")
 
 
-def test_a_database_that_is_busy_is_said_and_the_text_stays(
+def test_busy_database_is_reported_and_the_prompt_text_kept(
     visit: Any, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def busy(*args: Any, **kwargs: Any) -> None:

@@ -51,7 +51,7 @@ def loads_of(page: Page) -> list[str]:
 
 
 @pytest.mark.parametrize("part", PARTS.values(), ids=PARTS)
-def test_a_page_whose_part_failed_comes_alive_by_itself(part: str, visit: Any, world: World) -> None:
+def test_page_reloads_itself_after_a_failed_asset(part: str, visit: Any, world: World) -> None:
     session, page = world.running_session(), visit().page
     loads, asked = loads_of(page), failing(page, part, lambda number: number == 0)
     page.goto(path_of(session))
@@ -63,7 +63,7 @@ def test_a_page_whose_part_failed_comes_alive_by_itself(part: str, visit: Any, w
     assert page.evaluate("sessionStorage.length") == 0
 
 
-def test_a_part_that_never_comes_is_said_after_a_few_tries(visit: Any, world: World) -> None:
+def test_persistently_failing_asset_is_reported_after_a_few_reloads(visit: Any, world: World) -> None:
     session, page = world.running_session(), visit().page
     loads, asked = loads_of(page), failing(page, PARTS["its module"], lambda number: number <= RELOADS)
     page.goto(path_of(session))
@@ -76,7 +76,7 @@ def test_a_part_that_never_comes_is_said_after_a_few_tries(visit: Any, world: Wo
     assert (len(loads), len(asked)) == (2 + RELOADS, 2 + RELOADS)
 
 
-def test_a_server_that_went_away_while_the_page_loaded_is_waited_for(visit: Any, world: World) -> None:
+def test_page_waits_for_a_server_that_disappeared_while_loading(visit: Any, world: World) -> None:
     session, page = world.running_session(), visit().page
     away = True
     loads = loads_of(page)
@@ -92,7 +92,7 @@ def test_a_server_that_went_away_while_the_page_loaded_is_waited_for(visit: Any,
     expect(page.get_by_text("Here I am.")).to_be_visible()
 
 
-def test_what_was_typed_is_not_reloaded_away(visit: Any, world: World) -> None:
+def test_automatic_reload_never_discards_typed_text(visit: Any, world: World) -> None:
     session, page = world.running_session(), visit().page
     loads, asked = loads_of(page), failing(page, PARTS["its module"], lambda number: number == 0)
     looks = failing(page, "**/healthz", lambda _: False)

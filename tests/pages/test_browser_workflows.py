@@ -25,7 +25,7 @@ def world(browser: Browser) -> World:
     return make_world()
 
 
-def test_the_editor_follows_the_typing_and_leads_to_the_line(
+def test_editor_checks_while_typing_and_jumps_to_the_line(
     visit: Any, world: World, picture: Callable[[Page, str], None]
 ) -> None:
     workflow = make_workflow(world)
@@ -45,7 +45,7 @@ def test_the_editor_follows_the_typing_and_leads_to_the_line(
     assert ada.complaints == []
 
 
-def test_settings_go_into_the_text_and_are_saved(visit: Any, world: World) -> None:
+def test_node_settings_are_applied_to_the_text_and_saved(visit: Any, world: World) -> None:
     workflow = make_workflow(world)
     ada: Visit = visit(viewport=DESK)
     page = ada.open(f"/workflows/{workflow.id}/")
@@ -62,7 +62,7 @@ def test_settings_go_into_the_text_and_are_saved(visit: Any, world: World) -> No
     assert [one for one in ada.complaints if "style" not in one] == []
 
 
-def test_without_javascript_the_buttons_do_the_same(visit: Any, world: World) -> None:
+def test_editor_buttons_work_without_javascript(visit: Any, world: World) -> None:
     workflow = make_workflow(world)
     ada: Visit = visit(viewport={"width": 390, "height": 844}, java_script_enabled=False)
     page = ada.open(f"/workflows/{workflow.id}/")
@@ -78,7 +78,7 @@ def test_without_javascript_the_buttons_do_the_same(visit: Any, world: World) ->
     assert ada.complaints == []
 
 
-def test_a_run_is_followed_and_its_nodes_are_opened_by_the_keyboard(
+def test_run_page_follows_the_run_and_opens_nodes_by_keyboard(
     visit: Any, world: World, picture: Callable[[Page, str], None]
 ) -> None:
     run = looped_run(world, world.session())

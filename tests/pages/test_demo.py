@@ -35,7 +35,7 @@ def left_over(directory: Path) -> list[str]:
     return [path.name for path in directory.glob("kandev-demo-*")] + [str(pid) for pid in processes]
 
 
-def test_the_story_is_as_promised_and_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_demo_tells_the_promised_story_and_leaves_nothing_behind(tmp_path: Path) -> None:
     with demo(tmp_path) as told:
         words, _ = told.communicate(timeout=300)
     assert told.returncode == 0, words
@@ -52,7 +52,7 @@ def test_the_story_is_as_promised_and_leaves_nothing_behind(tmp_path: Path) -> N
     assert left_over(tmp_path) == []
 
 
-def test_a_story_that_is_broken_off_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_interrupted_demo_leaves_nothing_behind(tmp_path: Path) -> None:
     with demo(tmp_path) as told:
         lines = told.stdout
         assert lines
@@ -64,7 +64,7 @@ def test_a_story_that_is_broken_off_leaves_nothing_behind(tmp_path: Path) -> Non
     assert left_over(tmp_path) == []
 
 
-def test_what_the_server_started_while_it_was_killed_is_ended_too() -> None:
+def test_processes_started_during_the_kill_are_ended_too() -> None:
     demonstration = TemporaryDeployment()
     child = subprocess.Popen(["sleep", "600"], env={"KANDEV_DATA_DIR": str(demonstration.data)}, start_new_session=True)
     demonstration.close()

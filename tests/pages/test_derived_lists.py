@@ -80,7 +80,7 @@ SITUATIONS: dict[str, tuple[Callable[[World], TaskSession], str]] = {
 
 
 @pytest.mark.parametrize("situation", SITUATIONS)
-def test_a_list_and_a_page_agree(situation: str, world: World) -> None:
+def test_list_and_session_page_agree(situation: str, world: World) -> None:
     make, expected = SITUATIONS[situation]
     session = make(world)
     session.refresh_from_db()
@@ -88,7 +88,7 @@ def test_a_list_and_a_page_agree(situation: str, world: World) -> None:
     assert derived_statuses([session])[session.id] == alone == expected
 
 
-def test_the_newest_turn_counts_and_many_ask_no_more_than_few(world: World) -> None:
+def test_newest_turn_decides_without_extra_queries_per_session(world: World) -> None:
     few = [make(world) for make, _ in SITUATIONS.values()]
     for session in few:
         session.runs.create(message_id="old", state="interrupted", started_at=timezone.now().replace(year=2020))

@@ -107,7 +107,7 @@ SCREENS: Final[Mapping[str, tuple[str, dict[str, Any]]]] = {
 
 
 @pytest.mark.parametrize("screen", SCREENS)
-def test_every_page_can_be_read_and_complains_of_nothing(screen: str, visit: Any, names: Mapping[str, Any]) -> None:
+def test_pages_are_accessible_and_report_no_errors(screen: str, visit: Any, names: Mapping[str, Any]) -> None:
     theme, options = SCREENS[screen]
     ada: Visit = visit(**options)
     page = ada.open("/settings/profile/")
@@ -123,7 +123,7 @@ def test_every_page_can_be_read_and_complains_of_nothing(screen: str, visit: Any
     assert ada.unexpected(*NO_SOCKET) == []
 
 
-def test_coming_in_can_be_read_in_both_themes(visit: Any, world: World) -> None:
+def test_login_pages_are_accessible_in_both_themes(visit: Any, world: World) -> None:
     link = reverse("login-link", args=(LoginLink.mint(world.ada),))
     wrong = []
     for scheme in ("light", "dark"):
@@ -138,7 +138,7 @@ def test_coming_in_can_be_read_in_both_themes(visit: Any, world: World) -> None:
     assert wrong == []
 
 
-def test_the_admin_can_be_read_and_complains_of_nothing(visit: Any, names: Mapping[str, Any]) -> None:
+def test_admin_is_accessible_and_reports_no_errors(visit: Any, names: Mapping[str, Any]) -> None:
     ada: Visit = visit(viewport={"width": 1280, "height": 800})
     wrong = []
     for path in ADMIN:
@@ -149,7 +149,7 @@ def test_the_admin_can_be_read_and_complains_of_nothing(visit: Any, names: Mappi
     assert wrong == []
 
 
-def test_menus_and_dialogs_go_by_the_keyboard(visit: Any, world: World) -> None:
+def test_menus_and_dialogs_work_by_keyboard(visit: Any, world: World) -> None:
     ada: Visit = visit(viewport={"width": 1280, "height": 800})
     page = ada.open("/design/")
     summary = page.locator(".account summary")
@@ -170,7 +170,7 @@ def test_menus_and_dialogs_go_by_the_keyboard(visit: Any, world: World) -> None:
     assert ada.complaints == []
 
 
-def test_a_token_is_made_shown_once_and_revoked(visit: Any, world: World) -> None:
+def test_token_is_created_shown_once_and_revoked(visit: Any, world: World) -> None:
     ada: Visit = visit(viewport={"width": 390, "height": 844})
     page = ada.open("/settings/tokens/")
     expect(page.get_by_text("No token yet")).to_be_visible()

@@ -33,13 +33,13 @@ pytestmark = pytest.mark.django_db
         ("failed", "none", "Could not be resumed"),
     ],
 )
-def test_a_receipt_is_told_in_plain_words(kind: str, verified: str, words: str) -> None:
+def test_receipt_is_described_in_plain_words(kind: str, verified: str, words: str) -> None:
     evidence = {"completed_turns": 2}
     assert receipt_label(ContinuityReceipt(kind=kind, verified=verified, evidence=evidence)).text == words
 
 
 @pytest.mark.parametrize("verified", ["unproven", "agent_echo"])
-def test_an_unproven_receipt_is_shown_in_a_neutral_colour(verified: str, ada: Client, world: World) -> None:
+def test_unproven_receipt_has_a_neutral_colour(verified: str, ada: Client, world: World) -> None:
     session = world.session()
     session.receipts.create(kind="loaded", verified=verified, evidence={"completed_turns": 2})
     shown = badge(ada.get(path_of(session)).text)
@@ -55,7 +55,7 @@ def test_an_unproven_receipt_is_shown_in_a_neutral_colour(verified: str, ada: Cl
         (False, True, "Started fresh: the agent does not know what was said before"),
     ],
 )
-def test_a_start_that_has_lost_nothing_says_nothing_of_a_loss(is_first: bool, said_before: bool, words: str) -> None:
+def test_fresh_start_without_a_loss_mentions_no_loss(is_first: bool, said_before: bool, words: str) -> None:
     receipt = ContinuityReceipt(kind="fresh", verified="none")
     assert receipt_label(receipt, is_first=is_first, said_before=said_before).text == words
 
@@ -64,7 +64,7 @@ def badge(html: str) -> str:
     return html[html.index("<dt>Continuity</dt>") : html.index("</dl>")]
 
 
-def test_the_badge_tells_a_first_start_from_a_loss(ada: Client, world: World) -> None:
+def test_badge_distinguishes_a_first_start_from_a_loss(ada: Client, world: World) -> None:
     session = world.session()
     session.receipts.create(kind="fresh", evidence={"completed_turns": 0})
     session.runs.create(message_id="m", started_at=timezone.now())

@@ -40,7 +40,7 @@ def keep(data: Path, pid: int | None = None, **told: Any) -> None:
     (data / "serve.json").write_text(json.dumps({"keeper": keeper.to_json(), "loopback": True, **told}))
 
 
-def test_staff_orders_a_restart_and_the_keeper_carries_it_out_once(staff: Client, world: World, data: Path) -> None:
+def test_restart_requested_by_staff_is_carried_out_once(staff: Client, world: World, data: Path) -> None:
     orders = restarts.RestartOrders(loopback=True)
     keep(data)
     assert "Restart the control plane now</button>" in staff.get("/restart/").text
@@ -56,7 +56,7 @@ def test_staff_orders_a_restart_and_the_keeper_carries_it_out_once(staff: Client
     assert (told.by, list(told.killed)) == ("ada", ["web", "supervisor", "worker"])
 
 
-def test_an_order_of_a_server_that_is_no_more_is_forgotten(world: World, data: Path) -> None:
+def test_request_to_an_earlier_server_is_discarded(world: World, data: Path) -> None:
     restarts.order_restart(world.ada)
     orders = restarts.RestartOrders(loopback=True)
     assert not any(orders.due(now) for now in (1.0, 100.0))
@@ -89,7 +89,7 @@ WHERE: dict[str, Callable[[Path, Any], None]] = {
 
 
 @pytest.mark.parametrize("where", WHERE)
-def test_nobody_restarts_what_is_not_kept_here(
+def test_restart_is_unavailable_where_it_could_not_be_carried_out(
     where: str, staff: Client, world: World, data: Path, settings: Any
 ) -> None:
     WHERE[where](data, settings)
@@ -98,7 +98,7 @@ def test_nobody_restarts_what_is_not_kept_here(
     assert not restarts.is_ordered()
 
 
-def test_only_staff_restarts_and_only_by_its_own_form(ada: Client, world: World, data: Path) -> None:
+def test_restart_requires_staff_and_a_csrf_token(ada: Client, world: World, data: Path) -> None:
     keep(data)
     assert ada.post("/restart/").status_code == 403
     world.ada.is_staff = True
@@ -109,7 +109,7 @@ def test_only_staff_restarts_and_only_by_its_own_form(ada: Client, world: World,
     assert not restarts.is_ordered()
 
 
-def test_what_came_of_it_is_told_step_by_step(staff: Client, bob: Client, world: World, data: Path) -> None:
+def test_restart_progress_is_reported_step_by_step(staff: Client, bob: Client, world: World, data: Path) -> None:
     session = world.running_session()
     killed = timezone.now() - timedelta(seconds=5)
     done = {"by": "ada", "killed_at": killed.isoformat(), "killed": ["web", "supervisor", "worker"]}
@@ -133,7 +133,7 @@ def test_what_came_of_it_is_told_step_by_step(staff: Client, bob: Client, world:
     assert path_of(session) not in bob.get("/restart/").text
 
 
-def test_the_first_steps_lead_to_a_restart_and_go_away(staff: Client, world: World, data: Path) -> None:
+def test_first_steps_offer_a_restart_and_then_disappear(staff: Client, world: World, data: Path) -> None:
     assert "Try it: restart Kandev" not in staff.get("/").text
     keep(data)
     assert "Try it: restart Kandev" not in staff.get("/").text, "without the demo there is nothing to take"

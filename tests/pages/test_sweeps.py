@@ -13,11 +13,11 @@ from sessions_app.models import SweepRequest, Task
 from tests.pages.world import World, make_sweep, path_of
 
 
-def test_before_the_first_sweep_it_says_so(ada: Client, world: World) -> None:
+def test_empty_sweeps_page_says_so(ada: Client, world: World) -> None:
     assert "No sweeps yet" in ada.get("/sweeps/").text
 
 
-def test_a_sweep_tells_its_trigger_its_time_and_what_it_came_to(ada: Client, world: World) -> None:
+def test_sweep_shows_its_trigger_duration_and_result(ada: Client, world: World) -> None:
     sweep = make_sweep()
     for _ in range(3):
         sweep.rows.create(session=world.session(), observed="alive", rule="alive_same_agent", agent_action="reattach")
@@ -34,7 +34,7 @@ def test_a_sweep_tells_its_trigger_its_time_and_what_it_came_to(ada: Client, wor
     assert "no receipt" not in html
 
 
-def test_a_sweep_shows_the_rows_of_the_own_teams_alone(ada: Client, bob: Client, world: World) -> None:
+def test_sweep_rows_are_limited_to_own_teams(ada: Client, bob: Client, world: World) -> None:
     session = world.resting_session()
     path = f"/sweeps/{make_sweep(session, loaded=1).id}/"
     mine, theirs = ada.get(path).text, bob.get(path).text
@@ -51,7 +51,7 @@ FAILURES = [
 ]
 
 
-def test_every_count_of_a_sweep_leads_to_as_many_rows(ada: Client, bob: Client, world: World) -> None:
+def test_every_sweep_count_links_to_that_many_rows(ada: Client, bob: Client, world: World) -> None:
     sweep = make_sweep(failed=7, skipped=2)
     for values in FAILURES:
         sweep.rows.create(session=world.session(), observed="dead", **values)
@@ -69,7 +69,7 @@ def test_every_count_of_a_sweep_leads_to_as_many_rows(ada: Client, bob: Client, 
     assert "came=" not in bob.get("/sweeps/").text, "what he may not see is not counted for him"
 
 
-def test_a_start_that_ended_after_its_sweep_is_told_by_its_first_receipt(ada: Client, world: World) -> None:
+def test_late_start_is_described_by_its_first_receipt(ada: Client, world: World) -> None:
     session = world.resting_session()
     session.receipts.create(kind="fresh")
     sweep = make_sweep(session, skipped=1)
@@ -112,7 +112,7 @@ def three_rows(world: World) -> Any:
         ("seen=nonsense&came=nonsense&page=x", {"Mend the tests", "Paint the bridge", "Count 100% of the fish"}),
     ],
 )
-def test_the_rows_of_a_sweep_can_be_narrowed(query: str, titles: set[str], ada: Client, world: World) -> None:
+def test_sweep_rows_can_be_filtered(query: str, titles: set[str], ada: Client, world: World) -> None:
     sweep = three_rows(world)
     shown = table(ada, f"/sweeps/{sweep.id}/?{query}")
     assert {
@@ -121,7 +121,7 @@ def test_the_rows_of_a_sweep_can_be_narrowed(query: str, titles: set[str], ada: 
     assert ("No session matches." in ada.get(f"/sweeps/{sweep.id}/?{query}").text) is (not titles)
 
 
-def test_each_row_says_why_in_a_sentence_and_the_sweep_before_is_beside_it(ada: Client, world: World) -> None:
+def test_sweep_row_explains_its_rule_beside_the_previous_sweep(ada: Client, world: World) -> None:
     before = make_sweep(reattached=2)
     html = ada.get(f"/sweeps/{three_rows(world).id}/").text
     assert "No answer: check again before reporting it." in html
@@ -129,7 +129,7 @@ def test_each_row_says_why_in_a_sentence_and_the_sweep_before_is_beside_it(ada: 
     assert f'href="/sweeps/{before.id}/"' in html
 
 
-def test_a_long_sweep_comes_in_pages(ada: Client, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_sweep_is_paginated(ada: Client, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sessions_app.pages.recovery.MAX_ROWS_SHOWN", 2)
     path = f"/sweeps/{three_rows(world).id}/"
     assert "Showing 2 of 3" in ada.get(path).text
@@ -137,7 +137,7 @@ def test_a_long_sweep_comes_in_pages(ada: Client, world: World, monkeypatch: pyt
     assert table(ada, f"{path}?page=2").count("<tr>") == 2, "the head and the third row"
 
 
-def test_a_dry_run_is_followed_and_told_to_its_own_teams(ada: Client, bob: Client, world: World) -> None:
+def test_dry_run_is_followed_and_shown_to_own_teams(ada: Client, bob: Client, world: World) -> None:
     session = world.running_session()
     world.ada.is_staff = True
     world.ada.save()
@@ -160,12 +160,12 @@ def test_a_dry_run_is_followed_and_told_to_its_own_teams(ada: Client, bob: Clien
     assert path_of(session) not in theirs
 
 
-def test_a_sweep_that_never_was_is_not_there(ada: Client, world: World) -> None:
+def test_unknown_sweep_returns_404(ada: Client, world: World) -> None:
     assert ada.get(f"/sweeps/{world.task().id}/").status_code == 404
 
 
 @pytest.mark.parametrize("is_staff", [True, False])
-def test_staff_alone_asks_for_a_sweep(is_staff: bool, ada: Client, world: World) -> None:
+def test_only_staff_can_request_a_sweep(is_staff: bool, ada: Client, world: World) -> None:
     world.ada.is_staff = is_staff
     world.ada.save()
     assert ("Sweep now" in ada.get("/sweeps/").text) is is_staff

@@ -38,7 +38,7 @@ def sees(page: Page, words: str) -> None:
     eventually(lambda: words in screen(page), timeout=20, describe=f"the terminal shows {words!r}")
 
 
-def test_a_shell_is_typed_in_and_is_found_again_after_the_server_was_killed(place: Place) -> None:
+def test_shell_survives_a_killed_server(place: Place) -> None:
     session = place.start("remember one", "Shells")
     session.wait_for("WAITING_FOR_INPUT")
     with place.visiting() as me:

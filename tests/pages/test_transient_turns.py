@@ -22,7 +22,7 @@ def failed(world: World, message: str = OVERLOADED) -> TaskSession:
     return session
 
 
-def test_the_page_says_what_happened_and_when_the_turn_is_tried_again(world: World, ada: Client) -> None:
+def test_retried_turn_shows_its_error_and_retry_time(world: World, ada: Client) -> None:
     session = failed(world)
     html = ada.get(path_of(session)).text
     at = f"{Prompt.objects.get(kind='retry').not_before:%H:%M:%S} UTC"
@@ -32,7 +32,7 @@ def test_the_page_says_what_happened_and_when_the_turn_is_tried_again(world: Wor
     assert "retry after an error of the model’s provider, attempt 1" in html
 
 
-def test_cancel_turn_takes_it_back(world: World, ada: Client) -> None:
+def test_cancel_turn_withdraws_the_retry(world: World, ada: Client) -> None:
     session = failed(world)
     ada.post(f"{path_of(session)}cancel/")
     assert Prompt.objects.get(kind="retry").state == "withdrawn"
@@ -41,13 +41,13 @@ def test_cancel_turn_takes_it_back(world: World, ada: Client) -> None:
     assert "Cancel turn" not in html
 
 
-def test_a_permanent_error_is_shown_at_once(world: World, ada: Client) -> None:
+def test_permanent_error_is_shown_without_a_retry(world: World, ada: Client) -> None:
     html = ada.get(path_of(failed(world, "API Error: 401 invalid x-api-key"))).text
     assert "API Error: 401 invalid x-api-key" in html
     assert "tried again" not in html
 
 
-def test_a_silent_turn_is_shown_and_can_be_cancelled(world: World, ada: Client) -> None:
+def test_silent_turn_is_shown_and_can_be_cancelled(world: World, ada: Client) -> None:
     session = world.running_session()
     since = timezone.now()
     TaskSession.objects.filter(id=session.id).update(stalled_since=since)

@@ -32,7 +32,7 @@ def call_of(text: str) -> dict[str, Any]:
     return told
 
 
-def test_the_key_is_shown_once_with_a_call_that_ends_the_wait(ada: Client, world: World) -> None:
+def test_wait_key_is_shown_once_with_a_working_call(ada: Client, world: World) -> None:
     session = world.resting_session(resume_token="t")
     shown = ada.post(f"{path_of(session)}waits/", FORM)
     assert (shown.status_code, "no-store" in shown["Cache-Control"]) == (200, True)
@@ -55,7 +55,7 @@ def test_the_key_is_shown_once_with_a_call_that_ends_the_wait(ada: Client, world
     assert re.search(r"Answered</span> <span>The build of main<", listed)
 
 
-def test_a_script_gets_the_key_as_a_piece_of_its_page(ada: Client, world: World) -> None:
+def test_json_response_contains_the_key_as_html(ada: Client, world: World) -> None:
     session = world.resting_session(resume_token="t")
     shown = ada.post(f"{path_of(session)}waits/", {**FORM, "kind": "approval", "expires": ""}, headers=SCRIPT).json()
     assert call_of(shown["key_html"])["payload"] == {"approved": True}
@@ -72,7 +72,7 @@ def test_a_script_gets_the_key_as_a_piece_of_its_page(ada: Client, world: World)
         ({"expires": "soon"}, "Until: Select a valid choice."),
     ],
 )
-def test_a_form_that_is_not_valid_opens_nothing(ada: Client, world: World, change: dict[str, str], said: str) -> None:
+def test_invalid_wait_form_opens_nothing(ada: Client, world: World, change: dict[str, str], said: str) -> None:
     session = world.resting_session(resume_token="t")
     refused = ada.post(f"{path_of(session)}waits/", FORM | change, headers=SCRIPT)
     assert refused.status_code == 409
@@ -81,7 +81,7 @@ def test_a_form_that_is_not_valid_opens_nothing(ada: Client, world: World, chang
     assert said in html.unescape(ada.post(f"{path_of(session)}waits/", FORM | change, follow=True).text)
 
 
-def test_while_the_agent_is_at_work_no_wait_begins_and_the_page_says_when(ada: Client, world: World) -> None:
+def test_wait_cannot_start_during_a_turn_and_page_says_so(ada: Client, world: World) -> None:
     session = world.running_session()
     listed = page(ada, session)
     assert "You can start a wait when the agent’s turn has ended." in listed
@@ -91,7 +91,7 @@ def test_while_the_agent_is_at_work_no_wait_begins_and_the_page_says_when(ada: C
     assert "data-may-wait" in page(ada, world.resting_session(resume_token="t"))
 
 
-def test_a_new_key_takes_the_earlier_one_back_and_the_wait_stays(ada: Client, world: World) -> None:
+def test_rotating_the_key_revokes_the_old_one_and_keeps_the_wait(ada: Client, world: World) -> None:
     session = world.resting_session(resume_token="t")
     first = call_of(ada.post(f"{path_of(session)}waits/", FORM).text)
     deadline = session.tokens.get().expires_at
@@ -105,7 +105,7 @@ def test_a_new_key_takes_the_earlier_one_back_and_the_wait_stays(ada: Client, wo
     assert client_of(None).post("/api/v1/runs/resume/", second, format="json").status_code == 200
 
 
-def test_a_button_of_a_page_that_is_behind_ends_no_turn(ada: Client, world: World) -> None:
+def test_outdated_wait_button_does_not_cancel_a_turn(ada: Client, world: World) -> None:
     session = world.resting_session(resume_token="t")
     key = call_of(ada.post(f"{path_of(session)}waits/", FORM).text)
     client_of(None).post("/api/v1/runs/resume/", key, format="json")
@@ -115,7 +115,7 @@ def test_a_button_of_a_page_that_is_behind_ends_no_turn(ada: Client, world: Worl
     assert not session.intents.filter(kind="cancel").exists()
 
 
-def test_each_wait_that_is_over_says_what_became_of_it(ada: Client, world: World) -> None:
+def test_ended_waits_show_their_results(ada: Client, world: World) -> None:
     session = world.resting_session(resume_token="t")
     for number in range(6):
         opened = waits.open_wait(session.id, f"Build {number}", None, world.ada)
@@ -131,7 +131,7 @@ def test_each_wait_that_is_over_says_what_became_of_it(ada: Client, world: World
     ]
 
 
-def test_who_only_reads_sees_waits_and_no_way_to_them(ada: Client, world: World) -> None:
+def test_viewer_sees_waits_without_actions(ada: Client, world: World) -> None:
     session = world.resting_session(resume_token="t")
     waits.open_wait(session.id, "The build of main", None, world.ada)
     world.ada.team_roles.create(team=world.team, role="viewer")

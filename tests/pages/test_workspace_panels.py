@@ -46,7 +46,7 @@ def tab(page: Page, name: str) -> None:
     page.get_by_role("tab", name=name).click()
 
 
-def test_changes_are_shown_read_and_committed(visit: Any, session: TaskSession, place: Place) -> None:
+def test_changes_can_be_viewed_and_committed(visit: Any, session: TaskSession, place: Place) -> None:
     (place.workspace / "README").write_text("changed <b>\n")
     (place.workspace / "new").write_text("x\n")
     (place.workspace / "left").write_text("not yet\n")
@@ -81,7 +81,7 @@ def test_changes_are_shown_read_and_committed(visit: Any, session: TaskSession, 
     assert ada.unexpected(*NO_SOCKET) == []
 
 
-def test_a_merge_with_conflicts_is_said_and_cannot_be_committed(visit: Any, session: TaskSession, place: Place) -> None:
+def test_merge_conflicts_are_shown_and_cannot_be_committed(visit: Any, session: TaskSession, place: Place) -> None:
     start = run_git(place.workspace, "rev-parse", "HEAD")
     commit(place.workspace, "README", "ours\n")
     run_git(place.workspace, "checkout", "-q", "-b", "other", start)
@@ -95,7 +95,7 @@ def test_a_merge_with_conflicts_is_said_and_cannot_be_committed(visit: Any, sess
     expect(page.get_by_label("Commit selected files")).to_have_count(0)
 
 
-def test_files_are_opened_edited_and_made_and_what_has_changed_meanwhile_is_not_overwritten(
+def test_files_can_be_edited_without_overwriting_newer_changes(
     visit: Any, world: World, session: TaskSession, place: Place
 ) -> None:
     world.team.permissions.add(Permission.objects.get(codename="operate_unisolated"))
@@ -150,7 +150,7 @@ def test_files_are_opened_edited_and_made_and_what_has_changed_meanwhile_is_not_
     assert ada.unexpected(*NO_SOCKET, "409 (Conflict)") == []
 
 
-def test_who_may_not_operate_is_offered_no_editing_and_no_terminal(visit: Any, session: TaskSession) -> None:
+def test_user_without_the_right_gets_no_editor_or_terminal(visit: Any, session: TaskSession) -> None:
     page = visit().open(path_of(session))
     tab(page, "Files")
     page.get_by_role("button", name="README").click()
@@ -160,9 +160,7 @@ def test_who_may_not_operate_is_offered_no_editing_and_no_terminal(visit: Any, s
     expect(page.get_by_role("tab", name="Terminal")).to_have_count(0)
 
 
-def test_where_no_workspace_is_open_what_was_kept_is_shown_and_said(
-    visit: Any, world: World, session: TaskSession, place: Place
-) -> None:
+def test_closed_workspace_shows_its_saved_state(visit: Any, world: World, session: TaskSession, place: Place) -> None:
     world.repository.path = str(place.workspace)
     world.repository.save()
     world.team.permissions.add(Permission.objects.get(codename="operate_unisolated"))
