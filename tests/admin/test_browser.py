@@ -31,7 +31,7 @@ def visit(chromium: Browser, live_server: Any) -> Iterator[Visit]:
     made.context.close()
 
 
-def test_every_session_is_ticked_and_swept_by_the_scripts_of_the_page(visit: Visit) -> None:
+def test_selected_sessions_are_swept_through_the_page_scripts(visit: Visit) -> None:
     sessions = [make_set(name) for name in "ab"]
     SweepRequest.objects.all().delete()
     page = visit.open("/admin/sessions_app/tasksession/")
@@ -44,7 +44,7 @@ def test_every_session_is_ticked_and_swept_by_the_scripts_of_the_page(visit: Vis
     assert visit.complaints == []
 
 
-def test_forms_with_scripts_of_their_own_are_refused_nothing(visit: Visit) -> None:
+def test_forms_with_scripts_violate_no_content_security_policy(visit: Visit) -> None:
     session: TaskSession = make_set("a")
     team = session.task.team
     page = visit.open(f"/admin/auth/group/{team.pk}/change/")

@@ -14,7 +14,7 @@ from tests.admin.everything import browser, make_set, superuser
 MOVED = [(label, model) for label, models in MOVED_MODELS.items() for model in models]
 
 
-def test_every_model_of_the_new_apps_is_a_moved_one() -> None:
+def test_every_model_of_the_new_apps_was_moved() -> None:
     for label, models in MOVED_MODELS.items():
         assert sorted(apps.get_app_config(label).models) == sorted(models)
 

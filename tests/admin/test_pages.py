@@ -52,7 +52,7 @@ def test_every_model_has_its_pages(model: Any) -> None:
 
 
 @pytest.mark.parametrize("model", MODELS, ids=ids(MODELS))
-def test_a_list_can_be_searched_and_filtered(model: Any) -> None:
+def test_list_can_be_searched_and_filtered(model: Any) -> None:
     shown = admin.site._registry[model]
     assert shown.search_fields or shown.list_filter
     assert len(shown.list_display) > 1
@@ -76,7 +76,7 @@ def test_twenty_rows_cost_as_many_queries_as_one(root: Client, model: Any) -> No
 
 
 @pytest.mark.parametrize("model", MODELS, ids=ids(MODELS))
-def test_no_page_shows_a_secret_or_breaks_the_policy(root: Client, model: Any) -> None:
+def test_no_page_shows_a_secret_or_violates_the_policy(root: Client, model: Any) -> None:
     make_set("0")
     hidden = [SECRET, ApiToken.objects.get().secret_hash, LoginLink.objects.get().secret_hash]
     for page in pages_of(model):
@@ -88,11 +88,11 @@ def test_no_page_shows_a_secret_or_breaks_the_policy(root: Client, model: Any) -
         assert not [word for word in hidden if word in answer.text], page
 
 
-def test_the_model_that_keeps_keys_in_clear_has_no_page(root: Client) -> None:
+def test_plain_text_token_model_has_no_page(root: Client) -> None:
     assert root.get("/admin/authtoken/tokenproxy/").status_code == 404
 
 
-def test_the_index_names_what_there_is(root: Client) -> None:
+def test_index_lists_the_models(root: Client) -> None:
     told = root.get("/admin/").text
     assert not foreign_inline(told)
     for words in ("Task sessions", "Repositories", "Continuity receipts", "Agent profiles"):
@@ -100,7 +100,7 @@ def test_the_index_names_what_there_is(root: Client) -> None:
 
 
 @pytest.mark.parametrize("model", ["sessionevent", "intent", "prompt", "message", "run", "continuityreceipt"])
-def test_what_belongs_to_a_session_is_found_by_its_id_with_dashes_or_without(root: Client, model: str) -> None:
+def test_session_rows_are_found_by_id_with_or_without_dashes(root: Client, model: str) -> None:
     session, _ = make_set("0"), make_set("1")
     url = reverse(f"admin:sessions_app_{model}_changelist")
     for asked in (f"?q={session.id}", f"?q={session.id.hex}", f"?session__id__exact={session.id}"):

@@ -83,7 +83,7 @@ def is_an_error_as_all_are(response: Any) -> None:
 
 
 @pytest.mark.parametrize("label", OPERATIONS)
-def test_any_request_of_anybody_is_answered_as_the_schema_says(label: str, cast: Cast) -> None:
+def test_every_response_conforms_to_the_schema(label: str, cast: Cast) -> None:
     headers = {role: headers_of(cast.people[role]) for role in ROLES}
 
     @settings(

@@ -84,26 +84,26 @@ def check(state: str, action: str, expected: Any) -> None:
         assert [left for _, left in rows[1:]] == (["queued"] if action in ("resend", "continue") else [])
 
 
-def test_the_table_holds_every_state() -> None:
+def test_table_has_every_prompt_state() -> None:
     assert set(TABLE) == {state.value for state in PromptState}
 
 
 @pytest.mark.parametrize(("state", "action", "answer"), CASES)
-def test_over_the_api(ledger: World, api: APIClient, state: str, action: str, answer: Any) -> None:
+def test_action_over_the_api(ledger: World, api: APIClient, state: str, action: str, answer: Any) -> None:
     prompt(ledger.session, state, NAME)
     assert said(over_the_api(ledger, api, action)) == answer
     check(state, action, answer)
 
 
 @pytest.mark.parametrize(("state", "action", "answer"), CASES)
-def test_on_the_page(ledger: World, state: str, action: str, answer: Any) -> None:
+def test_action_on_the_page(ledger: World, state: str, action: str, answer: Any) -> None:
     prompt(ledger.session, state, NAME)
     assert said(on_the_page(ledger, action)) == (answer if isinstance(answer, tuple) else 200)
     check(state, action, answer)
 
 
 @pytest.mark.parametrize("state", sorted(TABLE))
-def test_the_page_offers_what_would_be_taken(ledger: World, state: str) -> None:
+def test_page_offers_exactly_the_accepted_actions(ledger: World, state: str) -> None:
     prompt(ledger.session, state, NAME)
     browser = Client()
     browser.force_login(ledger.member)

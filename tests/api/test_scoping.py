@@ -69,14 +69,14 @@ def call(client: APIClient, world: World, route: str, method: str) -> Any:
     return getattr(client, method)(f"/api/v1/{path}", {}, format="json" if method != "get" else None)
 
 
-def test_the_table_holds_every_address() -> None:
+def test_table_has_every_route() -> None:
     assert len(PATTERNS) == len(urls.urlpatterns) - 1
     assert all(isinstance(pattern, URLPattern) for pattern in PATTERNS)
     assert len(OF_A_TEAM) > 20
 
 
 @pytest.mark.parametrize(("route", "method"), CALLS)
-def test_nobody_is_asked_to_log_in(world: World, route: str, method: str) -> None:
+def test_anonymous_request_is_refused(world: World, route: str, method: str) -> None:
     answer = call(client_of(None), world, route, method)
     assert answer.status_code == 401
     assert answer.json()["code"] == "not_authenticated"
@@ -84,7 +84,7 @@ def test_nobody_is_asked_to_log_in(world: World, route: str, method: str) -> Non
 
 
 @pytest.mark.parametrize(("route", "method"), OF_A_TEAM)
-def test_a_stranger_finds_nothing_of_the_team(world: World, route: str, method: str) -> None:
+def test_stranger_finds_nothing_of_the_team(world: World, route: str, method: str) -> None:
     prompt(world.session, "held", "message-1")
     answer = call(client_of(world.stranger), world, route, method)
     assert answer.status_code == 404
@@ -92,7 +92,7 @@ def test_a_stranger_finds_nothing_of_the_team(world: World, route: str, method: 
 
 
 @pytest.mark.parametrize(("route", "method"), [one for one in OF_ALL if one not in STAFF_WRITES])
-def test_what_is_for_all_names_nothing_of_a_team_to_a_stranger(world: World, route: str, method: str) -> None:
+def test_shared_routes_reveal_nothing_of_a_team_to_a_stranger(world: World, route: str, method: str) -> None:
     world.run_it()
     answer = call(client_of(world.stranger), world, route, method)
     assert answer.status_code == STRANGERS_GET.get((route, method), 200)
@@ -102,7 +102,7 @@ def test_what_is_for_all_names_nothing_of_a_team_to_a_stranger(world: World, rou
 
 
 @pytest.mark.parametrize(("route", "method"), CALLS)
-def test_a_member_is_let_in(world: World, route: str, method: str) -> None:
+def test_member_is_allowed(world: World, route: str, method: str) -> None:
     prompt(world.session, "held", "message-1")
     answer = call(client_of(world.member), world, route, method)
     refused = (route, method) in STAFF_WRITES | OPERATORS_WRITE | MANAGERS_WRITE
@@ -110,12 +110,12 @@ def test_a_member_is_let_in(world: World, route: str, method: str) -> None:
     assert answer.status_code in allowed, answer.content
 
 
-def test_somebody_who_left_the_team_sees_nothing_more(world: World, api: APIClient) -> None:
+def test_former_member_loses_access(world: World, api: APIClient) -> None:
     assert api.get(world.url()).status_code == 200
     world.member.groups.clear()
     assert api.get(world.url()).status_code == 404
 
 
-def test_a_session_is_not_found_under_another_task(world: World, api: APIClient) -> None:
+def test_session_is_not_found_under_another_task(world: World, api: APIClient) -> None:
     made = api.post("/api/v1/tasks/", {"title": "Another"}, format="json").json()
     assert api.get(f"/api/v1/tasks/{made['id']}/sessions/{world.session.id}/").status_code == 404

@@ -107,7 +107,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         made.close()
 
 
-def test_pages_come_over_tls_and_say_so(site: Site) -> None:
+def test_pages_are_served_over_tls_with_hsts(site: Site) -> None:
     status, headers, text = site.get("/login/")
     assert status == 200
     assert "csrfmiddlewaretoken" in text
@@ -115,12 +115,12 @@ def test_pages_come_over_tls_and_say_so(site: Site) -> None:
     assert "Secure" in headers["Set-Cookie"]
 
 
-def test_whoever_claims_to_come_from_this_machine_gets_no_numbers(site: Site) -> None:
+def test_forged_local_address_gets_no_metrics(site: Site) -> None:
     assert site.get("/metrics")[0] == 403  # the web itself: it came through a proxy
     assert site.get("/metrics", **{"X-Forwarded-For": "127.0.0.1"})[0] == 403
 
 
-async def test_sockets_and_their_origin_go_through(site: Site) -> None:
+async def test_sockets_and_their_origin_are_forwarded(site: Site) -> None:
     address = f"wss://{SITE}:{site.port}/ws/sessions/00000000-0000-4000-8000-000000000000/"
     token = {"Authorization": f"Token {site.deployment.seeded['token']}"}
     expected = {4404: token, 4401: {"Origin": site.url}}
@@ -130,7 +130,7 @@ async def test_sockets_and_their_origin_go_through(site: Site) -> None:
             assert socket.close_code == code
 
 
-def test_while_one_web_is_away_the_other_one_answers(site: Site) -> None:
+def test_other_web_process_answers_while_one_is_down(site: Site) -> None:
     web = site.processes[1]
     os.killpg(web.pid, signal.SIGKILL)
     web.wait(30)
@@ -138,7 +138,7 @@ def test_while_one_web_is_away_the_other_one_answers(site: Site) -> None:
     assert json.loads(site.get("/readyz")[2])["status"] == "ready"
 
 
-def test_the_proxy_takes_the_file_as_it_is(tmp_path: Path) -> None:
+def test_caddy_accepts_the_file(tmp_path: Path) -> None:
     require("caddy")
     shutil.copy2(ROOT / "deploy" / "Caddyfile", tmp_path)
     env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "SITE": "kandev.example"}

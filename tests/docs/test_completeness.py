@@ -68,11 +68,11 @@ def missing(words: Iterable[str], page: str) -> list[str]:
     ],
     ids=lambda value: value if isinstance(value, str) else min(value, default="none"),
 )
-def test_every_word_is_documented(page: str, words: set[str]) -> None:
+def test_every_term_is_documented(page: str, words: set[str]) -> None:
     assert missing(words, page) == []
 
 
-def test_every_code_of_the_api_is_documented_with_its_status() -> None:
+def test_every_api_error_code_is_documented_with_its_status() -> None:
     codes = codes_of(session_errors, session_errors.SessionsError) | set(api_errors.STATUS_BY_CODE)
     codes |= set(api_errors._EXECUTOR_CODES.values()) | api_errors._AGENTCTL_CODES | {"internal_error"}
     documented = rows("codes.md", ANSWERS)
@@ -85,7 +85,7 @@ def test_every_code_of_the_api_is_documented_with_its_status() -> None:
         assert row.split("|")[0].strip() == str(status), f"{code} is {status}"
 
 
-def test_every_code_of_a_failed_start_is_documented() -> None:
+def test_every_start_error_code_is_documented() -> None:
     codes = codes_of(executor_errors, ExecutorError) | codes_of(plugins, ExecutorError)
     codes |= codes_of(encryption, ExecutorError)
     literal = r'Failure\("(\w+)"|session_error_code="(\w+)"'
@@ -94,11 +94,11 @@ def test_every_code_of_a_failed_start_is_documented() -> None:
     assert codes - set(rows("codes.md", STARTS)) == set()
 
 
-def test_every_code_of_agentctl_is_documented_and_no_other() -> None:
+def test_exactly_the_agentctl_error_codes_are_documented() -> None:
     assert set(rows("codes.md", AGENTCTL)) == words_of(Code)
 
 
-def test_every_event_is_documented_and_no_other() -> None:
+def test_exactly_the_existing_events_are_documented() -> None:
     documented = {name for name in rows("events.md") if name.startswith("session.")}
     assert documented == set(said())
 
@@ -127,14 +127,14 @@ def test_every_command_is_documented_with_its_flags(name: str) -> None:
     assert [flag for flag in flags if not re.search(rf"{flag}\b", text)] == []
 
 
-def test_every_verb_of_make_is_documented_and_no_other() -> None:
+def test_exactly_the_existing_make_targets_are_documented() -> None:
     verbs = set(re.findall(r"^([\w-]+):.*## ", (ROOT / "Makefile").read_text(), re.MULTILINE))
     written = "\n".join(page.read_text(encoding="utf-8") for page in documents())
     named = set(re.findall(r"(?:^|`)make ([a-z]+(?:-[a-z]+)*)", written, re.MULTILINE))
     assert (verbs - named - {"help"}, named - verbs) == (set(), set())
 
 
-def test_every_rule_and_section_that_the_code_names_is_explained() -> None:
+def test_every_rule_and_section_cited_in_code_is_explained() -> None:
     source = "".join(
         path.read_text()
         for package in ("kandev", "executors_app", "sessions_app")
@@ -151,7 +151,7 @@ def test_every_rule_and_section_that_the_code_names_is_explained() -> None:
     assert [section for section in sorted(sections) if f"| {section} |" not in text_of("rules.md")] == []
 
 
-def test_a_module_of_every_documented_error_is_looked_at() -> None:
+def test_every_module_that_defines_errors_is_checked() -> None:
     """An error of another module would be forgotten here."""
     known = {executor_errors.__name__, plugins.__name__, encryption.__name__, session_errors.__name__}
     pattern = re.compile(r"^class \w+\((?:\w+\.)?(?:ExecutorError|SessionsError)\):", re.MULTILINE)

@@ -40,7 +40,7 @@ def test_every_row_names_a_test(head: str) -> None:
     assert [row for row in rows if not _NODE.search(row.rsplit("|", 2)[1])] == []
 
 
-def test_every_named_test_can_be_run_by_its_name() -> None:
+def test_every_named_test_can_be_collected() -> None:
     named = sorted(set(_NODE.findall(text_of("security.md"))))
     lost = []
     for one in named:

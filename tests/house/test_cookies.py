@@ -28,7 +28,7 @@ def settings_of(**environment: str) -> Any:
     return json.loads(done.stdout)
 
 
-def test_cookies_are_for_tls_and_this_host_alone() -> None:
+def test_cookies_require_tls_and_this_host() -> None:
     public = {"KANDEV_SECRET_KEY": "k" * 50, "KANDEV_ALLOWED_HOSTS": "kandev.example"}
     cookies, prefix, hosts = settings_of(**public, KANDEV_TRUSTED_ORIGINS="https://kandev.example")
     assert (prefix, hosts) == ("__Host-", ["kandev.example"])

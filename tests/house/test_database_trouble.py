@@ -41,7 +41,7 @@ def missed(self: SessionMiddleware, request: HttpRequest) -> None:
         ("/admin/", "text/html", b"<h1>No room left</h1>"),
     ],
 )
-def test_the_answer_says_what_happened_and_when_to_come_back(
+def test_response_says_what_happened_and_when_to_retry(
     path: str, accept: str, said: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(SessionMiddleware, "process_request", missed)
@@ -51,7 +51,7 @@ def test_the_answer_says_what_happened_and_when_to_come_back(
     assert b"Make room on that disk" in answer.content
 
 
-def test_a_page_leads_back_to_itself_and_a_form_to_the_board(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_page_offers_a_retry_and_a_form_the_board(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SessionMiddleware, "process_request", missed)
     client = Client(raise_request_exception=False)
     assert b'<a href="/sweeps/?page=2">Try again</a>' in client.get("/sweeps/?page=2").content
@@ -70,7 +70,7 @@ def kept_by_another() -> Iterator[None]:
 
 
 @pytest.mark.embedded
-def test_a_database_that_is_locked_beyond_its_time_is_busy(world: World) -> None:
+def test_database_locked_for_too_long_is_reported_busy(world: World) -> None:
     api = client_of(world.member)
     with kept_by_another():
         refused = api.post("/api/v1/tasks/", {"title": "x"}, format="json")
@@ -92,7 +92,7 @@ def sqlite_error(statement: str, path: Path, *before: str) -> Any:
 
 
 @pytest.mark.django_db
-def test_troubles_of_sqlite_are_told_from_mistakes(tmp_path: Path) -> None:
+def test_sqlite_outages_are_distinguished_from_mistakes(tmp_path: Path) -> None:
     nowhere = tmp_path / "nowhere" / "db.sqlite3"
     assert classify_error(sqlite_error("SELECT 1", nowhere)) is DATABASE_UNAVAILABLE
     here = tmp_path / "db.sqlite3"
@@ -121,7 +121,7 @@ def postgresql_error(url: str, *statements: str) -> Any:
 
 @pytest.mark.postgresql
 @pytest.mark.django_db
-def test_troubles_of_postgresql_are_told_from_mistakes() -> None:
+def test_postgresql_outages_are_distinguished_from_mistakes() -> None:
     url = postgresql.server().new_database()
     nowhere = url.replace(f":{postgresql.server().port}/", ":1/")
     assert classify_error(postgresql_error(nowhere)) is DATABASE_UNAVAILABLE

@@ -55,7 +55,7 @@ def licences_of(found: Any) -> list[str]:
 
 
 @pytest.mark.parametrize("name", installed())
-def test_the_licence_of_a_package_is_agreed_to(name: str) -> None:
+def test_licence_of_each_package_is_accepted(name: str) -> None:
     if name in KNOWN:
         return
     licences = licences_of(metadata.metadata(name))
@@ -63,12 +63,12 @@ def test_the_licence_of_a_package_is_agreed_to(name: str) -> None:
     assert set(licences) <= AGREED, f"{name}: {licences}"
 
 
-def test_whoever_is_known_is_used() -> None:
+def test_every_known_package_is_used() -> None:
     assert set(KNOWN) <= set(pinned())
 
 
 @pytest.mark.parametrize("lock", [ROOT / "frontend" / "package-lock.json"], ids=lambda path: path.parent.name)
-def test_what_the_pages_take_from_others_is_agreed_to(lock: Path) -> None:
+def test_licences_of_frontend_packages_are_accepted(lock: Path) -> None:
     packages = json.loads(lock.read_text())["packages"]
     said = {name: one.get("license") for name, one in packages.items() if name}
     assert said

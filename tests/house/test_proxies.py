@@ -62,7 +62,7 @@ async def seen(peer: str | None, forwarded: str | None, proto: str | None, kind:
         (None, "127.0.0.1", "https", ("", "http")),
     ],
 )
-async def test_who_calls_and_how(
+async def test_client_address_and_scheme_are_read_from_trusted_proxies(
     peer: str | None, forwarded: str | None, proto: str | None, expected: tuple[str, str]
 ) -> None:
     assert await seen(peer, forwarded, proto) == expected
@@ -103,18 +103,18 @@ def run(tmp_path: Path, *arguments: str, **environment: str) -> subprocess.Compl
     ],
     ids=["nothing", "no origin", "no https", "on this machine", "named"],
 )
-def test_which_proxies_are_trusted(tmp_path: Path, environment: dict[str, str], expected: list[str]) -> None:
+def test_trusted_proxies_follow_the_settings(tmp_path: Path, environment: dict[str, str], expected: list[str]) -> None:
     assert settings_under(tmp_path, **environment) == expected
 
 
 @pytest.mark.parametrize("value", ["10.0.0.5/8", "proxy.example", "*"])
-def test_what_is_no_network_stops_the_start(value: str) -> None:
+def test_invalid_network_stops_the_start(value: str) -> None:
     with pytest.raises(InvalidEnvironment, match=r"^KANDEV_TRUSTED_PROXIES=.*: must be addresses or networks"):
         read_environment({"KANDEV_TRUSTED_PROXIES": value})
 
 
 @pytest.mark.parametrize("redis", ["", "redis://:secret@redis.example:6379/0"])
-def test_a_deployment_behind_tls_has_nothing_that_the_check_finds(tmp_path: Path, redis: str) -> None:
+def test_deployment_behind_tls_passes_the_check(tmp_path: Path, redis: str) -> None:
     done = run(
         tmp_path, "manage.py", "check", "--deploy", "--fail-level", "WARNING", **BEHIND_TLS, KANDEV_REDIS_URL=redis
     )
@@ -122,7 +122,7 @@ def test_a_deployment_behind_tls_has_nothing_that_the_check_finds(tmp_path: Path
     assert "no issues (3 silenced)" in done.stdout
 
 
-def test_one_without_tls_is_told_so(tmp_path: Path) -> None:
+def test_deployment_without_tls_is_warned(tmp_path: Path) -> None:
     done = run(tmp_path, "manage.py", "check", "--deploy", "--fail-level", "WARNING")
     assert done.returncode == 1
     assert "security.W012" in done.stderr  # cookies that travel in the clear

@@ -30,7 +30,7 @@ def reincarnated() -> logging.LogRecord:
     return logging.makeLogRecord({"name": "django-q", "levelno": logging.CRITICAL, "msg": "reincarnated pusher"})
 
 
-def test_an_outage_is_one_line_without_a_traceback() -> None:
+def test_outage_is_one_line_without_a_traceback() -> None:
     once, first = OutageFilter(), away()
     assert once.filter(first)
     assert (first.getMessage(), first.exc_info) == ("it failed: database or disk is full", None)
@@ -38,7 +38,7 @@ def test_an_outage_is_one_line_without_a_traceback() -> None:
     assert not once.filter(reincarnated())
 
 
-def test_the_next_outage_is_said_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_next_outage_is_logged_again(monkeypatch: pytest.MonkeyPatch) -> None:
     once = OutageFilter()
     assert once.filter(away())
     later = time.monotonic() + OUTAGE_RESET_SECONDS + 1
@@ -48,7 +48,7 @@ def test_the_next_outage_is_said_again(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("error", [ValueError("no"), OperationalError("no such table: tasks")])
-def test_mistakes_keep_their_traceback_however_often(error: Exception) -> None:
+def test_programming_errors_always_keep_their_traceback(error: Exception) -> None:
     once = OutageFilter()
     for _ in range(2):
         told = record_of(error)
@@ -56,7 +56,7 @@ def test_mistakes_keep_their_traceback_however_often(error: Exception) -> None:
         assert told.exc_info
 
 
-def test_forked_processes_know_of_it() -> None:
+def test_forked_processes_share_the_outage() -> None:
     once = OutageFilter()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # the child does one thing, and ends

@@ -65,7 +65,7 @@ COUNTED: Mapping[str, dict[Any, float]] = {
 }
 
 
-def test_what_happened_is_counted_and_stays_counted_when_the_session_is_deleted() -> None:
+def test_counters_keep_their_value_after_the_session_is_deleted() -> None:
     session = busy_session()
     before = {name: shown(name) for name in CATALOGUE if CATALOGUE[name].kind == "counter"}
     assert {name: shown(name) for name in COUNTED} == COUNTED
@@ -81,7 +81,7 @@ def test_what_happened_is_counted_and_stays_counted_when_the_session_is_deleted(
     assert (buckets["2",], buckets["5",], buckets["+Inf",]) == (0, 1, 1)
 
 
-def test_a_session_that_is_given_up_counts_once_and_not_where_the_writing_failed(settings: Any) -> None:
+def test_giving_up_counts_once_and_not_after_a_rollback(settings: Any) -> None:
     settings.KANDEV_MAX_RESTARTS = 1
     session = make_session(start_attempts=5, state="STARTING")
     change(execution_of(session), owner=MINE.owner, generation=MINE.generation)
@@ -96,7 +96,7 @@ def test_a_session_that_is_given_up_counts_once_and_not_where_the_writing_failed
     assert shown("kandev_reconciler_given_up_total") == {(): 1}
 
 
-def test_two_supervisors_measure_and_the_sum_is_shown() -> None:
+def test_measurements_of_two_supervisors_are_added_up() -> None:
     one, other = MetricsBuffer(), MetricsBuffer()
     one.swept("reconcile", 0.2, [("local_standalone", "alive"), ("local_standalone", "dead")])
     other.swept("boot", 70.0, [("local_standalone", "alive")])
@@ -115,7 +115,7 @@ def test_two_supervisors_measure_and_the_sum_is_shown() -> None:
     assert (lag["0.01",], lag["2.5",], lag["5",], lag["+Inf",]) == (1, 1, 2, 2)
 
 
-def test_folding_parts_changes_no_number() -> None:
+def test_folding_parts_changes_no_total() -> None:
     for part in ("one", "other", ""):
         operations.add_counts([("kandev_sweep_executors_total", {"runtime": "remote", "observed": "dead"}, 2)], part)
     before = operations.read_totals()
@@ -126,7 +126,7 @@ def test_folding_parts_changes_no_number() -> None:
     assert MetricCount.objects.count() == 1
 
 
-def test_what_could_not_be_written_is_kept_for_the_next_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_write_is_retried_next_time(monkeypatch: pytest.MonkeyPatch) -> None:
     tally = MetricsBuffer()
     tally.count("kandev_sweep_executors_total", runtime="remote", observed="dead")
     with monkeypatch.context() as broken:

@@ -28,7 +28,10 @@ CASES: Final[Mapping[str, tuple[str, ...]]] = {
     "38 function: 13": BOTH,
     "39 logic": BOTH,
     "40 array ports": BOTH,
-    "41 a workflow as component": (*BOTH, "workflows/test_engine.py::test_a_plain_workflow_in_a_file_is_a_component"),
+    "41 a workflow as component": (
+        *BOTH,
+        "workflows/test_engine.py::test_plain_workflow_file_can_be_used_as_a_component",
+    ),
     "42 the same one alone": BOTH,
     "43 shells side by side": (f"{REAL}test_independent_shells_run_concurrently",),
     "44 a join waits": BOTH,
@@ -36,7 +39,7 @@ CASES: Final[Mapping[str, tuple[str, ...]]] = {
     "46 one that may fail": BOTH,
     "47 all files valid": (
         "workflows/test_loading.py::test_shipped_example_is_valid_and_conforms_to_schema",
-        "workflows/test_file_shapes.py::test_a_file_of_this_shape_runs",
+        "workflows/test_file_shapes.py::test_file_of_this_shape_runs",
     ),
     "48 a session goes on, claude": (WORD,),
     "49 a session goes on, codex": (WORD,),
@@ -52,9 +55,9 @@ CASES: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "53 one idle trigger": (f"{TRIGGERS}test_two_idle_triggers_start_one_run",),
     "54 work ends idleness": (f"{TRIGGERS}test_active_turn_of_team_prevents_idle_trigger",),
-    "55 what is not there is a 404": ("api/test_scoping.py::test_a_stranger_finds_nothing_of_the_team",),
+    "55 what is not there is a 404": ("api/test_scoping.py::test_stranger_finds_nothing_of_the_team",),
     "56 a run that is over is not cancelled": (
-        "api/test_workflows.py::test_runs_are_listed_shown_cancelled_and_gone_on_with",
+        "api/test_workflows.py::test_runs_can_be_listed_shown_cancelled_and_resumed",
     ),
     "57 --cwd of the command": (f"{COMMAND}test_scripts_run_in_worktree_of_named_repository",),
     "58 a workflow by its name": (f"{COMMAND}test_bare_name_is_searched_in_the_project",),

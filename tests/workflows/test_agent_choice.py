@@ -33,7 +33,7 @@ ALL = [CLI, CLAUDE, LARGE, CODEX, CHAT, DEMO]
         (CLAUDE, "", "large", LARGE),
     ],
 )
-def test_a_runner_is_a_profile_of_its_kind(
+def test_runner_selects_a_profile_of_its_agent_type(
     own: AgentProfile | None, runner: str, model: str, found: AgentProfile
 ) -> None:
     assert choose_agent(ALL, own, runner, model) == AgentChoice(found)
@@ -72,7 +72,7 @@ def test_demo_agent_stands_in_where_it_is_the_only_agent() -> None:
         choose_agent([DEMO], None, "claude-cod", "")
 
 
-def test_every_node_without_an_agent_is_named_at_once() -> None:
+def test_every_node_without_an_agent_is_named() -> None:
     inner = node("third", "agent", prompt="x", runner="nobody")
     part = {"interface": {}, **body([inner])}
     nodes = [

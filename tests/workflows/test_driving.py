@@ -271,7 +271,7 @@ def test_missing_prompt_file_fails_the_node() -> None:
     assert (run.state, "no.md" in run.error) == ("failed", True)
 
 
-def test_a_function_needs_no_workspace() -> None:
+def test_function_needs_no_workspace() -> None:
     text = workflow([node("sum", "function", code="1 + 1", language="python", outputs=["result:number"])])
     world = World(text, repository=None)
     run = world.to_its_end()

@@ -130,7 +130,7 @@ edges: [{source: t, target: p, sourceHandle: output:text, targetHandle: input:in
 
 
 @pytest.mark.parametrize(("text", "outputs"), SHAPES.values(), ids=SHAPES)
-def test_a_file_of_this_shape_runs(text: str, outputs: dict[str, str]) -> None:
+def test_file_of_this_shape_runs(text: str, outputs: dict[str, str]) -> None:
     run = drive(text)
     assert run.outcome.succeeded, run.outcome.error
     assert {path: run[path].outputs["output"] for path in outputs} == outputs

@@ -49,7 +49,7 @@ def client() -> Client:
     return found
 
 
-def test_one_request_of_a_user_loads_texts_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_user_loads_texts_in_one_request_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loading, "MAX_WAIT", 0)
     ada, bea = make_user("ada"), make_user("bea")
     with loading.user_load_slot(ada):
@@ -61,7 +61,7 @@ def test_one_request_of_a_user_loads_texts_at_a_time(monkeypatch: pytest.MonkeyP
         pass
 
 
-def test_a_request_waits_for_the_one_before_it() -> None:
+def test_request_waits_for_the_previous_one() -> None:
     user, order = make_user(), []
     inside, done = threading.Event(), threading.Event()
 
@@ -82,7 +82,7 @@ def test_a_request_waits_for_the_one_before_it() -> None:
 
 
 @pytest.mark.usefixtures("one_check")
-def test_pages_and_api_count_together() -> None:
+def test_pages_and_api_share_one_limit() -> None:
     browser = client()
     asked = {"text": PLAIN}
     assert browser.post("/workflows/check/", {"do": "check", **asked}).status_code == 200
@@ -93,7 +93,7 @@ def test_pages_and_api_count_together() -> None:
 
 @pytest.mark.usefixtures("one_check")
 @pytest.mark.parametrize("button", ["save", "check", "open", "apply"])
-def test_a_throttled_page_keeps_what_was_typed(button: str) -> None:
+def test_throttled_page_keeps_the_typed_text(button: str) -> None:
     browser = client()
     assert browser.post("/workflows/check/", {"do": "check", "text": PLAIN}).status_code == 200
     typed = {"do": button, "name": "Mine", "text": f"{PLAIN}# typed", "team": team().pk, "node": "told"}
@@ -104,7 +104,7 @@ def test_a_throttled_page_keeps_what_was_typed(button: str) -> None:
     assert not Workflow.objects.exists()
 
 
-def test_a_page_is_shown_while_another_text_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_page_is_shown_while_another_text_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loading, "MAX_WAIT", 0)
     user, browser = make_user(), client()
     row, _ = workflows.save_workflow(user, {"team": team(), "text": PLAIN, "name": "it"})
@@ -114,14 +114,14 @@ def test_a_page_is_shown_while_another_text_is_checked(monkeypatch: pytest.Monke
     assert "name: Plain" in answer.content.decode()
 
 
-def test_a_text_that_is_too_expensive_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_text_that_is_too_expensive_is_saved_as_invalid(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(apart.LIMITS, "cpu_seconds", 1)
     values = {"team": team(), "text": EXPENSIVE, "files": SLOW_FILES, "name": "slow"}
     row, problems = workflows.save_workflow(make_user(), values)
     assert (row.text, row.is_valid, [one.code for one in problems]) == (EXPENSIVE, False, ["too_expensive"])
 
 
-def test_a_busy_machine_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_busy_machine_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     row, _ = workflows.save_workflow(make_user(), {"team": team(), "text": text("before"), "name": "it"})
     monkeypatch.setitem(apart.LIMITS, "seconds", 0.001)
     with pytest.raises(ChecksUnavailable):
@@ -130,7 +130,7 @@ def test_a_busy_machine_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None
     assert (row.text, row.is_valid, row.revision) == (text("before"), True, 1)
 
 
-def test_a_run_whose_text_cannot_be_loaded_now_has_not_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_whose_text_cannot_be_loaded_yet_stays_queued(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(text("run"))
     loading._load_cached.cache_clear()
     with monkeypatch.context() as busy:
@@ -185,7 +185,7 @@ class TestConfirming:
         trigger_settings.confirm_triggers(make_user(), paused, seen)
         assert depths == [0]
 
-    def test_a_page_whose_text_cannot_be_loaded_is_shown(
+    def test_shows_the_page_when_the_text_cannot_be_loaded(
         self, paused: Workflow, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         browser = client()

@@ -93,7 +93,7 @@ def test_every_value_has_its_line() -> None:
 
 
 @pytest.mark.parametrize("indent", [None, 2, "\t"])
-def test_json_is_read_as_json_with_its_lines(indent: int | str | None) -> None:
+def test_json_is_read_with_its_lines(indent: int | str | None) -> None:
     data = {"a": {"é": "\U0001f600 tab\t", "list": [1, 2.5, None, True]}, "long" * 300: "/"}
     text = json.dumps(data, indent=indent)
 
@@ -105,11 +105,11 @@ def test_json_is_read_as_json_with_its_lines(indent: int | str | None) -> None:
     )
 
 
-def test_json_of_several_lines_has_lines() -> None:
+def test_multi_line_json_has_line_numbers() -> None:
     assert read_text('{\n\t"a": {\n\t\t"b": "\\ud83d\\ude00"\n\t}\n}', "w.json").line_of(("a", "b")) == 3
 
 
-def test_a_flow_mapping_of_yaml_begins_with_a_brace_too() -> None:
+def test_yaml_flow_mapping_may_also_begin_with_a_brace() -> None:
     assert read_text("{a: 1, b: [x, y]}", "w.yaml").data == {"a": 1, "b": ["x", "y"]}
 
 

@@ -58,7 +58,7 @@ def test_long_run_is_written_step_by_step() -> None:
 WRONG = workflow([node("wrong", "function", code="throw new Error('no')", outputs=["x"])])
 
 
-def test_a_failed_run_without_sessions_is_in_the_inbox() -> None:
+def test_failed_run_without_sessions_is_in_the_inbox() -> None:
     world = World(WRONG, repository=None)
     run = world.to_its_end()
     assert (run.state, run.task.sessions.count()) == ("failed", 0)
@@ -72,7 +72,7 @@ def test_a_failed_run_without_sessions_is_in_the_inbox() -> None:
     assert attention.open_items_for(world.user).count() == 1
 
 
-def test_a_failed_run_with_sessions_leads_to_the_run() -> None:
+def test_failed_run_with_sessions_links_to_the_run() -> None:
     world = World(SHELL, Scripts(answer=lambda script: {"exit_code": 1}))
     run = world.to_its_end()
     item = AttentionItem.objects.get(run=run)

@@ -104,7 +104,7 @@ def test_file_runs_without_server_and_prints_one_document(tmp_path: Path) -> Non
 
 
 @pytest.mark.embedded
-def test_shipped_examples_run_as_they_are_on_a_fresh_installation(tmp_path: Path) -> None:
+def test_shipped_examples_run_unchanged_on_a_fresh_installation(tmp_path: Path) -> None:
     """The demo agent stands in. It answers by the reviewer’s schema, with yes, which the seed’s loop goes on for."""
     data = tmp_path / "data"
     assert command(data, "migrate", "-v0").returncode == 0
@@ -136,7 +136,7 @@ def member(team: Group, name: str, role: str = "") -> User:
     return user
 
 
-def test_the_only_team_and_the_only_writer_need_not_be_named(team: Group) -> None:
+def test_only_team_and_only_writer_need_not_be_named(team: Group) -> None:
     ada = member(team, "ada")
     member(team, "eve", TeamRole.Role.VIEWER)
     assert run_command.resolve_team("") == team
@@ -168,7 +168,7 @@ def test_ambiguous_or_missing_arguments_exit_with_2(team: Group, ask: Any, words
     assert refused.value.returncode == 2
 
 
-def test_the_tree_has_each_node_in_its_iteration() -> None:
+def test_tree_shows_each_node_in_its_iteration() -> None:
     paths = ("start", "loop", "loop[1]", "loop[1]/coder", "loop[2]", "loop[2]/coder")
     nodes = [NodeRun(path=path, node=path, state="succeeded") for path in paths]
     nodes[-1].state, nodes[-1].waiting_for = "running", "user"

@@ -98,13 +98,13 @@ def test_sandbox_reaches_no_files_or_processes(tmp_path: Path) -> None:
         ("list(zip(items, range(3)))", [[1, 0], [2, 1], [3, 2]]),
     ],
 )
-def test_an_expression_has_a_value(expression: str, value: Any) -> None:
+def test_expression_is_evaluated(expression: str, value: Any) -> None:
     inputs = {"a": 2, "b": True, "items": [1, 2, 3], "name": "Ada", "deep": {"x": {"y": 1}}}
     assert evaluate_expression(expression, inputs) == value
 
 
 @pytest.mark.parametrize("expression", ["x = 1", "import os", "await x", "yield 1", "[*a]", "", "{**a}", "f(**a)"])
-def test_other_syntax_than_expressions_is_refused(expression: str) -> None:
+def test_syntax_other_than_expressions_is_refused(expression: str) -> None:
     with pytest.raises(ExpressionError):
         check_expression(expression)
         evaluate_expression(expression, {"a": {}, "x": 1})

@@ -71,13 +71,13 @@ def text_of(script: str, value: Any = "v") -> str:
         ("cat <<\\EOF\n{{ inputs.x }}\nEOF", "here-document"),
     ],
 )
-def test_a_place_where_no_variable_is_safe_is_refused(script: str, message: str) -> None:
+def test_template_where_no_variable_is_safe_is_refused(script: str, message: str) -> None:
     assert [message in found for _, found in find_script_problems(script)] == [True]
     with pytest.raises(ShellScriptError, match=message):
         text_of(script)
 
 
-def test_arithmetic_takes_numbers_alone() -> None:
+def test_arithmetic_accepts_only_numbers() -> None:
     assert shell(*_both("echo $(( {{ inputs.x }} + 1 ))", "41"), Path("/"))["stdout"] == "42\n"
     with pytest.raises(ShellScriptError, match="not a number"):
         text_of("echo $(( {{ inputs.x }} + 1 ))", "a[$(touch hit)]")
@@ -92,20 +92,20 @@ def _both(script: str, value: Any) -> tuple[str, Any]:
     "script",
     ["echo {{ foo }}", "echo {{ a b.c }}", "# {{ inputs.x }}", "echo {{ }}", "echo \\{{ inputs.x }}"],
 )
-def test_what_is_no_template_or_stands_in_a_comment_stays(script: str) -> None:
+def test_other_text_and_comments_stay_unchanged(script: str) -> None:
     assert text_of(script) == script
 
 
-def test_a_template_without_a_value_stays() -> None:
+def test_template_without_a_value_stays_unchanged() -> None:
     assert prepare_script("echo '{{ a.b }}'", lambda name, port: MISSING).script == "echo '{{ a.b }}'"
 
 
-def test_a_dollar_before_a_template_is_a_dollar(tmp_path: Path) -> None:
+def test_dollar_before_a_template_is_literal(tmp_path: Path) -> None:
     for script in ("echo ${{ inputs.x }}", 'echo "${{ inputs.x }}"', "echo '${{ inputs.x }}'"):
         assert shell(*_both(script, "5"), tmp_path)["stdout"] == "$5\n"
 
 
-def test_values_become_text_and_what_no_variable_can_hold_is_refused() -> None:
+def test_values_become_text_and_unsupported_ones_are_refused() -> None:
     values = {"a": 1, "b": None, "c": True, "d": {"x": [1, "é"]}, "e": 2.5}
     text = prepare_script(" ".join(f"{{{{ inputs.{name} }}}}" for name in values), lambda name, port: values[port])
     assert list(text.environment.values()) == ["1", "", "true", '{"x":[1,"é"]}', "2.5"]
@@ -138,7 +138,7 @@ TOKENS = [
 TRAPS = ["$(touch hit)", "`touch hit`", "'\"\nE\n)}\ntouch hit\n"]
 
 
-def test_no_value_is_read_as_a_script_in_any_heap_of_quotes(tmp_path: Path) -> None:
+def test_value_is_never_executed_inside_random_quoting(tmp_path: Path) -> None:
     chance = random.Random(7)
     ran = 0
     while ran < 150:
@@ -155,7 +155,7 @@ def test_no_value_is_read_as_a_script_in_any_heap_of_quotes(tmp_path: Path) -> N
             assert not (tmp_path / "hit").exists(), script
 
 
-def test_the_values_of_a_script_together_have_a_limit() -> None:
+def test_total_size_of_values_is_limited() -> None:
     one = "echo {{ inputs.x }}\n"
     fits = limits.MAX_ENVIRONMENT // limits.MAX_ENVIRONMENT_VALUE
     value = "x" * limits.MAX_ENVIRONMENT_VALUE

@@ -82,7 +82,7 @@ def office(db: None) -> Office:
     return scheduled(world, world.staff)
 
 
-def test_a_scheduled_run_has_the_rights_of_whoever_enabled_the_triggers(office: Office) -> None:
+def test_scheduled_run_has_the_rights_of_whoever_enabled_its_triggers(office: Office) -> None:
     office.save(office.world.member, triggers_enabled=False)
     assert office.now().triggers_enabled_by is None
     office.save(office.world.member, triggers_enabled=True)
@@ -91,7 +91,7 @@ def test_a_scheduled_run_has_the_rights_of_whoever_enabled_the_triggers(office: 
     assert office.now().created_by == office.world.staff
 
 
-def test_a_members_shell_node_never_runs_as_staff(office: Office) -> None:
+def test_shell_node_of_a_member_never_runs_as_staff(office: Office) -> None:
     office.save(office.world.member, text=SHELL)
     assert office.due() == 0
     assert not WorkflowRun.objects.exists()
@@ -130,7 +130,7 @@ def another_executor() -> Executor:
 
 
 @pytest.mark.parametrize("what", CHANGES)
-def test_any_change_of_what_runs_pauses_it_until_it_is_confirmed(office: Office, what: str) -> None:
+def test_change_of_what_runs_pauses_triggers_until_confirmed(office: Office, what: str) -> None:
     CHANGES[what](office)
     assert office.due() == 0
     row = office.now()
@@ -144,13 +144,13 @@ def test_any_change_of_what_runs_pauses_it_until_it_is_confirmed(office: Office,
     assert WorkflowRun.objects.get().started_by == office.world.member
 
 
-def test_a_new_name_or_description_pauses_nothing(office: Office) -> None:
+def test_new_name_or_description_pauses_nothing(office: Office) -> None:
     office.save(office.world.member, name="Weekly", description="that")
     assert office.due() == 1
     assert WorkflowRun.objects.get().started_by == office.world.staff
 
 
-def test_a_new_secret_key_alone_pauses_nothing(office: Office, settings: Any) -> None:
+def test_new_secret_key_alone_pauses_nothing(office: Office, settings: Any) -> None:
     change(office.world.executor, config={"image": "it"})
     office.confirm(office.world.staff)
     with override_settings(SECRET_KEY="another", SECRET_KEY_FALLBACKS=[settings.SECRET_KEY]):
@@ -169,7 +169,7 @@ LOSSES: dict[str, Callable[[Office], Any]] = {
 
 
 @pytest.mark.parametrize("why", LOSSES)
-def test_who_has_lost_a_right_starts_nothing_any_more(why: str) -> None:
+def test_user_who_lost_a_right_starts_no_scheduled_runs(why: str) -> None:
     world = make_world()
     office = scheduled(world, world.staff, SHELL)
     assert (office.due(), WorkflowRun.objects.update(state="succeeded")) == (1, 1)
@@ -181,7 +181,7 @@ def test_who_has_lost_a_right_starts_nothing_any_more(why: str) -> None:
     assert WorkflowRun.objects.count() == 1
 
 
-def test_a_team_that_was_given_the_right_may_confirm(office: Office) -> None:
+def test_member_of_a_team_with_the_right_may_confirm(office: Office) -> None:
     office.save(office.world.member, text=SHELL)
     office.world.team.permissions.add(Permission.objects.get(codename="operate_unisolated"))
     office.confirm(office.world.member)
@@ -194,7 +194,7 @@ def test_a_team_that_was_given_the_right_may_confirm(office: Office) -> None:
 
 
 @pytest.mark.parametrize(("written", "why"), [(SHELL, "takes staff"), ("nodes: [", "cannot be run")])
-def test_enabling_by_somebody_who_may_not_waits_for_somebody_who_may(written: str, why: str) -> None:
+def test_enabling_without_the_right_waits_for_an_entitled_user(written: str, why: str) -> None:
     world = make_world()
     office = scheduled(world, world.member, written)
     assert (office.now().triggers_enabled, why in office.now().triggers_paused) == (False, True)
@@ -204,14 +204,14 @@ def test_enabling_by_somebody_who_may_not_waits_for_somebody_who_may(written: st
     assert "who is staff" in item.next_step or why == "cannot be run"
 
 
-def test_saving_a_paused_workflow_with_its_triggers_on_confirms_nothing(office: Office) -> None:
+def test_saving_a_paused_workflow_with_triggers_on_confirms_nothing(office: Office) -> None:
     office.save(office.world.member, text=SHELL)
     office.save(office.world.staff, triggers_enabled=True)
     assert office.now().triggers_paused
     assert office.due() == 0
 
 
-def test_switching_triggers_off_settles_it_and_keeps_what_was_confirmed(office: Office) -> None:
+def test_disabling_triggers_resolves_the_item_and_keeps_the_confirmed_state(office: Office) -> None:
     office.save(office.world.member, text=SHELL)
     office.save(office.world.member, triggers_enabled=False)
     assert (office.items(), office.now().triggers_paused) == ([], "")
@@ -225,7 +225,7 @@ def refuse(office: Office, user: User, error: type[SessionsError], fingerprint: 
     assert not office.now().triggers_enabled
 
 
-def test_who_confirms_says_what_they_have_seen(office: Office) -> None:
+def test_confirmation_must_match_the_latest_change(office: Office) -> None:
     office.save(office.world.member, text=PLAIN.replace("Go", "Come"))
     seen = office.document()["fingerprint"]
     office.save(office.world.member, text=PLAIN.replace("Go", "Leave"))
@@ -234,7 +234,7 @@ def test_who_confirms_says_what_they_have_seen(office: Office) -> None:
     refuse(office, office.world.staff, Conflict, seen)
 
 
-def test_viewers_confirm_nothing_nor_does_anybody_what_cannot_be_run(office: Office) -> None:
+def test_viewers_cannot_confirm_and_invalid_workflows_cannot_be_confirmed(office: Office) -> None:
     office.save(office.world.staff, text="nodes: [")
     refuse(office, office.world.staff, Invalid)
     TeamRole.objects.create(user=office.world.member, team=office.world.team, role=TeamRole.Role.VIEWER)
@@ -244,7 +244,7 @@ def test_viewers_confirm_nothing_nor_does_anybody_what_cannot_be_run(office: Off
     assert not AttentionItem.objects.filter(workflow=office.row, resolved_at=None).exists()
 
 
-def test_a_change_between_two_looks_is_met_by_the_check_of_the_start(office: Office) -> None:
+def test_start_checks_the_locked_row_for_changes(office: Office) -> None:
     """The worker has read the row before; what it starts is checked on the locked row."""
     Workflow.objects.update(next_run_at=NOON)
     stale = office.now()
@@ -253,7 +253,7 @@ def test_a_change_between_two_looks_is_met_by_the_check_of_the_start(office: Off
     assert not WorkflowRun.objects.exists()
 
 
-def test_the_difference_is_readable_and_hides_nothing(office: Office) -> None:
+def test_difference_is_readable_and_hides_nothing(office: Office) -> None:
     evil = json.dumps(json.loads(PLAIN.replace("Go", "Go \u202e hide")), ensure_ascii=False, indent=1)
     office.save(office.world.member, text=evil, files={"part.yaml": "x\n" * 3000 + "y" * 5000})
     change(office.world.profile, env={"API_KEY": "changed-value"})
@@ -265,13 +265,13 @@ def test_the_difference_is_readable_and_hides_nothing(office: Office) -> None:
     assert "changed-value" not in str(told)
 
 
-def test_two_large_hostile_texts_are_compared_in_little_time(office: Office) -> None:
+def test_two_large_hostile_texts_are_compared_quickly(office: Office) -> None:
     before, after = "a\nb\n" * 200_000, "b\na\na\n" * 150_000
     (found,) = compare_parts({"text": before}, {"text": after})
     assert found.is_cut
 
 
-def test_an_item_that_is_open_says_what_is_true_now(office: Office) -> None:
+def test_open_item_is_reopened_with_the_present_reason(office: Office) -> None:
     office.save(office.world.member, text=SHELL)
     first = AttentionItem.objects.get(workflow=office.row)
     attention.dismiss_item(first, office.world.member)
@@ -290,7 +290,7 @@ def before_the_upgrade(world: World, name: str, **values: Any) -> Workflow:
     return office.row
 
 
-def test_an_upgrade_keeps_only_schedules_that_nobody_else_can_have_changed() -> None:
+def test_upgrade_keeps_only_schedules_that_one_user_controlled() -> None:
     world = make_world()
     kept = before_the_upgrade(world, "kept")
     others = [
@@ -311,7 +311,7 @@ def test_an_upgrade_keeps_only_schedules_that_nobody_else_can_have_changed() -> 
     assert start_due_runs(NOON.replace(hour=13)) == 0, "what its first start has noted counts from then on"
 
 
-def test_a_schedule_that_was_taken_over_is_paused_by_a_change_of_its_text() -> None:
+def test_migrated_schedule_is_paused_by_a_change_of_its_text() -> None:
     world = make_world()
     kept = before_the_upgrade(world, "kept")
     import_module("sessions_app.migrations.0019_pause_unproven_schedules").settle(apps_with_old_labels(), None)

@@ -20,7 +20,7 @@ def test_valid_files_are_reported_with_warnings(capsys: pytest.CaptureFixture[st
     assert said[1].endswith("test-resumable-agent.yaml: valid, 4 nodes")
 
 
-def test_one_invalid_file_among_valid_ones_is_status_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_invalid_file_among_valid_ones_exits_with_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     good, bad = tmp_path / "good.yaml", tmp_path / "bad.json"
     good.write_text(workflow([TRIGGER]))
     bad.write_text(workflow([node("a", "shel")]))

@@ -71,12 +71,12 @@ def is_clear(answer: Any) -> None:
     assert "classified" not in answer.text
 
 
-def test_there_are_at_least_forty() -> None:
+def test_there_are_at_least_forty_attacks() -> None:
     assert len(OVER_THE_API) >= 40
 
 
 @pytest.mark.parametrize("attack", OVER_THE_API, ids=[attack.name for attack in OVER_THE_API])
-def test_an_attack_gets_a_clear_error_and_changes_nothing(
+def test_attack_gets_a_clear_error_and_changes_nothing(
     api: APIClient, world: World, place: Place, attack: Attack
 ) -> None:
     before, head = everything(place.workspace), run_git(place.workspace, "rev-parse", "HEAD")
@@ -103,7 +103,7 @@ def kept(world: World, place: Place) -> Path:
 
 
 @pytest.mark.parametrize("attack", OF_WHAT_IS_KEPT, ids=[attack.name for attack in OF_WHAT_IS_KEPT])
-def test_what_is_kept_gives_nothing_else_away(api: APIClient, world: World, kept: Path, attack: Attack) -> None:
+def test_saved_work_reveals_nothing_else(api: APIClient, world: World, kept: Path, attack: Attack) -> None:
     answer = ask(api, world, attack, kept="true")
 
     if answer.status_code != 200:

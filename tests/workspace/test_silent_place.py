@@ -34,7 +34,7 @@ async def answering(answers: Callable[[bytes], Any]) -> AsyncIterator[AgentctlCl
         yield AgentctlClient(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", "token", "execution")
 
 
-async def test_a_slow_answer_is_waited_for_while_its_agentctl_answers(settings: Any) -> None:
+async def test_slow_answer_is_waited_for_while_agentctl_is_healthy(settings: Any) -> None:
     settings.KANDEV_SWEEP_TIMEOUT = 2.0
     asked, enough = [0], asyncio.Event()
 
@@ -52,7 +52,7 @@ async def test_a_slow_answer_is_waited_for_while_its_agentctl_answers(settings: 
     assert asked[0] >= 2
 
 
-async def test_a_silent_place_is_not_waited_for(settings: Any) -> None:
+async def test_silent_agentctl_is_not_waited_for(settings: Any) -> None:
     settings.KANDEV_SWEEP_TIMEOUT = 0.5
     begun = time.monotonic()
     async with fake_agentctl.hanging_server() as url:
