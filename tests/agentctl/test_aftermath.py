@@ -1,4 +1,4 @@
-"""What is known afterwards of a turn that was cut short: the files it changed, the processes that ended with it."""
+"""What is known about an interrupted turn: changed files and processes that ended with it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A launch happens once; its agent lives until it is stopped or dies."""
+"""A launch happens once, and its agent lives until it is stopped or dies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nobody gets in without the token, through a browser, or by another name; every error has one shape."""
+"""Authentication of requests: token, Host and Origin; every error has one shape."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ async def test_unexpected_error_has_the_same_shape_and_no_internals(
     def bug(*_: object) -> None:
         raise ZeroDivisionError("secret")
 
-    monkeypatch.setattr(running.sidecar, "cancel", bug)  # no bug is known to be there
+    monkeypatch.setattr(running.sidecar, "cancel", bug)  # stands for an unknown bug
 
     status, body = await _call(running, "POST", "/cancel", {}, b'{"message_id": "m"}')
 

@@ -1,4 +1,4 @@
-"""A consumer that comes back misses nothing and gets nothing twice."""
+"""A consumer that reconnects misses nothing and gets nothing twice."""
 
 from __future__ import annotations
 

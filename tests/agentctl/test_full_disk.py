@@ -1,4 +1,4 @@
-"""A full disk in the middle of a turn: the turn fails with a reason, nothing is lost, and with room it all works."""
+"""A disk that fills up during a turn: the turn fails with a reason, and nothing is lost."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.waiting import eventually_async
 
 
 class Disk:
-    """The disk of the journal, with so many bytes of room; what does not fit is written in part, as tmpfs does."""
+    """The journal's disk with ``room`` bytes left; a write that does not fit is written in part, as on tmpfs."""
 
     def __init__(self) -> None:
         self.room: float = float("inf")

@@ -1,4 +1,4 @@
-"""Requests and scripts that try to be something else: each has one clear answer, and nothing gets out."""
+"""Hostile job requests and scripts get a clear answer, and nothing escapes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.waiting import eventually_async
 
 @dataclass(frozen=True)
 class Attack:
-    """A request that is refused, and why."""
+    """A request that is refused, with the expected code."""
 
     name: str
     body: dict[str, Any] = field(default_factory=dict)
@@ -65,7 +65,7 @@ ATTACKS = [
 
 @pytest.fixture
 def outside(running: Running) -> Path:
-    """A directory beside the workspace, and what leads there."""
+    """A directory beside the workspace, and links that lead to it."""
     found = running.workspace.parent / "outside"
     for directory in (found, running.workspace / "folder"):
         directory.mkdir()
@@ -165,7 +165,7 @@ async def test_forked_processes_in_their_own_sessions_end_with_their_job(running
 
 
 def _is_sleeper(one: ProcessIdentity) -> bool:
-    """Whether a pid still is a process of the storm: it may be another's by now."""
+    """Return whether the pid still is a process of the storm: it may have been reused."""
     return b"KANDEV_EXECUTION_ID=execution-1" in identity.read_environment(one.pid)
 
 
@@ -223,7 +223,7 @@ async def test_full_disk_starts_no_job_and_says_so(running: Running, monkeypatch
 
 
 async def test_exit_code_is_kept_when_the_output_finds_no_room(running: Running) -> None:
-    """A limit on the size of the guard's files stands for a disk that is full: its writes fail alike."""
+    """A file size limit on the guard stands for a full disk: writes fail the same way."""
     limit = "prlimit --pid $PPID --fsize=8192"
     ended = await run(running, f"{limit} && echo first && yes | head -c 100000; exit 9")
 

@@ -1,4 +1,4 @@
-"""Whoever is killed beside a job: it is not run again, nothing of it is left, and its end is told truthfully."""
+"""Whichever process of a job is killed, the job is not repeated and its end is reported truthfully."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ async def _processes(place: Place) -> list[ProcessIdentity]:
 
 
 def _times(place: Place) -> int:
-    """How often the script has begun."""
+    """Return how often the script has started."""
     found = place.workspace / "times"
     return found.read_text().count("ran\n") if found.exists() else 0
 

@@ -1,4 +1,4 @@
-"""Jobs: a script runs once in the workspace, and what becomes of it is told."""
+"""Jobs: a script runs once in the workspace, and its result is reported."""
 
 from __future__ import annotations
 

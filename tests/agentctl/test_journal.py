@@ -1,4 +1,4 @@
-"""The journal keeps its order and its promises, and comes back from what a crash leaves."""
+"""The journal keeps its order and its guarantees, and recovers from what a crash leaves."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ async def test_decisive_line_is_durable_before_it_is_shown(tmp_path: Path, monke
 
 
 def _hold_syncs(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
-    """A slow disk: no machine here has one that can be told to wait."""
+    """Delay syncs, as a slow disk would."""
     release, loop = asyncio.Event(), asyncio.get_running_loop()
     sync = journal._store.sync
 

@@ -1,4 +1,4 @@
-"""A disk that is full or failing holds the agent back; nothing is lost and nothing crashes."""
+"""A full or failing disk pauses the agent; nothing is lost and nothing crashes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.waiting import eventually_async
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 3 MiB."""
+    """Mount a file system of 3 MiB."""
     where = tmp_path / "disk"
     where.mkdir()
     mounted = subprocess.run(
@@ -98,9 +98,9 @@ async def test_failed_sync_is_never_repeated_on_the_same_file(
 ) -> None:
     failed: list[int] = []
 
-    def fails_once(fd: int) -> None:  # no disk here can be told to fail
+    def fails_once(fd: int) -> None:  # a real disk cannot be made to fail here
         if not failed:
-            failed.append(os.dup(fd))  # held open, so that its inode number is not given again
+            failed.append(os.dup(fd))  # kept open so that its inode number is not reused
             raise OSError(errno.EIO, "Input/output error")
         assert not os.path.sameopenfile(fd, failed[0])
 

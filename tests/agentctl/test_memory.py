@@ -1,4 +1,4 @@
-"""What is kept is there after a restart, and a torn end takes nothing else with it."""
+"""The durable store: values survive a restart, and damage affects only the damaged entry."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The kernel's count of what it killed for want of memory."""
+"""The kernel's count of processes killed for lack of memory."""
 
 from __future__ import annotations
 

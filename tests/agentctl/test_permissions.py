@@ -1,4 +1,4 @@
-"""A permission stays open until it is answered, cancelled, or its agent goes."""
+"""A permission stays open until it is answered or cancelled, or its agent exits."""
 
 from __future__ import annotations
 

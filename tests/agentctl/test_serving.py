@@ -1,4 +1,4 @@
-"""agentctl as a program: one per state directory, without Django, and itself again after a kill."""
+"""agentctl as a program: one per state directory, without Django, and recovering after a kill."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _run(argv: list[str]) -> subprocess.CompletedProcess[str]:
 
 
 def processor_seconds(pid: int) -> float:
-    """What a process has used so far."""
+    """Return the processor time that a process has used."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 

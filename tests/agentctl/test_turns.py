@@ -1,4 +1,4 @@
-"""A prompt is taken once, delivered at most once, and its turn ends once."""
+"""A prompt is accepted once, delivered at most once, and its turn ends once."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def test_duplicate_delivery_of_a_prompt_does_nothing(started: Running) -> 
 
 
 async def test_duplicate_prompt_is_recognised_after_restart_and_truncated_journal(tmp_path: Path) -> None:
-    tiny = JournalLimits(segment=1)  # each batch a segment of its own
+    tiny = JournalLimits(segment=1)  # one segment for each batch
     async with agentctl(tmp_path, tiny) as first:
         await first.start()
         await first.prompt("hello")

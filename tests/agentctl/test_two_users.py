@@ -1,4 +1,4 @@
-"""agentctl and its children as two users: what each can still do, as the kernel tells it."""
+"""agentctl and its children as two users: their rights, as the kernel enforces them."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_children_have_only_the_owners_rights_and_cannot_touch_agentctl(tmp_path
 
 
 def run_as(directory: Path, owner: int) -> dict[str, Any]:
-    """In a directory of the owner's, with a token that only agentctl's group can get to."""
+    """Run in a directory of the owner, with a token that only agentctl's group can read."""
     kept = directory / "kept"
     kept.mkdir()
     (kept / "token").write_text("secret")

@@ -1,4 +1,4 @@
-"""Control planes and agentctls of neighbouring versions understand each other, whichever of them is the older one."""
+"""Control plane and agentctl of neighbouring versions work together, whichever is older."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ asyncio.run(converse(*sys.argv[1:]))
 
 @pytest.fixture(scope="module")
 def older(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The project before agentctl was changed last."""
+    """Return the project as it was before agentctl was last changed."""
     return before_last_change_of("executors_app/agentctl", tmp_path_factory.mktemp("older"))
 
 
@@ -71,7 +71,7 @@ def environment_of(code: Path, home: Path) -> dict[str, str]:
 
 @contextmanager
 def agentctl_of(code: Path, home: Path) -> Iterator[str]:
-    """An agentctl of that code over a workspace; its address."""
+    """Run an agentctl of that version over a workspace and return its address."""
     home.mkdir()
     make_repository(home / "workspace")
     token, ready = home / "token", home / "ready.json"
@@ -95,7 +95,7 @@ def agentctl_of(code: Path, home: Path) -> Iterator[str]:
 
 
 def converse(code: Path, url: str, home: Path) -> dict[str, Any]:
-    """A whole conversation, led by the client of that code."""
+    """Hold a whole conversation with the client of that version."""
     arguments = (url, TOKEN, EXECUTION, str(home / "agent"), str(ROOT / "executors_app" / "demo_agent.py"))
     command = [sys.executable, "-P", "-W", "error", "-c", CONVERSE, *arguments]
     env = environment_of(code, home)

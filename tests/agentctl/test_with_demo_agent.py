@@ -1,4 +1,4 @@
-"""The whole far end, for real: agentctl, the ACP driver and a real agent process."""
+"""agentctl, the ACP driver and a real agent process together."""
 
 from __future__ import annotations
 

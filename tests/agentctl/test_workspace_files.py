@@ -1,4 +1,4 @@
-"""Files of the workspace are served, and nothing else of the machine."""
+"""Files of the workspace are served, and no other files of the machine."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ async def test_unreadable_path_is_refused(running: Running, query: str, status: 
 def _bind(path: Path) -> socket.socket:
     listener = socket.socket(socket.AF_UNIX)
     here = Path.cwd()
-    os.chdir(path.parent)  # a socket's path is short
+    os.chdir(path.parent)  # the path of a socket must be short
     try:
         listener.bind(path.name)
     finally:

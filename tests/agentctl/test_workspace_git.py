@@ -1,4 +1,4 @@
-"""git over agentctl: status, differences, history and commits, without any agent."""
+"""git through agentctl without an agent: status, diffs, history and commits."""
 
 from __future__ import annotations
 

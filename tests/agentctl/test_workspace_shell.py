@@ -1,4 +1,4 @@
-"""A shell is a real terminal, survives whoever looks at it, is bounded, and ends with agentctl."""
+"""A shell is a real terminal that survives its readers, has limits, and ends with agentctl."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.waiting import eventually, eventually_async
 
 @pytest.fixture(autouse=True)
 def plain_shell(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """One that every machine has, without anybody's own settings."""
+    """Use a shell that every machine has, without user settings."""
     monkeypatch.setenv("SHELL", "/bin/sh")
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("KANDEV_SECRET_KEY", "a secret of the control plane")
@@ -125,7 +125,7 @@ async def test_slow_reader_pauses_its_shell_and_loses_nothing(running: Running, 
         await typist.type(
             f"stty -echo -opost; head -c {size} /dev/zero | tr '\\0' x; touch {tmp_path}/said; echo -end\n"
         )
-        # Nothing is read: the sockets' buffers fill, then the shell waits.
+        # Nothing is read: the socket buffers fill up, then the shell blocks.
         with pytest.raises(AssertionError):
             await eventually_async((tmp_path / "said").exists, timeout=1)
         assert running.sidecar.workspace.shells._shells["main"].scrollback.end < size

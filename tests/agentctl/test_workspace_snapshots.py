@@ -1,4 +1,4 @@
-"""agentctl keeps uncommitted work around each turn and at its end, and no turn suffers from it."""
+"""agentctl snapshots uncommitted work around each turn and at its end without disturbing turns."""
 
 from __future__ import annotations
 

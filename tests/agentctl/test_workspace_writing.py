@@ -1,4 +1,4 @@
-"""A file is written over what its writer has read, whole or not at all."""
+"""A file is written only over the version that its writer has read, and completely or not at all."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ async def test_write_overtaken_by_the_agent_changes_nothing(running: Running, mo
     place.write_bytes(b"old")
     fsync = os.fsync
 
-    def overtaken(fd: int) -> None:  # the agent writes while we do
+    def overtaken(fd: int) -> None:  # the agent writes at the same time
         place.write_bytes(b"the agent's")
         fsync(fd)
 

@@ -1,4 +1,4 @@
-"""What the pages say of the same sessions, read off the pages themselves, and where two of them disagree."""
+"""Read what each page says about the same sessions, and collect disagreements."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ WITHOUT_RECEIPT: Final = ("failed", "skipped", "under way")
 
 @dataclass
 class Told:
-    """What one session's own page says of it."""
+    """What a session's own page says about it."""
 
     state: str
     executor: str
@@ -43,7 +43,7 @@ class Told:
 
 @dataclass
 class Walk:
-    """One walk through all pages; what contradicts is in ``found``."""
+    """One walk through all pages; contradictions are collected in ``found``."""
 
     page: Page
     sessions: Sequence[Session]
@@ -58,27 +58,27 @@ class Walk:
         }
 
     def go(self, path: str) -> Page:
-        """Open a page that must be there."""
+        """Open a page that must exist."""
         answer = self.page.goto(path)
         if answer is None or answer.status != 200:
             self.found.append(f"{path} answered {answer.status if answer else 'nothing'}")
         return self.page
 
     def compare(self, what: str, *said: object) -> None:
-        """Note what should be the same and is not."""
+        """Record a contradiction if two values differ."""
         if len(set(said)) > 1:
             self.found.append(f"{what}: {' / '.join(map(str, said))}")
 
     def compare_of(self, session: Session, what: str, *said: object) -> None:
-        """The same, of one session."""
+        """Compare two values that describe one session."""
         self.compare(f"{self.names[session.id]}: {what}", *said)
 
     def add(self, session: Session, what: str) -> None:
-        """Note what is wrong with one session."""
+        """Record a problem with one session."""
         self.found.append(f"{self.names[session.id]}: {what}")
 
     def everything(self) -> str:
-        """Every page, each compared with those that say the same; the contradictions, a line each."""
+        """Visit every page, compare it with those about the same things, and return one line for each contradiction."""
         told = {session.id: self._of_session(session) for session in self.sessions}
         self._attention(told)
         self._board(told)
@@ -159,7 +159,7 @@ class Walk:
         self.compare("executors: live in the place, rows that are up", _number(live), len(up))
 
     def _run(self) -> None:
-        """The run on its page, in the list of workflows, on its workflow's page, and to programs."""
+        """Compare the run on its page, in the list of workflows, on its workflow's page and in the API."""
         run, workflow = self.ids["run_id"], self.ids["workflow_id"]
         page = self.go(f"/workflows/runs/{run}/")
         state = page.locator("#state-title .pill").first.inner_text()
@@ -174,7 +174,7 @@ class Walk:
         self.compare("run: on its page, to programs", state.lower(), told)
 
     def _counts(self) -> None:
-        """How many sessions there are and how many agents are up, wherever that is counted."""
+        """Compare the numbers of sessions and running agents wherever they are shown."""
         running = self.go("/executors/").locator("section[aria-labelledby=running-title] .rows > li")
         up = [one for one in running.all() if _text(one.locator(".pill").first) in {"Ready", "Starting"}]
         said = self.go("/restart/").locator("section[aria-labelledby=restart-title] .none")
@@ -185,7 +185,7 @@ class Walk:
         self.compare("sessions: of all profiles, stored", counted, len(stored))
 
     def _every_page(self) -> None:
-        """Every page is there, and each counts in its navigation what the inbox does."""
+        """Check that every page exists and shows the inbox's count in its navigation."""
         names = {**self.ids, "task_id": self.sessions[0].task_id, "session_id": self.sessions[0].id}
         badges = {}
         for route in ROUTES:
@@ -223,7 +223,7 @@ def _is_prompt(event: Mapping[str, Any]) -> bool:
 
 
 def _text(place: Locator) -> str:
-    """The pill in a place, or all that it says."""
+    """Return the text of the pill in an element, or all of its text."""
     inner = place.locator(".pill")
     return (inner.first if inner.count() else place).inner_text().strip()
 

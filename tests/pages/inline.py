@@ -1,4 +1,4 @@
-"""What stands within a page that the policy of our pages would not let work."""
+"""Find inline code in a page that its content security policy would block."""
 
 from __future__ import annotations
 
@@ -13,5 +13,5 @@ KNOWN: Final = f"<script>{settings.KANDEV_INLINE_SCRIPT.read_text()}</script>"
 
 
 def foreign_inline(text: str) -> list[str]:
-    """Scripts, styles and handlers within a page, except the one script that the policy names."""
+    """Return inline scripts, styles and handlers, except for the one script that the policy allows."""
     return _INLINE.findall(text.replace(KNOWN, ""))

@@ -1,4 +1,4 @@
-"""The page of the agents: what each claims, what it was seen to keep, and what that means after a restart."""
+"""The agents page: claimed and observed capabilities, and what a restart means for each agent."""
 
 from __future__ import annotations
 

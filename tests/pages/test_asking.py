@@ -1,4 +1,4 @@
-"""What a session's page asks: the agent's questions, with their keys, and what is waited for from outside."""
+"""Permission requests and external waits on a session's page, with their keys."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def page(client: Client, session: TaskSession) -> str:
 
 
 def key_of(html: str) -> str:
-    """The key that the page's form carries."""
+    """Return the resume token in the page's form."""
     return str(re.findall(r'name="resume_token" value="(kwt_[\w-]+)"', html)[0])
 
 

@@ -1,4 +1,4 @@
-"""The inbox, the number in the head of every page, the board's marks, and the pages where people choose."""
+"""The inbox, its count in every page's header, marks on the board, and notification settings."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def session(world: World) -> TaskSession:
 
 
 def badge(client: Client) -> str:
-    """The number in the head."""
+    """Return the inbox count in the page header."""
     found = re.search(r'id="attention-count"[^>]*?( hidden)?>(\d*)<', client.get("/").text)
     assert found is not None
     return found[2] if not found[1] else ""
@@ -39,7 +39,7 @@ def test_inbox_groups_items_by_task_with_a_next_step(ada: Client, bob: Client, s
     raised(session, "gave_up", "two")
     told = ada.get("/attention/").text
     assert told.count('class="card needs"') == 1
-    assert told.index("What two") < told.index("What one")  # the more pressing one
+    assert told.index("What two") < told.index("What one")  # the more urgent one comes first
     for words in ("Given up", "Asks for permission", "Why one", "Next one", "The log", path_of(session)):
         assert words in told
     assert (badge(ada), badge(bob)) == ("2", "")
@@ -118,7 +118,7 @@ def test_session_explains_why_it_is_idle_and_what_to_do(ada: Client, world: Worl
     assert "This agent was stopped. It does not start automatically." in told and "Press “Resume session”" in told
 
 
-# --- what people choose ---
+# --- notification settings ---
 
 PAGE = "/settings/notifications/"
 

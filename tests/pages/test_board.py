@@ -1,4 +1,4 @@
-"""The board and the page of a task, and their forms."""
+"""The board, the page of a task, and their forms."""
 
 from __future__ import annotations
 

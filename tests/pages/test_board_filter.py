@@ -1,4 +1,4 @@
-"""What is looked for on the board, what its chips say, and how often it asks the database."""
+"""The filter of the board, the chips of its sessions, and its number of queries."""
 
 from __future__ import annotations
 

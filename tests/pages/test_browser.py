@@ -1,4 +1,4 @@
-"""The pages in a real browser: coming in, prompting, dark and narrow screens, the keyboard, a server that goes away."""
+"""Pages in a real browser: login, prompts, live updates, keyboard, screen sizes and reconnecting."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def world(browser: Browser) -> World:
 
 
 def busy_session(world: World) -> TaskSession:
-    """A session with everything on its page."""
+    """A session with every kind of content on its page."""
     session = world.running_session()
     tool = {
         "kind": "tool.call",
@@ -260,7 +260,7 @@ def test_tab_key_reaches_controls_in_order_with_visible_focus(visit: Any, world:
         [name for name in names if name in wanted][: len(wanted) + 1]
         == [
             *wanted[:2],
-            "Board",  # once more, in the page's own path
+            "Board",  # again, as the page itself requests it
             *wanted[2:],
         ]
     )

@@ -1,4 +1,4 @@
-"""The inbox by the keyboard, kept true by itself; and a page that tells whether somebody looks at it."""
+"""The inbox in a real browser: keyboard, live updates, and reports of whether a page is visible."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What somebody writes in the composer is kept until it was sent, in a real browser."""
+"""The composer keeps a draft until it is sent, in a real browser."""
 
 from __future__ import annotations
 

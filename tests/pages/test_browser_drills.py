@@ -1,4 +1,4 @@
-"""The drills of the promises as somebody sees them whose page stays open: everything real, everything killed."""
+"""Recovery drills watched on an open page, with real processes that are killed."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_drill_c_workspace_stays_open_when_the_agent_cannot_resume(place: Place)
         expect(pill(page, "Executor")).to_contain_text("Ready")
         file, again = page.get_by_role("button", name="kept.txt"), page.get_by_role("button", name="Refresh")
         expect(file.or_(again).first).to_be_visible()
-        if again.is_visible():  # the list was asked for while the workspace was still opening
+        if again.is_visible():  # the list was requested while the workspace was still opening
             again.click()
         file.click()
         expect(page.locator("#files pre")).to_have_text("hello")
@@ -140,7 +140,7 @@ def test_drill_d_missing_worktree_is_shown_with_its_reason(place: Place, picture
 
 
 def acknowledged(told: str | bytes) -> list[int]:
-    """What a frame of the page acknowledges."""
+    """Return the seq that a frame from the page acknowledges."""
     frame = json.loads(told)
     return [frame["seq"]] if frame["type"] == "ack" else []
 
@@ -226,7 +226,7 @@ def test_second_of_two_concurrent_answers_is_told_the_first(place: Place) -> Non
         mine, theirs = me.open(path_of(session)), other.open(path_of(session))
         for page in (mine, theirs):
             expect(page.get_by_role("button", name="Allow").first).to_be_enabled()
-        theirs.route("**/live/**", lambda route: None)  # never answered: the page shows the question as it was
+        theirs.route("**/live/**", lambda route: None)  # never answered: the page keeps showing the open question
         mine.get_by_role("button", name="Allow").first.click()
         expect(mine.locator("input[name=resume_token]")).to_have_count(1)
         theirs.get_by_role("button", name="Reject").first.click()
@@ -270,7 +270,7 @@ def test_losing_membership_or_login_closes_the_open_page(place: Place) -> None:
 
 
 def press_until(page: Page, key: str, name: str) -> None:
-    """Press a key until what has the focus is called ``name``."""
+    """Press a key until the focused element is called ``name``."""
     for _ in range(40):
         page.keyboard.press(key)
         called = page.evaluate(

@@ -1,4 +1,4 @@
-"""Somebody restarts the control plane from its own page, with a real agent at work and real processes killed."""
+"""The control plane is restarted from its own page while a real agent is working."""
 
 from __future__ import annotations
 

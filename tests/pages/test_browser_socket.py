@@ -1,4 +1,4 @@
-"""What a page makes of its socket, frame by frame; the far end of the socket is played by the test."""
+"""How a page handles its WebSocket frames; the test plays the server's side."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def world(browser: Browser) -> World:
 
 
 class FarEnd:
-    """The server's side of the sockets that one page opens, one after the other."""
+    """The server's side of the sockets that one page opens one after another."""
 
     def __init__(self, page: Page, session: TaskSession):
         self.session, self.sockets = session, list[WebSocketRoute]()
@@ -37,7 +37,7 @@ class FarEnd:
         self.sockets.append(socket)
 
     def tell(self, after: int) -> int:
-        """Send all that the log has behind ``after``; its last seq."""
+        """Send every event after ``after`` and return its last seq."""
         events = list(self.session.events.filter(seq__gt=after).order_by("seq"))
         for event in events:
             self.sockets[-1].send(json.dumps(event_json(event, self.session)))
@@ -49,7 +49,7 @@ Talk = Callable[[], tuple[Page, FarEnd, int]]
 
 @pytest.fixture
 def talk(visit: Any, world: World) -> Talk:
-    """A page whose agent has said "One"; what it asks for by itself is not answered any more."""
+    """Open a page whose agent has said "One"; its own requests are no longer answered."""
 
     def begin() -> tuple[Page, FarEnd, int]:
         session = world.running_session()

@@ -1,4 +1,4 @@
-"""The board, the timeline, sweeps, help and the places in a real browser: keys, choices, phones, both themes."""
+"""The board, timeline, sweeps, help and executors in a real browser: keyboard, phones and both themes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def world(browser: Browser) -> World:
 
 
 def a_full_world(world: World) -> TaskSession:
-    """Sessions in every column, one of them asking, and a sweep that found them."""
+    """Create sessions in every column, one with an open permission, and a sweep that found them."""
     world.ada.is_staff = True
     world.ada.save()
     session = world.running_session()
@@ -126,7 +126,7 @@ def test_board_search_filters_at_once_and_updates_the_address(visit: Any, world:
 
 
 def place_on_screen(found: Locator) -> float:
-    """Pixels from the upper edge of the window."""
+    """Return the distance from the top of the window in pixels."""
     box = found.bounding_box()
     assert box is not None
     return box["y"]

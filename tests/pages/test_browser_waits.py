@@ -1,4 +1,4 @@
-"""A wait in a real browser: opened with the keyboard, its key shown once, on a telephone too; a busy database."""
+"""External waits in a real browser: by keyboard, on a phone, without JavaScript; and a busy database."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def key_of(page: Page) -> str:
 
 
 def flaws(page: Page) -> list[str]:
-    """What keeps somebody from using the page."""
+    """Return the accessibility violations of the page."""
     found = Axe().run(page, options={"resultTypes": ["violations"]}).response["violations"]
     return [f"{one['id']}: {node['html'][:120]}" for one in found for node in one["nodes"]]
 
 
 def fits(page: Page) -> bool:
-    """Whether nothing is wider than the screen."""
+    """Return whether nothing is wider than the screen."""
     return bool(page.evaluate("document.documentElement.scrollWidth <= window.innerWidth"))
 
 

@@ -1,4 +1,4 @@
-"""A page of which a part did not come loads again by itself, a few times, and never where something would be lost."""
+"""A page with a failed asset reloads a few times, but never where typed text would be lost."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def world(browser: Browser) -> World:
 
 
 def failing(page: Page, part: str, refuse: Callable[[int], bool]) -> list[int]:
-    """Requests for ``part`` fail where ``refuse`` says so of their number; the numbers so far."""
+    """Fail requests for ``part`` whose number ``refuse`` accepts; return the numbers of all requests so far."""
     asked: list[int] = []
 
     def answer(route: Route) -> None:
@@ -44,7 +44,7 @@ def failing(page: Page, part: str, refuse: Callable[[int], bool]) -> list[int]:
 
 
 def loads_of(page: Page) -> list[str]:
-    """Grows by one whenever a page has come."""
+    """Return a list that grows by one with each page load."""
     seen: list[str] = []
     page.on("domcontentloaded", lambda loaded: seen.append(loaded.url))
     return seen

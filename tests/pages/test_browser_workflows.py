@@ -1,4 +1,4 @@
-"""Workflows in a real browser: the editor follows the typing, a run is followed while it goes on."""
+"""Workflows in a real browser: the editor checks while typing, and the run page follows a run."""
 
 from __future__ import annotations
 

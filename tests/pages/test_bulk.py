@@ -1,4 +1,4 @@
-"""Many sessions resumed or stopped at once, on the page and in the API: each row is on its own."""
+"""Bulk resume and stop, on the page and in the API: one failure does not affect the others."""
 
 from __future__ import annotations
 

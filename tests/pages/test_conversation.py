@@ -1,4 +1,4 @@
-"""How messages are shown: markdown that can do no harm, tool calls, plans, errors."""
+"""Rendering of messages: safe markdown, tool calls, plans and errors."""
 
 from __future__ import annotations
 

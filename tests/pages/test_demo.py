@@ -1,4 +1,4 @@
-"""``manage.py demo``: the whole story with real processes, and nothing left behind, however it ends."""
+"""``manage.py demo`` tells its story with real processes and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.waiting import eventually
 
 @contextmanager
 def demo(directory: Path) -> Iterator[subprocess.Popen[str]]:
-    """The story being told, with everything of it under ``directory``."""
+    """Run the demo with all of its files under ``directory``."""
     argv = [sys.executable, "manage.py", "demo", "--work", "12"]
     env = {**os.environ, "TMPDIR": str(directory), "KANDEV_DATA_DIR": str(directory / "of-the-caller")}
     with subprocess.Popen(argv, cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as told:
@@ -29,7 +29,7 @@ def demo(directory: Path) -> Iterator[subprocess.Popen[str]]:
 
 
 def left_over(directory: Path) -> list[str]:
-    """Directories of demos, and processes that work in one."""
+    """Return directories of demos and processes that run in one."""
     place = str(directory / "kandev-demo-").encode()
     processes = [pid for pid in identity.list_pids() if any(place in entry for entry in identity.read_environment(pid))]
     return [path.name for path in directory.glob("kandev-demo-*")] + [str(pid) for pid in processes]

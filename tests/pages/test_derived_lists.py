@@ -1,4 +1,4 @@
-"""A list says of every session what its own page says."""
+"""Lists show the same status of a session as its own page."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def asking(world: World) -> TaskSession:
 
 
 def with_key(**values: object) -> Callable[[World], TaskSession]:
-    """A session whose key is in another state."""
+    """Return a session whose key is in another state."""
 
     def make(world: World) -> TaskSession:
         session = asking(world)

@@ -53,7 +53,7 @@ def world(browser: Browser) -> World:
 
 @pytest.fixture
 def names(world: World) -> Mapping[str, Any]:
-    """What the variables in addresses are, in a world in which there is something of everything."""
+    """Return values for the variables in URLs, in a world that has one of everything."""
     session = busy_session(world)
     sweep = make_sweep(session, reattached=3, loaded=1, failed=1)
     world.ada.is_staff, world.ada.first_name = True, "Ada Lovelace"
@@ -78,7 +78,7 @@ def paths(names: Mapping[str, Any]) -> Iterator[str]:
 
 
 def look_at(page: Page, path: str, width: int) -> list[str]:
-    """What is wrong with a page."""
+    """Return the problems of one page."""
     answer = page.goto(path)
     assert answer is not None
     wrong = [] if answer.status == 200 else [f"{path}: {answer.status}"]
@@ -88,7 +88,7 @@ def look_at(page: Page, path: str, width: int) -> list[str]:
 
 
 def ill_read(page: Page, path: str) -> list[str]:
-    """What axe finds once colours have stopped changing: halfway between two themes nothing has contrast."""
+    """Return axe's findings once transitions have ended: colours between two themes lack contrast."""
     page.evaluate(COLOURS_STAND_STILL)
     found = Axe().run(page).response["violations"]
     return [f"{path}: {one['id']}: {one['nodes'][0]['html'][:200]}" for one in found]
@@ -145,7 +145,7 @@ def test_admin_is_accessible_and_reports_no_errors(visit: Any, names: Mapping[st
         ada.open(path)
         assert ada.complaints == []
         wrong += ill_read(ada.page, path)
-        ada.complaints.clear()  # axe tries styles of its own, which the policy refuses
+        ada.complaints.clear()  # axe tries styles that the content security policy blocks
     assert wrong == []
 
 

@@ -1,4 +1,4 @@
-"""The page of the places where agents run."""
+"""The executors page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``/healthz`` and ``/readyz``: who is missing is named."""
+"""``/healthz`` and ``/readyz`` name what is missing."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def beat(age: float, *, swept: bool) -> Callable[[], None]:
 
 
 def nothing() -> None:
-    """No supervisor at all."""
+    """Leave the deployment without a supervisor."""
 
 
 def two_of_which_the_swept_one_is_dead() -> None:

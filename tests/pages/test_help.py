@@ -1,4 +1,4 @@
-"""Help: complete, with pictures of what is there; and nothing of a team for others."""
+"""The help page explains every state with current pictures, and reveals nothing of other teams."""
 
 from __future__ import annotations
 

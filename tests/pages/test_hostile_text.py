@@ -1,4 +1,4 @@
-"""What agents write can neither act nor deceive: a table of texts, each shown in every place, in a real browser."""
+"""Hostile text of an agent, shown everywhere in a real browser, can neither act nor deceive."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def world(browser: Browser) -> World:
 
 
 def said_everywhere(text: str, number: int) -> list[dict[str, Any]]:
-    """Lines of a journal with the text in every place that an agent can fill."""
+    """Return journal lines with the text in every place that an agent can fill."""
     short = text[:20_000]
     diff = {"type": "diff", "path": short[:200], "oldText": short, "newText": f"{short}\n{short[:50]}"}
     return [

@@ -1,4 +1,4 @@
-"""The live updates of a session's page: what is told twice does no harm, nothing is left out."""
+"""Live updates of a session's page are complete, and repeating them is harmless."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Coming in by a one-time link or a password, and what never gets into a log."""
+"""Login by one-time link or password; the log never contains the secret."""
 
 from __future__ import annotations
 

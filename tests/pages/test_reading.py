@@ -1,4 +1,4 @@
-"""Reading a conversation: kept in place or at the end, nothing redrawn that has not changed, the past, tabs."""
+"""Reading a conversation: scroll position, batched updates, older messages and tabs."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_rapid_updates_are_batched_and_touch_only_changed_parts(visit: Any, worl
     assert drawn["changed"] <= 2 * drawn["frames"] + 2, "once a picture, not once an update"
     assert page.evaluate("window.first.isConnected"), "what was there before is the same node"
 
-    page.unroute("**/live/**")  # and the server's own rendering replaces what differs alone
+    page.unroute("**/live/**")  # and the server's rendering replaces only what differs
     TaskSession.objects.update(last_seq=session.last_seq + 1000)
     hear(session, {"kind": "message.agent", "text": " and **bold**"})
     far.tell(session.last_seq + 1000)

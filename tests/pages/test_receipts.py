@@ -1,4 +1,4 @@
-"""What the page of a session says about its continuity receipts."""
+"""How a session's page describes its continuity receipts."""
 
 from __future__ import annotations
 
@@ -75,4 +75,4 @@ def test_badge_distinguishes_a_first_start_from_a_loss(ada: Client, world: World
     )
 
 
-# --- the place where it runs ---
+# --- the executor ---

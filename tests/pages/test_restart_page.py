@@ -1,4 +1,4 @@
-"""Restarting the control plane from the page: by whom, where, and what is told of it."""
+"""Restarting the control plane from its page: who may, where, and how progress is shown."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def staff(world: World, ada: Client) -> Client:
 
 
 def keep(data: Path, pid: int | None = None, **told: Any) -> None:
-    """Let this process be one that a server on the loopback address keeps."""
+    """Make this process look like a child of ``manage.py serve`` on the loopback address."""
     keeper = identity.identify(pid or os.getppid())
     assert keeper
     (data / "serve.json").write_text(json.dumps({"keeper": keeper.to_json(), "loopback": True, **told}))
@@ -64,7 +64,7 @@ def test_request_to_an_earlier_server_is_discarded(world: World, data: Path) -> 
 
 
 def keep_as(**setting: bool) -> Callable[[Path, Any], None]:
-    """Let a keeper keep this process, where the deployment is another."""
+    """Make this process look like a child of another kind of server."""
 
     def prepare(data: Path, settings: Any) -> None:
         keep(data)

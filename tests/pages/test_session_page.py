@@ -33,7 +33,7 @@ NOTE = "Demo agent 1.2 claims to support session/load, but it failed on 3 Nov 20
 
 
 def plain(session: TaskSession) -> None:
-    """As it is."""
+    """Leave the session unchanged."""
 
 
 def never_resumable(session: TaskSession) -> None:
@@ -280,7 +280,7 @@ def test_missing_isolation_is_shown(ada: Client, world: World) -> None:
     assert "Trusted agents only" in page(ada, world.session())
 
 
-# --- the words ---
+# --- labels ---
 
 
 def test_workspace_panel_shows_starting(ada: Client, world: World) -> None:

@@ -1,4 +1,4 @@
-"""A session's page claims nothing that nobody can know."""
+"""A session's page claims only what is known."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every page owes to everybody: nothing of another team, nothing inline, nothing from outside."""
+"""Every page hides other teams' data and has no foreign inline code or external sources."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pages of the sweeps."""
+"""The pages of sweeps."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_every_sweep_count_links_to_that_many_rows(ada: Client, bob: Client, wor
     sweep.rows.create(session=world.session(), observed="dead", rule="dead_resume_now", agent_action="resume")
     for path in ("/sweeps/", f"/sweeps/{sweep.id}/", "/"):
         counts = re.findall(rf'href="/sweeps/{sweep.id}/\?came=(\w+)">(\d+) ', ada.get(path).text)
-        shown = dict(counts) | ({"skipped": "1"} if path == "/" else {})  # the board leaves out what nothing came of
+        shown = dict(counts) | ({"skipped": "1"} if path == "/" else {})  # the board omits rows without a result
         assert shown == {"failed": "3", "reattached": "1", "under_way": "1", "skipped": "1"}, path
         for kind, count in counts:
             rows = ada.get(f"/sweeps/{sweep.id}/?came={kind}").text.count('<th scope="row">')
@@ -89,7 +89,7 @@ def table(client: Client, path: str) -> str:
 
 
 def three_rows(world: World) -> Any:
-    """A sweep that found one alive, one dead that is loaded, and one that nobody could tell of."""
+    """Create a sweep that found one execution alive, one dead and loaded, and one unknown."""
     mended, painted, counted = (world.resting_session() for _ in range(3))
     for session, title in ((painted, "Paint the bridge"), (counted, "Count 100% of the fish")):
         Task.objects.filter(id=session.task_id).update(title=title)

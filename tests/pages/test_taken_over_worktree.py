@@ -1,4 +1,4 @@
-"""From the page of a session whose agent cannot come back to a new session in its worktree."""
+"""From a session whose agent cannot resume to a new session in the same worktree."""
 
 from __future__ import annotations
 

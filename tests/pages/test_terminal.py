@@ -1,4 +1,4 @@
-"""The terminal of a session's page: a real shell in a real agentctl, through a server that is killed and comes back."""
+"""The terminal of a session's page: a real shell that survives a killed server."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def place(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 
 def screen(page: Page) -> str:
-    """What stands on the terminal."""
+    """Return the text on the terminal."""
     return str(page.locator(".xterm-rows").inner_text()).replace("\xa0", " ")
 
 

@@ -1,4 +1,4 @@
-"""The timeline of a session: every line that tells its story, in plain words, page by page."""
+"""The timeline of a session: events in plain words, sweeps, paging and the activity chart."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_known_rule_is_explained_and_unknown_rule_is_named() -> None:
 
 
 def entries(client: Client, session: TaskSession, query: str = "") -> list[str]:
-    """The sentences of the page, newest first."""
+    """Return the sentences on the page, newest first."""
     html = client.get(f"{path_of(session)}timeline/{query}").text
     told = re.findall(r'<li class="entry [^>]*>.*?<p>(.*?)</p>', html, re.DOTALL)
     return [re.sub(r"<[^>]+>", "", one).strip() for one in told]
@@ -160,7 +160,7 @@ def test_activity_chart_shows_turns_and_checks_with_a_text_alternative(ada: Clie
 
 
 def up(client: Client, session: TaskSession) -> list[tuple[float, float]]:
-    """Where the picture shows the agent as up: from, to."""
+    """Return the intervals in which the chart shows a running agent."""
     html = client.get(f"{path_of(session)}timeline/").text
     bars = re.findall(r'<rect class="up" x="([\d.]+)" y="6" width="([\d.]+)"', html)
     return [(float(x), float(x) + float(width)) for x, width in bars]

@@ -1,4 +1,4 @@
-"""A turn that is tried again, and one in which nothing is heard: what the page says and offers."""
+"""How the page shows a turn that is retried and one that has gone silent."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ OVERLOADED = "API Error: 529 Overloaded"
 
 
 def failed(world: World, message: str = OVERLOADED) -> TaskSession:
-    """A session whose turn has just failed."""
+    """Return a session whose turn has just failed."""
     session = world.running_session()
     message_id = first_prompt(session).message_id
     hear(session, {"kind": "turn.failed", "message_id": message_id, "code": "agent_error", "message": message})

@@ -1,4 +1,4 @@
-"""Waits for the outside on a session's page: opened by a form that shows the key once, listed, rotated, ended."""
+"""External waits on a session's page: the form that shows the key once, the list, rotating and ending."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def page(client: Client, session: TaskSession) -> str:
 
 
 def call_of(text: str) -> dict[str, Any]:
-    """The body that the shown call sends."""
+    """Return the body that the displayed call sends."""
     found = re.search(r"-d '(\{.*\})' \\", html.unescape(text))
     assert found
     told: dict[str, Any] = json.loads(found[1])
@@ -46,7 +46,7 @@ def test_wait_key_is_shown_once_with_a_working_call(ada: Client, world: World) -
     assert "The build of main" in listed
     assert body["resume_token"] not in listed
 
-    for _ in range(2):  # an answer that was lost
+    for _ in range(2):  # the response to this was lost
         assert client_of(None).post("/api/v1/runs/resume/", body, format="json").status_code == 200
 
     assert json.loads(Prompt.objects.get(kind="wait").text) == {"result": "passed"}

@@ -1,4 +1,4 @@
-"""The panels of the workspace in a real browser, with a real agentctl behind them."""
+"""The workspace panels in a real browser with a real agentctl."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def place(tmp_path: Path) -> Iterator[Place]:
 
 @pytest.fixture
 def session(world: World, place: Place) -> TaskSession:
-    """A session of that agentctl's."""
+    """A session served by that agentctl."""
     made = world.running_session()
     execution = ExecutorRunning.objects.get(session=made)
     execution.agentctl_url, execution.auth_token, execution.state = place.ready()["url"], TOKEN, place.state()
