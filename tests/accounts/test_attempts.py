@@ -1,4 +1,4 @@
-"""Guesses are counted in the database: a flood of others evicts no count, and locks nobody out who knows better."""
+"""Login attempts are counted in the database: a flood evicts no count and does not lock out known users."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def address(number: int) -> str:
 
 
 def guess(name: str, caller: str, browser: str = "") -> bool:
-    """Whether a password may be tried; it was wrong."""
+    """Record a wrong guess and return whether it was allowed."""
     return LoginAttempt(name, caller, browser).count_and_check()
 
 
@@ -67,7 +67,7 @@ def test_three_hundred_other_addresses_do_not_evict_a_count(db: None) -> None:
         guess(f"name{_}", ADDRESS)
     for number in range(300):
         guess(f"other{number}", address(number))
-    cache.clear()  # as another process, or after a restart
+    cache.clear()  # as another process would see it, or this one after a restart
     assert not guess("ada", ADDRESS)
 
 
@@ -170,7 +170,7 @@ def test_one_ipv6_network_is_one_caller(world: World) -> None:
 
 
 class TestWrongKeys:
-    """Of the API, of waits and of login links: guessing has to pause, and a right key is never refused."""
+    """Of the API, of waits and of login links: guesses are throttled, and a correct key is never refused."""
 
     def wrong_token(self, caller: str = ADDRESS) -> Any:
         return APIClient(REMOTE_ADDR=caller, HTTP_AUTHORIZATION="Token kdv_guess").get("/api/v1/tasks/")

@@ -1,4 +1,4 @@
-"""The tokens of the design system: enough contrast in both themes, and no colour beside them."""
+"""The tokens of the design system: enough contrast in both themes, and no other colours."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Wrong passwords are counted, a new one ends the other logins, and a link of staff's sets one."""
+"""Wrong passwords are throttled, a new one ends other logins, and a link from staff sets one."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def log_in(name: str = "ada", password: str = RIGHT, address: str = "203.0.113.1
 
 @pytest.fixture
 def clever_ada(world: World) -> Client:
-    """In a browser that has logged in with her password."""
+    """Ada's browser, logged in with her password."""
     client = Client()
     assert client.post("/login/", {"username": "ada", "password": "lovelace"}).status_code == 302
     return client

@@ -1,4 +1,4 @@
-"""Name, address, zone and theme: kept for the user, and there before any script runs."""
+"""Name, address, time zone and theme are stored for the user and applied without any script."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who is in a team: said by staff, and by the team's own admins and nobody else."""
+"""Team membership is managed by staff and by the team's own admins, and by nobody else."""
 
 from __future__ import annotations
 

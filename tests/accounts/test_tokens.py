@@ -1,4 +1,4 @@
-"""Keys of the API: named, hashed, of a scope, with an end; a key has no say in keys."""
+"""API tokens are named, hashed, scoped and expiring, and cannot manage tokens."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def minted(world: World, scope: str = "write") -> str:
 
 
 def all_that_is_kept() -> str:
-    """Every text of every row of every table."""
+    """Return every text of every row of every table."""
     with connection.cursor() as cursor:
         found = []
         for table in connection.introspection.table_names(cursor):
@@ -143,7 +143,7 @@ def test_api_refuses_an_invalid_token_request(wrong: dict[str, Any], ada: Client
 
 
 class TestTheCommand:
-    """``drf_create_token`` prints what it always has."""
+    """``drf_create_token`` keeps its output format."""
 
     def key(self, capsys: pytest.CaptureFixture[str], *args: str) -> str:
         call_command("drf_create_token", *args)
@@ -196,7 +196,7 @@ def test_token_opens_no_page(world: World) -> None:
 
 def test_plain_text_tokens_keep_working_and_are_replaced_by_hashes(world: World) -> None:
     key = "0123456789abcdef0123456789abcdef01234567"
-    Token.objects.bulk_create([Token(user=world.ada, key=key)])  # as an earlier version has left it
+    Token.objects.bulk_create([Token(user=world.ada, key=key)])  # as an earlier release stored it
     import_module("sessions_app.migrations.0008_accounts").keep_hashes_alone(apps_with_old_labels(), None)
     assert Client().get(TASKS, headers=with_key(key)).status_code == 200
     assert key not in all_that_is_kept()

@@ -1,4 +1,4 @@
-"""No new account has a name that is easily taken for another's, whichever way it is made."""
+"""No new account gets a name that looks like another user's, however it is created."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class TestLookAlikeNameIsRefused:
 
 
 def test_existing_accounts_keep_working(world: World) -> None:
-    User.objects.bulk_create([User(username=CYRILLIC_ADA), User(username="ADA")])  # as an earlier version did
+    User.objects.bulk_create([User(username=CYRILLIC_ADA), User(username="ADA")])  # as an earlier release allowed
     for user in User.objects.all():
         user.first_name = "Somebody"
         user.save()

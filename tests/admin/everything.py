@@ -1,4 +1,4 @@
-"""At least one row of every model that the admin shows, each with a secret where there can be one."""
+"""At least one row of every model in the admin, with a secret wherever one can be stored."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ SECRET: Final = "s3cr3t-value"
 
 
 def make_set(name: str) -> TaskSession:
-    """One row of everything, around a session of its own."""
+    """Create one row of everything around a new session."""
     team = Group.objects.create(name=f"team {name}")
     user = User.objects.create(username=f"user-{name}")
     user.groups.add(team)
@@ -148,17 +148,17 @@ def _make_queue(name: str) -> None:
 
 
 def browser(user: User) -> Client:
-    """A browser in which ``user`` is logged in."""
+    """Return a browser in which ``user`` is logged in."""
     client = Client()
     client.force_login(user)
     return client
 
 
 def staff() -> User:
-    """Somebody of staff who is in no team."""
+    """Return a staff user who is in no team."""
     return User.objects.create(username="staff", is_staff=True)
 
 
 def superuser() -> User:
-    """Somebody who may do whatever can be done."""
+    """Return a superuser."""
     return User.objects.create(username="root", is_staff=True, is_superuser=True)

@@ -1,4 +1,4 @@
-"""The admin in a real browser: its scripts work under our policy, and nothing is refused to it."""
+"""The admin in a real browser: its scripts work under the content security policy."""
 
 from __future__ import annotations
 
@@ -57,5 +57,5 @@ def test_forms_with_scripts_violate_no_content_security_policy(visit: Visit) -> 
     ):
         visit.open(f"/admin/{path}")
         expect(page.locator("#header")).to_be_visible()
-        expect(page.locator("button.theme-toggle")).to_have_count(0)  # the theme is a setting of the reader's
+        expect(page.locator("button.theme-toggle")).to_have_count(0)  # the theme is a setting of the user
     assert visit.complaints == []

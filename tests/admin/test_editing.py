@@ -1,4 +1,4 @@
-"""What staff can edit in the admin, and what nobody can: states, the record, secrets that were given."""
+"""What staff can edit in the admin, and what nobody can: states, the record, stored secrets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a form says of a text that is no JSON."""
+"""Errors of admin forms for invalid JSON."""
 
 from __future__ import annotations
 

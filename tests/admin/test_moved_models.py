@@ -1,4 +1,4 @@
-"""The old addresses of models that moved to apps of their own."""
+"""Old admin addresses of models that moved to other apps."""
 
 from __future__ import annotations
 

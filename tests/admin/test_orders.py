@@ -1,4 +1,4 @@
-"""What staff asks of sessions in the admin: orders are written, and what was refused is said."""
+"""Admin actions on sessions: intents are stored and refusals are reported."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ LIST = "/admin/sessions_app/tasksession/"
 
 @pytest.fixture
 def desk(db: None) -> Client:
-    """The browser of somebody of staff, who is in no team."""
+    """The browser of a staff user who is in no team."""
     return browser(staff())
 
 
 def resting(name: str) -> TaskSession:
-    """A session whose agent is gone and was never prompted, so that it can be started."""
+    """Return a stopped session that was never prompted, so that it can be started."""
     session = make_set(name)
     session.intents.update(done_at=timezone.now())
     session.runs.all().delete()
@@ -40,7 +40,7 @@ def ended(name: str) -> TaskSession:
 
 
 def act(desk: Client, action: str, *sessions: TaskSession) -> list[str]:
-    """Tick sessions and choose an action; what the page then says."""
+    """Select sessions, run an action and return the messages on the page."""
     form = {"action": action, "_selected_action": [str(session.id) for session in sessions]}
     answer = desk.post(LIST, form)
     assert answer.status_code == 302

@@ -1,4 +1,4 @@
-"""Every page of the admin: it opens, costs the same for many rows as for one, and shows no secret."""
+"""Every page of the admin opens, needs a constant number of queries, and shows no secret."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def root(db: None) -> Client:
 
 
 def pages_of(model: Any) -> list[str]:
-    """The list, the form for a new row, and the pages of the first one."""
+    """Return the list, the form for a new row, and the pages of the first row."""
     row = model._default_manager.first()
     rows = [address(model, page, quote(row.pk)) for page in ("change", "history", "delete")]
     return [address(model, "changelist"), f"{address(model, 'changelist')}?q=x", address(model, "add"), *rows]
@@ -63,7 +63,7 @@ def test_list_can_be_searched_and_filtered(model: Any) -> None:
 @pytest.mark.parametrize("model", MODELS, ids=ids(MODELS))
 def test_twenty_rows_cost_as_many_queries_as_one(root: Client, model: Any) -> None:
     make_set("0")
-    root.get(address(model, "changelist"))  # fills the cache of content types
+    root.get(address(model, "changelist"))  # fills the content type cache
     with CaptureQueriesContext(connection) as one:
         assert root.get(address(model, "changelist")).status_code == 200
     for number in range(1, MANY):

@@ -1,4 +1,4 @@
-"""What agentctl is to an agent, and no more: ``parent.py HOME BEHAVIOUR``.
+"""The part of agentctl that an agent sees, and no more: ``parent.py HOME BEHAVIOUR``.
 
 Starts the agent under a guard, makes it initialize, and writes ``HOME/parent.json``: the pids of
 this process, the guard and the agent. When the agent's whole tree has ended, however that came

@@ -1,4 +1,4 @@
-"""What an agent claims is put to the test at a start, and what became of it is told."""
+"""Capabilities that an agent claims are tested at a start, and failures are reported."""
 
 from __future__ import annotations
 

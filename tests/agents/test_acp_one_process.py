@@ -1,4 +1,4 @@
-"""Never two agents in one conversation: whatever starts are asked for, and however an agent hangs."""
+"""There are never two agents in one conversation, however many starts are requested or hang."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ echo $! >> born
 
 
 class Unending(AcpDriver):
-    """Breaks in its start, and breaks again when it is to be ended; its agent lives on."""
+    """Driver that fails to start and fails again to stop, so that its agent lives on."""
 
     ends = False
 

@@ -1,4 +1,4 @@
-"""Every message that the driver and the demo agent send, checked against the protocol's own schema."""
+"""Messages of the driver and the demo agent are checked against the protocol's own schema."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ QUESTION = {
 
 
 def _check(model: type[BaseModel], body: Any) -> None:
-    """Valid, and nothing in it that the schema does not know."""
+    """Check that a message is valid and has no field unknown to the schema."""
     assert model.model_validate(body).model_dump(by_alias=True, exclude_unset=True, mode="json") == body
 
 

@@ -1,4 +1,4 @@
-"""Model, mode and place of a conversation: told anew at every start, whatever way the conversation was opened."""
+"""Model, mode, directories and MCP servers are sent at every start, however the conversation was opened."""
 
 from __future__ import annotations
 

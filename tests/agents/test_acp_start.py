@@ -1,4 +1,4 @@
-"""Starting an agent: a new conversation, an old one, and everything that can go wrong."""
+"""Starting an agent: new and restored conversations, and failures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Turns with an agent: what it says, asks and does, and the ways in which a turn ends."""
+"""Turns with an agent: output, permissions, tool calls, and the ways in which a turn ends."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.waiting import eventually_async
 
 
 def _said_by(home: Path) -> str:
-    """All that the agent says that it has said, from its own log."""
+    """Return all that the agent has said according to its own log."""
     return "".join(path.read_text() for path in home.glob("*.said"))
 
 

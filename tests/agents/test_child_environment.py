@@ -1,4 +1,4 @@
-"""No secret of ours reaches a child."""
+"""No secret of the control plane reaches a child; and crash points."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Claude Code's command line alone has: where it resumes, what it is asked and told beside its turns."""
+"""What is specific to Claude Code's command line: resuming, control messages, subagents and plans."""
 
 from __future__ import annotations
 

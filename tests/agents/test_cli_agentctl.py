@@ -1,4 +1,4 @@
-"""Agents of the command line under a real agentctl: what it tells of an agent that has no process between turns."""
+"""Command-line agents under a real agentctl, which have no process between turns."""
 
 from __future__ import annotations
 

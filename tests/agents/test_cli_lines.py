@@ -1,4 +1,4 @@
-"""How the lines of Codex and Gemini read, beyond what their stand-ins say; what is no line of theirs does no harm."""
+"""Parsing of Codex and Gemini lines beyond what their stand-ins print; other lines are ignored."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The demo agent, spoken to over its pipes like any other program."""
+"""The demo agent, driven over its pipes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SCRIPT = ROOT / "executors_app" / "demo_agent.py"
 
 
 class Client:
-    """The simplest client: sends a line, reads until the answer."""
+    """Minimal client: it sends a line and reads until the response."""
 
     def __init__(self, home: Path, cwd: Path):
         env = {"KANDEV_DEMO_AGENT_HOME": str(home), "PATH": os.environ["PATH"]}
@@ -68,7 +68,7 @@ class Client:
         self.send(id=1, method="session/prompt", params={"sessionId": self.conversation, "prompt": prompt})
 
     def prompt(self, text: str) -> str:
-        """The stop reason of a turn, its words being the ``words`` that follow."""
+        """Run a turn, keep its text in ``words``, and return its stop reason."""
         self.updates.clear()
         self.begin(text)
         reason: str = self.until_answer()["result"]["stopReason"]

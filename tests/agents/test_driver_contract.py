@@ -1,4 +1,4 @@
-"""What every driver promises, asked of each with a stand-in for its agent (``driver_contract``)."""
+"""The contract of every driver, tested with a stand-in for each agent (``driver_contract``)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every driver promises when its agent fails, dies, asks, or says what it should not (``driver_contract``)."""
+"""The contract of every driver when its agent fails, dies, asks, or prints invalid output."""
 
 from __future__ import annotations
 

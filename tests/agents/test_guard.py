@@ -1,4 +1,4 @@
-"""Whoever is killed: nothing of an agent is left, and no stranger is hit."""
+"""Whichever process is killed, no process of an agent is left, and no other process is signalled."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.waiting import eventually
 
 @dataclass(frozen=True)
 class Family:
-    """An agentctl-like parent, its guard, the agent, and all that the agent has started."""
+    """A parent in agentctl's place, its guard, the agent, and every process that the agent has started."""
 
     home: Path
     parent: ProcessIdentity
@@ -178,7 +178,7 @@ async def test_agent_inherits_only_three_pipes_and_no_ignored_signals(tmp_path: 
 
 
 def _ours(mask: str) -> int:
-    """The signals of a line of ``/proc/self/status`` but for 32 and 33, which the C library keeps to itself."""
+    """Return the signals of a line of ``/proc/self/status`` except 32 and 33, which the C library reserves."""
     return int(mask.split()[1], 16) & ~(0b11 << 31)
 
 
@@ -213,7 +213,7 @@ async def test_children_that_outlive_a_finished_agent_are_ended(tmp_path: Path) 
 
 @pytest.fixture
 def subreaper() -> Iterator[None]:
-    """This process adopts orphans, for this test alone: others would find theirs unburied."""
+    """Adopt orphans in this process, for this test only: other tests would find zombies."""
     adoption.become_subreaper()
     yield
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
@@ -249,7 +249,7 @@ def test_guard_imports_no_slow_modules() -> None:
 
 @pytest.fixture
 async def ready() -> AsyncIterator[Callable[[], ProcessIdentity]]:
-    """One guard is kept ready; gives the process that waits now."""
+    """Keep one spare guard and return a function that gives its process."""
     execution = uuid.uuid4().hex
     guard_client.keep_spare_guard({EXECUTION_MARKER: execution})
 

@@ -1,4 +1,4 @@
-"""A process is known by more than its pid, and nobody else is ever signalled."""
+"""A process is identified by more than its pid, and no other process is ever signalled."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_host_id_is_stable_and_does_not_reveal_the_boot_id() -> None:
 
 
 def test_process_still_in_exec_is_found_by_its_marker() -> None:
-    """In the middle of ``execve`` the kernel shows no environment; taken at its word, that hides a live process."""
+    """During ``execve`` the kernel shows no environment; taken literally, that would hide a live process."""
     for number in range(200):
         mark = f"{EXECUTION_MARKER}=just-started-{number}"
         process = subprocess.Popen(["sleep", "3600"], env=dict([mark.split("=")]))

@@ -1,4 +1,4 @@
-"""A chat model as an agent: it forgets everything, and its conversation survives all the same."""
+"""A chat model as an agent: the model forgets everything, and its conversation survives."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ async def test_unreadable_store_does_not_mean_a_lost_conversation(
     await driver.stop(0)
     kept = tmp_path / "conversations" / f"{token}.jsonl"
     kept.unlink()
-    kept.symlink_to("/dev/null")  # whoever put it there: it is not followed
+    kept.symlink_to("/dev/null")  # a link is not followed, whoever created it
 
     with pytest.raises(StartFailed) as failed:
         await driver.start(request_to(provider, token))

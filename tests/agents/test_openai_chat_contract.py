@@ -1,4 +1,4 @@
-"""What every driver promises, asked of the one without a process: all of it that needs neither process nor tools."""
+"""The parts of the driver contract that need neither process nor tools, for the driver without a process."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def agent() -> Agent:
 
 
 class ChatTalk(Talk):
-    """The talk with a model, which knows what each request brings and nothing else."""
+    """A conversation with a model that knows only what each request contains."""
 
     def __init__(self, agent: Agent, directory: Path, server: ChatServer):
         super().__init__(agent, directory)
@@ -59,7 +59,7 @@ async def talk(agent: Agent, tmp_path: Path) -> AsyncIterator[Talk]:
 
 
 async def _mind(request: web.Request, server: ChatServer) -> web.StreamResponse:
-    """Obey the last line of the prompt, with the memory that came along."""
+    """Obey the last line of the prompt, using the conversation in the request as memory."""
     told = [text for role, text in server.texts() if role == "user"]
     words = [word for text in told for word in re.findall(r"remember the word (\w+)", text)]
     match told[-1].strip().splitlines()[-1].split():

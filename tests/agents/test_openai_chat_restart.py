@@ -1,4 +1,4 @@
-"""A chat in a real agentctl that is killed: nothing acknowledged is lost, nothing is said twice, no key is shown."""
+"""A chat in a real agentctl that is killed: nothing is lost or repeated, and no key is shown."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ async def test_lost_store_is_reported_as_gone_and_a_fresh_start_works(tmp_path: 
 
 
 async def client_refusal(client: Any, body: dict[str, Any]) -> dict[str, Any]:
-    """What agentctl says of a start that fails."""
+    """Return the error that agentctl gives for a failed start."""
     with pytest.raises(AgentctlRefused) as refused:
         await client.start_agent(body, 30)
     answer: dict[str, Any] = refused.value.details["answer"]

@@ -1,4 +1,4 @@
-"""The store of a chat: what was acknowledged is there after every kill, once; and what goes out of it."""
+"""The store of a chat keeps each acknowledged entry exactly once, and decides what is sent to the model."""
 
 from __future__ import annotations
 

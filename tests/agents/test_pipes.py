@@ -1,4 +1,4 @@
-"""Bytes to lines, lines to a child, and a noisy source to a few lines."""
+"""Pipes: bytes to lines, writes to a child, and rate limits for noisy output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever is asked, as the schema allows or not, the answer is what the schema says and never a fault of ours."""
+"""Any request, valid or not, gets a response that the schema documents, and never a 500."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ OPERATIONS: Final = {one.label: one for one in FOUND if not one.path.endswith(ST
 
 @pytest.fixture(autouse=True)
 def _keep_the_connection() -> Iterator[None]:
-    """The transaction of the test is the connection's, which a request's end would close."""
+    """Keep the connection open after a request: the test's transaction belongs to it."""
     signals = (request_started, request_finished)
     for signal in signals:
         signal.disconnect(close_old_connections)
@@ -69,7 +69,7 @@ def headers_of(user: User | None) -> dict[str, str]:
 
 @contextlib.contextmanager
 def undone() -> Iterator[None]:
-    """Whatever is written within is not kept."""
+    """Roll back everything that is written inside."""
     with transaction.atomic():
         yield
         transaction.set_rollback(True)

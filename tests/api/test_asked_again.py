@@ -1,4 +1,4 @@
-"""A lost answer that is asked for again, with the same idempotency key, makes nothing twice."""
+"""Repeating a request with the same idempotency key creates nothing twice."""
 
 from __future__ import annotations
 

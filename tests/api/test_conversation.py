@@ -89,7 +89,7 @@ def test_resending_a_held_prompt_creates_one_new_prompt(world: World, api: APICl
 
 
 def interrupted(world: World) -> Run:
-    """A turn that was cut short in the middle of a tool call."""
+    """Return a turn that was interrupted during a tool call."""
     now = timezone.now()
     run = Run.objects.create(session=world.session, message_id="1", state="interrupted", started_at=now, ended_at=now)
     prompt(world.session, "interrupted", "1")

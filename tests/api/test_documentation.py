@@ -1,4 +1,4 @@
-"""The schema says what is there, is up to date, and can be browsed under the page's own policy."""
+"""The schema is complete, up to date, and can be browsed under the content security policy."""
 
 from __future__ import annotations
 

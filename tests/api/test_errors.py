@@ -1,4 +1,4 @@
-"""Whatever is wrong with a request, the answer is ``{code, message, details}`` and never a traceback."""
+"""Every error has the shape ``{code, message, details}`` and never shows a traceback."""
 
 from __future__ import annotations
 

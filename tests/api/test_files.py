@@ -1,4 +1,4 @@
-"""Files come from the session's agentctl; here a small one that knows its token."""
+"""Files come from the session's agentctl; here from a small one that checks its token."""
 
 from __future__ import annotations
 

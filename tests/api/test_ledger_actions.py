@@ -1,4 +1,4 @@
-"""What may be done with a prompt, for every state it can be in, over the API and on the page."""
+"""Which actions each prompt state allows, over the API and on the page."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ CASES: Final = [
 
 @pytest.fixture
 def ledger(world: World) -> World:
-    """A session whose agent is up, and had this prompt."""
+    """A session with a running agent that got this prompt."""
     now = timezone.now()
     Run.objects.create(session=world.session, message_id=NAME, state="interrupted", started_at=now, ended_at=now)
     world.run_it()
@@ -75,7 +75,7 @@ def said(answer: Any) -> Any:
 
 
 def check(state: str, action: str, expected: Any) -> None:
-    """A refusal changes nothing; what is allowed settles this prompt, and makes at most one more."""
+    """Check that a refusal changed nothing, and that a success settled the prompt and made at most one more."""
     rows = ledger_now()
     if isinstance(expected, tuple) or action.startswith("post"):
         assert rows == [(NAME, state)]

@@ -1,4 +1,4 @@
-"""An answer costs the same number of queries, however much there is to tell."""
+"""The number of queries for a response does not grow with the number of rows."""
 
 from __future__ import annotations
 

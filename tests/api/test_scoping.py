@@ -1,4 +1,4 @@
-"""Who may see what, for every address of the API: the table is made from the URL conf."""
+"""Who may see what, for every route of the API; the table is built from the URL conf."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ def test_running_session_is_not_resumed_again(world: World, api: APIClient) -> N
 
 
 def prompted(world: World, **values: Any) -> None:
-    """The session has had a turn, and its agent is gone."""
+    """Record a finished turn for the session, whose agent is gone."""
     Run.objects.create(session=world.session, message_id="m", state="completed", started_at=timezone.now())
     TaskSession.objects.filter(id=world.session.id).update(**{"state": "WAITING_FOR_INPUT", **values})
 

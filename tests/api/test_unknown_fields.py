@@ -1,4 +1,4 @@
-"""A request that says more than is done with it is refused: by name, and before anything of it is done."""
+"""A request with an unknown field is refused before any of it takes effect, and the field is named."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.api.world import World
 
 
 def refused(answer: Any) -> list[str]:
-    """The fields that a refusal names."""
+    """Return the fields that an error names."""
     body = answer.json()
     assert (answer.status_code, body["code"]) == (400, "validation_error")
     return sorted(body["details"])

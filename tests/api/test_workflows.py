@@ -1,4 +1,4 @@
-"""Workflows in the API: kept with their mistakes, run once for each key, cancelled, gone on with."""
+"""Workflows in the API: saved even if invalid, run once for each key, cancelled and resumed."""
 
 from __future__ import annotations
 

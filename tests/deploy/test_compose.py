@@ -1,4 +1,4 @@
-"""compose.yaml: nobody is root for nothing, nothing mounts an engine's socket, and all that is named is there."""
+"""compose.yaml: minimal privileges, no mounted container engine socket, and no missing references."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ KEYS = {
 
 @cache
 def composed() -> dict[str, Any]:
-    """The file, with its anchors resolved."""
+    """Return the file with its anchors resolved."""
     found: dict[str, Any] = yaml.safe_load((ROOT / "compose.yaml").read_text())
     return found
 
@@ -46,7 +46,7 @@ def test_service_has_only_the_rights_it_needs(name: str) -> None:
     assert not [volume for volume in service.get("volumes", ()) if ".sock" in str(volume)]
     assert not {"privileged", "network_mode", "pid", "devices"} & set(service)
     assert ":" in service["image"].rpartition("/")[2] or "build" in service or name in OURS, "of a known version"
-    if name == "postgresql":  # its image gives up being root by itself, and needs to be it until then
+    if name == "postgresql":  # its image starts as root and drops privileges by itself
         return
     assert service["cap_drop"] == ["ALL"]
     assert service["security_opt"] == ["no-new-privileges:true"]
@@ -68,7 +68,7 @@ def test_service_settings_are_valid(name: str) -> None:
 
 
 def expanded(value: str) -> str:
-    """With ``SITE=kandev.example`` and nothing else set."""
+    """Expand variables with ``SITE=kandev.example`` and nothing else set."""
     text = re.sub(r"\$\{SITE(:\?[^}]*)?\}", "kandev.example", str(value))
     return re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", text)
 

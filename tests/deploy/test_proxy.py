@@ -1,4 +1,4 @@
-"""deploy/Caddyfile before a real web: TLS, who calls, sockets, what is kept from outside, and a web that is away."""
+"""deploy/Caddyfile in front of real web processes: TLS, client addresses, WebSockets and failover."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.any_database
 
 
 class Site:
-    """Two webs and a supervisor behind the proxy, with certificates of its own making."""
+    """Two web processes and a supervisor behind the proxy, with certificates of its own authority."""
 
     def __init__(self, deployment: Deployment):
         self.deployment = deployment
@@ -43,7 +43,7 @@ class Site:
         self.processes: list[subprocess.Popen[bytes]] = []
 
     def start(self) -> None:
-        """Start all, and wait until the site is ready."""
+        """Start everything and wait until the site is ready."""
         self.processes.append(parts.start(self.deployment, str(ROOT / "manage.py"), "supervise"))
         webs = [parts.web(self.deployment) for _ in range(2)]
         self.processes += [process for _, process in webs]
@@ -53,7 +53,7 @@ class Site:
     def _proxy(self, webs: list[str]) -> subprocess.Popen[bytes]:
         home = self.deployment.home
         given = (ROOT / "deploy" / "Caddyfile").read_text()
-        # No port 80 of this machine, and nothing is put among the certificates that it trusts.
+        # Use no port 80, and add nothing to the trusted certificates of this machine.
         local = given.replace("admin off", "admin off\n\tauto_https disable_redirects\n\tskip_install_trust")
         assert local != given
         (home / "Caddyfile").write_text(local)
@@ -69,12 +69,12 @@ class Site:
 
     @property
     def trust(self) -> ssl.SSLContext:
-        """The proxy's own authority, and no other."""
+        """Trust only the proxy's own authority."""
         root = self.deployment.home / "caddy" / "caddy" / "pki" / "authorities" / "local" / "root.crt"
         return ssl.create_default_context(cafile=str(root))
 
     def get(self, path: str, **headers: str) -> tuple[int, Any, str]:
-        """Status, headers and text of a page; 0 for none."""
+        """Return status, headers and text of a page; status 0 if there was no response."""
         request = urllib.request.Request(self.url + path, headers=headers)
         try:
             with urllib.request.urlopen(request, timeout=30, context=self.trust) as answer:
@@ -85,7 +85,7 @@ class Site:
             return 0, {}, ""
 
     def close(self) -> None:
-        """End all of it."""
+        """End everything."""
         for process in self.processes:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
@@ -116,7 +116,7 @@ def test_pages_are_served_over_tls_with_hsts(site: Site) -> None:
 
 
 def test_forged_local_address_gets_no_metrics(site: Site) -> None:
-    assert site.get("/metrics")[0] == 403  # the web itself: it came through a proxy
+    assert site.get("/metrics")[0] == 403  # refused by the web process: the request came through a proxy
     assert site.get("/metrics", **{"X-Forwarded-For": "127.0.0.1"})[0] == 403
 
 
@@ -149,7 +149,7 @@ def test_caddy_accepts_the_file(tmp_path: Path) -> None:
 
 
 def dials(node: Any) -> Iterator[str]:
-    """Whom the proxy calls."""
+    """Return the upstream addresses of the proxy."""
     if isinstance(node, dict):
         if "dial" in node:
             yield str(node["dial"])

@@ -1,4 +1,4 @@
-"""What deploy/roll-out, back-up and restore find out before they touch anything, and whose the files are afterwards."""
+"""Checks of deploy/roll-out, back-up and restore before they change anything, and file ownership afterwards."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ def deployment(tmp_path: Path) -> Iterator[Deployment]:
 
 
 def copied(deployment: Deployment, **environment: str) -> Path:
-    """A copy that was made of a deployment."""
+    """Return a backup of a deployment."""
     done = run(deployment, "back-up", str(deployment.home / "copies"), **environment)
     assert done.returncode == 0, done.stderr
     return Path(done.stdout.strip())
 
 
 def files(directory: Path) -> dict[str, tuple[int, int]]:
-    """Every file below a directory, by inode and size."""
+    """Return inode and size of every file below a directory."""
     return {
         str(path): (path.stat().st_ino, path.stat().st_size) for path in directory.rglob("*") if not path.is_socket()
     }
@@ -173,7 +173,7 @@ def test_two_backups_within_one_second_are_both_made(deployment: Deployment) -> 
 
 @pytest.fixture
 def of_another_user() -> Iterator[Deployment]:
-    """A deployment whose files are another user's, who can get at them."""
+    """A deployment whose files belong to another user, who can reach them."""
     if os.geteuid() != 0:
         pytest.skip("only root gives files to others")
     as_nobody = ["setpriv", "--reuid", str(NOBODY), "--regid", str(NOBODY), "--clear-groups"]
@@ -191,7 +191,7 @@ def of_another_user() -> Iterator[Deployment]:
 
 
 def owners(directory: Path) -> set[int]:
-    """Whose the files below a directory are."""
+    """Return the owners of the files below a directory."""
     return {path.lstat().st_uid for path in (directory, *directory.rglob("*"))}
 
 

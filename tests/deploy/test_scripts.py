@@ -1,4 +1,4 @@
-"""deploy/roll-out, back-up and restore on real processes: what they promise, and what they refuse."""
+"""deploy/roll-out, back-up and restore on real processes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def deployment(tmp_path: Path) -> Iterator[Deployment]:
 
 
 def run(deployment: Deployment, script: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """One of the scripts, as it is called on the machine of a deployment."""
+    """Run one of the scripts as on a deployment's machine."""
     python = Path(sys.executable)
     tools = [str(binaries() or python.parent), os.environ["PATH"]]
     given = {"MANAGE": f"{python} manage.py", "PYTHON": str(python), "PATH": os.pathsep.join(tools)}
@@ -65,7 +65,7 @@ pid.write_text(str(made.pid))
 
     @pytest.fixture
     def units(self, deployment: Deployment) -> Iterator[list[str]]:
-        """What is rolled out, as the script is told; a service manager of few words restarts it."""
+        """The units to roll out, with a minimal service manager that restarts them."""
         ports = [free_port(), free_port()]
         daphne = f"{sys.executable} -m daphne -v 0 -b 127.0.0.1 kandev.asgi:application -p"
         commands = {f"web{number}": f"{daphne} {port}" for number, port in enumerate(ports)}
@@ -117,9 +117,9 @@ pid.write_text(str(made.pid))
 
 @pytest.fixture
 def operator_key() -> Iterator[dict[str, str]]:
-    """A key of the operator's: ``file`` with the public half, ``home`` of gpg with both."""
+    """The operator's key: ``file`` has the public half, ``home`` is a gpg home with both."""
     services.require("gpg")
-    # Below /tmp itself: gpg's agent listens on a socket in it, whose path has to be short.
+    # Directly below /tmp: gpg's agent listens on a socket in it, whose path must be short.
     with tempfile.TemporaryDirectory(prefix="gpg-", dir="/tmp") as home:
         env = {"PATH": os.environ["PATH"], "GNUPGHOME": home}
         gpg = ["gpg", "--batch", "--quiet", "--pinentry-mode", "loopback", "--passphrase", ""]

@@ -1,4 +1,4 @@
-"""A page that asks too much of PostgreSQL ends; commands may take as long as they need."""
+"""PostgreSQL statements of web requests have a time limit; those of commands have none."""
 
 from __future__ import annotations
 

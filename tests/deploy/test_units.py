@@ -1,4 +1,4 @@
-"""The units of systemd: no restart harms an agent, the rest is locked up, and what they start is what we test."""
+"""The systemd units: restarts never harm agents, services are sandboxed, and their commands work."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ INSTALLED = "/srv/kandev"
 
 
 class Unit(configparser.RawConfigParser):
-    """A unit's sections, with names as they are written."""
+    """The sections of a unit, with option names as written."""
 
     def __init__(self, path: Path):
         super().__init__(strict=True)
         self.read_string(path.read_text())
 
     def optionxform(self, optionstr: str) -> str:
-        """As it is written."""
+        """Keep the name as written."""
         return optionstr
 
 
@@ -95,7 +95,7 @@ def test_services_without_agents_are_sandboxed() -> None:
 
 @pytest.fixture
 def installed(tmp_path: Path) -> Path:
-    """The units, as they are where this project is."""
+    """The units, with paths of this project."""
     for path in UNITS:
         text = path.read_text().replace(f"{INSTALLED}/.venv/bin/python", sys.executable)
         (tmp_path / path.name).write_text(text.replace(INSTALLED, str(ROOT)))
@@ -127,7 +127,7 @@ def test_systemd_rates_their_exposure_low(installed: Path, name: str, most: int)
 
 
 def command_of(name: str) -> list[str]:
-    """What a unit starts, with this machine's Python."""
+    """Return the command of a unit with this machine's Python."""
     told = service(ROOT / "deploy" / name)
     words = shlex.split(told["ExecStart"])
     assert words[0] == f"{INSTALLED}/.venv/bin/python"

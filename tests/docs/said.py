@@ -1,4 +1,4 @@
-"""What the code can say in a session's log: read from its source, so that nothing is forgotten."""
+"""Read from the source which events the code can write to a session's log, so that none is forgotten."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ EXPANSIONS: Mapping[str, Sequence[str]] = {
 
 
 def said() -> dict[str, set[str]]:
-    """By name of the event, the payload fields that stand beside it in the source."""
+    """Return the payload fields beside each event name in the source."""
     found: dict[str, set[str]] = defaultdict(set)
     for call in _calls():
         fields = set(_fields(call))
@@ -30,7 +30,7 @@ def said() -> dict[str, set[str]]:
 
 @cache
 def _calls() -> list[ast.Call]:
-    """Every ``transaction.record_event(...)`` and ``NewEvent(...)`` of the code."""
+    """Return every call of ``transaction.record_event(...)`` and ``NewEvent(...)``."""
     paths = sorted((ROOT / "sessions_app").rglob("*.py"))
     nodes = (node for path in paths for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"), str(path))))
     return [node for node in nodes if isinstance(node, ast.Call) and node.args and _is_saying(node.func)]
@@ -53,7 +53,7 @@ def _names(call: ast.Call) -> Iterator[str]:
         yield from (beginning + word for word in EXPANSIONS[beginning])
     elif source == "EXECUTOR_EVENTS[after]":
         yield from EXECUTOR_EVENTS.values()
-    elif source != "name":  # record_event itself, which makes a NewEvent of what it is given
+    elif source != "name":  # record_event itself, which passes its arguments to NewEvent
         raise AssertionError(f"tests/docs/said.py cannot tell which events {source} is")
 
 

@@ -1,4 +1,4 @@
-"""Whatever has a name for people is in the documents, and nothing that is there has gone."""
+"""Everything that users can see a name of is documented, and nothing that is gone still is."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ ANSWERS, STARTS, AGENTCTL = "Answers of the API", "What went wrong with a start"
 
 
 def codes_of(module: ModuleType, root: type[Exception]) -> set[str]:
-    """The codes of the errors that a module defines."""
+    """Return the codes of the errors that a module defines."""
     defined = (cls for _, cls in inspect.getmembers(module, inspect.isclass) if issubclass(cls, root))
     return {cls.code for cls in defined if cls.__module__ == module.__name__}  # type: ignore[attr-defined]
 
@@ -47,7 +47,7 @@ def words_of(*enums: type[StrEnum]) -> set[str]:
 
 
 def missing(words: Iterable[str], page: str) -> list[str]:
-    """Those that a page does not name in a table, in code type, or alone in a cell."""
+    """Return the words that a page does not name in a table, in code type, or alone in a cell."""
     text = text_of(page)
     return sorted(word for word in words if not re.search(rf"(`|\| |, ){re.escape(word)}(`| \||,|=)", text))
 
@@ -152,7 +152,7 @@ def test_every_rule_and_section_cited_in_code_is_explained() -> None:
 
 
 def test_every_module_that_defines_errors_is_checked() -> None:
-    """An error of another module would be forgotten here."""
+    """Errors of other modules would be missed by the tests above."""
     known = {executor_errors.__name__, plugins.__name__, encryption.__name__, session_errors.__name__}
     pattern = re.compile(r"^class \w+\((?:\w+\.)?(?:ExecutorError|SessionsError)\):", re.MULTILINE)
     for path in [*(ROOT / "executors_app").rglob("*.py"), *(ROOT / "sessions_app").rglob("*.py")]:

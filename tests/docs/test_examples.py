@@ -1,4 +1,4 @@
-"""The examples of extend.md work: they are found like any plugin, and what they add is so."""
+"""The examples of extend.md work: they are discovered like any plugin."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SPEC = LaunchSpec(execution_id="e", session_id="s", task_id="t", repository_path
 
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
-    """A package with the examples in it, as ours with one more file each."""
+    """A package like ours with the examples added."""
     place = tmp_path / "examples_of_the_documents"
     place.mkdir()
     for path in (DOCS / "examples").glob("*.py"):

@@ -1,4 +1,4 @@
-"""Pages can be followed: links lead somewhere, tests that they name exist, what they say to run runs."""
+"""Pages can be followed: links resolve, named tests exist, and runnable snippets run."""
 
 from __future__ import annotations
 

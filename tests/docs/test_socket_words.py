@@ -1,4 +1,4 @@
-"""What can be asked over a socket, and why one is closed, is documented."""
+"""Socket actions and close codes are documented."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``manage.py write_docs`` in a house of its own."""
+"""``manage.py write_docs`` in a temporary directory."""
 
 from __future__ import annotations
 

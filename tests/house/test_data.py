@@ -1,4 +1,4 @@
-"""The data directory is private, the secret key is drawn once, and the database is durable."""
+"""The data directory is private, the secret key is generated once, and the database is durable."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_shared_directory_is_refused(tmp_path: Path) -> None:
 
 
 def refused(directory: Path) -> str:
-    """The one line of a command that cannot use its data directory."""
+    """Return the one line that a command prints if it cannot use its data directory."""
     argv = [sys.executable, "manage.py", "serve", "--port", "0"]
     env = environment(directory)
     for name in ("KANDEV_DATABASE_URL", "KANDEV_SECRET_KEY"):
@@ -89,7 +89,7 @@ def test_data_directory_of_another_user_is_refused_in_one_line(tmp_path: Path) -
 
 @contextmanager
 def run_by_nobody(data: Path) -> Iterator[None]:
-    """Its directory is theirs, and so is this process for a moment."""
+    """Run this process as another user for a moment, with a directory of that user."""
     os.chown(data, 65534, 65534)
     os.seteuid(65534)
     try:
@@ -100,7 +100,7 @@ def run_by_nobody(data: Path) -> Iterator[None]:
 
 @pytest.fixture
 def data() -> Iterator[Path]:
-    """A directory that everybody finds."""
+    """A directory that every user can reach."""
     with tempfile.TemporaryDirectory(prefix="kandev-data-", dir="/tmp") as directory:
         yield Path(directory)
 

@@ -1,4 +1,4 @@
-"""A database that takes nothing now is 503 with a code and a time to come back, wherever it is missed."""
+"""An unavailable database is a 503 with a code and a Retry-After header, wherever it is noticed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def world(transactional_db: None) -> World:
 
 
 def missed(self: SessionMiddleware, request: HttpRequest) -> None:
-    """As early as the login is looked for."""
+    """Fail as early as the session lookup."""
     raise OperationalError("database or disk is full")
 
 
@@ -60,7 +60,7 @@ def test_page_offers_a_retry_and_a_form_the_board(monkeypatch: pytest.MonkeyPatc
 
 @contextmanager
 def kept_by_another() -> Iterator[None]:
-    """Another process writes to the database, and does not come to an end."""
+    """Let another process hold a write transaction."""
     with connection.cursor() as cursor:
         cursor.execute("PRAGMA busy_timeout=50")
     with closing(sqlite3.connect(connection.settings_dict["NAME"], isolation_level=None)) as other:
@@ -80,7 +80,7 @@ def test_database_locked_for_too_long_is_reported_busy(world: World) -> None:
 
 
 def sqlite_error(statement: str, path: Path, *before: str) -> Any:
-    """What Django raises for a statement that fails on a database of its own."""
+    """Return what Django raises for a failing statement on a database of its own."""
     own = ConnectionHandler({"default": database_settings(f"sqlite://{path}", path.parent, 0.3)})["default"]
     try:
         with pytest.raises(OperationalError) as failed, own.cursor() as cursor:
@@ -108,7 +108,7 @@ def test_sqlite_outages_are_distinguished_from_mistakes(tmp_path: Path) -> None:
 
 
 def postgresql_error(url: str, *statements: str) -> Any:
-    """What Django raises where a connection of its own fails, or the last of some statements."""
+    """Return what Django raises if a connection of its own fails, or the last of some statements."""
     own = ConnectionHandler({"default": database_settings(url, Path(), 15)})["default"]
     try:
         with pytest.raises((OperationalError, ProgrammingError)) as failed, own.cursor() as cursor:

@@ -1,4 +1,4 @@
-"""The environment is typed, and what is wrong with it is said in one line."""
+"""The environment is typed, and errors in it are reported in one line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is installed with us may be: each package says its licence, and it is one that we have agreed to."""
+"""Every installed package declares a licence that the project accepts."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ LOCKS: Final = ("base", "agentctl", "dev")
 
 
 def pinned() -> list[str]:
-    """Every package that a lock names."""
+    """Return every package that a lock file names."""
     texts = [(ROOT / "requirements" / f"{name}.txt").read_text() for name in LOCKS]
     return sorted({name for text in texts for name in PINNED.findall(text)})
 
 
 def installed() -> list[str]:
-    """Those that this system has: a lock is for every system."""
+    """Return those installed on this system: a lock file covers every system."""
     there = {one.name.lower().replace("_", "-").replace(".", "-") for one in metadata.distributions()}
     return [name for name in pinned() if name.lower().replace("_", "-").replace(".", "-") in there]
 
 
 def licences_of(found: Any) -> list[str]:
-    """The licences that a package names, each alone: an expression, a classifier, or a word of its author."""
+    """Return each licence that a package declares in an expression, a classifier, or free text."""
     told = found.get_all("Classifier") or []
     said = found.get("License-Expression") or " AND ".join(
         one.rpartition("::")[2].strip() for one in told if one.startswith("License ::") and one.count("::") > 1

@@ -1,4 +1,4 @@
-"""A database of an earlier release migrates to apps of their own and back, without losing or moving a row."""
+"""A database of an earlier release migrates to separate apps and back without losing or moving a row."""
 
 from __future__ import annotations
 
@@ -185,7 +185,7 @@ def test_content_types_recreated_by_old_code_are_merged() -> None:
     migrate()
     ada, team = User.objects.create(username="ada"), Group.objects.create(name="Team")
     kept = ContentType.objects.get(app_label="accounts", model="teamrole")
-    # An old web process writes a line of history, and an old `migrate` makes the permissions again.
+    # An old web process writes a log entry, and an old `migrate` recreates the permissions.
     again = ContentType.objects.create(app_label="sessions_app", model="teamrole")
     known = Permission.objects.create(content_type=again, codename="operate_unisolated", name="again")
     unknown = Permission.objects.create(content_type=again, codename="of_old_code", name="old")

@@ -1,4 +1,4 @@
-"""Children are kept running, are ended with their keeper, and leave nothing behind."""
+"""Child processes are restarted, end with their parent, and leave nothing behind."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def is_running(pid: int) -> bool:
 
 
 def pids_in(directory: Path) -> set[int]:
-    """The processes that have said, by a file, that they run."""
+    """Return the processes that have written a file to report that they run."""
     return {int(path.name) for path in directory.iterdir()}
 
 

@@ -1,4 +1,4 @@
-"""What a proxy says of its callers is believed of proxies that were named, behind https alone; of nobody else."""
+"""Forwarded headers are trusted only from configured proxies, and only behind https."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ BEHIND_TLS = {
 
 
 async def seen(peer: str | None, forwarded: str | None, proto: str | None, kind: str = "http") -> tuple[str, str]:
-    """Whom, and how, the application takes a connection to be."""
+    """Return client address and scheme as the application sees them."""
     told: list[dict[str, Any]] = []
 
     async def application(scope: dict[str, Any], receive: Any, send: Any) -> None:
@@ -50,13 +50,13 @@ async def seen(peer: str | None, forwarded: str | None, proto: str | None, kind:
         ("fd00::1", "2001:db8::5", "https", ("2001:db8::5", "https")),
         ("10.0.0.7", "203.0.113.5", "http", ("203.0.113.5", "http")),
         ("10.0.0.7", "203.0.113.5", None, ("203.0.113.5", "http")),
-        ("10.0.0.7", "198.51.100.1, 203.0.113.5", "https", ("203.0.113.5", "https")),  # the first is its own word
-        ("10.0.0.7", "203.0.113.5, 10.0.0.9", "https", ("203.0.113.5", "https")),  # two proxies of ours
+        ("10.0.0.7", "198.51.100.1, 203.0.113.5", "https", ("203.0.113.5", "https")),  # the first is the client's claim
+        ("10.0.0.7", "203.0.113.5, 10.0.0.9", "https", ("203.0.113.5", "https")),  # two trusted proxies
         ("10.0.0.7", "nonsense", "https", ("nonsense", "https")),
         ("10.0.0.7", "10.0.0.9", "https", ("10.0.0.9", "https")),
         ("10.0.0.7", None, "https", ("10.0.0.7", "https")),
         ("10.0.0.7", "", "https", ("10.0.0.7", "https")),
-        ("10.0.0.7", "203.0.113.5", "https, http", ("203.0.113.5", "http")),  # the last is the proxy's
+        ("10.0.0.7", "203.0.113.5", "https, http", ("203.0.113.5", "http")),  # the proxy added the last one
         ("10.0.1.7", "203.0.113.5", "https", ("10.0.1.7", "http")),
         ("203.0.113.9", "127.0.0.1", "https", ("203.0.113.9", "http")),
         (None, "127.0.0.1", "https", ("", "http")),
@@ -71,7 +71,7 @@ async def test_client_address_and_scheme_are_read_from_trusted_proxies(
 
 
 def settings_under(tmp_path: Path, **environment: str) -> list[str]:
-    """The networks that a process trusts."""
+    """Return the networks that a process trusts."""
     code = (
         "import json; from django.conf import settings; print(json.dumps([*map(str, settings.KANDEV_TRUSTED_PROXIES)]))"
     )
@@ -125,4 +125,4 @@ def test_deployment_behind_tls_passes_the_check(tmp_path: Path, redis: str) -> N
 def test_deployment_without_tls_is_warned(tmp_path: Path) -> None:
     done = run(tmp_path, "manage.py", "check", "--deploy", "--fail-level", "WARNING")
     assert done.returncode == 1
-    assert "security.W012" in done.stderr  # cookies that travel in the clear
+    assert "security.W012" in done.stderr  # insecure cookies

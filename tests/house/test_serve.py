@@ -1,4 +1,4 @@
-"""``manage.py serve``: refuses what is unsafe, and a killed one is followed by another on the same port."""
+"""``manage.py serve`` refuses unsafe settings, and after a kill the next one gets the same port."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def command(data_dir: Path, *arguments: str) -> tuple[list[str], dict[str, str]]
 
 
 def refusal(data_dir: Path, *arguments: str) -> str:
-    """What a serve that must not start says, on one line."""
+    """Return the line with which serve refuses to start."""
     argv, env = command(data_dir, *arguments)
     ended = subprocess.run(argv, cwd=ROOT, env=env, capture_output=True, text=True, check=False, timeout=60)
     assert ended.returncode == 2
@@ -50,7 +50,7 @@ def test_busy_port_is_reported_in_one_line(tmp_path: Path) -> None:
 
 @contextmanager
 def serving(data_dir: Path, port: int = 0) -> Iterator[tuple[subprocess.Popen[str], int]]:
-    """A running serve and its port."""
+    """Run serve and return the process and its port."""
     argv, env = command(data_dir, "--port", str(port))
     with subprocess.Popen(argv, cwd=ROOT, env=env, stdout=subprocess.PIPE, text=True) as process:
         try:
@@ -112,7 +112,7 @@ def test_requested_restart_kills_and_restarts_all_processes(tmp_path: Path) -> N
 
 
 def exists(pid: int) -> bool:
-    """Whether it runs; one that has ended and is not buried yet does not."""
+    """Return whether a process is running; a zombie is not."""
     found = identity.read_stat(pid)
     return found is not None and not found.ended
 

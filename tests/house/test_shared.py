@@ -1,4 +1,4 @@
-"""Redis is shared by all processes, and nobody needs it: while it is away each process counts for itself."""
+"""Processes share Redis; during an outage each process counts for itself."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def server() -> Iterator[RedisServer]:
 
 @pytest.fixture
 def new_cache(server: RedisServer) -> Iterator[Callable[[], FallbackRedisCache]]:
-    """Makes the cache of one more process."""
+    """Create the cache of one more process."""
     all_made: list[FallbackRedisCache] = []
 
     def make() -> FallbackRedisCache:
@@ -33,14 +33,14 @@ def new_cache(server: RedisServer) -> Iterator[Callable[[], FallbackRedisCache]]
 
     yield make
     for made in all_made:
-        pools: dict[int, Any] = vars(made._cache)["_pools"]  # Django keeps their connections open
+        pools: dict[int, Any] = vars(made._cache)["_pools"]  # Django keeps its connections open
         for pool in pools.values():
             pool.disconnect()
 
 
 @pytest.fixture(autouse=True)
 def forgetful() -> Iterator[None]:
-    """What a process counts alone is no other test's."""
+    """Reset what a process counts alone, so that no other test sees it."""
     yield
     FallbackRedisCache("redis://nowhere", {}).fallback.clear()
 

@@ -1,4 +1,4 @@
-"""An upgrade from the release that had one app for everything, while its web, worker and remote host run."""
+"""An upgrade from the release with one app, while its web, worker and remote host run."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ LogEntry.objects.create(user=User.objects.get(), content_type=kind, object_id=ro
 
 
 class Upgrade:
-    """A deployment of the release with an executor here and one on a host, and its upgrade."""
+    """A deployment of the old release with a local and a remote executor, and its upgrade."""
 
     def __init__(self, home: Path):
         self.deployment = RemoteDeployment(home)
@@ -59,7 +59,7 @@ class Upgrade:
         self.run(ROOT, "migrate", "--verbosity", "0")
 
     def run(self, code: Path, *command: str) -> None:
-        """Run a management command of either code."""
+        """Run a management command of the old or the new code."""
         self.deployment.code = code
         done = self.deployment.manage(*command)
         assert done.returncode == 0, done.stderr
@@ -103,7 +103,7 @@ def test_upgrade_under_running_processes_loses_no_work(upgrade: Upgrade) -> None
     agentctls = [session.execution["pid"] for session in (here, far)]
     deployment.api("POST", "workflows/", {"team": deployment.seeded["team"], "name": "flow", "text": "nodes: []"})
 
-    # The database is new, everything that runs is old.
+    # The database is new, and every running process is old.
     upgrade.migrate()
     (renamed,) = upgrade.content_types()
     assert renamed["app_label"] == "workflows"

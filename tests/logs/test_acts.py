@@ -1,4 +1,4 @@
-"""Whatever a supervisor does by itself is told twice: in the session's log and in ours, with cause and owner."""
+"""Everything that a supervisor does by itself is in the session's log and in Kandev's own, with cause and owner."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lines for machines: one object each, with what is known of session, task, execution and sweep."""
+"""JSON log lines: one object each, with session, task, execution and sweep where known."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ID, OTHER = str(uuid.uuid4()), str(uuid.uuid4())
 
 
 def line(text: str, *arguments: object, **extra: object) -> dict[str, Any]:
-    """What stands in the log."""
+    """Return the logged JSON object."""
     record = logging.getLogger("x").makeRecord("x", logging.INFO, "f", 1, text, arguments, None, extra=extra)
     ContextFilter().filter(record)
     LoginSecretFilter().filter(record)

@@ -1,4 +1,4 @@
-"""A database that is away is one line of a log, in whichever process it is missed."""
+"""A database outage is one log line, whichever process notices it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kandev.log_format import OUTAGE_RESET_SECONDS, OutageFilter
 
 
 def record_of(error: Exception, name: str = "x", level: int = logging.ERROR) -> logging.LogRecord:
-    """What a logger makes of an error that was caught."""
+    """Return the log record of a caught error."""
     try:
         raise error
     except Exception:  # noqa: BLE001 - any, to be logged
@@ -59,7 +59,7 @@ def test_programming_errors_always_keep_their_traceback(error: Exception) -> Non
 def test_forked_processes_share_the_outage() -> None:
     once = OutageFilter()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # the child does one thing, and ends
+        warnings.simplefilter("ignore", DeprecationWarning)  # the child logs once and exits
         child = os.fork()
     if not child:
         os._exit(0 if once.filter(away()) else 1)

@@ -1,4 +1,4 @@
-"""Counters: each thing is counted once, whoever did it, and nothing that is deleted makes one fall."""
+"""Counters count each thing once, whichever process did it, and never decrease."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.django_db
 
 
 def shown(name: str) -> dict[Any, float]:
-    """Samples at ``/metrics`` by the values of their labels, whose names are in order."""
+    """Return samples at ``/metrics`` by label values, in the order of the label names."""
     told = exporter.render_metrics(collect_metrics()).decode()
     families = text_string_to_metric_families(told)
     samples = [sample for family in families for sample in family.samples if sample.name == name]
@@ -35,7 +35,7 @@ def shown(name: str) -> dict[Any, float]:
 
 
 def busy_session() -> TaskSession:
-    """One with a receipt, a start that nobody asked for, keys, and a turn that was cut."""
+    """Return a session with a receipt, an automatic start, keys, and an interrupted turn."""
     session = running_session("Begin", work_state="working", state="RUNNING")
     began = timezone.now() - timedelta(seconds=7)
     session.intents.update(by=None, outcome="resumed", created_at=began, done_at=began + timedelta(seconds=3))
@@ -101,7 +101,7 @@ def test_measurements_of_two_supervisors_are_added_up() -> None:
     one.swept("reconcile", 0.2, [("local_standalone", "alive"), ("local_standalone", "dead")])
     other.swept("boot", 70.0, [("local_standalone", "alive")])
     other.written(time.time() - 3)
-    other.written(time.time() + 60)  # a clock that was put back
+    other.written(time.time() + 60)  # the clock was set back
     one.flush("one")
     other.flush("other")
     one.flush("one")

@@ -1,4 +1,4 @@
-"""``/metrics``: who may read it, and what stands there."""
+"""``/metrics``: who may read it, and what it contains."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The alert rules and the dashboard ask for what there is, and the documents tell what each alert means."""
+"""Alert rules and dashboard query existing metrics, and every alert is documented."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def dashboard() -> dict[str, Any]:
 
 
 def queries() -> Iterator[tuple[str, str]]:
-    """(name, query) of everything that asks for a metric."""
+    """Return (name, query) for everything that queries a metric."""
     for rule in alerts():
         yield rule["alert"], rule["expr"]
     for panel in dashboard()["panels"]:
@@ -43,7 +43,7 @@ def queries() -> Iterator[tuple[str, str]]:
 
 
 def mistakes(query: str) -> Iterator[str]:
-    """What cannot be right in a query."""
+    """Return the mistakes in a query."""
     if any(query.count(left) != query.count(right) for left, right in ("()", "[]", "{}")):
         yield "a bracket is open"
     plain = re.sub(r'"[^"]*"|\[[^\]]*\]', "", query)

@@ -1,4 +1,4 @@
-"""Workflows in the shapes that other loop engines have, each with what it comes to.
+"""Workflows in the shapes of other loop engines, each with its expected result.
 
 The names are the acceptance cases of the sources (30-46), in which the shapes of their example files are, and those
 that none has (Q-S). ``test_acceptance`` runs them by the engine in memory, ``test_real_runs`` by a whole deployment.
@@ -15,7 +15,7 @@ from tests.workflows.workflow_builder import TRIGGER, body, node, workflow
 
 @dataclass(frozen=True)
 class Case:
-    """A file and its end: ``outputs`` by path and port, ``errors`` words of the errors by path (empty: the run's)."""
+    """A file and its expected result: ``outputs`` by path and port, ``errors`` by path (empty: of the run)."""
 
     text: str
     outputs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -25,7 +25,7 @@ class Case:
 
     @property
     def succeeds(self) -> bool:
-        """Whether the run does."""
+        """Return whether the run succeeds."""
         return not self.errors
 
 

@@ -1,4 +1,4 @@
-"""The acceptance cases of loop workflows, and the tests that hold them (``test_cases`` sees that they are there)."""
+"""The acceptance cases of loop workflows and their tests (``test_acceptance_table`` checks that they exist)."""
 
 from __future__ import annotations
 

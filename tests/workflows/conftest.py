@@ -12,7 +12,7 @@ from tests.workflows.deployed_runs import Desk
 
 @pytest.fixture(scope="module")
 def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
-    """Served, with a team and a repository."""
+    """A served deployment with a team and a repository."""
     made = Deployment(tmp_path_factory.mktemp("runs"))
     made.prepare()
     try:

@@ -1,4 +1,4 @@
-"""Runs of workflows in a deployment of real processes: asked for over the API, and what became of them."""
+"""Workflow runs in a deployment of real processes, requested over the API, and their results."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ EXAMPLES: Final = ROOT / "docs/examples/workflows"
 
 
 class Run:
-    """One run; all is read anew each time."""
+    """One run; everything is read anew each time."""
 
     def __init__(self, desk: Desk, run_id: str):
         self.desk, self.id = desk, run_id
@@ -27,7 +27,7 @@ class Run:
         return answer
 
     def end(self, timeout: float = 180) -> dict[str, Any]:
-        """Its document once it is over."""
+        """Wait for the end of the run and return its document."""
         last: dict[str, Any] = {}
 
         def is_over() -> bool:
@@ -41,11 +41,11 @@ class Run:
         return last
 
     def nodes(self) -> dict[str, dict[str, Any]]:
-        """Its node runs by path, those that were skipped left out."""
+        """Return its node runs by path, except for skipped ones."""
         return {one["path"]: one for one in self.document()["nodes"] if one["state"] != "skipped"}
 
     def sessions(self) -> list[dict[str, Any]]:
-        """The rows of the sessions that its agents had."""
+        """Return the session rows of its agents."""
         return self.desk.deployment.rows(
             "SELECT s.* FROM task_sessions s JOIN workflow_runs r ON r.task_id = s.task_id WHERE r.id = ? "
             "AND s.has_agent ORDER BY s.created_at",
@@ -53,7 +53,7 @@ class Run:
         )
 
     def workspace(self) -> dict[str, Any]:
-        """The row of its workspace session."""
+        """Return the row of its workspace session."""
         (found,) = self.desk.deployment.rows(
             "SELECT s.* FROM task_sessions s JOIN workflow_runs r ON r.workspace_id = s.id WHERE r.id = ?",
             self.id.replace("-", ""),
@@ -61,7 +61,7 @@ class Run:
         return found
 
     def prompts(self) -> list[dict[str, Any]]:
-        """The ledger of all its sessions, oldest first."""
+        """Return the prompts of all its sessions, oldest first."""
         return self.desk.deployment.rows(
             "SELECT p.* FROM session_prompts p JOIN task_sessions s ON s.id = p.session_id "
             "JOIN workflow_runs r ON r.task_id = s.task_id WHERE r.id = ? ORDER BY p.id",
@@ -70,7 +70,7 @@ class Run:
 
 
 class Desk:
-    """Where runs are asked for: a served deployment, and agents that need no key."""
+    """Where runs are requested: a served deployment, and agents that need no key."""
 
     def __init__(self, deployment: Deployment):
         self.deployment = deployment
@@ -79,7 +79,7 @@ class Desk:
         self._profiles: dict[str, str] = {}
 
     def profile(self, name: str, agent_type: str = "demo", **values: Any) -> str:
-        """The id of an agent profile, made once."""
+        """Return the id of an agent profile, created on first use."""
         if name not in self._profiles:
             home = self.home / name.replace(" ", "-")
             env = {"KANDEV_DEMO_AGENT_HOME": str(home), "STANDIN_HOME": str(home), "PYTHONPATH": str(ROOT)}
@@ -89,19 +89,19 @@ class Desk:
         return self._profiles[name]
 
     def scripted(self, name: str, says: Sequence[str], rules: Sequence[tuple[str, str]] = (), **values: Any) -> str:
-        """A stand-in for Claude Code that says what a test has written for it."""
+        """Create a stand-in for Claude Code with scripted answers."""
         script = json.dumps({"says": list(says), "if": list(rules)})
         return self.stand_in(name, "claude_cli", "claude", env={"STANDIN_SCRIPT": script}, **values)
 
     def stand_in(self, name: str, agent_type: str, module: str, **values: Any) -> str:
-        """A profile whose agent is one of ``tests.agents.standins``, which speaks the wire format of the type."""
+        """Create a profile whose agent is one of ``tests.agents.standins``, which speaks the type's wire format."""
         argv = [sys.executable, "-S", "-m", f"tests.agents.standins.{module}"]
         return self.profile(name, agent_type, command=argv, **values)
 
     def start(
         self, text: str, inputs: str = "T", *, name: str = "", files: Mapping[str, str] | None = None, profile: str = ""
     ) -> Run:
-        """Keep a workflow and ask for a run of it."""
+        """Save a workflow and start a run of it."""
         seeded = self.deployment.seeded
         body = {
             "team": seeded["team"],
@@ -122,5 +122,5 @@ class Desk:
 
 
 def example(name: str) -> str:
-    """The text of a shipped example."""
+    """Return the text of a shipped example."""
     return Path(EXAMPLES / f"{name}.yaml").read_text()

@@ -1,4 +1,4 @@
-"""Everything is killed in the third of five iterations: what the run comes to, and what it must never come to."""
+"""Everything is killed in the third of five iterations: what a run may become, and what it must not."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ edges:
 
 
 def drill(desk: Desk, seed: int) -> list[str]:
-    """One run that is killed once, at a moment that follows from ``seed``; what was violated."""
+    """Run once, kill at a moment derived from ``seed``, and return the violations."""
     chance = random.Random(seed)
     run = desk.start(WORKFLOW, name=f"killed, seed {seed}")
     eventually(lambda: _reached(run), timeout=240, describe=f"iteration {KILLED_IN} has begun")
@@ -61,7 +61,7 @@ def _reached(run: Run) -> bool:
 
 
 def _kill(desk: Desk, run: Run, *, with_agentctl: bool) -> None:
-    """SIGKILL for the control plane, and for the agent with or without its agentctl; the workspace's lives on."""
+    """SIGKILL the control plane, and the agent with or without its agentctl; the workspace's agentctl survives."""
     executions = _executions(desk, run)
     desk.deployment.kill_server()
     for execution_id in executions:
@@ -83,7 +83,7 @@ def _dashed(raw: str) -> str:
 
 
 def _finish(desk: Desk, run: Run) -> bool:
-    """Wait for the end; a prompt that is held is sent again, as a person would. Whether one was."""
+    """Wait for the end, resend a held prompt as a user would, and return whether one was held."""
     resent = set[str]()
 
     def is_over() -> bool:
@@ -106,7 +106,7 @@ def _send_again(desk: Desk, document: dict[str, Any], row: dict[str, Any]) -> No
 
 
 def violations(run: Run) -> list[str]:
-    """What is not as it should be of a run that was killed and has ended."""
+    """Return what is wrong with a run that was killed and has ended."""
     document, nodes = run.document(), run.nodes()
     told = []
     if document["state"] != "succeeded":

@@ -1,4 +1,4 @@
-"""A run driven to its end: real shells, the real limited process, and agents that keep what they were told."""
+"""A run driven to its end with real shells, the real limited process, and agents in memory."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Answer = Callable[[list[str]], str]
 
 @dataclass
 class Agents:
-    """Sessions in memory; ``told`` has each one's prompts, in the order in which the sessions began."""
+    """Sessions in memory; ``told`` has each one's prompts, in the order in which the sessions started."""
 
     answer: Answer = lambda told: told[-1]
     told: dict[str, list[str]] = field(default_factory=dict)
@@ -35,13 +35,13 @@ class Agents:
 
 
 def counting(told: list[str]) -> str:
-    """Adds one each time it is told to; it remembers nothing but its own session."""
+    """Add one at each prompt, remembering only its own session."""
     return str(42 + len(told)) if "42" in told[0] else "I know no number."
 
 
 @dataclass
 class Run:
-    """One run and all that was kept of it; ``begun`` has the paths of the work that was asked for, in order."""
+    """One run and its records; ``begun`` has the paths of the requested work, in order."""
 
     workflow: WorkflowGraph
     outcome: RunOutcome
@@ -62,7 +62,7 @@ def given(text: str = "T", **params: Any) -> dict[str, Any]:
 
 
 def drive(workflow: WorkflowGraph | str, text: str = "T", *, agents: Agents | None = None, cwd: Path = ROOT) -> Run:
-    """Run a workflow to its end; nothing is kept between two steps but what can be kept as JSON."""
+    """Run a workflow to its end; between two steps only what can be stored as JSON is kept."""
     loaded = load_workflow(workflow).checked if isinstance(workflow, str) else workflow
     agents = agents or Agents()
     records: dict[str, NodeRecord] = {}
@@ -105,6 +105,6 @@ def shell(script: str, environment: Mapping[str, str], cwd: Path) -> dict[str, A
 
 
 def kept(records: Mapping[str, NodeRecord]) -> dict[str, NodeRecord]:
-    """The records as they come back from where they are kept."""
+    """Return the records as they are read back from storage."""
     rows = json.loads(json.dumps([asdict(record) for record in records.values()]))
     return {row["path"]: NodeRecord(**row | {"state": NodeState(row["state"])}) for row in rows}

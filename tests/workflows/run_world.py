@@ -1,4 +1,4 @@
-"""A run with its rows, driven as the supervisor does; agents and agentctl are told what to say."""
+"""A run with its rows, driven as by the supervisor, with scripted agents and agentctl."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Script = Mapping[str, Any]
 
 
 class Here:
-    """The database of the test itself, instead of a thread with a connection of its own."""
+    """Use the test's own database connection instead of a thread."""
 
     async def __call__(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         return await sync_to_async(function, thread_sensitive=True)(*args, **kwargs)
@@ -39,7 +39,7 @@ class Here:
 
 @dataclass
 class Scripts:
-    """Agentctl's jobs. ``answer`` says how a script ends; None: it still runs."""
+    """agentctl's jobs. ``answer`` returns the end of a script, or None while it runs."""
 
     answer: Callable[[Script], Mapping[str, Any] | None] = lambda script: {"exit_code": 0, "stdout": "done\n"}
     begun: dict[str, Script] = field(default_factory=dict)
@@ -79,7 +79,7 @@ class Scripts:
 
 
 class TestDriver(WorkflowDriver):
-    """Its workspace is always where ``scripts`` are."""
+    """Driver whose workspace is always where ``scripts`` are."""
 
     __test__ = False
 
@@ -94,7 +94,7 @@ class TestDriver(WorkflowDriver):
 
 
 class World:
-    """One run of a text; each call of ``look`` is what a supervisor does in half a second."""
+    """One run of a text; each call of ``look`` does a supervisor's work of half a second."""
 
     def __init__(self, text: str, scripts: Scripts | None = None, **values: Any):
         self.scripts = scripts or Scripts()
@@ -129,7 +129,7 @@ class World:
 
     @property
     def agents(self) -> list[TaskSession]:
-        """The run's sessions with agents, in the order in which they began."""
+        """The run's sessions with agents, in the order in which they started."""
         return list(TaskSession.objects.filter(task=self.run.task_id, has_agent=True).order_by("created_at"))
 
     @property
@@ -144,7 +144,7 @@ class World:
         hear(session, [dict(line) for line in lines])
 
     def journal(self, session: TaskSession) -> Journal:
-        """Of an agent that is up."""
+        """Return the journal of a running agent."""
         if session.id not in self._journals:
             session.intents.update(done_at=timezone.now(), outcome="fresh", claimed_generation=1)
             change(execution_of(session), status="ready", owner=MINE.owner, generation=1, resume_token="it")
@@ -158,12 +158,12 @@ class World:
         return journal
 
     def answer(self, prompt: Prompt, *says: str) -> None:
-        """The agent has a turn and says this."""
+        """Let the agent finish a turn with this answer."""
         journal = self.begin_turn(prompt)
         self.hear(prompt.session, *journal.says(*says), journal.completes(prompt.message_id))
 
     def answer_all(self, answer: Callable[[list[str]], str]) -> None:
-        """Every prompt that waits is answered by what its session was told so far."""
+        """Answer every waiting prompt with a function of what its session was told so far."""
         for prompt in Prompt.objects.filter(session__task=self.run.task_id, state="queued").order_by("id"):
             earlier = prompt.session.prompts.filter(id__lte=prompt.id).order_by("id").values_list("text", flat=True)
             self.answer(prompt, answer(list(earlier)))

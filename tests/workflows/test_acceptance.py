@@ -1,4 +1,4 @@
-"""The acceptance cases of other loop engines, by the engine in memory; ``test_runs`` has them by a real supervisor."""
+"""The acceptance cases of other loop engines in memory; ``test_real_runs`` runs them with a real supervisor."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""No acceptance case is without its test."""
+"""Every acceptance case has a test."""
 
 from __future__ import annotations
 

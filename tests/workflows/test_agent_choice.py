@@ -1,4 +1,4 @@
-"""Which agent profile a node means, and which model its session is asked for."""
+"""Which agent profile a node selects, and which model its session requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Agent nodes: what they are told, in which session, and what is made of their answers."""
+"""Agent nodes: their prompts, their sessions, and how their answers are used."""
 
 from __future__ import annotations
 

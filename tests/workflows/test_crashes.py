@@ -1,4 +1,4 @@
-"""A run that is killed anywhere, in any order of endings, comes to the same end, and nothing of it is done twice."""
+"""A run that is killed anywhere has the same result, and nothing is done twice."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DOCKS = [
 
 @st.composite
 def graphs(draw: st.DrawFn) -> str:
-    """Agents in a graph without rings, some of them in a loop of three iterations; some may fail."""
+    """Draw acyclic graphs of agents, some of them in a loop of three iterations; some may fail."""
     names = [f"n{index}" for index in range(draw(st.integers(1, 6)))]
     nodes: list[dict[str, Any]] = []
     edges: list[str] = []
@@ -55,7 +55,7 @@ def graphs(draw: st.DrawFn) -> str:
 
 
 def answer(request: dict[str, Any], path: str, failing: frozenset[str]) -> dict[str, Any]:
-    """What the work comes to: the same whenever it is asked for."""
+    """Return the result of a piece of work: the same whenever it is requested."""
     session = request["sessionId"] or f"session of {path}"
     if path.rpartition("/")[2] in failing:
         return {"text": "", "sessionId": session, "error": "failed on purpose"}
@@ -69,12 +69,12 @@ def answer(request: dict[str, Any], path: str, failing: frozenset[str]) -> dict[
 def run_to_its_end(
     loaded: WorkflowGraph, failing: frozenset[str], choose: Any = None, records: dict[str, NodeRecord] | None = None
 ) -> tuple[RunOutcome, dict[str, NodeRecord], list[str]]:
-    """``choose(n)`` draws which of n pieces of work ends next, and whether the step before is lost: a kill."""
+    """Run to the end; ``choose(n)`` draws which of n pieces of work ends next, and whether the last step is lost."""
     records = records or {}
     ended: list[str] = []
     while True:
         if choose and choose(2):
-            advance_run(loaded, given(), records)  # decided, and killed before it was kept
+            advance_run(loaded, given(), records)  # decided, and killed before it was stored
         step = advance_run(loaded, given(), records)
         records = kept(records | {record.path: record for record in step.written})
         if step.outcome:

@@ -1,4 +1,4 @@
-"""Drawings of workflows: all is there, nothing overlaps, and no word of a file is markup."""
+"""Drawings of workflows are complete, without overlaps, and escape all text."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def names_in(scope: Scope, prefix: str = "") -> list[str]:
 
 
 def rectangles(group: ElementTree.Element) -> list[Rectangle]:
-    """Of the nodes right within a group: left, top, right, bottom."""
+    """Return left, top, right and bottom of the nodes directly inside a group."""
     found = []
     for one in group.findall(f"{SVG}g"):
         box = one.find(f"{SVG}rect")

@@ -1,4 +1,4 @@
-"""A run is driven by its rows: what is asked, what comes of it, and what nobody asks twice."""
+"""A run is driven by its rows: what is requested, what results, and what is never requested twice."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_one_session_counts_through_loop() -> None:
 
 
 def echoing(script: object) -> dict[str, object]:
-    """Scripts run for real: the examples have nothing but text in them."""
+    """Run scripts for real: the examples contain only text."""
     assert isinstance(script, dict)
     done = shell(script["script"], script["environment"], Path("/tmp"))
     return {"exit_code": done["exitCode"], "stdout": done["stdout"], "stderr": done["stderr"]}

@@ -1,4 +1,4 @@
-"""Changing one setting in the text of a workflow: it says that, and every other line stays as it was."""
+"""Changing one setting of a workflow text leaves every other line unchanged."""
 
 from __future__ import annotations
 

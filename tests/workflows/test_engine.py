@@ -1,4 +1,4 @@
-"""Runs from the first step to the last, with real shells and the real limited process."""
+"""Runs from start to end, with real shells and the real limited process."""
 
 from __future__ import annotations
 

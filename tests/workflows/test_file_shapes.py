@@ -1,4 +1,4 @@
-"""The shapes that workflow files have been written in since version 1: each loads, and runs to what it says."""
+"""File formats of workflows since version 1: each one loads and runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run that is killed in its third iteration ends right, or stands on a prompt that *send again* completes."""
+"""A run killed in its third iteration ends correctly, or waits on a held prompt that *Send again* completes."""
 
 from __future__ import annotations
 

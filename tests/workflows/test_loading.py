@@ -1,4 +1,4 @@
-"""Workflow files: what loads, what does not, and what is said of it with file, line, node and what mends it."""
+"""Loading workflow files: what is valid, and errors with file, line, node and fix."""
 
 from __future__ import annotations
 
@@ -305,7 +305,7 @@ def test_missing_file_is_reported(tmp_path: Path) -> None:
 
 
 def test_all_problems_are_reported_at_once() -> None:
-    """None of them hides another, and none is told twice in other words."""
+    """No problem hides another, and none is reported twice in other words."""
     broken = {"interface": {}, **body([node("odd", "shel")])}
     nodes = [
         node("typo", "agnet"),

@@ -1,4 +1,4 @@
-"""What loading texts may cost a user's requests: how often, one at a time, and that nothing is lost by it."""
+"""Limits on loading texts for a user's requests: rate, concurrency, and no lost input."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ def no_counts() -> Iterator[None]:
 
 @pytest.fixture
 def one_check(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each user may ask for one check or change."""
+    """Allow each user one check or change."""
     monkeypatch.setattr(loading, "CHECK_THROTTLE", RequestThrottle("one-check", 1, 60))
 
 
 def text(label: str) -> str:
-    """A text that was not loaded before, so that it is not remembered."""
+    """Return a text that was not loaded before, so that it is not cached."""
     return workflow([node("one", "constant", value=1, label=label)])
 
 
@@ -136,12 +136,12 @@ def test_run_whose_text_cannot_be_loaded_yet_stays_queued(monkeypatch: pytest.Mo
     with monkeypatch.context() as busy:
         busy.setitem(apart.LIMITS, "seconds", 0.001)
         assert world.look().state == "queued"
-    world.drivers.clear()  # another supervisor begins without a pause
+    world.drivers.clear()  # another supervisor starts without a delay
     assert world.to_its_end().state == "succeeded"
 
 
 class TestConfirming:
-    """Whoever reads or confirms what triggers start has a text loaded, too."""
+    """Reading or confirming what triggers start loads a text, too."""
 
     @pytest.fixture
     def paused(self) -> Workflow:

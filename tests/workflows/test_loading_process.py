@@ -1,4 +1,4 @@
-"""The loading process: the same as loading here, and what a text may cost there."""
+"""The loading process returns the same as loading here, and limits what a text may cost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Loops: what the iteration before left, how they end, and walls that values cross."""
+"""Loops: values passed between iterations, how loops end, and edges across their borders."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_continue_value_decides_about_next_iteration(value: Any, negate: bool, i
 
 
 def nested(kind: str) -> str:
-    """A loop in a loop; both go on while their count is below 3, the inner one told of the outer one's count."""
+    """Nest a loop in a loop; both continue while their count is below 3, and the inner one gets the outer count."""
     docks = [{"name": "n", "type": "iteration"}, {"name": "go", "type": "continue"}]
     inner = [
         node("inner", "loop", "outer", dockSlots=docks, inputs=["of:number"], outputs=["pair:string"]),
@@ -147,7 +147,7 @@ def test_failure_in_loop_names_iteration_and_keeps_results() -> None:
 
 
 def test_loop_of_older_style_counts() -> None:
-    """Version 2 files have ``interface-*`` nodes in their loops, and what was before as ``prev.name``."""
+    """Version 2 loops contain ``interface-*`` nodes, and the previous value is ``prev.name``."""
     text = workflow(
         [
             node("loop", "loop", inputs=[{"name": "target", "default": 3}], outputs=["final:number"]),

@@ -1,4 +1,4 @@
-"""What a node is told of its prompt: the chain of rows that settles it, and what stands in its way."""
+"""What a node learns about its prompt: the chain of rows that settles it, and what blocks it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.django_db
 
 
 def chain(*states: str, by: str = "resent_as", **fields: Any) -> NodeTurn:
-    """What is told of the first of some prompts, each settled by the one behind it."""
+    """Return what is reported for the first of some prompts, each settled by the next."""
     session = running_session()
     rows = [
         Prompt.objects.create(session=session, message_id=f"p{number}", text="do it", state=state)

@@ -1,4 +1,4 @@
-"""Workflow texts as data: limits, hostile texts, lines, and JSON beside YAML."""
+"""Reading workflow texts: limits, hostile texts, line numbers, YAML and JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Workflows through a whole deployment: real supervisor, real agentctls, real shells, agents that need no key."""
+"""Workflows in a whole deployment: real supervisor, agentctls and shells, agents that need no key."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_acceptance_case_has_expected_results(desk: Desk, name: str) -> None:
 
 
 def agent(desk: Desk, name: str) -> str:
-    """The agent that stands for a runner; chat models have drills of their own."""
+    """Return the agent for a runner; chat models have their own drills."""
     if name == "test-resumable-claude-code":
         return desk.stand_in("claude-code", "claude_cli", "claude")
     return desk.stand_in("codex", "codex_cli", "codex")
@@ -35,7 +35,7 @@ def agent(desk: Desk, name: str) -> str:
 
 @pytest.mark.parametrize("runner", ["claude-code", "codex", "demo"])
 def test_loop_counts_from_42_to_52_in_one_session(desk: Desk, runner: str) -> None:
-    """One session is made, in the first iteration; the nine after it take it up."""
+    """The first iteration creates one session, and the other nine continue it."""
     text = example(f"test-resumable-{'codex' if runner == 'demo' else runner}")
     if runner == "demo":
         text = text.replace("runner: codex", "runner: demo")
@@ -92,7 +92,7 @@ def loop_of(run: Run) -> dict[str, Any]:
     ("approved", "iterations", "reason"), [("false", 1, "condition"), ("true", 5, "max_iterations")]
 )
 def test_original_example_runs_unchanged(desk: Desk, approved: str, iterations: int, reason: str) -> None:
-    """Its *continue* is wired to “approved”, so it goes on as long as the reviewer approves."""
+    """Its *continue* is wired to “approved”, so it continues as long as the reviewer approves."""
     rules = [("Review", VERDICT % (approved, "no"))]
     profile = desk.scripted(f"the seed {approved}", ["work"], rules, model="another")
     run = desk.start(example("test-resumable-agent"), name=f"the seed, approved {approved}", profile=profile)
@@ -158,7 +158,7 @@ edges:
 
 
 def test_independent_shells_run_concurrently(desk: Desk) -> None:
-    """Each waits until the others have begun, which one after the other they never would."""
+    """Each waits until the others have started, which would never happen one after another."""
     wait = "touch {0}; while [ ! -e a ] || [ ! -e b ] || [ ! -e c ]; do sleep 0.1; done"
     shells = [node(name, "shell", script=wait.format(name)) for name in "abc"]
     ended = desk.start(workflow(shells), name="side by side").end()

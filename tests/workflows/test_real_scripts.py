@@ -1,4 +1,4 @@
-"""Shell nodes through the driver, the real client and a real agentctl: what is said elsewhere of each holds of all."""
+"""Shell nodes through the driver, the real client and a real agentctl."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ DEADLINE = 120
 
 @pytest.fixture
 def agentctl(tmp_path: Path) -> Iterator[Place]:
-    """A workspace and its agentctl, in a process of its own."""
+    """A workspace and its agentctl in a process of its own."""
     place = Place(tmp_path)
     with place.agentctl(REAL):
         yield place
 
 
 def world_of(place: Place, text: str, **values: Any) -> World:
-    """A run whose workspace is that one."""
+    """Return a run with that workspace."""
     client: Any = place.client()
     return World(text, client, **values)
 
 
 def ended(world: World) -> WorkflowRun:
-    """The run, once it is over."""
+    """Return the run once it has ended."""
 
     def look() -> WorkflowRun | None:
         run = world.look()
@@ -50,7 +50,7 @@ def ended(world: World) -> WorkflowRun:
 
 
 def pid_in(path: Path) -> identity.ProcessIdentity:
-    """The live process that a script has written down."""
+    """Return the live process whose id a script wrote into a file."""
     found = identity.identify(int(eventually(lambda: path.exists() and path.read_text().strip(), DEADLINE, path.name)))
     assert found is not None
     return found

@@ -1,4 +1,4 @@
-"""Taking up a run that has ended: what is forgotten, what is kept, and that it ends as it should have."""
+"""Resuming an ended run: what is repeated, what is kept, and its result."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ GATED = workflow(
 def run_until(
     graph: WorkflowGraph, bad: str, records: Mapping[str, NodeRecord] | None = None
 ) -> tuple[dict[str, NodeRecord], list[str]]:
-    """Every shell succeeds but the one at ``bad``; the records and the paths that were asked for, in order."""
+    """Let every shell succeed except the one at ``bad``; return the records and the requested paths in order."""
     kept, begun = dict(records or {}), []
     while True:
         step = advance_run(graph, given(), kept)

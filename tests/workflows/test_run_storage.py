@@ -1,4 +1,4 @@
-"""A run as rows: one supervisor drives it, a step at a time, and it tells all of itself."""
+"""Stored runs: one supervisor drives each, step by step, and its document is complete."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``manage.py run_workflow``: a file is run to its end, and its exit status says how that was."""
+"""``manage.py run_workflow`` runs a file to its end and reports the result in its exit status."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ FAILS = """\
 
 
 def command(directory: Path, *args: str) -> subprocess.CompletedProcess[str]:
-    """One command on an embedded database of its own, however busy the machine is."""
+    """Run one command on an embedded database of its own, with a timeout for busy machines."""
     env = environment(directory)
     del env["KANDEV_DATABASE_URL"]
     argv = [sys.executable, "manage.py", *args]
@@ -105,7 +105,7 @@ def test_file_runs_without_server_and_prints_one_document(tmp_path: Path) -> Non
 
 @pytest.mark.embedded
 def test_shipped_examples_run_unchanged_on_a_fresh_installation(tmp_path: Path) -> None:
-    """The demo agent stands in. It answers by the reviewer’s schema, with yes, which the seed’s loop goes on for."""
+    """The demo agent is used instead. It answers the reviewer's schema with yes, so the loop continues."""
     data = tmp_path / "data"
     assert command(data, "migrate", "-v0").returncode == 0
     assert command(data, "create_demo").returncode == 0
@@ -206,7 +206,7 @@ WAITS = """\
 
 @pytest.fixture
 def deployment(tmp_path: Path) -> Iterator[Deployment]:
-    """One with a profile, and without a server."""
+    """A deployment with a profile and without a server."""
     made = Deployment(tmp_path)
     made.prepare()
     assert made.manage("shell", "-v", "0", "-c", PROFILE).returncode == 0

@@ -1,4 +1,4 @@
-"""The limited process: functions that work, and functions that try to get out or never end."""
+"""The limited process: functions that work, and functions that try to escape or never end."""
 
 from __future__ import annotations
 

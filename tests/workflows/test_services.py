@@ -1,4 +1,4 @@
-"""Keeping workflows, and asking for runs: who may, what is refused, what is made once."""
+"""Saving workflows and starting runs: rights, refusals and idempotency."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Values in shell scripts: never read as a script, whatever they hold and wherever they stand."""
+"""Values in shell scripts are never executed, whatever they contain and wherever they stand."""
 
 from __future__ import annotations
 

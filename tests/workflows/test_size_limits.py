@@ -1,4 +1,4 @@
-"""What loading a workflow costs grows with its text, counted in calls of functions: no clock is asked."""
+"""The cost of loading a workflow grows with its text; function calls are counted instead of time."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MOST = 1.5 * TIMES
 
 
 def steps_of(work: Callable[[], object]) -> int:
-    """How many functions are called, and generators gone on with, while something is done."""
+    """Count function calls and generator resumptions while something is done."""
     count = 0
 
     def step(frame: Any, event: str, arg: Any) -> None:
@@ -44,7 +44,7 @@ def steps_of(work: Callable[[], object]) -> int:
 
 @pytest.fixture
 def larger_limits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Limits beyond which more is refused, and so cheap, out of the way."""
+    """Raise limits beyond which texts are refused early, and so cheaply."""
     for name in ("MAX_NODES", "MAX_EDGES"):
         monkeypatch.setattr(loading, name, 10**6)
     for name in ("MAX_PORTS", "MAX_WIRES", "MAX_STEPS"):
@@ -52,7 +52,7 @@ def larger_limits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def codes(loaded: loading.LoadResult) -> set[str]:
-    """The codes of the errors."""
+    """Return the codes of the errors."""
     return {problem.code for problem in loaded.problems if problem.severity == "error"}
 
 
@@ -67,7 +67,7 @@ def look_at(written: str) -> None:
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
 def test_cost_grows_with_the_length_of_the_text(shape: Shape) -> None:
     small, large = shape(SMALL), shape(SMALL * TIMES)
-    look_at(small)  # what is imported or built once is no cost of a text
+    look_at(small)  # imports and values built once are not part of the cost
 
     assert steps_of(lambda: look_at(large)) <= MOST * steps_of(lambda: look_at(small))
 

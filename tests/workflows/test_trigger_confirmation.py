@@ -1,4 +1,4 @@
-"""Scheduled runs: whose rights they have, and what pauses them until somebody entitled confirms the difference."""
+"""Scheduled runs: whose rights they have, and when they pause until an entitled user confirms."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ SHELL = text(node("say", "shell", script="cat secret.key"))
 
 @dataclass(frozen=True)
 class Office:
-    """A world, and a workflow of it whose triggers are on."""
+    """A world with a workflow whose triggers are enabled."""
 
     world: World
     row: Workflow
@@ -245,7 +245,7 @@ def test_viewers_cannot_confirm_and_invalid_workflows_cannot_be_confirmed(office
 
 
 def test_start_checks_the_locked_row_for_changes(office: Office) -> None:
-    """The worker has read the row before; what it starts is checked on the locked row."""
+    """The worker read the row before the change; the start checks the locked row."""
     Workflow.objects.update(next_run_at=NOON)
     stale = office.now()
     save_workflow(office.world.member, {"text": SHELL}, office.now())
@@ -283,7 +283,7 @@ def test_open_item_is_reopened_with_the_present_reason(office: Office) -> None:
 
 
 def before_the_upgrade(world: World, name: str, **values: Any) -> Workflow:
-    """A schedule as an earlier release left it, never saved again unless ``values`` say otherwise."""
+    """Return a schedule as an earlier release left it, never saved again unless ``values`` say otherwise."""
     office = scheduled(world, world.staff, name=name)
     made = {"updated_at": office.row.created_at, "triggers_enabled_by": None, "confirmed": {}, **values}
     Workflow.objects.filter(id=office.row.id).update(**made)

@@ -1,4 +1,4 @@
-"""Runs by the clock and by idleness: one for each slot, whoever looks, and one for all that was missed."""
+"""Cron and idle triggers: one run for each slot, however many workers check, and one for all missed slots."""
 
 from __future__ import annotations
 

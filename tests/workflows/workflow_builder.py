@@ -1,4 +1,4 @@
-"""Writing workflows in few words."""
+"""Short helpers to write workflows."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ TRIGGER = {"id": "trigger", "type": "trigger"}
 
 
 def node(name: str, kind: str, parent: str = "", **data: Any) -> dict[str, Any]:
-    """A node; ``inputs`` and ``outputs`` may be words like ``count:number``."""
+    """Return a node; ``inputs`` and ``outputs`` may be words like ``count:number``."""
     for side in {"inputs", "outputs"} & data.keys():
         data[side] = [port(one) for one in data[side]]
     return {"id": name, "type": kind, "data": data} | ({"parentId": parent} if parent else {})
@@ -24,7 +24,7 @@ def port(one: str | Mapping[str, Any]) -> dict[str, Any]:
 
 
 def edge(text: str) -> dict[str, Any]:
-    """``a.x > b.y`` from output x of a to input y of b; ``a@dock:i:output > b.y`` with a handle as it is written."""
+    """Parse ``a.x > b.y``: output x of a to input y of b; ``a@dock:i:output > b.y`` has a handle as written."""
     (source, source_handle), (target, target_handle) = (
         _end(end, side) for end, side in zip(text.split(" > "), ("output", "input"), strict=True)
     )
@@ -45,5 +45,5 @@ def body(nodes: Iterable[Mapping[str, Any]], edges: Iterable[str] = ()) -> dict[
 
 
 def workflow(nodes: Iterable[Mapping[str, Any]], edges: Iterable[str] = (), **more: Any) -> str:
-    """A whole file, as JSON, one value a line."""
+    """Return a whole file as JSON, one value per line."""
     return json.dumps({"version": 3, "metadata": {"name": "test"}, **body(nodes, edges), **more}, indent=1)

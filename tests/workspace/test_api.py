@@ -102,7 +102,7 @@ def test_user_name_cannot_forge_the_author(served: Served, api: APIClient) -> No
 
 
 class TestWhoMayWrite:
-    """Where agents are not isolated, a file written may be a program run (rule 39)."""
+    """Where agents are not isolated, a written file may be executed (rule 39: only entitled users may write)."""
 
     def test_member_without_the_right_reads_and_commits_but_cannot_write_files(self, served: Served) -> None:
         member = client_of(served.world.member)

@@ -1,4 +1,4 @@
-"""The attacks on agentctl's workspace once more, through the control plane's API: the same clear errors."""
+"""The attacks on agentctl's workspace through the control plane's API get the same clear errors."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ OF_WHAT_IS_KEPT: Final = [one for one in OVER_THE_API if one.method == "GET" and
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    """One agentctl for all attacks: none of them changes anything."""
+    """One agentctl for all attacks, as none of them changes anything."""
     made = Place(tmp_path_factory.mktemp("attacked"))
     make_repository_in(made.workspace)
     fortify(made.workspace)
@@ -92,7 +92,7 @@ def test_attack_gets_a_clear_error_and_changes_nothing(
 
 @pytest.fixture
 def kept(world: World, place: Place) -> Path:
-    """The workspace, all of which is kept in a repository of the team's."""
+    """Save the whole workspace in a repository of the team."""
     root = place.workspace
     take_snapshot(git_of(root), str(world.session.id), root.parent / "copy", "turn_end", SnapshotLimits())
     world.repository.path = str(root)
@@ -112,7 +112,7 @@ def test_saved_work_reveals_nothing_else(api: APIClient, world: World, kept: Pat
         return
     told = answer.json()
     assert told["kept"]["commit"]
-    if "content" in told:  # a link is where it leads to, and not what is there
+    if "content" in told:  # a link is shown as its target path, not as the target's content
         assert told["content"] == str((kept / told["path"]).readlink())
     else:  # nothing of that name has changed
         assert (told["staged"], told["unstaged"]) == ("", "")

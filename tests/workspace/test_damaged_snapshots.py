@@ -1,4 +1,4 @@
-"""A damaged snapshot is said and passed over: the next one is taken, and the worktree comes back without it."""
+"""A damaged snapshot is skipped: the next one is taken, and the worktree is rebuilt without it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""History, differences and files of a session can be read whatever is gone, and are said to be kept ones."""
+"""Saved history, diffs and files of a session are readable without its workspace, and marked as saved."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.workspace.trees import SESSION, keep, make_six
 
 @pytest.fixture
 def kept(repository: Path, worktree: Worktree) -> SavedWork:
-    """Six changes, whose worktree was removed."""
+    """Six changes, saved before their worktree was removed."""
     make_six(worktree.path)
     (worktree.path / "folder").mkdir()
     (worktree.path / "folder" / "picture").write_bytes(b"\0\xff")

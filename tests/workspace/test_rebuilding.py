@@ -1,4 +1,4 @@
-"""A worktree that was removed comes back with the work that was not committed (promise 6)."""
+"""A removed worktree is rebuilt with its uncommitted work (promise 6)."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_unusual_changes_are_restored_and_ignored_files_are_not(
 
 
 def _as_git_keeps(files: dict[str, tuple[bytes, int]]) -> dict[str, tuple[bytes, int]]:
-    """git knows of a mode only whether a file may be executed."""
+    """Reduce modes to what git stores: whether a file is executable."""
     return {name: (content, 0o100755 if mode == 0o100700 else mode) for name, (content, mode) in files.items()}
 
 
@@ -135,7 +135,7 @@ def test_rebuild_interrupted_by_a_crash_is_completed_by_the_next(
     def die(*_: object) -> None:
         raise KeyboardInterrupt
 
-    with monkeypatch.context() as patch:  # a crash at exactly this place
+    with monkeypatch.context() as patch:  # crash at exactly this point
         patch.setattr(recovery_snapshots, "restore_uncommitted_work", die)
         with pytest.raises(KeyboardInterrupt):
             worktrees.make_worktree(repository, "", worktree, existed=True)

@@ -1,4 +1,4 @@
-"""A shell through the web: a real agentctl behind it, rights at the door, and looked at again while it is open."""
+"""A shell through the web with a real agentctl: rights are checked at the start and while it is open."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ READY = "echo ready-$((1+1))\n"
 
 
 class Screen:
-    """What came over one socket: bytes, texts, and the close code at last."""
+    """What arrived over one socket: bytes, texts, and finally the close code."""
 
     def __init__(self, socket: Socket):
         self.socket = socket
@@ -62,7 +62,7 @@ async def shell(live: Served, headers: Headers, query: str = "cols=90&rows=30") 
 
 @pytest.fixture
 def operator(live: Served) -> Headers:
-    """A page of a member who may operate."""
+    """A browser of a member who may operate."""
     live.trust()
     return of_page(live.world.member)
 
@@ -123,7 +123,7 @@ async def test_invalid_shell_request_is_refused(live: Served, operator: Headers,
 
 
 class TestWhoGetsAShell:
-    """Where agents are not isolated a shell is the machine (rule 39)."""
+    """Where agents are not isolated, a shell controls the machine (rule 39: only entitled users get one)."""
 
     async def test_not_a_member_without_the_right(self, live: Served) -> None:
         async with shell(live, await run_in_database(of_page, live.world.member)) as screen:

@@ -1,4 +1,4 @@
-"""Files and git of a workspace: a slow answer is waited for, a place that has fallen silent is not."""
+"""Files and git of a workspace: a slow response is waited for, a silent agentctl is not."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ JSON = "Content-Type: application/json"
 
 @asynccontextmanager
 async def answering(answers: Callable[[bytes], Any]) -> AsyncIterator[AgentctlClient]:
-    """A client of whoever answers, by its path, with the awaited bytes."""
+    """Return a client of a server that answers each path with the awaited bytes."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         path = (await reader.readuntil(b"\r\n\r\n")).split(b" ")[1]

@@ -1,4 +1,4 @@
-"""A snapshot keeps all uncommitted work and touches nothing of the user's (design 5, rule 41)."""
+"""A snapshot stores all uncommitted work and changes nothing of the user's (design 5, rule 41)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.workspace.trees import REF, git_of, keep, make_six, state_of
 
 
 def files_of(root: Path, revision: str = REF) -> dict[str, str]:
-    """Names and contents in a commit."""
+    """Return names and contents of the files in a commit."""
     names = run_git(root, "ls-tree", "-r", "-z", "--name-only", revision).split("\0")
     return {name: run_git(root, "cat-file", "-p", f"{revision}:{name}") for name in names if name}
 

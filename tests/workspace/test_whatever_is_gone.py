@@ -1,4 +1,4 @@
-"""What was said, changed and written in a session can be read whatever is gone of it, and is said to be kept."""
+"""History, changes and files of a session are readable whatever is lost, and marked as saved."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def worktree(db: None, tmp_path: Path) -> Worktree:
 
 @pytest.fixture
 def world(worktree: Worktree, tmp_path: Path) -> World:
-    """A session that has said and changed something, six files of which are not committed."""
+    """A session with messages and changes, six files of which are uncommitted."""
     made = make_world()
     made.repository.path = str(tmp_path / "repository")
     made.repository.save()

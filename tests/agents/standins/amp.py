@@ -1,4 +1,4 @@
-"""A stand-in for ``amp --execute --stream-json``, in the words of its SDK's types; with the fork that it once had."""
+"""A stand-in for ``amp --execute --stream-json``, with its SDK's types and the fork that it once had."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every stand-in does with a prompt; each speaks of it in the wire format of its own agent.
+"""What every stand-in does with a prompt; each reports it in the wire format of its own agent.
 
 A stand-in keeps its conversations in ``$STANDIN_HOME``, so a new process can take one up. It obeys the
 last line of a prompt:
@@ -54,7 +54,7 @@ ALONE = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); tim
 
 
 class Mouth(Protocol):
-    """How one agent says it."""
+    """How one agent writes its output."""
 
     def say(self, text: str) -> None: ...
     def use_tool(self, command: str, output: str) -> None: ...
@@ -63,7 +63,7 @@ class Mouth(Protocol):
 
 
 class Memory:
-    """One conversation on the disk."""
+    """One conversation on disk."""
 
     def __init__(self, conversation_id: str):
         self.id = conversation_id
@@ -78,7 +78,7 @@ class Memory:
 
     @classmethod
     def taken_up(cls, conversation_id: str) -> Memory | None:
-        """The conversation of that name, or None; another one where the stand-in is told to lie."""
+        """Return the conversation of that name or None; another one if the stand-in is told to lie."""
         return cls.fresh() if LIES else cls(conversation_id) if cls(conversation_id)._path.exists() else None
 
     def copy(self) -> Memory:
@@ -87,7 +87,7 @@ class Memory:
         return twin
 
     def path_of_messages(self) -> Path:
-        """Where the names of its messages are kept, one a line."""
+        """Return the file that holds the ids of its messages, one per line."""
         return HOME / f"{self.id}.messages"
 
     def words(self) -> list[str]:
@@ -98,7 +98,7 @@ class Memory:
 
 
 def answer(memory: Memory, prompt: str, mouth: Mouth) -> bool:
-    """Do what the prompt says; False where the turn has failed."""
+    """Do what the prompt says and return False if the turn has failed."""
     with (HOME / "commands").open("a") as commands:
         commands.write(json.dumps(sys.argv[1:]) + "\n")
     if SCRIPT:
@@ -207,7 +207,7 @@ def tell(**message: Any) -> None:
 
 
 def say_plainly(line: str) -> None:
-    """Print a line as it is."""
+    """Print a line unchanged."""
     sys.stdout.write(line + "\n")
     sys.stdout.flush()
 

@@ -1,4 +1,4 @@
-"""A stand-in for ``claude -p`` with ``stream-json`` both ways and its control protocol, by the types of its SDK.
+"""A stand-in for ``claude -p`` with ``stream-json`` both ways and the control protocol of its SDK.
 
 A turn is done on a thread, so that an interrupt is read while it hangs.
 """

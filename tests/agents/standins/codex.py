@@ -1,4 +1,4 @@
-"""A stand-in for ``codex exec --json``, in the words of 0.169.0 (``tests/real_agents`` holds the two together)."""
+"""A stand-in for ``codex exec --json`` of version 0.169.0 (``tests/real_agents`` compares the two)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A stand-in for ``gemini --output-format=stream-json``, in the words of 0.61.0."""
+"""A stand-in for ``gemini --output-format=stream-json`` of version 0.61.0."""
 
 from __future__ import annotations
 
