@@ -47,7 +47,7 @@ from sessions_app.services.tasks import create_session
 from sessions_app.workflows.models import NodeRun, Workflow, WorkflowRun
 
 SECRET: Final = "s3cr3t-value"
-"""Stands in every field that nobody may see, but for the keys of the API and of links, which are drawn."""
+"""Stored in every secret field, except for API tokens and login links, which are generated."""
 
 
 def make_set(name: str) -> TaskSession:

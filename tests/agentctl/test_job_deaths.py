@@ -115,7 +115,7 @@ KILLS = {
     "agentctl.job_spawned": ("ended", "agentctl_ended"),
     "agentctl.job_ended": ("ended", ""),
 }
-"""What the next agentctl tells of a job at whose start, or end, the one before was killed; None: it knows of none."""
+"""What the next agentctl reports of a job during which its predecessor was killed; None: it knows of no job."""
 
 
 @pytest.mark.parametrize("point", KILLS)

@@ -21,7 +21,7 @@ FORKS = {
     "without its environment": "setsid env -i sh -c 'echo $$ >pid; exec sleep 3600' &",
     "deaf to TERM": "setsid sh -c 'trap \"\" TERM; echo $$ >pid; while :; do sleep 1; done' &",
 }
-"""What a script starts that writes its id into ``pid`` and would go on for an hour."""
+"""Child processes of a script that write their id into ``pid`` and would run for an hour."""
 
 
 async def test_finished_job_reports_its_exit_code_and_output(running: Running) -> None:

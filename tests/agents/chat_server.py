@@ -35,7 +35,7 @@ class ChatServer:
     headers: list[Mapping[str, str]] = field(default_factory=list)
     answers: list[Handler] = field(default_factory=list)
     hung_up: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set when the client has gone away from an answer that stood still."""
+    """Set when the client has disconnected from a hanging answer."""
 
     def texts(self, request: int = -1) -> list[tuple[str, str]]:
         """Return role and text of each message in a request."""

@@ -40,15 +40,15 @@ class Agent:
     name: str
     driver: ModuleType
     gone: str
-    """The pattern of its type for a conversation that it does not have."""
+    """Its agent type's pattern for a lost conversation."""
     process_per_turn: bool = False
     resumed: str = "resumed"
-    """The outcome of a start that goes on in a conversation."""
+    """The outcome of a start that continues a conversation."""
     names_itself: bool = True
-    """It tells which conversation it is in, so another one is noticed."""
+    """It reports the id of its conversation, so another one is noticed."""
     forks: bool = False
     asks: Mapping[str, str] | None = None
-    """It asks for permission: what it says for each option chosen."""
+    """If it asks for permission: what it says for each chosen option."""
 
 
 AGENTS: Final = (

@@ -22,17 +22,17 @@ BORN = """
 for earlier in $(cat born 2>/dev/null); do kill -0 "$earlier" 2>/dev/null && echo "$earlier" >> beside; done
 echo $$ >> born
 """
-"""Each agent writes its pid down, and every earlier one that it finds alive."""
+"""Each agent records its pid, and that of every earlier one that it finds alive."""
 DEAF = """
 trap '' TERM HUP INT
 setsid sleep 1000 >/dev/null 2>&1 </dev/null &
 echo $! >> born
 """
-"""It does not hear TERM, nor does the child that it leaves in a session of its own."""
+"""It ignores SIGTERM, and so does the child that it starts in another process session."""
 
 
 class Unending(AcpDriver):
-    """Driver that fails to start and fails again to stop, so that its agent lives on."""
+    """Driver that cannot end its process, so that an agent outlives its failed start."""
 
     ends = False
 

@@ -35,11 +35,11 @@ CONFORMS: Final = [
     response_schema_conformance,
 ]
 AWAY: Final = {"agentctl_unreachable", "runtime_unavailable"}
-"""What an address under test may say with a 503: nothing runs here."""
+"""Codes that a 503 may have here, where no agentctl runs."""
 SCHEMA: Final = schemathesis.openapi.from_path(ROOT / "docs" / "openapi.yaml")
 SCHEMA.app = get_wsgi_application()
 STREAMS: Final = "/events/stream"
-"""An answer without an end has tests of its own."""
+"""An endless response; other tests cover it."""
 FOUND: Final = [one.ok() for one in SCHEMA.get_all_operations() if isinstance(one, Ok)]
 OPERATIONS: Final = {one.label: one for one in FOUND if not one.path.endswith(STREAMS)}
 

@@ -25,14 +25,14 @@ CALLS = [
     if hasattr(view, method) and method in view.http_method_names
 ]
 WITH_A_KEY = ("runs/resume/", "post")
-"""Whoever has the key of a wait needs no account."""
+"""The key of a wait is enough; no account is needed."""
 CALLS.remove(WITH_A_KEY)
 OF_A_TEAM = [call for call in CALLS if re.search("<uuid:(task|item|webhook|workflow|run)_id>|<int:team_id>", call[0])]
 OF_ALL = [call for call in CALLS if call not in OF_A_TEAM]
 STAFF_WRITES = {(f"{things}/", "post") for things in ("repositories", "agent-profiles", "executors", "sweeps")}
 STAFF_WRITES |= {("executors/<uuid:executor_id>/probe/", "post"), ("executors/<uuid:executor_id>/", "delete")}
 OPERATORS_WRITE = {("tasks/<uuid:task_id>/sessions/<uuid:session_id>/files/content/", "put")}
-"""Where agents are not isolated, as here."""
+"""Requires the right to operate where agents are not isolated, as here."""
 MANAGERS_WRITE = {("teams/<int:team_id>/policy/", "patch")}
 STRANGERS_GET = {
     ("notifications/test/", "post"): 409,
@@ -44,7 +44,7 @@ STRANGERS_GET = {
     ("tokens/", "post"): 400,
     ("tokens/<uuid:token_id>/", "delete"): 404,
 }
-"""Where it is not 200."""
+"""The status where it is not 200."""
 
 
 def call(client: APIClient, world: World, route: str, method: str) -> Any:

@@ -24,7 +24,7 @@ KEYS = {
     *("cap_add", "cap_drop", "pids_limit", "read_only", "secrets", "security_opt", "shm_size", "stop_grace_period"),
     *("networks", "ports", "tmpfs", "volumes"),
 }
-"""What the Compose specification knows of a service, as far as we use it."""
+"""The keys of a service in the Compose specification that the file uses."""
 
 
 @cache

@@ -15,7 +15,7 @@ EXPANSIONS: Mapping[str, Sequence[str]] = {
     "session.prompt.": sorted({str(target) for _, target in PROMPT.moves.values()}),
     "session.run.": sorted({str(target) for _, target in RUN.moves.values()} - {RunState.RUNNING} | {"resumed"}),
 }
-"""What an f-string with this beginning becomes."""
+"""The names that an f-string with this prefix can produce."""
 
 
 def said() -> dict[str, set[str]]:

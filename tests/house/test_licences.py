@@ -19,7 +19,7 @@ AGREED: Final = {
     *("PSF-2.0", "Python-2.0", "Python Software Foundation License", "TCL"),
     *("MPL-2.0", "Mozilla Public License 2.0 (MPL 2.0"),
 }
-"""Permissive ones, and that of Mozilla, which asks for nothing but its own files."""
+"""Permissive licences, and Mozilla's, which covers only its own files."""
 KNOWN: Final = {
     "psycopg": "LGPL-3.0-only: used as a library and unchanged; whoever installs us may replace it",
     "psycopg-binary": "LGPL-3.0-only: the same, built",
@@ -27,7 +27,7 @@ KNOWN: Final = {
     "agent-client-protocol": "Apache-2.0, as its repository says; for tests alone",
     "axe-playwright-python": "MIT, as its repository says; for tests alone",
 }
-"""Whose licence was looked at by a person."""
+"""Packages whose licence a person has reviewed."""
 PINNED: Final = re.compile(r"^([a-zA-Z0-9][\w.-]*)==", re.MULTILINE)
 LOCKS: Final = ("base", "agentctl", "dev")
 

@@ -16,16 +16,16 @@ FLAGS: Final = (
     *("--disable-sync", "--no-first-run", "--disable-quic"),
 )
 PATIENCE: Final = 30_000
-"""Milliseconds for whatever is clicked or expected to be there: a busy machine is slow, and that is no failure."""
+"""Timeout of clicks and expectations in milliseconds: long enough for a busy machine."""
 COOKIE: Final = "kandev_session"
 NO_SOCKET: Final = ("Unexpected response code: 404",)
-"""What Chromium says where a server has no sockets, as Django's own test server."""
+"""What Chromium reports for a server without WebSockets, such as Django's test server."""
 SERVER_AWAY: Final = (
     *("ERR_CONNECTION_REFUSED", "ERR_CONNECTION_RESET", "ERR_EMPTY_RESPONSE", "ERR_SOCKET_NOT_CONNECTED"),
     *("ERR_INCOMPLETE_CHUNKED_ENCODING", "Connection closed before receiving a handshake response"),
     "the server responded with a status of 503",
 )
-"""What Chromium reports about a server that was killed, or that has only just started again."""
+"""What Chromium reports for a server that was killed or has only just restarted."""
 
 
 expect.set_options(timeout=PATIENCE)

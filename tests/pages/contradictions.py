@@ -14,17 +14,17 @@ from tests.pages.people import path_of, pill
 from tests.rights.matrix import PAGES
 
 NOT_TO_LOOK_AT = re.compile(r"live/$|/earlier/$|/count/$|\.png$|^metrics$|^healthz$|^readyz$|^login/|^settings/$")
-"""Parts of pages, pictures and words for programs."""
+"""Page fragments, pictures and machine-readable responses."""
 ROUTES = [
     route
     for route, methods in PAGES.items()
     if "get" in methods and not NOT_TO_LOOK_AT.search(route) and 200 in methods["get"].statuses
 ]
-"""All pages, by the authorization matrix, so that none can be left out."""
+"""All pages, from the authorization matrix, so that none is left out."""
 TO_LOOK_AT = {"Memory lost", "Memory unproven", "Review needed"}
-"""Items that are done with once they were seen."""
+"""Inbox items that are finished once they were seen."""
 WITHOUT_RECEIPT: Final = ("failed", "skipped", "under way")
-"""What a row of a sweep tells of a session for which it has written no receipt."""
+"""Results of sweep rows for which no receipt was written."""
 
 
 @dataclass
@@ -36,9 +36,9 @@ class Told:
     agent: str
     continuity: str
     wants: list[str] = field(default_factory=list)
-    """What the inbox has of it."""
+    """The inbox items about it."""
     needs: bool = False
-    """Whether something in the inbox wants to be done for it."""
+    """Whether an inbox item requires an action for it."""
 
 
 @dataclass
@@ -48,7 +48,7 @@ class Walk:
     page: Page
     sessions: Sequence[Session]
     ids: Mapping[str, str]
-    """What the variables in addresses are: of a run, its workflow, a sweep, a request for one, and a team."""
+    """The ids in URLs: of a run, its workflow, a sweep, a sweep request and a team."""
     found: list[str] = field(default_factory=list)
     names: dict[str, str] = field(default_factory=dict)
 

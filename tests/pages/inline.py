@@ -9,7 +9,7 @@ from django.conf import settings
 
 _INLINE: Final = re.compile(r"<script(?![^>]*\bsrc=)|<style|\sstyle=|\son[a-z]+=|javascript:", re.IGNORECASE)
 KNOWN: Final = f"<script>{settings.KANDEV_INLINE_SCRIPT.read_text()}</script>"
-"""The one script that stands in our pages themselves."""
+"""The one script that is inline in every page."""
 
 
 def foreign_inline(text: str) -> list[str]:

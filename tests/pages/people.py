@@ -16,7 +16,7 @@ from tests.drills.deployment import Deployment, Session
 from tests.pages.browsers import Visit
 
 NAMES = ("driller", "mate", "leaver", "guest", "stranger")
-"""All but the stranger are in the team."""
+"""Everyone except the stranger is in the team."""
 AGENT = "Demo agent"
 PEOPLE = """
 import json

@@ -260,7 +260,7 @@ def test_tab_key_reaches_controls_in_order_with_visible_focus(visit: Any, world:
         [name for name in names if name in wanted][: len(wanted) + 1]
         == [
             *wanted[:2],
-            "Board",  # again, as the page itself requests it
+            "Board",  # again, in the breadcrumb of the page
             *wanted[2:],
         ]
     )

@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
 
 LACKING = "Part of this page could not be loaded."
 RELOADS = 4
-"""How often a page loads itself again."""
+"""How often a page reloads itself."""
 TYPE = "addEventListener('DOMContentLoaded', () => { document.querySelector('#text').value = 'Half a thought'; })"
 PARTS = {
     "its module": "**/kandev/session*.js",

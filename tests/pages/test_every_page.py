@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
 NOT_TO_LOOK_AT: Final = re.compile(
     r"live/$|/earlier/$|/count/$|\.png$|^metrics$|^healthz$|^readyz$|^login/|^settings/$"
 )
-"""Parts of pages, pictures and words for programs; coming in is walked to by somebody who is not in yet."""
+"""Page fragments, pictures and machine-readable responses; login pages have a test of their own."""
 ROUTES: Final = [
     route
     for route, methods in PAGES.items()
@@ -103,7 +103,7 @@ SCREENS: Final[Mapping[str, tuple[str, dict[str, Any]]]] = {
     "a light desk": ("light", {"viewport": {"width": 1280, "height": 800}, "color_scheme": "dark"}),
     "a dark telephone": ("dark", {"viewport": {"width": PHONE, "height": 740}, "color_scheme": "light"}),
 }
-"""The theme is what was chosen, whatever the system has."""
+"""The theme is the chosen one, whatever the system prefers."""
 
 
 @pytest.mark.parametrize("screen", SCREENS)

@@ -50,7 +50,7 @@ TEXTS: Mapping[str, str] = {
     "brackets": "[" * 5_000 + "*a **b " * 1_000,
 }
 LEADS_OUT = ("https://spy.example/p.png", "https://spy.example/q.png", "https://evil.example/")
-"""Where links may lead: out, in a tab of their own, and nowhere by themselves."""
+"""External links may exist if they open in a new tab, and only when clicked."""
 FOUND = """() => {
   const messages = [...document.querySelectorAll("#messages .message")];
   const inside = messages.flatMap((message) => [...message.querySelectorAll("*")]);

@@ -73,6 +73,3 @@ def test_badge_distinguishes_a_first_start_from_a_loss(ada: Client, world: World
     assert "the agent does not know" in badge(ada.get(path_of(session)).text), (
         "its only turn had not been completed, yet was there"
     )
-
-
-# --- the executor ---

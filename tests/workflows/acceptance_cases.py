@@ -21,7 +21,7 @@ class Case:
     outputs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     errors: Mapping[str, str] = field(default_factory=dict)
     not_run: tuple[str, ...] = ()
-    """Nodes that never begin."""
+    """Nodes that never start."""
 
     @property
     def succeeds(self) -> bool:

@@ -116,4 +116,4 @@ SHAPES: Final[Mapping[str, Shape]] = {
 }
 
 BUDGETED: Final[Mapping[str, Shape]] = {"gates": gates, "templates that name each other": each_other}
-"""What may grow faster than its text, and is refused beyond MAX_STEPS."""
+"""Their cost may grow faster than their text, and is refused beyond MAX_STEPS."""

@@ -15,7 +15,7 @@ from tests.workflows.deployed_runs import OVER, Desk, Run
 ITERATIONS: Final = 5
 KILLED_IN: Final = 3
 LASTS: Final = 1.5
-"""Seconds within which an iteration's agent and shell are at work, and the kill comes."""
+"""Seconds in which an iteration's agent and shell work and the kill happens."""
 WORKFLOW: Final = """
 version: 3
 metadata: {name: five iterations}

@@ -18,7 +18,7 @@ from tests.services import ROOT
 
 PATH = "/usr/local/bin:/usr/bin:/bin"
 Answer = Callable[[list[str]], str]
-"""What an agent says, of all that it has been told in the session."""
+"""What an agent answers to all that it was told in the session."""
 
 
 @dataclass

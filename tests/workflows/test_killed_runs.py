@@ -8,7 +8,7 @@ from tests.workflows.deployed_runs import Desk
 from tests.workflows.kill_drill import drill
 
 SPREAD = (11,)
-"""Seeds; ``make chaos`` has twenty."""
+"""Seeds; ``make chaos`` runs twenty."""
 
 
 @pytest.mark.parametrize("seed", SPREAD)

@@ -18,10 +18,10 @@ from tests.workflows.workflow_builder import node
 
 EXAMPLES = sorted((ROOT / "docs" / "examples" / "workflows").rglob("*.y*ml"))
 SLOW = '{"a": [' + "1," * 190_000 + "1]}"
-"""About a second of work, below all limits of size."""
+"""About a second of work, within all size limits."""
 SLOW_FILES = {f"{at}.yaml": SLOW for at in range(10)}
 EXPENSIVE = text([node(f"n{at}", "component", workflowPath=path) for at, path in enumerate(SLOW_FILES)])
-"""With ``SLOW_FILES`` several seconds of work, on a fast machine too."""
+"""Several seconds of work with ``SLOW_FILES``, even on a fast machine."""
 
 
 def codes(problems: object) -> list[str]:

@@ -22,7 +22,7 @@ from tests.workflows.workflow_builder import node
 
 SMALL, TIMES = 150, 4
 MOST = 1.5 * TIMES
-"""How much more what is TIMES as long may cost; what grows with the square would cost TIMES * TIMES."""
+"""The highest permitted cost of a text TIMES as long; quadratic growth would cost TIMES * TIMES."""
 
 
 def steps_of(work: Callable[[], object]) -> int:

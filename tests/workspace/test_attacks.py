@@ -24,9 +24,9 @@ PLACES: Final = {
     "/git/commit": "git/commit/",
 }
 CODES: Final = {"git_failed": "conflict"}
-"""agentctl's codes that the API says in another way."""
+"""agentctl's codes that the API translates."""
 OVER_THE_API: Final = [one for one in ATTACKS if "author_name" not in one.body]
-"""The author of a commit is whoever is logged in."""
+"""Over the API the author of a commit is the logged-in user."""
 OF_WHAT_IS_KEPT: Final = [one for one in OVER_THE_API if one.method == "GET" and "path" in one.query]
 
 

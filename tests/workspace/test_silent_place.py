@@ -20,7 +20,7 @@ JSON = "Content-Type: application/json"
 
 @asynccontextmanager
 async def answering(answers: Callable[[bytes], Any]) -> AsyncIterator[AgentctlClient]:
-    """Return a client of a server that answers each path with the awaited bytes."""
+    """Return a client of a server that responds to each path with what ``answers`` returns."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         path = (await reader.readuntil(b"\r\n\r\n")).split(b" ")[1]

@@ -27,7 +27,7 @@ def keep(root: Path, limits: SnapshotLimits = SnapshotLimits()) -> Snapshot:  # 
 
 
 RunGit = Callable[..., str]
-"""``git ARGUMENTS`` in a working tree: here, or in its sandbox."""
+"""Runs ``git ARGUMENTS`` in a working tree: here, or in its sandbox."""
 
 
 def make_six(root: Path, git: RunGit | None = None) -> None:
