@@ -35,7 +35,7 @@ def clever_ada(world: World) -> Client:
     return client
 
 
-class TestTooManyWrongPasswords:
+class TestWrongPasswords:
     @pytest.mark.parametrize("name", ["ada", "nobody-of-this-name", "ADA", "\u00e5da"])
     def test_for_one_name_are_throttled_everywhere_even_if_it_is_unknown(self, name: str, world: World) -> None:
         said = [log_in(name, "wrong", f"203.0.113.{number}") for number in range(MAX_PER_NAME + 1)]

@@ -142,7 +142,7 @@ def test_api_refuses_an_invalid_token_request(wrong: dict[str, Any], ada: Client
     assert not ApiToken.objects.exists()
 
 
-class TestTheCommand:
+class TestDrfCreateToken:
     """``drf_create_token`` keeps its output format."""
 
     def key(self, capsys: pytest.CaptureFixture[str], *args: str) -> str:

@@ -41,7 +41,7 @@ async def test_new_file_is_created(running: Running) -> None:
     [(b"changed", hash_of(b"old")), (b"old", None), (None, hash_of(b"old")), (None, "*")],
     ids=["changed since", "there is one already", "deleted since", "nothing there"],
 )
-async def test_unknown_changes_are_not_overwritten(
+async def test_unseen_changes_are_not_overwritten(
     running: Running, present: bytes | None, expected: str | None
 ) -> None:
     place = running.workspace / "file"
@@ -54,7 +54,7 @@ async def test_unknown_changes_are_not_overwritten(
     assert (place.read_bytes() if place.exists() else None) == present
 
 
-async def test_star_overwrites_whatever_is_there(running: Running) -> None:
+async def test_star_precondition_overwrites_any_content(running: Running) -> None:
     (running.workspace / "file").write_bytes(b"x")
     assert (await running.put("file", b"y", "*"))[0] == 200
     assert (await running.put("file", b"z", f'"{hash_of(b"y")}"'))[0] == 200

@@ -1,7 +1,7 @@
 """The contract of every driver, whatever its agent speaks: the agents, and how a test talks to them.
 
-``AGENTS`` are stand-ins, real processes that speak the real wire format (``standins``). A new driver is one
-more line of it; `test_driver_contract` asks the same of all.
+``AGENTS`` are stand-ins: real processes that speak the real wire format (``standins``). For a new driver, add a
+line to it; ``test_driver_contract`` runs the same tests for all.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from executors_app.agentctl.conversation_store import ConversationStore
 class RecordingHost:
     """Host that records every line; a permission waits until the test answers it.
 
-    ``directory``: for the conversations of a driver that has to keep them.
+    ``directory`` is where a driver that stores conversations puts them.
     """
 
     def __init__(self, directory: Path = Path("/nonexistent")) -> None:

@@ -45,7 +45,7 @@ def agent(
 ) -> Script:
     """Build a script; ``session_new`` is ``session/new``. Methods that are not given succeed.
 
-    ``also``: what it claims beside load and resume, ``list`` for instance.
+    ``also`` names further capabilities beside load and resume, such as ``list``.
     """
     info = {"name": name, **({"version": version} if version else {})}
     of_sessions: dict[str, Any] = {name: {} for name in (*(["resume"] if resume else []), *also)}

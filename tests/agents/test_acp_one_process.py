@@ -93,7 +93,7 @@ async def test_concurrent_starts_create_one_agent(running: Running) -> None:
 
 @pytest.mark.parametrize("behaviour", ["hangs_at_initialize", "hangs_at_load"])
 @pytest.mark.parametrize("deaf", [False, True], ids=["hears TERM", "ignores TERM"])
-async def test_no_agent_starts_beside_a_hanging_start_and_none_remains(
+async def test_no_agent_starts_during_a_hanging_start_and_none_remains(
     behaviour: str, deaf: bool, running: Running
 ) -> None:
     native = {"strategy": "native", "resume_token": "conversation-1"} if behaviour == "hangs_at_load" else {}

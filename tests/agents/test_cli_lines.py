@@ -134,7 +134,7 @@ COMMANDS: list[tuple[Any, dict[str, Any], str | None, bool, str]] = [
 
 
 @pytest.mark.parametrize(("dialect", "changes", "conversation", "fork", "command"), COMMANDS)
-def test_command_line_of_a_turn(
+def test_turn_has_the_expected_command_line(
     dialect: Any, changes: dict[str, Any], conversation: str | None, fork: bool, command: str
 ) -> None:
     assert " ".join(dialect.turn(request(**changes), conversation, fork=fork)) == command

@@ -307,7 +307,7 @@ async def test_attachments_are_refused(driver: ChatDriver, provider: ChatServer)
     assert (failed.value.code, provider.asked) == ("attachment_unsupported", [])
 
 
-async def test_second_start_beside_a_live_conversation_is_refused(driver: ChatDriver, provider: ChatServer) -> None:
+async def test_second_start_during_a_live_conversation_is_refused(driver: ChatDriver, provider: ChatServer) -> None:
     await driver.start(request_to(provider))
 
     with pytest.raises(StartFailed) as failed:

@@ -166,7 +166,7 @@ def test_kill_loses_and_duplicates_no_acknowledged_entry(store: ConversationStor
     ],
     ids=["as it was", "two prompts in a row", "the oldest is left out", "the newest goes out whatever its size"],
 )
-def test_messages_sent_with_a_prompt(
+def test_prompt_is_sent_with_as_much_history_as_fits(
     entries: list[tuple[str, str]], limit: int, messages: list[tuple[str, str]], left_out: int
 ) -> None:
     told = [ConversationEntry(f"m{number}", role, text) for number, (role, text) in enumerate(entries)]

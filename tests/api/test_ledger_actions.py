@@ -89,14 +89,16 @@ def test_table_has_every_prompt_state() -> None:
 
 
 @pytest.mark.parametrize(("state", "action", "answer"), CASES)
-def test_action_over_the_api(ledger: World, api: APIClient, state: str, action: str, answer: Any) -> None:
+def test_api_allows_each_action_only_in_its_prompt_states(
+    ledger: World, api: APIClient, state: str, action: str, answer: Any
+) -> None:
     prompt(ledger.session, state, NAME)
     assert said(over_the_api(ledger, api, action)) == answer
     check(state, action, answer)
 
 
 @pytest.mark.parametrize(("state", "action", "answer"), CASES)
-def test_action_on_the_page(ledger: World, state: str, action: str, answer: Any) -> None:
+def test_page_allows_each_action_only_in_its_prompt_states(ledger: World, state: str, action: str, answer: Any) -> None:
     prompt(ledger.session, state, NAME)
     assert said(on_the_page(ledger, action)) == (answer if isinstance(answer, tuple) else 200)
     check(state, action, answer)

@@ -29,7 +29,7 @@ with connection.cursor() as cursor:
 
 
 @pytest.mark.parametrize(("module", "expected"), [("kandev.asgi", "30s"), ("kandev.settings", "0")])
-def test_statement_timeout_of_a_process(tmp_path: Path, module: str, expected: str) -> None:
+def test_statement_timeout_depends_on_the_kind_of_process(tmp_path: Path, module: str, expected: str) -> None:
     env = {
         "PATH": os.environ["PATH"],
         "KANDEV_DATA_DIR": str(tmp_path),

@@ -220,7 +220,7 @@ def test_permission_key_is_the_same_after_restart_and_reload(place: Place) -> No
         assert me.unexpected(*SERVER_AWAY) == []
 
 
-def test_second_of_two_concurrent_answers_is_told_the_first(place: Place) -> None:
+def test_second_of_two_answers_is_refused_with_the_first(place: Place) -> None:
     session = place.start("ask\nask")
     with place.visiting() as me, place.visiting("mate") as other:
         mine, theirs = me.open(path_of(session)), other.open(path_of(session))

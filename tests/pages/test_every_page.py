@@ -1,6 +1,6 @@
-"""Every page there is, in both themes, on a desk and on a telephone: it can be read, it fits, and nothing complains.
+"""Every page in both themes, on a desktop and on a phone: accessible, not too wide, and without errors.
 
-The pages are those of the authorization matrix, so a new one is walked to by itself.
+The pages come from the authorization matrix, so new ones are included automatically.
 """
 
 from __future__ import annotations

@@ -81,7 +81,7 @@ def test_invalid_wait_form_opens_nothing(ada: Client, world: World, change: dict
     assert said in html.unescape(ada.post(f"{path_of(session)}waits/", FORM | change, follow=True).text)
 
 
-def test_wait_cannot_start_during_a_turn_and_page_says_so(ada: Client, world: World) -> None:
+def test_wait_cannot_start_during_a_turn_and_the_page_says_so(ada: Client, world: World) -> None:
     session = world.running_session()
     listed = page(ada, session)
     assert "You can start a wait when the agent’s turn has ended." in listed

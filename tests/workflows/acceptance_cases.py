@@ -1,7 +1,7 @@
 """Workflows in the shapes of other loop engines, each with its expected result.
 
-The names are the acceptance cases of the sources (30-46), in which the shapes of their example files are, and those
-that none has (Q-S). ``test_acceptance`` runs them by the engine in memory, ``test_real_runs`` by a whole deployment.
+The names are the acceptance cases of those engines (30-46), with the shapes of their example files, and cases of
+our own (Q-S). ``test_acceptance`` runs them in memory, ``test_real_runs`` in a whole deployment.
 """
 
 from __future__ import annotations

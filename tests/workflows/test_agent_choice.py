@@ -64,7 +64,7 @@ def test_only_agent_needs_no_name() -> None:
     assert choose_agent([DEMO], None, "", "").profile is DEMO
 
 
-def test_demo_agent_stands_in_where_it_is_the_only_agent() -> None:
+def test_demo_agent_is_used_where_it_is_the_only_agent() -> None:
     assert choose_agent([DEMO], None, "claude-code", "sonnet") == AgentChoice(DEMO, is_demo_agent=True)
     assert choose_agent(ALL, DEMO, "gemini-cli", "") == AgentChoice(DEMO, is_demo_agent=True)
     assert choose_agent(ALL, DEMO, "claude-code", "") == AgentChoice(CLAUDE)

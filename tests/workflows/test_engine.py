@@ -138,7 +138,7 @@ def test_join_waits_for_all_inputs_and_concurrency_is_limited() -> None:
     assert output_of(run, "join").split() == names
 
 
-def test_functions_constants_wires_and_arrays() -> None:
+def test_functions_constants_and_wires_pass_typed_values() -> None:
     text = workflow(
         [
             node("a", "constant", valueType="number", value="10"),

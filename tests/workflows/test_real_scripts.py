@@ -74,7 +74,7 @@ def test_values_are_never_executed(agentctl: Place) -> None:
     assert made == {"bare", "quoted", "named"}, "and no hit"
 
 
-def test_exit_codes_outputs_and_extraction(agentctl: Place) -> None:
+def test_exit_codes_and_extracted_outputs_are_returned(agentctl: Place) -> None:
     outputs = [
         {"name": "number", "type": "number", "extract": {"type": "regex", "pattern": "n=([0-9]+)"}},
         {"name": "deep", "extract": {"type": "json_path", "pattern": "$.a.b[1]"}},

@@ -53,7 +53,7 @@ def test_new_binary_file_is_created(served: Served, api: APIClient, body: Any) -
     assert (read["encoding"], read["binary"], read["content"]) == ("base64", True, "AP8=")
 
 
-def test_unknown_changes_are_not_overwritten(served: Served, api: APIClient) -> None:
+def test_unseen_changes_are_not_overwritten(served: Served, api: APIClient) -> None:
     for expected in (None, "0" * 64):
         answer = put(api, served, "README", {"content": "mine"}, expected)
         assert (answer.status_code, answer.json()["code"]) == (409, "conflict")

@@ -1,28 +1,28 @@
 """What every stand-in does with a prompt; each reports it in the wire format of its own agent.
 
-A stand-in keeps its conversations in ``$STANDIN_HOME``, so a new process can take one up. It obeys the
+A stand-in keeps its conversations in ``$STANDIN_HOME``, so a new process can resume one. It obeys the
 last line of a prompt:
 
 =========================== ==========================================================================
-remember the word X         says so, and knows it for ever
-what was the word?          says it
-Your number is N. Add N.    keeps a number and says the sum
-Add N to your number.       adds to it and says the sum
-use a tool                  runs a command, in words, and says what came of it
-ask                         asks for permission, and says the answer
+remember the word X         confirms it and remembers it in this conversation
+what was the word?          answers with the word
+Your number is N. Add N.    stores a number and answers with the sum
+Add N to your number.       adds to it and answers with the sum
+use a tool                  reports a command and its output
+ask                         asks for permission and reports the answer
 hang                        says ``waiting`` and never ends by itself; it has a child that ignores TERM
 die                         says a few words and kills itself
 fail                        ends the turn with an error
-litter                      says ``before`` and ``after``, and prints what is no message in between
+litter                      says ``before`` and ``after``, with invalid lines in between
 shout N                     says N letters on one line
 flood N                     says N lines of a kilobyte each, and keeps count in ``$STANDIN_HOME/said``
 whisper                     prints 4 MB on stderr
 =========================== ==========================================================================
 
-With ``$STANDIN_SCRIPT``, ``{"if": [[words, answer], ...], "says": [...]}`` in JSON, it says what the first words that
-are in the prompt lead to, else what it says in this turn of the conversation, the last one again and again.
+With ``$STANDIN_SCRIPT``, ``{"if": [[words, answer], ...], "says": [...]}`` in JSON, it gives the answer of the first
+words found in the prompt, otherwise the entry of ``says`` for this turn of the conversation; the last one is repeated.
 
-With ``$STANDIN_LIES`` it answers a resume with a conversation of another name.
+With ``$STANDIN_LIES`` it answers a resume with the id of another conversation.
 """
 
 from __future__ import annotations
