@@ -1,71 +1,71 @@
-# Everything a person or CI does here is one verb; `make help` lists them.
+# Every task of development and CI; `make help` lists them.
 
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 PORT ?= 8000
-# Among so many processes the tests are shared out: one more than cores, as they wait much.
+# Number of test processes: one more than cores, because tests spend much time waiting.
 SHARES ?= $(shell echo $$(($$(nproc) + 1)))
 BIN := .venv/bin
 
-# PostgreSQL runs even where SQLite has failed: one run tells everything.
+# PostgreSQL runs even if SQLite has failed, so that one run reports every failure.
 both_databases = failed=0; $(BIN)/python -m pytest -n $(SHARES) $(1) || failed=1; \
 	$(BIN)/python -m pytest -n $(SHARES) $(1) --database=postgresql || failed=1; exit $$failed
 
-.PHONY: help setup setup-dev agents run test test-all check audit bench chaos demo image migrations format lock
+.PHONY: help setup setup-dev agents run test test-all check audit bench chaos soak demo image migrations format lock
 
-help: ## list the verbs
+help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-setup: ## .venv and what running needs; nothing when nothing changed
+setup: ## create .venv and install what running needs; does nothing if nothing changed
 	@scripts/setup base
 
-setup-dev: ## setup, and what tests and checks need
+setup-dev: ## also install what tests and checks need
 	@scripts/setup dev
 
-agents: ## published coding agents, for the tests that run them
+agents: ## install published coding agents, for the tests that run them
 	@scripts/setup agents
 
-run: setup ## serve on http://kandev.localhost:$(PORT), with a demo on the first start
+run: setup ## serve at http://kandev.localhost:$(PORT), with demo data on the first start
 	@$(BIN)/python manage.py migrate --verbosity 0
 	@$(BIN)/python manage.py create_demo --port $(PORT)
 	@exec $(BIN)/python manage.py serve --port $(PORT)
 
-test: setup-dev ## what proves the product, on SQLite and PostgreSQL; ARGS="tests/house -x" for a part
+test: setup-dev ## run the main tests on SQLite and PostgreSQL; ARGS="tests/house -x" runs a part
 	@$(if $(ARGS),$(BIN)/python -m pytest $(ARGS),$(call both_databases,--tier=main))
 
-test-all: setup-dev ## every test there is, on SQLite and again on PostgreSQL
+test-all: setup-dev ## run every test, on SQLite and again on PostgreSQL
 	@$(call both_databases,)
 
-check: setup-dev ## format, lint, types, imports, migrations, API schema, licences
+check: setup-dev ## check format, lint, types, imports, migrations, API schema, licences, documents
 	@scripts/check
 
-audit: setup-dev ## known holes in what is used; asks services on the internet
+audit: setup-dev ## check dependencies for known vulnerabilities; queries services on the internet
 	@$(BIN)/uv tool run pip-audit --disable-pip --require-hashes --requirement requirements/base.txt
 	@npm audit --prefix frontend
 
-bench: setup-dev ## each figure beside its floor, kept in bench.json; COMPARE=FILE with an earlier one, ARGS=--quick to see it run
+bench: setup-dev ## run the benchmarks and write bench.json; COMPARE=FILE compares with an earlier one, ARGS=--quick is a trial
 	@$(BIN)/python -m tests.bench $(if $(COMPARE),--compare $(COMPARE)) $(ARGS)
 
-chaos: setup-dev ## kill at every point and at random, and count what is lost; SEED=N repeats a walk
+chaos: setup-dev ## kill processes at every crash point and at random, and count what is lost; SEED=N repeats a run
 	@$(BIN)/python -m tests.chaos $(if $(SEED),--seed $(SEED)) $(ARGS)
 
-soak: setup-dev ## hundreds of sessions and random deaths for SECONDS=300, on SQLite or DATABASE=postgresql; SEED=N repeats the choices
+soak: setup-dev ## run hundreds of sessions with random kills for SECONDS=300; DATABASE=postgresql, SEED=N repeats a run
 	@$(BIN)/python -m tests.soak --seconds $(or $(SECONDS),300) $(if $(SEED),--seed $(SEED)) $(if $(DATABASE),--database $(DATABASE)) $(ARGS)
 
-demo: setup ## the restart story, in the terminal
+demo: setup ## show in the terminal that agents survive restarts
 	@$(BIN)/python manage.py demo
 
-image: ## the image that sessions on Docker run in; BASE and IMAGE may be given
+image: ## build the container image for sessions on Docker; BASE and IMAGE are optional
 	@docker build --file Dockerfile.agentctl $(if $(BASE),--build-arg BASE=$(BASE)) --tag $(or $(IMAGE),kandev-agentctl) .
 
-migrations: setup-dev ## write missing migrations
+migrations: setup-dev ## create missing migrations
 	@$(BIN)/python manage.py makemigrations
 
-format: setup-dev ## format and fix what can be fixed, and write docs/openapi.yaml
+format: setup-dev ## format the code, fix lint where possible, and write docs/openapi.yaml
 	@$(BIN)/ruff format --quiet .
 	@$(BIN)/ruff check --fix --quiet .
 	@$(BIN)/python manage.py spectacular --validate --file docs/openapi.yaml
 
-lock: setup-dev ## pin all requirements anew, with hashes
+lock: setup-dev ## upgrade and pin all requirements, with hashes
 	@scripts/lock

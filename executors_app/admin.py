@@ -1,4 +1,4 @@
-"""The admin's pages for who runs, where, and what claims to run there now."""
+"""Admin pages for agent profiles, executors, agent capabilities and executions."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from executors_app.staff_admin import UNREADABLE_TEXT, Form, ReadOnlyModelAdmin,
 
 
 class WriteOnlyTextarea(forms.Textarea):
-    """A text that goes to the server and never comes back, not even beside an error."""
+    """A textarea whose content is never sent back, not even beside an error."""
 
     def format_value(self, value: Any) -> str:
-        """Nothing."""
+        """Return an empty string."""
         return ""
 
 
@@ -35,7 +35,7 @@ def _runtimes() -> list[tuple[str, str]]:
 
 
 class AgentProfileForm(Form):
-    """A profile; its secrets can be given and taken away, not read."""
+    """A profile form whose secrets can be set and removed, but not read."""
 
     agent_type = forms.ChoiceField(choices=_agent_types)
     change_env = JSONFormField(
@@ -57,7 +57,7 @@ class AgentProfileForm(Form):
         fields = "__all__"
 
     def clean(self) -> dict[str, Any]:
-        """Bring the secrets into the row."""
+        """Copy the secrets into the row."""
         values: dict[str, Any] = super().clean() or {}
         if values.get("change_env") is not None:
             self.instance.env = values["change_env"]
@@ -66,7 +66,7 @@ class AgentProfileForm(Form):
         return values
 
     def clean_change_env(self) -> dict[str, str] | None:
-        """The environment as it will be; None where nothing was entered."""
+        """Return the new environment; None if nothing was entered."""
         change = self.cleaned_data["change_env"]
         if change is None:
             return None
@@ -77,14 +77,14 @@ class AgentProfileForm(Form):
         return env
 
     def clean_change_mcp_servers(self) -> list[dict[str, Any]] | None:
-        """The servers as they will be; None where nothing was entered."""
+        """Return the new servers; None if nothing was entered."""
         servers: list[dict[str, Any]] | None = self.cleaned_data["change_mcp_servers"]
         if servers is not None:
             check_mcp_servers(servers)
         return servers
 
     def _env(self) -> dict[str, str]:
-        """The environment as it is; what no key opens is replaced."""
+        """Return the current environment; empty if it cannot be decrypted."""
         try:
             return dict(self.instance.env)
         except SecretUnreadable:
@@ -124,17 +124,17 @@ class AgentProfileAdmin(StaffModelAdmin):
     )
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> tuple[str, ...]:
-        """Sessions of its team have it: another team's secrets are never put into it."""
+        """Make the team of an existing profile read-only: another team would get its secrets and its sessions."""
         return ("team", *self.readonly_fields) if obj else tuple(self.readonly_fields)
 
     def written(self, form: Form) -> set[str]:
-        """The secrets too, where they were given."""
+        """Return the changed fields, including secrets that were entered."""
         given = {name for name in ("env", "mcp_servers") if f"change_{name}" in form.changed_data}
         return super().written(form) | given
 
     @admin.display(description="environment")
     def variables(self, profile: AgentProfile) -> str:
-        """The names of its variables, none of the values."""
+        """Return the names of its variables, but not the values."""
         try:
             return ", ".join(f"{name} (set)" for name in sorted(profile.env)) or "–"
         except SecretUnreadable:
@@ -142,7 +142,7 @@ class AgentProfileAdmin(StaffModelAdmin):
 
     @admin.display(description="MCP servers")
     def servers(self, profile: AgentProfile) -> str:
-        """The names of its servers."""
+        """Return the names of its servers."""
         try:
             return ", ".join(str(server.get("name", "?")) for server in profile.mcp_servers) or "–"
         except SecretUnreadable:
@@ -150,7 +150,7 @@ class AgentProfileAdmin(StaffModelAdmin):
 
 
 class ExecutorForm(Form):
-    """A place where agents run."""
+    """An executor form with a choice of runtimes."""
 
     runtime = forms.ChoiceField(choices=_runtimes)
 
@@ -159,7 +159,7 @@ class ExecutorForm(Form):
         fields = "__all__"
 
     def clean_config(self) -> dict[str, Any]:
-        """An empty field is no settings; anything but an object is refused."""
+        """Return the settings: an empty field means none, anything but an object is rejected."""
         config = self.cleaned_data["config"]
         if config is None:
             return {}
@@ -191,7 +191,7 @@ class ExecutorAdmin(StaffModelAdmin):
 
 @admin.register(AgentCapability)
 class AgentCapabilityAdmin(ReadOnlyModelAdmin):
-    """What agents claim, and whether they were seen to keep it: written at the end of starts."""
+    """What agents claim to support and whether that was observed; written at the end of each start."""
 
     list_display = ("agent_type", "agent_name", "agent_version", "capability", "standing", "broken_how", "last_seen_at")
     list_filter = ("agent_type", "capability", "claimed", "broken_how")
@@ -201,18 +201,18 @@ class AgentCapabilityAdmin(ReadOnlyModelAdmin):
 
     @admin.display(description="standing")
     def standing(self, row: AgentCapability) -> str:
-        """Not claimed, claimed and not tried, kept, or not kept."""
+        """Return the capability's standing."""
         return capability_standing(row)
 
     @admin.display(description="in words")
     def in_words(self, row: AgentCapability) -> str:
-        """As users are told."""
+        """Return the sentence that users see."""
         return explain_capability(row)
 
 
 @admin.register(ExecutorRunning)
 class ExecutorRunningAdmin(ReadOnlyModelAdmin):
-    """What claims to run: kept by the supervisor, shown to people without its secrets."""
+    """Executions, maintained by the supervisor and shown without their secrets."""
 
     hidden = ("auth_token", "resume_token", "rejected_resume_token", "state")
     list_display = ("id", "task", "session", "executor", "status", "status_reason", "owner", "last_seen_at")
@@ -223,26 +223,26 @@ class ExecutorRunningAdmin(ReadOnlyModelAdmin):
     readonly_fields = ("agentctl_token", "conversation", "rejected_conversation", "runtime_state")
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[ExecutorRunning]:
-        """The lists need no secret, so none is opened for them."""
+        """Defer the secrets: lists need none, so none is decrypted for them."""
         rows: QuerySet[ExecutorRunning] = super().get_queryset(request)
         return rows.defer("auth_token", "resume_token", "rejected_resume_token", "state")
 
     @admin.display(description="agentctl's token")
     def agentctl_token(self, row: ExecutorRunning) -> str:
-        """Whether there is one."""
+        """Say whether it is set."""
         return describe_secret(row, "auth_token")
 
     @admin.display(description="resume token")
     def conversation(self, row: ExecutorRunning) -> str:
-        """The fingerprint of the agent's own conversation id."""
+        """Return the fingerprint of the agent's conversation id."""
         return describe_secret(row, "resume_token")
 
     @admin.display(description="rejected resume token")
     def rejected_conversation(self, row: ExecutorRunning) -> str:
-        """The fingerprint of the conversation id that was set aside."""
+        """Return the fingerprint of the conversation id that was set aside."""
         return describe_secret(row, "rejected_resume_token")
 
     @admin.display(description="the runtime's own state")
     def runtime_state(self, row: ExecutorRunning) -> str:
-        """The names of what the runtime keeps; the values are its own affair."""
+        """Return the names of the runtime's values, but not the values."""
         return json.dumps(sorted(row.state))

@@ -1,7 +1,7 @@
-"""What agents claim and were seen to keep, remembered per type and version (``AgentCapability``).
+"""What agents claim to support and what was observed, stored per agent type and version (``AgentCapability``).
 
-A claim is believed until the running agent itself says that it has no such thing; any other failure is
-only told. Another version is another agent: nothing that its predecessor did is held against it.
+A claim is believed until the running agent itself says that it does not support it; any other failure is only
+reported. Another version counts as another agent: its predecessor's failures are not held against it.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from enum import StrEnum
 from typing import Any, Final
 from uuid import uuid4
 
@@ -17,62 +18,46 @@ from django.db.models import Q
 from executors_app.agentctl.protocol import CapabilityShortfall
 from executors_app.models import AgentCapability, AgentProfile, ExecutorRunning
 from executors_app.plugins import UnknownPlugin, agent_type
-from executors_app.prepared_query import PreparedQuery
 
 LOAD: Final = "load_session"
 RESUME: Final = "resume_session"
 CAPABILITIES: Final[Mapping[str, str]] = {LOAD: "session/load", RESUME: "session/resume"}
-"""Those by which an agent restores its own conversation, and what they are called."""
+"""The capabilities by which an agent restores its conversation, with their ACP names."""
 FRESH: Final = timedelta(hours=1)
-"""What was seen within it is not written again: thousands of starts at once must not wait for one row."""
+"""Observations within this time are not written again: thousands of concurrent starts must not wait for one row."""
 _NO_PROOF: Final = frozenset({"unproven", "pending", "none"})
-"""What a success is recorded with whose conversation nobody has seen (``kept_proof``)."""
+"""Values of ``kept_proof`` for a success whose conversation was not verified."""
 _TEXT_LIMIT: Final = 200
 _SAID_LIMIT: Final = 500
 _HOW: Final[Mapping[str, str]] = {
-    CapabilityShortfall.UNIMPLEMENTED: "it knows no such request",
+    CapabilityShortfall.UNIMPLEMENTED: "it does not support the request",
     CapabilityShortfall.ERROR: "it answered with an error",
     CapabilityShortfall.NO_ANSWER: "it did not answer in time",
-    CapabilityShortfall.ENDED: "it ended over it",
+    CapabilityShortfall.ENDED: "it exited",
     CapabilityShortfall.OTHER_CONVERSATION: "what it loaded was not the conversation of the log",
     CapabilityShortfall.NEW_CONVERSATION: "it opened a new conversation instead",
 }
 
 _BY_OUTCOME: Final[Mapping[str, str]] = {"loaded": LOAD, "resumed": RESUME}
 
-_OF_AGENT = PreparedQuery(
-    lambda kind, name, version: AgentCapability.objects.filter(agent_type=kind, agent_name=name, agent_version=version),
-    "a type",
-    "a name",
-    "a version",
-)
-_WHICH_REPLAYED = PreparedQuery(
-    lambda name, version, capability: AgentCapability.objects.filter(
-        agent_name=name, agent_version=version, capability=capability, replayed_at__isnull=False
-    ),
-    "a name",
-    "a version",
-    "a capability",
-)
-
 
 @dataclass(frozen=True, slots=True)
 class CapabilityReport:
-    """Who an agent is, by its own word, and what became of its claims in one start."""
+    """An agent's name and version as it reports them, and the outcome of its claims in one start."""
 
     agent_type: str
     name: str = ""
     version: str = ""
     claims: Mapping[str, bool] = field(default_factory=dict)
-    """By capability; one that it said nothing of is missing."""
+    """By capability; those that it did not mention are missing."""
     kept: Mapping[str, str] = field(default_factory=dict)
-    """How it is proven (``verified`` of the receipt), by capability."""
+    """By capability, how it was proven (``verified`` of the receipt)."""
     broken: Mapping[str, tuple[str, str]] = field(default_factory=dict)
-    """(Shortfall, the agent's own words), by capability."""
+    """By capability: shortfall and the agent's own words."""
     tried: str = ""
-    """The capability by which it took a conversation up; empty: none."""
+    """The capability by which it restored a conversation; empty: none."""
     replayed: bool = False
-    """It replayed what its user had said, of whatever conversation."""
+    """Whether it replayed user messages, of any conversation."""
 
 
 def build_capability_report(
@@ -83,11 +68,11 @@ def build_capability_report(
     broken: Mapping[str, tuple[str, str]] | None = None,
     secret: str = "",
 ) -> CapabilityReport:
-    """What an answer to a start tells, whatever it is made of; ``secret`` is cut out of the agent's words."""
+    """Build the report from any answer to a start; ``secret`` is removed from the agent's words."""
     agent, claims = _object(answer.get("agent")), _object(answer.get("capabilities"))
     unkept = {
-        name: (_how(_object(told).get("how")), _words(_object(told).get("said"), secret))
-        for name, told in _object(answer.get("unkept")).items()
+        name: (_how(_object(shortfall).get("how")), _words(_object(shortfall).get("said"), secret))
+        for name, shortfall in _object(answer.get("unkept")).items()
         if name in CAPABILITIES
     }
     return CapabilityReport(
@@ -103,77 +88,79 @@ def build_capability_report(
 
 
 def agent_identity(answer: Mapping[str, Any]) -> dict[str, str] | None:
-    """``{"name", "version"}`` as the agent told them, fit for the database; None where it told nothing."""
+    """Return ``{"name", "version"}`` as the agent reported them, fit for the database; None if it reported none."""
     agent = _object(answer.get("agent"))
     return {name: _text(agent.get(name)) for name in ("name", "version")} if agent else None
 
 
-def load_known_capabilities(told: CapabilityReport) -> dict[str, AgentCapability]:
-    """What is remembered of this agent, by capability; one query."""
-    return {row.capability: row for row in _OF_AGENT.all(told.agent_type, told.name, told.version)}
+def load_known_capabilities(report: CapabilityReport) -> dict[str, AgentCapability]:
+    """Return what is stored about this agent, by capability; one query."""
+    agent = {"agent_type": report.agent_type, "agent_name": report.name, "agent_version": report.version}
+    rows = AgentCapability.objects.filter(**agent)
+    return {row.capability: row for row in rows}
 
 
-def has_replayed(told: CapabilityReport) -> bool:
-    """Whether an agent of this name and version has ever replayed a conversation in the way that it was asked now.
+def has_replayed(report: CapabilityReport) -> bool:
+    """Whether this agent name and version has ever replayed a conversation by the capability used now.
 
-    Under whatever agent type: the same program may be run by profiles of several. One without a name is not
-    recognised: others without a name may be other agents. One query, or none.
+    Under any agent type, because profiles of several types may run the same program. False for an agent without a
+    name: another one without a name may be a different program. One query, or none.
     """
-    if not told.tried or told.replayed or not told.name:
+    if not report.tried or report.replayed or not report.name:
         return False
-    return bool(_WHICH_REPLAYED.all(told.name, told.version, told.tried))
+    same_agent = AgentCapability.objects.filter(agent_name=report.name, agent_version=report.version)
+    return same_agent.filter(capability=report.tried, replayed_at__isnull=False).exists()
 
 
 @dataclass(frozen=True, slots=True)
 class CapabilityAssessment:
-    """What the memory and one start say together."""
+    """The conclusion from stored observations and one start."""
 
     supports_session_resume: bool | None
-    """The third witness; None: the agent has told nothing."""
+    """Whether resuming is believed to work; None: the agent claimed nothing either way."""
     note: str
-    """One sentence for each claim that was not kept, or nothing."""
+    """One sentence for each claim that failed, or nothing."""
     rows: Mapping[str, AgentCapability]
-    """The memory as it will be."""
+    """The stored observations as they will be."""
     changed: frozenset[str]
-    """The capabilities whose row has to be written."""
+    """The capabilities whose rows must be written."""
     is_new: bool
-    """Nothing was known of this agent in this version."""
+    """Whether nothing was stored about this version of the agent."""
 
 
 def assess_capabilities(
-    told: CapabilityReport, known: Mapping[str, AgentCapability], at: datetime
+    report: CapabilityReport, known: Mapping[str, AgentCapability], at: datetime
 ) -> CapabilityAssessment:
-    """What to believe of the agent now, and what to remember. Writes nothing."""
+    """Return what to believe of the agent now and what to store. Writes nothing."""
     rows, changed = dict(known), set()
-    for capability, claimed in told.claims.items():
+    for capability, claimed in report.claims.items():
         row = rows.get(capability) or AgentCapability(
-            agent_type=told.agent_type, agent_name=told.name, agent_version=told.version, capability=capability
+            agent_type=report.agent_type, agent_name=report.name, agent_version=report.version, capability=capability
         )
         rows[capability] = row
-        if _update_row(row, told, claimed, at):
+        if _update_row(row, report, claimed, at):
             changed.add(capability)
-    believed = [told.claims[name] and not is_refuted(rows[name]) for name in told.claims]
+    believed = [report.claims[name] and not is_refuted(rows[name]) for name in report.claims]
+    failed = [rows[name] for name, claimed in report.claims.items() if claimed and is_broken(rows[name])]
     return CapabilityAssessment(
         supports_session_resume=any(believed) if believed else None,
-        note=" ".join(
-            explain_capability(rows[name]) for name, claimed in told.claims.items() if claimed and is_broken(rows[name])
-        ),
+        note=" ".join(map(explain_capability, failed)),
         rows=rows,
         changed=frozenset(changed),
-        is_new=bool(told.claims) and not known,
+        is_new=bool(report.claims) and not known,
     )
 
 
-def _update_row(row: AgentCapability, told: CapabilityReport, claimed: bool, at: datetime) -> bool:
-    """Bring what was seen into the row; whether it is worth a write."""
+def _update_row(row: AgentCapability, report: CapabilityReport, claimed: bool, at: datetime) -> bool:
+    """Update the row with this start's observations; returns whether it is worth a write."""
     fresh = row.last_seen_at is not None and at - row.last_seen_at < FRESH
     before = _gist(row)
-    if proof := told.kept.get(row.capability):
+    if proof := report.kept.get(row.capability):
         if proof not in _NO_PROOF or row.kept_proof in ("", *_NO_PROOF) or is_broken(row):
-            row.kept_at, row.kept_proof = at, proof  # a success that shows nothing takes no proof away
-    elif shortfall := told.broken.get(row.capability):
+            row.kept_at, row.kept_proof = at, proof  # an unverified success does not replace a proof
+    elif shortfall := report.broken.get(row.capability):
         row.broken_at, (row.broken_how, row.broken_said) = at, shortfall
-    if told.replayed and told.tried == row.capability:
+    if report.replayed and report.tried == row.capability:
         row.replayed_at = at
     row.claimed, row.last_seen_at = claimed, at
     return not fresh or before != _gist(row)
@@ -190,17 +177,17 @@ def _gist(row: AgentCapability) -> tuple[Any, ...]:
     )
 
 
-def save_assessment(told: CapabilityReport, judgement: CapabilityAssessment) -> None:
-    """Write what has changed, in the caller's transaction: an upsert for each capability, or nothing.
+def save_assessment(report: CapabilityReport, assessment: CapabilityAssessment) -> None:
+    """Write what changed, in the caller's transaction: one upsert per capability, or nothing.
 
-    Of what this start has not seen, another one may have written more meanwhile.
+    Only observed columns are written: a concurrent start may have written what this one has not seen.
     """
-    for name in sorted(judgement.changed):
-        row, seen = judgement.rows[name], ["claimed", "last_seen_at"]
-        seen += ("kept_at", "kept_proof") if name in told.kept else ()
-        seen += ("replayed_at",) if told.replayed and told.tried == name else ()
-        seen += ("broken_at", "broken_how", "broken_said") if name in told.broken else ()
-        row.pk = uuid4()  # one that is there keeps its own
+    for name in sorted(assessment.changed):
+        row, seen = assessment.rows[name], ["claimed", "last_seen_at"]
+        seen += ("kept_at", "kept_proof") if name in report.kept else ()
+        seen += ("replayed_at",) if report.replayed and report.tried == name else ()
+        seen += ("broken_at", "broken_how", "broken_said") if name in report.broken else ()
+        row.pk = uuid4()  # an existing row keeps its own id
         AgentCapability.objects.bulk_create(
             [row],
             update_conflicts=True,
@@ -210,9 +197,9 @@ def save_assessment(told: CapabilityReport, judgement: CapabilityAssessment) -> 
 
 
 def reset_for_new_version(profile: AgentProfile, but: ExecutorRunning) -> int:
-    """Sessions that an older version could not resume may be tried with the present one; returns how many.
+    """Let sessions that an older version could not resume be tried again; returns how many.
 
-    For the first sight of a version alone. Rows that somebody writes just now are judged by their own agent.
+    Only for a version that is seen for the first time. Rows that are being written are left to their own agent.
     """
     narrowed = ExecutorRunning.objects.filter(
         session__agent_profile__agent_type=profile.agent_type,
@@ -225,44 +212,54 @@ def reset_for_new_version(profile: AgentProfile, but: ExecutorRunning) -> int:
 
 
 def is_broken(row: AgentCapability) -> bool:
-    """Whether the agent did not keep the claim when it was asked last."""
+    """Whether the agent failed at the capability the last time that it was used."""
     return row.broken_at is not None and (row.kept_at is None or row.broken_at > row.kept_at)
 
 
 def is_refuted(row: AgentCapability) -> bool:
-    """Whether the agent itself has said that there is nothing behind its claim."""
+    """Whether the agent itself said that it does not support what it claims."""
     return is_broken(row) and row.broken_how == CapabilityShortfall.UNIMPLEMENTED
 
 
-def capability_standing(row: AgentCapability) -> str:
-    """``not claimed``, ``claimed, not tried``, ``unproven``, ``kept`` or ``not kept``."""
+class CapabilityStanding(StrEnum):
+    """What is known of a capability that an agent may claim."""
+
+    NOT_SUPPORTED = "not supported"
+    NOT_TRIED = "not tried"
+    UNPROVEN = "unproven"
+    OBSERVED = "observed"
+    FAILED = "failed"
+
+
+def capability_standing(row: AgentCapability) -> CapabilityStanding:
+    """Return the standing of a capability, one of ``CapabilityStanding``."""
     if not row.claimed:
-        return "not claimed"
+        return CapabilityStanding.NOT_SUPPORTED
     if is_broken(row):
-        return "not kept"
+        return CapabilityStanding.FAILED
     if row.kept_at is None:
-        return "claimed, not tried"
-    return "unproven" if row.kept_proof in _NO_PROOF else "kept"
+        return CapabilityStanding.NOT_TRIED
+    return CapabilityStanding.UNPROVEN if row.kept_proof in _NO_PROOF else CapabilityStanding.OBSERVED
 
 
 def explain_capability(row: AgentCapability) -> str:
-    """One sentence for people: ``Claude Code 1.2 claims session/load, but did not keep it on 3 Nov 2026: …``."""
+    """Return one sentence for users about what the agent supports and when that was observed."""
     who = f"{agent_title(row.agent_type)} {row.agent_version}".strip()
     what = CAPABILITIES.get(row.capability, row.capability)
     if not row.claimed:
-        return f"{who} does not claim {what}."
+        return f"{who} does not support {what}."
     if is_broken(row) and row.broken_at is not None:
-        how = _HOW.get(row.broken_how, "it did not come")
-        return f"{who} claims {what}, but did not keep it on {_day(row.broken_at)}: {how}."
+        how = _HOW.get(row.broken_how, "it did not do so")
+        return f"{who} claims to support {what}, but it failed on {_day(row.broken_at)}: {how}."
     if row.kept_at is not None and row.kept_proof in _NO_PROOF:
-        return f"{who} claims {what}, and reported success on {_day(row.kept_at)}; nothing has proven it."
+        return f"{who} claims to support {what} and reported success on {_day(row.kept_at)}, but nothing has proven it."
     if row.kept_at is not None:
-        return f"{who} claims {what}, and kept it on {_day(row.kept_at)}."
-    return f"{who} claims {what}; it has not been tried."
+        return f"{who} supports {what}, as observed on {_day(row.kept_at)}."
+    return f"{who} claims to support {what}; it has not been tried."
 
 
 def agent_title(name: str) -> str:
-    """The title of an agent type; one that is no more is called by its name."""
+    """Return the title of an agent type, or its name if the type no longer exists."""
     try:
         return agent_type(name).title
     except UnknownPlugin:
@@ -270,7 +267,7 @@ def agent_title(name: str) -> str:
 
 
 def list_recent_capabilities(limit: int) -> Iterable[AgentCapability]:
-    """What is claimed or was once not kept, the agents seen last first; one query."""
+    """Return capabilities that are claimed or once failed, most recently seen agents first; one query."""
     worth = AgentCapability.objects.filter(Q(claimed=True) | Q(broken_at__isnull=False))
     return worth.order_by("agent_type", "-last_seen_at", "agent_name", "agent_version", "capability")[:limit]
 
@@ -292,7 +289,7 @@ def _text(value: Any) -> str:
 
 
 def _words(value: Any, secret: str) -> str:
-    """An agent's words as they may be kept: without the conversation id, which is a credential."""
+    """Return an agent's text without the conversation id, which is a credential."""
     words = value if isinstance(value, str) else ""
     if secret:
         words = words.replace(secret, "…")

@@ -1,47 +1,87 @@
-"""How long somebody who did not answer is left in peace: growing pauses with jitter, each peer for itself."""
+"""Exponential back-off between retries, the only implementation in the tree."""
 
 from __future__ import annotations
 
 import random
 import time
-from dataclasses import dataclass
 from typing import Final
 
-FIRST_DELAY: Final = 1.0
-MAX_DELAY: Final = 20.0
-"""Seconds; below the pause between two looks of the loop, so that a peer that is back is soon seen."""
+INITIAL_DELAY: Final = 0.2
+MAX_DELAY: Final = 10.0
+RESET_AFTER: Final = 60.0
+"""Seconds without a failure after which the next failure counts as the first."""
+PEER_INITIAL_DELAY: Final = 1.0
+PEER_MAX_DELAY: Final = 20.0
+"""Seconds; shorter than the pause between two sweeps, so that a peer that is back is noticed soon."""
 
 
-@dataclass(slots=True)
-class _PeerState:
-    failures: int
-    until: float
-    reason: str
+def backoff_delay(failures: int, first: float, longest: float) -> float:
+    """Return the seconds to wait after so many failures in a row: ``first``, doubling up to ``longest``."""
+    return min(longest, first * 2.0 ** min(failures - 1, 16))
+
+
+def jittered_delay(failures: int, first: float = PEER_INITIAL_DELAY, longest: float = PEER_MAX_DELAY) -> float:
+    """Return ``backoff_delay`` shortened by up to a half, so that callers do not retry at the same moment."""
+    return backoff_delay(failures, first, longest) * random.uniform(0.5, 1.0)  # noqa: S311
+
+
+class Backoff:
+    """Exponential back-off between retries: 0.2 s, doubling to at most 10 s.
+
+    Resets after a success, or after 60 s without a failure.
+    """
+
+    def __init__(self) -> None:
+        self._failures = 0
+        self._not_before = 0.0
+
+    @property
+    def remaining(self) -> float:
+        """Seconds left of the delay after the last failure; 0 once it has elapsed."""
+        return max(0.0, self._not_before - time.monotonic())
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether the delay after the last failure has not elapsed yet."""
+        return self.remaining > 0
+
+    @property
+    def is_reset(self) -> bool:
+        """Whether the next failure counts as the first."""
+        return self._failures == 0 or time.monotonic() - self._not_before > RESET_AFTER
+
+    def record_failure(self) -> float:
+        """Start the next delay and return its seconds."""
+        self._failures = 1 if self.is_reset else self._failures + 1
+        seconds = backoff_delay(self._failures, INITIAL_DELAY, MAX_DELAY)
+        self._not_before = time.monotonic() + seconds
+        return seconds
+
+    def reset(self) -> None:
+        """Start over with the shortest delay."""
+        self._failures, self._not_before = 0, 0.0
 
 
 class PeerBackoff:
-    """By peer, how often it has not answered; in this process's memory, where the worst of losing it is one try."""
+    """Back-off for each of many peers, by URL.
+
+    Kept in this process's memory: losing it costs one needless attempt for each peer.
+    """
 
     def __init__(self) -> None:
-        self._silent: dict[str, _PeerState] = {}
+        self._failed: dict[str, tuple[int, float, str]] = {}
+        """By peer: failures in a row, when it may be tried again (monotonic), and the last reason."""
 
     def reason_to_wait(self, peer: str) -> str:
-        """Why the peer gave no answer the last time, while it is left in peace; else empty."""
-        found = self._silent.get(peer)
-        return found.reason if found and time.monotonic() < found.until else ""
+        """Return why the last attempt failed while its delay has not elapsed; else an empty string."""
+        _, until, reason = self._failed.get(peer, (0, 0.0, ""))
+        return reason if time.monotonic() < until else ""
 
-    def failed(self, peer: str, reason: str) -> None:
-        """It gave no answer."""
-        before = self._silent.get(peer)
-        failures = before.failures + 1 if before else 1
-        self._silent[peer] = _PeerState(failures, time.monotonic() + backoff_delay(failures), reason)
+    def record_failure(self, peer: str, reason: str) -> None:
+        """Start the peer's next delay."""
+        failures = self._failed.get(peer, (0, 0.0, ""))[0] + 1
+        self._failed[peer] = (failures, time.monotonic() + jittered_delay(failures), reason)
 
-    def answered(self, peer: str) -> None:
-        """It is there."""
-        self._silent.pop(peer, None)
-
-
-def backoff_delay(failures: int, first: float = FIRST_DELAY, longest: float = MAX_DELAY) -> float:
-    """Seconds until the next try: doubled with each failure, and cut by up to a half, lest many come at once."""
-    whole = min(longest, first * 2.0 ** min(failures - 1, 16))
-    return whole * random.uniform(0.5, 1.0)  # noqa: S311
+    def reset(self, peer: str) -> None:
+        """Forget the failures of a peer that has answered."""
+        self._failed.pop(peer, None)

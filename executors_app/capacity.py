@@ -1,4 +1,4 @@
-"""For how many agents an executor has room: as it says itself, else as the machine's memory allows."""
+"""How many agents an executor has room for: its own setting, or what the machine's memory allows."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from executors_app.models import Executor, ExecutorRunning
 from executors_app.runtimes import SharesMachineMemory
 
 MEMORY_OF_AN_AGENT: Final = 512 << 20
-"""Bytes that are reckoned for an agent with its agentctl and what it runs."""
+"""Bytes assumed for an agent with its agentctl and the programs it runs."""
 MIN_AGENTS: Final = 8
-"""Agents for which any machine has room."""
+"""Agents that any machine is assumed to have room for."""
 LIVE_STATUSES: Final = (ExecutorStatus.STARTING, ExecutorStatus.READY)
 _LIMITS: Final = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 
 def agent_limit(executor: Executor) -> int | None:
-    """How many agents may live there at once; None: as many as want to (each has a machine of its own, or far away)."""
+    """Return how many agents may run there at once; None: no limit (each has its own machine, or it is remote)."""
     if executor.max_live is not None:
         return executor.max_live
     return agents_that_fit(machine_memory()) if shares_memory(executor.runtime) else None
 
 
 def shares_memory(runtime: str) -> bool:
-    """Whether agents of the runtime live on this machine's memory; one that is not installed has none."""
+    """Whether agents of the runtime use this machine's memory; False for an unknown runtime."""
     try:
         return isinstance(plugins.runtime(runtime), SharesMachineMemory)
     except plugins.UnknownPlugin:
@@ -37,12 +37,12 @@ def shares_memory(runtime: str) -> bool:
 
 
 def agents_that_fit(memory: int) -> int:
-    """The number of agents that so many bytes are enough for."""
+    """Return how many agents fit into so many bytes."""
     return max(MIN_AGENTS, memory // MEMORY_OF_AN_AGENT)
 
 
 def machine_memory() -> int:
-    """Bytes of memory that this machine, or the container that this is, has in all."""
+    """Return the bytes of memory of this machine, or of the container that this process runs in."""
     total = next(int(line.split()[1]) << 10 for line in _lines("/proc/meminfo") if line.startswith("MemTotal:"))
     limits = [int(line) for path in _LIMITS for line in _lines(path) if line.strip().isdigit()]
     return min([total, *limits])
@@ -56,7 +56,7 @@ def _lines(path: str) -> list[str]:
 
 
 def executors_sharing_room(executor: Executor) -> QuerySet[Executor]:
-    """The executors that share its room: itself, or all that live on this machine's memory and say no number."""
+    """Return the executors that share its limit: itself, or all on this machine's memory without their own limit."""
     if executor.max_live is not None or not shares_memory(executor.runtime):
         return Executor.objects.filter(id=executor.id)
     names = [name for name in plugins.runtimes() if shares_memory(name)]
@@ -64,5 +64,5 @@ def executors_sharing_room(executor: Executor) -> QuerySet[Executor]:
 
 
 def live_executions(executors: Iterable[Executor] | QuerySet[Executor]) -> QuerySet[ExecutorRunning]:
-    """What lives there, or is about to, and has an agent or may have: a workspace alone takes nobody's room."""
+    """Return executions there that run or are starting and have an agent; a workspace alone takes no room."""
     return ExecutorRunning.objects.filter(executor__in=executors, status__in=LIVE_STATUSES, session__has_agent=True)

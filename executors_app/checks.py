@@ -1,4 +1,4 @@
-"""System checks of the places where agents run; ``check --deploy`` names the ones without isolation."""
+"""Django system checks of executors; ``check --deploy`` names executors without isolation."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from executors_app import plugins
 
 @checks.register("executors")
 def check_data_directory(app_configs: Any, **kwargs: Any) -> list[checks.CheckMessage]:
-    """The data directory must not depend on the current directory: detached processes use it."""
+    """Require an absolute data directory, because detached processes have other working directories."""
     if Path(settings.KANDEV_DATA_DIR).is_absolute():
         return []
     return [checks.Error("The data directory must be an absolute path.", id="executors.E001")]
@@ -24,7 +24,7 @@ def check_data_directory(app_configs: Any, **kwargs: Any) -> list[checks.CheckMe
 
 @checks.register("executors")
 def check_plugins(app_configs: Any, **kwargs: Any) -> list[checks.CheckMessage]:
-    """Every runtime and agent type must load, and git must be there for the worktrees."""
+    """Require that every runtime and agent type loads and that git, which worktrees need, is installed."""
     found: list[checks.CheckMessage] = []
     for what, load in (("runtimes", plugins.runtimes), ("agent types", plugins.agent_types)):
         try:
@@ -40,7 +40,7 @@ def check_plugins(app_configs: Any, **kwargs: Any) -> list[checks.CheckMessage]:
 def check_isolation(
     app_configs: Any, databases: Sequence[str] | None = None, **kwargs: Any
 ) -> list[checks.CheckMessage]:
-    """Name the executors whose agents share the machine with the control plane (rule 28)."""
+    """Name the executors whose agents share the machine with the control plane: only trusted agents belong there."""
     from executors_app.models import Executor  # noqa: PLC0415  (checks are imported before the models)
 
     try:

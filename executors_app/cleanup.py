@@ -1,7 +1,4 @@
-"""What ended executions leave behind (state directories, homes, workspaces, archives, refs).
-
-And whether it may be removed.
-"""
+"""What ended executions leave behind (state directories, homes, workspaces, archives, refs) and when it may go."""
 
 from __future__ import annotations
 
@@ -22,11 +19,11 @@ from executors_app.workspace_store import execution_storage, state_directory_of
 
 _DATA_FOLDERS: Final = ("agent_homes", "archives", "workspaces")
 REMOVING_PREFIX: Final = ".going-"
-"""How the name of a directory begins that is being removed."""
+"""Prefix of a directory's name while it is being removed."""
 
 
 def list_state_directories() -> Iterator[str]:
-    """Execution ids of the state directories on this disk."""
+    """Yield the execution ids of the state directories on this disk."""
     folder = state_directory_of(str(uuid.UUID(int=0))).path.parent
     for path in sorted(folder.iterdir()) if folder.is_dir() else ():
         if _is_id(path.name) and path.is_dir() and not path.is_symlink():
@@ -34,12 +31,12 @@ def list_state_directories() -> Iterator[str]:
 
 
 def find_living_executions() -> frozenset[str]:
-    """Executions of which any process lives on this machine; one look at all."""
+    """Return the executions that have any process on this machine; reads the process table once."""
     return frozenset(execution_processes.find_all_processes())
 
 
 def is_idle(execution_id: str, living_ones: frozenset[str]) -> bool:
-    """Whether nothing of an execution lives here: no marked process, and nobody holds its lock."""
+    """Whether nothing of an execution runs here: no marked process, and its lock is free."""
     if execution_id in living_ones:
         return False
     lock = state_directory_of(execution_id).lock_file
@@ -52,7 +49,7 @@ def is_idle(execution_id: str, living_ones: frozenset[str]) -> bool:
 
 
 def is_journal_read(execution_id: str, epoch: str, seq: int) -> bool:
-    """Whether every line of its journal stands before a cursor; what cannot be read is not known to be."""
+    """Whether the cursor is past every line of the journal; False if the journal cannot be read."""
     journal = line_format.journal_directory(state_directory_of(execution_id).path)
     if not journal.is_dir():
         return True
@@ -65,37 +62,37 @@ def is_journal_read(execution_id: str, epoch: str, seq: int) -> bool:
 
 
 def remove_state(execution_id: str) -> bool:
-    """Remove the state directory of an execution that is proven to be over; True when it is gone. Raises OSError."""
+    """Remove the state directory of a proven dead execution; return whether there was one. Raises OSError."""
     return _remove(state_directory_of(execution_id).path)
 
 
 def remove_home(session_id: str) -> bool:
-    """Remove the home that agents in containers had in a deleted session; True if there was one. Raises OSError."""
+    """Remove the home directory of a deleted session's containers; return whether there was one. Raises OSError."""
     return _remove(execution_storage().root / "agent_homes" / session_id)
 
 
 def has_home(session_id: str) -> bool:
-    """Whether a session has such a home."""
+    """Whether the session has a home directory for containers."""
     return (execution_storage().root / "agent_homes" / session_id).is_dir()
 
 
 def has_workspace(session_id: str) -> bool:
-    """Whether the workspace that a session had in containers of this machine is here."""
+    """Whether a workspace of the session's local containers is on this disk."""
     return _is_directory(workspace_directory(session_id))
 
 
 def remove_workspace(session_id: str) -> bool:
-    """Remove the workspace of a deleted session; True if there was one. Raises OSError."""
+    """Remove the workspace of a deleted session; return whether there was one. Raises OSError."""
     return _remove(workspace_directory(session_id))
 
 
 def workspace_directory(session_id: str) -> Path:
-    """Where it is."""
+    """Return the directory of the session's workspace for local containers."""
     return execution_storage().root / "workspaces" / session_id
 
 
 def finish_removals() -> int:
-    """Empty what an earlier run has renamed and not emptied; how many. Raises OSError."""
+    """Delete what an interrupted run has renamed but not deleted; returns how many. Raises OSError."""
     root = execution_storage().root
     folders = (state_directory_of(str(uuid.UUID(int=0))).path.parent, *(root / name for name in _DATA_FOLDERS))
     found = [path for folder in folders if folder.is_dir() for path in folder.glob(f"{REMOVING_PREFIX}*")]
@@ -111,6 +108,7 @@ def _is_directory(path: Path) -> bool:
 def _remove(path: Path) -> bool:
     if not _is_directory(path):
         return False
+    # Renamed first: nobody mistakes a half-removed directory for a whole one, and ``finish_removals`` finds the rest.
     going = path.with_name(f"{REMOVING_PREFIX}{path.name}")
     path.rename(going)
     _remove_tree(going)
@@ -118,7 +116,7 @@ def _remove(path: Path) -> bool:
 
 
 def _remove_tree(going: Path) -> None:
-    """Remove it, however deep it is nested and whatever an agent has closed against writing; follows no link."""
+    """Remove a tree of any depth, including parts that an agent made read-only; follows no link."""
     if _run_rm(going):
         subprocess.run(["chmod", "-R", "u+rwX", "--", str(going)], capture_output=True, check=False)
         if said := _run_rm(going):
@@ -126,7 +124,7 @@ def _remove_tree(going: Path) -> None:
 
 
 def _run_rm(path: Path) -> str:
-    """Let rm remove it, because Python's own way ends at a thousand levels; what is in the way, if anything."""
+    """Remove with rm, because Python's rmtree fails at a thousand levels; returns the error, if any."""
     done = subprocess.run(["rm", "-rf", "--", str(path)], capture_output=True, text=True, errors="replace", check=False)
     return done.stderr[:500] if done.returncode else ""
 
@@ -145,7 +143,7 @@ Ref = tuple[str, str]
 
 
 def session_refs(repository: Path, session_id: str) -> list[Ref]:
-    """All refs of a session in the team's repository; raises RepositoryUnusable, ValueError."""
+    """Return all refs of a session in the team's repository; raises RepositoryUnusable, ValueError."""
     wanted = (
         recovery_snapshots.session_recovery_ref(session_id),
         *(f"{folder}{session_id}/" for folder in _REF_FOLDERS),
@@ -154,12 +152,15 @@ def session_refs(repository: Path, session_id: str) -> list[Ref]:
 
 
 def sessions_with_snapshots(repository: Path) -> list[str]:
-    """Ids of the sessions of which the repository keeps a snapshot; raises RepositoryUnusable."""
+    """Return the ids of the sessions that have a snapshot in the repository; raises RepositoryUnusable."""
     return [name.removeprefix(_RECOVERY) for name in TeamRepository.open(repository).refs(_RECOVERY)]
 
 
 def find_redundant_snapshot(repository: Path, session_id: str, branch: str) -> Ref | None:
-    """The session's snapshot, if its branch has every file of it as it is; None else. Raises RepositoryUnusable."""
+    """Return the session's snapshot if its branch contains every file unchanged, else None.
+
+    Raises RepositoryUnusable.
+    """
     team = TeamRepository.open(repository)
     ref = recovery_snapshots.session_recovery_ref(session_id)
     kept = recovery_snapshots.find_recovery(team.git.text, ref)
@@ -176,14 +177,15 @@ def find_redundant_snapshot(repository: Path, session_id: str, branch: str) -> R
 
 
 def drop_refs(repository: Path, session_id: str, refs: Sequence[Ref]) -> bool:
-    """Remove refs that still name what they did; raises GitFailed for one that was moved meanwhile.
+    """Remove refs that still name the given commits; raises GitFailed for one that has moved.
 
-    From the session's archive too: what was still there would be published again.
+    They are removed from the session's archive, too: refs that remain there would be published again.
     """
     team = TeamRepository.open(repository)
     archive = Archive.of(execution_storage().root, session_id)
     archived = archive.tips()
     both = {name: commit for name, commit in refs if archived.get(name) == commit}
+    # The archive first: after a crash in between, the team's refs are still there, so a repetition finds them.
     if both:
         archive.drop(both)
     bare.update_refs(team.git, {name: (commit, "") for name, commit in refs})
@@ -191,12 +193,12 @@ def drop_refs(repository: Path, session_id: str, refs: Sequence[Ref]) -> bool:
 
 
 def has_archive(session_id: str) -> bool:
-    """Whether the archive of a session is on this machine."""
+    """Whether the session's archive is on this machine."""
     return Archive.of(execution_storage().root, session_id).exists()
 
 
 def remove_archive(session_id: str) -> bool:
-    """Remove the archive of a deleted session; True if there was one. Raises GitFailed, OSError."""
+    """Remove the archive of a deleted session; return whether there was one. Raises GitFailed, OSError."""
     archive = Archive.of(execution_storage().root, session_id)
     there = archive.exists()
     archive.remove()

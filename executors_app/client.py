@@ -1,25 +1,33 @@
-"""The control plane's end of the wire to agentctl; nothing else speaks to one (interfaces 6)."""
+"""The control plane's client of agentctl, which no other module talks to."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from typing import IO, Any, Final, cast
 from urllib.parse import quote
 
 import aiohttp
+import orjson
 
 from executors_app.agentctl.http import sockets
 from executors_app.agentctl.http.bulk_status import StatusTarget, check_execution, poll_statuses, read_json
 from executors_app.agentctl.http.sockets import AgentctlListener
+from executors_app.agentctl.journal.line_format import NUL, UNREADABLE, is_line, parse_line
 from executors_app.agentctl.local_runtime.storage import bearer_token
 from executors_app.agentctl.process.execution_processes import recorded_process
-from executors_app.agentctl.protocol import GENERATION_HEADER, Code, Job
+from executors_app.agentctl.protocol import CLOSE_OVERTAKEN, CLOSE_STALE_GENERATION, GENERATION_HEADER, Code, Job
 from executors_app.agentctl.workspace.workspace_root import MAX_BUNDLE_BYTES, parse_refs
 from executors_app.domain import LOCAL, ExecutionFacts
-from executors_app.errors import AgentctlRefused, JobsUnsupported, LaunchFailed, WorkspaceGone
+from executors_app.errors import (
+    AgentctlRefused,
+    AgentctlUnreachable,
+    JobsUnsupported,
+    LaunchFailed,
+    StaleGeneration,
+    WorkspaceGone,
+)
 from executors_app.http_client import DEFAULT_TIMEOUT, HttpClient, open_connection_pool, tls_trust
-from executors_app.streams import EventStream, ShellStream
 
 __all__ = ["AgentctlClient", "EventStream", "ShellStream", "StatusTarget", "open_connection_pool", "poll_statuses"]
 
@@ -27,10 +35,10 @@ _MAKE_TIMEOUT: Final = 900.0
 
 
 class AgentctlClient:
-    """Speaks to the agentctl of one execution, as one generation.
+    """Client of one execution's agentctl, acting as one generation.
 
-    Errors are those of ``Wire``. ``trust`` is for https: which certificate it must show. An ``address`` of this
-    machine is a ``Listener``, or a ``unix:`` URL where its process is not known.
+    Errors are those of ``HttpClient``. ``trust`` is for https: the certificate that it must show. An ``address`` on
+    this machine is an ``AgentctlListener``, or a ``unix:`` URL if its process is not known.
     """
 
     def __init__(
@@ -52,7 +60,7 @@ class AgentctlClient:
 
     @classmethod
     def of(cls, execution: ExecutionFacts, http: aiohttp.ClientSession | None = None) -> AgentctlClient:
-        """The client for an execution's row."""
+        """Return the client for an execution's row."""
         return cls(
             listener_for(execution) or execution.agentctl_url,
             bearer_token(execution.auth_token, execution.state),
@@ -63,28 +71,28 @@ class AgentctlClient:
         )
 
     async def status(self, timeout: float = 5.0) -> dict[str, Any]:
-        """``protocol.Status``; AgentctlForeign if it names another execution."""
+        """Return ``protocol.Status``; raises AgentctlForeign if it names another execution."""
         answer = await self._wire.get("/status", timeout=timeout)
         check_execution(answer, self._execution_id)
         return answer
 
     async def health(self, timeout: float) -> None:
-        """Return if it answers at all within ``timeout`` seconds."""
+        """Return once agentctl answers; raises AgentctlUnreachable after ``timeout`` seconds."""
         await self._wire.get("/health", timeout=timeout)
 
     async def capabilities(self) -> dict[str, Any]:
-        """What the agent can do, as far as known."""
+        """Return the agent's capabilities as far as they are known."""
         return await self._wire.get("/capabilities")
 
     async def start_agent(self, body: Mapping[str, Any], timeout: float) -> dict[str, Any]:
-        """Start or resume the agent; the same ``launch_id`` again gets the first result.
+        """Start or resume the agent; repeating a ``launch_id`` returns the first result.
 
-        A failed start is AgentctlRefused whose ``details["answer"]`` holds permanent and token_valid.
+        A failed start raises AgentctlRefused, whose ``details["answer"]`` contains ``permanent`` and ``token_valid``.
         """
         return await self._wire.post("/agent/start", body, timeout=timeout)
 
     async def stop_agent(self, grace: float, intent_id: str) -> dict[str, Any]:
-        """TERM, then after ``grace`` seconds KILL, for the agent's whole tree."""
+        """Stop the agent's whole process tree: TERM, then KILL after ``grace`` seconds."""
         return await self._wire.post(
             "/agent/stop", {"grace": grace, "intent_id": intent_id}, timeout=grace + DEFAULT_TIMEOUT
         )
@@ -96,45 +104,45 @@ class AgentctlClient:
         attachments: Sequence[Mapping[str, Any]] = (),
         prompt_kind: str = "user",
     ) -> dict[str, Any]:
-        """Hand over a prompt: ``{accepted, duplicate}``; refusals are ``busy`` and ``not_running``."""
+        """Send a prompt and return ``{accepted, duplicate}``; refusals are ``busy`` and ``not_running``."""
         body = {"message_id": message_id, "text": text, "attachments": list(attachments), "prompt_kind": prompt_kind}
         return await self._wire.post("/prompt", body)
 
     async def cancel(self, message_id: str, intent_id: str) -> dict[str, Any]:
-        """Ask for the end of the turn of ``message_id``, and of no other."""
+        """Cancel the turn of ``message_id``, and no other turn."""
         return await self._wire.post("/cancel", {"message_id": message_id, "intent_id": intent_id})
 
     async def answer(self, permission_id: str, option_id: str | None) -> dict[str, Any]:
-        """Answer an open permission; None: nobody did, and the agent is told that it was cancelled."""
+        """Answer an open permission request; None tells the agent that the request was cancelled."""
         return await self._wire.post(f"/permissions/{quote(permission_id, safe='')}", {"option_id": option_id})
 
     async def agent_session(self) -> dict[str, Any]:
-        """``{resume_token, last_message_uuid, fingerprint}``; the token is a credential."""
+        """Return ``{resume_token, last_message_uuid, fingerprint}``; the token is a credential."""
         return await self._wire.get("/agent/session")
 
     async def ended_with_agent(self) -> list[str]:
-        """Command lines of the processes that the last agent left running, and that ended with it."""
+        """Return the command lines of the processes that the last agent left running and that were ended with it."""
         return [str(each) for each in (await self._wire.get("/agent/left")).get("processes", [])]
 
     async def list_files(self, path: str = "") -> dict[str, Any]:
-        """A directory of the workspace: ``{path, entries: [{name, type, size}], truncated}``."""
+        """List a directory of the workspace: ``{path, entries: [{name, type, size}], truncated}``."""
         return await self._wire.get("/files", {"path": path})
 
     async def read_file(self, path: str) -> dict[str, Any]:
-        """A file of the workspace: ``{path, size, encoding: "utf-8" | "base64", content, truncated}``."""
+        """Read a file of the workspace: ``{path, size, encoding: "utf-8" | "base64", content, truncated}``."""
         return await self._wire.get("/files/content", {"path": path})
 
     async def write_file(self, path: str, content: bytes, expected: str | None = None) -> dict[str, Any]:
         """Write a file of the workspace: ``{path, size, hash, created}``.
 
-        ``expected``: the hash of what is there, ``*`` for whatever is there, None for nothing.
+        ``expected``: the hash of the present content, ``*`` for any content, None for no file.
         """
         headers = {} if expected is None else {"If-Match": expected}
         sent = await self._wire.call("PUT", "/files/content", params={"path": path}, data=content, headers=headers)
         return read_json(200, sent)
 
     async def git(self, what: str, params: Mapping[str, str] | None = None) -> dict[str, Any]:
-        """Its git: ``status``, ``diff`` (``path``), ``log`` (``limit``, ``skip``, ``ref``), ``changes`` (``since``)."""
+        """Query git: ``status``, ``diff`` (path), ``log`` (limit, skip, ref) or ``changes`` (since)."""
         return await self._wire.get(f"/git/{what}", params)
 
     async def commit(self, body: Mapping[str, Any]) -> dict[str, Any]:
@@ -142,22 +150,22 @@ class AgentctlClient:
         return await self._wire.post("/git/commit", body, timeout=120)
 
     async def snapshot(self) -> dict[str, Any]:
-        """Keep the working tree in the session's hidden ref."""
+        """Save the working tree in the session's hidden ref."""
         return await self._wire.post("/snapshot", {}, timeout=120)
 
     async def restore_snapshot(self, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Bring the working tree back from the session's hidden ref."""
+        """Restore the working tree from the session's hidden ref."""
         return await self._wire.post("/snapshot/restore", body or {}, timeout=120)
 
     async def make_workspace(self) -> bool:
-        """Have a deleted work tree made again; False where nothing was missing.
+        """Rebuild a deleted worktree; returns False if nothing was missing.
 
-        Refusals: ``worktree_missing`` (nothing is left to make it from), ``git_failed``.
+        Refusals: ``worktree_missing`` (nothing is left to rebuild it from), ``git_failed``.
         """
         return (await self._wire.post("/workspace", {}, timeout=_MAKE_TIMEOUT)).get("made") is True
 
     async def ensure_workspace(self) -> None:
-        """Have the work tree made again if it was deleted under a live agentctl; raises WorkspaceGone, LaunchFailed."""
+        """Rebuild the worktree if it was deleted under a running agentctl; raises WorkspaceGone, LaunchFailed."""
         if (await self.status())["workspace"]["exists"]:
             return
         try:
@@ -165,13 +173,14 @@ class AgentctlClient:
         except AgentctlRefused as error:
             if error.refusal == Code.WORKTREE_MISSING:
                 raise WorkspaceGone(error.message) from error
-            if error.refusal != Code.NOT_FOUND:  # an earlier release's: its work tree comes back with its next start
-                raise LaunchFailed(f"The deleted worktree could not be made again: {error.message}") from error
+            # An earlier release does not know this request: the next start rebuilds its work tree.
+            if error.refusal != Code.NOT_FOUND:
+                raise LaunchFailed(f"The deleted worktree could not be rebuilt: {error.message}") from error
 
     async def work(self, known: Sequence[str], into: IO[bytes]) -> dict[str, str]:
-        """Write a git bundle of what the session has made and is not among the commits ``known``.
+        """Write a git bundle of the session's work that the commits ``known`` do not contain.
 
-        Returns the commits of its branch and snapshots, by ref; the bundle is empty where nothing is new. Refusals:
+        Returns the commits of its branch and snapshots, by ref; the bundle is empty if nothing is new. Refusals:
         ``worktree_missing``, ``git_failed``.
         """
         body = {"known": list(known)}
@@ -179,7 +188,7 @@ class AgentctlClient:
         return parse_refs(answer)
 
     async def start_job(self, job_id: str, request: Mapping[str, Any]) -> Job:
-        """Have a script run in the workspace, once: the same id again answers how far it has come.
+        """Run a script in the workspace, once: repeating the same id returns that job's progress.
 
         ``request`` is ``{script, environment, cwd, timeout, grace}``: ``cwd`` relative to the workspace, the times in
         seconds, only ``script`` is needed. Refusals: ``validation_error``, ``conflict`` (the id is another request's),
@@ -189,10 +198,10 @@ class AgentctlClient:
             return cast("Job", await self._wire.post("/jobs", {**request, "job_id": job_id}))
 
     async def job(self, job_id: str, *, wait: float = 0.0, tail: int | None = None) -> Job:
-        """How far it has come, after ``wait`` seconds (25 at most) unless it ends before.
+        """Return a job's progress, after at most ``wait`` seconds (25 at most) if it has not ended by then.
 
-        ``tail``: bytes of each stream that are answered, the last ones; all that are kept (1 MiB) without it. Refused
-        ``job_unknown`` where this execution has none of that id. Raises JobsUnsupported.
+        ``tail``: return the last bytes of each stream, by default all that are kept (1 MiB). Refusal: ``job_unknown``
+        if this execution has no job of that id. Raises JobsUnsupported.
         """
         params = {"wait": f"{wait:g}"} | ({} if tail is None else {"tail": str(tail)})
         with _jobs_unsupported_as_error():
@@ -200,9 +209,9 @@ class AgentctlClient:
         return cast("Job", answer)
 
     async def cancel_job(self, job_id: str) -> Job:
-        """End its whole process tree, TERM before KILL, and answer its end; one that has ended stays as it is.
+        """End a job's whole process tree (TERM, then KILL) and return its result; an ended job is unchanged.
 
-        Refused ``job_unknown`` where there is none. Raises JobsUnsupported.
+        Refusal: ``job_unknown`` if there is none. Raises JobsUnsupported.
         """
         with _jobs_unsupported_as_error():
             answer = await self._wire.post(f"/jobs/{quote(job_id, safe='')}/cancel", {}, timeout=2 * DEFAULT_TIMEOUT)
@@ -214,21 +223,21 @@ class AgentctlClient:
 
     @asynccontextmanager
     async def events(self, after: int, epoch: str) -> AsyncIterator[EventStream]:
-        """Stream the journal behind ``after`` of ``epoch``; older generations' streams are closed by it."""
+        """Stream the journal after line ``after`` of ``epoch``; this closes the streams of older generations."""
         params = {"after": str(after), "epoch": epoch, "generation": str(self.generation)}
         async with self._wire.socket("/events", params) as socket:
             yield EventStream(socket)
 
     @asynccontextmanager
     async def shell(self, name: str, columns: int, rows: int) -> AsyncIterator[ShellStream]:
-        """Open or find a shell of the workspace; whoever had it open before is overtaken."""
+        """Open a shell of the workspace, or connect to it; any other reader of it is disconnected."""
         params = {"shell": name, "cols": str(columns), "rows": str(rows)}
         async with self._wire.socket("/shell", params) as socket:
             yield ShellStream(socket)
 
 
 def listener_for(execution: ExecutionFacts) -> AgentctlListener | None:
-    """What has to be proven before the execution's agentctl is sent a token; None where it is on another machine."""
+    """Return the listener to verify before a token is sent; None if agentctl runs on another machine."""
     if execution.runtime != LOCAL and not execution.agentctl_url.startswith(sockets.SCHEME):
         return None
     return AgentctlListener(execution.agentctl_url, recorded_process(execution.state))
@@ -236,10 +245,113 @@ def listener_for(execution: ExecutionFacts) -> AgentctlListener | None:
 
 @contextmanager
 def _jobs_unsupported_as_error() -> Iterator[None]:
-    """An agentctl from before there were jobs knows no such endpoint; one that knows them never says so."""
+    """Raise JobsUnsupported if an older agentctl does not know the endpoint."""
     try:
         yield
     except AgentctlRefused as error:
         if error.refusal != Code.NOT_FOUND:
             raise
         raise JobsUnsupported from error
+
+
+_SHOWN_LIMIT = 200
+"""Bytes of an unreadable line that are shown."""
+
+
+class EventStream:
+    """Batches of journal lines, one per frame; a *truncated* notice is a batch of its own.
+
+    The iteration ends when agentctl closes the stream normally. It raises StaleGeneration if a newer generation has
+    taken over, and AgentctlUnreachable if the connection is lost. An unreadable line is replaced by one of the kind
+    ``journal.line_format.UNREADABLE``.
+    """
+
+    def __init__(self, socket: aiohttp.ClientWebSocketResponse):
+        self._socket = socket
+
+    def __aiter__(self) -> AsyncIterator[list[dict[str, Any]]]:
+        return self
+
+    async def __anext__(self) -> list[dict[str, Any]]:
+        message = await self._socket.receive()
+        if message.type in (aiohttp.WSMsgType.TEXT, aiohttp.WSMsgType.BINARY):
+            return parse_frame(message.data)
+        code = self._socket.close_code
+        if code == CLOSE_STALE_GENERATION:
+            newer = "A newer generation has taken over this event stream."
+            raise StaleGeneration(newer, status=409, refusal=Code.STALE_GENERATION.value)
+        if code in (aiohttp.WSCloseCode.OK, aiohttp.WSCloseCode.GOING_AWAY):
+            raise StopAsyncIteration
+        raise AgentctlUnreachable(
+            "The connection to agentctl's event stream was lost.", reason="closed", close_code=code
+        )
+
+    async def ack(self, seq: int) -> None:
+        """Acknowledge lines up to ``seq``, which agentctl may then delete; raises AgentctlUnreachable."""
+        try:
+            await self._socket.send_str(f'{{"ack":{seq}}}')
+        except (aiohttp.ClientError, ConnectionError) as error:
+            raise AgentctlUnreachable("The connection to agentctl's event stream was lost.", reason="closed") from error
+
+
+def parse_frame(frame: str | bytes) -> list[dict[str, Any]]:
+    """Return the journal lines of a frame."""
+    raw = frame.encode("utf-8", "replace") if isinstance(frame, str) else frame
+    try:
+        lines: list[dict[str, Any]] = orjson.loads(b"[" + raw.strip(b"\n").replace(b"\n", b",") + b"]")
+        orjson.dumps(lines)  # raises if it is nested too deep for other readers
+    except (ValueError, TypeError):
+        lines = []
+    if lines and NUL not in raw and all(is_line(line) or _is_notice(line) for line in lines):
+        return lines
+    return [_parse_line(each) for each in raw.split(b"\n") if each.strip()]
+
+
+def _is_notice(line: Any) -> bool:
+    return isinstance(line, dict) and "type" in line and "kind" not in line
+
+
+def _parse_line(raw: bytes) -> dict[str, Any]:
+    """Return the line, or a line of the kind ``UNREADABLE`` if it cannot be read."""
+    return parse_line(raw + b"\n") or {"kind": UNREADABLE, "text": raw[:_SHOWN_LIMIT].decode("utf-8", "replace")}
+
+
+class ShellStream:
+    """The output of a shell as bytes, and agentctl's notices about it as text (JSON).
+
+    The iteration ends when the shell has ended or another reader has opened it (``overtaken``). It raises
+    AgentctlUnreachable if the connection is lost.
+    """
+
+    def __init__(self, socket: aiohttp.ClientWebSocketResponse):
+        self._socket = socket
+
+    @property
+    def overtaken(self) -> bool:
+        """Whether another reader has taken over the shell."""
+        return self._socket.close_code == CLOSE_OVERTAKEN
+
+    def __aiter__(self) -> AsyncIterator[bytes | str]:
+        return self
+
+    async def __anext__(self) -> bytes | str:
+        message = await self._socket.receive()
+        if message.type in (aiohttp.WSMsgType.TEXT, aiohttp.WSMsgType.BINARY):
+            return message.data  # type: ignore[no-any-return]
+        if self.overtaken or self._socket.close_code in (aiohttp.WSCloseCode.OK, aiohttp.WSCloseCode.GOING_AWAY):
+            raise StopAsyncIteration
+        raise AgentctlUnreachable("The connection to the shell was lost.", reason="closed")
+
+    async def type(self, data: bytes) -> None:
+        """Send keyboard input; waits while the shell accepts none. Raises AgentctlUnreachable."""
+        await self._sent(self._socket.send_bytes(data))
+
+    async def resize(self, columns: int, rows: int) -> None:
+        """Set the size of the shell's window; raises AgentctlUnreachable."""
+        await self._sent(self._socket.send_str(orjson.dumps({"resize": [columns, rows]}).decode()))
+
+    async def _sent(self, sending: Awaitable[None]) -> None:
+        try:
+            await sending
+        except (aiohttp.ClientError, ConnectionError) as error:
+            raise AgentctlUnreachable("The connection to the shell was lost.", reason="closed") from error

@@ -6,16 +6,19 @@ A prompt is read line by line:
 ``work N``              works N seconds, saying a numbered tick about every 0.1 s
 ``work N at R``         the same with R ticks a second
 ``remember WORD``       keeps a word; ``what was the word?`` gets it back from the conversation
-``Your number is N``    keeps a number; ``Add N`` adds to what it comes to by the conversation, and says it
+``Your number is N``    keeps a number; ``Add N`` adds to it and says the sum, which follows from the conversation
 ``tool``                makes a tool call
 ``ask``, ``ask after N``   asks for permission, after N seconds of work
 ``write FILE TEXT``     writes a file in the working directory
 ``fail``                ends the turn with an error
-a JSON schema           answers with nothing but JSON that keeps to it, as nodes of workflows ask for
+a JSON schema           answers with JSON that matches it and nothing else, as workflow nodes require
 
-Anything else is answered in a friendly way. Conversations live as JSONL files in
-``$KANDEV_DEMO_AGENT_HOME`` or ``~/.kandev-demo-agent``; all that is said is first appended to
-``<conversation>.said`` there. Standard library alone, so that the file also runs on its own.
+When it is asked to continue after an interruption, it completes what has a result: it writes the files of the quoted
+request that are still missing, sends the JSON, and says the number. It does not repeat ``work``.
+
+It gives any other text a friendly answer. Conversations are JSONL files in ``$KANDEV_DEMO_AGENT_HOME`` or
+``~/.kandev-demo-agent``; everything is appended to ``<conversation>.said`` there before it is sent. It uses only the
+standard library, so that the file also runs on its own.
 """
 
 from __future__ import annotations
@@ -36,10 +39,16 @@ VERSION: Final = "1.0"
 TICK: Final = 0.1
 """Seconds between two ticks of ``work``."""
 MAX_DEPTH: Final = 20
-"""Levels of a schema that are followed."""
+"""Levels of a schema that are read."""
 _EXAMPLES: Final = {"boolean": True, "integer": 1, "number": 1, "string": "demo", "array": [], "object": {}}
 _ID: Final = re.compile(r"[A-Za-z0-9_-]{1,80}")
 _NUMBER: Final = re.compile(r"\byour number is (\d{1,9})\b|\badd (\d{1,9})\b", re.IGNORECASE)
+_WRITE: Final = re.compile(r"write (\S+) (.+)")
+_CONTINUES: Final = re.compile(
+    r"^(?:Your process was restarted|Your last turn)\b.*?^The last request was:\s+((?:^>.*\n?)+)",
+    re.MULTILINE | re.DOTALL,
+)
+"""The prompt by which Kandev has an interrupted turn continued (``sessions_app.domain.continuation``)."""
 _WORD: Final = re.compile(r"\bremember\s+(?:the word\s+)?([^\s.,;:!?\"']+)", re.IGNORECASE)
 
 
@@ -56,7 +65,7 @@ class Cancelled(Exception):
 
 
 class Conversation:
-    """One conversation: a JSONL file of ``{"role", "text"}`` and a log of all that was said."""
+    """One conversation: a JSONL file of ``{"role", "text"}`` and a log of everything that was said."""
 
     def __init__(self, home: Path, conversation_id: str, cwd: str):
         self.id, self.cwd = conversation_id, cwd
@@ -65,7 +74,7 @@ class Conversation:
 
     @classmethod
     def create(cls, home: Path, cwd: str) -> Conversation:
-        """Begin a new, empty conversation on the disk."""
+        """Create a new, empty conversation on disk."""
         conversation = cls(home, f"demo-{uuid.uuid4().hex}", cwd)
         home.mkdir(parents=True, exist_ok=True, mode=0o700)
         conversation._path.touch()
@@ -73,14 +82,14 @@ class Conversation:
 
     @classmethod
     def load(cls, home: Path, conversation_id: object, cwd: str) -> Conversation:
-        """Find a conversation again; RpcError -32002 if there is none."""
+        """Load a conversation; raises RpcError -32002 if there is none."""
         known = isinstance(conversation_id, str) and _ID.fullmatch(conversation_id)
         if not known or not (home / f"{conversation_id}.jsonl").exists():
             raise RpcError(-32002, f"Resource not found: conversation {conversation_id} is gone")
         return cls(home, str(conversation_id), cwd)
 
     def entries(self) -> Iterator[tuple[str, str]]:
-        """Role and text of all that is kept; a line torn by a kill is left out."""
+        """Yield role and text of each entry, without a line that a kill left incomplete."""
         for line in self._path.read_bytes().splitlines():
             try:
                 entry = json.loads(line)
@@ -89,7 +98,7 @@ class Conversation:
                 continue
 
     def keep(self, role: str, text: str, *, sync: bool = True) -> None:
-        """Append one entry; with ``sync`` it is on the disk before this returns."""
+        """Append one entry; with ``sync`` it is on disk before this returns."""
         line = json.dumps({"role": role, "text": text}).encode() + b"\n"
         with self._path.open("a+b") as file:
             if file.tell() and not self._ends_with_newline(file.tell()):
@@ -100,24 +109,25 @@ class Conversation:
                 os.fsync(file.fileno())
 
     def truncate(self) -> None:
-        """Forget all of it."""
+        """Delete all entries."""
         self._path.write_bytes(b"")
 
     def log_said(self, text: str) -> None:
-        """Append to the log of all that was said, before it is said."""
+        """Append to the log of everything said, before it is sent."""
         with self._said.open("ab") as file:
             file.write(text.encode())
 
     def word(self) -> str | None:
-        """The last word that the user asked to remember."""
+        """Return the last word that the user asked to remember."""
         words = [word for role, text in self.entries() if role == "user" for word in _WORD.findall(text)]
         return words[-1] if words else None
 
     def number(self) -> int | None:
-        """The user's number with all that was to be added to it."""
+        """Return the user's number with everything that was to be added to it."""
         number = None
         for text in (text for role, text in self.entries() if role == "user"):
-            for given, added in _NUMBER.findall(text):
+            # A quoted request was counted when it was first sent: to continue it does not add its number again.
+            for given, added in _NUMBER.findall(_without_quotes(text)):
                 number = int(given) if given else None if number is None else number + int(added)
         return number
 
@@ -128,14 +138,14 @@ class Conversation:
 
 
 class Turn:
-    """One prompt being answered; its methods say things to the client."""
+    """One prompt that is being answered; its methods send updates to the client."""
 
     def __init__(self, agent: DemoAgent, conversation: Conversation):
         self.agent, self.conversation = agent, conversation
         self.cancelled = threading.Event()
 
     def say(self, text: str) -> None:
-        """Say a piece of text: kept, logged, then sent."""
+        """Send a piece of text, after storing and logging it."""
         self.conversation.keep("agent", text, sync=False)
         self.conversation.log_said(text)
         self.update("agent_message_chunk", content={"type": "text", "text": text})
@@ -150,14 +160,14 @@ class Turn:
             raise Cancelled
 
     def work(self, seconds: float, tick: float = TICK) -> None:
-        """Say numbered ticks for so many seconds, one every ``tick`` seconds."""
+        """Send numbered ticks for so many seconds, one every ``tick`` seconds."""
         start = time.monotonic()
         for number in range(1, max(1, round(seconds / tick)) + 1):
             self.rest(start + number * tick - time.monotonic())
             self.say(f"tick {number}\n")
 
     def tool(self, title: str, kind: str, run: Callable[[], str], **body: Any) -> None:
-        """Make a tool call around ``run``, which returns what the tool has to say."""
+        """Report a tool call around ``run``, which returns the tool's output."""
         call_id = f"call-{uuid.uuid4().hex[:12]}"
         self.update("tool_call", toolCallId=call_id, title=title, kind=kind, status="in_progress", **body)
         try:
@@ -166,6 +176,13 @@ class Turn:
             text, status = str(error), "failed"
         content = [{"type": "content", "content": {"type": "text", "text": text}}]
         self.update("tool_call_update", toolCallId=call_id, status=status, content=content)
+
+    def has_written(self, name: str, text: str) -> bool:
+        """Return whether a file of the working directory has this text already."""
+        try:
+            return Path(self.conversation.cwd, name).read_text() == f"{text}\n"
+        except (OSError, ValueError):
+            return False
 
     def write(self, name: str, text: str) -> None:
         """Write a file in the conversation's working directory, as a tool call."""
@@ -223,7 +240,7 @@ class DemoAgent:
         self.send_raw(json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n")
 
     def send_raw(self, data: bytes) -> None:
-        """Write bytes as they are; nobody else's get in between."""
+        """Write bytes without interleaving with other writers."""
         with self._out:
             sys.stdout.buffer.write(data)
             sys.stdout.buffer.flush()
@@ -233,7 +250,7 @@ class DemoAgent:
         self.send({"method": "session/update", "params": {"sessionId": conversation_id, "update": update}})
 
     def call(self, method: str, params: dict[str, Any], cancelled: threading.Event) -> dict[str, Any]:
-        """Ask the client and wait for its result; Cancelled if the turn ends first."""
+        """Ask the client and wait for its result; raises Cancelled if the turn ends first."""
         self._next_id += 1
         call_id, answered = self._next_id, threading.Event()
         answer: dict[str, Any] = {}
@@ -270,7 +287,7 @@ class DemoAgent:
     # -- the methods
 
     def handle(self, method: str, params: dict[str, Any]) -> dict[str, Any] | None:
-        """Answer one request or notification; RpcError is the error answer."""
+        """Answer one request or notification; raises RpcError for an error answer."""
         match method:
             case "initialize":
                 return self.initialize()
@@ -289,7 +306,7 @@ class DemoAgent:
         raise RpcError(-32601, f"Method not found: {method}")
 
     def initialize(self) -> dict[str, Any]:
-        """Tell what this agent can do."""
+        """Return this agent's capabilities."""
         return {
             "protocolVersion": 1,
             "agentCapabilities": {"loadSession": True, "promptCapabilities": {}},
@@ -298,7 +315,7 @@ class DemoAgent:
         }
 
     def load(self, params: dict[str, Any]) -> dict[str, Any]:
-        """Take an old conversation up again: all of it is replayed before the answer."""
+        """Load a conversation and replay all of it before answering."""
         conversation = Conversation.load(self.home, params.get("sessionId"), str(params.get("cwd")))
         for role, text in conversation.entries():
             update = f"{role}_message_chunk"
@@ -307,7 +324,7 @@ class DemoAgent:
         return {}
 
     def prompt(self, params: dict[str, Any]) -> dict[str, Any]:
-        """Run one turn; the user's text is on the disk before the first word of the answer."""
+        """Run one turn; the user's text is on disk before the answer begins."""
         conversation = self.conversations.get(str(params.get("sessionId")))
         if conversation is None:
             raise RpcError(-32002, f"Resource not found: conversation {params.get('sessionId')} is not open")
@@ -324,6 +341,9 @@ class DemoAgent:
 
     def answer(self, turn: Turn, text: str) -> None:
         """Do what the prompt says, line by line."""
+        if request := _interrupted_request(text):
+            self._continue(turn, request)
+            return
         for line in text.splitlines():
             if schema := _schema(line):
                 turn.say(f"{json.dumps(example(schema))}\n")
@@ -332,8 +352,24 @@ class DemoAgent:
         if others:
             turn.say(f"Hello from the demo agent. You said: {' '.join(others)}\n")
 
+    def _continue(self, turn: Turn, request: list[str]) -> None:
+        """Finish an interrupted request: look at what is there first, and do only what is missing."""
+        schemas = [schema for line in request if (schema := _schema(line))]
+        if schemas:
+            turn.say(f"{json.dumps(example(schemas[0]))}\n")
+            return
+        left = [line for line in request if _WRITE.fullmatch(line) or _NUMBER.match(line)]
+        for line in left:
+            found = _WRITE.fullmatch(line)
+            if found and turn.has_written(found[1], found[2]):
+                turn.say(f"{found[1]} is already there.\n")
+            else:
+                self._follow(turn, line)
+        if not left:
+            turn.say("Nothing of the interrupted request is left to do.\n")
+
     def _follow(self, turn: Turn, line: str) -> bool:
-        """Carry out one line; False if it is no instruction."""
+        """Carry out one line; returns False if it is no instruction."""
         if found := re.fullmatch(r"(work|ask after) (\d+(?:\.\d+)?)(?: at ([1-9]\d{0,3}))?", line):
             turn.work(float(found[2]), 1 / int(found[3]) if found[3] else TICK)
             if found[1] == "ask after":
@@ -346,7 +382,7 @@ class DemoAgent:
         elif _NUMBER.match(line):
             number = turn.conversation.number()
             turn.say("I know no number.\n" if number is None else f"{number}\n")
-        elif found := re.fullmatch(r"write (\S+) (.+)", line):
+        elif found := _WRITE.fullmatch(line):
             turn.write(found[1], found[2])
             turn.say(f"I wrote {found[1]}.\n")
         elif line == "tool":
@@ -361,8 +397,22 @@ class DemoAgent:
         return True
 
 
+def _interrupted_request(text: str) -> list[str]:
+    """Return the lines of the request that a continue prompt quotes; empty for any other prompt."""
+    found = _CONTINUES.search(text)
+    if found is None:
+        return []
+    lines = [line.removeprefix(">").strip() for line in found[1].splitlines()]
+    # If the continued turn was interrupted as well, the request quotes the previous continue prompt.
+    return _interrupted_request("\n".join(lines)) or lines
+
+
+def _without_quotes(text: str) -> str:
+    return "\n".join(line for line in text.splitlines() if not line.startswith(">"))
+
+
 def _schema(line: str) -> dict[str, Any] | None:
-    """The schema of an object that a line is, or None."""
+    """Return the object schema that the line consists of, or None."""
     if not line.lstrip().startswith("{"):
         return None
     try:
@@ -374,7 +424,7 @@ def _schema(line: str) -> dict[str, Any] | None:
 
 
 def example(schema: object, depth: int = 0) -> Any:
-    """A value that keeps to a plain JSON schema: yes, 1, "demo", the first of several choices."""
+    """Return a value that satisfies a plain JSON schema: true, 1, "demo", the first of several choices."""
     if not isinstance(schema, dict) or depth > MAX_DEPTH:
         return None
     if choices := schema.get("enum"):
@@ -386,7 +436,7 @@ def example(schema: object, depth: int = 0) -> Any:
 
 
 def default_home() -> Path:
-    """Where conversations are kept unless told otherwise."""
+    """Return the default directory of conversations."""
     return Path(os.environ.get("KANDEV_DEMO_AGENT_HOME") or Path.home() / ".kandev-demo-agent")
 
 

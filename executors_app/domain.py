@@ -1,15 +1,15 @@
-"""Plain facts about places where agents run; no I/O, no Django."""
+"""Value types about executions and the places they run in; no I/O, no Django."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, Final
 
 LOCAL: Final = "local_standalone"
-"""The runtime whose agentctls are processes of the control plane's own machine."""
+"""The runtime that runs agentctl on the control plane's own machine."""
 
 
 class ExecutorStatus(StrEnum):
@@ -22,7 +22,7 @@ class ExecutorStatus(StrEnum):
 
 
 class Observed(StrEnum):
-    """What a look at an execution came to; *unknown* is not *dead* (promise 6)."""
+    """Whether an execution was seen alive or dead; *unknown* is not *dead*."""
 
     ALIVE = "alive"
     DEAD = "dead"
@@ -30,7 +30,7 @@ class Observed(StrEnum):
 
 
 class WorkspaceState(StrEnum):
-    """Whether the worktree of an execution can be had."""
+    """Whether an execution's worktree is present or can be rebuilt."""
 
     PRESENT = "present"
     REBUILDABLE = "rebuildable"
@@ -39,7 +39,7 @@ class WorkspaceState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ExecutionFacts:
-    """One ``executors_running`` row, as the runtimes and the client need it."""
+    """One ``executors_running`` row, as runtimes and the client need it."""
 
     id: str
     session_id: str
@@ -48,7 +48,7 @@ class ExecutionFacts:
     host_id: str
     agentctl_url: str
     auth_token: str = field(repr=False)
-    """The secret that the token of each launch follows from (``launch_token.bearer_of``)."""
+    """The secret that each launch's token is derived from (``storage.bearer_token``)."""
     status: str
     generation: int
     pid: int | None = None
@@ -59,38 +59,66 @@ class ExecutionFacts:
     worktree_path: str = ""
     worktree_branch: str = ""
     worktree_id: str = ""
-    """The session whose worktree it works in; empty: its own."""
+    """The session that owns the worktree; empty: this session."""
     state: Mapping[str, Any] = field(default_factory=dict)
-    """The runtime's own: for local_standalone the process identity of agentctl; ``launch``: the nonce of its token."""
+    """The runtime's own data, such as agentctl's process identity; ``launch`` is the nonce of its token."""
     config: Mapping[str, Any] = field(default_factory=dict)
-    """``Executor.config`` of its place."""
+    """``Executor.config`` of its executor."""
+
+    @property
+    def worktree_owner(self) -> str:
+        """The id that the worktree's path, branch and recovery ref follow from."""
+        return self.worktree_id or self.session_id
 
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What was seen of one execution at one moment (design 7, step 2)."""
+    """The state of one execution at one moment, as a runtime observed it."""
 
     observed: Observed
     reason: str = ""
-    """Why it is dead or unknown: ``process_gone``, ``timeout``, ``other_host``, ``refused`` ..."""
+    """Why it is dead or unknown, for example ``process_gone``, ``timeout``, ``other_host`` or ``refused``."""
     report: Mapping[str, Any] | None = None
-    """The answer of ``GET /status`` (``protocol.Status``) of an alive one."""
+    """The answer of ``GET /status`` (``protocol.Status``) if it is alive."""
     url: str = ""
-    """Where it answered; may differ from the row's after a half-done launch."""
+    """The URL that answered; may differ from the row's after an interrupted launch."""
     pid: int | None = None
     workspace: WorkspaceState = WorkspaceState.PRESENT
     workspace_reason: str = ""
-    """For a workspace that is gone: the precise reason, as shown to people."""
+    """The precise reason why the workspace is gone, as shown to users."""
     leftovers: int = 0
-    """Marked processes of a dead agentctl that still live."""
+    """How many marked processes of a dead agentctl still run."""
     seen_at: datetime | None = None
     state: Mapping[str, Any] | None = None
-    """The runtime's own facts where they are better than the row's."""
+    """The runtime's own data if it is newer than the row's, else None."""
+
+    @classmethod
+    def unknown(cls, reason: str) -> Observation:
+        """Return an observation that proves neither life nor death."""
+        return cls(Observed.UNKNOWN, reason, seen_at=datetime.now(UTC))
+
+    @classmethod
+    def dead(
+        cls,
+        reason: str,
+        workspace: WorkspaceState = WorkspaceState.PRESENT,
+        workspace_reason: str = "",
+        leftovers: int = 0,
+    ) -> Observation:
+        """Return the observation of an execution that is proven dead."""
+        return cls(
+            Observed.DEAD,
+            reason,
+            workspace=workspace,
+            workspace_reason=workspace_reason,
+            leftovers=leftovers,
+            seen_at=datetime.now(UTC),
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchSpec:
-    """What a runtime needs to make an execution; everything in it follows from the rows."""
+    """What a runtime needs to launch an execution; all of it follows from database rows."""
 
     execution_id: str
     session_id: str
@@ -98,24 +126,24 @@ class LaunchSpec:
     repository_path: str
     base_branch: str
     auth_token: str = field(repr=False)
-    """The execution's secret; a new agentctl gets a token that follows from it."""
+    """The execution's secret; a new agentctl gets a token that is derived from it."""
     config: Mapping[str, Any] = field(default_factory=dict)
     """``Executor.config``."""
     worktree_path: str = ""
     worktree_branch: str = ""
-    """Empty at the first launch: the runtime chooses them from the ids."""
+    """Empty at the first launch: the runtime derives path and branch from the ids."""
     worktree_id: str = ""
-    """The session whose worktree it works in; empty: its own."""
+    """The session that owns the worktree; empty: this session."""
 
     @property
     def worktree_owner(self) -> str:
-        """The id from which the worktree's place, branch and recovery ref follow."""
+        """The id that the worktree's path, branch and recovery ref follow from."""
         return self.worktree_id or self.session_id
 
 
 @dataclass(frozen=True, slots=True)
 class Launched:
-    """A live agentctl and its workspace."""
+    """A running agentctl and its workspace."""
 
     url: str
     pid: int | None
@@ -125,34 +153,34 @@ class Launched:
     worktree_path: str
     worktree_branch: str
     found: bool = False
-    """An earlier, half-done launch was found again."""
+    """Whether an earlier, interrupted launch was found instead of starting a new one."""
     container_id: str = ""
     state: Mapping[str, Any] = field(default_factory=dict)
-    """The runtime's own; ``rebuilt`` in it says for people from what a lost workspace had to be made again."""
+    """The runtime's own data; ``rebuilt`` tells users what a lost workspace was rebuilt from."""
 
 
 @dataclass(frozen=True, slots=True)
 class Orphan:
-    """Something that carries this deployment's marks and belongs to no row; nobody touches it unasked."""
+    """Something labelled as this deployment's that belongs to no row; it is removed only on request."""
 
     id: str
-    """Its name where it lives, for example a container's."""
+    """Its name, for example the container's."""
     execution_id: str
-    """Of the row that it once belonged to."""
+    """The execution that it was started for."""
     status: str
     is_helper: bool = False
-    """A short-lived container that a kill left behind; the row of its execution may well be there."""
+    """Whether it is a short-lived container that a kill left behind; its execution's row may still exist."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExitEvent:
-    """What somebody tells of the end of what executions run in."""
+    """A notice that the container or host of executions has ended or fallen silent."""
 
     session_id: str
-    """Empty: something may have been missed, all should be looked at."""
+    """Empty: events may have been missed, so all sessions of the source should be checked."""
     place_id: str = ""
-    """What it was, for example a container's id; the session may run in another one by now."""
+    """What ended, for example a container's id; the session may run in another one by now."""
     ended: bool = True
-    """False: something in it died, out of memory."""
+    """False: it still runs, but a process in it was killed because memory ran out."""
     silent: bool = False
-    """Nobody answers there any more, so a stream from there may seem to live for ever; names no session."""
+    """The source no longer answers, so streams from it may only seem to be alive; names no session."""

@@ -1,11 +1,11 @@
-"""Secrets at rest: AES-256-GCM model fields whose keys follow from Django's secret keys (rule 7).
+"""Secrets at rest: AES-256-GCM model fields whose keys are derived from Django's secret keys.
 
-The first of ``SECRET_KEY, *SECRET_KEY_FALLBACKS`` encrypts, all of them decrypt; ``reencrypt``
-moves a table to the first. The empty text stays empty in the database, so that ``filter(field="")``
-and ``exclude(field="")`` work; no other value can be looked up.
+The first of ``SECRET_KEY, *SECRET_KEY_FALLBACKS`` encrypts, all of them decrypt; ``reencrypt`` moves a table to the
+first. The empty string stays empty in the database, so that ``filter(field="")`` and ``exclude(field="")`` work; no
+other value can be looked up.
 
-A value that no key opens spoils no listing: it stays closed until somebody reads the attribute,
-which raises SecretUnreadable, and a save of the row writes it back as it was.
+A value that no key decrypts does not break a listing: only reading the attribute raises SecretUnreadable, and saving
+the row writes it back unchanged.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _NONCE_BYTES: Final = 12
 
 
 class SecretUnreadable(ExecutorError):
-    """A stored secret was encrypted under a key that is not among the present ones."""
+    """A stored secret cannot be decrypted with the current keys."""
 
     code = "secret_unreadable"
     permanent = True
@@ -48,7 +48,7 @@ class SecretUnreadable(ExecutorError):
 
 @dataclass(frozen=True, slots=True)
 class UndecryptedValue:
-    """A stored value that no present key opens; never shows it."""
+    """A stored value that no current key decrypts; never displays it."""
 
     stored: str
 
@@ -72,7 +72,7 @@ def _present_ciphers() -> tuple[AESGCM, ...]:
 
 
 def encrypt(text: str) -> str:
-    """Encrypt under the first key; the empty text stays empty."""
+    """Encrypt with the first key; the empty string stays empty."""
     if not text:
         return ""
     nonce = os.urandom(_NONCE_BYTES)
@@ -81,7 +81,7 @@ def encrypt(text: str) -> str:
 
 
 def decrypt(stored: str) -> str:
-    """Decrypt under whichever key fits; raises SecretUnreadable if none does."""
+    """Decrypt with whichever key fits; raises SecretUnreadable if none does."""
     return _try_decrypt(stored, _present_ciphers())
 
 
@@ -89,7 +89,7 @@ def _try_decrypt(stored: str, ciphers: tuple[AESGCM, ...]) -> str:
     if not stored:
         return ""
     if not stored.startswith(PREFIX):
-        raise SecretUnreadable("The stored value is not an encrypted one.")
+        raise SecretUnreadable("The stored value is not encrypted.")
     try:
         sealed = base64.b64decode(stored[len(PREFIX) :].encode(), altchars=b"-_", validate=True)
     except (ValueError, binascii.Error) as error:
@@ -103,14 +103,14 @@ def _try_decrypt(stored: str, ciphers: tuple[AESGCM, ...]) -> str:
 
 
 class _SecretAttribute(DeferredAttribute):
-    """Reads an attribute as usual, but refuses a closed value, naming field and row."""
+    """An attribute that raises SecretUnreadable, naming field and row, for an undecrypted value."""
 
     def __get__(self, instance: Any, cls: Any = None) -> Any:
         value = super().__get__(instance, cls)
         if isinstance(value, UndecryptedValue):
             where = f"{instance._meta.label}.{self.field.attname}"
             raise SecretUnreadable(
-                f"{where} of row {instance.pk} cannot be decrypted: its key is neither SECRET_KEY nor a fallback.",
+                f"{where} of row {instance.pk} cannot be decrypted with SECRET_KEY or any of SECRET_KEY_FALLBACKS.",
                 field=where,
                 row=str(instance.pk),
             )
@@ -122,29 +122,29 @@ class _SecretAttribute(DeferredAttribute):
 
 
 class _ExactEmpty(Exact):  # type: ignore[type-arg,unused-ignore]
-    """The one equality that encrypted values allow: with the empty text."""
+    """The one comparison that encrypted values allow: equality with the empty string."""
 
     def get_prep_lookup(self) -> Any:
         if self.rhs != "":
-            raise FieldError("An encrypted field can be compared with the empty text only.")
+            raise FieldError("An encrypted field can only be compared with the empty string.")
         return ""
 
 
 class EncryptedField(models.TextField):  # type: ignore[type-arg,unused-ignore]
-    """What both encrypted fields share; subclasses say how a value becomes text and back."""
+    """Base class of encrypted fields; subclasses convert a value to text and back."""
 
     descriptor_class = _SecretAttribute
 
     def to_plain_text(self, value: Any) -> str:
-        """The text that is encrypted."""
+        """Return the text to encrypt."""
         raise NotImplementedError
 
     def of_plain_text(self, text: str) -> Any:
-        """The value of a decrypted text."""
+        """Return the value of a decrypted text."""
         raise NotImplementedError
 
     def from_db_value(self, value: Any, expression: Any, connection: BaseDatabaseWrapper) -> Any:
-        """Decrypt, or keep a closed value closed."""
+        """Decrypt, or return an UndecryptedValue."""
         if value is None:
             return None
         try:
@@ -153,18 +153,18 @@ class EncryptedField(models.TextField):  # type: ignore[type-arg,unused-ignore]
             return UndecryptedValue(value)
 
     def get_prep_value(self, value: Any) -> Any:
-        """Encrypt for the database; a closed value goes back as it came."""
+        """Encrypt for the database; an UndecryptedValue is written back unchanged."""
         if value is None or hasattr(value, "resolve_expression"):
             return value
         return value.stored if isinstance(value, UndecryptedValue) else encrypt(self.to_plain_text(value))
 
     def pre_save(self, model_instance: models.Model, add: bool) -> Any:
-        """Read past the refusing attribute: a save of other fields must not fail or lose the value."""
+        """Bypass the attribute that raises: saving other fields must neither fail nor lose the value."""
         held = model_instance.__dict__.get(self.attname)
         return held if isinstance(held, UndecryptedValue) else super().pre_save(model_instance, add)
 
     def get_lookup(self, lookup_name: str) -> Any:
-        """Allow only what ciphertexts can answer."""
+        """Allow only the lookups that ciphertexts support."""
         allowed: dict[str, Any] = {"exact": _ExactEmpty, "isnull": IsNull}
         return allowed.get(lookup_name)
 
@@ -173,11 +173,11 @@ class EncryptedTextField(EncryptedField):
     """A text that is encrypted at rest."""
 
     def to_plain_text(self, value: Any) -> str:
-        """The text itself."""
+        """Return the text."""
         return str(value)
 
     def of_plain_text(self, text: str) -> str:
-        """The text itself."""
+        """Return the text."""
         return text
 
 
@@ -189,15 +189,15 @@ class EncryptedJSONField(EncryptedField):
         _pyi_private_get_type: Any
 
     def to_plain_text(self, value: Any) -> str:
-        """Compact JSON."""
+        """Return compact JSON."""
         return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
     def of_plain_text(self, text: str) -> Any:
-        """The JSON value; an empty column is the field's default."""
+        """Return the JSON value; the field's default for an empty column."""
         return json.loads(text) if text else self.get_default()
 
     def to_python(self, value: Any) -> Any:
-        """Accept JSON text, as fixtures and forms bring it."""
+        """Accept JSON text from fixtures and forms."""
         if not isinstance(value, str):
             return value
         try:
@@ -206,18 +206,18 @@ class EncryptedJSONField(EncryptedField):
             raise ValidationError("Enter a valid JSON value.") from error
 
     def value_to_string(self, obj: models.Model) -> str:
-        """JSON text for the serializers."""
+        """Return JSON text for Django's serializers."""
         return self.to_plain_text(self.value_from_object(obj))
 
     def formfield(self, **kwargs: Any) -> Any:
-        """A JSON form field."""
+        """Return a JSON form field."""
         return models.Field.formfield(self, **{"form_class": JSONFormField, **kwargs})
 
 
 def reencrypt(model: type[models.Model]) -> tuple[int, int]:
-    """Bring every encrypted value of a table under the first key; returns (rewritten, unreadable).
+    """Encrypt every value of a table with the first key; returns (rewritten, unreadable).
 
-    Each value is rewritten only if it is still the one that was read, so writers may go on.
+    Each value is rewritten only if it is still the one that was read, so other processes may write meanwhile.
     """
     counts = [_reencrypt_field(model, field) for field in model._meta.fields if isinstance(field, EncryptedField)]
     return sum(done for done, _ in counts), sum(closed for _, closed in counts)

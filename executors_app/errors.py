@@ -1,4 +1,4 @@
-"""Errors of the places where agents run: one root, a stable code, and whether trying again can help."""
+"""Errors of executors: one base class, a stable code, and whether trying again can help."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from typing import Any, ClassVar
 
 
 class ExecutorError(Exception):
-    """Something about a place where agents run went wrong."""
+    """Something went wrong on the executor."""
 
     code: ClassVar[str] = "executor_error"
     permanent: ClassVar[bool] = False
-    """True where the same call can never succeed as things stand."""
+    """Whether the same call can never succeed unless something else changes first."""
 
     def __init__(self, message: str = "", **details: Any):
         super().__init__(message or (type(self).__doc__ or "").strip().splitlines()[0])
@@ -18,14 +18,14 @@ class ExecutorError(Exception):
 
     @property
     def message(self) -> str:
-        """The sentence for people."""
+        """The sentence for users."""
         return str(self)
 
     @property
     def message_for_staff(self) -> str:
-        """The sentence, and what only operators may read of it: addresses, and a program's own words."""
-        told = str(self.details.get("for_staff", ""))
-        return f"{self.message} {told}".strip() if told not in self.message else self.message
+        """The sentence, followed by what only staff may read: addresses, and a program's own output."""
+        for_staff = str(self.details.get("for_staff", ""))
+        return f"{self.message} {for_staff}".strip() if for_staff not in self.message else self.message
 
 
 class AgentctlUnreachable(ExecutorError):
@@ -35,7 +35,7 @@ class AgentctlUnreachable(ExecutorError):
 
 
 class AgentctlForeign(ExecutorError):
-    """Something answered that is not this session's agentctl."""
+    """Something other than this session's agentctl answered."""
 
     code = "agentctl_foreign"
 
@@ -54,20 +54,20 @@ class AgentctlRefused(ExecutorError):
 
 
 class StaleGeneration(AgentctlRefused):
-    """Another supervisor has taken this execution over."""
+    """Another supervisor has taken over this execution."""
 
     code = "stale_generation"
 
 
 class JobsUnsupported(ExecutorError):
-    """The session's agentctl is older than scripts in its workspace: stop the session and start it again."""
+    """The session's agentctl is too old to run scripts. Stop the session and start it again."""
 
     code = "jobs_unsupported"
     permanent = True
 
 
 class RuntimeUnavailable(ExecutorError):
-    """The place where this session runs cannot be used now."""
+    """This session's executor is not available now."""
 
     code = "runtime_unavailable"
 
@@ -93,14 +93,14 @@ class RepositoryUnusable(ExecutorError):
 
 
 class BundleRefused(ExecutorError):
-    """What a workspace has sent cannot be taken in; nothing was changed by it."""
+    """The workspace's bundle was rejected; nothing was changed."""
 
     code = "bundle_refused"
     permanent = True
 
 
 class NotKept(ExecutorError):
-    """Nothing of this workspace is kept in its repository."""
+    """Nothing of this workspace is saved in its repository."""
 
     code = "not_kept"
     permanent = True

@@ -1,4 +1,4 @@
-"""HTTP and WebSockets to an agentctl, or to the host daemon in front of many: one call, one good answer or one error.
+"""HTTP and WebSocket calls to an agentctl or a host daemon: each returns one valid answer or raises one error.
 
 Never redirected, never through a proxy, no cookies, and no answer above 64 MiB.
 """
@@ -24,16 +24,16 @@ from executors_app.sprite_tunnel import TunnelConnector, tunnel_host_header
 DEFAULT_TIMEOUT: Final = 30.0
 _HEARTBEAT_INTERVAL: Final = 20.0
 _CLOSE_TIMEOUT: Final = aiohttp.ClientWSTimeout(ws_close=0.5)
-"""One that is frozen says none: whoever ends its stream must not wait for it."""
+"""Short: a frozen agentctl never confirms the close, and closing a stream must not wait for it."""
 _FINGERPRINT_BYTES: Final = 32
 
 
 def open_connection_pool() -> aiohttp.ClientSession:
-    """One pool of connections for many clients of one event loop; the caller closes it."""
+    """Return one connection pool for many clients of one event loop; the caller closes it."""
     tracing = aiohttp.TraceConfig()
     tracing.on_request_redirect.append(_refuse_redirect)
     return aiohttp.ClientSession(
-        # Else a TLS connection that was ended without its other end's goodbye would outlive the pool.
+        # Otherwise a TLS connection whose peer sent no close notification would outlive the pool.
         connector=TunnelConnector(limit=0, enable_cleanup_closed=NEEDS_CLEANUP_CLOSED),
         cookie_jar=aiohttp.DummyCookieJar(),
         timeout=aiohttp.ClientTimeout(total=None),
@@ -43,13 +43,13 @@ def open_connection_pool() -> aiohttp.ClientSession:
 
 
 async def _refuse_redirect(*_: Any) -> NoReturn:
-    raise AgentctlForeign("What answered is not agentctl: it redirects.", reason="redirect")
+    raise AgentctlForeign("The server that answered is not agentctl: it sent a redirect.", reason="redirect")
 
 
 def tls_trust(config: Mapping[str, Any]) -> aiohttp.Fingerprint | bool:
-    """Which certificate an https address of an executor must show: the pinned one, or one that this machine trusts.
+    """Return the certificate check for an executor's https address: the pinned certificate, or the system's trust.
 
-    A pin that is none fits no certificate.
+    An invalid pin matches no certificate, so that it never weakens the check.
     """
     pin = config.get("fingerprint")
     if not pin:
@@ -63,10 +63,9 @@ def tls_trust(config: Mapping[str, Any]) -> aiohttp.Fingerprint | bool:
 class HttpClient:
     """Calls to one address with one set of headers.
 
-    Every call raises AgentctlUnreachable (no answer: it may or may not have happened; give it
-    again), AgentctlForeign (not ours), StaleGeneration, or AgentctlRefused with the other end's own
-    ``refusal``. Without ``http`` every call opens a connection of its own. An address that is a ``Listener`` is
-    proven before anything is sent to it.
+    Every call may raise AgentctlUnreachable (no answer: the request may or may not have been carried out, so repeat
+    it), AgentctlForeign (not ours), StaleGeneration, or AgentctlRefused with the other end's own ``refusal``. Without
+    ``http``, every call opens a connection of its own. An ``AgentctlListener`` is proven before anything is sent to it.
     """
 
     def __init__(
@@ -88,7 +87,7 @@ class HttpClient:
 
     @asynccontextmanager
     async def socket(self, path: str, params: Mapping[str, str]) -> AsyncIterator[aiohttp.ClientWebSocketResponse]:
-        """An open WebSocket."""
+        """Open a WebSocket."""
         async with self._pool() as http:
             try:
                 async with asyncio.timeout(DEFAULT_TIMEOUT):
@@ -112,13 +111,13 @@ class HttpClient:
     async def get(
         self, path: str, params: Mapping[str, str] | None = None, *, timeout: float = DEFAULT_TIMEOUT
     ) -> dict[str, Any]:
-        """The JSON object of a good answer."""
+        """Return the JSON object of a successful answer."""
         return read_json(200, await self.call("GET", path, params=params, timeout=timeout))
 
     async def post(
         self, path: str, body: Mapping[str, Any], *, timeout: float = DEFAULT_TIMEOUT, method: str = "POST"
     ) -> dict[str, Any]:
-        """The JSON object of a good answer to a JSON object."""
+        """Send a JSON object and return the JSON object of a successful answer."""
         headers = {"Content-Type": "application/json"}
         data = orjson.dumps(dict(body))
         return read_json(200, await self.call(method, path, data=data, headers=headers, timeout=timeout))
@@ -133,11 +132,11 @@ class HttpClient:
         headers: Mapping[str, str] | None = None,
         timeout: float = DEFAULT_TIMEOUT,
     ) -> bytes:
-        """The body of a good answer."""
+        """Return the body of a successful answer."""
         headers = self._headers | dict(headers or {})
         try:
             async with asyncio.timeout(timeout), self._pool() as http:
-                # As a file: aiohttp warns of long bytes.
+                # As a file, because aiohttp warns about large bytes objects.
                 sent = None if data is None else BytesIO(data)
                 call = http.request(
                     method,
@@ -160,9 +159,9 @@ class HttpClient:
     async def download(
         self, path: str, body: Mapping[str, Any], into: IO[bytes], *, limit: int, timeout: float
     ) -> dict[str, Any]:
-        """Post a JSON object; the first line of the answer is returned, the rest is written to ``into``.
+        """Post a JSON object; return the first line of the answer and write the rest to ``into``.
 
-        AgentctlForeign where there are more than ``limit`` bytes.
+        Raises AgentctlForeign for more than ``limit`` bytes.
         """
         headers = self._headers | {"Content-Type": "application/json"}
         try:
@@ -197,7 +196,7 @@ async def _read_capped(response: aiohttp.ClientResponse) -> bytes:
 
 
 async def _read_json_and_body(response: aiohttp.ClientResponse, into: IO[bytes], limit: int) -> dict[str, Any]:
-    """The object of the first line; the rest goes into the file."""
+    """Return the object of the first line and write the rest to the file."""
     head, size = b"", 0
     async for part in response.content.iter_any():
         size += len(part)
@@ -213,31 +212,31 @@ async def _read_json_and_body(response: aiohttp.ClientResponse, into: IO[bytes],
 
 
 def _unreachable_error(error: Exception) -> ExecutorError:
-    """The error of a call without an answer, with the reason a sweep would give (``observe_statuses``)."""
+    """Return the error for a call without an answer, with the reason that a sweep would record."""
     if isinstance(error, (aiohttp.ClientSSLError, aiohttp.ServerFingerprintMismatch)):
-        said = "The certificate that was shown is not the one that is trusted."
+        said = "The server's certificate is not the one that is trusted."
         return AgentctlForeign(said, reason="certificate", for_staff=_certificate_hint(error))
     cause = getattr(error, "os_error", None) or error
     if isinstance(cause, TimeoutError):
         return AgentctlUnreachable("agentctl did not answer in time.", reason="timeout")
     if isinstance(cause, ConnectionRefusedError):
-        return AgentctlUnreachable("Nothing listens where agentctl was.", reason="refused")
+        return AgentctlUnreachable("Nothing is listening at agentctl's address.", reason="refused")
     if isinstance(cause, aiohttp.InvalidURL):
-        return AgentctlUnreachable("The address of agentctl is no URL.", reason="bad_url")
+        return AgentctlUnreachable("agentctl's address is not a URL.", reason="bad_url")
     if isinstance(cause, (aiohttp.ServerDisconnectedError, ConnectionError)):
         return AgentctlUnreachable("agentctl closed the connection without an answer.", reason="closed")
     return AgentctlUnreachable(f"agentctl cannot be reached: {type(cause).__name__}", reason="unreachable")
 
 
 def _certificate_hint(error: aiohttp.ClientError) -> str:
-    """What operators need to know to pin the right certificate, or to see that somebody is in between."""
+    """Return what operators need to pin the right certificate or to notice an interception."""
     if isinstance(error, aiohttp.ServerFingerprintMismatch):
-        return f"It shows sha256:{error.got.hex()}, and sha256:{error.expected.hex()} alone is trusted."
+        return f"It presented sha256:{error.got.hex()}, but only sha256:{error.expected.hex()} is trusted."
     return f"{getattr(error, 'certificate_error', None) or getattr(error, 'os_error', None) or error}."
 
 
 def _upgrade_error(path: str, status: int) -> Exception:
-    """The error of a socket that was not opened; the answer's body is out of reach here."""
+    """Return the error for a WebSocket that was not opened; aiohttp does not provide the answer's body."""
     if status == 409 and path == "/events":
         return StaleGeneration(status=status, refusal=Code.STALE_GENERATION.value)
     refusals = {400: Code.VALIDATION_ERROR, 404: Code.NOT_FOUND, 409: Code.CONFLICT, 500: Code.INTERNAL_ERROR}

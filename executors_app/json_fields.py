@@ -1,7 +1,4 @@
-"""JSON columns of which the code knows the shape (an object or a list).
-
-And a form field that says what is wrong with a JSON text, and where.
-"""
+"""JSON columns of a known shape (object or list), and a form field that locates JSON errors."""
 
 from __future__ import annotations
 
@@ -15,10 +12,10 @@ from django.db.models.fields.json import KeyTransform
 
 
 class JSONFormField(forms.JSONField):
-    """As Django's; a text that is no JSON is refused with the problem, the line and the column."""
+    """Django's JSON form field, with the problem, line and column in its error message."""
 
     def to_python(self, value: Any) -> Any:
-        """The JSON value of a text; ValidationError."""
+        """Return the JSON value of a text; raises ValidationError."""
         try:
             return super().to_python(value)
         except ValidationError:
@@ -36,7 +33,7 @@ def _describe_problem(value: Any) -> str:
 
 
 class MalformedObject(dict[str, Any]):
-    """Empty, in the place of a stored value that is no object."""
+    """An empty object that stands for a stored value that is not an object."""
 
     def __init__(self, stored: Any = None):
         super().__init__()
@@ -44,7 +41,7 @@ class MalformedObject(dict[str, Any]):
 
 
 class MalformedList(list[Any]):
-    """Empty, in the place of a stored value that is no list."""
+    """An empty list that stands for a stored value that is not a list."""
 
     def __init__(self, stored: Any = None):
         super().__init__()
@@ -52,34 +49,34 @@ class MalformedList(list[Any]):
 
 
 def is_malformed(value: Any) -> bool:
-    """Whether a column held something else than it should."""
+    """Whether a column held a value of another shape."""
     return isinstance(value, MalformedObject | MalformedList)
 
 
 class _ShapedField(models.JSONField):  # type: ignore[type-arg,unused-ignore]
-    """A JSON column that reads as its shape; to migrations it is any JSON column."""
+    """A JSON column that always reads as its shape; migrations see a plain JSON column."""
 
     shape: type[Any]
     misfit: type[Any]
 
     def from_db_value(self, value: Any, expression: Any, connection: Any) -> Any:
-        """The value, or an empty one that remembers it."""
+        """Return the value, or an empty one that remembers what was stored."""
         found = super().from_db_value(value, expression, connection)  # type: ignore[misc,unused-ignore]
         if isinstance(expression, KeyTransform) or isinstance(found, self.shape):
             return found
         return self.misfit(found)
 
     def get_db_prep_value(self, value: Any, connection: Any, prepared: bool = False) -> Any:
-        """A misfit that nobody has changed goes back as it came."""
+        """Write a malformed value back unchanged unless it was edited."""
         kept = value.stored if is_malformed(value) and not value else value
         return super().get_db_prep_value(kept, connection, prepared)
 
     def formfield(self, **kwargs: Any) -> Any:
-        """A form field that says where a text is no JSON."""
+        """Return a form field that locates JSON errors."""
         return super().formfield(**{"form_class": JSONFormField, **kwargs})
 
     def deconstruct(self) -> Any:
-        """As ``models.JSONFormField``: the column is the same."""
+        """Deconstruct as Django's JSONField: the column is the same."""
         name, _, args, kwargs = super().deconstruct()
         return name, "django.db.models.JSONField", args, kwargs
 

@@ -1,4 +1,4 @@
-"""Who runs (AgentProfile), where (Executor), and what claims to run there now (ExecutorRunning)."""
+"""Models: agent profiles (who runs), executors (where), and executions (what runs there now)."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ from executors_app.json_fields import ListField, ObjectField
 ENV_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 MAX_PATTERNS: Final = 20
 PATTERN_LIMIT: Final = 200
-"""Characters of a pattern that says that a conversation is gone."""
+"""Maximum characters of one pattern."""
 
 
 def check_env(env: Any) -> None:
-    """Refuse, with ValidationError, what cannot be an environment: names must be such as a shell allows."""
+    """Raise ValidationError for an invalid environment: names must be valid in a shell."""
     if not isinstance(env, dict) or not all(isinstance(value, str) for value in env.values()):
-        raise ValidationError("An object whose values are texts is wanted.")
+        raise ValidationError("Expected an object with string values.")
     if bad := [name for name in env if not ENV_NAME.fullmatch(name)]:
-        raise ValidationError(f"No name of a variable: {', '.join(map(repr, bad))}.")
+        raise ValidationError(f"Not a valid variable name: {', '.join(map(repr, bad))}.")
 
 
 def check_mcp_servers(servers: Any) -> None:
-    """Refuse, with ValidationError, what is no list of MCP servers: each one has a name."""
+    """Raise ValidationError for anything but a list of MCP servers, each with a name."""
     if not isinstance(servers, list) or not all(_has_name(server) for server in servers):
-        raise ValidationError("A list of objects is wanted, each with a name.")
+        raise ValidationError("Expected a list of objects, each with a name.")
 
 
 def check_patterns(patterns: Any) -> None:
-    """Refuse, with ValidationError, what is not a short list of regular expressions."""
+    """Raise ValidationError for anything but a short list of regular expressions."""
     if not isinstance(patterns, list) or not all(isinstance(pattern, str) and pattern for pattern in patterns):
         raise ValidationError("Expected a list of regular expressions, none of them empty.")
     if len(patterns) > MAX_PATTERNS or any(len(pattern) > PATTERN_LIMIT for pattern in patterns):
@@ -55,10 +55,10 @@ def _has_name(server: Any) -> bool:
 
 
 class AgentProfile(models.Model):
-    """How a team runs an agent; without a team it is shared by all."""
+    """How a team runs an agent; a profile without a team is shared by all."""
 
     class PermissionMode(models.TextChoices):
-        """What happens to the permissions that the agent asks for."""
+        """What happens when the agent asks for permission."""
 
         ASK = "ask", "Ask"
         AUTO_APPROVE = "auto_approve", "Approve automatically"
@@ -70,25 +70,25 @@ class AgentProfile(models.Model):
     )
     agent_type = models.CharField(max_length=64)
     command = ListField(default=list, blank=True)
-    """argv as a list of strings; empty: the agent type's."""
+    """argv as a list of strings; empty: the agent type's command."""
     args = ListField(default=list, blank=True)
     """Appended to the command."""
     env = EncryptedJSONField(default=dict, blank=True)
     model = models.CharField(max_length=200, blank=True)
     mode = models.CharField(max_length=200, blank=True)
-    """Id or name of a mode that the agent itself has, ``plan`` for instance; chosen anew at every start."""
+    """Id or name of one of the agent's own modes, for example ``plan``; set at every start."""
     additional_directories = ListField(default=list, blank=True)
-    """Absolute paths that the agent may use beside its workspace, as its own machine knows them."""
+    """Absolute paths on the agent's machine that it may use in addition to its workspace."""
     mcp_servers = EncryptedJSONField(default=list, blank=True)
     gone_patterns = ListField(default=list, blank=True)
-    """Regular expressions over an agent's errors that say its conversation is gone, beside those of its type."""
+    """Regular expressions for errors that mean the conversation is gone, in addition to the type's."""
     permission_mode = models.CharField(max_length=16, choices=PermissionMode.choices, default=PermissionMode.ASK)
     supports_session_resume = models.BooleanField(null=True, blank=True, default=None)
-    """None: what the agent type says."""
+    """None: as the agent type declares."""
     history_context_injection = models.BooleanField(null=True, blank=True, default=None)
-    """None: what the agent type says."""
+    """None: as the agent type declares."""
     memory_check = models.BooleanField(default=False)
-    """Spend one small turn after a start that is unproven: ask the agent to quote its last request."""
+    """Whether to spend one small turn after an unproven start: the agent is asked to quote its last request."""
     created_at = models.DateTimeField(auto_now_add=True)
 
     class Meta:
@@ -99,14 +99,14 @@ class AgentProfile(models.Model):
         return self.name
 
     def argv(self, runtime: str = LOCAL) -> list[str]:
-        """The command line of this profile's agent: its own command or the type's, then its arguments.
+        """Return the agent's command line: the profile's command or the type's, then the profile's arguments.
 
-        ``runtime`` is that of the place: the built-in agent is called by another name on other machines.
+        ``runtime`` is the executor's: on other machines the built-in agent has another command.
         """
         return [*(self.command or plugins.agent_type(self.agent_type).argv_on(runtime)), *self.args]
 
     def clean(self) -> None:
-        """Refuse unknown agent types, arguments that are no list of strings, and relative directories."""
+        """Raise ValidationError for unknown agent types, arguments that are not strings, and relative directories."""
         try:
             plugins.agent_type(self.agent_type)
         except plugins.UnknownPlugin as error:
@@ -114,13 +114,13 @@ class AgentProfile(models.Model):
         for name in ("command", "args", "additional_directories"):
             value = getattr(self, name)
             if not isinstance(value, list) or not all(isinstance(part, str) for part in value):
-                raise ValidationError({name: "A list of strings is wanted."})
+                raise ValidationError({name: "Expected a list of strings."})
         try:
             check_patterns(self.gone_patterns)
         except ValidationError as error:
             raise ValidationError({"gone_patterns": error.messages}) from error
         if not all(PurePosixPath(path).is_absolute() and "\0" not in path for path in self.additional_directories):
-            raise ValidationError({"additional_directories": "Absolute paths are wanted."})
+            raise ValidationError({"additional_directories": "Expected absolute paths."})
 
 
 class Executor(models.Model):
@@ -131,7 +131,7 @@ class Executor(models.Model):
     runtime = models.CharField(max_length=64)
     config = ObjectField(default=dict, blank=True)
     max_live = models.PositiveIntegerField(null=True, blank=True)
-    """How many sessions may live here at once; None: a default that follows from the memory."""
+    """Maximum number of sessions that may run here at once; None: a default that depends on the memory."""
     created_at = models.DateTimeField(auto_now_add=True)
 
     class Meta:
@@ -143,11 +143,11 @@ class Executor(models.Model):
 
     @property
     def trusted_agents_only(self) -> bool:
-        """Agents here share the machine with the control plane."""
+        """Whether agents here share the machine with the control plane."""
         return not plugins.runtime(self.runtime).isolated
 
     def clean(self) -> None:
-        """Refuse unknown runtimes and settings that the runtime refuses."""
+        """Raise ValidationError for unknown runtimes and invalid settings."""
         try:
             plugins.runtime(self.runtime).check_config(self.config)
         except plugins.UnknownPlugin as error:
@@ -157,31 +157,31 @@ class Executor(models.Model):
 
 
 class AgentCapability(models.Model):
-    """What agents of one type, name and version claim, and whether they were seen to keep it."""
+    """What agents of one type, name and version claim to support, and what was observed."""
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     agent_type = models.CharField(max_length=64)
     agent_name = models.CharField(max_length=200, blank=True)
-    """As the agent tells it; a profile may name any command. Likewise the version."""
+    """As the agent reports it, like the version: a profile may run any command."""
     agent_version = models.CharField(max_length=200, blank=True)
     capability = models.CharField(max_length=64)
     """Of ``StartResult.capabilities``: load_session, resume_session."""
     claimed = models.BooleanField()
     kept_at = models.DateTimeField(null=True, blank=True)
-    """When it last did what it claims."""
+    """When the capability last worked."""
     kept_proof = models.CharField(max_length=16, blank=True)
-    """``verified`` of the receipt: how far that was proven at the start."""
+    """``verified`` of the receipt: how the success was proven."""
     replayed_at = models.DateTimeField(null=True, blank=True)
-    """When it last replayed what its user had said; None: it was never seen to."""
+    """When it last replayed user messages; None: never observed."""
     broken_at = models.DateTimeField(null=True, blank=True)
-    """When it last did not; later than ``kept_at``: it does not keep the claim."""
+    """When the capability last failed; it counts as failed while this is later than ``kept_at``."""
     broken_how = models.CharField(max_length=32, blank=True)
     """``protocol.CapabilityShortfall``."""
     broken_said = models.TextField(blank=True)
     """The agent's own words, or what its answer contradicted; for staff."""
     first_seen_at = models.DateTimeField(auto_now_add=True)
     last_seen_at = models.DateTimeField()
-    """To the hour."""
+    """Accurate to the hour."""
 
     class Meta:
         db_table = "agent_capabilities"
@@ -198,11 +198,11 @@ class AgentCapability(models.Model):
 
 
 SNAPSHOT_DUE: Final = ~Q(snapshot_announced=F("snapshot_arrived"))
-"""Work of the execution has not arrived in the archive; also the condition of an index."""
+"""Rows whose newest snapshot has not arrived in the archive; also the condition of an index."""
 
 
 class ExecutorRunning(models.Model):
-    """The one row of a session's execution, kept over every restart: all that is needed to find it again."""
+    """The one row of a session's execution, kept over every restart: all that is needed to find it."""
 
     class Status(models.TextChoices):
         """``domain.ExecutorStatus`` for the database."""
@@ -218,25 +218,25 @@ class ExecutorRunning(models.Model):
     executor = models.ForeignKey(Executor, null=True, blank=True, on_delete=models.SET_NULL, related_name="executions")
     runtime = models.CharField(max_length=64)
     host_id = models.CharField(max_length=200, blank=True)
-    """Machine, kernel boot and pid namespace that a local execution lives on (rule 2)."""
+    """Machine, kernel boot and pid namespace that a local execution runs in: its pids mean nothing elsewhere."""
     agentctl_url = models.CharField(max_length=500, blank=True)
     agentctl_port = models.PositiveIntegerField(null=True, blank=True)
     container_id = models.CharField(max_length=128, blank=True)
     pid = models.PositiveIntegerField(null=True, blank=True)
     status = models.CharField(max_length=16, choices=Status.choices, default=Status.STARTING)
     status_reason = models.CharField(max_length=64, blank=True)
-    """Why it has its status, for example ``idle``."""
+    """The reason for the status, for example ``idle``."""
     supports_session_resume = models.BooleanField(null=True, blank=True, default=None)
-    """What the probe of the running agent found; None: not yet known."""
+    """Whether the running agent can resume its conversation; None: not known yet."""
     capability_note = models.TextField(blank=True, default="")
-    """Which claims of that agent were seen not to be kept, in words for people; empty: none."""
+    """Which of the agent's claims failed, in sentences for users; empty: none."""
     supports_workspace_only = models.BooleanField(default=True)
     auth_token = EncryptedTextField(blank=True, default="")
-    """What agentctl wants as bearer."""
+    """The secret that agentctl's bearer tokens are derived from."""
     resume_token = EncryptedTextField(blank=True, default="")
     """The agent's own conversation id; a credential."""
     rejected_resume_token = EncryptedTextField(blank=True, default="")
-    """Set aside, never deleted: can be tried again."""
+    """A resume token that was set aside, never deleted: it can be tried again."""
     last_message_uuid = models.CharField(max_length=200, blank=True)
     workspace_path = models.CharField(max_length=4096, blank=True)
     worktree_id = models.CharField(max_length=64, blank=True)
@@ -249,22 +249,22 @@ class ExecutorRunning(models.Model):
     lease_expires_at = models.DateTimeField(null=True, blank=True)
     generation = models.BigIntegerField(default=0)
     boot_id = models.CharField(max_length=64, blank=True)
-    """Of the agentctl process that was seen last."""
+    """Identifies the agentctl process that was last seen."""
     journal_epoch = models.CharField(max_length=64, blank=True)
     journal_seq = models.BigIntegerField(default=0)
-    """The last journal line that is in the session's log."""
+    """The last journal line that was ingested into the session's log."""
     snapshot_announced = models.CharField(max_length=64, blank=True, default="")
-    """Commit of the newest snapshot that the journal told of."""
+    """Commit of the newest snapshot that the journal reported."""
     snapshot_arrived = models.CharField(max_length=64, blank=True, default="")
-    """Commit of the newest snapshot that is in the control plane's archive; differs while work has not arrived."""
+    """Commit of the newest snapshot in the control plane's archive; differs while work has not arrived."""
     snapshot_due_since = models.DateTimeField(null=True, blank=True)
-    """Since when a snapshot has not arrived."""
+    """Since when a snapshot has been missing from the archive."""
     snapshot_error_code = models.CharField(max_length=64, blank=True, default="")
-    """Why the last transfer failed; empty: none has failed since the last one that succeeded."""
+    """Error code of the last transfer; empty if it succeeded."""
     snapshot_error = models.TextField(blank=True, default="")
-    """The same, as a sentence."""
+    """The same error as a sentence."""
     state = ObjectField(default=dict, blank=True)
-    """The runtime's own; for local_standalone the process identity of agentctl."""
+    """The runtime's own data, such as agentctl's process identity."""
     created_at = models.DateTimeField(auto_now_add=True)
     updated_at = models.DateTimeField(auto_now=True)
 
@@ -283,7 +283,7 @@ class ExecutorRunning(models.Model):
         return f"execution {self.pk} ({self.status})"
 
     def facts(self, repository_path: str, base_branch: str) -> ExecutionFacts:
-        """The row as the runtimes and the client need it; raises SecretUnreadable."""
+        """Return the row as runtimes and the client need it; raises SecretUnreadable."""
         return ExecutionFacts(
             id=str(self.pk),
             session_id=str(self.session_id),

@@ -1,4 +1,4 @@
-"""Finds runtimes and agent types: each is one module of its package, and no list is edited."""
+"""Discovers runtimes and agent types: each is one module of its package, and no list has to be edited."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ from executors_app.runtimes import Runtime
 
 
 class UnknownPlugin(ExecutorError):
-    """There is no such runtime or agent type."""
+    """This runtime or agent type is not known."""
 
     code = "unknown_plugin"
     permanent = True
 
 
 def runtimes() -> Mapping[str, Runtime]:
-    """Every runtime, by its name."""
+    """Return every runtime by name."""
     return _found(runtime_package, "RUNTIME")
 
 
 def agent_types() -> Mapping[str, AgentType]:
-    """Every agent type, by its name."""
+    """Return every agent type by name."""
     return _found(agent_package, "AGENT_TYPE")
 
 
 def runtime(name: str) -> Runtime:
-    """One runtime; raises UnknownPlugin."""
+    """Return one runtime; raises UnknownPlugin."""
     return _one(runtimes(), name, "runtime")  # type: ignore[no-any-return]
 
 
 def agent_type(name: str) -> AgentType:
-    """One agent type; raises UnknownPlugin."""
+    """Return one agent type; raises UnknownPlugin."""
     return _one(agent_types(), name, "agent type")  # type: ignore[no-any-return]
 
 
@@ -48,12 +48,12 @@ def _one(found: Mapping[str, Any], name: str, noun: str) -> Any:
         return found[name]
     except KeyError:
         known = ", ".join(sorted(found)) or "none"
-        raise UnknownPlugin(f"There is no {noun} {name!r}; known: {known}.", name=name) from None
+        raise UnknownPlugin(f"Unknown {noun} {name!r}. Available: {known}.", name=name) from None
 
 
 @cache
 def _found(package: ModuleType, attribute: str) -> Mapping[str, Any]:
-    """By name what the modules of a package define as ``attribute``; two of one name are a mistake."""
+    """Return what the package's modules define as ``attribute``, by name; raises RuntimeError for a duplicate."""
     found: dict[str, Any] = {}
     for info in pkgutil.iter_modules(package.__path__):
         module = importlib.import_module(f"{package.__name__}.{info.name}")

@@ -1,9 +1,7 @@
-"""The workspace of a session as its archive keeps it, read without any workspace: whatever else is gone.
+"""Read-only view of a session's saved work, without its workspace: from its archive, or the team's repository.
 
-Where there is no archive, it is read from the team's repository.
-
-What was kept last is the recovery snapshot, as long as nothing was committed since, and else the
-branch. Shapes are those of agentctl's answers; everything is read from git's objects, nothing is written.
+The newest state is the recovery snapshot if nothing was committed since, else the branch. Results have the shapes of
+agentctl's answers. Everything is read from git's objects; nothing is written.
 """
 
 from __future__ import annotations
@@ -34,7 +32,7 @@ _PATCH_OPTIONS: Final = ("-r", "-p", "--no-color", "--no-ext-diff", "--no-textco
 
 @dataclass(frozen=True, slots=True)
 class SavedWork:
-    """Commits: of the files, of the index, and of what was checked out."""
+    """The commits that hold a session's files, index and HEAD."""
 
     source: Archive | TeamRepository
     branch: str
@@ -42,17 +40,17 @@ class SavedWork:
     index: str
     head: str
     at: str
-    """When the files were kept; ISO 8601."""
+    """When the files were saved; ISO 8601."""
 
     def said(self) -> dict[str, Any]:
-        """What every answer tells of where it is from."""
+        """Return the ``kept`` field that every answer carries."""
         return {"kept": {"commit": self.files, "at": self.at}}
 
 
 def find_saved_work(repository: Path, session_id: str, branch: str) -> SavedWork:
-    """What is kept of a session; raises NotKept, GitFailed.
+    """Return the saved work of a session; raises NotKept, GitFailed.
 
-    ``session_id`` is that of the workspace: of the session that its worktree was made for.
+    ``session_id`` is the workspace's id: the session for which its worktree was created.
     """
     source, head = _find_branch(repository, session_id, branch)
     found = recovery_snapshots.find_recovery(source.git.text, recovery_snapshots.session_recovery_ref(session_id))
@@ -64,7 +62,7 @@ def find_saved_work(repository: Path, session_id: str, branch: str) -> SavedWork
 
 
 def _find_branch(repository: Path, session_id: str, branch: str) -> tuple[Archive | TeamRepository, str]:
-    """Where the branch is kept, and its commit."""
+    """Return where the branch is saved, and its commit."""
     archive = Archive.of(execution_storage().root, session_id)
     if head := archive.tips().get(f"refs/heads/{branch}"):
         return archive, head
@@ -76,17 +74,17 @@ def _find_branch(repository: Path, session_id: str, branch: str) -> tuple[Archiv
         raise
     except RepositoryUnusable as error:
         raise NotKept(error.message) from error
-    # Of the refs that are none of a session's own a symbolic one would show the contents.
+    # ``refs`` leaves out symbolic refs, which could show the contents of refs that are not the session's own.
     head = team.refs(f"refs/heads/{branch}").get(f"refs/heads/{branch}") if branch else None
     if head is None:
-        raise NotKept("The branch of this session is not there any more.")
+        raise NotKept("This session's branch no longer exists.")
     return team, head
 
 
 def _is_usable_snapshot(source: Archive | TeamRepository, found: RecoverySnapshot, session_id: str, head: str) -> bool:
-    """Whether a snapshot is this session's, of the commit ``head``, and has the index that it says.
+    """Whether a snapshot belongs to this session and to the commit ``head``, and has the index that it names.
 
-    Its message is the agent's word, and would be read as options by git.
+    An agent may have written its message, and git would read an id from it that begins with a dash as an option.
     """
     parents = source.git.text("rev-parse", f"{found.commit}^@").split()
     ours = found.session_id == session_id and found.head == head
@@ -94,7 +92,7 @@ def _is_usable_snapshot(source: Archive | TeamRepository, found: RecoverySnapsho
 
 
 def list_saved_directory(kept: SavedWork, path: str) -> dict[str, Any]:
-    """``{path, entries: [{name, type, size}], truncated, kept}``; raises NotKept."""
+    """Return ``{path, entries: [{name, type, size}], truncated, kept}``; raises NotKept."""
     said = _read_git(kept, "ls-tree", "-z", "-l", f"{kept.files}:{_check_path(path)}")
     entries = [_tree_entry(line) for line in said.split(b"\0")[:-1]]
     entries.sort(key=lambda entry: entry["name"])
@@ -102,7 +100,7 @@ def list_saved_directory(kept: SavedWork, path: str) -> dict[str, Any]:
 
 
 def read_saved_content(kept: SavedWork, path: str) -> dict[str, Any]:
-    """``{path, size, encoding, binary, content, truncated, hash, kept}``; raises NotKept."""
+    """Return ``{path, size, encoding, binary, content, truncated, hash, kept}``; raises NotKept."""
     found = f"{kept.files}:{_check_path(path)}"
     try:
         git = kept.source.git
@@ -127,7 +125,7 @@ def read_saved_content(kept: SavedWork, path: str) -> dict[str, Any]:
 
 
 def saved_status(kept: SavedWork) -> dict[str, Any]:
-    """``{branch, head, clean, staged, unstaged, untracked, conflicted, truncated, kept}``."""
+    """Return ``{branch, head, clean, staged, unstaged, untracked, conflicted, truncated, kept}``."""
     staged, unstaged = _changes(kept, kept.head, kept.index), _changes(kept, kept.index, kept.files)
     untracked = [one["path"] for one in unstaged if one["change"] == "added"]
     unstaged = [one for one in unstaged if one["change"] != "added"]
@@ -145,7 +143,7 @@ def saved_status(kept: SavedWork) -> dict[str, Any]:
 
 
 def saved_diff(kept: SavedWork, path: str = "") -> dict[str, Any]:
-    """``{path, staged, unstaged, truncated, kept}``; what was untracked is in ``unstaged``."""
+    """Return ``{path, staged, unstaged, truncated, kept}``; untracked files are part of ``unstaged``."""
     where = ("--", _check_path(path)) if path else ()
     said = [
         _read_git(kept, "--literal-pathspecs", "diff-tree", *_PATCH_OPTIONS, *pair, *where, limit=CONTENT_LIMIT)
@@ -157,7 +155,7 @@ def saved_diff(kept: SavedWork, path: str = "") -> dict[str, Any]:
 
 
 def saved_log(kept: SavedWork, limit: int, skip: int) -> dict[str, Any]:
-    """``{commits: [{id, parents, author, email, at, subject, body}], more, truncated, kept}``, newest first."""
+    """Return ``{commits: [{id, parents, author, email, at, subject, body}], more, truncated, kept}``, newest first."""
     said = _read_git(kept, *git_log_arguments(limit + 1, skip, kept.head))
     commits = parse_git_log(said.split(b"\0")[:-1])
     truncated = len(said) == LIST_LIMIT
@@ -172,7 +170,7 @@ def _read_git(kept: SavedWork, *arguments: str, limit: int = LIST_LIMIT) -> byte
 
 
 def _check_path(path: str) -> str:
-    """A path as git has it in a tree: relative, and nothing but names; NotKept."""
+    """Return a path in the form of git's trees: relative, without ``.`` and ``..``; raises NotKept."""
     plain = PurePosixPath(path)
     if plain.is_absolute() or ".." in plain.parts or "\0" in path:
         raise NotKept("There is no such file or directory.", path=path)
@@ -200,6 +198,6 @@ def _as_text(data: bytes, *, truncated: bool) -> tuple[str, str]:
         try:
             return "utf-8", data.decode("utf-8", "strict")
         except UnicodeDecodeError as error:
-            if truncated and error.start > len(data) - 4:  # the cut fell into a character
+            if truncated and error.start > len(data) - 4:  # the limit cut a character
                 return "utf-8", data[: error.start].decode()
     return "base64", base64.b64encode(data).decode("ascii")

@@ -1,7 +1,4 @@
-"""The control plane's client of `agentctl host`.
-
-Checked settings, calls, what a host's word says of an execution, and a watch for hosts that fall silent.
-"""
+"""Client of the ``agentctl host`` daemon: settings, calls, observations, and a watch for silent hosts."""
 
 from __future__ import annotations
 
@@ -24,7 +21,7 @@ from executors_app.agentctl.http.bulk_status import read_json
 from executors_app.agentctl.local_runtime.storage import LAUNCH_KEY, derive_launch_token
 from executors_app.agentctl.protocol import Code
 from executors_app.agentctl.workspace.workspace_root import MAX_BUNDLE_BYTES
-from executors_app.backoff import backoff_delay
+from executors_app.backoff import jittered_delay
 from executors_app.domain import ExecutionFacts, ExitEvent, Observation, Observed, WorkspaceState
 from executors_app.errors import (
     AgentctlForeign,
@@ -45,48 +42,48 @@ _GROUP_AND_OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
 
 @dataclass(frozen=True, slots=True)
 class HostConfig:
-    """``Executor.config`` of a remote executor."""
+    """The ``Executor.config`` of a remote executor."""
 
     url: str
-    """``https://build1.example:8443``; http for the loopback alone."""
+    """For example ``https://build1.example:8443``; http only for the loopback."""
     token_file: str
     """Name of a file in ``hosts/`` of the data directory, 0600: the database never holds the token."""
     fingerprint: str = ""
-    """SHA-256 of the certificate that is trusted, and no other; empty: what this machine trusts."""
+    """SHA-256 of the only trusted certificate; empty: those that this machine trusts."""
     repositories: Mapping[str, str] = field(default_factory=dict)
-    """By a repository's path here, its path or URL there; what is not named has the same path."""
+    """A repository's path or URL on the host, by its path here; repositories that are missing have the same path."""
 
     def url_of(self, execution_id: str) -> str:
-        """Where the agentctl of an execution is spoken to."""
+        """Return the URL of an execution's agentctl."""
         return f"{self.url.rstrip('/')}/instances/{execution_id}"
 
     def token(self, directory: Path) -> str:
-        """What the host wants as bearer; raises RuntimeUnavailable."""
+        """Return the host's bearer token; raises RuntimeUnavailable."""
         path, named = directory / self.token_file, f"{directory.name}/{self.token_file}"
         try:
             if path.stat().st_mode & _GROUP_AND_OTHERS:
-                raise RuntimeUnavailable(f"The token file {named} can be read by others: chmod 600.")
+                raise RuntimeUnavailable(f"Other users can read the token file {named}. Run chmod 600 on it.")
             return path.read_text(encoding="ascii").strip()
         except (OSError, ValueError) as error:
             raise RuntimeUnavailable(f"The token file {named} cannot be read: {type(error).__name__}.") from error
 
 
 def read_host_config(config: Mapping[str, Any]) -> HostConfig:
-    """The settings; ValueError with one clear sentence for anything that is none."""
+    """Return the checked settings; raises ValueError with one clear sentence."""
     known = [one.name for one in fields(HostConfig)]
     if unknown := sorted(set(map(str, config)) - set(known)):
-        raise ValueError(f"remote knows no {', '.join(unknown)}; it knows {', '.join(known)}.")
+        raise ValueError(f"remote has no setting {', '.join(unknown)}. Its settings are {', '.join(known)}.")
     if missing := [name for name in ("url", "token_file") if not config.get(name)]:
-        raise ValueError(f"remote wants {' and '.join(missing)}.")
+        raise ValueError(f"remote requires {' and '.join(missing)}.")
     read = HostConfig(**config)
     _check_url(read.url)
     if not isinstance(read.token_file, str) or not _FILE_NAME.fullmatch(read.token_file):
-        raise ValueError("token_file wants the name of a file in hosts/ of the data directory, without a folder.")
+        raise ValueError("token_file must be the name of a file in hosts/ of the data directory, without a folder.")
     if read.fingerprint and not (isinstance(read.fingerprint, str) and _PIN.fullmatch(read.fingerprint)):
-        raise ValueError("fingerprint wants 64 hexadecimal digits: the SHA-256 of the host's certificate.")
+        raise ValueError("fingerprint must be 64 hexadecimal digits: the SHA-256 of the host's certificate.")
     pairs = read.repositories.items() if isinstance(read.repositories, Mapping) else [(None, None)]
     if not all(isinstance(one, str) and one for pair in pairs for one in pair):
-        raise ValueError("repositories wants an object: by a path here, the path or URL there.")
+        raise ValueError("repositories must be an object that maps each path here to the path or URL there.")
     return read
 
 
@@ -97,11 +94,11 @@ def _check_url(url: Any) -> None:
     except ValueError:
         good = False
     if not good or parts.scheme not in {"http", "https"} or not str(url).isprintable() or " " in url:
-        raise ValueError("url wants an address such as https://build1.example:8443.")
+        raise ValueError("url must be an address such as https://build1.example:8443.")
     if parts.username or parts.password or parts.query or parts.fragment:
-        raise ValueError("url wants no user, password, query or fragment.")
+        raise ValueError("url must not contain a user, password, query or fragment.")
     if parts.scheme == "http" and not _is_loopback(parts):
-        raise ValueError("url wants https for another machine: the token would be read on the way.")
+        raise ValueError("url must use https for another machine: over http the token could be read on the way.")
 
 
 def _is_loopback(parts: SplitResult) -> bool:
@@ -116,7 +113,7 @@ _END_TIMEOUT: Final = 60.0
 
 
 class HostClient:
-    """Speaks to one host daemon; errors are those of ``Wire`` unless a call says more."""
+    """Client of one host daemon; raises the errors of ``HttpClient`` unless a method says more."""
 
     def __init__(self, config: HostConfig, token: str, deployment: str, http: aiohttp.ClientSession | None = None):
         headers = {"Authorization": f"Bearer {token}"}
@@ -125,17 +122,17 @@ class HostClient:
         self._deployment = deployment
 
     async def host(self, timeout: float) -> dict[str, Any]:
-        """``{host_id, version, boot_id}``."""
+        """Return ``{host_id, version, boot_id}``."""
         return await self._wire.get("/host", timeout=timeout)
 
     async def instances(self, timeout: float, each: float) -> dict[str, Any]:
-        """``{host_id, boot_id, instances}``, all in one answer; each instance has ``each`` seconds to say how it is."""
+        """Return ``{host_id, boot_id, instances}``; each instance has ``each`` seconds to report its status."""
         return await self._wire.get("/instances", {"timeout": f"{each:.3f}"}, timeout=timeout)
 
     async def create(self, order: Mapping[str, Any], secret: str) -> dict[str, Any]:
-        """Make an instance or find it; raises WorkspaceGone, RepositoryUnusable, LaunchFailed too.
+        """Make an instance or find it; also raises WorkspaceGone, RepositoryUnusable, LaunchFailed.
 
-        ``secret``: what the execution's tokens follow from, which proves to a host that has it that it is ours.
+        ``secret``: the execution's secret, from which its tokens derive: the token proves to the host that it is ours.
         """
         try:
             return await self._create(order)
@@ -143,6 +140,7 @@ class HostClient:
             launch = _details_of(error).get(LAUNCH_KEY)
             if error.refusal != Code.CONFLICT or not isinstance(launch, str):
                 raise _launch_error(error) from error
+        # The host has the token of an earlier launch and answered with its nonce: prove that we can derive that token.
         try:
             return await self._create({**order, "earlier_token": derive_launch_token(secret, launch)})
         except AgentctlRefused as error:
@@ -153,24 +151,24 @@ class HostClient:
         return await self._wire.post("/instances", body, timeout=_LAUNCH_TIMEOUT)
 
     async def end(self, execution_id: str, session_id: str, *, forget: bool = False) -> bool:
-        """End an instance, on proof; True when nothing is left of it. ``forget``: it is listed no more."""
+        """End an instance after proof; True when nothing is left of it. ``forget`` removes it from the list."""
         body = {"session_id": session_id, "deployment": self._deployment, "forget": forget}
         answer = await self._wire.post(f"/instances/{execution_id}", body, timeout=_END_TIMEOUT, method="DELETE")
         return answer.get("ended") is True
 
     async def end_leftovers(self, execution_id: str, session_id: str) -> int:
-        """End what outlived a dead agentctl, on proof; how many."""
+        """End processes that outlived a dead agentctl, after proof; returns how many."""
         body = {"session_id": session_id, "deployment": self._deployment}
         answer = await self._wire.post(f"/left/{execution_id}/end", body, timeout=_END_TIMEOUT)
         return int(answer.get("ended") or 0)
 
     async def resume_token(self, execution_id: str) -> str | None:
-        """The agent's conversation id that a dead agentctl has left."""
+        """Return the agent's conversation id that a dead agentctl left."""
         token = (await self._wire.get(f"/left/{execution_id}")).get("resume_token")
         return token if isinstance(token, str) and token else None
 
-    async def left_journal(self, execution_id: str, after: int, epoch: str) -> list[dict[str, Any]]:
-        """The journal behind a cursor, page by page."""
+    async def unread_journal(self, execution_id: str, after: int, epoch: str) -> list[dict[str, Any]]:
+        """Return the journal lines after a cursor, fetched page by page."""
         lines: list[dict[str, Any]] = []
         more = True
         while more:
@@ -183,7 +181,7 @@ class HostClient:
         return lines
 
     async def work(self, execution_id: str, known: Sequence[str], into: IO[bytes]) -> dict[str, str]:
-        """Write a git bundle of what is not ``known``; the commits of the session's branch and snapshots, by ref."""
+        """Write a git bundle of what ``known`` does not contain; returns the commits of branch and snapshots by ref."""
         path, body = f"/left/{execution_id}/work", {"known": list(known)}
         try:
             answer = await self._wire.download(path, body, into, limit=MAX_BUNDLE_BYTES, timeout=_LAUNCH_TIMEOUT)
@@ -193,7 +191,7 @@ class HostClient:
 
 
 def _launch_error(error: AgentctlRefused) -> Exception:
-    """The error that the host's answer to an order stands for."""
+    """Return the error for a refusal of the host."""
     details = _details_of(error)
     if error.refusal == WorkspaceGone.code:
         return WorkspaceGone(error.message)
@@ -208,50 +206,34 @@ def _details_of(error: AgentctlRefused) -> Mapping[str, Any]:
 
 
 def judge_execution(
-    one: ExecutionFacts, listed: Mapping[str, Any] | None, host_id: str, config: HostConfig
+    execution: ExecutionFacts, listed: Mapping[str, Any] | None, host_id: str, config: HostConfig
 ) -> Observation:
-    """What the host's word says of one execution."""
-    had = one.state.get("host")
+    """Return the observation of one execution that follows from the host's report."""
+    had = execution.state.get("host")
     if listed is None:
         if had and had != host_id:
-            return unknown_observation("other_host")
-        return _dead_observation("process_gone", WorkspaceState.REBUILDABLE)
+            return Observation.unknown("other_host")
+        return Observation.dead("process_gone", WorkspaceState.REBUILDABLE)
     launch = str(listed.get(LAUNCH_KEY) or "")
-    digest = hashlib.sha256(derive_launch_token(one.auth_token, launch).encode()).hexdigest()
-    if (listed["session_id"], listed["token_digest"]) != (one.session_id, digest):
-        return unknown_observation("foreign")
+    digest = hashlib.sha256(derive_launch_token(execution.auth_token, launch).encode()).hexdigest()
+    if (listed["session_id"], listed["token_digest"]) != (execution.session_id, digest):
+        return Observation.unknown("foreign")
     match Observed(listed["observed"]):
         case Observed.ALIVE:
-            known = {name: value for name, value in one.state.items() if name != LAUNCH_KEY}
+            known = {name: value for name, value in execution.state.items() if name != LAUNCH_KEY}
             state = {**known, "host": host_id, **({LAUNCH_KEY: launch} if launch else {})}
-            url = config.url_of(one.id)
+            url = config.url_of(execution.id)
             return Observation(Observed.ALIVE, report=listed["report"], url=url, seen_at=datetime.now(UTC), state=state)
         case Observed.DEAD:
             workspace = WorkspaceState(listed["workspace"])
-            return _dead_observation(
+            return Observation.dead(
                 str(listed["reason"]), workspace, str(listed["workspace_reason"]), int(listed["leftovers"])
             )
-    return unknown_observation(str(listed["reason"]))
-
-
-def unknown_observation(reason: str) -> Observation:
-    """Neither alive nor proven dead."""
-    return Observation(Observed.UNKNOWN, reason, seen_at=datetime.now(UTC))
-
-
-def _dead_observation(reason: str, workspace: WorkspaceState, why: str = "", leftovers: int = 0) -> Observation:
-    return Observation(
-        Observed.DEAD,
-        reason,
-        workspace=workspace,
-        workspace_reason=why,
-        leftovers=leftovers,
-        seen_at=datetime.now(UTC),
-    )
+    return Observation.unknown(str(listed["reason"]))
 
 
 def error_reason(error: Exception) -> str:
-    """The reason that a host's bad answer stands for."""
+    """Return the reason code of an error from a host."""
     if not isinstance(error, ExecutorError):
         return "foreign"
     reason = str(error.details.get("reason", error.code))
@@ -260,13 +242,13 @@ def error_reason(error: Exception) -> str:
 
 _WATCH_INTERVAL: Final = 0.15
 _WATCH_TIMEOUT: Final = 0.6
-"""Of ``KANDEV_SWEEP_TIMEOUT``: between two questions, and for each answer. The rest is left for what follows."""
+"""Share of ``KANDEV_SWEEP_TIMEOUT``, both for the interval between calls and for each answer."""
 
 
 async def watch_for_silence(ask: Callable[[float], Awaitable[Any]]) -> AsyncIterator[ExitEvent]:
-    """Tell that the host has fallen silent, and later that it answers again; for ever, and raises nothing.
+    """Yield an event when the host falls silent and when it answers again; never ends and raises nothing.
 
-    ``ask`` puts one question and raises ExecutorError; it is given the seconds that the answer may take.
+    ``ask`` makes one call within the seconds that it is given; raises ExecutorError.
     """
     failures = 0
     while True:
@@ -278,9 +260,9 @@ async def watch_for_silence(ask: Callable[[float], Awaitable[Any]]) -> AsyncIter
             if failures == 1:
                 yield ExitEvent("", silent=True)
         except ExecutorError:
-            pass  # somebody answers there: what that is worth, the sweeps find out
+            pass  # something answers there, so it is not silent; sweeps check what it is
         else:
             if failures:
                 yield ExitEvent("")
             failures = 0
-        await asyncio.sleep(backoff_delay(failures, limit * _WATCH_INTERVAL) if failures else limit * _WATCH_INTERVAL)
+        await asyncio.sleep(jittered_delay(failures, limit * _WATCH_INTERVAL) if failures else limit * _WATCH_INTERVAL)

@@ -1,8 +1,8 @@
-"""TCP into a sprite through the organisation's API: agentctl listens on the sprite's own loopback and nowhere else.
+"""TCP tunnels into sprites through the organisation's API: agentctl listens only on the sprite's own loopback.
 
 ``WSS /v1/sprites/{name}/proxy`` (https://sprites.dev/api/sprites/proxy): a JSON message names host and port, another
-one answers, and from then on binary messages are the bytes of the connection. The organisation's token goes to the
-API alone: the URL of a sprite would want it in the header in which agentctl wants its own.
+answers, and from then on binary messages are the bytes of the connection. The organisation's token goes only to the
+API. A sprite's public URL is not used: it expects that token in the header that agentctl uses for its own.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from django.conf import settings
 from executors_app.agentctl.http.sockets import LocalConnector
 
 SUFFIX: Final = ".sprite.invalid"
-"""Of the host in the agentctl URL of a sprite; nobody can look it up (RFC 6761)."""
+"""Suffix of the host in a sprite's agentctl URL; such names never resolve (RFC 6761)."""
 _CHUNK: Final = 64 << 10
 _CLOSE_TIMEOUT: Final = 2.0
 _CONNECT_TIMEOUT: Final = 20.0
@@ -29,12 +29,12 @@ _CONNECT_TIMEOUT: Final = 20.0
 
 
 def sprite_in_host(host: str | None) -> str:
-    """The sprite that an agentctl URL's host names; empty where it names none."""
+    """Return the sprite that an agentctl URL's host names; empty if it names none."""
     return host.removesuffix(SUFFIX) if host and host.endswith(SUFFIX) else ""
 
 
 def tunnel_host_header(url: str) -> dict[str, str]:
-    """What agentctl has to be told as its host, as it knows no name but those of its loopback."""
+    """Return the Host header for agentctl, which accepts only names of its own loopback."""
     try:
         parts = urlsplit(url)
         return {"Host": f"localhost:{parts.port}"} if sprite_in_host(parts.hostname) else {}
@@ -43,14 +43,14 @@ def tunnel_host_header(url: str) -> dict[str, str]:
 
 
 class TunnelConnector(LocalConnector):
-    """As its base, and through a tunnel where the host of the URL names a sprite."""
+    """A connector that opens a tunnel if the URL's host names a sprite."""
 
     def __init__(self, **options: Any):
         super().__init__(**options)
         self._relays: set[asyncio.Task[None]] = set()
 
     def close(self, *, abort_ssl: bool = False) -> Any:
-        """As ever; whoever awaits it has seen the tunnels closed, too."""
+        """Close the connector; awaiting the result waits for the tunnels, too."""
         closing, relays = super().close(abort_ssl=abort_ssl), list(self._relays)
         return asyncio.ensure_future(_close_all(closing, relays)) if relays else closing
 
@@ -60,7 +60,7 @@ class TunnelConnector(LocalConnector):
             return await super()._create_connection(req, traces, timeout)
         try:
             ours, relay = await open_tunnel(name, req.url.port)
-        except ConnectionRefusedError as error:  # told as of any connector, or nobody knows that it was refused
+        except ConnectionRefusedError as error:  # as aiohttp's connectors do, so that callers recognise a refusal
             raise aiohttp.ClientConnectorError(req.connection_key, error) from error
         self._relays.add(relay)
         relay.add_done_callback(self._relays.discard)
@@ -76,9 +76,9 @@ async def _close_all(closing: Awaitable[None], relays: list[asyncio.Task[None]])
 
 
 async def open_tunnel(name: str, port: int) -> tuple[socket.socket, asyncio.Task[None]]:
-    """Our end of a connection to a port of a sprite, and the task that keeps it until one side closes.
+    """Return our end of a connection to a sprite's port, and the task that relays until one side closes.
 
-    Raises ConnectionRefusedError where nothing listens, TimeoutError, or ConnectionError.
+    Raises ConnectionRefusedError if nothing listens, TimeoutError, or ConnectionError.
     """
     http = aiohttp.ClientSession(trust_env=False, cookie_jar=aiohttp.DummyCookieJar())
     try:
@@ -128,7 +128,7 @@ def _is_connected(message: aiohttp.WSMessage) -> bool:
 async def _relay(
     http: aiohttp.ClientSession, websocket: aiohttp.ClientWebSocketResponse, theirs: socket.socket
 ) -> None:
-    """Carry bytes until either side has closed; then both are."""
+    """Relay bytes until either side closes, then close both."""
     ways = [asyncio.create_task(_inwards(websocket, theirs)), asyncio.create_task(_outwards(websocket, theirs))]
     try:
         await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)

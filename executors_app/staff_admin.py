@@ -1,7 +1,7 @@
-"""What all pages of the admin have in common: staff may do what the page offers, and secrets are never shown.
+"""Base classes of every admin page: staff may do what a page offers, and secrets are never shown.
 
-Who is staff is one question (``User.is_staff``), as in the API. The finer permissions of Django guard
-users and teams alone, for whoever can change those can make staff.
+As in the API, ``User.is_staff`` decides. Django's finer permissions guard only users and teams, because whoever can
+change those can make others staff.
 """
 
 from __future__ import annotations
@@ -28,47 +28,37 @@ else:
 
 
 class StaffModelAdmin(ModelAdmin):
-    """Whoever the site lets in may do everything here that a page offers."""
+    """Allows staff everything that the page offers."""
 
     list_per_page = 50
     show_full_result_count = False
 
-    def has_module_permission(self, request: HttpRequest) -> bool:
-        """Staff."""
+    def _is_staff(self, request: HttpRequest, obj: Any = None) -> bool:
+        """Return whether the admin site admits the user."""
         return self.admin_site.has_permission(request)
 
-    def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Staff."""
-        return self.admin_site.has_permission(request)
+    has_module_permission = has_view_permission = has_change_permission = has_delete_permission = _is_staff
 
     def has_add_permission(self, request: HttpRequest) -> bool:
-        """Staff."""
-        return self.admin_site.has_permission(request)
-
-    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Staff."""
-        return self.admin_site.has_permission(request)
-
-    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Staff."""
-        return self.admin_site.has_permission(request)
+        """Return whether the admin site admits the user."""
+        return self._is_staff(request)
 
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
     ) -> tuple[QuerySet[Any], bool]:
-        """An id is found with dashes or without, whatever the database keeps."""
+        """Find an id with or without dashes, whichever way the database stores it."""
         words = " ".join(map(_with_dashes, search_term.split(" ")))
         return super().get_search_results(request, queryset, words)
 
     def save_model(self, request: HttpRequest, obj: Any, form: Form, change: bool) -> None:
-        """Write what the form changed and nothing else: other processes write the same rows."""
+        """Write only the fields that the form changed: other processes write the same rows."""
         if change:
             obj.save(update_fields=[*self.written(form), *_timestamp_fields(obj)])
         else:
             obj.save()
 
     def written(self, form: Form) -> set[str]:
-        """The names of the model's fields that the form changed."""
+        """Return the names of the model fields that the form changed."""
         return {field.name for field in self.opts.concrete_fields} & set(form.changed_data)
 
 
@@ -80,40 +70,37 @@ def _with_dashes(word: str) -> str:
 
 
 def _timestamp_fields(obj: models.Model) -> list[str]:
-    """The fields that say when a row was changed."""
+    """Return the ``auto_now`` fields."""
     return [field.name for field in obj._meta.concrete_fields if getattr(field, "auto_now", False)]
 
 
 class ReadOnlyModelAdmin(StaffModelAdmin):
-    """What happened is what it is: nothing is added, changed or removed."""
+    """Records of what happened: no row can be added, changed or deleted here."""
 
     actions: Sequence[str] | None = None
     hidden: Sequence[str] = ()
-    """Fields that are shown to nobody."""
+    """Fields that are never shown."""
+
+    def _is_never_allowed(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
+
+    has_change_permission = has_delete_permission = _is_never_allowed
 
     def has_add_permission(self, request: HttpRequest) -> bool:
-        """Nobody."""
-        return False
-
-    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Nobody."""
-        return False
-
-    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Nobody."""
+        """Return False: rows cannot be added here."""
         return False
 
     def get_fields(self, request: HttpRequest, obj: Any = None) -> list[Any]:
-        """All fields but the hidden ones, then what the class adds."""
+        """Return all fields except the hidden ones, then the class's own."""
         own = [field.name for field in self.opts.concrete_fields if field.name not in self.hidden]
         return [*own, *self.readonly_fields]
 
 
-UNREADABLE_TEXT = "set, but no present key opens it"
+UNREADABLE_TEXT = "set, but cannot be decrypted with the current keys"
 
 
 def describe_secret(instance: models.Model, name: str) -> str:
-    """What may be said of a random secret: whether it is set, and its fingerprint (as receipts tell it)."""
+    """Say whether a random secret is set, and its fingerprint (as in receipts)."""
     try:
         secret = getattr(instance, name)
     except SecretUnreadable:

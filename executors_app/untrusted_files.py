@@ -1,4 +1,4 @@
-"""Files that an agent or a member may have written, read as data: bounded, regular files only, nothing waited for."""
+"""Read files that an agent or a member may have written: size limits, regular files only, no blocking reads."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _CHUNK: Final = 1 << 20
 
 
 def is_plain_directory(path: Path) -> bool:
-    """Whether a directory, and no link to one, is at ``path``."""
+    """Whether ``path`` is a directory and not a link to one."""
     try:
         return stat.S_ISDIR(path.lstat().st_mode)
     except OSError:
@@ -25,9 +25,9 @@ def is_plain_directory(path: Path) -> bool:
 
 
 def read_regular_file(path: Path, limit: int, *, follow: bool = True) -> bytes | None:
-    """The first ``limit`` bytes of a regular file; None where there is none that can be read."""
+    """Return the first ``limit`` bytes of a regular file; None if there is no readable one."""
     try:
-        # Opening a pipe that nobody writes to would wait for ever.
+        # O_NONBLOCK, because opening a pipe that nobody writes to would wait for ever.
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | (0 if follow else os.O_NOFOLLOW))
     except (OSError, ValueError):
         return None
@@ -36,7 +36,7 @@ def read_regular_file(path: Path, limit: int, *, follow: bool = True) -> bytes |
 
 
 def list_entries(folder: Path, limit: int) -> Iterator[os.DirEntry[str]]:
-    """What is in a folder, ``limit`` entries at most; nothing for what is none."""
+    """Yield at most ``limit`` entries of a directory; nothing if it is not one."""
     try:
         with os.scandir(folder) as found:
             for number, entry in enumerate(found):
@@ -48,7 +48,7 @@ def list_entries(folder: Path, limit: int) -> Iterator[os.DirEntry[str]]:
 
 
 def read_file_below(root: Path, relative: str, *, limit: int = _CHUNK) -> bytes | None:
-    """The first ``limit`` bytes of a regular file below ``root``; None where there is none, or a link on the way.
+    """Return the first ``limit`` bytes of a regular file below ``root``; None if there is none, or a link leads to it.
 
     ``root`` itself must be out of the agent's reach.
     """
@@ -67,9 +67,9 @@ def read_file_below(root: Path, relative: str, *, limit: int = _CHUNK) -> bytes 
 
 
 def copy_directory(source: Path, into: Path, *, leave_out: Collection[str] = ()) -> None:
-    """Copy a directory: files with their modes and times, links as links, nothing of any other kind.
+    """Copy a directory: files with modes and times, links as links, and nothing of any other kind.
 
-    ``leave_out`` are names at the top. Raises OSError, also where ``source`` is a link.
+    ``leave_out`` are names at the top level. Raises OSError, also if ``source`` is a link.
     """
     with ExitStack() as opened:
         here = os.open(source, _DIRECTORY)
@@ -117,12 +117,12 @@ def _copy_file(here: int, there: int, name: str) -> None:
         opened.callback(os.close, target)
         _copy_data(source, target, about.st_size)
         os.fchmod(target, mode)
-        # git takes a file for unchanged by its time.
+        # The time is copied, too: by it git sees that a file is unchanged.
         os.utime(target, ns=(about.st_atime_ns, about.st_mtime_ns))
 
 
 def _copy_data(source: int, target: int, size: int) -> None:
-    """Copy what a file has, not its holes: one that claims to have terabytes costs what it really takes."""
+    """Copy the data of a file without its holes: a sparse file costs only what it really uses."""
     here = 0
     while (here := _next_data(source, here)) < size:
         end = min(os.lseek(source, here, os.SEEK_HOLE), size)
@@ -137,7 +137,7 @@ def _next_data(file: int, here: int) -> int:
     try:
         return os.lseek(file, here, os.SEEK_DATA)
     except OSError as error:
-        if error.errno != errno.ENXIO:  # nothing but a hole is left
+        if error.errno != errno.ENXIO:  # the rest of the file is a hole
             raise
         return sys.maxsize
 

@@ -1,7 +1,4 @@
-"""The control plane's data directory.
-
-State directories of executions on this machine, what a workspace is made from, and where its work arrives.
-"""
+"""The control plane's data directory: execution state, launch seeds, and archives that receive workspaces' work."""
 
 from __future__ import annotations
 
@@ -23,107 +20,107 @@ from executors_app.domain import ExecutionFacts, LaunchSpec, WorkspaceState
 from executors_app.errors import RepositoryUnusable, WorkspaceGone
 from executors_app.repositories.archive import Archive
 from executors_app.repositories.object_store import ObjectStore
+from executors_app.repositories.publishing import publish
 from executors_app.repositories.team import TeamRepository
 
 
 class LocalStateMixin:
-    """The verbs of a runtime that read what a dead agentctl has left in its state directory."""
+    """Runtime methods that read a dead agentctl's state directory on this disk."""
 
-    def is_here(self, execution: ExecutionFacts) -> bool:
-        """It was never placed, runs in this boot of this machine, or left its files on this disk."""
+    def can_manage(self, execution: ExecutionFacts) -> bool:
+        """Whether it was never placed, runs in this boot of this machine, or left its files on this disk."""
         return execution.host_id in {"", identity.host_id()} or is_known_here(execution)
 
     def resume_token(self, execution: ExecutionFacts) -> str | None:
-        """From what agentctl has kept in its state directory."""
+        """Read it from agentctl's state directory."""
         return execution_storage().resume_token(execution.id)
 
-    def left_journal(self, execution: ExecutionFacts, after: int, epoch: str) -> Sequence[Mapping[str, Any]]:
-        """From the journal's files; lines of earlier epochs first, each names its own."""
-        return execution_storage().left_journal(execution.id, after, epoch)
+    def unread_journal(self, execution: ExecutionFacts, after: int, epoch: str) -> Sequence[Mapping[str, Any]]:
+        """Read the journal's files; lines of earlier epochs come first, each names its epoch."""
+        return execution_storage().unread_journal(execution.id, after, epoch)
 
 
 def execution_storage() -> ExecutionStorage:
-    """Our data directory."""
+    """Return the storage in our data directory."""
     return ExecutionStorage(Path(settings.KANDEV_DATA_DIR), TeamRepository.open)
 
 
 def state_directory_of(execution_id: str) -> StateDirectory:
-    """The state directory of an execution."""
-    return execution_storage().places_of(execution_id)
+    """Return the state directory of an execution."""
+    return execution_storage().state_directory_of(execution_id)
 
 
-def local_workspace_state(one: ExecutionFacts) -> tuple[WorkspaceState, str]:
-    """Whether the worktree can be had, and the precise reason if it cannot; blocks, changes nothing."""
-    return execution_storage().workspace_of(one)
+def local_workspace_state(execution: ExecutionFacts) -> tuple[WorkspaceState, str]:
+    """Return the worktree's state, and the precise reason if it is gone; blocks, changes nothing."""
+    return execution_storage().workspace_state(execution)
 
 
-def is_known_here(one: ExecutionFacts) -> bool:
-    """Whether the execution's state directory, with its token in it, is on this disk."""
-    return execution_storage().is_known(one)
+def is_known_here(execution: ExecutionFacts) -> bool:
+    """Whether the execution's state directory with its token is on this disk."""
+    return execution_storage().is_known(execution)
 
 
 Download = Callable[[Sequence[str], IO[bytes]], Awaitable[dict[str, str]]]
-"""Writes a bundle of what is not among some commits into a file, and returns the commits by ref."""
+"""Writes a bundle of what the given commits do not contain into a file; returns commits by ref."""
 _BORROWED_OBJECTS: Final = f"{BORROWED_REPOSITORY}/objects"
 
 
 def data_directory() -> Path:
-    """Where archives and object stores are kept."""
+    """Return the directory that contains archives and object stores."""
     return Path(settings.KANDEV_DATA_DIR)
 
 
 def workspace_archive(owner_id: str) -> Archive:
-    """The archive of a workspace, there or not yet."""
+    """Return a workspace's archive, which may not exist yet."""
     return Archive.of(data_directory(), owner_id)
 
 
 def object_store_directory(repository: Path) -> Path:
-    """The directory with the team's published objects, which sandboxes may read; it is made by ``prepare``."""
+    """Return the directory of the team's published objects, which sandboxes read; ``prepare_seed`` creates it."""
     return ObjectStore.of(data_directory(), TeamRepository.open(repository)).path
 
 
-def workspace_branch(one: LaunchSpec | ExecutionFacts) -> str:
-    """The branch of a workspace; where the row has none yet, it follows from the id of its owner."""
-    owner = one.worktree_owner if isinstance(one, LaunchSpec) else one.worktree_id or one.session_id
-    return one.worktree_branch or worktrees.session_worktree(data_directory(), owner).branch
+def workspace_branch(execution: LaunchSpec | ExecutionFacts) -> str:
+    """Return the branch of a workspace; if the row has none yet, it follows from the owner's id."""
+    named = execution.worktree_branch
+    return named or worktrees.session_worktree(data_directory(), execution.worktree_owner).branch
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchSources:
-    """What a launch can be made from."""
+    """The repositories that a launch uses."""
 
     repository: TeamRepository
     store: ObjectStore
     archive: Archive
 
     @classmethod
-    def of(cls, one: LaunchSpec | ExecutionFacts) -> LaunchSources:
-        """Of the team's repository that a row names; blocks. Raises RepositoryUnusable, GitFailed."""
-        if not one.repository_path:
+    def of(cls, execution: LaunchSpec | ExecutionFacts) -> LaunchSources:
+        """Open the team's repository that a row names; blocks. Raises RepositoryUnusable, GitFailed."""
+        if not execution.repository_path:
             raise RepositoryUnusable("The task names no repository.")
-        owner = one.worktree_owner if isinstance(one, LaunchSpec) else one.worktree_id or one.session_id
-        repository = TeamRepository.open(Path(one.repository_path))
+        repository = TeamRepository.open(Path(execution.repository_path))
         store = ObjectStore.of(data_directory(), repository)
-        return cls(repository, store, Archive.of(data_directory(), owner, store))
+        return cls(repository, store, Archive.of(data_directory(), execution.worktree_owner, store))
 
-    def begin(self, one: LaunchSpec | ExecutionFacts) -> None:
-        """Let there be an archive with the workspace's branch: as an earlier release left it, or where the base is."""
-        branch = workspace_branch(one)
+    def begin(self, execution: LaunchSpec | ExecutionFacts) -> None:
+        """Create the archive with the workspace's branch: adopted from an earlier release, or at the base."""
+        branch = workspace_branch(execution)
         ref = f"refs/heads/{branch}"
         if ref in self.archive.tips():
             return
         self.store.update()
         self.archive.adopt(branch)
         if ref not in self.archive.tips():
-            self.archive.begin(branch, self.repository.start_of(one.base_branch))
-        self.repository.publish(self.archive, branch)
+            self.archive.begin(branch, self.repository.start_of(execution.base_branch))
+        publish(self.repository, self.archive, branch)
 
 
 def prepare_seed(spec: LaunchSpec, into: Path, *, borrows: bool, lost: str = "") -> str:
-    """Write the seed of a launch; blocks. Returns what a lost workspace was made again from, as a sentence.
+    """Write the seed of a launch; blocks. Returns a sentence about what a lost workspace was rebuilt from.
 
     ``borrows``: the sandbox sees the team's published objects. ``lost``: why the workspace that was there cannot be
-    used. Raises WorkspaceGone where nothing of it has arrived, RepositoryUnusable, GitFailed, OSError.
+    used. Raises WorkspaceGone if nothing of it has arrived, RepositoryUnusable, GitFailed, OSError.
     """
     sources = LaunchSources.of(spec)
     sources.begin(spec)
@@ -147,22 +144,22 @@ def prepare_seed(spec: LaunchSpec, into: Path, *, borrows: bool, lost: str = "")
 
 
 def newest_snapshot_time(owner_id: str) -> str:
-    """When the newest snapshot arrived that a workspace can be made from again, ISO 8601; empty if none did."""
+    """Return when the newest usable snapshot arrived, ISO 8601; empty if none has."""
     archive = workspace_archive(owner_id)
     return archive.time_of(recovery_snapshots.session_recovery_ref(owner_id)) if archive.exists() else ""
 
 
 def newest_snapshot(owner_id: str) -> str | None:
-    """Return the commit of the newest snapshot that has arrived, '' if none has; blocks. GitFailed.
+    """Return the commit of the newest snapshot that has arrived, '' if none has; blocks. Raises GitFailed.
 
-    None: the workspace has no archive, its work is not transferred.
+    None: the workspace has no archive, because its work is not transferred.
     """
     archive = workspace_archive(owner_id)
     return archive.tips().get(recovery_snapshots.session_recovery_ref(owner_id), "") if archive.exists() else None
 
 
 def gone_reason(lost: str, branch: str) -> str:
-    """Why a lost workspace cannot be made again."""
+    """Explain why a lost workspace cannot be rebuilt."""
     return f"{lost} No snapshot of branch {branch} had reached the control plane."
 
 
@@ -170,32 +167,32 @@ def _rebuilt(archive: Archive, branch: str, lost: str) -> str:
     at = newest_snapshot_time(archive.workspace_id)
     if not at:
         raise WorkspaceGone(gone_reason(lost, branch))
-    return f"{lost} It was made again from the snapshot of {at}, the newest that had arrived."
+    return f"{lost} It was rebuilt from the snapshot of {at}, the newest that had arrived."
 
 
-async def receive_work(one: ExecutionFacts, download: Download) -> bool:
-    """Let branch and snapshots of a workspace arrive and be published; False where nothing was new.
+async def receive_work(execution: ExecutionFacts, download: Download) -> bool:
+    """Receive a workspace's branch and snapshots and publish them; False if nothing was new.
 
     Raises what ``download`` raises, RepositoryUnusable, GitFailed, OSError.
     """
-    sources = await asyncio.to_thread(_begun, one)
-    known = await asyncio.to_thread(_known_commits, sources, one)
+    sources = await asyncio.to_thread(_open_sources, execution)
+    known = await asyncio.to_thread(_known_commits, sources, execution)
     with tempfile.NamedTemporaryFile(dir=await asyncio.to_thread(_incoming_file), prefix="bundle-") as bundle:
         refs = await download(known, bundle)
         bundle.flush()
-        return await asyncio.to_thread(_import_bundle, sources, one, Path(bundle.name), refs)
+        return await asyncio.to_thread(_import_bundle, sources, execution, Path(bundle.name), refs)
 
 
-def _begun(one: ExecutionFacts) -> LaunchSources:
-    sources = LaunchSources.of(one)
-    sources.begin(one)
+def _open_sources(execution: ExecutionFacts) -> LaunchSources:
+    sources = LaunchSources.of(execution)
+    sources.begin(execution)
     return sources
 
 
-def _known_commits(sources: LaunchSources, one: ExecutionFacts) -> list[str]:
-    """Commits that need not be sent: what has arrived, and what the workspace began with."""
+def _known_commits(sources: LaunchSources, execution: ExecutionFacts) -> list[str]:
+    """Return commits that need not be sent: what has arrived, and the workspace's base."""
     known = set(sources.archive.tips().values())
-    if base := sources.repository.commit_of(one.base_branch or "HEAD"):
+    if base := sources.repository.commit_of(execution.base_branch or "HEAD"):
         known.add(base)
     return sorted(known)[:100]
 
@@ -206,11 +203,11 @@ def _incoming_file() -> Path:
     return directory
 
 
-def _import_bundle(sources: LaunchSources, one: ExecutionFacts, bundle: Path, refs: dict[str, str]) -> bool:
-    branch, before = workspace_branch(one), sources.archive.tips()
+def _import_bundle(sources: LaunchSources, execution: ExecutionFacts, bundle: Path, refs: dict[str, str]) -> bool:
+    branch, before = workspace_branch(execution), sources.archive.tips()
     if bundle.stat().st_size:
         sources.archive.take_in(bundle, branch)
     sources.archive.follow(branch, refs)
-    # Published again even where nothing was new: a kill may have come between the two.
-    sources.repository.publish(sources.archive, branch)
+    # Publish even if nothing was new: an earlier call may have been killed between import and publication.
+    publish(sources.repository, sources.archive, branch)
     return sources.archive.tips() != before

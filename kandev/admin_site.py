@@ -1,4 +1,4 @@
-"""The admin's site: its names, and one door for everybody."""
+"""The admin site, with the product's name and one login page for everybody."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from django.views.decorators.cache import never_cache
 
 
 class KandevAdminSite(AdminSite):
-    """Django's admin. Staff alone comes in, through the one login page, which counts wrong passwords."""
+    """Django's admin for staff, behind the product's login page, which limits wrong passwords."""
 
     site_header = "Kandev"
     site_title = "Kandev"
@@ -26,7 +26,7 @@ class KandevAdminSite(AdminSite):
     @method_decorator(login_not_required)
     @method_decorator(never_cache)
     def login(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
-        """Send nobody to the login page, staff to the index; refuse everybody else."""
+        """Redirect anonymous users to the login page and staff to the index. Raises PermissionDenied for others."""
         if self.has_permission(request):
             return redirect("admin:index")
         if request.user.is_authenticated:
@@ -36,5 +36,5 @@ class KandevAdminSite(AdminSite):
     def password_change(  # type: ignore[override]
         self, request: HttpRequest, extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
-        """In the settings, where wrong old passwords are counted and the other logins end."""
+        """Redirect to the user settings, which limit wrong old passwords and end other logins."""
         return redirect("settings-password")

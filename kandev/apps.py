@@ -1,4 +1,4 @@
-"""Django's admin as an application, with our own site."""
+"""Configuration of Django's admin with our own site."""
 
 from __future__ import annotations
 
@@ -6,6 +6,6 @@ from django.contrib.admin.apps import AdminConfig
 
 
 class KandevAdminConfig(AdminConfig):
-    """``django.contrib.admin`` whose site is ``kandev.admin_site``."""
+    """``django.contrib.admin`` with `kandev.admin_site.KandevAdminSite` as its site."""
 
     default_site = "kandev.admin_site.KandevAdminSite"

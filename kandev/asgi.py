@@ -1,4 +1,4 @@
-"""The ASGI entry point that daphne serves: pages and API, and the WebSockets."""
+"""The ASGI application: pages, API and WebSockets."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from sessions_app.management.startup import set_private_umask
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "kandev.settings")
 
 WebSocketProtocol.closeHandshakeTimeout = 30.0
-"""Seconds in which whoever is sent away may read why; after the usual one, slow readers found the line dead instead."""
+"""Seconds for a client to read why its socket is closed. The default of one second was too short for slow clients."""
 
-LONGEST_STATEMENT = 30
-"""Seconds after which a page that asks too much of PostgreSQL ends; migrations and maintenance may take longer."""
+STATEMENT_TIMEOUT_SECONDS = 30
+"""Seconds after which PostgreSQL cancels a statement of a page; migrations and maintenance have no limit."""
 
 set_private_umask()
 http = get_asgi_application()
-limit_statement_time(connections.settings["default"], LONGEST_STATEMENT)
+limit_statement_time(connections.settings["default"], STATEMENT_TIMEOUT_SECONDS)
 
-from kandev import web_server_limits  # noqa: E402 - the apps must be loaded before
+from kandev import web_server_limits  # noqa: E402 - needs loaded apps
 from sessions_app.routing import websockets  # noqa: E402
 
 web_server_limits.apply_limits()

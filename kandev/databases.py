@@ -10,15 +10,15 @@ import tempfile
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from django.core.exceptions import ImproperlyConfigured
 
 
 def prepare_data_directory(directory: Path) -> Path:
-    """Make ``directory`` if need be and keep others out (0700); ImproperlyConfigured if that cannot be.
+    """Create ``directory`` if it is missing and make it private (0700). Raises ImproperlyConfigured.
 
-    One of another user is refused, also to root: what root makes there its owner could not use afterwards.
+    A directory of another user is refused even to root: its owner could not use the files that root creates there.
     """
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -26,17 +26,19 @@ def prepare_data_directory(directory: Path) -> Path:
         mode = found.st_mode
         if mode & stat.S_ISVTX:
             raise ImproperlyConfigured(
-                f"KANDEV_DATA_DIR={directory} is shared with others: name a directory of its own"
+                f"KANDEV_DATA_DIR={directory} is shared with other users: choose a directory that only Kandev uses"
             )
         if found.st_uid != os.geteuid():
             raise ImproperlyConfigured(
                 f"KANDEV_DATA_DIR={directory} belongs to {_user_name(found.st_uid)}, and this runs as "
-                f"{_user_name(os.geteuid())}: run it as the owner, or name a directory of its own"
+                f"{_user_name(os.geteuid())}: run it as the owner, or choose another directory"
             )
         if mode & 0o077:
             directory.chmod(0o700)
         if not os.access(directory, os.R_OK | os.W_OK | os.X_OK, effective_ids=True):
-            raise ImproperlyConfigured(f"KANDEV_DATA_DIR={directory} cannot be written: it is read-only")
+            raise ImproperlyConfigured(
+                f"KANDEV_DATA_DIR={directory} is not writable: make it writable, or choose another directory"
+            )
     except OSError as error:
         raise ImproperlyConfigured(f"KANDEV_DATA_DIR={directory} cannot be used: {error.strerror}") from error
     return directory
@@ -50,10 +52,10 @@ def _user_name(uid: int) -> str:
 
 
 def restrict_database_files(path: Path) -> None:
-    """Close an SQLite file to others (0600), and what lies beside it.
+    """Make an SQLite file and its companions private (0600).
 
-    A new one is made with that mode, for ``manage.py`` sets the umask. It is not made here: a command that refuses a
-    missing database must leave nothing behind. What cannot be done here is said by whoever connects.
+    A new file gets that mode from the umask that ``manage.py`` sets. It is not created here, because a command that
+    refuses a missing database must leave nothing behind. Errors are ignored: connecting reports them.
     """
     for name in (path.name, f"{path.name}-wal", f"{path.name}-shm", f"{path.name}-journal"):
         file = path.with_name(name)
@@ -63,9 +65,9 @@ def restrict_database_files(path: Path) -> None:
 
 
 def load_secret_key(directory: Path) -> str:
-    """The installation's secret key, drawn at the first start; two first starts at once agree on one.
+    """Return the installation's secret key, which the first start generates.
 
-    Raises ImproperlyConfigured where it can be neither read nor made.
+    Concurrent first starts agree on one key. Raises ImproperlyConfigured if it can be neither read nor created.
     """
     path = directory / "secret-key"
     try:
@@ -77,18 +79,18 @@ def load_secret_key(directory: Path) -> str:
 
 
 def _create_key_file(path: Path, key: str) -> None:
-    """Put ``key`` at ``path`` unless somebody else was first; readers never see half a key."""
-    descriptor, draft = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)  # 0600
+    """Write ``key`` to ``path`` unless another process was first; readers never see a partial key."""
+    descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)  # 0600
     with os.fdopen(descriptor, "w") as stream:
         stream.write(key + "\n")
         stream.flush()
         os.fsync(stream.fileno())
     try:
-        os.link(draft, path)
+        os.link(temporary, path)
     except FileExistsError:
         pass
     finally:
-        Path(draft).unlink()
+        Path(temporary).unlink()
 
 
 EMBEDDED_NAME = "kandev.sqlite3"
@@ -99,17 +101,23 @@ SQLITE_PRAGMAS = (
 
 
 def database_settings(url: str, data_dir: Path, lease_ttl: float) -> dict[str, Any]:
-    """``DATABASES["default"]`` for a ``sqlite:``, ``postgres:`` or ``postgresql:`` URL, or the embedded file for none.
+    """Return ``DATABASES["default"]`` for a ``sqlite:``, ``postgres:`` or ``postgresql:`` URL, or the embedded file.
 
-    Waits for locks end well within a lease of ``lease_ttl`` seconds (rule 6).
+    Waits for locks end well within a lease of ``lease_ttl`` seconds, so that a waiting supervisor can still renew it.
     """
     if not url:
         return _sqlite(data_dir / EMBEDDED_NAME, data_dir, lease_ttl)
-    parts = urlsplit(url)
-    if parts.scheme == "sqlite" and parts.path.strip("/"):
-        return _sqlite(Path(unquote(parts.path)), data_dir, lease_ttl)
-    if parts.scheme in {"postgres", "postgresql"} and parts.path.strip("/"):
-        return _postgres(url, lease_ttl)
+    try:
+        parts = urlsplit(url)
+        if parts.scheme == "sqlite" and parts.path.strip("/"):
+            return _sqlite(Path(unquote(parts.path)), data_dir, lease_ttl)
+        if parts.scheme in {"postgres", "postgresql"} and parts.path.strip("/"):
+            return _postgres(parts, lease_ttl)
+    except ValueError:
+        # The cause is left out: an unquoted "/" in the password makes its first half the port that the cause quotes.
+        raise ImproperlyConfigured(
+            "KANDEV_DATABASE_URL has an invalid host or port; percent-encode special characters in its password"
+        ) from None
     raise ImproperlyConfigured(
         "KANDEV_DATABASE_URL must look like sqlite:///FILE or postgres://USER:PASSWORD@HOST/NAME"
     )
@@ -122,21 +130,16 @@ def _sqlite(path: Path, data_dir: Path, lease_ttl: float) -> dict[str, Any]:
         "NAME": path,
         "OPTIONS": {
             "timeout": lease_ttl / 3,
-            # Taking the write lock at BEGIN leaves no lock upgrade to fail in the middle of a transaction.
+            # Taking the write lock at BEGIN avoids a lock upgrade that could fail in the middle of a transaction.
             "transaction_mode": "IMMEDIATE",
             "init_command": SQLITE_PRAGMAS,
         },
-        # A file, so that the tests' threads and child processes can open it too.
+        # A file, so that threads and child processes of the tests can open it too.
         "TEST": {"NAME": data_dir / "test.sqlite3"},
     }
 
 
-def _postgres(url: str, lease_ttl: float) -> dict[str, Any]:
-    parts = urlsplit(url)
-    try:
-        port = parts.port or ""
-    except ValueError as error:
-        raise ImproperlyConfigured(f"KANDEV_DATABASE_URL: {error}") from error
+def _postgres(parts: SplitResult, lease_ttl: float) -> dict[str, Any]:
     wait_ms = int(lease_ttl * 1000 * 0.4)
     session = f"-c synchronous_commit=on -c idle_in_transaction_session_timeout={wait_ms} -c lock_timeout={wait_ms}"
     return {
@@ -145,19 +148,19 @@ def _postgres(url: str, lease_ttl: float) -> dict[str, Any]:
         "USER": unquote(parts.username or ""),
         "PASSWORD": unquote(parts.password or ""),
         "HOST": unquote(parts.hostname or ""),
-        "PORT": port,
+        "PORT": parts.port or "",
         "OPTIONS": {**_tcp_timeout_options(wait_ms), **dict(parse_qsl(parts.query)), "options": session},
     }
 
 
 def limit_statement_time(settings: dict[str, Any], seconds: int) -> None:
-    """On the connections that this process makes from now on no statement takes longer; SQLite has no such bound."""
+    """Limit statements on new connections of this process to ``seconds``; SQLite has no such limit."""
     if settings["ENGINE"].endswith("postgresql"):
         settings["OPTIONS"]["options"] += f" -c statement_timeout={seconds * 1000}"
 
 
 def _tcp_timeout_options(wait_ms: int) -> dict[str, int]:
-    """A server that has gone without a word is missed within the time of a wait for a lock, not of a TCP connection."""
+    """Return TCP options with which a vanished server is noticed within a lock wait instead of a TCP timeout."""
     seconds = max(wait_ms // 1000, 2)
     return {
         "connect_timeout": seconds,

@@ -1,4 +1,4 @@
-"""The only reader of the control plane's environment, and the mail server that one of its URLs describes."""
+"""Read and check the control plane's environment variables."""
 
 from __future__ import annotations
 
@@ -16,31 +16,34 @@ from django.core.exceptions import ImproperlyConfigured
 
 from executors_app import crash_points
 from executors_app.agentctl.process import child_environment
+from sessions_app.domain.recovery_facts import Policy
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 PREFIX: Final = "KANDEV_"
 FOREIGN_PREFIXES: Final = ("KANDEV_SERVICE_", "KANDEV_PORT")
-"""Set by cluster service discovery for a service called *kandev* (rule 43)."""
+"""Prefixes of variables that Kubernetes sets for a service called *kandev*. They are ignored."""
 
-os.environ.setdefault("SPRITES_CLIENT_SIGNALS", "off")  # else sprites-py tells its vendor who calls: a person, an agent
+os.environ.setdefault(
+    "SPRITES_CLIENT_SIGNALS", "off"
+)  # otherwise sprites-py reports to its vendor whether a person or an agent uses it
 
 MAIL_SCHEMES: Final = {"smtp": 587, "smtps": 465, "smtp+plain": 25}
-"""How a mail server is spoken to, and the port it then has if none is said."""
+"""Schemes of mail server URLs, with their default ports."""
 
 PROCESS_MARKERS: Final = child_environment.MARKERS
-"""Put by us into the processes of an execution, from which somebody may call a command."""
+"""Variables that we set in the processes of an execution; a command may be run from there."""
 
 RETIRED: Final = frozenset({"KANDEV_AGENT_USER"})
-"""Settings of earlier versions: a deployment that still sets one starts all the same, with a warning."""
+"""Settings of earlier versions, which only cause a warning."""
 
 TEST_SWITCHES: Final = frozenset({"KANDEV_REQUIRE_SERVICES"})
-"""Read by the test suite, before there are settings."""
+"""Variables of the test suite, which reads them before there are settings."""
 
 
 class InvalidEnvironment(ImproperlyConfigured):
-    """A ``KANDEV_*`` name or value that stops the start; the message is one line for a person."""
+    """An invalid ``KANDEV_*`` name or value, which stops the start; the message is one line."""
 
 
 def _text(value: str) -> str:
@@ -112,7 +115,7 @@ def _one_of(*allowed: str) -> Callable[[str], str]:
 
 
 def _crash_point(value: str) -> str:
-    """Crash points with commas between them, each alone, with `:N` for its N-th time, or with `:each` session."""
+    """Crash points, separated by commas; `:N` means the N-th pass, `:each` each session."""
     if value:
         try:
             crash_points.check(value)
@@ -159,102 +162,102 @@ def _entry(parse: Callable[[str], T], default: str = "", *, secret: bool = False
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Environment:
-    """The deployment's choices; field ``lease_ttl`` is ``KANDEV_LEASE_TTL``. Durations are in seconds.
+    """The settings of a deployment; field ``lease_ttl`` is ``KANDEV_LEASE_TTL``. Durations are in seconds.
 
-    The line under each is its meaning in ``docs/settings.md``; a parser's docstring says what may be written.
+    The docstring under a field is its meaning in ``docs/settings.md``; a parser's docstring describes valid values.
     """
 
     data_dir: Path = _entry(_path, "~/.kandev")
-    """The database, the secret key, the worktrees and the state of every agentctl; private to its owner (0700)."""
+    """Directory of the database, secret key, worktrees and agentctl state; private to its owner (0700)."""
     database_url: str = _entry(_text, secret=True)
     """``sqlite:///FILE`` or ``postgres://USER:PASSWORD@HOST/NAME``; unset: SQLite in the data directory."""
     redis_url: str = _entry(_redis, secret=True)
-    """``redis://…`` or ``rediss://…``: wake-ups between hosts, and one count of costly requests for all webs."""
+    """``redis://…`` or ``rediss://…``: carries wake-ups between hosts and rate limits shared by all web processes."""
     secret_key: str = _entry(_text, secret=True)
-    """Signs cookies and encrypts secrets at rest; unset: drawn into the data directory at the first start."""
+    """Signs cookies and encrypts secrets at rest. Unset: generated in the data directory at the first start."""
     secret_key_fallbacks: tuple[str, ...] = _entry(_names, secret=True)
-    """Earlier secret keys, so that what they have signed and encrypted can still be read."""
+    """Earlier secret keys, which still verify and decrypt existing data."""
     metrics_token: str = _entry(_text, secret=True)
-    """The bearer token of the metrics."""
+    """Bearer token for `/metrics`."""
     allowed_hosts: tuple[str, ...] = _entry(_names)
-    """Names under which others may call; only with a secret key too is another than the loopback served."""
+    """Host names that requests may use. Serving beyond the loopback requires this and a secret key."""
     trusted_origins: tuple[str, ...] = _entry(_names)
-    """Origins of the pages, as ``https://kandev.example``; if all are https, cookies are for https alone."""
+    """Origins of the pages, such as ``https://kandev.example``. If all use https, cookies require https."""
     trusted_proxies: tuple[IPv4Network | IPv6Network, ...] = _entry(_networks, "127.0.0.0/8,::1")
-    """Proxies whose ``X-Forwarded-For`` and ``X-Forwarded-Proto`` are believed; behind https origins alone."""
-    recovery_policy: str = _entry(_one_of("auto", "working", "on_open", "manual"), "auto")
-    """Which sessions get their agent back by themselves after a restart, where the session does not say."""
+    """Proxies whose ``X-Forwarded-For`` and ``X-Forwarded-Proto`` are trusted; used only if all origins use https."""
+    recovery_policy: str = _entry(_one_of(*map(str, Policy)), str(Policy.AUTO))
+    """Which sessions resume automatically after a restart, unless the session or its team sets a policy."""
     sweep_concurrency: int = _entry(_count, "50")
-    """How many executions a sweep looks at at once."""
+    """Number of executions that a sweep observes concurrently."""
     sweep_timeout: float = _entry(_positive_seconds, "5")
-    """How long a sweep waits for the answer of one execution."""
+    """Time that a sweep waits for the answer of one execution."""
     reconcile_interval: float = _entry(_positive_seconds, "30")
-    """Pause between two sweeps of the supervisor."""
+    """Interval between two sweeps of the supervisor."""
     max_restarts: int = _entry(_count, "5")
-    """Starts without success after which only a user starts a session again."""
+    """Failed starts after which only a user can start the session again."""
     restart_delay: float = _entry(_positive_seconds, "5")
-    """Pause after the first start that failed, less up to half of it at random; doubled with each, 60 times at most."""
+    """Delay after the first failed start, less a random part of up to half; doubled with each, up to 60 times."""
     idle_sleep: float = _entry(_seconds, "3600")
-    """An idle agent that can take its conversation up again is put to sleep after so long; 0: never."""
+    """Time after which an idle agent that can resume is put to sleep; 0: never."""
     start_concurrency: int = _entry(_count, "8")
-    """How many starts one supervisor carries out at once."""
+    """Number of starts that one supervisor carries out concurrently."""
     max_starts_per_pass: int = _entry(_count, "20")
-    """How many starts a supervisor orders by itself at a time; the others wait until some of these have ended."""
+    """Number of automatic starts that a supervisor requests at a time; others wait until some have finished."""
     boot_grace: float = _entry(_seconds, "60")
-    """The first start of a session that a supervisor makes by itself so soon after its own is no try; 0: all are."""
+    """Time after a supervisor's own start in which a session's first automatic start does not count; 0: all count."""
     start_timeout: float = _entry(_positive_seconds, "300")
-    """How long one start may take: workspace, agentctl and agent."""
+    """Time limit of a start: workspace, agentctl and agent."""
     continue_: str = _entry(_one_of("", "on", "off"))
-    """Whether interrupted work is continued by itself; unsaid: where the policy is auto (rule 16)."""
+    """Whether interrupted work is continued automatically. Unset: only with the policy *auto*."""
     turn_retries: int = _entry(_count_or_none, "5")
-    """How often a turn is tried again that a passing error of the model's provider has failed; 0: never."""
+    """How often a turn is retried after a transient error of the model's provider; 0: never."""
     stall_notice: float = _entry(_seconds, "300")
-    """After so long without a word a turn is shown as silent, and nothing is ended; 0: never."""
+    """Time without output after which a turn is shown as silent; nothing is stopped. 0: never."""
     permission_timeout: float = _entry(_seconds, "0")
-    """How long an agent waits for the answer to a permission before it is told that nobody answered; 0: for ever."""
+    """Time after which an unanswered permission request is cancelled; 0: never."""
     journal_retention: float = _entry(_seconds, "604800")
-    """Journals of closed and deleted sessions are removed after so long; 0 never."""
+    """Time after which journals of closed and deleted sessions are deleted; 0: never."""
     recovery_retention: float = _entry(_seconds, "2592000")
-    """Recovery refs of deleted sessions, and of closed ones those that the branch makes needless; 0 never."""
+    """Time after which recovery refs of deleted sessions, and redundant ones of closed ones, are deleted; 0: never."""
     history_retention: float = _entry(_seconds, "2592000")
-    """What is over and only tells of the past (sweeps, keys, notices, tasks) is removed after so long; 0 never."""
+    """Time after which history is deleted: past sweeps, keys, notices and tasks of the worker; 0: never."""
     event_retention: float = _entry(_seconds, "0")
-    """The log of closed sessions leaves the database after so long, where the portable record has it all; 0 never."""
+    """Time after which logs of closed sessions leave the database, if the portable record is complete; 0: never."""
     repository_roots: tuple[Path, ...] = _entry(_paths)
-    """Folders in which repositories may lie; unset: anywhere."""
+    """Directories that may contain repositories. Unset: any directory."""
     lease_ttl: float = _entry(_positive_seconds, "15")
-    """How long a lease lives without renewal; waits for database locks end well within it."""
+    """Lifetime of a lease without renewal; waits for database locks end well within it."""
     docker_host: str = _entry(_text)
-    """Address of this machine's Docker engine, such as ``unix:///run/docker-agents.sock``; unset: its usual socket."""
+    """Address of the local Docker engine, such as ``unix:///run/docker-agents.sock``. Unset: the default socket."""
     agentctl_image: str = _entry(_text, "kandev-agentctl")
-    """The container image that agentctl and the agents run in."""
+    """Container image for agentctl and the agents."""
     sprites_token: str = _entry(_text, secret=True)
-    """The token of the organisation whose Fly.io Sprites the runtime ``sprites`` makes and uses."""
+    """Token of the Fly.io organisation in which the runtime ``sprites`` creates Sprites."""
     sprites_url: str = _entry(_text, "https://api.sprites.dev")
-    """Where the Sprites API is."""
+    """Address of the Sprites API."""
     site_url: str = _entry(_text)
-    """Where people reach the pages, for links in e-mails and webhooks; unset: the first trusted origin."""
+    """Address of the pages for links in e-mails and webhooks. Unset: the first trusted origin."""
     email_url: str = _entry(_mail_server, secret=True)
-    """Sends e-mail: ``smtp://USER:PASSWORD@HOST:587`` (STARTTLS), ``smtps://``, ``smtp+plain://``; unset: none."""
+    """Mail server: ``smtp://USER:PASSWORD@HOST:587`` (STARTTLS), ``smtps://`` or ``smtp+plain://``; unset: none."""
     email_from: str = _entry(_text, "kandev@localhost")
-    """Whom e-mails are from."""
+    """Sender of e-mails."""
     webhook_allowed_hosts: tuple[str, ...] = _entry(_hosts)
-    """Hosts, as ``host`` or ``host:port``, that webhooks may call in a private network or over plain http."""
+    """Hosts (``host`` or ``host:port``) that webhooks may call in a private network or over plain http."""
     log_format: str = _entry(_one_of("console", "json"), "console")
-    """Lines for people, or one JSON object a line."""
+    """Format of log lines: for people, or one JSON object per line."""
     crash_at: str = _entry(_crash_point)
-    """Drills only: the point at which a process ends itself (`executors_app.crash_points`)."""
+    """For tests only: the crash point at which a process kills itself (`executors_app.crash_points`)."""
     crash_dir: Path | None = _entry(_optional_path)
-    """Drills only: where a process that ended itself leaves a file, so that the next one goes on."""
+    """For tests only: directory in which a process that killed itself leaves a mark, so that the next one does not."""
 
 
 def variable_name(entry: Field[Any]) -> str:
-    """The environment's name of a field: ``KANDEV_LEASE_TTL`` for ``lease_ttl``."""
+    """Return the variable of a field: ``KANDEV_LEASE_TTL`` for ``lease_ttl``."""
     return PREFIX + entry.name.rstrip("_").upper()
 
 
 def read_environment(environ: Mapping[str, str] | None = None) -> Environment:
-    """Read and check every ``KANDEV_*`` name; BadEnvironment names the first that is wrong."""
+    """Read and check every ``KANDEV_*`` variable. Raises InvalidEnvironment for the first that is invalid."""
     source = os.environ if environ is None else environ
     entries = fields(Environment)
     _refuse_unknown(source, entries)
@@ -262,7 +265,7 @@ def read_environment(environ: Mapping[str, str] | None = None) -> Environment:
         log.warning("kandev: %s has no effect any more; remove it from the environment", name)
     read = Environment(**{entry.name: _read(entry, source) for entry in entries})
     if bool(read.crash_at) != bool(read.crash_dir):
-        raise InvalidEnvironment("KANDEV_CRASH_AT and KANDEV_CRASH_DIR are for drills, and go together")
+        raise InvalidEnvironment("KANDEV_CRASH_AT and KANDEV_CRASH_DIR are for tests, and must be set together")
     return read
 
 
@@ -289,7 +292,7 @@ def _read(entry: Field[Any], environ: Mapping[str, str]) -> Any:
 
 def _read_secret(name: str, value: str, file: Path) -> str:
     if value:
-        raise InvalidEnvironment(f"both {name} and {name}_FILE are set: keep one")
+        raise InvalidEnvironment(f"both {name} and {name}_FILE are set: remove one of them")
     try:
         return file.read_text().strip()
     except (OSError, UnicodeDecodeError) as error:
@@ -298,7 +301,7 @@ def _read_secret(name: str, value: str, file: Path) -> str:
 
 @dataclass(frozen=True, slots=True)
 class MailServerSettings:
-    """What Django wants to know of it."""
+    """Django's settings of a mail server."""
 
     host: str = "localhost"
     port: int = 25
@@ -309,7 +312,7 @@ class MailServerSettings:
 
 
 def parse_mail_url(url: str) -> MailServerSettings:
-    """The server of a checked ``KANDEV_EMAIL_URL``; without one what Django has by itself."""
+    """Return the settings for a checked ``KANDEV_EMAIL_URL``; Django's defaults without one."""
     if not url:
         return MailServerSettings()
     parts = urlsplit(url)

@@ -1,4 +1,4 @@
-"""The answer to a request that failed here, wherever it failed: a mistake of ours, or a database in trouble."""
+"""Responses to requests that failed: an internal error, or a database that is unavailable."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sessions_app.models.database_errors import DatabaseTrouble, classify_error
 
 
 def handle_server_error(request: HttpRequest) -> HttpResponse:
-    """Django's ``handler500``, called while the error is handled: 503 where the database takes nothing now."""
+    """Handle a server error (Django's ``handler500``): 503 if the database is unavailable, else 500."""
     trouble = classify_error(sys.exc_info()[1])
     if trouble is None:
         return server_error(request)
@@ -32,7 +32,7 @@ def _json_response(trouble: DatabaseTrouble) -> HttpResponse:
 
 
 def _html_response(request: HttpRequest, trouble: DatabaseTrouble) -> HttpResponse:
-    """Without a word from the database, in which the login is."""
+    """Return a page that needs no query: even the login is in the database."""
     again = request.get_full_path() if request.method in ("GET", "HEAD") else "/"
     page = loader.get_template("503.html").render({"trouble": trouble, "again": again})
     return HttpResponse(page, status=503)

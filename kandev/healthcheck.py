@@ -1,4 +1,4 @@
-"""Whether the web of this container answers, for its ``HEALTHCHECK``; standard library alone, and no settings."""
+"""``HEALTHCHECK`` of the web container; uses only the standard library and loads no settings."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import urllib.request
 
 
 def main() -> None:
-    """Ends with status 1 if it does not. It is asked by a name that it serves, as the proxy does."""
+    """Exit with status 1 unless the web server responds. The request names an allowed host, as the proxy does."""
     name = os.environ.get("KANDEV_ALLOWED_HOSTS", "").split(",")[0].strip().lstrip("*.") or "localhost"
     address = sys.argv[1] if len(sys.argv) > 1 else "127.0.0.1:8000"
     request = urllib.request.Request(f"http://{address}/healthz", headers={"Host": name})
-    with urllib.request.urlopen(request, timeout=4):  # noqa: S310 - of this container
+    with urllib.request.urlopen(request, timeout=4):  # noqa: S310 - the address is in this container
         pass
 
 

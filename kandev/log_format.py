@@ -1,4 +1,4 @@
-"""How log lines look: one JSON object each for ``KANDEV_LOG_FORMAT=json``, never a login secret, one for an outage."""
+"""Log formatter and filters: JSON lines, context fields, redaction of login secrets, one line for an outage."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from sessions_app.domain import actor_context
 
 _LOGIN_SECRET: Final = re.compile(r"(/login/)[^/\s'\"?]+")
 OUTAGE_RESET_SECONDS: Final = 60.0
-"""Seconds without a failure of the database after which the next one is said again."""
+"""Seconds without a database failure after which the next one is logged again."""
 _STANDARD_ATTRIBUTES: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 _ID_IN_MESSAGE: Final = re.compile(r"\b(session|task|execution|sweep) (?=%s)")
 _ID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 class JsonFormatter(logging.Formatter):
-    """Time, level, logger, message, whatever ``extra`` held and is known, and the traceback if there is one."""
+    """Format a record as one JSON object: time, level, logger, message, extra fields, and a traceback if any."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The record as one line of JSON; what JSON does not know is written as text."""
+        """Return one line of JSON. Values that JSON does not support are written as strings."""
         line: dict[str, Any] = {
             "at": datetime.fromtimestamp(record.created, UTC).isoformat(),
             "level": record.levelname.lower(),
@@ -42,13 +42,13 @@ class JsonFormatter(logging.Formatter):
 
 
 class ContextFilter(logging.Filter):
-    """Adds ``session_id``, ``execution_id``, ``sweep_id``, ``cause`` … wherever they are known.
+    """Add ``session_id``, ``execution_id``, ``sweep_id``, ``cause`` and others where they are known.
 
-    They are known from who acts, and from messages that name a session by its id; what a line says itself counts.
+    They come from the actor context, and from messages that name a session by its id. A record's own fields win.
     """
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Let every record pass, with more in it."""
+        """Add the fields to the record; every record passes."""
         for name, value in {**actor_context.current_context(), **_ids_in_message(record)}.items():
             if value and not hasattr(record, name):
                 setattr(record, name, value)
@@ -56,7 +56,7 @@ class ContextFilter(logging.Filter):
 
 
 def _ids_in_message(record: logging.LogRecord) -> dict[str, str]:
-    """The ids that a message names by its arguments, as in ``session %s: …``."""
+    """Return the ids among a message's arguments, as in ``session %s: …``."""
     found, arguments = {}, record.args
     if not isinstance(record.msg, str) or not isinstance(arguments, tuple):
         return {}
@@ -69,10 +69,10 @@ def _ids_in_message(record: logging.LogRecord) -> dict[str, str]:
 
 
 class LoginSecretFilter(logging.Filter):
-    """Takes the secret out of a one-time link's path, which Django names where something went wrong (rule 42)."""
+    """Redact the secret of a login link, whose path Django logs with failed requests."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Let every record pass, without secrets."""
+        """Redact the record; every record passes."""
         message = record.getMessage()
         if "/login/" in message:
             record.msg, record.args = _redact_login_secret(message), ()
@@ -82,33 +82,33 @@ class LoginSecretFilter(logging.Filter):
 
 
 class OutageFilter(logging.Filter):
-    """Lets one line pass that says why the database takes nothing, without its traceback, and no more of that outage.
+    """Log a database outage once, as one line with its reason instead of a traceback.
 
-    Whatever loops without a database would log a traceback each time. The worker's processes are forked anew for each
-    try, so the time of the last one lies in memory that a process shares with those that are forked from it.
+    Otherwise every loop would log a traceback at each attempt. The worker forks a process for each attempt, so the time
+    of the last failure is in memory that forked processes share.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self._shared = mmap.mmap(-1, struct.calcsize("d"))
-        self._keep(-OUTAGE_RESET_SECONDS)
+        self._store_time(-OUTAGE_RESET_SECONDS)
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Drop what repeats itself."""
+        """Drop repeated failures."""
         now = time.monotonic()
         is_known = now - struct.unpack("d", self._shared[:])[0] < OUTAGE_RESET_SECONDS
         if record.name == "django-q" and record.levelno == logging.CRITICAL:
-            return not is_known  # that the process which misses the database was started again
+            return not is_known  # django-q2 logs that it restarted a process, which follows from the outage
         error = record.exc_info[1] if record.exc_info else None
         if error is None or not _is_outage(error):
             return True
-        self._keep(now)
+        self._store_time(now)
         reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
         record.msg, record.args = f"{record.getMessage()}: {reason}", ()
         record.exc_info = record.exc_text = None
         return not is_known
 
-    def _keep(self, at: float) -> None:
+    def _store_time(self, at: float) -> None:
         self._shared[:] = struct.pack("d", at)
 
 

@@ -1,4 +1,4 @@
-"""A cache in Redis; while that is away each process goes on with one of its own."""
+"""A cache in Redis that falls back to a local one while Redis is unavailable."""
 
 from __future__ import annotations
 
@@ -14,33 +14,35 @@ from redis.exceptions import RedisError
 log = logging.getLogger(__name__)
 
 RETRY_AFTER_SECONDS: Final = 5.0
-"""Seconds for which a Redis that did not answer is not asked again."""
+"""Seconds until Redis is tried again after a failure."""
 
 
 def _with_fallback(name: str) -> Callable[..., Any]:
-    """The verb of a cache, done by Redis, or by this process alone."""
+    """Return a cache method that uses Redis, or the local cache while Redis is unavailable."""
 
-    def act(self: FallbackRedisCache, *args: Any, **kwargs: Any) -> Any:
-        if time.monotonic() >= self.asks_again_at:
+    def call(self: FallbackRedisCache, *args: Any, **kwargs: Any) -> Any:
+        if time.monotonic() >= self.retry_at:
             try:
                 return getattr(RedisCache, name)(self, *args, **kwargs)
             except (RedisError, OSError) as error:
-                self.asks_again_at = time.monotonic() + RETRY_AFTER_SECONDS
-                log.warning("Redis does not answer, so each process counts for itself: %s", error)
-        return getattr(self.alone, name)(*args, **kwargs)
+                self.retry_at = time.monotonic() + RETRY_AFTER_SECONDS
+                log.warning(
+                    "Redis is unavailable; rate limits are counted for each process until it returns: %s", error
+                )
+        return getattr(self.fallback, name)(*args, **kwargs)
 
-    act.__name__ = name
-    return act
+    call.__name__ = name
+    return call
 
 
 class FallbackRedisCache(RedisCache):
-    """Counts of attempts go on whatever Redis does: they are then each process's own, and never unbounded."""
+    """A Redis cache for rate limits, which stay in force without Redis, counted for each process."""
 
-    asks_again_at = 0.0
+    retry_at = 0.0
 
     def __init__(self, server: str, params: dict[str, Any]):
         super().__init__(server, params)
-        self.alone = LocMemCache("kandev-alone", {**params, "OPTIONS": {}})
+        self.fallback = LocMemCache("kandev-alone", {**params, "OPTIONS": {}})
 
     add = _with_fallback("add")
     get = _with_fallback("get")

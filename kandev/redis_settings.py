@@ -1,6 +1,6 @@
-"""What the processes of all hosts share besides the database: Redis, for wake-ups and counts. Nothing is lost with it.
+"""Settings for Redis, which carries wake-ups and rate limits between hosts. Losing it loses no data.
 
-Nobody waits for it for long: one that is down is missed at once, one that hangs within a second.
+The timeouts are short, so that a Redis that is down or hangs delays a request by at most a second.
 """
 
 from __future__ import annotations
@@ -11,33 +11,33 @@ _CONNECTION_OPTIONS: Final[dict[str, Any]] = {
     "socket_connect_timeout": 1.0,
     "socket_timeout": 1.0,
     "socket_keepalive": True,
-    "health_check_interval": 10,  # a connection that died without a word is noticed
+    "health_check_interval": 10,  # notices connections that broke silently
 }
 _PREFIX: Final = "kandev"
 
 
 def channel_layer_settings(url: str) -> dict[str, Any]:
-    """``CHANNEL_LAYERS``: wake-ups between processes; without Redis within one process alone.
+    """Return ``CHANNEL_LAYERS``: wake-ups between processes, or within one process without Redis.
 
-    Publish and subscribe, not the layer with queues: a wake-up that nobody hears must not be kept, and many
-    receivers cost one command.
+    Uses the publish/subscribe layer instead of the one with queues: a wake-up without a receiver must not be stored,
+    and one command reaches many receivers.
     """
     if not url:
         return {"default": {"BACKEND": "channels.layers.InMemoryChannelLayer"}}
-    from redis.asyncio.retry import Retry  # noqa: PLC0415  (only where there is a Redis: it is slow to import)
+    from redis.asyncio.retry import Retry  # noqa: PLC0415  (imported only with Redis, because it is slow)
     from redis.backoff import NoBackoff  # noqa: PLC0415
 
-    once = Retry(NoBackoff(), 0)
+    no_retry = Retry(NoBackoff(), 0)
     return {
         "default": {
             "BACKEND": "channels_redis.pubsub.RedisPubSubChannelLayer",
-            "CONFIG": {"hosts": [{"address": url, "retry": once, **_CONNECTION_OPTIONS}], "prefix": _PREFIX},
+            "CONFIG": {"hosts": [{"address": url, "retry": no_retry, **_CONNECTION_OPTIONS}], "prefix": _PREFIX},
         }
     }
 
 
 def cache_settings(url: str) -> dict[str, Any]:
-    """``CACHES``: counts of costly requests, for all processes or for each its own."""
+    """Return ``CACHES``: rate-limit counters, shared by all processes with Redis, else one set for each process."""
     if not url:
         return {"default": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}}
     from redis.backoff import NoBackoff  # noqa: PLC0415

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
+
+from csp.constants import NONE, SELF
 
 from executors_app import crash_points
 from kandev import redis_settings
@@ -13,7 +17,7 @@ from kandev.environment import parse_mail_url, read_environment
 BASE_DIR = Path(__file__).resolve().parent.parent
 _env = read_environment()
 
-# --- What this deployment chose (interfaces 1); durations in seconds ---
+# --- Settings from the environment (docs/settings.md); durations in seconds ---
 
 KANDEV_DATA_DIR = prepare_data_directory(_env.data_dir)
 KANDEV_EMBEDDED = not _env.database_url
@@ -53,7 +57,7 @@ KANDEV_CRASH_DIR = _env.crash_dir
 if KANDEV_CRASH_DIR:
     crash_points.arm(KANDEV_CRASH_AT, KANDEV_CRASH_DIR)
 
-# Together these two let others in; without both, only the loopback address is served.
+# ``serve`` listens beyond the loopback only with both of these (see ``refuse_unprotected_public_host``).
 KANDEV_PUBLIC = bool(_env.secret_key and _env.allowed_hosts)
 
 # --- Security ---
@@ -61,15 +65,15 @@ KANDEV_PUBLIC = bool(_env.secret_key and _env.allowed_hosts)
 SECRET_KEY = _env.secret_key or load_secret_key(KANDEV_DATA_DIR)
 SECRET_KEY_FALLBACKS = list(_env.secret_key_fallbacks)
 DEBUG = False
-# Cookies ignore ports: under a name of its own, what others serve on this machine at "localhost" is not sent ours.
+# Cookies ignore ports, so other servers at "localhost" would receive ours. A host name of its own prevents that.
 KANDEV_LOCAL_NAME = "kandev.localhost"
 ALLOWED_HOSTS = [*_env.allowed_hosts] or ["localhost", "127.0.0.1", "[::1]", KANDEV_LOCAL_NAME]
 CSRF_TRUSTED_ORIGINS = [*_env.trusted_origins]
 X_FRAME_OPTIONS = "DENY"
 SECURE_REFERRER_POLICY = "same-origin"
 _behind_https = bool(_env.trusted_origins) and all(origin.startswith("https://") for origin in _env.trusted_origins)
-# A browser takes a cookie of such a name only with TLS, from this very host and for all of its paths: neither another
-# host of the domain nor anybody without TLS can plant one.
+# Browsers accept a ``__Host-`` cookie only over TLS, from this exact host and for all its paths. So neither another
+# host of the domain nor an attacker without TLS can set one.
 KANDEV_COOKIE_PREFIX = "__Host-" if _behind_https else ""
 SESSION_COOKIE_NAME = KANDEV_COOKIE_PREFIX + "kandev_session"
 SESSION_COOKIE_AGE = 14 * 86_400
@@ -77,18 +81,34 @@ SESSION_COOKIE_HTTPONLY = True
 SESSION_COOKIE_SAMESITE = "Lax"
 SESSION_COOKIE_SECURE = _behind_https
 CSRF_COOKIE_NAME = KANDEV_COOKIE_PREFIX + "kandev_csrf"
-CSRF_COOKIE_HTTPONLY = True  # scripts take the token from the page's form
+CSRF_COOKIE_HTTPONLY = True  # scripts read the token from the form in the page
 CSRF_COOKIE_SAMESITE = "Lax"
 CSRF_COOKIE_SECURE = _behind_https
 
-# Without TLS there is no proxy of ours; whoever sends such headers then is not believed, on whatever address.
+# Without TLS there is no proxy of ours, so no client may set such headers, from whatever address.
 KANDEV_TRUSTED_PROXIES = _env.trusted_proxies if _behind_https else ()
 SECURE_HSTS_SECONDS = 31_536_000 if _behind_https else 0
 
+# The script that reloads an incomplete page is inline, because it must work when no file could be loaded. The policy
+# allows only this inline script, by its hash.
+KANDEV_INLINE_SCRIPT = BASE_DIR / "templates" / "parts" / "whole_page.js"
+_inline_script_hash = b64encode(sha256(KANDEV_INLINE_SCRIPT.read_bytes()).digest()).decode()
+CONTENT_SECURITY_POLICY = {
+    "DIRECTIVES": {
+        "default-src": [SELF],
+        "base-uri": [NONE],
+        "form-action": [SELF],
+        "frame-ancestors": [NONE],
+        "img-src": [SELF, "data:"],
+        "object-src": [NONE],
+        "script-src": [SELF, f"'sha256-{_inline_script_hash}'"],
+    }
+}
+
 SILENCED_SYSTEM_CHECKS = [
-    "security.W005",  # whether other names of the domain are for https alone is not ours to say
-    "security.W021",  # nor whether browsers ship it
-    "security.W008",  # the proxy redirects; health checks and metrics come without it
+    "security.W005",  # HSTS for subdomains: other services of the domain may not use https
+    "security.W021",  # HSTS preloading: the owner of the domain decides
+    "security.W008",  # https redirect: the proxy does that; health checks and metrics use plain http
 ]
 
 AUTH_PASSWORD_VALIDATORS = [
@@ -113,22 +133,25 @@ INSTALLED_APPS = [
     "drf_spectacular_sidecar",
     "channels",
     "executors_app",
+    "sessions_app.accounts",
+    "sessions_app.workflows",
     "sessions_app",
-    # After ours, which has a command of the same name: its processes end with the first of them.
+    "sessions_app.notifications",
+    # After our apps: the first app with a command wins, and our ``qcluster`` ends its processes with its first one.
     "django_q",
-    # The same: its keys are taken over, and kept as hashes.
+    # After our apps, too: our ``drf_create_token`` stores tokens as hashes.
     "rest_framework.authtoken",
 ]
 
 MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
-    "kandev.middleware.ContentSecurityPolicyMiddleware",
+    "csp.middleware.CSPMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
-    # Every view wants a login unless it is marked @login_not_required; REST framework asks for itself.
+    # Every view requires a login unless it has @login_not_required; REST framework authenticates on its own.
     "django.contrib.auth.middleware.LoginRequiredMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
@@ -160,7 +183,7 @@ TIME_ZONE = "UTC"
 USE_TZ = True
 
 STATIC_URL = "/static/"
-WHITENOISE_USE_FINDERS = True  # nothing to collect before the first start
+WHITENOISE_USE_FINDERS = True  # so that no collectstatic is needed before the first start
 WHITENOISE_ALLOW_ALL_ORIGINS = False
 
 # --- Data ---
@@ -177,7 +200,7 @@ Q_CLUSTER: dict[str, Any] = {
     "workers": 2,
     "poll": 1,
     "timeout": 300,
-    # Longer than a task and its wait in the local queue, else a running task starts a second time.
+    # Longer than the timeout of a task plus its wait in the local queue; otherwise a running task would start again.
     "retry": 900,
     "max_attempts": 5,
     "save_limit": -1,
@@ -195,7 +218,7 @@ EMAIL_USE_TLS, EMAIL_USE_SSL = _mail.starttls, _mail.tls
 EMAIL_TIMEOUT = 20
 
 REST_FRAMEWORK = {
-    # The token comes first: its challenge makes "nobody" a 401, not a 403.
+    # REST framework uses the challenge of the first class. Sessions have none, so a missing login would be a 403.
     "DEFAULT_AUTHENTICATION_CLASSES": [
         "sessions_app.accounts.api.authentication.ApiTokenAuthentication",
         "rest_framework.authentication.SessionAuthentication",
@@ -261,6 +284,7 @@ LOGGING: dict[str, Any] = {
         "django.channels.server": {"level": "WARNING"},
         "django-q": {"level": "WARNING"},
         "httpx": {"level": "WARNING"},
-        "channels_redis": {"level": "CRITICAL"},  # a stack for each second without Redis; we say it ourselves
+        # Without Redis it logs a traceback every second; we log the outage ourselves.
+        "channels_redis": {"level": "CRITICAL"},
     },
 }

@@ -1,4 +1,4 @@
-"""``docs/settings.md``, made of `kandev.environment`: every setting, what it takes, its default and its meaning."""
+"""Generate ``docs/settings.md`` from `kandev.environment`: settings, accepted values, defaults and meanings."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ _ROOT: Final = Path(__file__).resolve().parent.parent
 _PACKAGES: Final = ("kandev", "executors_app", "sessions_app")
 _ASSIGNMENT: Final = r"^{name} = _env\.{field}$"
 _INTRODUCTION: Final = """\
-Settings are environment variables, read in [one place](../kandev/environment.py). An unknown `KANDEV_*` name or a bad \
-value ends every command with one line and status 2; names that begin with `KANDEV_SERVICE_` or `KANDEV_PORT`, and the \
-markers of agents' processes, are let through. `KANDEV_AGENT_USER` of earlier versions has no effect: a start with it \
-warns in one line and goes on.
+Settings are environment variables, read in [one place](../kandev/environment.py). An unknown `KANDEV_*` name or an \
+invalid value ends every command with one line and status 2. Names that begin with `KANDEV_SERVICE_` or `KANDEV_PORT`, \
+and the markers of agent processes, are ignored. `KANDEV_AGENT_USER` of earlier versions has no effect, and is \
+reported with a warning.
 
-Whatever is marked *secret* may also come from a file: `KANDEV_SECRET_KEY_FILE=/run/secrets/key` is read instead of \
-`KANDEV_SECRET_KEY`. Durations are in seconds."""
+A setting that is marked *secret* can also be read from a file: set `KANDEV_SECRET_KEY_FILE=/run/secrets/key` instead \
+of `KANDEV_SECRET_KEY`. Durations are in seconds."""
 
 
 def settings_documents() -> dict[str, str]:
-    """File name in ``docs/`` and its text."""
-    head = "| setting | takes | default | meaning |\n| --- | --- | --- | --- |"
+    """Return the text of the document by its file name in ``docs/``."""
+    head = "| setting | value | default | meaning |\n| --- | --- | --- | --- |"
     rows = "\n".join(_table_row(entry, meaning) for entry, meaning in _settings_table())
     written = "<!-- Written by `manage.py write_docs`. Change kandev/environment.py, not this file. -->"
     return {NAME: f"# Settings\n\n{written}\n\n{_INTRODUCTION}\n\n{head}\n{rows}\n"}
@@ -44,7 +44,7 @@ def _settings_table() -> Iterator[tuple[Field[Any], str]]:
 
 
 def _field_descriptions() -> Mapping[str, str]:
-    """By field, the text that stands under it."""
+    """Return the docstring under each field."""
     tree = ast.parse(inspect.getsource(Environment)).body[0]
     assert isinstance(tree, ast.ClassDef)  # noqa: S101  (its source begins with it)
     found = {}
@@ -63,7 +63,7 @@ def _table_row(entry: Field[Any], meaning: str) -> str:
 
 
 def _unread_fields() -> Iterator[str]:
-    """Fields that become a Django setting which no code asks for."""
+    """Return fields that become a Django setting which no code reads."""
     own = (_ROOT / "kandev" / "settings.py").read_text(encoding="utf-8")
     mine = {environment.__file__, __file__, str(_ROOT / "kandev" / "settings.py")}
     others = [path for name in _PACKAGES for path in (_ROOT / name).rglob("*.py") if str(path) not in mine]

@@ -1,8 +1,8 @@
-"""What a client may cost the web process before anybody knows who that is: so many bytes, in so much time.
+"""Limits on the size and duration of requests, which apply before authentication.
 
-Daphne keeps a whole body, however large, before Django is asked, and waits for a request as long as a byte of
-it comes now and then; so one stranger could fill memory and disk, or hold every connection (slowloris). Here a
-request has a time of its own, which only a body that really moves makes longer, and a body has a largest size.
+Daphne buffers a whole body before it calls Django, and waits as long as single bytes keep arriving. An anonymous client
+could fill memory and disk that way, or hold every connection (slowloris). Here a request has a deadline, which only a
+body that makes progress extends, and a body has a maximum size.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from twisted.web import http
 from sessions_app.api.base_views import MAX_BODY
 
 MAX_BODY_SIZE: Final = 2 * MAX_BODY
-"""Bytes. What is a little too large is heard out and refused by the view, in its own words."""
+"""Bytes. Above the views' own limit, so that a body slightly too large still gets the view's error."""
 REQUEST_TIMEOUT: Final = 60
-"""Seconds that a request may take to come in, and a connection may rest between two of them."""
+"""Seconds that a request may take to arrive, and that a connection may be idle between two requests."""
 BYTES_PER_EXTENSION: Final = 256 * 1024
-"""Bytes of a body after which that time begins anew: less than 5 KiB a second are not waited for."""
+"""Bytes of a body after which the deadline is extended: a body slower than about 4 KiB/s is dropped."""
 ROOT_PATH_HEADER: Final = b"daphne-root-path"
-"""A header by which any client could say below which path it is served; nothing here uses it."""
+"""A header of daphne with which any client could change the root path; nothing here uses it."""
 
 _REFUSAL: Final = json.dumps(
-    {"code": "too_large", "message": "The body of the request is too large.", "details": {"limit": MAX_BODY}}
+    {"code": "too_large", "message": "The request body is too large.", "details": {"limit": MAX_BODY}}
 ).encode()
 _TOO_LARGE: Final = (
     b"HTTP/1.1 413 Content Too Large\r\nContent-Type: application/json\r\nConnection: close\r\n"
@@ -35,46 +35,46 @@ _TOO_LARGE: Final = (
 
 
 class LimitedChannel(http.HTTPChannel):
-    """A connection whose time does not begin anew with every byte that trickles in."""
+    """A connection whose timeout is not reset by every byte that arrives."""
 
-    _rests = True
+    _is_idle = True
 
     def connectionMade(self) -> None:  # noqa: N802 - twisted's name
-        """Somebody is there."""
+        """Apply the timeout to a new connection."""
         self.timeOut = REQUEST_TIMEOUT
         super().connectionMade()  # type: ignore[no-untyped-call]
 
     def setTimeout(self, period: float | None) -> Any:  # noqa: N802 - twisted's name
-        """A new time: of the connection, or until the next request."""
-        self._rests = True
+        """Start a new timeout: of the connection, or until the next request."""
+        self._is_idle = True
         return super().setTimeout(period)  # type: ignore[no-untyped-call]
 
     def resetTimeout(self) -> None:  # noqa: N802 - twisted's name
-        """Something came: the first of a request begins its time, the rest does not."""
-        if self._rests:
-            self._rests = False
+        """Handle arriving data: only the first of a request restarts the timeout."""
+        if self._is_idle:
+            self._is_idle = False
             super().resetTimeout()  # type: ignore[no-untyped-call]
 
     def extend_deadline(self) -> None:
-        """The request moves: its time begins anew."""
+        """Restart the timeout, because the request makes progress."""
         super().resetTimeout()  # type: ignore[no-untyped-call]
 
 
 class LimitedRequest(http_protocol.WebRequest):  # type: ignore[misc]
-    """A request that is given up as soon as its body is larger than anything here may be."""
+    """A request that is rejected as soon as its body exceeds ``MAX_BODY_SIZE``."""
 
     _length = 0
     _is_refused = False
 
     def gotLength(self, length: int | None) -> None:  # noqa: N802 - twisted's name
-        """The head is complete; ``length`` is None for a body that comes in chunks."""
+        """Handle the end of the headers; ``length`` is None for a chunked body."""
         self.requestHeaders.removeHeader(ROOT_PATH_HEADER)
         super().gotLength(None if length is None else min(length, MAX_BODY_SIZE))
         if length is not None and length > MAX_BODY_SIZE:
             self._refuse()
 
     def handleContentChunk(self, data: bytes) -> None:  # noqa: N802 - twisted's name
-        """A piece of the body."""
+        """Handle a part of the body."""
         before, self._length = self._length, self._length + len(data)
         if self._is_refused:
             return
@@ -86,7 +86,7 @@ class LimitedRequest(http_protocol.WebRequest):  # type: ignore[misc]
         super().handleContentChunk(data)
 
     def process(self) -> Any:
-        """The request is complete; one that was refused is nobody's."""
+        """Process the complete request, unless it was rejected."""
         return None if self._is_refused else super().process()
 
     def _refuse(self) -> None:
@@ -96,7 +96,7 @@ class LimitedRequest(http_protocol.WebRequest):  # type: ignore[misc]
 
 
 def apply_limits() -> None:
-    """Have daphne work so, and with as many connections as this process may have at all."""
+    """Apply the limits to daphne, and raise the limit of open files to the maximum."""
     http_protocol.WebRequest = LimitedRequest
     http_protocol.HTTPFactory.protocol = LimitedChannel
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

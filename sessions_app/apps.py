@@ -1,4 +1,6 @@
-"""The app of sessions: what a session is and how it lives on."""
+"""The app of sessions: what a session is and how it survives."""
+
+from __future__ import annotations
 
 from django.apps import AppConfig
 from django.db.models.signals import post_migrate
@@ -13,9 +15,9 @@ class SessionsAppConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        """Take over the keys that others make, check new user names, and make schedules after migrations."""
-        from sessions_app.accounts import credentials, teams  # noqa: F401, PLC0415 - models come after apps
+        """After each migration, create the schedules and adopt content types that older code has recreated."""
+        from sessions_app import moved_models  # noqa: PLC0415 - models load after the apps
         from sessions_app.tasks import schedules  # noqa: PLC0415
 
-        teams.connect_user_name_check()
         post_migrate.connect(schedules.ensure_schedules, sender=self)
+        post_migrate.connect(moved_models.adopt_old_content_types, sender=self)

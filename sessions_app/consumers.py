@@ -1,29 +1,30 @@
-"""The WebSockets of a session and of a task (interfaces 5): hello, what is behind, events, answers.
+"""The WebSockets of a session and of a task: a greeting, the lines that the client lacks, new lines, answers.
 
-A client that leaves 5,000 events or 8 MiB unacknowledged is sent nothing more, and closed with 4408
-unless it acknowledges within 5 seconds. One that never acknowledges gets that far at a time, and comes
-back with ``?after=``. (The web server itself takes whatever is sent, and buffers it.)
+A client that leaves 5,000 events or 8 MiB unacknowledged is sent nothing more. It is closed with 4408 unless it
+acknowledges within 5 seconds, and may reconnect with ``?after=``. (daphne accepts and buffers whatever is sent, so
+this window is the only back-pressure.)
 """
 
 from __future__ import annotations
 
 import logging
 import uuid
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import parse_qsl
 
 import orjson
+from channels.consumer import get_handler_name
+from channels.generic.websocket import AsyncJsonWebsocketConsumer
 
 from sessions_app.api.errors import PayloadTooLarge
 from sessions_app.api.serializers.sessions import SessionSerializer
 from sessions_app.api.serializers.tasks import TaskSerializer
 from sessions_app.live.authentication import CloseCode, Principal, Subscription, authenticate
-from sessions_app.live.hub import TooManySubscriptions, get_hub
+from sessions_app.live.hub import Subscriber, TooManySubscriptions, get_hub
 from sessions_app.live.log_reader import LogLine, SessionLog, find_session, start_stream_at
-from sessions_app.live.subscriber import Subscriber
 from sessions_app.services.catalogue import visible_sessions, visible_tasks
 from sessions_app.services.database_threads import run_in_database
 from sessions_app.services.errors import Invalid, NotFound, SessionsError
@@ -38,123 +39,157 @@ AsgiReceive = Callable[[], Awaitable[AsgiMessage]]
 AsgiSend = Callable[[AsgiMessage], Awaitable[None]]
 
 
-class WebSocketSubscriber(Subscriber):
-    """A subscriber at the other end of a WebSocket."""
+class AuthenticatedConsumer(AsyncJsonWebsocketConsumer):  # type: ignore[misc]  # Channels has no types
+    """A WebSocket for an authenticated user; subclasses implement ``open``, and ``release`` if they hold anything."""
 
-    def __init__(self, seat: Subscription, sent: Mapping[SessionLog, int], send: AsgiSend):
-        super().__init__(seat, sent)
-        self._send_message = send
+    channel_layer_alias = "none"
+    """Not a configured layer: log lines come from the hub, so no channel is opened for each socket."""
+
+    @abstractmethod
+    async def open(self, principal: Principal, key: uuid.UUID, query: Mapping[str, str]) -> CloseCode | None:
+        """Begin to serve the object with the id ``key``; return None, or the code to close the socket with."""
+
+    async def release(self) -> None:
+        """Release what the socket holds. Called at its end, whatever ended it."""
+
+    async def __call__(self, scope: AsgiMessage, receive: AsgiReceive, send: AsgiSend) -> None:
+        """Serve one connection from its handshake to its end."""
+        try:
+            await super().__call__(scope, receive, send)
+        finally:  # also after an error or a cancellation, when Channels calls no ``disconnect``
+            await self.release()
+
+    async def dispatch(self, message: AsgiMessage) -> None:
+        """Handle one message of the client."""
+        # Channels would first visit the thread of Django's connections. A slow query there would delay
+        # acknowledgements until the socket is closed as too slow. Queries of sockets use ``run_in_database``.
+        await getattr(self, get_handler_name(message))(message)
+
+    async def connect(self) -> None:
+        """Accept first, because a browser learns the close code of an accepted socket only; then authenticate."""
+        await self.accept()
+        code = await self._authenticate_and_open()
+        if code is not None:
+            await self.close(int(code))
+
+    async def _authenticate_and_open(self) -> CloseCode | None:
+        principal = await authenticate(self.scope)
+        if principal is None:
+            return CloseCode.NOT_AUTHENTICATED
+        key = _parse_uuid(self.scope["url_route"]["kwargs"].get("key", ""))
+        if key is None:
+            return CloseCode.NOT_FOUND
+        query = dict(parse_qsl(self.scope["query_string"].decode("latin-1"), keep_blank_values=True))
+        return await self.open(principal, key, query)
+
+    async def send_if_connected(self, content: AsgiMessage) -> None:
+        """Send JSON; ignore a client that has disconnected, because reading its next message reveals that."""
+        try:
+            await self.send_json(content)
+        except Exception as error:  # noqa: BLE001 - each web server raises a different error for this
+            log.debug("the client was gone before its answer: %s", error)
+
+    @classmethod
+    async def encode_json(cls, content: Any) -> str:
+        """Encode with orjson, which supports UUIDs and times."""
+        return orjson.dumps(content).decode()
+
+
+class WebSocketSubscriber(Subscriber):
+    """A hub subscriber that is connected by a WebSocket."""
+
+    def __init__(
+        self, subscription: Subscription, sent: Mapping[SessionLog, int], consumer: AsyncJsonWebsocketConsumer
+    ):
+        super().__init__(subscription, sent)
+        self._consumer = consumer
 
     async def transmit(self, lines: Sequence[LogLine]) -> None:
-        """A frame for each line."""
+        """Send a frame for each line."""
         for line in lines:
-            await self._send_message({"type": "websocket.send", "text": line.text})
+            await self._consumer.send(text_data=line.text)
 
     async def close(self, code: CloseCode) -> None:
         """Close the socket."""
-        await self._send_message({"type": "websocket.close", "code": int(code)})
+        await self._consumer.close(int(code))
 
 
 @dataclass(frozen=True, slots=True)
 class ConnectionGreeting:
-    """What a client is told first, and where it begins to follow."""
+    """The first frames for a client, and where its subscription begins."""
 
-    seat: Subscription
+    subscription: Subscription
     frames: list[AsgiMessage]
     sent: dict[SessionLog, int]
-    """The last seq of each log that it need not be sent."""
+    """The last seq of each log that the client has already."""
     heads: dict[SessionLog, int]
-    """The last seq that each log had."""
+    """The last seq of each log when the greeting was made."""
 
 
-class WebSocketConsumer(ABC):
-    """One WebSocket, from its handshake to its end."""
+class LogConsumer(AuthenticatedConsumer):
+    """A WebSocket that follows logs and answers requests (``socket_actions``)."""
 
-    def __init__(self, scope: AsgiMessage, receive: AsgiReceive, send: AsgiSend):
-        self._scope, self._receive, self._send = scope, receive, send
-        self._client: WebSocketSubscriber | None = None
+    _subscriber: WebSocketSubscriber | None = None
 
     @abstractmethod
-    def welcome(self, badge: Principal, key: uuid.UUID, query: Mapping[str, str]) -> ConnectionGreeting:
-        """Find what the address names; NotFound for what is not the user's. Called on a database thread."""
+    def build_greeting(self, principal: Principal, key: uuid.UUID, query: Mapping[str, str]) -> ConnectionGreeting:
+        """Build the greeting for the object with the id ``key``. Raises NotFound. Called on a database thread."""
 
-    async def run(self) -> None:
-        """Accept first, so that a browser is told why it is refused; then serve until the client has gone."""
-        await self._receive()
-        await self._send({"type": "websocket.accept"})
+    async def open(self, principal: Principal, key: uuid.UUID, query: Mapping[str, str]) -> CloseCode | None:
+        """Greet the client and begin to feed it."""
         try:
-            refused = await self._let_in()
-            if refused is not None:
-                await self._send({"type": "websocket.close", "code": int(refused)})
-            while (message := await self._receive())["type"] == "websocket.receive":
-                if self._client is not None:
-                    await self._hear(self._client, message)
-        finally:
-            if self._client is not None:
-                get_hub().leave(self._client)
-
-    async def _let_in(self) -> CloseCode | None:
-        """Greet the client and begin to feed it, or say why not."""
-        badge = await authenticate(self._scope)
-        if badge is None:
-            return CloseCode.NOT_AUTHENTICATED
-        key = parse_uuid(self._scope["url_route"]["kwargs"].get("key", ""))
-        if key is None:
-            return CloseCode.NOT_FOUND
-        query = dict(parse_qsl(self._scope["query_string"].decode("latin-1")))
-        try:
-            welcome = await run_in_database(self.welcome, badge, key, query)
-            client = WebSocketSubscriber(welcome.seat, welcome.sent, self._send)
-            get_hub().join(client, welcome.heads)
+            # A parameter without a value counts as absent.
+            given = {name: value for name, value in query.items() if value}
+            greeting = await run_in_database(self.build_greeting, principal, key, given)
+            subscriber = WebSocketSubscriber(greeting.subscription, greeting.sent, self)
+            # Joined before the greeting is sent, fed after it: no line is missed, and none comes before the greeting.
+            get_hub().join(subscriber, greeting.heads)
         except NotFound:
             return CloseCode.NOT_FOUND
         except TooManySubscriptions:
             return CloseCode.TOO_MANY
-        self._client = client
-        for frame in welcome.frames:
-            await self._tell(frame)
-        get_hub().feed(client)
+        self._subscriber = subscriber
+        for frame in greeting.frames:
+            await self.send_json(frame)
+        get_hub().start_feeding(subscriber)
         return None
 
-    async def _hear(self, client: WebSocketSubscriber, message: AsgiMessage) -> None:
-        """One frame of the client; whatever is wrong with it is said in an answer."""
-        name = None
+    async def release(self) -> None:
+        """Leave the hub."""
+        if self._subscriber is not None:
+            get_hub().leave(self._subscriber)
+
+    async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None, **kwargs: Any) -> None:
+        """Handle an acknowledgement or a request of the client; errors are answered, and the socket stays open."""
+        if self._subscriber is None:
+            return  # refused, and about to be closed
+        subscription, request_id = self._subscriber.subscription, None
         try:
-            frame = read_frame(message)
-            name = frame.get("id")
+            frame = read_frame(text_data)
+            request_id = frame.get("id")
             if frame.get("type") == "ack":
-                client.window.ack(*parse_acknowledgement(client.seat, frame))
+                self._subscriber.window.ack(*parse_acknowledgement(subscription, frame))
                 return
             if frame.get("type") != "request":
                 raise Invalid("type is one of ack, request.", field="type")
-            told = await self._answer(client.seat, frame)
+            answer: AsgiMessage = {"ok": True, "result": {}}
+            if frame.get("action") != "ping":
+                answer = await run_in_database(run_action, subscription, frame.get("action"), frame.get("payload"))
         except (SessionsError, PayloadTooLarge) as error:
-            told = failure_answer(error)
-        await self._respond({"type": "response", "id": name if isinstance(name, str | int) else None, **told})
-
-    async def _respond(self, frame: AsgiMessage) -> None:
-        """Who has gone hears no answer; what it asked is done, and what it asked behind it is still heard."""
-        try:
-            await self._tell(frame)
-        except Exception as error:  # noqa: BLE001 - each web server has an error of its own for this
-            log.debug("an answer found nobody: %s", error)
-
-    async def _answer(self, seat: Subscription, frame: AsgiMessage) -> AsgiMessage:
-        if frame.get("action") == "ping":
-            return {"ok": True, "result": {}}
-        return await run_in_database(run_action, seat, frame.get("action"), frame.get("payload"))
-
-    async def _tell(self, frame: AsgiMessage) -> None:
-        await self._send({"type": "websocket.send", "text": orjson.dumps(frame).decode()})
+            answer = failure_answer(error)
+        # The request is carried out even if the client has gone meanwhile, and so are its later requests that have
+        # arrived: a failing send must not end the consumer.
+        known_id = request_id if isinstance(request_id, str | int) else None
+        await self.send_if_connected({"type": "response", "id": known_id, **answer})
 
 
-class SessionConsumer(WebSocketConsumer):
+class SessionConsumer(LogConsumer):
     """The log of one session."""
 
-    def welcome(self, badge: Principal, key: uuid.UUID, query: Mapping[str, str]) -> ConnectionGreeting:
-        """Hello, and a snapshot where ``after`` or ``epoch`` name nothing that is still there."""
-        session = find_session(badge.user(), key)
-        opened = start_stream_at(session, _parse_seq(query.get("after", "0")), query.get("epoch"))
+    def build_greeting(self, principal: Principal, key: uuid.UUID, query: Mapping[str, str]) -> ConnectionGreeting:
+        """Greet; add a snapshot if the lines behind ``after`` or its ``epoch`` no longer exist."""
+        session = find_session(principal.user(), key)
+        start = start_stream_at(session, _parse_seq(query.get("after", "0")), query.get("epoch"))
         hello: AsgiMessage = {
             "type": "hello",
             "session_id": str(session.id),
@@ -164,18 +199,18 @@ class SessionConsumer(WebSocketConsumer):
             "status": session_status(session),
         }
         frames = [hello]
-        if opened.snapshot is not None:
-            frames.append({"type": "truncated", "snapshot": opened.snapshot})
-        seat = Subscription(badge, session.task_id, session.id)
-        return ConnectionGreeting(seat, frames, {opened.log: opened.seq}, {opened.log: opened.head})
+        if start.snapshot is not None:
+            frames.append({"type": "truncated", "snapshot": start.snapshot})
+        subscription = Subscription(principal, session.task_id, session.id)
+        return ConnectionGreeting(subscription, frames, {start.log: start.seq}, {start.log: start.head})
 
 
-class TaskConsumer(WebSocketConsumer):
-    """The logs of a task's sessions, from now on, those yet to be born included."""
+class TaskConsumer(LogConsumer):
+    """The logs of a task's sessions from now on, including sessions that are created later."""
 
-    def welcome(self, badge: Principal, key: uuid.UUID, query: Mapping[str, str]) -> ConnectionGreeting:
-        """The task, its sessions and their statuses as they are."""
-        user = badge.user()
+    def build_greeting(self, principal: Principal, key: uuid.UUID, query: Mapping[str, str]) -> ConnectionGreeting:
+        """Greet with the task, its sessions and their present statuses."""
+        user = principal.user()
         task = visible_tasks(user).filter(id=key).first()
         if task is None:
             raise NotFound
@@ -188,19 +223,19 @@ class TaskConsumer(WebSocketConsumer):
             "statuses": {str(session.id): session_status(session) for session in sessions},
         }
         heads = {SessionLog.of(session): session.last_seq for session in sessions}
-        return ConnectionGreeting(Subscription(badge, task.id), [hello], heads, heads)
+        return ConnectionGreeting(Subscription(principal, task.id), [hello], heads, heads)
 
 
-class NotFoundConsumer(WebSocketConsumer):
-    """An address that names nothing."""
+class NotFoundConsumer(LogConsumer):
+    """An address without a socket: closed with 4404."""
 
-    def welcome(self, badge: Principal, key: uuid.UUID, query: Mapping[str, str]) -> ConnectionGreeting:
-        """Nothing is there."""
+    def build_greeting(self, principal: Principal, key: uuid.UUID, query: Mapping[str, str]) -> ConnectionGreeting:
+        """Raise NotFound for whatever the address names."""
         raise NotFound
 
 
-def parse_uuid(given: str) -> uuid.UUID | None:
-    """The id in an address; None for what cannot be one."""
+def _parse_uuid(given: str) -> uuid.UUID | None:
+    """Return the id in an address; None if it is malformed."""
     try:
         found = uuid.UUID(given)
     except ValueError:
@@ -209,6 +244,6 @@ def parse_uuid(given: str) -> uuid.UUID | None:
 
 
 def _parse_seq(given: str) -> int | None:
-    """A place in a log; None for what cannot be one."""
+    """Return a position in a log; None if it is malformed."""
     plain = given.isascii() and given.isdigit() and len(given) < 20
     return int(given) if plain and int(given) <= MAX_SEQ else None

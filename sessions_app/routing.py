@@ -1,9 +1,8 @@
-"""Where the WebSockets are."""
+"""Routes of the WebSockets, and their behaviour during a database outage."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any
 
 from channels.auth import AuthMiddlewareStack
 from channels.routing import URLRouter
@@ -17,7 +16,6 @@ from sessions_app.consumers import (
     NotFoundConsumer,
     SessionConsumer,
     TaskConsumer,
-    WebSocketConsumer,
 )
 from sessions_app.live.authentication import CloseCode
 from sessions_app.models.database_errors import classify_error
@@ -26,37 +24,30 @@ from sessions_app.shell_consumer import ShellConsumer
 AsgiApplication = Callable[[AsgiMessage, AsgiReceive, AsgiSend], Awaitable[None]]
 
 
-def as_application(kind: type[WebSocketConsumer | ShellConsumer]) -> Any:
-    """An ASGI application that makes one such socket for each connection."""
-
-    async def application(scope: AsgiMessage, receive: AsgiReceive, send: AsgiSend) -> None:
-        await kind(scope, receive, send).run()
-
-    return application
-
-
 class _Connection:
-    """One connection, as far as it matters to somebody who has to end it."""
+    """One connection, which remembers whether it was accepted."""
 
     def __init__(self, receive: AsgiReceive, send: AsgiSend):
         self._receive, self._send = receive, send
         self._is_accepted = False
 
     async def send(self, message: AsgiMessage) -> None:
-        """Hand a message on."""
+        """Pass a message on."""
         self._is_accepted = self._is_accepted or message["type"] == "websocket.accept"
         await self._send(message)
 
     async def end(self, code: CloseCode) -> None:
-        """Close it; accepted first, for a browser is told no code otherwise."""
+        """Close it; accept it first if necessary, because browsers get the close code of accepted sockets only."""
         if not self._is_accepted:
+            # Consumers accept at once. So the error came from the login middleware, and ``websocket.connect`` still
+            # waits to be received.
             await self._receive()
             await self._send({"type": "websocket.accept"})
         await self._send({"type": "websocket.close", "code": int(code)})
 
 
 class DatabaseOutageMiddleware:
-    """Whoever is there while the database takes nothing is told to come back, wherever it was missed."""
+    """During a database outage, close sockets with 4503, so that clients come back later."""
 
     def __init__(self, inner: AsgiApplication):
         self.inner = inner
@@ -76,10 +67,10 @@ websockets: AsgiApplication = DatabaseOutageMiddleware(
     AuthMiddlewareStack(
         URLRouter(
             [
-                re_path(r"^ws/sessions/(?P<key>[^/]+)/$", as_application(SessionConsumer)),
-                re_path(r"^ws/sessions/(?P<key>[^/]+)/shell/$", as_application(ShellConsumer)),
-                re_path(r"^ws/tasks/(?P<key>[^/]+)/$", as_application(TaskConsumer)),
-                re_path(r"", as_application(NotFoundConsumer)),
+                re_path(r"^ws/sessions/(?P<key>[^/]+)/$", SessionConsumer.as_asgi()),
+                re_path(r"^ws/sessions/(?P<key>[^/]+)/shell/$", ShellConsumer.as_asgi()),
+                re_path(r"^ws/tasks/(?P<key>[^/]+)/$", TaskConsumer.as_asgi()),
+                re_path(r"", NotFoundConsumer.as_asgi()),
             ]
         )
     )

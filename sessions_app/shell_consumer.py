@@ -1,9 +1,9 @@
-"""A shell of a session's workspace, for a browser: ``/ws/sessions/{id}/shell/?cols=&rows=`` (interfaces 5).
+"""A shell of a session's workspace for a browser: ``/ws/sessions/{id}/shell/?cols=&rows=``.
 
-Bytes go through both ways as they are. Texts are JSON: from agentctl ``{"shell", "offset", "running"}``
-first and ``{"exit"}`` last, from the client ``{"resize": [cols, rows]}``, and ``{"ack": BYTES}``, all that
-it has taken in so far: who leaves 16 MiB unacknowledged is closed with 4408, and finds the shell's
-scrollback when it comes back. (The web server itself takes whatever is sent, and buffers it.)
+Bytes pass unchanged in both directions. Texts are JSON: from agentctl first ``{"shell", "offset", "running"}``
+and last ``{"exit"}``; from the client ``{"resize": [cols, rows]}``, and ``{"ack": BYTES}`` with the number of bytes
+that it has processed. A client that leaves 16 MiB unacknowledged is closed with 4408, and finds the shell's
+scrollback when it reconnects. (daphne accepts and buffers whatever is sent, so this is the only back-pressure.)
 """
 
 from __future__ import annotations
@@ -12,18 +12,20 @@ import asyncio
 import logging
 import re
 import uuid
+from collections.abc import Awaitable, Mapping
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Any, Final
-from urllib.parse import parse_qsl
 
 import orjson
 
 from executors_app.client import AgentctlClient, ShellStream
 from executors_app.errors import AgentctlRefused, ExecutorError
 from sessions_app.accounts.authorization import may_operate
-from sessions_app.consumers import AsgiMessage, AsgiReceive, AsgiSend, parse_uuid
-from sessions_app.live.authentication import CloseCode, Principal, Subscription, authenticate, revoked_subscriptions
+from sessions_app.consumers import AsgiMessage, AuthenticatedConsumer
+from sessions_app.live.authentication import CloseCode, Principal, Subscription, revoked_subscriptions
 from sessions_app.live.log_reader import find_session
+from sessions_app.models.database_errors import classify_error
 from sessions_app.services.database_threads import run_in_database
 from sessions_app.services.errors import Invalid, NotFound, ReadOnly, SessionsError
 from sessions_app.services.workspace import agentctl_client
@@ -33,120 +35,131 @@ log = logging.getLogger(__name__)
 ACCESS_CHECK_INTERVAL: Final = 2.0
 """Seconds between two checks of the user's access."""
 FLOW_CONTROL_WINDOW: Final = 16 << 20
-"""Bytes on their way that no acknowledgement came for."""
+"""Unacknowledged bytes at which the client counts as too slow."""
 MAX_TERMINAL_SIDE: Final = 1000
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,32}")
 _CLOSE_CODES: Final = {400: CloseCode.INVALID, 409: CloseCode.TOO_MANY}
-"""Close codes for agentctl's own answers; any other is *unreachable*."""
+"""Close codes by HTTP status of agentctl's refusals; any other status is UNREACHABLE."""
 
 
 @dataclass(frozen=True, slots=True)
 class _ShellRequest:
-    """Which shell, and how large."""
+    """The name and size of the requested shell."""
 
     name: str
     columns: int
     rows: int
 
 
-class ShellConsumer:
-    """One WebSocket, from its handshake to its end."""
+class ShellConsumer(AuthenticatedConsumer):
+    """Connects a WebSocket to a shell of agentctl until the shell ends, the client leaves or the user loses access."""
 
-    def __init__(self, scope: AsgiMessage, receive: AsgiReceive, send: AsgiSend):
-        self._scope, self._receive, self._send = scope, receive, send
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._shell: ShellStream | None = None
+        self._connection = AsyncExitStack()
+        self._tasks: list[asyncio.Task[None]] = []
         self._sent = self._acked = 0
 
-    async def run(self) -> None:
-        """Accept first, so that a browser is told why it is refused; then serve until either end goes."""
-        await self._receive()
-        await self._send({"type": "websocket.accept"})
-        code = await self._serve()
-        if code is not None:
-            await self._tell({"type": "websocket.close", "code": int(code)})
-
-    async def _serve(self) -> int | None:
-        """Why the socket is closed; None where the client has gone by itself."""
-        badge = await authenticate(self._scope)
-        if badge is None:
-            return CloseCode.NOT_AUTHENTICATED
-        key = parse_uuid(self._scope["url_route"]["kwargs"].get("key", ""))
+    async def open(self, principal: Principal, key: uuid.UUID, query: Mapping[str, str]) -> CloseCode | None:
+        """Open the shell. From then on its output and the user's access are watched in the background."""
         try:
-            if key is None:
-                raise NotFound
-            seat, client = await run_in_database(_authorize, badge, key)
-            wish = _parse_shell_request(self._scope)
-            async with client.shell(wish.name, wish.columns, wish.rows) as shell:
-                return await self._follow(seat, shell)
+            subscription, client = await run_in_database(_authorize, principal, key)
+            request = _parse_shell_request(query)
+            opening = client.shell(request.name, request.columns, request.rows)
+            self._shell = await self._connection.enter_async_context(opening)
         except (SessionsError, ExecutorError) as error:
             return _close_code_of(error)
-
-    async def _follow(self, seat: Subscription, shell: ShellStream) -> int | None:
-        """Until the first of them ends: the shell, the client, the client's right to be here."""
-        tasks = [
-            asyncio.create_task(work, name=name)
-            for name, work in (
-                ("shell out", self._show(shell)),
-                ("shell in", self._hear(shell)),
-                ("shell access", _wait_for_lost_access(seat)),
-            )
+        self._tasks = [
+            asyncio.create_task(self._close_after(self._send_output(self._shell)), name="shell output"),
+            asyncio.create_task(self._close_after(_wait_for_lost_access(subscription)), name="shell access"),
         ]
-        try:
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.wait(tasks)
-        return next(iter(done)).result()
+        return None
 
-    async def _show(self, shell: ShellStream) -> int:
+    async def release(self) -> None:
+        """Leave the shell. It keeps running; whoever opens it again gets its scrollback. May be called twice."""
+        self._shell = None
+        # ``_end`` calls this from one of these tasks, which must not cancel and wait for itself.
+        others = [task for task in self._tasks if task is not asyncio.current_task()]
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+        await self._connection.aclose()
+
+    async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None, **kwargs: Any) -> None:
+        """Type the bytes of a frame into the shell, or carry out the command of a text frame."""
+        shell = self._shell
+        if shell is None:
+            return  # refused or ended, and about to be closed
+        try:
+            if bytes_data is not None:
+                await shell.type(bytes_data)
+            else:
+                await self._run_command(_parse_command(text_data or ""), shell)
+        except Invalid as error:
+            await self.send_if_connected({"error": error.message})
+        except ExecutorError as error:
+            await self._end(_close_code_of(error))
+
+    async def _run_command(self, command: AsgiMessage, shell: ShellStream) -> None:
+        if "resize" in command:
+            await shell.resize(*command["resize"])
+        else:
+            self._acked = max(self._acked, min(command["ack"], self._sent))
+
+    async def _send_output(self, shell: ShellStream) -> CloseCode:
         async for frame in shell:
             if isinstance(frame, str):
-                await self._tell({"type": "websocket.send", "text": frame})
+                await self._send_frame(text_data=frame)
                 continue
             if self._sent - self._acked > FLOW_CONTROL_WINDOW:
                 return CloseCode.SLOW
             self._sent += len(frame)
-            await self._tell({"type": "websocket.send", "bytes": frame})
+            await self._send_frame(bytes_data=frame)
         return CloseCode.OVERTAKEN if shell.overtaken else CloseCode.ENDED
 
-    async def _hear(self, shell: ShellStream) -> int | None:
-        while (message := await self._receive())["type"] == "websocket.receive":
-            if (typed := message.get("bytes")) is not None:
-                await shell.type(typed)
-                continue
-            try:
-                order = _parse_command(message.get("text") or "")
-            except Invalid as error:
-                await self._tell({"type": "websocket.send", "text": orjson.dumps({"error": error.message}).decode()})
-            else:
-                await self._forward_command(order, shell)
-        return None
-
-    async def _forward_command(self, order: AsgiMessage, shell: ShellStream) -> None:
-        if "resize" in order:
-            await shell.resize(*order["resize"])
-        else:
-            self._acked = max(self._acked, min(order["ack"], self._sent))
-
-    async def _tell(self, message: AsgiMessage) -> None:
-        """Whoever has gone hears nothing; that it has gone is heard elsewhere."""
+    async def _send_frame(self, **frame: str | bytes) -> None:
+        """Send a frame; ignore a client that has disconnected, because that ends the socket anyway."""
         try:
-            await self._send(message)
-        except Exception as error:  # noqa: BLE001 - each web server has an error of its own for this
-            log.debug("a shell's output found nobody: %s", error)
+            await self.send(**frame)
+        except Exception as error:  # noqa: BLE001 - each web server raises a different error for this
+            log.debug("a shell's output found no client: %s", error)
+
+    async def _close_after(self, work: Awaitable[CloseCode]) -> None:
+        """Close the socket with what ``work`` returns, or with the code of its error."""
+        try:
+            code = await work
+        except (SessionsError, ExecutorError) as error:
+            code = _close_code_of(error)
+        except Exception as error:
+            code = CloseCode.FAILED if classify_error(error) is None else CloseCode.UNREACHABLE
+            if code is CloseCode.FAILED:
+                log.exception("a shell's socket failed")
+        await self._end(code)
+
+    async def _end(self, code: CloseCode) -> None:
+        """Close the socket, once: the first of output, access check and input to end gives the code."""
+        if self._shell is None:
+            return
+        self._shell = None  # before the first await, so that a concurrent call returns above
+        try:
+            await self.close(int(code))
+        except Exception as error:  # noqa: BLE001 - each web server raises a different error for this
+            log.debug("the client was gone before its shell ended: %s", error)
+        await self.release()
 
 
-def _authorize(badge: Principal, session_id: uuid.UUID) -> tuple[Subscription, AgentctlClient]:
-    """The seat and the way to agentctl; NotFound, ReadOnly, ExecutorError. Called on a database thread."""
-    user = badge.user()
+def _authorize(principal: Principal, session_id: uuid.UUID) -> tuple[Subscription, AgentctlClient]:
+    """Return the subscription and the agentctl client of a session. Raises NotFound, ReadOnly, ExecutorError."""
+    user = principal.user()
     session = find_session(user, session_id)
     if not may_operate(user, session):
         raise ReadOnly
-    return Subscription(badge, session.task_id, session.id), agentctl_client(session)
+    return Subscription(principal, session.task_id, session.id), agentctl_client(session)
 
 
 def _close_code_of(error: Exception) -> CloseCode:
-    """What a client is told that was not let in, or whose shell broke off."""
+    """Return the close code for a client that was refused, or whose shell broke off."""
     match error:
         case NotFound():
             return CloseCode.NOT_FOUND
@@ -159,25 +172,24 @@ def _close_code_of(error: Exception) -> CloseCode:
     return CloseCode.UNREACHABLE
 
 
-async def _wait_for_lost_access(seat: Subscription) -> int:
-    """Wait until the user may not be here any more: why."""
+async def _wait_for_lost_access(subscription: Subscription) -> CloseCode:
+    """Wait until the user loses the right to this shell; return why."""
     while True:
         await asyncio.sleep(ACCESS_CHECK_INTERVAL)
-        why = await run_in_database(_refusal, seat)
+        why = await run_in_database(_refusal, subscription)
         if why is not None:
             return why
 
 
-def _refusal(seat: Subscription) -> CloseCode | None:
-    lost = revoked_subscriptions({seat}).get(seat)
-    if lost is not None or seat.session_id is None:
+def _refusal(subscription: Subscription) -> CloseCode | None:
+    lost = revoked_subscriptions({subscription}).get(subscription)
+    if lost is not None or subscription.session_id is None:
         return lost
-    user = seat.badge.user()
-    return None if may_operate(user, find_session(user, seat.session_id)) else CloseCode.FORBIDDEN
+    user = subscription.principal.user()
+    return None if may_operate(user, find_session(user, subscription.session_id)) else CloseCode.FORBIDDEN
 
 
-def _parse_shell_request(scope: AsgiMessage) -> _ShellRequest:
-    query = dict(parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True))
+def _parse_shell_request(query: Mapping[str, str]) -> _ShellRequest:
     name = query.get("shell", "main")
     if not _NAME.fullmatch(name):
         raise Invalid("shell is a name of letters, digits, - and _.", field="shell")
@@ -198,7 +210,7 @@ def _check_side(side: Any) -> int:
 
 
 def _parse_command(text: str) -> AsgiMessage:
-    """``{"resize": [cols, rows]}`` or ``{"ack": BYTES}``; Invalid for anything else."""
+    """Parse ``{"resize": [cols, rows]}`` or ``{"ack": BYTES}``. Raises Invalid for anything else."""
     try:
         order = orjson.loads(text)
     except orjson.JSONDecodeError:

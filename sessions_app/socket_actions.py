@@ -1,4 +1,4 @@
-"""What can be asked over a socket (interfaces 5): the same services, the same answers, the same errors as the API."""
+"""Requests over a WebSocket: they use the same services as the API, with the same answers and errors."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from sessions_app.services.errors import Invalid, NotFound
 from sessions_app.services.status import session_status
 
 MAX_FRAME: Final = 1024 * 1024
-"""Bytes of one frame from a client."""
+"""Bytes that one frame of a client may have."""
 
 Payload = Mapping[str, Any]
 Answer = dict[str, Any]
@@ -42,15 +42,15 @@ class PermissionChoiceSerializer(PermissionAnswerSerializer):
 
 @dataclass(frozen=True, slots=True)
 class SocketAction:
-    """Something that can be asked of a session."""
+    """An action that a client can request for a session."""
 
     run: Callable[[TaskSession, Any, Payload], Any]
     writes: bool = True
+    """Whether it needs the right to write in the session's team."""
 
 
-def read_frame(message: Mapping[str, Any]) -> dict[str, Any]:
-    """The JSON object that a client sent; Invalid for anything else, TooLarge for too much of it."""
-    text = message.get("text")
+def read_frame(text: str | None) -> dict[str, Any]:
+    """Return the JSON object of a text frame. Raises Invalid, and PayloadTooLarge above ``MAX_FRAME``."""
     if text is None:
         raise Invalid("Frames are text.")
     if len(text) > MAX_FRAME or len(text.encode()) > MAX_FRAME:
@@ -58,58 +58,62 @@ def read_frame(message: Mapping[str, Any]) -> dict[str, Any]:
     try:
         frame = orjson.loads(text)
     except orjson.JSONDecodeError as error:
-        raise Invalid(f"This is not JSON: {error}.") from error
+        raise Invalid(f"The request body is not valid JSON: {error}.") from error
     if not isinstance(frame, dict):
-        raise Invalid("A JSON object is wanted.")
+        raise Invalid("The request body must be a JSON object.")
     return frame
 
 
-def parse_acknowledgement(seat: Subscription, frame: Payload) -> tuple[uuid.UUID, int]:
-    """The session and the seq that an ``ack`` names; Invalid where it names none."""
+def parse_acknowledgement(subscription: Subscription, frame: Payload) -> tuple[uuid.UUID, int]:
+    """Return the session and the seq that an ``ack`` frame names. Raises Invalid, NotFound."""
     seq = frame.get("seq")
     if not isinstance(seq, int) or isinstance(seq, bool) or seq < 0:
         raise Invalid("seq is a number.", field="seq")
-    return _target_session_id(seat, frame), seq
+    return _target_session_id(subscription, frame), seq
 
 
-def run_action(seat: Subscription, action: Any, payload: Any) -> Answer:
-    """Carry a request out for whoever sits there: ``{ok, result}`` or ``{ok, error}``; never raises."""
+def run_action(subscription: Subscription, action: Any, payload: Any) -> Answer:
+    """Carry out a request of a subscriber; return ``{ok, result}`` or ``{ok, error}``. Raises nothing."""
     try:
-        return {"ok": True, "result": _execute(seat, action, payload)}
-    except Exception as error:  # noqa: BLE001 - whatever it is, the API has words for it and the socket stays open
+        return {"ok": True, "result": _execute(subscription, action, payload)}
+    except Exception as error:  # noqa: BLE001 - the API has an answer for every error, and the socket stays open
         return failure_answer(error)
 
 
 def failure_answer(error: Exception) -> Answer:
-    """An error as the API tells it."""
+    """Return the answer for an error, with the same body as in the API."""
     return {"ok": False, "error": exception_handler(error, {}).data}
 
 
-def _execute(seat: Subscription, action: Any, payload: Any) -> Any:
+def _execute(subscription: Subscription, action: Any, payload: Any) -> Any:
     payload = {} if payload is None else payload
     if not isinstance(payload, dict):
         raise Invalid("The payload is an object.", field="payload")
     if not isinstance(action, str) or action not in ACTIONS:
         raise Invalid(f"action is one of {', '.join(ACTIONS)}.", field="action")
-    user = seat.badge.user()
-    session = find_session(user, _target_session_id(seat, payload))
-    if session.task_id != seat.task_id:
+    # Loaded for each request: rights may have changed since the socket was opened.
+    user = subscription.principal.user()
+    session = find_session(user, _target_session_id(subscription, payload))
+    if session.task_id != subscription.task_id:
         raise NotFound
     if ACTIONS[action].writes:
         require_write(user, session.task.team_id)
     return ACTIONS[action].run(session, user, payload)
 
 
-def _target_session_id(seat: Subscription, payload: Payload) -> uuid.UUID:
-    """The session that is meant: the socket's own, or of a task's socket the one that the payload names."""
+def _target_session_id(subscription: Subscription, payload: Payload) -> uuid.UUID:
+    """Return the id of the session concerned: the socket's own, or on a task's socket the one in the payload.
+
+    Raises Invalid, and NotFound for a session that is not the socket's.
+    """
     named = payload.get("session_id")
-    if named is None and seat.session_id is not None:
-        return seat.session_id
+    if named is None and subscription.session_id is not None:
+        return subscription.session_id
     try:
         found = uuid.UUID(named)
     except (AttributeError, TypeError, ValueError):
         raise Invalid("session_id is the id of a session.", field="session_id") from None
-    if seat.session_id not in (None, found):
+    if subscription.session_id not in (None, found):
         raise NotFound("This socket belongs to another session.")
     return found
 
@@ -146,7 +150,7 @@ def _respond(session: TaskSession, user: Any, payload: Payload) -> Any:
 
 
 def _presence(session: TaskSession, user: Any, payload: Payload) -> Answer:
-    """The page says whether somebody looks at it."""
+    """Record whether the user is looking at the session's page."""
     here = payload.get("here")
     if not isinstance(here, bool):
         raise Invalid("here is true or false.", field="here")
@@ -169,4 +173,4 @@ ACTIONS: Final[Mapping[str, SocketAction]] = {
     "task.session.permission.respond": SocketAction(_respond),
     "task.session.presence": SocketAction(_presence, writes=False),
 }
-"""``ping`` is answered without a look at the database."""
+"""All actions but ``ping``, which the consumer answers without the database."""

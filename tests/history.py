@@ -6,8 +6,11 @@ import io
 import subprocess
 import tarfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from django.apps import apps
+from django.db.models import Model
 
 from tests.services import ROOT
 
@@ -17,10 +20,24 @@ def _git(*words: str) -> subprocess.CompletedProcess[bytes]:
     return subprocess.run(command, cwd=ROOT, check=False, capture_output=True)
 
 
+def apps_with_old_labels() -> SimpleNamespace:
+    """Return what data migrations get as ``apps``: today's models, found by name whatever app has them now."""
+
+    def get_model(label: str, name: str) -> type[Model]:
+        return next(model for model in apps.get_models() if model.__name__ == name)
+
+    return SimpleNamespace(get_model=get_model)
+
+
 def before_last_change_of(path: str, into: Path) -> Path:
     """The whole project before the last commit that changed ``path``, in ``into``; skips where nobody knows it."""
     commits = _git("log", "--format=%H", "-2", "--", path).stdout.decode().split()
-    packed = _git("archive", "--format=tar", commits[1]) if len(commits) == 2 else None
+    return project_at(commits[1] if len(commits) == 2 else "", into)
+
+
+def project_at(commit: str, into: Path) -> Path:
+    """Extract the whole project as of ``commit`` to ``into``; skip the test where the clone does not have it."""
+    packed = _git("archive", "--format=tar", commit) if commit else None
     if packed is None or packed.returncode:
         pytest.skip("this clone has no history")
     with tarfile.open(fileobj=io.BytesIO(packed.stdout)) as tar:

@@ -15,6 +15,8 @@ from tests.services import ROOT
 
 CODE = ("kandev", "executors_app", "sessions_app")
 LONGEST_FILE = 400
+LONG_FILES = {"executors_app/demo_agent.py": 450}
+"""A program that is copied into images and sprites as one file."""
 LONGEST_FUNCTION = 60
 
 ENVIRONMENT_READERS = {
@@ -93,7 +95,8 @@ def reads_environment(path: Path) -> bool:
 
 
 def test_no_file_is_long() -> None:
-    long = {name_of(path): lines for path in ALL if (lines := len(path.read_text().splitlines())) > LONGEST_FILE}
+    lengths = {name_of(path): len(path.read_text().splitlines()) for path in ALL}
+    long = {name: lines for name, lines in lengths.items() if lines > LONG_FILES.get(name, LONGEST_FILE)}
     assert not long
 
 

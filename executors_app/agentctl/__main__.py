@@ -1,9 +1,10 @@
 """``python -m executors_app.agentctl serve ...`` and ``... host ...``: the command line of agentctl.
 
-``serve`` is the far end of one session, ``host`` the daemon that starts many on a machine of its own.
-Exit codes: 0 ended in good order, 2 could not start, 3 another one has the state or root directory
-(its ready info is on standard output), 4 the workspace cannot be made (the reason is the last line of
-standard output, and in the ready file).
+``serve`` runs one execution; ``host`` runs the daemon that starts executions on a machine of its own.
+
+Exit codes: 0 clean end; 2 could not start; 3 another agentctl holds the state or root directory (its ready info is
+printed on standard output); 4 the workspace could not be created (the reason is the last line of standard output, and
+is in the ready file).
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ _SHORTEST_TOKEN: Final = 16
 
 
 def main(argv: Sequence[str] | None = None, drivers: Mapping[str, DriverFactory] | None = None) -> int:
-    """Run agentctl; returns the exit code. ``drivers`` replace those of the package."""
+    """Run agentctl and return its exit code. ``drivers`` replaces the drivers of the package (for tests)."""
     _start_clean()
     argv = sys.argv[1:] if argv is None else argv
     log_to_stderr()
@@ -63,8 +64,9 @@ def main(argv: Sequence[str] | None = None, drivers: Mapping[str, DriverFactory]
     crash_points.reached("agentctl.lock_taken")
     execution_id = options.execution.execution_id
     try:
+        # Under the lock, and before asyncio starts threads, because a forked child may do this.
         if options.execution.preparation is not None:
-            options.execution.preparation.make_at_start()
+            options.execution.preparation.create_at_start()
         control_group.enter_group(execution_id)
         asyncio.run(serve(options, lock, load_drivers() if drivers is None else drivers))
     except ExecutorError as error:
@@ -78,14 +80,14 @@ def main(argv: Sequence[str] | None = None, drivers: Mapping[str, DriverFactory]
 
 
 def _host(argv: Sequence[str]) -> int:
-    # A sidecar needs nothing of it.
+    # Imported here, because a sidecar needs none of it.
     from executors_app.agentctl.host.daemon import main as host  # noqa: PLC0415
 
     return host(argv)
 
 
 def _start_clean() -> None:
-    """Forget what the starter's process had blocked, ignored and allowed."""
+    """Reset umask, signal handlers and signal mask, which are inherited from whoever started agentctl."""
     os.umask(0o077)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD):
         signal.signal(number, signal.SIG_DFL)
@@ -95,30 +97,39 @@ def _start_clean() -> None:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="agentctl", description="The far end of one session, or of many on a machine."
+        prog="agentctl", description="Runs the agent of one session, or the agents of many sessions on one machine."
     )
     commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser(HOST, help="start and keep the executions of a machine", add_help=False)
+    commands.add_parser(HOST, help="start and supervise the executions of a machine", add_help=False)
     serve_parser = commands.add_parser("serve", help="serve one execution")
     add = serve_parser.add_argument
     add("--workspace", type=Path, required=True, metavar="DIR")
     add("--state-dir", type=Path, required=True, metavar="DIR")
     add("--session-id", required=True, metavar="ID")
-    add("--worktree-of", default="", metavar="ID", help="the session whose worktree it is, if not its own")
+    add("--worktree-of", default="", metavar="ID", help="the session that owns the worktree, if it is another one")
     add("--execution-id", required=True, metavar="ID")
-    add("--token-file", type=Path, required=True, metavar="FILE", help="holds the bearer token; 0600")
-    add("--listen", default="127.0.0.1:0", metavar="unix:PATH|HOST:PORT", help="a Unix socket, or an address")
-    add("--seed", type=Path, metavar="FILE", help="what the workspace is made of, unless it is there")
+    add("--token-file", type=Path, required=True, metavar="FILE", help="contains the bearer token; mode 0600")
+    add("--listen", default="127.0.0.1:0", metavar="unix:PATH|HOST:PORT", help="Unix socket or address to listen on")
+    add("--seed", type=Path, metavar="FILE", help="seed to create the workspace from, if it does not exist")
     add(
         "--root",
         type=Path,
         default=WORKSPACE_ROOT,
         metavar="DIR",
-        help="the directory with the workspace's own repository",
+        help="directory that contains the workspace's own repository",
     )
-    add("--ready-file", type=Path, metavar="FILE", help="written once it listens")
-    add("--hold-socket", type=Path, metavar="SOCKET", help="where a sprite is told to stay awake while an agent lives")
-    add("--run-as", metavar="UID:GID", help="whose files and children these are; agentctl itself is out of their reach")
+    add("--ready-file", type=Path, metavar="FILE", help="written once agentctl accepts connections")
+    add(
+        "--hold-socket",
+        type=Path,
+        metavar="SOCKET",
+        help="socket where a sprite takes requests to stay awake, used while an agent runs",
+    )
+    add(
+        "--run-as",
+        metavar="UID:GID",
+        help="owner of the files and child processes; agentctl itself runs as another user, out of their reach",
+    )
     add("--label", action="append", default=[], metavar="KEY=VALUE")
     return parser
 
@@ -153,7 +164,7 @@ def _label(text: str) -> tuple[str, str]:
 def _token(path: Path) -> str:
     token = path.read_text(encoding="utf-8").strip()
     if len(token) < _SHORTEST_TOKEN:
-        raise ValueError(f"--token-file: the token has fewer than {_SHORTEST_TOKEN} characters")
+        raise ValueError(f"--token-file: the token needs at least {_SHORTEST_TOKEN} characters")
     return token
 
 

@@ -1,6 +1,6 @@
-"""The lifecycle of the agent (none, starting, alive, exited, failed.
+"""Start, stop and report the agent of an execution: at most one process at a time.
 
-At most one at a time), and the host that its driver reports to.
+States are those of ``AgentState``. ``DriverHost`` is what the agent's driver reports to.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from executors_app.agentctl.turns import Turns
 
 
 class DriverHost:
-    """The host of one agent process; ``on_gone`` is called when that process ends."""
+    """The ``Host`` of one agent process; ``on_exit`` is called when that process ends."""
 
     def __init__(
         self,
@@ -49,46 +49,51 @@ class DriverHost:
         self._journal, self._token = journal, token
         self._turns, self._permissions = turns, permissions
         self._auto_approve = auto_approve
-        self.on_gone: Callable[[int | None], None] = lambda exit_code: None
-        self._unsaid: list[dict[str, Any]] | None = []
+        self.on_exit: Callable[[int | None], None] = lambda exit_code: None
+        self._held_log_lines: list[dict[str, Any]] | None = []
 
     def record(self, kind: str, **body: Any) -> int:
-        """Append a journal line; a log line waits until the conversation has an id, because it may tell that one."""
-        if kind == JournalKind.LOG and self._unsaid is not None:
-            self._unsaid.append(body)
+        """Append a journal line and return its seq.
+
+        Log lines wait until the conversation's id is known: they may quote it, and only a known id is redacted.
+        """
+        if kind == JournalKind.LOG and self._held_log_lines is not None:
+            self._held_log_lines.append(body)
             return self._journal.last_seq
         if kind in OUTPUT_KINDS and body.get("text") != "":
             self._turns.note_output()
         return self._journal.append(kind, **body)
 
     def release_log_lines(self) -> None:
-        """The conversation's id is known, or there is none to come: nothing need wait any more."""
-        unsaid, self._unsaid = self._unsaid or [], None
-        for body in unsaid:
+        """Append the held log lines: the conversation's id is known now, or there will be none."""
+        held, self._held_log_lines = self._held_log_lines or [], None
+        for body in held:
             self._journal.append(JournalKind.LOG, **body)
 
-    async def room(self) -> None:
-        """Wait while the journal has no room."""
-        await self._journal.room()
+    async def wait_for_room(self) -> None:
+        """Wait until the journal accepts more lines."""
+        await self._journal.wait_for_room()
 
     async def keep_token(self, token: str, last_message_uuid: str | None = None) -> None:
-        """Keep the conversation id; the journal tells its fingerprint alone."""
-        if self._token.keep(token, last_message_uuid):
+        """Save the conversation id; the journal gets only its fingerprint."""
+        # The token file first: after a crash between the two writes the token is there, and the next
+        # call finds nothing changed. The other way round, the journal would name a token that is lost.
+        if self._token.save(token, last_message_uuid):
             crash_points.reached("agentctl.token_kept")
             identified = {"fingerprint": token_fingerprint(token), "last_message_uuid": last_message_uuid}
             self._journal.append(JournalKind.SESSION_IDENTIFIED, **identified)
         self.release_log_lines()
 
     async def ask_permission(self, request: Mapping[str, Any]) -> str | None:
-        """Hold a permission open until it is answered or cancelled."""
+        """Wait until a permission is answered or cancelled; return the chosen option, or None."""
         return await self._permissions.ask(
-            request, self._turns.message_id, auto_approve=self._auto_approve, refuse=self._turns.cancel_asked
+            request, self._turns.message_id, auto_approve=self._auto_approve, refuse=self._turns.is_cancel_requested
         )
 
     def agent_gone(self, exit_code: int | None) -> None:
-        """Tell that the process ended."""
+        """Report that the agent process ended."""
         self.release_log_lines()
-        self.on_gone(exit_code)
+        self.on_exit(exit_code)
 
 
 logger = logging.getLogger(__name__)
@@ -96,26 +101,26 @@ logger = logging.getLogger(__name__)
 DriverFactory = Callable[[Host, Mapping[str, str]], Driver]
 _LOST_GRACE: Final = 1.0
 _TIMEOUT_MARGIN: Final = 5.0
-"""Seconds beyond the handshake's own limit before a driver is given up."""
+"""Seconds beyond the handshake's own limit, after which a driver that does not return is stopped."""
 
 
 @dataclass(slots=True)
 class _AgentLaunch:
-    """One launch, from its beginning to the end of its process."""
+    """One launch of an agent, until its process ends."""
 
     launch_id: str
-    seat: DriverHost
+    host: DriverHost
     driver: Driver
     since: str
-    launching: asyncio.Task[dict[str, Any]] | None = None
+    start_task: asyncio.Task[dict[str, Any]] | None = None
     started: StartResult | None = None
-    stop_asked: bool = False
-    gone: bool = False
+    stop_requested: bool = False
+    has_exited: bool = False
     exit_code: int | None = None
 
 
 class AgentLifecycle:
-    """Starts, stops and buries the agent; ``drivers`` are the factories by protocol name."""
+    """Starts and stops the agent, and records how it ended; ``drivers`` are the factories by protocol name."""
 
     def __init__(
         self,
@@ -129,33 +134,33 @@ class AgentLifecycle:
         drivers: Mapping[str, DriverFactory],
         marker: Mapping[str, str],
     ):
-        self._journal, self._memory, self._token = journal, memory, token
+        self._journal, self._store, self._token = journal, memory, token
         self._turns, self._permissions, self._conversations = turns, permissions, conversations
         self._drivers, self._marker = drivers, marker
-        turns.on_lost = self._stop_lost
+        turns.on_conversation_lost = self._stop_without_conversation
         self._agent: _AgentLaunch | None = None
         self._state = AgentState.NONE
-        self._lost: asyncio.Task[dict[str, Any]] | None = None
+        self._lost_stop: asyncio.Task[dict[str, Any]] | None = None
 
     # -- reports -----------------------------------------------------------------------------
 
     @property
     def state(self) -> AgentState:
-        """What ``GET /status`` says."""
-        return AgentState.WORKING if self._state == AgentState.IDLE and self._turns.active else self._state
+        """``agent.state`` of ``GET /status``."""
+        return AgentState.WORKING if self._state == AgentState.IDLE and self._turns.active_turn else self._state
 
     @property
     def started(self) -> StartResult | None:
-        """What the present or last agent told at its start."""
+        """The start result of the current or last agent."""
         return self._agent.started if self._agent else None
 
     @property
     def is_running(self) -> bool:
-        """An agent process lives, or is on its way."""
+        """Whether an agent is running or starting."""
         return self._state in (AgentState.STARTING, AgentState.IDLE)
 
     def driver(self) -> Driver:
-        """The driver of the live agent; Refused if none is there."""
+        """Return the driver of the running agent; raises ApiError if there is none."""
         if self._agent is None or self._state != AgentState.IDLE:
             raise ApiError(Code.NOT_RUNNING, "no agent is running", state=self.state)
         return self._agent.driver
@@ -165,10 +170,10 @@ class AgentLifecycle:
         agent = self._agent
         return {
             "state": self.state,
-            "pid": agent.driver.pid if agent and not agent.gone else None,
+            "pid": agent.driver.pid if agent and not agent.has_exited else None,
             "started_at": agent.since if agent else None,
             "session_fingerprint": self._token.fingerprint,
-            "active_turn": self._turns.active,
+            "active_turn": self._turns.active_turn,
             "exit_code": agent.exit_code if agent else None,
             "launch_id": agent.launch_id if agent else None,
         }
@@ -176,33 +181,36 @@ class AgentLifecycle:
     # -- start -------------------------------------------------------------------------------
 
     async def start(self, request: StartRequest) -> dict[str, Any]:
-        """Start or resume the agent; the answer of ``POST /agent/start``. Raises Refused, StartFailed."""
+        """Start or resume the agent and return the answer of ``POST /agent/start``; raises ApiError, StartFailed.
+
+        A repeated request for the running launch waits for the same result.
+        """
         agent = self._agent
         if agent is not None and self.is_running:
             if agent.launch_id != request.launch_id:
                 raise ApiError(Code.ALREADY_RUNNING, "another launch is running", launch_id=agent.launch_id)
         else:
-            self._refuse_repetition(request.launch_id)
-            self._refuse_beside_a_live_one()
+            self._refuse_repeated_launch(request.launch_id)
+            self._refuse_second_process()
             agent = self._begin(request)
-        assert agent.launching is not None  # noqa: S101  (set by _begin)
-        # Whoever asked may go away; the launch goes on and its result is kept.
-        return await asyncio.shield(agent.launching)
+        assert agent.start_task is not None  # noqa: S101  (set by _begin)
+        # The caller may disconnect: the launch continues, and its result is stored for the next request.
+        return await asyncio.shield(agent.start_task)
 
-    def _refuse_repetition(self, launch_id: str) -> None:
-        earlier = self._memory.recall("launch", launch_id)
+    def _refuse_repeated_launch(self, launch_id: str) -> None:
+        earlier = self._store.get("launch", launch_id)
         if earlier is None:
             return
         if failed := earlier.get("failed"):
             raise StartFailed(**failed)
         raise ApiError(Code.LAUNCH_ENDED, "the agent of this launch has ended", launch_id=launch_id)
 
-    def _refuse_beside_a_live_one(self) -> None:
-        """An agent that was given up, yet could not be ended: one conversation never has two writers."""
+    def _refuse_second_process(self) -> None:
+        """Raise ApiError while the process of an earlier launch still lives: no conversation may have two writers."""
         agent = self._agent
         if agent is not None and agent.driver.pid is not None:
-            told = {"launch_id": agent.launch_id, "pid": agent.driver.pid}
-            raise ApiError(Code.ALREADY_RUNNING, "the process of an earlier launch has not ended", **told)
+            running = {"launch_id": agent.launch_id, "pid": agent.driver.pid}
+            raise ApiError(Code.ALREADY_RUNNING, "the process of an earlier launch has not ended", **running)
 
     def _begin(self, request: StartRequest) -> _AgentLaunch:
         create = self._drivers.get(request.driver)
@@ -210,32 +218,32 @@ class AgentLifecycle:
             raise validation_error("there is no such driver", driver=request.driver, known=sorted(self._drivers))
         auto_approve = request.permission_mode == "auto_approve"
         parts = (self._journal, self._token, self._turns, self._permissions, self._conversations)
-        seat = DriverHost(*parts, auto_approve=auto_approve)
-        agent = _AgentLaunch(request.launch_id, seat, create(seat, self._marker), datetime.now(UTC).isoformat())
-        seat.on_gone = lambda exit_code: self._gone(agent, exit_code)
+        host = DriverHost(*parts, auto_approve=auto_approve)
+        agent = _AgentLaunch(request.launch_id, host, create(host, self._marker), datetime.now(UTC).isoformat())
+        host.on_exit = lambda exit_code: self._handle_exit(agent, exit_code)
         self._journal.append(JournalKind.AGENT_STARTING, launch_id=request.launch_id, strategy=request.strategy)
         self._agent, self._state = agent, AgentState.STARTING
-        agent.launching = asyncio.create_task(self._launch(agent, request), name=f"launch {request.launch_id}")
+        agent.start_task = asyncio.create_task(self._launch(agent, request), name=f"launch {request.launch_id}")
         return agent
 
     async def _launch(self, agent: _AgentLaunch, request: StartRequest) -> dict[str, Any]:
         crash_points.reached("agentctl.start_begun")
-        self._token.discretion.add_token(request.resume_token)
+        self._token.redactor.add_token(request.resume_token)  # first, because errors of the handshake may quote it
         try:
             started = await self._handshake(agent, request)
         except StartFailed as error:
-            agent.seat.release_log_lines()
-            raise self._failed(agent, error) from error
+            agent.host.release_log_lines()
+            raise self._record_failure(agent, error) from error
         except BaseException:
-            agent.seat.release_log_lines()
+            agent.host.release_log_lines()
             raise
         if started.resume_token:
-            agent.seat.release_log_lines()
-        self._succeeded(agent, started)
+            agent.host.release_log_lines()
+        self._record_success(agent, started)
         answer = {**_start_response(request.launch_id, started), "pid": agent.driver.pid, "started_at": agent.since}
-        await self._journal.durable(self._journal.last_seq)
+        await self._journal.wait_until_durable(self._journal.last_seq)
         crash_points.reached("agentctl.agent_ready")
-        self._remember(request.launch_id, {"answer": answer})
+        self._store_result(request.launch_id, {"answer": answer})
         crash_points.reached("agentctl.launch_remembered")
         return answer
 
@@ -244,24 +252,24 @@ class AgentLifecycle:
             async with asyncio.timeout(request.timeout + _TIMEOUT_MARGIN):
                 started = await agent.driver.start(request)
                 if started.resume_token not in (None, self._token.value):
-                    await agent.seat.keep_token(started.resume_token)
+                    await agent.host.keep_token(started.resume_token)
                 return started
         except StartFailed:
             raise
         except TimeoutError:
             failure = StartFailed(Code.START_TIMEOUT, "the agent did not get ready in time")
         except asyncio.CancelledError:
-            if not agent.stop_asked:
+            if not agent.stop_requested:
                 raise
             failure = StartFailed(Code.AGENT_EXITED, "the agent was stopped while it started")
         except Exception:
-            logger.exception("the driver broke in a start")
+            logger.exception("the driver failed during a start")
             failure = StartFailed(Code.INTERNAL_ERROR, "the driver broke")
         with contextlib.suppress(Exception):
             await agent.driver.stop(0)
         raise failure
 
-    def _succeeded(self, agent: _AgentLaunch, started: StartResult) -> None:
+    def _record_success(self, agent: _AgentLaunch, started: StartResult) -> None:
         agent.started = started
         self._journal.append(
             JournalKind.AGENT_STARTED,
@@ -279,66 +287,66 @@ class AgentLifecycle:
             replayed_user_texts=list(started.replayed_user_texts),
         )
         self._state = AgentState.IDLE
-        if agent.gone:  # between its last answer and now
-            self._bury(agent)
+        if agent.has_exited:  # it ended during the start, when ``_handle_exit`` leaves the record to us
+            self._record_exit(agent)
 
-    def _failed(self, agent: _AgentLaunch, error: StartFailed) -> StartFailed:
-        """Remember and say it; the same without the ids of conversations that an agent likes to put into its errors."""
+    def _record_failure(self, agent: _AgentLaunch, error: StartFailed) -> StartFailed:
+        """Journal and store the failure, and return it with conversation ids redacted: agents quote them in errors."""
         self._state = AgentState.FAILED
-        agent.gone = True
+        agent.has_exited = True
         failed = {
             "code": str(error.code),
-            "message": self._token.discretion.redact(error.message),
+            "message": self._token.redactor.redact(error.message),
             "permanent": error.permanent,
             "token_valid": error.token_valid,
         }
         self._journal.append(JournalKind.AGENT_FAILED, launch_id=agent.launch_id, **failed)
         self._permissions.cancel_all("agent_gone")
-        failed["told"] = self._token.discretion.redact(error.told)
-        self._remember(agent.launch_id, {"failed": failed})
+        failed["told"] = self._token.redactor.redact(error.told)
+        self._store_result(agent.launch_id, {"failed": failed})
         return StartFailed(**failed)
 
-    def _remember(self, launch_id: str, result: dict[str, Any]) -> None:
+    def _store_result(self, launch_id: str, result: dict[str, Any]) -> None:
         try:
-            self._memory.keep("launch", launch_id, result)
+            self._store.put("launch", launch_id, result)
         except OSError as error:
-            logger.error("could not remember a launch on the disk: %s", error.strerror)
+            logger.error("the result of a launch could not be stored: %s", error.strerror)
 
     # -- end ---------------------------------------------------------------------------------
 
     async def stop(self, grace: float) -> dict[str, Any]:
-        """End the agent's whole process tree; ``stopped`` is False if none was there."""
+        """End the agent's whole process tree; ``stopped`` is False if no agent was running."""
         agent = self._agent
         if agent is None or not self.is_running:
             return {"stopped": False, "exit_code": agent.exit_code if agent else None}
-        agent.stop_asked = True
-        if self._state == AgentState.STARTING and agent.launching is not None:
-            agent.launching.cancel()
-            await asyncio.wait([agent.launching])
+        agent.stop_requested = True
+        if self._state == AgentState.STARTING and agent.start_task is not None:
+            agent.start_task.cancel()
+            await asyncio.wait([agent.start_task])
         else:
-            self._gone(agent, await agent.driver.stop(grace))
+            self._handle_exit(agent, await agent.driver.stop(grace))
         return {"stopped": True, "exit_code": agent.exit_code}
 
-    def _stop_lost(self) -> None:
-        """A turn has shown that the agent is not in its conversation: it gets no other prompt."""
-        self._lost = asyncio.create_task(self.stop(_LOST_GRACE), name="agent without its conversation")
+    def _stop_without_conversation(self) -> None:
+        """Stop an agent whose turn showed that it is in another conversation: it must get no further prompt."""
+        self._lost_stop = asyncio.create_task(self.stop(_LOST_GRACE), name="agent without its conversation")
 
-    def _gone(self, agent: _AgentLaunch, exit_code: int | None) -> None:
-        if agent.gone:
+    def _handle_exit(self, agent: _AgentLaunch, exit_code: int | None) -> None:
+        if agent.has_exited:
             return
-        agent.gone, agent.exit_code = True, exit_code
+        agent.has_exited, agent.exit_code = True, exit_code
         if self._state != AgentState.STARTING:
-            self._bury(agent)
+            self._record_exit(agent)
 
-    def _bury(self, agent: _AgentLaunch) -> None:
+    def _record_exit(self, agent: _AgentLaunch) -> None:
         self._state = AgentState.EXITED
-        self._permissions.cancel_all("stopped" if agent.stop_asked else "agent_gone")
+        self._permissions.cancel_all("stopped" if agent.stop_requested else "agent_gone")
         self._journal.append(
             JournalKind.AGENT_EXITED,
             launch_id=agent.launch_id,
             exit_code=agent.exit_code,
-            expected=agent.stop_asked,
-            message_id=self._turns.break_active_turn(),
+            expected=agent.stop_requested,
+            message_id=self._turns.abandon_active_turn(),
         )
 
 
@@ -352,5 +360,5 @@ def _start_response(launch_id: str, started: StartResult) -> dict[str, Any]:
         "agent": dict(started.agent),
         "capabilities": dict(started.capabilities),
         "timings": dict(started.timings),
-        "unkept": {name: dict(told) for name, told in started.unkept.items()},
+        "unkept": {name: dict(shortfall) for name, shortfall in started.unkept.items()},
     }

@@ -1,8 +1,8 @@
-"""Conversations that agentctl keeps itself, for far ends that keep none: a chat API answers and forgets.
+"""Conversations that agentctl stores itself, for providers that store none, such as a chat API.
 
-``<state>/conversations/<id>.jsonl``, 0600: a line for each entry, appended and synced before ``append``
-returns. The id is opaque and is the resume token. What a kill tears off the end is cut at the next
-opening, and said.
+One file per conversation, ``<state>/conversations/<id>.jsonl``, mode 0600. Each entry is one line, appended and synced
+before ``append`` returns. The id is opaque and serves as the resume token. A line that a kill cut off is removed when
+the file is opened next, and reported in ``Conversation.lost``.
 """
 
 from __future__ import annotations
@@ -23,34 +23,34 @@ _ID: Final = re.compile(r"chat-[0-9a-f]{32}")
 USER: Final = "user"
 AGENT: Final = "assistant"
 WITHDRAWN: Final = "withdrawn"
-"""Takes the user's entry of the same key back: nobody has read it."""
+"""Withdraws the user's entry of the same key, which no model has read."""
 _OPEN_FLAGS: Final = os.O_CLOEXEC | os.O_NOFOLLOW
 _ROLES: Final = frozenset({USER, AGENT, WITHDRAWN})
 
 
 class ConversationGone(Exception):
-    """There is no such conversation in this store."""
+    """The store has no such conversation."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConversationEntry:
-    """What one side said in the turn ``key``."""
+    """The text of one side in the turn ``key``."""
 
     key: str
     role: str
     text: str
     cut: bool = False
-    """The turn ended before the text did."""
+    """Whether the text is incomplete because the turn ended early."""
 
 
 class ConversationStore:
-    """The store of one execution; its directory is made with the first conversation."""
+    """The conversations of one execution. The directory is created with the first one."""
 
     def __init__(self, directory: Path):
         self._directory = directory
 
     def create(self) -> Conversation:
-        """Begin a new, empty conversation; it is on the disk when this returns. Raises OSError."""
+        """Create an empty conversation, on disk when this returns. Raises OSError."""
         self._directory.mkdir(mode=0o700, exist_ok=True)
         conversation_id = f"chat-{uuid.uuid4().hex}"
         descriptor = os.open(self._path(conversation_id), os.O_RDWR | os.O_CREAT | os.O_EXCL | _OPEN_FLAGS, 0o600)
@@ -59,7 +59,7 @@ class ConversationStore:
         return Conversation(conversation_id, descriptor, [])
 
     def open(self, conversation_id: str) -> Conversation:
-        """Take a conversation up again; ConversationGone if it is not here, OSError if it cannot be read."""
+        """Open a stored conversation; raises ConversationGone if there is none, OSError if it cannot be read."""
         if not _ID.fullmatch(conversation_id):
             raise ConversationGone
         try:
@@ -77,43 +77,46 @@ class ConversationStore:
 
 
 class Conversation:
-    """One open conversation; close it."""
+    """One open conversation; the caller closes it."""
 
     def __init__(self, conversation_id: str, descriptor: int, entries: list[ConversationEntry], end: int = 0):
         self.id = conversation_id
         self.lost = 0
-        """Bytes that were no whole entries when it was opened: a torn end, or damage."""
+        """Bytes that were not valid entries when it was opened: a torn last line, or damage."""
         self._descriptor, self._entries, self._end = descriptor, entries, end
 
     @property
     def entries(self) -> Sequence[ConversationEntry]:
-        """What was said and not taken back, oldest first."""
+        """The entries that were not withdrawn, oldest first."""
         withdrawn = {entry.key for entry in self._entries if entry.role == WITHDRAWN}
         return [entry for entry in self._entries if entry.key not in withdrawn]
 
     def append(self, entry: ConversationEntry) -> None:
-        """Keep an entry; it is on the disk when this returns. The same key and role again changes nothing. OSError."""
-        if any((kept.key, kept.role) == (entry.key, entry.role) for kept in self._entries):
+        """Append an entry, on disk when this returns; an entry of the same key and role is kept. Raises OSError."""
+        if any((known.key, known.role) == (entry.key, entry.role) for known in self._entries):
             return
-        entry = replace(entry, text=entry.text.encode("utf-8", "replace").decode())  # half a character is no JSON
+        entry = replace(
+            entry, text=entry.text.encode("utf-8", "replace").decode()
+        )  # lone surrogates are not valid JSON
         try:
             end = write_all(self._descriptor, _encode_entry(entry), self._end)
             os.fdatasync(self._descriptor)
         except OSError:
+            # Otherwise the rest of this entry could remain behind a shorter one that is written here next.
             os.ftruncate(self._descriptor, self._end)
             raise
         self._end = end
         self._entries.append(entry)
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
 
 
 def _read_entries(conversation_id: str, descriptor: int) -> Conversation:
-    """Every whole entry; a torn end is cut off, so that the next entry begins a line."""
+    """Read every complete entry, and cut a torn last line off so that the next entry starts on a line of its own."""
     with os.fdopen(os.dup(descriptor), "rb") as file:
         raw = file.read()
     *lines, torn = raw.split(b"\n")
@@ -128,18 +131,18 @@ def _read_entries(conversation_id: str, descriptor: int) -> Conversation:
 
 
 def _encode_entry(entry: ConversationEntry) -> bytes:
-    told: dict[str, Any] = {"key": entry.key, "role": entry.role, "text": entry.text}
+    fields: dict[str, Any] = {"key": entry.key, "role": entry.role, "text": entry.text}
     if entry.cut:
-        told["cut"] = True
-    return orjson.dumps(told, option=orjson.OPT_APPEND_NEWLINE)
+        fields["cut"] = True
+    return orjson.dumps(fields, option=orjson.OPT_APPEND_NEWLINE)
 
 
 def _decode_entry(line: bytes) -> ConversationEntry | None:
     try:
-        told = orjson.loads(line)
+        fields = orjson.loads(line)
     except ValueError:
         return None
-    match told:
+    match fields:
         case {"key": str(key), "role": str(role), "text": str(text)} if role in _ROLES:
-            return ConversationEntry(key, role, text, cut=told.get("cut") is True)
+            return ConversationEntry(key, role, text, cut=fields.get("cut") is True)
     return None

@@ -1,6 +1,6 @@
-"""Run one agentctl from its instance lock to its last journal line.
+"""Serve one execution: the HTTP listener, the wakelock of a sprite, and the order of start and shutdown.
 
-Command-line addresses and exit codes, the wakelock, the HTTP listener and the shutdown order.
+Also the parsing of addresses and the exit codes, which the host daemon shares.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ EXIT_NO_WORKSPACE: Final = 4
 
 
 def log_to_stderr() -> None:
-    """The log of a process that nobody else set one up for."""
+    """Log to standard error."""
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
 
 
 def parse_address(text: str) -> tuple[str, int]:
-    """``HOST:PORT`` as a pair; ValueError for anything else."""
+    """Split ``HOST:PORT``; raises ValueError for anything else."""
     host, found, port = text.rpartition(":")
     if not found or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
         raise ValueError(f"--listen: {text!r} is not HOST:PORT")
@@ -53,7 +53,7 @@ def parse_address(text: str) -> tuple[str, int]:
 
 
 def parse_socket_path(text: str) -> Path | None:
-    """The path of ``unix:PATH``; None for another address, ValueError for a path that is not absolute."""
+    """Return the path of ``unix:PATH``, or None for another address; raises ValueError if it is not absolute."""
     try:
         return sockets.unix_path(text)
     except ValueError as error:
@@ -61,18 +61,18 @@ def parse_socket_path(text: str) -> Path | None:
 
 
 def report_lock_holder(held: AlreadyRunning, ready_file: Path | None) -> int:
-    """Tell where the one is that has the directory already; the exit code."""
+    """Print the address of the agentctl that holds the directory, and return the exit code."""
     if held.ready is None:
-        return report_start_failure(TimeoutError("another agentctl has the state directory and does not get ready"))
+        return report_start_failure(TimeoutError("another agentctl holds the state directory and is not ready"))
     ready = orjson.dumps(held.ready)
     if ready_file is not None and not ready_file.exists():
-        replace_file(ready_file, ready)  # its starter died, or deleted it in good faith
+        replace_file(ready_file, ready)  # whoever started it died before reading it, or deleted it
     sys.stdout.write(ready.decode() + "\n")
     return EXIT_ALREADY_RUNNING
 
 
 def report_workspace_error(error: ExecutorError, ready_file: Path | None) -> int:
-    """Say why the workspace cannot be made, where the launcher looks for it; the exit code."""
+    """Report why the workspace cannot be created, in the places the launcher reads, and return the exit code."""
     permanent = {} if error.permanent else {"permanent": False}
     answer = orjson.dumps({"error": error.code, "message": error.message, **permanent})
     if ready_file is not None:
@@ -82,7 +82,7 @@ def report_workspace_error(error: ExecutorError, ready_file: Path | None) -> int
 
 
 def report_start_failure(error: Exception) -> int:
-    """Say why nothing could be started; the exit code."""
+    """Print why agentctl could not start, and return the exit code."""
     sys.stderr.write(f"agentctl: {error}\n")
     return EXIT_START_FAILED
 
@@ -98,38 +98,38 @@ _TIMEOUT: Final = 10.0
 
 
 class Wakelock:
-    """Asks ``wanted`` once a second, and holds the machine behind ``socket`` as long as it says so.
+    """Keeps a sprite awake while ``wanted`` returns True, which is checked once a second.
 
-    ``name`` is that of the task.
+    ``socket`` is where the sprite takes such requests; ``name`` names the task that holds it.
     """
 
     def __init__(self, socket: Path, name: str, wanted: Callable[[], bool]):
         self._socket, self._url, self._wanted = socket, _WAKELOCK_URL + name, wanted
         self._is_held = False
-        self._refresh_at = self._again_at = 0.0
+        self._refresh_at = self._retry_at = 0.0
 
     async def run(self) -> None:
-        """Until it is cancelled; the hold is given back then."""
+        """Run until cancelled, then release the wakelock."""
         try:
             while True:
-                await self._look()
+                await self._update()
                 await asyncio.sleep(_CHECK_INTERVAL)
         finally:
             if self._is_held:
-                await self._say("DELETE")
+                await self._request("DELETE")
 
-    async def _look(self) -> None:
+    async def _update(self) -> None:
         now, wanted = asyncio.get_running_loop().time(), self._wanted()
         is_news = wanted != self._is_held
-        if now < self._again_at or not (is_news or (wanted and now >= self._refresh_at)):
+        if now < self._retry_at or not (is_news or (wanted and now >= self._refresh_at)):
             return
-        if await self._say("PUT" if wanted else "DELETE"):
+        if await self._request("PUT" if wanted else "DELETE"):
             self._is_held, self._refresh_at = wanted, now + _REFRESH_INTERVAL
         else:
-            self._again_at = now + _RETRY_DELAY
+            self._retry_at = now + _RETRY_DELAY
 
-    async def _say(self, method: str) -> bool:
-        """Whether the machine has heard it; one that has not is told again."""
+    async def _request(self, method: str) -> bool:
+        """Acquire (PUT) or release (DELETE) the wakelock; return whether the sprite confirmed it."""
         body = {"expire": _WAKELOCK_EXPIRY} if method == "PUT" else None
         try:
             async with (
@@ -139,7 +139,7 @@ class Wakelock:
             ):
                 return answer.status < 300 or (method == "DELETE" and answer.status == 404)
         except (TimeoutError, OSError, aiohttp.ClientError) as error:
-            logger.warning("this machine cannot be told to stay awake: %s", error)
+            logger.warning("the sprite did not take the request to stay awake: %s", error)
             return False
 
 
@@ -148,7 +148,7 @@ _BACKLOG: Final = 128
 
 @dataclass(frozen=True, slots=True)
 class ServeOptions:
-    """What the command line of ``serve`` says, checked."""
+    """The checked command line of ``serve``."""
 
     execution: Execution
     token: str
@@ -156,13 +156,16 @@ class ServeOptions:
     port: int
     ready_file: Path | None = None
     hold_socket: Path | None = None
-    """Where this machine is told to stay awake while an agent lives; None: it stays so by itself."""
+    """Where a sprite takes requests to stay awake; None on a machine that never sleeps."""
     path: Path | None = None
-    """Of the Unix socket that it listens at, in place of host and port."""
+    """Path of the Unix socket to listen on, instead of host and port."""
 
 
 def load_drivers() -> dict[str, DriverFactory]:
-    """Every module of ``drivers`` that makes one, by its name; all are imported now (rule 24)."""
+    """Import every driver module and return its factory by name.
+
+    All are imported before agentctl is ready: an upgrade may replace the files of the package while it runs.
+    """
     names = [module.name for module in pkgutil.iter_modules(driver_package.__path__)]
     modules = {name: importlib.import_module(f"{driver_package.__name__}.{name}") for name in names}
     return {name: module.create for name, module in modules.items() if hasattr(module, "create")}
@@ -172,9 +175,11 @@ async def serve(options: ServeOptions, lock: InstanceLock, drivers: Mapping[str,
     """Serve until ``/shutdown``, SIGTERM, or seven days without a control plane; raises OSError at the start."""
     subreaper.become_subreaper()
     execution = options.execution
+    # The order matters: guards of an earlier agentctl first record how their jobs ended, then everything else that it
+    # left is killed, and only then may anything be started: two agents must never work in one workspace.
     await wait_for_guards(execution.state_dir)
-    for left in await subreaper.end_marked_processes(execution.execution_id):
-        logger.error("process %d of an earlier agentctl could not be ended", left.pid)
+    for survivor in await subreaper.end_marked_processes(execution.execution_id):
+        logger.error("process %d of an earlier agentctl could not be killed", survivor.pid)
     subreaper.set_killed_processes_directory(execution.state_dir)
     sidecar = Sidecar(execution, drivers)
     streams = EventStreams(sidecar.journal, sidecar.fence)
@@ -184,7 +189,7 @@ async def serve(options: ServeOptions, lock: InstanceLock, drivers: Mapping[str,
         app = build_app(sidecar, streams, options.token, options.host, port)
     else:
         listener, port = sockets.listen_unix(options.path, _BACKLOG), 0
-        # Root could read our memory: to refuse it would protect nothing.
+        # Root may connect too: it could read our memory anyway.
         app = build_app(sidecar, streams, options.token, options.host, port, users={os.geteuid(), 0})
     runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=1.0)
     await runner.setup()
@@ -194,7 +199,7 @@ async def serve(options: ServeOptions, lock: InstanceLock, drivers: Mapping[str,
         asyncio.create_task(sidecar.end_when_abandoned(lambda: streams.is_attached), name="abandoned"),
     ]
     if options.hold_socket is not None:
-        hold = Wakelock(options.hold_socket, execution.execution_id, lambda: sidecar.is_at_work)
+        hold = Wakelock(options.hold_socket, execution.execution_id, lambda: sidecar.is_busy)
         background.append(asyncio.create_task(hold.run(), name="hold"))
     _end_on_signals(sidecar.ended)
     crash_points.reached("agentctl.listening")
@@ -206,13 +211,13 @@ async def serve(options: ServeOptions, lock: InstanceLock, drivers: Mapping[str,
     finally:
         await _shut_down(sidecar, streams, runner, background)
         if options.path is not None:
-            options.path.unlink(missing_ok=True)  # still ours: the lock is given back after this
+            options.path.unlink(missing_ok=True)  # still ours: the instance lock is released after this
 
 
 def listen_tcp(host: str, port: int) -> socket.socket:
-    """A socket that listens; port 0 takes a free one. Raises OSError."""
+    """Open a listening socket; port 0 picks a free port. Raises OSError."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # The protocol is named: with 0 asyncio would leave Nagle's algorithm on, 40 ms an answer.
+    # The protocol is named: with 0, asyncio would not disable Nagle's algorithm, which costs 40 ms per answer.
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     listener.bind((host, port))
@@ -223,7 +228,7 @@ def listen_tcp(host: str, port: int) -> socket.socket:
 
 def _end_on_signals(ended: asyncio.Event) -> None:
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):  # of container engines, and of a terminal
+    for number in (signal.SIGTERM, signal.SIGINT):  # from container engines, and from a terminal
         loop.add_signal_handler(number, ended.set)
 
 
@@ -235,7 +240,7 @@ def _write_ready_file(options: ServeOptions, lock: InstanceLock, sidecar: Sideca
         "boot_id": sidecar.boot_id,
         "started_at": sidecar.started_at,
     }
-    lock.tell(ready)
+    lock.publish_ready_info(ready)
     if options.ready_file is not None:
         replace_file(options.ready_file, orjson.dumps(ready))
     logger.info("listening", extra={"action": "agentctl_ready", **ready})
@@ -244,7 +249,10 @@ def _write_ready_file(options: ServeOptions, lock: InstanceLock, sidecar: Sideca
 async def _shut_down(
     sidecar: Sidecar, streams: EventStreams, runner: web.AppRunner, background: list[asyncio.Task[None]]
 ) -> None:
-    """The agent, then the journal, then the consumers, then the door: each still sees the end of the one before."""
+    """Stop the agent, then flush the journal, close its consumers and the listener, in this order.
+
+    Each step still sees the result of the one before: the agent's end is journaled, and consumers get that line.
+    """
     for task in background:
         task.cancel()
     await asyncio.wait(background)

@@ -1,4 +1,4 @@
-"""Permissions the agent waits for: open until answered, cancelled, or the agent goes (design 5)."""
+"""Permission requests of the agent: open until they are answered or cancelled, or the agent exits."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ from executors_app.agentctl.state_files import DurableStore
 class _OpenPermission:
     body: dict[str, Any]
     decided: asyncio.Future[str | None]
-    """The option; None when it was cancelled."""
+    """The chosen option; None if the request was cancelled."""
     chosen: str | None = None
-    """The first answer, from the moment it came in."""
+    """The first answer, set as soon as it arrives."""
 
 
 class Permissions:
-    """The open permissions of one agent and the answers of all time."""
+    """The open permission requests of one agent, and the answers to all earlier ones."""
 
     def __init__(self, journal: Journal, memory: DurableStore):
-        self._journal, self._memory = journal, memory
+        self._journal, self._store = journal, memory
         self._open: dict[str, _OpenPermission] = {}
 
     def pending(self) -> list[dict[str, Any]]:
-        """The bodies of ``permission.requested`` that nobody has answered."""
+        """Return the bodies of unanswered ``permission.requested`` lines."""
         return [each.body for each in self._open.values() if each.chosen is None]
 
     async def ask(
         self, request: Mapping[str, Any], message_id: str | None, *, auto_approve: bool, refuse: bool = False
     ) -> str | None:
-        """Hold a permission open; the chosen option, or None when it was cancelled.
+        """Wait for the answer to a permission request: the chosen option, or None if it was cancelled.
 
-        With ``auto_approve`` the first option that allows is taken, with ``refuse`` it is cancelled at once.
+        ``auto_approve`` takes the first option that allows; ``refuse`` cancels the request at once.
         """
         options = list(request.get("options") or ())
         body = {
@@ -57,9 +57,9 @@ class Permissions:
         if auto_approve and (option := _first_allow_option(options)) is not None:
             self._journal.append(JournalKind.PERMISSION_RESOLVED, permission_id=body["permission_id"], option_id=option)
             return option
-        return await self._held_open(_OpenPermission(body, asyncio.get_running_loop().create_future()))
+        return await self._wait_for_answer(_OpenPermission(body, asyncio.get_running_loop().create_future()))
 
-    async def _held_open(self, permission: _OpenPermission) -> str | None:
+    async def _wait_for_answer(self, permission: _OpenPermission) -> str | None:
         permission_id = permission.body["permission_id"]
         self._open[permission_id] = permission
         try:
@@ -71,10 +71,10 @@ class Permissions:
             self._open.pop(permission_id, None)
 
     async def answer(self, permission_id: str, option_id: str) -> dict[str, Any]:
-        """Give the agent its answer, once, after it is on the disk; the same answer again gets the first result."""
+        """Answer a request once; repeating the same answer returns the first result. Raises ApiError."""
         permission = self._open.get(permission_id)
         if permission is None:
-            return self._earlier(permission_id, option_id)
+            return self._recorded_answer(permission_id, option_id)
         if option_id not in {option.get("option_id") for option in permission.body["options"]}:
             raise validation_error("there is no such option", option_id=option_id)
         if permission.chosen not in (None, option_id):
@@ -85,30 +85,32 @@ class Permissions:
             seq = self._journal.append(
                 JournalKind.PERMISSION_RESOLVED, permission_id=permission_id, option_id=option_id
             )
-            await self._journal.durable(seq)
+            # The agent gets the answer only after it is on disk: after a crash in between, nobody is asked
+            # again about something that the agent has done already.
+            await self._journal.wait_until_durable(seq)
             crash_points.reached("agentctl.answer_journaled")
-            self._memory.keep("answer", permission_id, result)
+            self._store.put("answer", permission_id, result)
             if not permission.decided.done():
                 permission.decided.set_result(option_id)
         else:
-            await self._journal.durable(self._journal.last_seq)
+            await self._journal.wait_until_durable(self._journal.last_seq)
         return result
 
-    async def give_up(self, permission_id: str) -> dict[str, Any]:
-        """Tell the agent that nobody answered in time; again it gets the first result, an answered one Refused."""
+    async def expire(self, permission_id: str) -> dict[str, Any]:
+        """Cancel a request that nobody answered in time; raises ApiError if it was answered. May be repeated."""
         permission = self._open.get(permission_id)
         if permission is None:
-            return self._earlier(permission_id, None)
+            return self._recorded_answer(permission_id, None)
         if permission.chosen is not None:
             raise _already_answered_error(permission.chosen)
         result = {"option_id": None}
         self._cancel(permission, "timeout")
-        await self._journal.durable(self._journal.last_seq)
-        self._memory.keep("answer", permission_id, result)
+        await self._journal.wait_until_durable(self._journal.last_seq)
+        self._store.put("answer", permission_id, result)
         return result
 
-    def _earlier(self, permission_id: str, option_id: str | None) -> dict[str, Any]:
-        earlier: dict[str, Any] | None = self._memory.recall("answer", permission_id)
+    def _recorded_answer(self, permission_id: str, option_id: str | None) -> dict[str, Any]:
+        earlier: dict[str, Any] | None = self._store.get("answer", permission_id)
         if earlier is None:
             raise ApiError(Code.NOT_FOUND, "there is no such permission")
         if earlier["option_id"] != option_id:
@@ -116,13 +118,13 @@ class Permissions:
         return earlier
 
     def cancel_all(self, reason: str) -> None:
-        """Cancel what is open: ``turn_cancelled``, ``agent_gone`` or ``stopped``."""
+        """Cancel all open requests; ``reason`` is ``turn_cancelled``, ``agent_gone`` or ``stopped``."""
         for permission in list(self._open.values()):
             self._cancel(permission, reason)
 
     def _cancel(self, permission: _OpenPermission, reason: str) -> None:
         if permission.chosen is not None:
-            return  # the answer is on its way to the disk, and then to the agent
+            return  # an answer is being written to disk and will reach the agent
         permission_id = permission.body["permission_id"]
         if self._open.pop(permission_id, None) is None:
             return
@@ -137,4 +139,4 @@ def _first_allow_option(options: list[Mapping[str, Any]]) -> str | None:
 
 
 def _already_answered_error(option_id: str | None) -> ApiError:
-    return ApiError(Code.ALREADY_ANSWERED, "the permission was answered otherwise", option_id=option_id)
+    return ApiError(Code.ALREADY_ANSWERED, "the permission was already answered differently", option_id=option_id)

@@ -1,7 +1,4 @@
-"""The protocol between the control plane and agentctl.
-
-Header and field names, codes, shapes of answers, and the error that agentctl answers with.
-"""
+"""The protocol between the control plane and agentctl: names, codes, answer shapes and the API error."""
 
 from __future__ import annotations
 
@@ -9,29 +6,29 @@ from enum import StrEnum
 from typing import Any, Final, NotRequired, TypedDict
 
 PROTOCOL_VERSION: Final = 1
-"""Two adjacent versions understand each other (rule 24).
+"""Two adjacent versions understand each other.
 
-Each leaves unknown fields and kinds of lines alone, so what is only added needs no new version. An agentctl cannot be
-upgraded while its agent lives: it is the control plane that judges whether it understands one (``is_understood``).
+Both sides ignore unknown fields and kinds of lines, so additions need no new version. An agentctl cannot be upgraded
+while its agent runs, so the control plane decides whether it supports a given agentctl (``is_supported_version``).
 """
 
 GENERATION_HEADER: Final = "X-Kandev-Generation"
 
 
 def is_supported_version(version: object) -> bool:
-    """Whether a control plane of this version may command an agentctl that says it is of ``version``."""
+    """Whether this control plane can work with an agentctl that reports ``version``."""
     return isinstance(version, int) and abs(version - PROTOCOL_VERSION) <= 1
 
 
 BUILT_IN_AGENT: Final = "kandev-demo-agent"
-"""The command of the demo agent, as every agentctl knows it; container images have a program of that name, too."""
+"""The command of the demo agent: agentctl resolves it, and container images contain a program of that name."""
 EXECUTION_MARKER: Final = "KANDEV_EXECUTION_ID"
-"""The environment variable that marks every process of an execution (design 5)."""
+"""The environment variable that marks every process of an execution."""
 
 CLOSE_STALE_GENERATION: Final = 4409
 """WebSocket close code of an event stream whose generation is older than one seen."""
 CLOSE_OVERTAKEN: Final = 4410
-"""WebSocket close code of a shell that another reader has opened meanwhile."""
+"""WebSocket close code of a shell that another client has opened since."""
 
 
 class JournalKind(StrEnum):
@@ -71,18 +68,18 @@ DURABLE_KINDS: Final = TURN_ENDS | {
     JournalKind.PERMISSION_RESOLVED,
     JournalKind.SESSION_IDENTIFIED,
 }
-"""Lines somebody waits for until they are on the disk; the others ride on the same batches."""
+"""Lines that callers wait for until they are on disk; other lines are written in the same batches."""
 
 
 OUTPUT_KINDS: Final = frozenset(
     {JournalKind.MESSAGE_AGENT, JournalKind.MESSAGE_THOUGHT, JournalKind.TOOL_CALL, JournalKind.PLAN}
 )
-"""Lines that show that a turn was worked on; a text without a character is none."""
+"""Lines that count as output of a turn, unless their text is empty."""
 
 QUOTING_KINDS: Final = frozenset(
     {JournalKind.LOG, JournalKind.USAGE, JournalKind.AGENT_FAILED, JournalKind.TURN_FAILED}
 )
-"""Lines that may quote what an agent says of itself beside the conversation, its conversation's id among it."""
+"""Lines that may quote technical output of an agent, and with it a conversation id: they are redacted."""
 
 
 class AgentState(StrEnum):
@@ -139,19 +136,19 @@ class Code(StrEnum):
 
 
 class CapabilityShortfall(StrEnum):
-    """How an agent did not do what it claims; ``how`` of the ``unkept`` in the answer to a start."""
+    """How a claimed capability failed; ``how`` in ``unkept`` of the answer to a start."""
 
     UNIMPLEMENTED = "unimplemented"
-    """It says itself that it knows no such thing."""
+    """The agent reports that it does not implement it."""
     ERROR = "error"
-    """It answered with an error, which was neither that the conversation is gone nor that it wants a login."""
+    """The agent answered with an error other than a missing conversation or a missing login."""
     NO_ANSWER = "no_answer"
     ENDED = "ended"
-    """It ended, or broke the connection, over it."""
+    """The agent ended, or closed the connection, instead of answering."""
     OTHER_CONVERSATION = "other_conversation"
-    """It called it a success, and what it replayed contradicts our journal. Judged by the control plane."""
+    """The agent reported success, but its replay contradicts our journal. Decided by the control plane."""
     NEW_CONVERSATION = "new_conversation"
-    """It opened a new conversation instead. Judged by the control plane."""
+    """The agent opened a new conversation instead. Decided by the control plane."""
 
 
 class ActiveTurn(TypedDict):
@@ -180,7 +177,7 @@ class JournalReport(TypedDict):
     first_seq: int
     last_seq: int
     trouble: NotRequired[str]
-    """``disk_full`` or ``disk_failing`` while lines cannot be kept, or there is no room for last words."""
+    """``disk_full`` or ``disk_failing`` while lines cannot be written, or the reserve for the last lines is missing."""
 
 
 class Status(TypedDict):
@@ -198,7 +195,7 @@ class Status(TypedDict):
     pending_permissions: list[dict[str, Any]]
     workspace: dict[str, Any]
     jobs: NotRequired[int]
-    """How many run."""
+    """Number of running jobs."""
 
 
 class JobState(StrEnum):
@@ -207,33 +204,33 @@ class JobState(StrEnum):
     RUNNING = "running"
     ENDED = "ended"
     LOST = "lost"
-    """Nobody can know how it ended, and it does not run any more; it is never run again by itself."""
+    """The job no longer runs and its result is unknown; it is never repeated automatically."""
 
 
 class JobError(StrEnum):
-    """``error`` of a job that did not end by itself; empty for one that did, whatever its exit code."""
+    """``error`` of a job that did not exit on its own; empty for one that did, whatever its exit code."""
 
     TIMEOUT = "timeout"
     CANCELLED = "cancelled"
     AGENTCTL_ENDED = "agentctl_ended"
-    """Its agentctl was ended, or died, in the middle of it; it ended then, as everything does that agentctl started."""
+    """Its agentctl ended while the job ran, and the job was killed with it."""
     SPAWN_FAILED = "spawn_failed"
-    """It never began; ``stderr`` says why."""
+    """The job never started; ``stderr`` contains the reason."""
     LOST = "lost"
 
 
 class Job(TypedDict):
-    """The answer of ``/jobs``: a script that was run once in the workspace."""
+    """The answer of ``/jobs``: a script that runs once in the workspace."""
 
     job_id: str
     state: str
     exit_code: int | None
-    """Negative for a signal; None while it runs, and where it never began or nobody can know."""
+    """Negative for a signal; None while the job runs, if it never started, or if the result is unknown."""
     stdout: str
-    """The last MiB; bytes that are no UTF-8, and zero bytes, are U+FFFD."""
+    """The last MiB; invalid UTF-8 and zero bytes become U+FFFD."""
     stderr: str
     truncated: bool
-    """Whether something of either stream is not in this answer: too much, too old, or a full disk."""
+    """Whether output is missing: there was too much, it was deleted, or the disk was full."""
     error: str
     started_at: str
     """ISO 8601, as ``ended_at``."""
@@ -266,7 +263,7 @@ _BAD_GATEWAY: Final = 502
 
 
 class ApiError(Exception):
-    """A request that is not carried out; ``details`` are plain JSON."""
+    """The error answer to a request; ``details`` are plain JSON."""
 
     def __init__(self, code: str, message: str, **details: Any):
         super().__init__(message)
@@ -274,10 +271,10 @@ class ApiError(Exception):
 
     @property
     def status(self) -> int:
-        """The HTTP status; every code of a failed start is the agent's fault."""
+        """The HTTP status; 502 for the codes of a failed start, which the agent caused."""
         return _HTTP_STATUS.get(self.code, _BAD_GATEWAY)
 
 
 def validation_error(message: str, **details: Any) -> ApiError:
-    """A request that could never be right."""
+    """Return the error for an invalid request."""
     return ApiError(Code.VALIDATION_ERROR, message, **details)

@@ -1,4 +1,4 @@
-"""One agentctl without its HTTP: the agent, its journal and its memory, and what may be asked of them."""
+"""One execution without its HTTP: the agent, the journal, the state files, and the commands on them."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from executors_app.agentctl.workspace.snapshots import SnapshotService
 from executors_app.agentctl.workspace.workspace import Workspace, WorkspacePreparation
 
 ABANDONED_AFTER: Final = 7 * 24 * 3600.0
-"""Seconds without any control plane until agentctl ends by itself (rule 26)."""
+"""Seconds without contact to a control plane after which agentctl ends."""
 _STOP_GRACE: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class Execution:
-    """Whose agentctl this is."""
+    """The execution that this agentctl serves."""
 
     execution_id: str
     session_id: str
@@ -42,13 +42,13 @@ class Execution:
     state_dir: Path
     labels: Mapping[str, str] = field(default_factory=dict)
     worktree_id: str = ""
-    """The session whose worktree the workspace is, and under whose name it is kept; empty: its own."""
+    """The session that owns the worktree and its snapshots; empty: this session."""
     preparation: WorkspacePreparation | None = None
-    """How the workspace is made; None: somebody else has made it."""
+    """How to create the workspace; None if it exists already."""
 
 
 class Sidecar:
-    """Made inside a running loop, over a state directory that nobody else uses."""
+    """Create it in a running event loop, for a state directory that this process has locked."""
 
     def __init__(self, execution: Execution, drivers: Mapping[str, DriverFactory], limits: JournalLimits | None = None):
         self.execution = execution
@@ -59,21 +59,21 @@ class Sidecar:
         self.last_contact = time.monotonic()
         state = execution.state_dir
         accepted: list[str] = []
-        self.memory, self.token = DurableStore(state / "memory.jsonl"), TokenFile(state / "token.json")
+        self.store, self.token = DurableStore(state / "memory.jsonl"), TokenFile(state / "token.json")
         self.journal = Journal(
             journal_directory(state),
             limits=limits or JournalLimits(),
             seen=lambda line: _collect_accepted(line, accepted),
         )
-        self.journal.redact = self.token.discretion.redact
-        self.fence = GenerationFence(self.memory)
-        self._permissions = Permissions(self.journal, self.memory)
-        self._turns = Turns(self.journal, self.memory, self._permissions)
+        self.journal.redact = self.token.redactor.redact
+        self.fence = GenerationFence(self.store)
+        self._permissions = Permissions(self.journal, self.store)
+        self._turns = Turns(self.journal, self.store, self._permissions)
         for message_id in accepted:
-            self._turns.remember(message_id)
-        self._life = AgentLifecycle(
+            self._turns.mark_accepted(message_id)
+        self._agent = AgentLifecycle(
             journal=self.journal,
-            memory=self.memory,
+            memory=self.store,
             token=self.token,
             turns=self._turns,
             permissions=self._permissions,
@@ -85,76 +85,78 @@ class Sidecar:
             execution.workspace, {EXECUTION_MARKER: execution.execution_id}, execution.preparation
         )
         self.jobs = JobRunner(
-            execution.workspace, JobRecords(state, self.memory), {EXECUTION_MARKER: execution.execution_id}
+            execution.workspace, JobRecords(state, self.store), {EXECUTION_MARKER: execution.execution_id}
         )
         kept_as = execution.worktree_id or execution.session_id
-        self.keeper = SnapshotService(self.workspace, kept_as, state, self.journal)
-        self._turns.before_turn, self._turns.after_turn = self.keeper.before_turn, self.keeper.after_turn
+        self.snapshots = SnapshotService(self.workspace, kept_as, state, self.journal)
+        self._turns.before_turn, self._turns.after_turn = self.snapshots.before_turn, self.snapshots.after_turn
         self._intents: dict[str, asyncio.Task[dict[str, Any]]] = {}
 
     @property
-    def is_at_work(self) -> bool:
-        """An agent lives, or is on its way, or a job runs."""
-        return self._life.is_running or self.jobs.running > 0
+    def is_busy(self) -> bool:
+        """Whether an agent is running or starting, or a job runs."""
+        return self._agent.is_running or self.jobs.running_count > 0
 
     # -- commands ----------------------------------------------------------------------------
 
     async def start(self, request: StartRequest) -> dict[str, Any]:
-        """``POST /agent/start``; raises Refused, StartFailed."""
-        return await self._life.start(request)
+        """``POST /agent/start``; raises ApiError, StartFailed."""
+        return await self._agent.start(request)
 
     async def stop(self, grace: float, intent_id: str) -> dict[str, Any]:
-        """``POST /agent/stop``: the same intent again gets the first result and stops nothing."""
-        return await self._once(intent_id, lambda: self._life.stop(grace))
+        """``POST /agent/stop``; a repeated intent returns the first result and stops nothing."""
+        return await self._run_once(intent_id, lambda: self._agent.stop(grace))
 
     async def prompt(
         self, message_id: str, text: str, attachments: Sequence[Mapping[str, Any]], prompt_kind: str
     ) -> dict[str, bool]:
-        """``POST /prompt``; raises Refused."""
-        return await self._turns.accept(self._life.driver, message_id, text, attachments, prompt_kind)
+        """``POST /prompt``; raises ApiError."""
+        return await self._turns.accept(self._agent.driver, message_id, text, attachments, prompt_kind)
 
     async def cancel(self, message_id: str) -> dict[str, bool]:
         """``POST /cancel``."""
-        return await self._turns.cancel(self._life.driver() if self._life.is_running else None, message_id)
+        return await self._turns.cancel(self._agent.driver() if self._agent.is_running else None, message_id)
 
     async def answer(self, permission_id: str, option_id: str) -> dict[str, Any]:
-        """``POST /permissions/{id}``; raises Refused."""
+        """``POST /permissions/{id}``; raises ApiError."""
         return await self._permissions.answer(permission_id, option_id)
 
     async def cancel_permission(self, permission_id: str) -> dict[str, Any]:
-        """``POST /permissions/{id}`` without an option: nobody answered in time; raises Refused."""
-        return await self._permissions.give_up(permission_id)
+        """``POST /permissions/{id}`` without an option, if nobody answered in time; raises ApiError."""
+        return await self._permissions.expire(permission_id)
 
     async def shutdown(self, stop_agent: bool, intent_id: str) -> dict[str, Any]:
-        """``POST /shutdown``: ends agentctl once the answer is out; a live agent only if told so."""
-        if self._life.is_running and not stop_agent:
-            raise ApiError(Code.ALREADY_RUNNING, "an agent is running and would end too", state=self._life.state)
-        result = await self._once(intent_id, self._end)
-        if self._ending:  # not so where an earlier agentctl did it
+        """``POST /shutdown``: end agentctl after the answer was sent; a running agent only with ``stop_agent``."""
+        if self._agent.is_running and not stop_agent:
+            raise ApiError(Code.ALREADY_RUNNING, "an agent is running and would end too", state=self._agent.state)
+        result = await self._run_once(intent_id, self._stop_everything)
+        if self._ending:  # not if an earlier agentctl stored this result
             self.ended.set()
         return result
 
-    async def _end(self) -> dict[str, Any]:
+    async def _stop_everything(self) -> dict[str, Any]:
         self._ending = True
-        stopped = await self._life.stop(_STOP_GRACE)
+        stopped = await self._agent.stop(_STOP_GRACE)
         await self._leave_workspace()
         return {**stopped, "journal": self.journal.report()}
 
-    async def _once(self, intent_id: str, act: Callable[[], Awaitable[dict[str, Any]]]) -> dict[str, Any]:
+    async def _run_once(self, intent_id: str, act: Callable[[], Awaitable[dict[str, Any]]]) -> dict[str, Any]:
         if not intent_id:
             return await act()
-        earlier: dict[str, Any] | None = self.memory.recall("intent", intent_id)
+        earlier: dict[str, Any] | None = self.store.get("intent", intent_id)
         if earlier is not None:
             return earlier
         if intent_id not in self._intents:
-            self._intents[intent_id] = asyncio.create_task(self._act_and_remember(intent_id, act))
+            self._intents[intent_id] = asyncio.create_task(self._run_and_store(intent_id, act))
+        # The caller may disconnect: the command continues, and its result is stored for the next request.
         return await asyncio.shield(self._intents[intent_id])
 
-    async def _act_and_remember(self, intent_id: str, act: Callable[[], Awaitable[dict[str, Any]]]) -> dict[str, Any]:
+    async def _run_and_store(self, intent_id: str, act: Callable[[], Awaitable[dict[str, Any]]]) -> dict[str, Any]:
         try:
+            # After a crash between the two, a repeated request acts again: by then there is nothing left to stop.
             result = await act()
             crash_points.reached("agentctl.agent_stopped")
-            self.memory.keep("intent", intent_id, result)
+            self.store.put("intent", intent_id, result)
             crash_points.reached("agentctl.stop_remembered")
             return result
         finally:
@@ -167,17 +169,17 @@ class Sidecar:
         return {"status": "ok", "version": PROTOCOL_VERSION, "boot_id": self.boot_id}
 
     def capabilities(self) -> dict[str, Any]:
-        """``GET /capabilities``: null where no agent has told it yet."""
-        started = self._life.started
-        told: Mapping[str, Any] = started.capabilities if started else {}
-        load, resume = told.get("load_session"), told.get("resume_session")
+        """``GET /capabilities``; null for what no agent has reported yet."""
+        started = self._agent.started
+        claims: Mapping[str, Any] = started.capabilities if started else {}
+        load, resume = claims.get("load_session"), claims.get("resume_session")
         can_resume = None if started is None else bool(load or resume)
         return {
             "supports_session_resume": can_resume,
             "supports_workspace_only": bool(self.workspace.report()["exists"]),
             "requires_new_session": None if can_resume is None else not can_resume,
-            "history": told.get("history"),
-            "protocol": told.get("protocol"),
+            "history": claims.get("history"),
+            "protocol": claims.get("protocol"),
             "load_session": load,
             "resume_session": resume,
             "agent": dict(started.agent) if started else {"name": None, "version": None},
@@ -193,52 +195,52 @@ class Sidecar:
             "session_id": self.execution.session_id,
             "execution_id": self.execution.execution_id,
             "generation": self.fence.generation,
-            "agent": self._life.report(),
+            "agent": self._agent.report(),
             "journal": self.journal.report(),
             "pending_permissions": self._permissions.pending(),
             "workspace": self.workspace.report(),
-            "jobs": self.jobs.running,
+            "jobs": self.jobs.running_count,
         }
 
-    def session(self) -> dict[str, Any]:
-        """``GET /agent/session``: the token is a credential."""
+    def agent_session(self) -> dict[str, Any]:
+        """``GET /agent/session``; the resume token is a credential."""
         return {
             "resume_token": self.token.value,
             "last_message_uuid": self.token.last_message_uuid,
             "fingerprint": self.token.fingerprint,
         }
 
-    def left(self) -> dict[str, Any]:
-        """``GET /agent/left``: the processes that the last agent left running, and that ended with it."""
-        return {"processes": self.token.discretion.redact(subreaper.read_killed_processes())}
+    def killed_processes(self) -> dict[str, Any]:
+        """``GET /agent/left``: the processes that the last agent left running and that were killed with it."""
+        return {"processes": self.token.redactor.redact(subreaper.read_killed_processes())}
 
     # -- the end -----------------------------------------------------------------------------
 
     async def end_when_abandoned(self, is_attached: Callable[[], bool], after: float = ABANDONED_AFTER) -> None:
-        """Set ``ended`` once there was no contact for that long; an attached stream is contact."""
-        while (left := self.last_contact + after - time.monotonic()) > 0:
-            await asyncio.sleep(left)
+        """Set ``ended`` after ``after`` seconds without contact; an open event stream counts as contact."""
+        while (remaining := self.last_contact + after - time.monotonic()) > 0:
+            await asyncio.sleep(remaining)
             if is_attached():
                 self.last_contact = time.monotonic()
         self.journal.append(JournalKind.AGENTCTL_ABANDONED, after=after)
         self.ended.set()
 
     async def stop_for_good(self) -> None:
-        """Stop the agent, whatever it does, and keep what it leaves."""
-        await self._life.stop(_STOP_GRACE)
+        """Stop the agent and take a last snapshot of the workspace."""
+        await self._agent.stop(_STOP_GRACE)
         await self._leave_workspace()
 
     async def _leave_workspace(self) -> None:
-        """Nothing of ours works in it any more, so what is there now is what is kept."""
+        """Close jobs and shells, then take the last snapshot: nothing of ours changes the files after it."""
         await self.jobs.close()
         await self.workspace.shells.close()
-        await self.keeper.at_the_end()
+        await self.snapshots.before_shutdown()
 
     async def close(self) -> None:
-        """Bring everything to the disk and let go of it."""
+        """Flush and close all files."""
         await self.workspace.close()
         await self.journal.close()
-        self.memory.close()
+        self.store.close()
 
 
 def _collect_accepted(line: Mapping[str, Any], accepted: list[str]) -> None:

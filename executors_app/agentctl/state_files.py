@@ -1,8 +1,4 @@
-"""The files of agentctl's state directory.
-
-Durable writes, the instance lock, results of commands that must survive a restart, the agent's token and the
-generation fence.
-"""
+"""The files of agentctl's state directory: durable writes, instance lock, command results, token, generation."""
 
 from __future__ import annotations
 
@@ -21,23 +17,26 @@ from executors_app.agentctl.protocol import ApiError, Code
 
 
 def replace_file(path: Path, data: bytes) -> None:
-    """Put ``data`` in the place of ``path``, 0600 and on the disk before this returns; raises OSError."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    """Replace ``path`` atomically by ``data``, mode 0600 and on disk before this returns. Raises OSError.
+
+    Order: write and fsync a temporary file, rename it, fsync the directory. A crash leaves the old file or the new one.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         write_all(fd, data, 0)
         os.fsync(fd)
     except OSError:
-        draft.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
     finally:
         os.close(fd)
-    draft.replace(path)
+    temporary.replace(path)
     sync_directory(path.parent)
 
 
 def write_all(fd: int, data: bytes, offset: int) -> int:
-    """Write every byte at ``offset`` whatever short writes there are; returns the offset behind them."""
+    """Write all of ``data`` at ``offset``, also after short writes, and return the end offset."""
     view = memoryview(data)
     while view:
         written = os.pwrite(fd, view, offset)
@@ -46,7 +45,7 @@ def write_all(fd: int, data: bytes, offset: int) -> int:
 
 
 def sync_directory(directory: Path) -> None:
-    """Make the names in a directory as durable as the files."""
+    """Sync a directory, so that new and renamed entries survive a crash."""
     fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(fd)
@@ -59,45 +58,48 @@ _READY_INFO_LIMIT: Final = 65536
 
 
 class AlreadyRunning(Exception):
-    """Another agentctl has the directory; ``ready`` is its ready info, None if it never got ready."""
+    """Another agentctl holds the directory; ``ready`` is its ready info, None if it did not become ready."""
 
     def __init__(self, ready: dict[str, Any] | None):
-        super().__init__("another agentctl has this state directory")
+        super().__init__("another agentctl holds this state directory")
         self.ready = ready
 
 
 class InstanceLock:
-    """Taken when made, for as long as the process lives; raises Held after at most ``patience`` seconds."""
+    """A lock that is taken on creation and held while the process lives.
+
+    Raises AlreadyRunning once the holder is ready, or after ``patience`` seconds.
+    """
 
     def __init__(self, state_dir: Path, patience: float = 10.0):
-        # Not inheritable: a child that outlived us would keep the directory locked.
+        # Not inheritable: a child that outlives us would keep the directory locked.
         self._fd = os.open(state_dir / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         until = time.monotonic() + patience
-        while not self._taken():
-            ready = self._told()
+        while not self._try_lock():
+            ready = self._read_ready_info()
             if ready is not None or time.monotonic() > until:
                 os.close(self._fd)
                 raise AlreadyRunning(ready)
             time.sleep(_LOCK_POLL)
         os.ftruncate(self._fd, 0)
 
-    def tell(self, ready: Mapping[str, Any]) -> None:
-        """Leave the ready info for whoever comes second."""
+    def publish_ready_info(self, ready: Mapping[str, Any]) -> None:
+        """Write the ready info, for an agentctl that finds the lock taken."""
         os.pwrite(self._fd, orjson.dumps(ready), 0)
 
     def release(self) -> None:
-        """Give the directory back."""
+        """Release the lock."""
         os.ftruncate(self._fd, 0)
         os.close(self._fd)
 
-    def _taken(self) -> bool:
+    def _try_lock(self) -> bool:
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return False
         return True
 
-    def _told(self) -> dict[str, Any] | None:
+    def _read_ready_info(self) -> dict[str, Any] | None:
         try:
             ready = orjson.loads(os.pread(self._fd, _READY_INFO_LIMIT, 0))
         except ValueError:
@@ -109,7 +111,7 @@ _REWRITE_AT: Final = 1000
 
 
 class DurableStore:
-    """A small durable dictionary; all calls block for a disk write at most."""
+    """A small durable dictionary in an append-only file, rewritten at start if mostly superseded."""
 
     def __init__(self, path: Path):
         self._path = path
@@ -120,32 +122,33 @@ class DurableStore:
         self._end = path.stat().st_size
         sync_directory(path.parent)
 
-    def recall(self, topic: str, key: str = "") -> Any:
-        """What was kept last; None if nothing was."""
+    def get(self, topic: str, key: str = "") -> Any:
+        """Return the last value of a key; None if there is none."""
         return self._known.get((topic, key))
 
-    def known(self, topic: str) -> dict[str, Any]:
-        """What was kept of a topic, by key, oldest first."""
+    def items_of(self, topic: str) -> dict[str, Any]:
+        """Return the values of a topic by key, oldest first."""
         return {key: value for (of, key), value in self._known.items() if of == topic}
 
-    def keep(self, topic: str, key: str, value: Any) -> None:
-        """Remember a JSON value that is not None; it is on the disk when this returns. Raises OSError."""
+    def put(self, topic: str, key: str, value: Any) -> None:
+        """Store a JSON value other than None, on disk when this returns. Raises OSError."""
         entry = _encode_entry(topic, key, value)
         try:
             end = write_all(self._fd, entry, self._end)
             os.fdatasync(self._fd)
         except OSError:
+            # Otherwise the rest of this entry could remain behind a shorter one that is written here next.
             os.ftruncate(self._fd, self._end)
             raise
         self._end = end
         self._known[topic, key] = value
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         os.close(self._fd)
 
     def _load(self) -> int:
-        """Read every whole entry; returns how many lines are of no use, because superseded or unreadable."""
+        """Read every complete entry; return the number of superseded lines, or enough for a rewrite after damage."""
         if not self._path.exists():
             return 0
         *lines, torn = self._path.read_bytes().split(b"\n")
@@ -171,7 +174,7 @@ def _encode_entry(topic: str, key: str, value: Any) -> bytes:
 
 
 class TokenFile:
-    """The agent's own conversation id: a credential, kept apart (rule 22)."""
+    """The agent's own conversation id: a credential, so it is stored apart from the journal."""
 
     def __init__(self, path: Path):
         self._path = path
@@ -181,9 +184,9 @@ class TokenFile:
             content = {}
         sound = isinstance(content, dict) and all(isinstance(value, str | None) for value in content.values())
         self._content: Mapping[str, Any] = content if sound else {}
-        self.discretion = TokenRedactor()
-        """Knows every token that was kept here."""
-        self.discretion.add_token(self.value)
+        self.redactor = TokenRedactor()
+        """Redacts every token that was saved here."""
+        self.redactor.add_token(self.value)
 
     @property
     def value(self) -> str | None:
@@ -192,17 +195,17 @@ class TokenFile:
 
     @property
     def last_message_uuid(self) -> str | None:
-        """The agent's name for its last message, where it tells one."""
+        """The agent's id of its last message, if it reports one."""
         return self._content.get("last_message_uuid")
 
     @property
     def fingerprint(self) -> str | None:
-        """What may be shown of the token."""
+        """A fingerprint of the token, which may be shown."""
         return fingerprint_of(self.value) if self.value else None
 
-    def keep(self, value: str, last_message_uuid: str | None) -> bool:
-        """Keep it on the disk before this returns; False if nothing changed. Raises OSError."""
-        self.discretion.add_token(value)
+    def save(self, value: str, last_message_uuid: str | None) -> bool:
+        """Save the token, on disk before this returns; False if nothing changed. Raises OSError."""
+        self.redactor.add_token(value)
         content = {"resume_token": value, "last_message_uuid": last_message_uuid}
         if content == self._content:
             return False
@@ -212,21 +215,22 @@ class TokenFile:
 
 
 class GenerationFence:
-    """Remembers the highest generation seen, over restarts."""
+    """The highest generation seen, across restarts: commands of an older control plane are rejected."""
 
     def __init__(self, memory: DurableStore):
         self._memory = memory
-        self.generation: int = memory.recall("generation") or 0
+        self.generation: int = memory.get("generation") or 0
         self.on_newer_generation: Callable[[int], None] = lambda generation: None
         """Called with each newer generation."""
 
     def admit(self, generation: int) -> None:
-        """Let a command of this generation pass; Refused if a newer one was seen."""
+        """Accept a command of this generation; raises ApiError if a newer one was seen."""
         if generation < self.generation:
             raise ApiError(
                 Code.STALE_GENERATION, "a newer generation has taken over", seen=self.generation, given=generation
             )
         if generation > self.generation:
-            self._memory.keep("generation", "", generation)
+            # On disk first: an agentctl that starts again must still reject the older generation.
+            self._memory.put("generation", "", generation)
             self.generation = generation
             self.on_newer_generation(generation)

@@ -1,7 +1,7 @@
 """The turns of one agent: a prompt is accepted once, delivered at most once, and its turn ends once.
 
-``prompt.accepted`` is on the disk before the driver gets the text (rule 13); a turn that the agent's
-end breaks has no line of its own: ``agent.exited`` names it.
+``prompt.accepted`` is on disk before the driver gets the text. A turn that ends because the agent exits has no end
+line of its own: ``agent.exited`` names it.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from executors_app.agentctl.state_files import DurableStore
 logger = logging.getLogger(__name__)
 
 _LAST_OUTPUT_TIMEOUT: Final = 10.0
-"""Seconds between the news that the agent broke off and the news that its process is gone."""
+"""Seconds to wait for the exit of an agent whose output has ended."""
 _CANCEL_LIMIT: Final = 5.0
 _NO_ROOM: Final = (
-    "The disk that keeps what this agent says is full, so the turn was stopped. Nothing that was shown is lost."
+    "The disk that stores this agent's output is full, so the turn was stopped. Nothing that was shown is lost."
     " Make room on that disk, then send the prompt again."
 )
 
@@ -37,14 +37,14 @@ class _Turn:
     since: str
     driver: Driver
     process: int | None
-    """Of the agent when the prompt came: None where it has no process between turns, or none at all."""
-    handed_over: bool = False
+    """The agent's pid when the prompt arrived; None if it has no process between turns, or none at all."""
+    sent_to_driver: bool = False
     has_failed: bool = False
-    """Its end is in the journal, though its agent may not know."""
-    delivered: bool = False
+    """Its failure is in the journal, although the agent may still be working."""
+    was_delivered: bool = False
     has_output: bool = False
-    cancel_asked: bool = False
-    broken: asyncio.Event = field(default_factory=asyncio.Event)
+    cancel_requested: bool = False
+    abandoned: asyncio.Event = field(default_factory=asyncio.Event)
     task: asyncio.Task[None] | None = None
 
 
@@ -52,7 +52,7 @@ class Turns:
     """At most one active turn, and the ids of all prompts ever accepted."""
 
     def __init__(self, journal: Journal, memory: DurableStore, permissions: Permissions):
-        self._journal, self._memory, self._permissions = journal, memory, permissions
+        self._journal, self._store, self._permissions = journal, memory, permissions
         self._turn: _Turn | None = None
         self._accepting = asyncio.Lock()
         self._accepted: set[str] = set()
@@ -61,35 +61,35 @@ class Turns:
         self.before_turn: Callable[[], Awaitable[None]] = _completed
         """Awaited before the driver gets a prompt; must not raise."""
         self.after_turn: Callable[[], None] = lambda: None
-        """Called once a turn has ended, however it ended."""
-        self.on_lost: Callable[[], None] = lambda: None
-        """Called after a turn that showed that the agent is not in its conversation."""
+        """Called after every turn, however it ended."""
+        self.on_conversation_lost: Callable[[], None] = lambda: None
+        """Called after a turn which showed that the agent is in another conversation."""
 
     @property
-    def active(self) -> ActiveTurn | None:
+    def active_turn(self) -> ActiveTurn | None:
         """``agent.active_turn`` of ``GET /status``."""
         return {"message_id": self._turn.message_id, "since": self._turn.since} if self._turn else None
 
     @property
     def message_id(self) -> str | None:
-        """Of the active turn."""
+        """The message id of the active turn."""
         return self._turn.message_id if self._turn else None
 
     @property
-    def cancel_asked(self) -> bool:
-        """The active turn is to end: its agent gets no permission any more."""
-        return self._turn is not None and self._turn.cancel_asked
+    def is_cancel_requested(self) -> bool:
+        """Whether the active turn is being cancelled: the agent gets no more permissions."""
+        return self._turn is not None and self._turn.cancel_requested
 
     def note_output(self) -> None:
-        """The agent has said or done something."""
+        """Record that the agent has produced output in this turn."""
         if self._turn is not None:
             self._turn.has_output = True
 
-    def remember(self, message_id: str) -> None:
-        """Count a prompt as accepted whose line the journal has; OSError if the disk does not take it."""
-        if self._memory.recall("prompt", message_id) is None:
+    def mark_accepted(self, message_id: str) -> None:
+        """Count a prompt as accepted because the journal has its line; raises OSError if that cannot be stored."""
+        if self._store.get("prompt", message_id) is None:
             self._accepted.add(message_id)
-            self._memory.keep("prompt", message_id, True)
+            self._store.put("prompt", message_id, True)
 
     # -- a prompt ----------------------------------------------------------------------------
 
@@ -101,56 +101,64 @@ class Turns:
         attachments: Sequence[Mapping[str, Any]],
         prompt_kind: str,
     ) -> dict[str, bool]:
-        """Take a prompt on and begin its turn; a known id does nothing. Refused: not running, busy, journal full."""
+        """Accept a prompt and start its turn; a known id changes nothing.
+
+        Raises ApiError if no agent runs, another turn is active, or the journal is full.
+        """
         async with self._accepting:
-            if message_id in self._accepted or self._memory.recall("prompt", message_id) is not None:
+            if message_id in self._accepted or self._store.get("prompt", message_id) is not None:
                 return {"accepted": True, "duplicate": True}
             driver = driver_now()
             if self._turn is not None:
                 raise ApiError(Code.BUSY, "a turn is active", message_id=self._turn.message_id)
-            if self._journal.full or self._journal.trouble:
-                raise ApiError(Code.JOURNAL_FULL, "the journal takes nothing in now", trouble=self._journal.trouble)
+            if self._journal.is_full or self._journal.trouble:
+                raise ApiError(
+                    Code.JOURNAL_FULL, "the journal cannot take any lines now", trouble=self._journal.trouble
+                )
             turn = self._turn = _Turn(message_id, datetime.now(UTC).isoformat(), driver, driver.pid)
             self._accepted.add(message_id)
             accepted = {"message_id": message_id, "text": text, "prompt_kind": prompt_kind}
-            await self._journal.durable(self._journal.append(JournalKind.PROMPT_ACCEPTED, **accepted))
+            # First the journal, then the store, then the driver. After a crash before the journal line the
+            # control plane sends the prompt again; after it, the line marks the prompt as accepted (see
+            # ``mark_accepted``), so the agent never gets it twice.
+            await self._journal.wait_until_durable(self._journal.append(JournalKind.PROMPT_ACCEPTED, **accepted))
             crash_points.reached("agentctl.prompt_journaled")
-            self._keep("prompt", message_id)
+            self._store_flag("prompt", message_id)
             crash_points.reached("agentctl.prompt_accepted")
-            if not turn.broken.is_set():
+            if not turn.abandoned.is_set():  # the agent may have exited while the line was written
                 turn.task = asyncio.create_task(self._run(driver, turn, text, attachments), name=f"turn {message_id}")
         return {"accepted": True, "duplicate": False}
 
     async def _run(self, driver: Driver, turn: _Turn, text: str, attachments: Sequence[Mapping[str, Any]]) -> None:
         await self.before_turn()
         kind, body = await self._outcome(driver, turn, text, attachments)
-        if turn.broken.is_set():
-            return
+        if turn.abandoned.is_set():
+            return  # ``agent.exited`` has ended this turn
         self._permissions.cancel_all("turn_cancelled")
         if not turn.has_failed:
             self._journal.append(kind, message_id=turn.message_id, **body)
         seq, self._turn = self._journal.last_seq, None
         self.after_turn()
         if body.get("code") in CONVERSATION_LOST:
-            self.on_lost()
-        await self._journal.durable(seq)
+            self.on_conversation_lost()
+        await self._journal.wait_until_durable(seq)
         crash_points.reached("agentctl.turn_ended")
 
     async def _outcome(
         self, driver: Driver, turn: _Turn, text: str, attachments: Sequence[Mapping[str, Any]]
     ) -> tuple[JournalKind, dict[str, Any]]:
         cancelled = (JournalKind.TURN_CANCELLED, {"stop_reason": "cancelled"})
-        if turn.cancel_asked:
-            return cancelled
-        turn.handed_over = True
+        if turn.cancel_requested:
+            return cancelled  # during the snapshot before the turn: the agent never gets this prompt
+        turn.sent_to_driver = True
         try:
-            reason = await driver.prompt(turn.message_id, text, attachments, lambda: self._delivered(turn))
+            reason = await driver.prompt(turn.message_id, text, attachments, lambda: self._record_delivery(turn))
         except TurnFailed as error:
-            await self._unless_gone(driver, turn, error)
-            told = {} if error.retry_after is None else {"retry_after": error.retry_after}
-            failed = (JournalKind.TURN_FAILED, {"code": error.code, "message": error.message, **told})
+            await self._wait_for_agent_exit(driver, turn, error)
+            extra = {} if error.retry_after is None else {"retry_after": error.retry_after}
+            failed = (JournalKind.TURN_FAILED, {"code": error.code, "message": error.message, **extra})
         except Exception:
-            logger.exception("the driver broke in a turn")
+            logger.exception("the driver failed during a turn")
             failed = (JournalKind.TURN_FAILED, {"code": Code.INTERNAL_ERROR, "message": "the driver broke"})
         else:
             return (
@@ -161,74 +169,75 @@ class Turns:
                     {"stop_reason": reason, "output": turn.has_output},
                 )
             )
-        return cancelled if turn.cancel_asked else failed
+        return cancelled if turn.cancel_requested else failed
 
-    async def _unless_gone(self, driver: Driver, turn: _Turn, error: TurnFailed) -> None:
-        """Where the agent's end is what failed the turn, wait for that news."""
+    async def _wait_for_agent_exit(self, driver: Driver, turn: _Turn, error: TurnFailed) -> None:
+        """If the turn failed because the agent exits, wait until that exit is recorded: it ends the turn."""
         had_one = turn.process is not None or error.code == Code.NOT_RUNNING
         if (had_one and driver.pid is None) or error.code == Code.AGENT_EXITED:
             try:
-                await asyncio.wait_for(turn.broken.wait(), _LAST_OUTPUT_TIMEOUT)
+                await asyncio.wait_for(turn.abandoned.wait(), _LAST_OUTPUT_TIMEOUT)
             except TimeoutError:
-                logger.warning("the agent broke off, yet its process did not end")
+                logger.warning("the agent's output ended, but its process did not")
 
-    def _delivered(self, turn: _Turn) -> None:
-        if not turn.delivered:
-            turn.delivered = True
+    def _record_delivery(self, turn: _Turn) -> None:
+        if not turn.was_delivered:
+            turn.was_delivered = True
             crash_points.reached("agentctl.prompt_handed_over")
             seq = self._journal.append(JournalKind.PROMPT_DELIVERED, message_id=turn.message_id)
-            self._in_background(self._delivery_is_durable(seq))
+            self._in_background(self._await_durable_delivery(seq))
 
-    async def _delivery_is_durable(self, seq: int) -> None:
-        await self._journal.durable(seq)
+    async def _await_durable_delivery(self, seq: int) -> None:
+        await self._journal.wait_until_durable(seq)
         crash_points.reached("agentctl.prompt_delivered")
 
     # -- other ends of a turn ----------------------------------------------------------------
 
     async def cancel(self, driver: Driver | None, message_id: str) -> dict[str, bool]:
-        """Ask the agent to end exactly this turn; ``cancelled`` is False for any other."""
-        if self._memory.recall("cancel", message_id):
+        """Ask the agent to end this turn; ``cancelled`` is False if it is not the active one."""
+        if self._store.get("cancel", message_id):
             return {"cancelled": True}
         turn = self._turn
         if turn is None or turn.message_id != message_id:
             return {"cancelled": False}
-        first, turn.cancel_asked = not turn.cancel_asked, True
-        self._keep("cancel", message_id)
+        first, turn.cancel_requested = not turn.cancel_requested, True
+        # Stored before the agent is asked: after a crash, a repeated request gets the same answer.
+        self._store_flag("cancel", message_id)
         crash_points.reached("agentctl.cancel_remembered")
-        if first and driver is not None and turn.handed_over:
+        if first and driver is not None and turn.sent_to_driver:
             await _ask_to_cancel(driver)
             crash_points.reached("agentctl.cancel_asked")
         self._permissions.cancel_all("turn_cancelled")
         return {"cancelled": True}
 
     def stop_for_full_disk(self) -> None:
-        """The disk is full: the turn has failed, whatever its agent still says is kept once there is room."""
+        """Fail the active turn because the disk is full; later output is written once there is space."""
         turn = self._turn
         if turn is None or turn.has_failed:
             return
-        turn.has_failed = turn.cancel_asked = True
+        turn.has_failed = turn.cancel_requested = True
         self._journal.append(JournalKind.TURN_FAILED, message_id=turn.message_id, code=Code.DISK_FULL, message=_NO_ROOM)
         self._permissions.cancel_all("turn_cancelled")
-        if turn.handed_over:
+        if turn.sent_to_driver:
             self._in_background(_ask_to_cancel(turn.driver))
 
-    def break_active_turn(self) -> str | None:
-        """The agent is gone: forget the active turn and return its message id."""
+    def abandon_active_turn(self) -> str | None:
+        """Drop the active turn because the agent has exited, and return its message id."""
         turn, self._turn = self._turn, None
         if turn is None:
             return None
-        turn.broken.set()
+        turn.abandoned.set()
         if turn.task is not None:
             turn.task.cancel()
         self.after_turn()
         return turn.message_id
 
-    def _keep(self, topic: str, message_id: str) -> None:
+    def _store_flag(self, topic: str, message_id: str) -> None:
         try:
-            self._memory.keep(topic, message_id, True)
+            self._store.put(topic, message_id, True)
         except OSError as error:
-            # The journal has it, or it happens again harmlessly: no reason to let the turn go.
-            logger.error("could not remember a %s on the disk: %s", topic, error.strerror)
+            # The journal has it, or a repetition is harmless: no reason to fail the turn.
+            logger.error("a %s could not be stored: %s", topic, error.strerror)
 
     def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
@@ -237,7 +246,7 @@ class Turns:
 
 
 async def _completed() -> None:
-    """Nothing to wait for."""
+    """Return at once."""
 
 
 async def _ask_to_cancel(driver: Driver) -> None:
@@ -245,4 +254,4 @@ async def _ask_to_cancel(driver: Driver) -> None:
         async with asyncio.timeout(_CANCEL_LIMIT):
             await driver.cancel()
     except Exception:
-        logger.exception("the agent could not be asked to cancel")
+        logger.exception("the agent did not take the request to cancel")

@@ -1,6 +1,6 @@
-"""The contract of an agent type: one declarative file of this package is one kind of agent.
+"""The contract of an agent type: each module of this package declares one kind of agent.
 
-A module defines ``AGENT_TYPE``; ``executors_app.plugins`` finds it. Nothing else is edited.
+A module defines ``AGENT_TYPE``, which ``executors_app.plugins`` finds. No other file has to be edited.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from executors_app.domain import LOCAL
 
 @dataclass(frozen=True, slots=True)
 class SeedClaim:
-    """What the seed, the design document that the agent types began from, says of one; for ``docs/agents.md``."""
+    """What the original design document says about an agent type, for comparison in ``docs/agents.md``."""
 
     native: bool
-    """NativeSessionResume: it restores its own conversation."""
+    """Whether it restores its own conversation (NativeSessionResume)."""
     history: bool
-    """HistoryContextInjection."""
+    """Whether it gets the history with the next prompt (HistoryContextInjection)."""
     notes: str = ""
 
 
@@ -30,25 +30,28 @@ class AgentType:
     title: str
     driver: str = "acp"
     argv: Sequence[str] = ()
-    """Empty: the profile names the command (staff only)."""
+    """Empty: the profile names the command, which only staff can set."""
     argv_elsewhere: Sequence[str] = ()
     """On every runtime but ``local_standalone``, where a path of this machine means nothing; empty: ``argv``."""
     env: Mapping[str, str] = field(default_factory=dict)
     supports_session_resume: bool = True
-    """May restore its own conversation; the probe of the running agent can only narrow it."""
+    """Whether it may restore its own conversation; the running agent can only deny it."""
     supports_workspace_only: bool = True
     history_context_injection: bool = False
     prefer_load: bool = True
-    """``session/load`` before ``session/resume``, because what it replays can be verified."""
-    replays_on_load: bool = True
-    """Known to replay the conversation: a load without user messages is then a contradiction."""
+    """Whether to try ``session/load`` before ``session/resume``, because a replay can be verified."""
+    replays_on_load: bool = False
+    """Known to replay the conversation on load: an empty replay then contradicts the log.
+
+    False: an empty replay is unproven, until an agent of this name and version has replayed something.
+    """
     gone_patterns: Sequence[str] = ()
     """Regular expressions over error texts that say the conversation itself is gone; a profile may add its own.
 
     ACP's *resource not found* (-32002) that names the conversation says so for every type.
     """
     errs_about_gone: bool = False
-    """Known to say *gone* when it is not: twice, 90 s apart, before the token is set aside."""
+    """Whether it may wrongly report *gone*: only two reports 90 s apart set the token aside."""
     needs: Sequence[str] = ()
     """Executables that must be on PATH."""
     install: str = ""
@@ -58,17 +61,17 @@ class AgentType:
     key: str = ""
     """The environment variable that logs it in instead; empty: none is known."""
     notes: str = ""
-    """For people, in ``docs/agents.md``: where it keeps its conversations, how it logs in, what was measured."""
+    """For ``docs/agents.md``: where it keeps its conversations, how it logs in, what was measured."""
     seed: SeedClaim | None = None
-    """None: the seed does not know it."""
+    """None: the design document does not mention it."""
     differs_from_seed: str = ""
-    """Why ours is another; empty exactly where resume and history are the seed's."""
+    """Why the declaration differs from the seed; empty exactly where resume and history agree."""
 
     @property
     def names_conversation(self) -> bool:
-        """Whether each turn names the conversation that it belongs to: command lines do, a turn of ACP does not."""
+        """Whether each turn names its conversation: command lines do, a turn of ACP does not."""
         return self.driver.endswith("_cli")
 
     def argv_on(self, runtime: str) -> Sequence[str]:
-        """The command as the place where it runs knows it; ``runtime`` is the place's."""
+        """Return the command for the runtime where the agent runs."""
         return self.argv_elsewhere if self.argv_elsewhere and runtime != LOCAL else self.argv

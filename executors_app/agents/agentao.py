@@ -7,6 +7,7 @@ AGENT_TYPE = AgentType(
     title="Agentao",
     argv=("agentao", "--acp", "--stdio"),
     history_context_injection=True,
+    replays_on_load=True,
     gone_patterns=(r"No sessions directory found", r"Session not found"),
     needs=("agentao",),
     install="pip install agentao",

@@ -6,7 +6,6 @@ AGENT_TYPE = AgentType(
     name="amp",
     title="Amp",
     argv=("amp-acp",),
-    replays_on_load=False,
     needs=("amp-acp",),
     install="npm install -g amp-acp @sourcegraph/amp",
     login="amp login",

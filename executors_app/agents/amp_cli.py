@@ -7,7 +7,6 @@ AGENT_TYPE = AgentType(
     title="Amp (command line)",
     driver="amp_cli",
     argv=("amp",),
-    replays_on_load=False,
     needs=("amp",),
     install="npm install -g @sourcegraph/amp",
     login="amp login",

@@ -7,7 +7,6 @@ AGENT_TYPE = AgentType(
     title="Auggie",
     argv=("auggie", "--acp"),
     history_context_injection=True,
-    replays_on_load=False,
     needs=("auggie",),
     install="npm install -g @augmentcode/auggie",
     key="AUGMENT_SESSION_AUTH",

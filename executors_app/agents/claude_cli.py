@@ -8,7 +8,6 @@ AGENT_TYPE = AgentType(
     driver="claude_cli",
     argv=("claude",),
     gone_patterns=(r"No conversation found with session ID",),
-    replays_on_load=False,
     needs=("claude",),
     install="npm install -g @anthropic-ai/claude-code",
     login="claude",

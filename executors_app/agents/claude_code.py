@@ -7,7 +7,6 @@ AGENT_TYPE = AgentType(
     title="Claude Code",
     argv=("claude-agent-acp",),
     gone_patterns=(r"Resource not found", r"No conversation found with session ID"),
-    replays_on_load=False,
     needs=("claude-agent-acp",),
     install="npm install -g @agentclientprotocol/claude-agent-acp",
     login="claude",

@@ -6,6 +6,7 @@ AGENT_TYPE = AgentType(
     name="codex",
     title="Codex",
     argv=("codex-acp",),
+    replays_on_load=True,
     gone_patterns=(r"Resource not found", r"no rollout found"),
     needs=("codex-acp",),
     install="npm install -g @zed-industries/codex-acp",

@@ -8,7 +8,6 @@ AGENT_TYPE = AgentType(
     driver="codex_cli",
     argv=("codex",),
     gone_patterns=(r"no rollout found",),
-    replays_on_load=False,
     needs=("codex",),
     install="npm install -g @openai/codex",
     login="codex login",

@@ -6,7 +6,6 @@ AGENT_TYPE = AgentType(
     name="copilot",
     title="GitHub Copilot",
     argv=("copilot", "--acp"),
-    replays_on_load=False,
     needs=("copilot",),
     install="npm install -g @github/copilot",
     login="copilot",

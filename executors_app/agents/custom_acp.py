@@ -5,5 +5,4 @@ from executors_app.agents import AgentType
 AGENT_TYPE = AgentType(
     name="custom_acp",
     title="Custom agent (ACP)",
-    replays_on_load=False,
 )

@@ -7,6 +7,7 @@ AGENT_TYPE = AgentType(
     title="Deep Agents",
     argv=("deepagents-acp",),
     supports_session_resume=False,
+    replays_on_load=True,
     needs=("deepagents-acp",),
     install="pip install deepagents-acp",
     notes=(

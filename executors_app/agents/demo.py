@@ -13,5 +13,6 @@ AGENT_TYPE = AgentType(
     title="Demo agent",
     argv=(sys.executable, "-I", str(_SCRIPT)),
     argv_elsewhere=(BUILT_IN_AGENT,),
+    replays_on_load=True,
     gone_patterns=(r"conversation \S+ is gone",),
 )

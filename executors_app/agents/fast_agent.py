@@ -6,6 +6,7 @@ AGENT_TYPE = AgentType(
     name="fast_agent",
     title="fast-agent",
     argv=("fast-agent-acp",),
+    replays_on_load=True,
     gone_patterns=(r"Session not found",),
     needs=("fast-agent-acp",),
     install="pip install fast-agent-mcp",

@@ -7,6 +7,7 @@ AGENT_TYPE = AgentType(
     title="Gemini CLI",
     argv=("gemini", "--acp"),
     history_context_injection=True,
+    replays_on_load=True,
     gone_patterns=(r"No previous sessions found", r"Invalid session identifier"),
     errs_about_gone=True,
     needs=("gemini",),

@@ -9,7 +9,6 @@ AGENT_TYPE = AgentType(
     argv=("gemini",),
     history_context_injection=True,
     gone_patterns=(r"No previous sessions found", r"Invalid session identifier"),
-    replays_on_load=False,
     needs=("gemini",),
     install="npm install -g @google/gemini-cli",
     key="GEMINI_API_KEY",

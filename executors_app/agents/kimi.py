@@ -6,6 +6,7 @@ AGENT_TYPE = AgentType(
     name="kimi",
     title="Kimi Code",
     argv=("kimi", "acp"),
+    replays_on_load=True,
     gone_patterns=(r"Unknown sessionId",),
     needs=("kimi",),
     install="npm install -g @moonshot-ai/kimi-code",

@@ -6,6 +6,7 @@ AGENT_TYPE = AgentType(
     name="mistral_vibe",
     title="Mistral Vibe",
     argv=("vibe-acp",),
+    replays_on_load=True,
     gone_patterns=(r"Session not found",),
     needs=("vibe-acp",),
     install="pip install mistral-vibe",

@@ -8,6 +8,7 @@ AGENT_TYPE = AgentType(
     driver="openai_chat",
     argv=("openai-chat",),  # for the pages: no program is run
     history_context_injection=True,
+    replays_on_load=True,
     notes=(
         "No program and no tools: a conversation with a model. The profile's environment names the API: "
         "`OPENAI_BASE_URL` (up to `/v1`), `OPENAI_API_KEY`, and `OPENAI_MODEL` where the profile names no model. "

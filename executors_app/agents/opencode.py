@@ -6,6 +6,7 @@ AGENT_TYPE = AgentType(
     name="opencode",
     title="OpenCode",
     argv=("opencode", "acp"),
+    replays_on_load=True,
     gone_patterns=(r'OpenCode service failure.*"service":"session"',),
     needs=("opencode",),
     install="npm install -g opencode-ai",

@@ -7,6 +7,7 @@ AGENT_TYPE = AgentType(
     title="Qwen Code",
     argv=("qwen", "--acp"),
     history_context_injection=True,
+    replays_on_load=True,
     gone_patterns=(r"Resource not found: session:",),
     needs=("qwen",),
     install="npm install -g @qwen-code/qwen-code",

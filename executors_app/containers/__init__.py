@@ -1,1 +1,1 @@
-"""Sessions in containers of a Docker engine: what the Docker runtimes are made of."""
+"""Parts of the Docker runtimes: sessions in containers of a Docker engine."""

@@ -1,4 +1,4 @@
-"""Files of a container, running or not, and of its volumes: sent and fetched as archives, with owner and mode."""
+"""Copy files into and out of containers (running or not) and their volumes, with owner and mode."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _SMALL_FILE_LIMIT: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class FileOwner:
-    """Whose the files are, over there."""
+    """The owner of files in a container."""
 
     uid: int
     gid: int
 
     @classmethod
     def of(cls, user: str) -> FileOwner:
-        """From ``UID:GID``."""
+        """Parse ``UID:GID``."""
         uid, _, gid = user.partition(":")
         return cls(int(uid), int(gid))
 
@@ -44,7 +44,7 @@ def send_files(
     *,
     owned: Collection[str] = (),
 ) -> None:
-    """Put files into a directory that is there. Blocks; EngineRefused, RuntimeUnavailable, OSError.
+    """Write files into an existing directory. Blocks; raises EngineRefused, RuntimeUnavailable, OSError.
 
     ``owned`` are directories below it, which become the owner's alone. Paths are relative.
     """
@@ -75,7 +75,7 @@ def _entry(name: str, owner: FileOwner, mode: int, kind: bytes) -> tarfile.TarIn
 
 
 def read_small_file(engine: Engine, container: str, path: str) -> bytes | None:
-    """A small file; None where there is none. Blocks; EngineRefused, RuntimeUnavailable."""
+    """Return a small file's content; None if there is none. Blocks; raises EngineRefused, RuntimeUnavailable."""
     with _fetched(engine, container, path) as packed:
         if packed is None:
             return None
@@ -86,7 +86,7 @@ def read_small_file(engine: Engine, container: str, path: str) -> bytes | None:
 
 
 def fetch_files(engine: Engine, container: str, path: str, into: Path) -> bool:
-    """Unpack a file or a directory into ``into``: plain files alone; False where there is none. Blocks."""
+    """Copy a file or a directory into ``into``, plain files only; False if there is none. Blocks."""
     with _fetched(engine, container, path) as packed:
         if packed is None:
             return False
@@ -97,7 +97,7 @@ def fetch_files(engine: Engine, container: str, path: str, into: Path) -> bool:
 
 
 def fetch_file(engine: Engine, container: str, path: str, into: IO[bytes]) -> None:
-    """Copy one regular file into an open one of ours. Blocks; LaunchFailed where there is none."""
+    """Copy one regular file into an open file. Blocks; raises LaunchFailed if there is none."""
     with _fetched(engine, container, path) as packed:
         if packed is not None:
             with tarfile.open(fileobj=packed, mode="r:") as tar:
@@ -129,5 +129,5 @@ def _copy(parts: Iterator[bytes], into: Any) -> None:
     for part in parts:
         size += len(part)
         if size > _MAX_BYTES:
-            raise LaunchFailed("What the container keeps is too large to be fetched.")
+            raise LaunchFailed("The container's files are too large to fetch.")
         into.write(part)

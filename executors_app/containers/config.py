@@ -1,7 +1,4 @@
-"""The settings of an executor on Docker (``Executor.config``), checked.
-
-Those of `remote_docker` name the way to the engine, too.
-"""
+"""The checked settings of an executor on Docker (``Executor.config``), with those of ``remote_docker``."""
 
 from __future__ import annotations
 
@@ -32,10 +29,10 @@ class DockerConfig:
     cpus: float = 0.0
     """0: as many as there are."""
     subnets: str = ""
-    """A network such as ``10.213.0.0/16`` that the containers' own networks are cut from; empty: the engine's pools."""
+    """A range such as ``10.213.0.0/16`` from which each container gets its network; empty: the engine's pools."""
 
     def networks_for(self, execution_id: str) -> Iterator[str]:
-        """Subnets to try for an execution, the likeliest free ones first; one empty text: the engine chooses."""
+        """Yield subnets to try, likeliest free first; a single empty string lets the engine choose."""
         if not self.subnets:
             yield ""
             return
@@ -50,13 +47,13 @@ class DockerConfig:
 def read_docker_config(
     config: Mapping[str, Any], runtime: str = "local_docker", others: Sequence[str] = ()
 ) -> DockerConfig:
-    """The settings; ValueError with one clear sentence for anything that is none.
+    """Return the checked settings; raises ValueError with one clear sentence.
 
-    ``others`` are names that ``runtime`` knows beside, and looks at itself.
+    ``others`` are further names that ``runtime`` accepts and checks itself.
     """
     known = [*others, *(field.name for field in fields(DockerConfig))]
     if unknown := sorted(set(map(str, config)) - set(known)):
-        raise ValueError(f"{runtime} knows no {', '.join(unknown)}; it knows {', '.join(known)}.")
+        raise ValueError(f"{runtime} has no setting {', '.join(unknown)}. Its settings are {', '.join(known)}.")
     config = {name: value for name, value in config.items() if name not in others}
     read = DockerConfig(**config)
     check_text("image", read.image)
@@ -68,15 +65,15 @@ def read_docker_config(
 
 
 def check_text(name: str, value: object) -> None:
-    """ValueError for anything but a text without blanks."""
+    """Raise ValueError for anything but a string without spaces."""
     if not isinstance(value, str) or any(letter.isspace() for letter in value):
-        raise ValueError(f"{name} wants a text without blanks, not {value!r}.")
+        raise ValueError(f"{name} must be a string without spaces, not {value!r}.")
 
 
 def _check_number(name: str, value: object, least: float, *, whole: bool) -> None:
     kinds = int if whole else (int, float)
     if isinstance(value, bool) or not isinstance(value, kinds) or not least <= value < 2**31:
-        raise ValueError(f"{name} wants a {'whole ' if whole else ''}number of at least {least:g}, not {value!r}.")
+        raise ValueError(f"{name} must be a {'whole ' if whole else ''}number of at least {least:g}, not {value!r}.")
 
 
 def _check_subnets(value: object) -> None:
@@ -84,9 +81,9 @@ def _check_subnets(value: object) -> None:
     try:
         network = ipaddress.ip_network(str(value)) if value else None
     except ValueError as error:
-        raise ValueError(f"subnets wants a network such as 10.213.0.0/16: {error}.") from error
+        raise ValueError(f"subnets must be a network such as 10.213.0.0/16: {error}.") from error
     if network is not None and (network.version != 4 or network.prefixlen > _BLOCK or not network.is_private):
-        raise ValueError(f"subnets wants a private IPv4 network of /{_BLOCK} or larger, not {value}.")
+        raise ValueError(f"subnets must be a private IPv4 network of /{_BLOCK} or larger, not {value}.")
 
 
 _TLS: Final = ("tls_ca", "tls_cert", "tls_key")
@@ -99,20 +96,20 @@ _USER: Final = re.compile(r"(\d{1,9}):(\d{1,9})")
 
 @dataclass(frozen=True, slots=True)
 class RemoteEngineConfig:
-    """Read and checked."""
+    """The checked settings of a ``remote_docker`` executor."""
 
     address: EngineAddress
     publish: str
-    """Address of the engine's machine that the ports of its containers are bound to."""
+    """Address of the engine's machine to which the ports of containers are bound."""
     host: str
-    """The same, as we reach it; as it stands in a URL."""
+    """The host by which we reach that address, as written in a URL."""
     user: str
-    """``UID:GID`` that agents have there."""
+    """``UID:GID`` of agents there."""
     docker: DockerConfig
 
 
 def read_remote_config(config: Mapping[str, Any]) -> RemoteEngineConfig:
-    """The settings; ValueError with one clear sentence for anything that is none."""
+    """Return the checked settings; raises ValueError with one clear sentence."""
     docker = read_docker_config(config, "remote_docker", _KNOWN)
     told = {name: config.get(name, "") for name in _KNOWN}
     for name, value in told.items():
@@ -122,7 +119,7 @@ def read_remote_config(config: Mapping[str, Any]) -> RemoteEngineConfig:
     publish = _address_of(told["publish"])
     host = told["host"] or publish
     if ipaddress.ip_address(publish).is_unspecified and not told["host"]:
-        raise ValueError("publish names no one address: host has to say where the ports are reached.")
+        raise ValueError("publish is not a single address, so host must say where the ports can be reached.")
     return RemoteEngineConfig(address, publish, _in_url(host), _user_of(told["user"]), docker)
 
 
@@ -132,17 +129,17 @@ def _check_connection(address: EngineAddress, told: Mapping[str, str]) -> None:
     except ValueError:
         whole = False
     if address.scheme not in ("tcp", "ssh") or not whole or not _NAME.fullmatch(address.parts.hostname or ""):
-        raise ValueError("docker_host wants tcp://HOST:PORT or ssh://[USER@]HOST[:PORT][/SOCKET].")
+        raise ValueError("docker_host must be tcp://HOST:PORT or ssh://[USER@]HOST[:PORT][/SOCKET].")
     wanted = _TLS if address.scheme == "tcp" else ()
     if missing := [name for name in wanted if not told[name]]:
-        raise ValueError(f"tcp:// is spoken with TLS and a client certificate: {', '.join(missing)} is missing.")
+        raise ValueError(f"tcp:// requires TLS with a client certificate: {', '.join(missing)} is missing.")
     if idle := [name for name in (_SSH if address.scheme == "tcp" else _TLS) if told[name]]:
-        raise ValueError(f"{', '.join(idle)} means nothing for {address.scheme}://.")
+        raise ValueError(f"{', '.join(idle)} has no effect with {address.scheme}://. Remove it.")
     if address.scheme == "tcp" and (not address.parts.port or address.parts.path.strip("/") or address.parts.username):
-        raise ValueError("docker_host wants tcp://HOST:PORT, and nothing more.")
+        raise ValueError("docker_host must be tcp://HOST:PORT and nothing else.")
     for name in (*_TLS, *_SSH):
         if told[name] and not told[name].startswith("/"):
-            raise ValueError(f"{name} wants the whole path of a file on this machine.")
+            raise ValueError(f"{name} must be the absolute path of a file on this machine.")
         if told[name] and (problem := file_problem(told[name], private=name.endswith("_key"))):
             raise ValueError(f"{name}: {problem}")
 
@@ -152,7 +149,7 @@ def _address_of(value: str) -> str:
         return str(ipaddress.ip_address(value))
     except ValueError as error:
         raise ValueError(
-            "publish wants the address of the engine's machine that ports are bound to, such as 10.0.0.5."
+            "publish must be the address of the engine's machine to bind ports to, such as 10.0.0.5."
         ) from error
 
 
@@ -162,12 +159,12 @@ def _in_url(host: str) -> str:
     except ValueError:
         pass
     if not _NAME.fullmatch(host):
-        raise ValueError(f"host wants an address or a name, not {host!r}.")
+        raise ValueError(f"host must be an address or a name, not {host!r}.")
     return host
 
 
 def _user_of(value: str) -> str:
     found = _USER.fullmatch(value or _DEFAULT_USER)
     if found is None or AGENTCTL_UID in (int(found[1]), int(found[2])):
-        raise ValueError(f"user wants UID:GID, two numbers other than {AGENTCTL_UID}, not {value!r}.")
+        raise ValueError(f"user must be UID:GID, two numbers other than {AGENTCTL_UID}, not {value!r}.")
     return found[0]

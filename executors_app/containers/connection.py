@@ -1,4 +1,4 @@
-"""How a Docker engine is reached: a socket of this machine, TLS, or an ssh process for each connection of its API."""
+"""Connections to a Docker engine: a local socket, TLS, or one ssh process per API connection."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ DEFAULT_DOCKER_HOST: Final = "unix:///var/run/docker.sock"
 
 @dataclass(frozen=True, slots=True)
 class EngineAddress:
-    """One engine; equal addresses are one engine. Paths are of files on this machine."""
+    """The address of one engine; equal addresses are the same engine. Paths are files on this machine."""
 
     url: str = ""
     """``unix:///path``, ``tcp://host:port``, ``ssh://[user@]host[:port][/path/of/socket]``; empty: the usual socket."""
     tls_ca: str = ""
-    """What signed the engine's certificate."""
+    """File with the CA certificate that signed the engine's certificate."""
     tls_cert: str = ""
     tls_key: str = ""
     """Our own certificate, as the engine's client."""
     ssh_key: str = ""
-    """Private key; empty: those that ssh takes by itself."""
+    """Private key; empty: the keys that ssh uses by default."""
     ssh_known_hosts: str = ""
-    """Empty: those that ssh knows by itself; a host that is not known is refused in any case."""
+    """File of known hosts; empty: ssh's default files. A host that is not in them is always rejected."""
 
     @property
     def parts(self) -> SplitResult:
-        """The URL, taken apart."""
+        """The parsed URL."""
         return urlsplit(self.url or DEFAULT_DOCKER_HOST)
 
     @property
@@ -45,11 +45,11 @@ class EngineAddress:
 
     @property
     def is_ours(self) -> bool:
-        """It is reached by a socket of this machine."""
+        """Whether it is a socket of this machine."""
         return self.scheme in ("unix", "http+unix")
 
     def ssh_command(self, timeout: float) -> list[str]:
-        """The words of a process that is a connection to the engine, by its standard input and output."""
+        """Return the argv of a process whose standard input and output are a connection to the engine."""
         parts = self.parts
         command = ["ssh", "-T", "-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=yes"]
         command += ["-o", f"ConnectTimeout={max(1, round(timeout))}"]
@@ -65,46 +65,46 @@ class EngineAddress:
         return [*command, "--", parts.hostname or "", "docker", *socket, "system", "dial-stdio"]
 
     def check_files(self) -> None:
-        """RuntimeUnavailable where a file that is named cannot be read, or a key is open to others."""
+        """Raise RuntimeUnavailable if a file cannot be read, or a key is readable by other users."""
         for path in filter(None, (self.tls_ca, self.tls_cert, self.tls_key, self.ssh_key, self.ssh_known_hosts)):
             if problem := file_problem(path, private=path in (self.tls_key, self.ssh_key)):
                 raise RuntimeUnavailable(problem, reason="engine")
 
 
 def file_problem(path: str, *, private: bool) -> str:
-    """Why a file cannot be used, as a sentence; empty if it can."""
+    """Return why a file cannot be used, as a sentence; empty if it can."""
     try:
         mode = Path(path).stat().st_mode
     except OSError as error:
         return f"{path} cannot be read: {error.strerror}."
     if not os.access(path, os.R_OK) or not Path(path).is_file():
-        return f"{path} is no file that can be read."
+        return f"{path} is not a readable file."
     if private and mode & 0o077:
-        return f"{path} is a private key that others can read: chmod 600 it."
+        return f"{path} is a private key that other users can read. Run chmod 600 on it."
     return ""
 
 
 _END_TIMEOUT: Final = 1.0
-"""Seconds that ssh has for its own error, once its connection is closed."""
-_HEARD: Final = 4096
-"""Bytes of it that are read."""
+"""Seconds that ssh gets to exit and report its error, once the connection is closed."""
+_OUTPUT_LIMIT: Final = 4096
+"""Bytes of its output that are read."""
 _LINES: Final = 4
-"""Of it that are passed on, the last ones: ssh names the cause there."""
+"""Last lines of it that are passed on: ssh names the cause there."""
 
 
 class SshConnectionError(OSError):
-    """The connection was closed before the engine answered; the text is what ssh said, which names hosts and users."""
+    """ssh closed the connection before the engine answered; the text is ssh's own, with hosts and users."""
 
 
 class SshAdapter(UnixHTTPAdapter):  # type: ignore[misc]  # docker-py has no types
-    """For requests: connections to the engine at ``address``."""
+    """A requests adapter that connects to the engine at ``address``."""
 
     def __init__(self, address: EngineAddress, timeout: float):
         super().__init__("http+unix:///dialled", timeout, pool_connections=1)
         self._address = address
 
     def get_connection(self, url: Any, proxies: Any = None) -> Any:
-        """The pool of this engine."""
+        """Return this engine's connection pool."""
         with self.pools.lock:
             pool = self.pools.get(url)
             if pool is None:
@@ -122,7 +122,7 @@ class _SshPool(UnixHTTPConnectionPool):  # type: ignore[misc]
 
 
 class _SshConnection(UnixHTTPConnection):  # type: ignore[misc]
-    """One process; it ends with the connection."""
+    """A connection through one ssh process, which ends with it."""
 
     def __init__(self, base_url: str, address: EngineAddress, timeout: float):
         super().__init__(base_url, "", timeout)
@@ -130,7 +130,7 @@ class _SshConnection(UnixHTTPConnection):  # type: ignore[misc]
         self._process: subprocess.Popen[bytes] | None = None
 
     def connect(self) -> None:
-        """Start it; that nobody is there shows as a connection that closes at once."""
+        """Start ssh; if nothing listens, the connection closes at once."""
         ours, theirs = socket.socketpair()
         try:
             self._process = subprocess.Popen(
@@ -149,8 +149,9 @@ class _SshConnection(UnixHTTPConnection):  # type: ignore[misc]
         self.sock = ours
 
     def getresponse(self) -> Any:
-        """The engine's answer; DialError where ssh ended instead."""
-        # On its way out of an error http.client closes the connection: ssh would be ended before it has said why.
+        """Return the engine's answer; raises SshConnectionError if ssh exited instead."""
+        # http.client closes the connection on an error, which would end ssh before it has reported the cause.
+        # So the process is detached from the connection for the duration of the call.
         process, self._process = self._process, None
         problem: OSError
         try:
@@ -159,12 +160,12 @@ class _SshConnection(UnixHTTPConnection):  # type: ignore[misc]
             problem = error
         finally:
             self._process = process
-        said = _exit_message(process) if process else ""
+        message = _exit_message(process) if process else ""
         self.close()
-        raise SshConnectionError(said) if said else problem
+        raise SshConnectionError(message) if message else problem
 
     def close(self) -> None:
-        """Close it, and wait for the end of its process."""
+        """Close the connection and wait for the process to exit."""
         super().close()
         process, self._process = self._process, None
         if process is None:
@@ -180,15 +181,15 @@ class _SshConnection(UnixHTTPConnection):  # type: ignore[misc]
 
 
 def _exit_message(process: subprocess.Popen[bytes]) -> str:
-    """What ssh, or the program over there, has complained of; empty while it still runs."""
+    """Return what ssh or the remote program wrote to stderr; empty while it still runs."""
     try:
         process.wait(_END_TIMEOUT)
     except subprocess.TimeoutExpired:
         return ""
     if process.stderr is None:
         return ""
-    # A process that ssh has left behind may keep the pipe open: only what is there now is read.
+    # A child of ssh may keep the pipe open, so only what is available now is read.
     os.set_blocking(process.stderr.fileno(), False)
-    heard = (process.stderr.read(_HEARD) or b"").decode("utf-8", "replace")
-    lines = ["".join(filter(str.isprintable, line)).strip(" @") for line in heard.splitlines()]
+    output = (process.stderr.read(_OUTPUT_LIMIT) or b"").decode("utf-8", "replace")
+    lines = ["".join(filter(str.isprintable, line)).strip(" @") for line in output.splitlines()]
     return " ".join([line for line in lines if line][-_LINES:])

@@ -1,4 +1,4 @@
-"""One Docker engine and the containers it shows: every call has a time limit, and its errors are ours."""
+"""One Docker engine and its containers: every call has a timeout and raises our errors."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from executors_app.errors import LaunchFailed, RuntimeUnavailable
 
 @dataclass(frozen=True, slots=True)
 class Container:
-    """A container as one look shows it; a list tells nothing of how it ended."""
+    """A container as listed or inspected; a list does not show how it ended."""
 
     id: str
     name: str
@@ -31,18 +31,18 @@ class Container:
     """created, running, paused, restarting, removing, exited or dead."""
     labels: Mapping[str, str]
     ports: Mapping[int, int] = field(default_factory=dict)
-    """Published, by the port inside."""
+    """Published ports, by the port inside."""
     image: str = ""
     networks: Mapping[str, str] = field(default_factory=dict)
-    """Network id by name; empty text where it was never started."""
+    """Network ids by name; an id is empty if the container was never started."""
     exit_code: int | None = None
     out_of_memory: bool = False
     created: float = 0.0
-    """By the engine's clock, seconds since 1970; of a list alone."""
+    """Seconds since 1970 by the engine's clock; known only from a list."""
 
 
 def container_from_list(entry: Mapping[str, Any]) -> Container:
-    """One of a sparse list."""
+    """Parse an entry of a container list."""
     ports = {
         int(port["PrivatePort"]): int(port["PublicPort"]) for port in entry.get("Ports") or () if port.get("PublicPort")
     }
@@ -52,7 +52,7 @@ def container_from_list(entry: Mapping[str, Any]) -> Container:
 
 
 def container_from_inspect(entry: Mapping[str, Any]) -> Container:
-    """One that was looked at closely."""
+    """Parse the result of an inspection."""
     state, networking = entry["State"], entry["NetworkSettings"]
     ports = {
         int(inside.partition("/")[0]): int(published[0]["HostPort"])
@@ -80,13 +80,13 @@ T = TypeVar("T")
 
 _DEFAULT_TIMEOUT: Final = 60.0
 _FRACTION: Final = re.compile(r"\.\d+")
-"""Of a second: the engine tells nine digits."""
+"""Fractions of a second: the engine sends nine digits, more than ``fromisoformat`` accepts."""
 _LOG_TAIL_LINES: Final = 20
-"""Lines of a container's log that are shown to people."""
+"""Lines of a container's log that are shown to users."""
 
 
 class EngineRefused(LaunchFailed):
-    """The Docker engine refused."""
+    """The Docker engine refused the request."""
 
     def __init__(self, error: APIError):
         super().__init__(f"The Docker engine refused: {error.explanation or error}")
@@ -95,18 +95,18 @@ class EngineRefused(LaunchFailed):
 
 
 class Engine:
-    """Calls to one engine; made by `connected`. All block."""
+    """Calls to one engine; see ``open_engine``. All block."""
 
     def __init__(self, client: Any):
         self._client = client
 
     def ask(self, call: Callable[[Any], T]) -> T:
-        """Any other call of its client; EngineRefused if the engine says no, RuntimeUnavailable if it says nothing."""
+        """Make any other call of the client; raises EngineRefused for an error, RuntimeUnavailable for no answer."""
         return _call_engine(lambda: call(self._client))
 
     def follow(self, path: str, params: Mapping[str, str]) -> Iterator[bytes]:
-        """The lines of an answer that goes on for a while, with the client's time limit between any two."""
-        client = self._client  # its own way to follow has no time limit
+        """Yield the lines of a streaming answer, with the client's timeout between two lines."""
+        client = self._client  # called directly, because docker-py's own streaming sets no timeout
         url = client._url(path)  # noqa: SLF001
         answer = _call_engine(lambda: client.get(url, params=params, stream=True, timeout=client.timeout))
         _call_engine(answer.raise_for_status)
@@ -114,16 +114,16 @@ class Engine:
         return lines
 
     def identity(self) -> str:
-        """What tells this engine from every other, for good."""
+        """Return the id that permanently identifies this engine."""
         return str(_call_engine(self._client.info).get("ID", ""))
 
     def now(self) -> float:
-        """The engine's own clock, seconds since 1970: another machine's may differ from ours."""
+        """Return the engine's clock in seconds since 1970, which may differ from ours."""
         told = str(_call_engine(self._client.info).get("SystemTime", ""))
         return datetime.fromisoformat(_FRACTION.sub("", told)).timestamp() if told else time.time()
 
     def containers(self, labels: Mapping[str, str]) -> list[Container]:
-        """All that have these labels, running or not, in one call."""
+        """List all containers with these labels, running or not, in one call."""
         wanted = {"label": [f"{name}={value}" for name, value in labels.items()]}
         return [
             container_from_list(entry)
@@ -131,7 +131,7 @@ class Engine:
         ]
 
     def find(self, name: str) -> Container | None:
-        """The container of that name or id, looked at closely."""
+        """Inspect the container of that name or id; None if there is none."""
         try:
             return container_from_inspect(_call_engine(lambda: self._client.inspect_container(name)))
         except EngineRefused as error:
@@ -140,29 +140,31 @@ class Engine:
             raise
 
     def image_id(self, image: str) -> str:
-        """The id of an image that the engine has; it is never pulled."""
+        """Return the id of a local image; images are never pulled."""
         try:
             return str(_call_engine(lambda: self._client.inspect_image(image))["Id"])
         except EngineRefused as error:
             if error.status == 404:
-                raise RuntimeUnavailable(f"The Docker engine has no image {image!r}: make image builds it.") from error
+                raise RuntimeUnavailable(
+                    f"The Docker engine has no image {image!r}. Build it with make image."
+                ) from error
             raise
 
     def create(self, name: str, options: Mapping[str, Any], host: Mapping[str, Any]) -> None:
-        """Make a container, started by nobody yet; EngineRefused 409 where the name is taken."""
+        """Create a container without starting it; raises EngineRefused with status 409 if the name is taken."""
         settings = self._client.create_host_config(**host)
         _call_engine(lambda: self._client.create_container(name=name, host_config=settings, **options))
 
     def start(self, container_id: str) -> None:
-        """Start it; nothing where it runs."""
+        """Start a container; does nothing if it runs."""
         _call_engine(lambda: self._client.start(container_id))
 
     def unpause(self, container_id: str) -> None:
-        """Let it go on."""
+        """Resume a paused container."""
         _call_engine(lambda: self._client.unpause(container_id))
 
     def stop(self, container_id: str, grace: float) -> None:
-        """TERM, and KILL after ``grace`` seconds; returns when it has ended."""
+        """Send TERM, then KILL after ``grace`` seconds; returns once it has ended."""
         _call_engine(lambda: self._client.stop(container_id, timeout=round(grace)))
 
     def remove(self, container_id: str) -> None:
@@ -170,21 +172,23 @@ class Engine:
         _ignore_not_found(lambda: self._client.remove_container(container_id))
 
     def output_tail(self, container_id: str) -> str:
-        """The end of its log."""
+        """Return the end of the container's log."""
         try:
             said = _call_engine(lambda: self._client.logs(container_id, tail=_LOG_TAIL_LINES))
         except EngineRefused:
-            return "it left no log."
-        return bytes(said).decode("utf-8", "replace").strip()[-2000:] or "it said nothing."
+            return "its log cannot be read."
+        return bytes(said).decode("utf-8", "replace").strip()[-2000:] or "its log is empty."
 
     def network(self, name: str) -> str | None:
-        """The id of the network of exactly that name."""
+        """Return the id of the network of exactly that name."""
+        # The engine's filter also matches networks whose name only contains this one.
         found = _call_engine(lambda: self._client.networks(names=[name]))
         return next((str(one["Id"]) for one in found if one["Name"] == name), None)
 
     def make_network(self, name: str, labels: Mapping[str, str], subnet: str) -> str:
-        """A bridge of its own; ``subnet`` empty: from the engine's own pools. EngineRefused where there is no room."""
+        """Create a bridge network; an empty ``subnet`` uses the engine's pools. Raises EngineRefused if it is taken."""
         ipam = docker.types.IPAMConfig(pool_configs=[docker.types.IPAMPool(subnet=subnet)]) if subnet else None
+        # Older engines allow several networks of one name, unless told to check.
         made = _call_engine(
             lambda: self._client.create_network(
                 name, driver="bridge", ipam=ipam, labels=dict(labels), check_duplicate=True
@@ -193,18 +197,21 @@ class Engine:
         return str(made["Id"])
 
     def connect(self, container_id: str, network_id: str) -> None:
-        """Let a stopped container have that network from its next start on."""
+        """Connect a stopped container to the network from its next start on."""
         _call_engine(lambda: self._client.connect_container_to_network(container_id, network_id))
 
     def drop_network(self, name: str, container_id: str) -> None:
-        """Remove the network of a stopped container: the addresses are few."""
+        """Remove a stopped container's network, because addresses are scarce."""
         _ignore_not_found(lambda: self._client.disconnect_container_from_network(container_id, name, force=True))
         _ignore_not_found(lambda: self._client.remove_network(name))
 
 
 @contextmanager
 def open_engine(address: EngineAddress, timeout: float = _DEFAULT_TIMEOUT) -> Iterator[Engine]:
-    """An engine; RuntimeUnavailable, which tells staff its address. ``timeout`` is for each call, in seconds."""
+    """Connect to an engine; ``timeout`` is in seconds per call.
+
+    Raises RuntimeUnavailable, whose message for staff names the engine's address.
+    """
     address.check_files()
     try:
         if address.is_ours:
@@ -232,37 +239,37 @@ def _client(address: EngineAddress, timeout: float) -> Any:
 
 
 class _Client(docker.APIClient):  # type: ignore[misc]  # docker-py has no types
-    """Heeds nothing of our environment: no proxy, and no certificates in the place of those that were named."""
+    """Ignores our environment: no proxy, and no certificates other than the configured ones."""
 
     trust_env = property(lambda self: False, lambda self, value: None)
 
 
 class _SshClient(_Client):
-    """Over ssh; that client's own way wants another ssh, written in Python."""
+    """Connects through the ssh program; docker-py's own ssh support needs another, in Python."""
 
     def __init__(self, address: EngineAddress, timeout: float):
         self._dial = SshAdapter(address, timeout)
         super().__init__(base_url="http+unix:///dialled", timeout=timeout, version="auto")
 
     def mount(self, prefix: str, adapter: Any) -> None:
-        """In the place of the socket of this machine that it takes us for."""
+        """Replace the adapter of the local socket that the base class expects."""
         super().mount(prefix, self._dial if prefix.startswith("http+docker") else adapter)
 
 
 def _check_socket(path: str, timeout: float) -> None:
-    """Say at once that nobody listens at a socket: the client would try for a while, and leave descriptors open."""
+    """Fail at once if nothing listens: the client would retry for a while and leak descriptors."""
     try:
         with socket.socket(socket.AF_UNIX) as probe:
             probe.settimeout(max(timeout, 0.05))
             probe.connect(path)
     except OSError as error:
-        log.warning("the Docker engine cannot be reached at %s: %s", path, error)  # where it is is not for members
+        log.warning("the Docker engine cannot be reached at %s: %s", path, error)  # members must not see the path
         said = error.strerror or type(error).__name__
         raise RuntimeUnavailable(f"The Docker engine cannot be reached: {said}", reason="engine") from error
 
 
 def _call_engine(call: Callable[[], T]) -> T:
-    """The answer; EngineRefused if the engine says no, RuntimeUnavailable if it says nothing."""
+    """Return the answer; raises EngineRefused for an error answer, RuntimeUnavailable without an answer."""
     try:
         return call()
     except ImageNotFound as error:
@@ -270,7 +277,7 @@ def _call_engine(call: Callable[[], T]) -> T:
     except APIError as error:
         if (error.status_code or 0) < 500 or error.explanation:
             raise EngineRefused(error) from error
-        raise RuntimeUnavailable(f"The Docker engine is in trouble: {error}", reason="engine") from error
+        raise RuntimeUnavailable(f"The Docker engine reported an internal error: {error}", reason="engine") from error
     except (DockerException, RequestException, OSError) as error:
         told, for_staff = _explain_error(_root_cause(error))
         said = f"The Docker engine cannot be reached: {told}"
@@ -286,14 +293,14 @@ def _ignore_not_found(call: Callable[[], Any]) -> None:
 
 
 def _root_cause(error: BaseException) -> BaseException:
-    """The reason: the client wraps it many times."""
+    """Return the innermost error, which the client wraps several times."""
     while not isinstance(error, SshConnectionError) and isinstance(error.__context__, Exception):
         error = error.__context__
     return error
 
 
 def _explain_error(error: BaseException) -> tuple[str, str]:
-    """Why an engine cannot be reached, for everybody; then for staff: addresses and names are nobody else's affair."""
+    """Return why the engine is unreachable, for everyone and for staff: only staff may see addresses and names."""
     if isinstance(error, SshConnectionError):
         return "the connection over ssh was closed.", f"ssh said: {str(error).rstrip('.')}."
     if isinstance(error, ssl.SSLCertVerificationError):

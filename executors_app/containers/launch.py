@@ -1,7 +1,4 @@
-"""Bring up the container of an execution (found, started again or made).
-
-And run short-lived helper containers beside it.
-"""
+"""Start the container of an execution (found, restarted or created), and run short-lived helper containers."""
 
 from __future__ import annotations
 
@@ -26,117 +23,118 @@ from executors_app.errors import LaunchFailed
 from executors_app.workspace_store import state_directory_of
 
 AGENTCTL_PORT: Final = 8700
-"""Where agentctl listens in its container; published at a port that changes with every start."""
+"""agentctl's port inside the container; the published port changes with every start."""
 _SCRATCH: Final = "rw,exec,nosuid,nodev,mode=1777,size=1g"
 _LOG_LIMIT: Final = {"type": "json-file", "config": {"max-size": "10m", "max-file": "2"}}
 
 
 @dataclass(frozen=True, slots=True)
 class RunningContainer:
-    """A container that runs, which says nothing yet of the agentctl in it."""
+    """A running container; its agentctl may not be ready yet."""
 
     container: Container
-    ground: ContainerSetup
+    setup: ContainerSetup
     found: bool
-    """It ran already."""
+    """Whether it was already running."""
 
 
 def container_url(container: Container | None, host: str) -> str | None:
-    """Where the agentctl of a container can be asked; None where it does not run or publishes no port (yet)."""
+    """Return the URL of the container's agentctl; None if it does not run or has no published port yet."""
     port = container.ports.get(AGENTCTL_PORT) if container else None
     return f"http://{host}:{port}" if container and port and container.status == "running" else None
 
 
 def image_name(config: DockerConfig) -> str:
-    """The image's name."""
+    """Return the name of the image to run."""
     return config.image or str(settings.KANDEV_AGENTCTL_IMAGE)
 
 
 def ensure_container(engine: Engine, site: Site, spec: LaunchSpec, lost: str = "") -> RunningContainer:
-    """The execution's container, running. Blocks.
+    """Return the execution's container, running. Blocks.
 
-    ``lost``: why the workspace has to be made again from what has arrived; empty if it has not. LaunchFailed,
+    ``lost``: why the workspace must be rebuilt from what has arrived; empty if it need not be. Raises LaunchFailed,
     RuntimeUnavailable, WorkspaceGone, RepositoryUnusable, OSError.
     """
     places = state_directory_of(spec.execution_id)
-    places.make()
+    places.create()
+    # One start at a time: two could create the container with one token and store the other.
     with places.start_lock():
         container = engine.find(docker_names.container_name(spec.execution_id))
         if container is not None and not docker_names.is_owned(container.labels, spec.execution_id, spec.session_id):
-            raise LaunchFailed(f"The container {container.name} is not this session's; it is left alone.")
-        lives = container is not None and container.status in ("running", "restarting", "paused")
-        ground = site.ground(engine, spec, lives=lives, lost=lost)
+            raise LaunchFailed(f"The container {container.name} does not belong to this session, so it was left alone.")
+        is_running = container is not None and container.status in ("running", "restarting", "paused")
+        setup = site.prepare(engine, spec, is_running=is_running, lost=lost)
         if container is not None and container.status == "paused":
             engine.unpause(container.id)
-            container = _again(engine, container.name)
-        if container is not None and lives:
-            return RunningContainer(container, ground, found=True)
+            container = _find_started(engine, container.name)
+        if container is not None and is_running:
+            return RunningContainer(container, setup, found=True)
         return RunningContainer(
-            _start(engine, container, _DesiredContainer(engine, spec, site, ground)), ground, found=False
+            _start(engine, container, _DesiredContainer(engine, spec, site, setup)), setup, found=False
         )
 
 
 class _DesiredContainer:
-    """What a container of this execution would be made from now."""
+    """The container that would be created for this execution now."""
 
-    def __init__(self, engine: Engine, spec: LaunchSpec, site: Site, ground: ContainerSetup):
-        self.config, self.execution_id, self.ground = site.config, spec.execution_id, ground
+    def __init__(self, engine: Engine, spec: LaunchSpec, site: Site, setup: ContainerSetup):
+        self.config, self.execution_id, self.setup = site.config, spec.execution_id, setup
         self.name = docker_names.container_name(spec.execution_id)
         image = image_name(site.config)
-        self.host = _host_config(self.name, site, ground)
-        self.options = _options(spec, image, ground)
+        self.host = _host_config(self.name, site, setup)
+        self.options = _options(spec, image, setup)
         parts = [engine.image_id(image), self.host, self.options]
         made_from = orjson.dumps(parts, option=orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS)
         self.labels = docker_names.execution_labels(spec.execution_id, spec.session_id, spec.task_id)
         self.spec = hashlib.sha256(made_from).hexdigest()[:16]
 
     def fits(self, container: Container, network: str) -> bool:
-        """Whether a stopped container can be started as it is."""
+        """Whether a stopped container can be started without being recreated."""
         has = container.networks.get(self.name, "")
         whole = container.status in ("created", "exited")
         return whole and container.labels.get(docker_names.SPEC_LABEL) == self.spec and has in ("", network)
 
 
-def _host_config(name: str, site: Site, ground: ContainerSetup) -> dict[str, Any]:
-    """How the container stands on its host: what it may not, how much it may, what it sees."""
+def _host_config(name: str, site: Site, setup: ContainerSetup) -> dict[str, Any]:
+    """Return the container's restrictions, limits and mounts."""
     return {
         "network_mode": name,
         "port_bindings": {AGENTCTL_PORT: (site.publish,)},
         "cap_drop": ["ALL"],
-        "cap_add": ["SETGID", "SETPCAP", "SETUID"],  # to become two users; agentctl gives them up
+        "cap_add": ["SETGID", "SETPCAP", "SETUID"],  # agentctl needs them to switch to two users, then drops them
         **confinement_options(site.config),
         "read_only": True,
         "tmpfs": dict.fromkeys(("/tmp", "/var/tmp", "/run"), _SCRATCH),  # noqa: S108 - the container's
         "restart_policy": {"Name": "no"},
-        "mounts": list(ground.mounts),
+        "mounts": list(setup.mounts),
     }
 
 
 def confinement_options(config: DockerConfig) -> dict[str, Any]:
-    """What holds for every container of an executor."""
+    """Return the restrictions of every container of an executor."""
     return {
         "security_opt": ["no-new-privileges:true"],
         "mem_limit": config.memory_mb << 20,
-        "memswap_limit": config.memory_mb << 20,
+        "memswap_limit": config.memory_mb << 20,  # memory and swap together: no swap
         "pids_limit": config.pids,
         **({"nano_cpus": round(config.cpus * 1e9)} if config.cpus else {}),
         "log_config": _LOG_LIMIT,
     }
 
 
-def _options(spec: LaunchSpec, image: str, ground: ContainerSetup) -> dict[str, Any]:
-    """Files and children are the worktree's owner's. Without capabilities even 0 is a number like others."""
+def _options(spec: LaunchSpec, image: str, setup: ContainerSetup) -> dict[str, Any]:
+    """Return what the container runs, and as which user."""
     command = [
-        *("--workspace", str(ground.worktree.path)),
+        *("--workspace", str(setup.worktree.path)),
         *("--state-dir", STATE_PATH),
         *("--session-id", spec.session_id),
         *(("--worktree-of", spec.worktree_id) if spec.worktree_id else ()),
         *("--execution-id", spec.execution_id),
         *("--token-file", f"{STATE_PATH}/token"),
         *("--seed", SEED_PATH),
-        *("--root", str(ground.root)),
+        *("--root", str(setup.root)),
         *("--listen", f"0.0.0.0:{AGENTCTL_PORT}"),
-        *("--run-as", ground.user),
+        *("--run-as", setup.user),
     ]
     return {
         "image": image,
@@ -161,13 +159,13 @@ def _start(engine: Engine, container: Container | None, wanted: _DesiredContaine
         )
     elif wanted.name not in container.networks:
         engine.connect(container.id, network)
-    wanted.ground.before_start(engine, wanted.name)
+    wanted.setup.before_start(engine, wanted.name)
     engine.start(wanted.name)
-    return _again(engine, wanted.name)
+    return _find_started(engine, wanted.name)
 
 
 def _network(engine: Engine, wanted: _DesiredContainer) -> str:
-    """The execution's own network; where a subnet is taken, the next one is tried."""
+    """Return the execution's own network; if a subnet is taken, the next one is tried."""
     if found := engine.network(wanted.name):
         return found
     refusal: EngineRefused | None = None
@@ -177,11 +175,11 @@ def _network(engine: Engine, wanted: _DesiredContainer) -> str:
         except EngineRefused as error:
             refusal = error
     raise LaunchFailed(
-        f"The Docker engine has no free network addresses ({refusal}): give the executor subnets of its own."
+        f"The Docker engine has no free network addresses ({refusal}). Set subnets in this executor's settings."
     )
 
 
-def _again(engine: Engine, name: str) -> Container:
+def _find_started(engine: Engine, name: str) -> Container:
     found = engine.find(name)
     if found is None:
         raise LaunchFailed(f"The container {name} was removed while it was starting.")
@@ -189,14 +187,14 @@ def _again(engine: Engine, name: str) -> Container:
 
 
 _HELPER_TIMEOUT: Final = 900.0
-"""Seconds that it may run."""
+"""Seconds that a helper may run."""
 MAX_HELPER_SECONDS: Final = 2 * _HELPER_TIMEOUT
-"""Seconds after which one was left behind by a kill: what it has made is copied within the second half."""
+"""Seconds after which a helper counts as abandoned; its results are copied in the second half."""
 
 
 @dataclass(frozen=True, slots=True)
 class HelperContainer:
-    """For one execution: has no network, no power, and ends by itself."""
+    """A short-lived container for one execution, without network and capabilities."""
 
     execution_id: str
     session_id: str
@@ -205,10 +203,13 @@ class HelperContainer:
     mounts: Sequence[Mapping[str, Any]]
 
     @contextmanager
-    def made(self, engine: Engine, purpose: str, arguments: Sequence[str] = ()) -> Iterator[str]:
-        """Its name; it is made, not started, and removed afterwards. Blocks; EngineRefused, RuntimeUnavailable."""
+    def created(self, engine: Engine, purpose: str, arguments: Sequence[str] = ()) -> Iterator[str]:
+        """Create the container, yield its name, and remove it afterwards.
+
+        Blocks; raises EngineRefused, RuntimeUnavailable.
+        """
         name = f"{docker_names.container_name(self.execution_id)}-{purpose}"
-        self._remove(engine, name)  # of one who died over it: nobody else is at it
+        self._remove(engine, name)  # it was left by a killed process: the caller's lock excludes other users
         options = {
             "image": image_name(self.config),
             "entrypoint": ["python3", "-P", "-m", workspace_root.__name__],
@@ -230,7 +231,7 @@ class HelperContainer:
             self._remove(engine, name)
 
     def run(self, engine: Engine, name: str) -> dict[str, Any]:
-        """Start it and wait for its answer; WorkspaceGone, RepositoryUnusable, LaunchFailed."""
+        """Start it and return its answer; raises WorkspaceGone, RepositoryUnusable, LaunchFailed."""
         engine.start(name)
         engine.ask(lambda client: client.wait(name, timeout=_HELPER_TIMEOUT))
         said = engine.output_tail(name)

@@ -1,7 +1,4 @@
-"""Observe containers, decide whether an execution is alive, dead or unknown, follow the engine's exit events.
-
-And end and remove containers on proof.
-"""
+"""Observe containers, follow the engine's exit events, and end and remove containers after proof of ownership."""
 
 from __future__ import annotations
 
@@ -31,15 +28,15 @@ ENDED_STATUSES: Final = frozenset({"created", "exited", "dead"})
 
 @dataclass(frozen=True, slots=True)
 class ContainerListing:
-    """What the engine knows."""
+    """The result of listing an engine's containers."""
 
     containers: Mapping[str, Container] = field(default_factory=dict)
-    """By execution id; those of no execution that was asked for are left out."""
+    """Containers by execution id, for the requested executions only."""
     engine_id: str = ""
 
 
 def list_containers(engine: Engine, executions: Sequence[ExecutionFacts]) -> ContainerListing:
-    """Ask the engine about all of them; blocks, writes nothing. Raises RuntimeUnavailable, EngineRefused."""
+    """List the executions' containers; blocks, writes nothing. Raises RuntimeUnavailable, EngineRefused."""
     listed = {
         one.labels.get(docker_names.EXECUTION_LABEL, ""): one
         for one in engine.containers(docker_names.deployment_labels())
@@ -49,7 +46,7 @@ def list_containers(engine: Engine, executions: Sequence[ExecutionFacts]) -> Con
         container = listed.get(execution.id)
         if container is None or not docker_names.is_owned(container.labels, execution.id, execution.session_id):
             continue
-        # A list does not tell how a container ended; between the two calls it may have been removed.
+        # A list does not show how a container ended, so it is inspected; it may have been removed meanwhile.
         closely = engine.find(container.id) if container.status in ENDED_STATUSES else container
         if closely is not None:
             found[execution.id] = closely
@@ -57,40 +54,37 @@ def list_containers(engine: Engine, executions: Sequence[ExecutionFacts]) -> Con
     return ContainerListing(found, engine.identity() if absent else "")
 
 
-async def judge_execution(site: Site, one: ExecutionFacts, known: ContainerListing, answer: Any) -> Observation:
-    """Of one execution; ``answer`` is its ``protocol.Status``, the error that came instead, or None if not asked."""
-    container = known.containers.get(one.id)
+async def judge_execution(site: Site, execution: ExecutionFacts, known: ContainerListing, answer: Any) -> Observation:
+    """Return the observation of one execution; ``answer`` is its status, the error instead, or None if not polled."""
+    container = known.containers.get(execution.id)
     if container is None:
-        if not _is_proven_gone(site, one, known.engine_id):
-            return unknown_observation("other_host")
-        return await _dead_observation(site, one, None, "container_gone")
+        if not _is_proven_gone(site, execution, known.engine_id):
+            return Observation.unknown("other_host")
+        return await _dead_observation(site, execution, None, "container_gone")
     if container.status in ENDED_STATUSES:
         why = "out_of_memory" if container.out_of_memory else "container_stopped"
-        return await _dead_observation(site, one, container, why)
+        return await _dead_observation(site, execution, container, why)
     if answer is None or isinstance(answer, ExecutorError):
-        return unknown_observation(_unknown_reason(container, answer))
+        return Observation.unknown(_unknown_reason(container, answer))
     url = container_url(container, site.host) or ""
-    state = {**one.state, "container": container.id}
+    state = {**execution.state, "container": container.id}
     return Observation(Observed.ALIVE, report=answer, url=url, seen_at=datetime.now(UTC), state=state)
 
 
-def unknown_observation(reason: str) -> Observation:
-    """Neither alive nor proven dead."""
-    return Observation(Observed.UNKNOWN, reason, seen_at=datetime.now(UTC))
+def _is_proven_gone(site: Site, execution: ExecutionFacts, engine_id: str) -> bool:
+    """Whether the engine that had the container denies having it; another engine's denial proves nothing."""
+    had = execution.state.get("engine")
+    return bool(had == engine_id) if had else site.is_gone(execution)
 
 
-def _is_proven_gone(site: Site, one: ExecutionFacts, engine_id: str) -> bool:
-    """The engine that had it says that it has it no more; another engine's word is no proof."""
-    had = one.state.get("engine")
-    return bool(had == engine_id) if had else site.is_gone(one)
-
-
-async def _dead_observation(site: Site, one: ExecutionFacts, container: Container | None, reason: str) -> Observation:
+async def _dead_observation(
+    site: Site, execution: ExecutionFacts, container: Container | None, reason: str
+) -> Observation:
     try:
-        state, why = await asyncio.to_thread(site.workspace_of, one, container)
+        state, why = await asyncio.to_thread(site.workspace_state, execution, container)
     except ExecutorError:
-        return unknown_observation("runtime_unavailable")
-    return Observation(Observed.DEAD, reason, workspace=state, workspace_reason=why, seen_at=datetime.now(UTC))
+        return Observation.unknown("runtime_unavailable")
+    return Observation.dead(reason, state, why)
 
 
 def _unknown_reason(container: Container, answer: ExecutorError | None) -> str:
@@ -105,7 +99,7 @@ _GRACE: Final = 10.0
 
 
 def list_orphans(engine: Engine, known: Collection[str]) -> list[Orphan]:
-    """Containers of ours whose execution is not among ``known``, and helpers that a kill left behind. Blocks."""
+    """List our containers whose execution is not in ``known``, and abandoned helpers. Blocks."""
     found = engine.containers(docker_names.deployment_labels())
     oldest = engine.now() - MAX_HELPER_SECONDS if any(docker_names.is_helper(one.labels) for one in found) else 0.0
     listed = []
@@ -118,7 +112,7 @@ def list_orphans(engine: Engine, known: Collection[str]) -> list[Orphan]:
 
 
 def end_container(engine: Engine, execution: ExecutionFacts) -> bool:
-    """Stop an execution's container and give its addresses back; False where it is not that. Blocks."""
+    """Stop an execution's container and release its addresses; False if it is not that execution's. Blocks."""
     name = docker_names.container_name(execution.id)
     container = engine.find(name)
     if container is None:
@@ -126,7 +120,7 @@ def end_container(engine: Engine, execution: ExecutionFacts) -> bool:
     if not docker_names.is_owned(container.labels, execution.id, execution.session_id):
         return False
     if container.status == "paused":
-        engine.unpause(container.id)
+        engine.unpause(container.id)  # frozen processes cannot react to TERM
     engine.stop(container.id, _GRACE)
     left = engine.find(name)
     if left is not None and left.status not in ENDED_STATUSES:
@@ -136,7 +130,7 @@ def end_container(engine: Engine, execution: ExecutionFacts) -> bool:
 
 
 def remove_container(engine: Engine, orphan: Orphan) -> bool:
-    """Stop and remove one, if it still is what it was listed as; True where nothing is left. Blocks."""
+    """Stop and remove an orphan if it is still what was listed; True if nothing is left. Blocks."""
     container = engine.find(orphan.id)
     if container is None:
         return True
@@ -156,76 +150,77 @@ def remove_container(engine: Engine, orphan: Orphan) -> bool:
 
 log = logging.getLogger(__name__)
 WINDOW_SECONDS: Final = 20
-"""Seconds that one connection lasts; an engine that hangs is noticed soon after."""
+"""Seconds that one connection lasts, so that a hanging engine is noticed soon."""
 _EXIT_ACTIONS: Final = ("die", "oom", "destroy")
 _RETRY_DELAYS: Final = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
-"""Seconds between tries, the last one for ever."""
+"""Seconds between attempts; the last value repeats."""
 CHECK_ALL: Final = ExitEvent("")
 
 EventHandler = Callable[[ExitEvent], None]
 
 
 async def exit_events(address: EngineAddress) -> AsyncIterator[ExitEvent]:
-    """Deaths of sessions' containers, or `CHECK_ALL`; for ever. Ends with its consumer."""
-    heard: asyncio.Queue[ExitEvent] = asyncio.Queue()
-    loop, over = asyncio.get_running_loop(), threading.Event()
+    """Yield exits of sessions' containers, or ``CHECK_ALL`` if some may have been missed, without end."""
+    events_queue: asyncio.Queue[ExitEvent] = asyncio.Queue()
+    loop, stopped = asyncio.get_running_loop(), threading.Event()
 
-    def tell(death: ExitEvent) -> None:
-        with suppress(RuntimeError):  # the loop was closed over us
-            loop.call_soon_threadsafe(heard.put_nowait, death)
+    def deliver(event: ExitEvent) -> None:
+        with suppress(RuntimeError):  # the loop may be closed already
+            loop.call_soon_threadsafe(events_queue.put_nowait, event)
 
-    # A daemon, as a connection that waits for an event cannot be told to end.
-    threading.Thread(target=_listen, args=(address, tell, over), name="deaths of containers", daemon=True).start()
+    # A daemon thread: a connection that waits for an event cannot be interrupted.
+    threading.Thread(target=_listen, args=(address, deliver, stopped), name="deaths of containers", daemon=True).start()
     try:
         while True:
-            yield await heard.get()
+            yield await events_queue.get()
     finally:
-        over.set()
+        stopped.set()
 
 
-def _listen(address: EngineAddress, tell: EventHandler, over: threading.Event) -> None:
+def _listen(address: EngineAddress, deliver: EventHandler, stopped: threading.Event) -> None:
     stream, failures = _EventStream(address), 0
-    while not over.is_set():
+    while not stopped.is_set():
         try:
-            for death in stream.window():
-                if over.is_set():
+            for event in stream.window():
+                if stopped.is_set():
                     return
-                tell(death)
+                deliver(event)
             if failures:
-                tell(CHECK_ALL)  # what an engine told before it was restarted is not told again
+                deliver(CHECK_ALL)  # events from before an engine's restart are lost
             failures = 0
         except (ExecutorError, ValueError, KeyError) as error:
             if not failures:
-                log.warning("no news of containers: %s", error)
-            over.wait(_RETRY_DELAYS[min(failures, len(_RETRY_DELAYS) - 1)])
+                log.warning("cannot follow the Docker engine's events: %s", error)
+            stopped.wait(_RETRY_DELAYS[min(failures, len(_RETRY_DELAYS) - 1)])
             failures += 1
 
 
 class _EventStream:
-    """One engine's, with the moment up to which everything was told."""
+    """One engine's events, with the time up to which all were delivered."""
 
     def __init__(self, address: EngineAddress):
         self._address = address
         self._since = ""
-        self._told: set[tuple[int, str, str]] = set()
-        """Of the moment that the next connection begins at: it is told once more."""
+        self._delivered: set[tuple[int, str, str]] = set()
+        """Events at the time where the next connection starts: the engine sends them again."""
 
     def window(self) -> Iterator[ExitEvent]:
-        """What is told in one connection; ExecutorError."""
+        """Yield the events of one connection; raises ExecutorError."""
         with open_engine(self._address, WINDOW_SECONDS + 5) as engine:
             now = _engine_clock(engine)
-            for event in _events(engine, self._since or f"{now:.6f}", f"{now + WINDOW_SECONDS:.6f}"):
-                if (death := self._heard(event)) is not None:
-                    yield death
-            if not self._told:
+            for entry in _events(engine, self._since or f"{now:.6f}", f"{now + WINDOW_SECONDS:.6f}"):
+                if (event := self._parse_event(entry)) is not None:
+                    yield event
+            # Without any event so far, the next connection starts where this one did, so that it can miss none.
+            if not self._delivered:
                 self._since = f"{now:.6f}"
 
-    def _heard(self, event: dict[str, Any]) -> ExitEvent | None:
-        at, about = int(event["timeNano"]), event["Actor"]
-        mark = (at, str(event["Action"]), str(about["ID"]))
-        if mark in self._told:
+    def _parse_event(self, entry: dict[str, Any]) -> ExitEvent | None:
+        at, about = int(entry["timeNano"]), entry["Actor"]
+        mark = (at, str(entry["Action"]), str(about["ID"]))
+        if mark in self._delivered:
             return None
-        self._told = {one for one in self._told if one[0] == at} | {mark}
+        self._delivered = {one for one in self._delivered if one[0] == at} | {mark}
         self._since = f"{at // 10**9}.{at % 10**9:09d}"
         labels = about.get("Attributes") or {}
         session_id = labels.get(sites.SESSION_LABEL) if labels.get(sites.EXECUTION_LABEL) else ""
@@ -233,7 +228,7 @@ class _EventStream:
 
 
 def _engine_clock(engine: Engine) -> float:
-    """Seconds since the epoch, by the engine's own clock."""
+    """Return the engine's clock in seconds since the epoch."""
     told = engine.ask(lambda client: client.info())["SystemTime"]
     return datetime.fromisoformat(told).timestamp()
 

@@ -1,6 +1,6 @@
-"""The site of `local_docker`: workspace, journal and home are directories of this machine.
+"""The site of ``local_docker``: workspace, journal and home are directories of this machine.
 
-Workspaces of earlier releases are converted.
+Also converts the workspaces of earlier releases.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ from executors_app.untrusted_files import copy_directory, is_plain_directory, re
 log = logging.getLogger(__name__)
 
 _OF_THE_REPOSITORY: Final = ("commondir", "gitdir", "config.worktree", "locked", "index.lock", "HEAD.lock", "hooks")
-"""Of a record: what leads git to other places, or says who is at work."""
+"""Files of a worktree record that point git elsewhere or are locks."""
 
 
 def has_earlier_workspace(worktree: Path) -> bool:
-    """Whether an earlier release's work tree is at the path that the row names."""
+    """Whether an earlier release's worktree is at the path that the row names."""
     return is_plain_directory(worktree)
 
 
 def convert_earlier_workspace(engine: Engine, spec: LaunchSpec, into: Path) -> bool:
-    """Copy a workspace to where it is taken over from; False where there is none.
+    """Copy an earlier release's workspace to where agentctl migrates it from; return False if there is none.
 
-    Blocks. LaunchFailed while another session's container still has it, RepositoryUnusable, OSError.
+    Blocks. Raises LaunchFailed while another session's container still uses it, RepositoryUnusable, OSError.
     """
     worktree = Path(spec.worktree_path)
     if not has_earlier_workspace(worktree):
@@ -53,8 +53,8 @@ def convert_earlier_workspace(engine: Engine, spec: LaunchSpec, into: Path) -> b
     for one in engine.ask(lambda client: client.containers(filters=_ours())):
         if str(worktree) in sites.mount_sources(one.get("Mounts")):
             raise LaunchFailed(
-                "Another session still works in this worktree in a container of the earlier release. It is converted "
-                "when that session is stopped."
+                "Another session still uses this worktree in a container of an earlier release. Stop that session, "
+                "then try again."
             )
     draft = into.with_name(f".{into.name}.draft")
     shutil.rmtree(draft, ignore_errors=True)
@@ -63,35 +63,36 @@ def convert_earlier_workspace(engine: Engine, spec: LaunchSpec, into: Path) -> b
     record = _record(Path(spec.repository_path), spec.worktree_owner)
     if is_plain_directory(record.parent) and is_plain_directory(record):
         copy_directory(record, left / "record", leave_out=_OF_THE_REPOSITORY)
-    # From here on the old place may be removed, once a snapshot that was taken in the new one has arrived.
+    # The mark is written before the rename: once a newer snapshot arrives from the new workspace, the old
+    # directory may be removed.
     _mark(worktree).write_text(_newest_snapshot(spec.worktree_owner))
     draft.rename(into)
     log.info("session %s: its workspace was copied to %s", spec.session_id, into)
     return True
 
 
-def remove_converted_workspace(one: ExecutionFacts) -> bool:
-    """Remove the old place of a workspace whose new one has sent a snapshot; False where there is nothing to remove.
+def remove_converted_workspace(execution: ExecutionFacts) -> bool:
+    """Remove a converted workspace's old directory once the new one has sent a snapshot; False if nothing to do.
 
-    Its record goes first: as long as that is there, the branch counts as checked out and is not published.
-    Blocks. Raises RepositoryUnusable, OSError.
+    Its record is removed first: while that exists, the branch counts as checked out and is not published. Blocks.
+    Raises RepositoryUnusable, OSError.
     """
-    worktree, owner = Path(one.worktree_path), one.worktree_id or one.session_id
+    worktree, owner = Path(execution.worktree_path), execution.worktree_owner
     try:
         known = _mark(worktree).read_text()
     except FileNotFoundError:
         return False
     if _newest_snapshot(owner) in ("", known):
         return False
-    for path in (_record(Path(one.repository_path), owner), worktree):
+    for path in (_record(Path(execution.repository_path), owner), worktree):
         if is_plain_directory(path.parent) and is_plain_directory(path):
             shutil.rmtree(path)
-    _mark(worktree).unlink()
+    _mark(worktree).unlink()  # last: after a crash before this, the next call completes the removal
     return True
 
 
 def _mark(worktree: Path) -> Path:
-    """Beside a converted work tree: the newest snapshot of that time."""
+    """Return the file next to a converted worktree that records the newest snapshot at the time of the conversion."""
     return worktree.with_name(f".{worktree.name}.converted")
 
 
@@ -100,7 +101,7 @@ def _newest_snapshot(owner_id: str) -> str:
 
 
 def _record(repository: Path, owner_id: str) -> Path:
-    """What the team's repository remembers of the work tree; git names it after the directory, which is the id."""
+    """Return git's record of the worktree in the team's repository, named after the directory (the id)."""
     return TeamRepository.open(repository).common / "worktrees" / owner_id
 
 
@@ -117,7 +118,7 @@ _LARGEST_REFS: Final = 16 << 20
 
 @dataclass(frozen=True, slots=True)
 class LocalSite:
-    """With this machine's own engine."""
+    """The site for this machine's own engine."""
 
     config: DockerConfig
     publish: str = LOOPBACK
@@ -125,15 +126,15 @@ class LocalSite:
 
     @property
     def address(self) -> EngineAddress:
-        """``KANDEV_DOCKER_HOST``."""
+        """The engine at ``KANDEV_DOCKER_HOST``."""
         return EngineAddress(settings.KANDEV_DOCKER_HOST)
 
-    def ground(self, engine: Engine, spec: LaunchSpec, *, lives: bool, lost: str) -> ContainerSetup:
-        """The workspace in the data directory."""
+    def prepare(self, engine: Engine, spec: LaunchSpec, *, is_running: bool, lost: str) -> ContainerSetup:
+        """Prepare the workspace in the data directory."""
         worktree = container_worktree(spec)
         root = worktree.path.parent.parent
         places = workspace_store.state_directory_of(spec.execution_id)
-        if lives:
+        if is_running:
             return ContainerSetup(root, worktree, [], self.user, lambda engine, name: None, places.token())
         token = storage.mint_launch_token(spec.auth_token)
         places.write_token(token)
@@ -158,62 +159,65 @@ class LocalSite:
         ]
         return ContainerSetup(root, worktree, mounts, self.user, lambda engine, name: None, token, rebuilt)
 
-    def workspace_of(self, one: ExecutionFacts, container: Container | None) -> tuple[WorkspaceState, str]:
-        """As far as plain files on this disk show it; git is not asked, because its files are the agent's."""
-        if not one.worktree_path:
+    def workspace_state(self, execution: ExecutionFacts, container: Container | None) -> tuple[WorkspaceState, str]:
+        """Inspect plain files only; git is not run, because the agent can write git's files."""
+        if not execution.worktree_path:
             return WorkspaceState.REBUILDABLE, ""
-        owner = one.worktree_id or one.session_id
+        owner = execution.worktree_owner
         directory = workspace_directory(owner)
         if not directory.is_dir():
-            if has_earlier_workspace(Path(one.worktree_path)):
+            if has_earlier_workspace(Path(execution.worktree_path)):
                 return WorkspaceState.PRESENT, ""
-            return _arrived_or_gone(one, f"The workspace {directory} was deleted.")
+            return _arrived_or_gone(execution, f"The workspace {directory} was deleted.")
         if read_file_below(directory, f"worktrees/{owner}/.git") is not None:
             return WorkspaceState.PRESENT, ""
-        if _has_branch(directory / "repository.git", one.worktree_branch):
+        if _has_branch(directory / "repository.git", execution.worktree_branch):
             return WorkspaceState.REBUILDABLE, ""
         return _arrived_or_gone(
-            one, f"The worktree {one.worktree_path} and its branch {one.worktree_branch} were deleted."
+            execution,
+            f"The worktree {execution.worktree_path} and its branch {execution.worktree_branch} were deleted.",
         )
 
     @property
     def user(self) -> str:
-        """Ours."""
+        """Our own user and group."""
         return f"{os.geteuid()}:{os.getegid()}"
 
-    def workspace_mounts(self, one: ExecutionFacts) -> list[Mapping[str, Any]]:
-        """The directory of this machine, and what its repository borrows."""
-        borrowed = workspace_store.object_store_directory(Path(one.repository_path))
+    def workspace_mounts(self, execution: ExecutionFacts) -> list[Mapping[str, Any]]:
+        """Mount the directory on this machine and the object store that its repository borrows from."""
+        borrowed = workspace_store.object_store_directory(Path(execution.repository_path))
         return [
-            bind_mount(workspace_directory(one.worktree_id or one.session_id), workspace_root.WORKSPACE_ROOT),
+            bind_mount(workspace_directory(execution.worktree_owner), workspace_root.WORKSPACE_ROOT),
             bind_mount(borrowed, workspace_root.BORROWED_REPOSITORY, read_only=True),
         ]
 
-    def token_of(self, one: ExecutionFacts) -> str:
-        """From this disk."""
-        return workspace_store.state_directory_of(one.id).token()
+    def token_of(self, execution: ExecutionFacts) -> str:
+        """Read it from this disk."""
+        return workspace_store.state_directory_of(execution.id).token()
 
-    def is_gone(self, one: ExecutionFacts) -> bool:
-        """It was never placed, or was here."""
-        return one.host_id in {"", identity.host_id()} or workspace_store.is_known_here(one)
+    def is_gone(self, execution: ExecutionFacts) -> bool:
+        """Whether it was never placed, or was on this machine."""
+        return execution.host_id in {"", identity.host_id()} or workspace_store.is_known_here(execution)
 
 
-def container_worktree(one: LaunchSpec) -> Worktree:
-    """As the container sees it.
+def container_worktree(spec: LaunchSpec) -> Worktree:
+    """Return the worktree's path as the container sees it.
 
-    A session of an earlier release keeps the path that its agent knows: conversations belong to a directory.
+    A session of an earlier release keeps its path, because agents find their conversations by directory.
     """
-    place = workspace_root.sandbox_worktree_path(workspace_root.WORKSPACE_ROOT, one.worktree_owner, one.worktree_branch)
-    return Worktree(Path(one.worktree_path) if one.worktree_path else place.path, place.branch)
+    place = workspace_root.sandbox_worktree_path(
+        workspace_root.WORKSPACE_ROOT, spec.worktree_owner, spec.worktree_branch
+    )
+    return Worktree(Path(spec.worktree_path) if spec.worktree_path else place.path, place.branch)
 
 
 def workspace_directory(owner_id: str) -> Path:
-    """The workspace's directory: its repository and its work tree are below it, and the agent's to write."""
+    """Return the workspace's directory; the agent can write everything in it."""
     return Path(settings.KANDEV_DATA_DIR) / "workspaces" / owner_id
 
 
 def home_directory(session_id: str) -> Path:
-    """The agent's home: its logins and conversations, kept over every container."""
+    """Return the agent's home, with its logins and conversations, which every container keeps."""
     return Path(settings.KANDEV_DATA_DIR) / "agent_homes" / session_id
 
 
@@ -226,7 +230,7 @@ def _has_branch(repository: Path, branch: str) -> bool:
     return any(line.endswith(f" refs/heads/{branch}") for line in packed.splitlines())
 
 
-def _arrived_or_gone(one: ExecutionFacts, lost: str) -> tuple[WorkspaceState, str]:
-    if workspace_store.newest_snapshot_time(one.worktree_id or one.session_id):
+def _arrived_or_gone(execution: ExecutionFacts, lost: str) -> tuple[WorkspaceState, str]:
+    if workspace_store.newest_snapshot_time(execution.worktree_owner):
         return WorkspaceState.REBUILDABLE, ""
-    return WorkspaceState.GONE, workspace_store.gone_reason(lost, one.worktree_branch)
+    return WorkspaceState.GONE, workspace_store.gone_reason(lost, execution.worktree_branch)

@@ -1,7 +1,6 @@
-"""The site of ``remote_docker``: workspace, journal and home are volumes of the engine, and outlive its containers.
+"""The site of ``remote_docker``: workspace, journal and home are volumes of the engine and outlive its containers.
 
-A workspace that was lost is made again from the newest snapshot that had arrived, which the receipt tells, or not at
-all.
+A lost workspace is rebuilt from the newest snapshot that had arrived, and the receipt says so; without one it is gone.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ _REPOSITORY: Final = workspace_root.sandbox_repository_path(workspace_root.WORKS
 
 @dataclass(frozen=True, slots=True)
 class RemoteSite:
-    """With an engine anywhere."""
+    """The site for an engine on any machine."""
 
     far: RemoteEngineConfig
 
@@ -46,24 +45,24 @@ class RemoteSite:
 
     @property
     def publish(self) -> str:
-        """As the executor says."""
+        """The executor's ``publish`` setting."""
         return self.far.publish
 
     @property
     def host(self) -> str:
-        """As the executor says."""
+        """The host by which we reach the published ports."""
         return self.far.host
 
     @property
     def user(self) -> str:
-        """As the executor says."""
+        """The executor's ``user`` setting."""
         return self.far.user
 
-    def ground(self, engine: Engine, spec: LaunchSpec, *, lives: bool, lost: str) -> ContainerSetup:
-        """The workspace's volume, which is left alone where the container runs."""
+    def prepare(self, engine: Engine, spec: LaunchSpec, *, is_running: bool, lost: str) -> ContainerSetup:
+        """Prepare the workspace's volume, unless the container runs."""
         root = workspace_root.WORKSPACE_ROOT
         worktree = workspace_root.sandbox_worktree_path(root, spec.worktree_owner, spec.worktree_branch)
-        if lives:
+        if is_running:
             token = _read_token(engine, spec.execution_id)
             return ContainerSetup(root, worktree, [], self.far.user, lambda engine, name: None, token)
         if _find_volume(engine, workspace_volume(spec.worktree_owner)) is None and spec.worktree_path:
@@ -75,48 +74,50 @@ class RemoteSite:
         send = partial(self._send, seed=seed, token=token)
         return ContainerSetup(root, worktree, self._mounts(spec), self.far.user, send, token, rebuilt)
 
-    def workspace_of(self, one: ExecutionFacts, container: Container | None) -> tuple[WorkspaceState, str]:
-        """As far as the engine shows it without anything being started."""
-        if not one.worktree_path:
+    def workspace_state(self, execution: ExecutionFacts, container: Container | None) -> tuple[WorkspaceState, str]:
+        """Inspect what the engine shows without starting anything."""
+        if not execution.worktree_path:
             return WorkspaceState.REBUILDABLE, ""
         with open_engine(self.address) as engine:
-            lost = _find_loss(engine, one, container)
+            lost = _find_loss(engine, execution, container)
         if not lost:
             return WorkspaceState.PRESENT, ""
         if lost == REBUILDABLE:
             return WorkspaceState.REBUILDABLE, ""
-        if workspace_store.newest_snapshot_time(one.worktree_id or one.session_id):
+        if workspace_store.newest_snapshot_time(execution.worktree_owner):
             return WorkspaceState.REBUILDABLE, ""
-        return WorkspaceState.GONE, workspace_store.gone_reason(lost, one.worktree_branch)
+        return WorkspaceState.GONE, workspace_store.gone_reason(lost, execution.worktree_branch)
 
-    def token_of(self, one: ExecutionFacts) -> str:
-        """From its volume, through its container."""
+    def token_of(self, execution: ExecutionFacts) -> str:
+        """Read it from its volume, through its container."""
         with open_engine(self.address) as engine:
-            return _read_token(engine, one.id)
+            return _read_token(engine, execution.id)
 
-    def is_gone(self, one: ExecutionFacts) -> bool:
-        """Nothing but this engine was ever asked for it."""
+    def is_gone(self, execution: ExecutionFacts) -> bool:
+        """Return True: no other engine was ever asked to run it."""
         return True
 
-    def workspace_mounts(self, one: ExecutionFacts) -> list[Mapping[str, Any]]:
-        """The volume."""
-        return [sites.volume_mount(workspace_volume(one.worktree_id or one.session_id), workspace_root.WORKSPACE_ROOT)]
+    def workspace_mounts(self, execution: ExecutionFacts) -> list[Mapping[str, Any]]:
+        """Mount the volume."""
+        return [sites.volume_mount(workspace_volume(execution.worktree_owner), workspace_root.WORKSPACE_ROOT)]
 
-    def helper(self, one: ExecutionFacts | LaunchSpec, *mounts: Mapping[str, Any]) -> HelperContainer:
-        """For the volumes of an execution."""
-        execution_id = one.execution_id if isinstance(one, LaunchSpec) else one.id
-        return HelperContainer(execution_id, one.session_id, self.config, self.far.user, mounts)
+    def helper(self, execution: ExecutionFacts | LaunchSpec, *mounts: Mapping[str, Any]) -> HelperContainer:
+        """Return a helper container for an execution's volumes."""
+        execution_id = execution.execution_id if isinstance(execution, LaunchSpec) else execution.id
+        return HelperContainer(execution_id, execution.session_id, self.config, self.far.user, mounts)
 
     @contextmanager
-    def left(self, engine: Engine, one: ExecutionFacts) -> Iterator[str | None]:
-        """A container that the state of a dead agentctl can be read from; None where none is kept."""
-        container = engine.find(sites.container_name(one.id))
+    def left(self, engine: Engine, execution: ExecutionFacts) -> Iterator[str | None]:
+        """Yield a container through which a dead agentctl's state can be read; None if no state is left."""
+        container = engine.find(sites.container_name(execution.id))
         if container is not None:
             yield container.id
-        elif _find_volume(engine, state_volume(one.id)) is None:
+        elif _find_volume(engine, state_volume(execution.id)) is None:
             yield None
         else:
-            with self.helper(one, sites.volume_mount(state_volume(one.id), STATE_PATH)).made(engine, "left") as name:
+            with self.helper(execution, sites.volume_mount(state_volume(execution.id), STATE_PATH)).created(
+                engine, "left"
+            ) as name:
                 yield name
 
     def _mounts(self, spec: LaunchSpec) -> list[Mapping[str, Any]]:
@@ -131,14 +132,14 @@ class RemoteSite:
         for name in wanted:
             engine.ask(partial(_make_volume, name=name, labels=labels))
         if is_first or any(is_new):
-            # A new volume is root's. Its owner is set from a container that is never started: in the session's own,
-            # the root directory is read-only, and root has no right to give a file away.
+            # A new volume belongs to root. Its owner is set through a helper that is never started: in the
+            # session's own container the root directory is read-only, and root lacks the capability to chown.
             owned = [str(place).strip("/") for place in (workspace_root.WORKSPACE_ROOT, HOME_PATH, STATE_PATH)]
-            with self.helper(spec, *self._mounts(spec)).made(engine, "volumes") as container:
+            with self.helper(spec, *self._mounts(spec)).created(engine, "volumes") as container:
                 archives.send_files(engine, container, "/", FileOwner.of(self.far.user), {}, owned=owned)
 
     def _send(self, engine: Engine, container: str, seed: Path, token: str) -> None:
-        """Put token and seed into agentctl's volume."""
+        """Write token and seed into agentctl's volume."""
         files: dict[str, bytes | Path] = {"token": token.encode(), Path(SEED_PATH).name: seed}
         archives.send_files(engine, container, STATE_PATH, FileOwner.of(self.far.user), files)
 
@@ -146,21 +147,21 @@ class RemoteSite:
 REBUILDABLE: Final = "rebuildable"
 
 
-def _find_loss(engine: Engine, one: ExecutionFacts, container: Container | None) -> str:
-    """Empty: nothing that shows; `REBUILDABLE`: what the volume itself still has; else what is gone, as a sentence."""
-    volume = workspace_volume(one.worktree_id or one.session_id)
+def _find_loss(engine: Engine, execution: ExecutionFacts, container: Container | None) -> str:
+    """Return what is lost as a sentence, ``REBUILDABLE`` if the volume still has the branch, empty if nothing."""
+    volume = workspace_volume(execution.worktree_owner)
     if _find_volume(engine, volume) is None:
         return f"The volume {volume} was removed."
     if container is None:
-        return ""  # only a container shows what a volume holds: the launch will say
+        return ""  # only a container can show what a volume holds: a launch will find out
     look = partial(archives.read_small_file, engine, container.id)
-    if look(f"{one.worktree_path}/.git"):
+    if look(f"{execution.worktree_path}/.git"):
         return ""
-    ref = f"refs/heads/{one.worktree_branch}"
+    ref = f"refs/heads/{execution.worktree_branch}"
     packed = (look(f"{_REPOSITORY}/packed-refs") or b"").decode(errors="replace")
     if look(f"{_REPOSITORY}/{ref}") or any(line.endswith(f" {ref}") for line in packed.splitlines()):
         return REBUILDABLE
-    return f"The worktree {one.worktree_path} and its branch {one.worktree_branch} were deleted."
+    return f"The worktree {execution.worktree_path} and its branch {execution.worktree_branch} were deleted."
 
 
 def _read_token(engine: Engine, execution_id: str) -> str:
@@ -169,17 +170,17 @@ def _read_token(engine: Engine, execution_id: str) -> str:
 
 
 def state_volume(execution_id: str) -> str:
-    """The volume of agentctl's own things."""
+    """Return the name of agentctl's volume."""
     return f"kandev-state-{execution_id}"
 
 
 def home_volume(session_id: str) -> str:
-    """The volume of the agent's home."""
+    """Return the name of the volume of the agent's home."""
     return f"kandev-home-{session_id}"
 
 
 def workspace_volume(owner_id: str) -> str:
-    """The volume of the workspace, named after the session whose work tree it is."""
+    """Return the name of the workspace's volume; ``owner_id`` is the session that owns the worktree."""
     return f"kandev-work-{owner_id}"
 
 

@@ -1,7 +1,7 @@
-"""What all runtimes on Docker have in common: one container for each session, found by its labels.
+"""Base class of the Docker runtimes: one container per session, found by its labels.
 
-That an engine does not answer proves nothing of its containers: *unknown*, and nothing is stopped, made or
-removed. Engines are looked at side by side, so one that is silent holds up its own sessions and no others.
+An engine that does not answer proves nothing about its containers: they are *unknown*, and nothing is stopped,
+created or removed. Engines are observed concurrently, so a silent one delays only its own sessions.
 """
 
 from __future__ import annotations
@@ -30,10 +30,8 @@ from executors_app.containers.launch import HelperContainer, RunningContainer, c
 from executors_app.containers.lifecycle import (
     ENDED_STATUSES,
     ContainerListing,
-    exit_events,
     judge_execution,
     list_containers,
-    unknown_observation,
 )
 from executors_app.containers.sites import Site
 from executors_app.domain import ExecutionFacts, ExitEvent, Launched, LaunchSpec, Observation, Orphan
@@ -52,71 +50,71 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 READY_TIMEOUT: Final = 60.0
 WORKSPACE_TIMEOUT: Final = 600.0
-"""Seconds in which agentctl makes the workspace, before it listens."""
+"""Seconds that agentctl may take to make the workspace before it listens."""
 _POLL: Final = 0.05
 _ASK_TIMEOUT: Final = 5.0
 _LIST_TIMEOUT: Final = 10.0
 
 
 class DockerRuntime(ABC):
-    """Keeps nothing in memory."""
+    """Base class; keeps no state in memory."""
 
     name: str
     isolated = True
 
     @abstractmethod
     def read(self, config: Mapping[str, Any]) -> Site:
-        """The site of an executor's settings; ValueError with one clear sentence."""
+        """Return the site for an executor's settings; raises ValueError with one clear sentence."""
 
     @abstractmethod
-    def is_here(self, execution: ExecutionFacts) -> bool:
-        """Whether this process can look after it."""
+    def can_manage(self, execution: ExecutionFacts) -> bool:
+        """Whether this process can manage the execution."""
 
     @abstractmethod
     def resume_token(self, execution: ExecutionFacts) -> str | None:
-        """The conversation id that a dead agentctl has left."""
+        """Return the conversation id that a dead agentctl left."""
 
     @abstractmethod
-    def left_journal(self, execution: ExecutionFacts, after: int, epoch: str) -> Sequence[Mapping[str, Any]]:
-        """What a dead agentctl's journal holds behind a cursor."""
+    def unread_journal(self, execution: ExecutionFacts, after: int, epoch: str) -> Sequence[Mapping[str, Any]]:
+        """Return the journal lines of a dead agentctl after a cursor."""
 
     def check_config(self, config: Mapping[str, Any]) -> None:
-        """Refuse bad settings; ValueError."""
+        """Raise ValueError for invalid settings."""
         self.read(config)
 
     def site(self, config: Mapping[str, Any]) -> Site:
-        """The site; RuntimeUnavailable."""
+        """Return the site; raises RuntimeUnavailable for invalid settings."""
         try:
             return self.read(config)
         except (ValueError, TypeError) as error:
-            raise RuntimeUnavailable(f"The settings of this executor are refused: {error}") from error
+            raise RuntimeUnavailable(f"The settings of this executor are not valid: {error}") from error
 
     def addresses(self, configs: Iterable[Mapping[str, Any]]) -> set[EngineAddress]:
-        """The engines of some executors; RuntimeUnavailable."""
+        """Return the engines of these executors; raises RuntimeUnavailable."""
         return {self.site(config).address for config in configs}
 
-    async def check_place(self, config: Mapping[str, Any]) -> None:
-        """The engine answers, and has the image."""
+    async def check_availability(self, config: Mapping[str, Any]) -> None:
+        """Check that the engine answers and has the image."""
         site = self.site(config)
         await call_engine(site.address, lambda engine: engine.image_id(image_name(site.config)), _ASK_TIMEOUT)
 
     async def launch(self, spec: LaunchSpec) -> Launched:
-        """Make the workspace and bring the container up, or find both."""
+        """Make the workspace and start the container, or find both."""
         site = self.site(spec.config)
         try:
             up = await _ensure_container(site, spec)
             url, boot_id = await _wait_until_ready(site, spec, up)
         except WorkspaceGone as error:
-            # The seed of a workspace that is there holds none of its objects. Where it turns out to be lost, it is
-            # made again from what has arrived, or its loss is final.
+            # The first seed assumed that the workspace exists and carries no objects. As it is lost, a second
+            # launch rebuilds it from what has arrived, or raises that the loss is final.
             up = await _ensure_container(site, spec, error.message)
             url, boot_id = await _wait_until_ready(site, spec, up)
         if up.found:
-            await AgentctlClient(url, up.ground.token, spec.execution_id).ensure_workspace()
+            await AgentctlClient(url, up.setup.token, spec.execution_id).ensure_workspace()
         engine_id = await call_engine(site.address, Engine.identity)
-        path, branch = str(up.ground.worktree.path), up.ground.worktree.branch
+        path, branch = str(up.setup.worktree.path), up.setup.worktree.branch
         state = {"container": up.container.id, "image": up.container.image, "engine": engine_id}
-        state |= storage.token_state(up.ground.token)
+        state |= storage.token_state(up.setup.token)
         return Launched(
             url=url,
             pid=None,
@@ -127,14 +125,14 @@ class DockerRuntime(ABC):
             worktree_branch=branch,
             found=up.found,
             container_id=up.container.id,
-            state=state | ({"rebuilt": up.ground.rebuilt} if up.ground.rebuilt else {}),
+            state=state | ({"rebuilt": up.setup.rebuilt} if up.setup.rebuilt else {}),
         )
 
     async def observe(
         self, executions: Sequence[ExecutionFacts], *, timeout: float, concurrency: int
     ) -> dict[str, Observation]:
-        """One list of each engine's containers, then every running one's agentctl."""
-        seen = {one.id: unknown_observation("runtime_unavailable") for one in executions}
+        """List each engine's containers once, then poll the agentctl of each that runs."""
+        seen = {one.id: Observation.unknown("runtime_unavailable") for one in executions}
         places: dict[Site, list[ExecutionFacts]] = defaultdict(list)
         for one in executions:
             try:
@@ -147,7 +145,7 @@ class DockerRuntime(ABC):
         return seen
 
     async def push_work(self, execution: ExecutionFacts) -> bool:
-        """Ask the live agentctl; where none answers, read the workspace in a container of its own."""
+        """Ask the running agentctl; if none answers, read the workspace in a helper container."""
         if not execution.repository_path or not execution.worktree_path:
             return False
         client = AgentctlClient.of(execution)
@@ -158,7 +156,7 @@ class DockerRuntime(ABC):
             return await workspace_store.receive_work(execution, partial(_read_work, site, execution))
 
     async def end(self, execution: ExecutionFacts) -> bool:
-        """TERM, then KILL, on the proof of name and labels; the container is kept, its addresses are given back."""
+        """Stop the container (TERM, then KILL) after proof by name and labels; it is kept, its addresses freed."""
         try:
             address = self.site(execution.config).address
             return await call_engine(address, lambda engine: lifecycle.end_container(engine, execution))
@@ -167,20 +165,20 @@ class DockerRuntime(ABC):
             return False
 
     async def end_leftovers(self, execution: ExecutionFacts) -> int:
-        """Nothing outlives a container: its processes end with it."""
+        """Return 0: a container's processes end with it."""
         return 0
 
-    def source_of_deaths(self, execution: ExecutionFacts) -> EngineAddress:
-        """The execution's engine; RuntimeUnavailable."""
+    def exit_event_source(self, execution: ExecutionFacts) -> EngineAddress:
+        """Return the execution's engine; raises RuntimeUnavailable."""
         return self.site(execution.config).address
 
-    def deaths(self, source: Hashable) -> AsyncIterator[ExitEvent]:
-        """From the engine's event stream."""
-        assert isinstance(source, EngineAddress)  # noqa: S101  (our own word)
-        return exit_events(source)
+    def exit_events(self, source: Hashable) -> AsyncIterator[ExitEvent]:
+        """Follow the engine's event stream."""
+        assert isinstance(source, EngineAddress)  # noqa: S101  (from exit_event_source)
+        return lifecycle.exit_events(source)
 
     async def orphans(self, known: Collection[str], configs: Iterable[Mapping[str, Any]]) -> list[Orphan]:
-        """Containers of this deployment whose execution id is not among ``known``, and helpers that a kill left behind.
+        """List our containers whose execution id is not in ``known``, and abandoned helper containers.
 
         Raises RuntimeUnavailable.
         """
@@ -191,7 +189,7 @@ class DockerRuntime(ABC):
         return [one for some in await asyncio.gather(*looks) for one in some]
 
     async def remove_orphan(self, orphan: Orphan, configs: Iterable[Mapping[str, Any]]) -> bool:
-        """Stop and remove one, if it still is what it was listed as; worktree and journal stay. RuntimeUnavailable."""
+        """Remove a container that is still what was listed; worktree and journal stay. Raises RuntimeUnavailable."""
         removed = [
             await call_engine(address, lambda engine: lifecycle.remove_container(engine, orphan))
             for address in self.addresses(configs)
@@ -200,7 +198,7 @@ class DockerRuntime(ABC):
 
 
 async def call_engine(address: EngineAddress, call: Callable[[Engine], T], timeout: float = READY_TIMEOUT) -> T:
-    """Do something with an engine, in a thread."""
+    """Call an engine in a thread."""
 
     def run() -> T:
         with open_engine(address, timeout) as engine:
@@ -209,16 +207,18 @@ async def call_engine(address: EngineAddress, call: Callable[[Engine], T], timeo
     return await asyncio.to_thread(run)
 
 
-async def _read_work(site: Site, one: ExecutionFacts, known: Sequence[str], into: IO[bytes]) -> dict[str, str]:
-    """The work of a session whose agentctl does not answer, from its workspace."""
-    owner = one.worktree_id or one.session_id
+async def _read_work(site: Site, execution: ExecutionFacts, known: Sequence[str], into: IO[bytes]) -> dict[str, str]:
+    """Read a session's work from its workspace, without its agentctl."""
+    owner = execution.worktree_owner
     inside = f"/tmp/{owner}.bundle"  # noqa: S108  (the container's own)
-    arguments = ["bundle", "--owner", owner, "--branch", workspace_store.workspace_branch(one), "--into", inside]
+    arguments = ["bundle", "--owner", owner, "--branch", workspace_store.workspace_branch(execution), "--into", inside]
     arguments += [word for commit in known for word in ("--known", commit)]
 
     def read(engine: Engine) -> dict[str, str]:
-        helper = HelperContainer(one.id, one.session_id, site.config, site.user, site.workspace_mounts(one))
-        with state_directory_of(one.id).start_lock(), helper.made(engine, "work", arguments) as name:
+        helper = HelperContainer(
+            execution.id, execution.session_id, site.config, site.user, site.workspace_mounts(execution)
+        )
+        with state_directory_of(execution.id).start_lock(), helper.created(engine, "work", arguments) as name:
             answer = helper.run(engine, name)
             refs = workspace_root.parse_refs(answer)
             if answer.get("packed"):
@@ -243,8 +243,8 @@ async def _observe(
             known = await call_engine(site.address, lambda engine: list_containers(engine, executions), timeout)
     except (TimeoutError, ExecutorError) as error:
         told = error.message_for_staff if isinstance(error, ExecutorError) else ""
-        log.warning("no look at containers: %s", told or "the Docker engine does not answer in time")
-        return {one.id: unknown_observation("runtime_unavailable") for one in executions}
+        log.warning("cannot observe containers: %s", told or "the Docker engine does not answer in time")
+        return {one.id: Observation.unknown("runtime_unavailable") for one in executions}
     targets = [
         StatusTarget(one.id, url, storage.bearer_token(one.auth_token, one.state))
         for one in executions
@@ -253,37 +253,39 @@ async def _observe(
     answers = await poll_statuses(targets, timeout, concurrency)
     bound = asyncio.Semaphore(concurrency)
 
-    async def judged(one: ExecutionFacts) -> Observation:
+    async def judged(execution: ExecutionFacts) -> Observation:
         async with bound:
-            one, answer = await _poll_with_launch_token(site, one, known, answers.get(one.id), timeout)
-            return await judge_execution(site, one, known, answer)
+            execution, answer = await _poll_with_launch_token(
+                site, execution, known, answers.get(execution.id), timeout
+            )
+            return await judge_execution(site, execution, known, answer)
 
     return dict(zip([one.id for one in executions], await asyncio.gather(*map(judged, executions)), strict=True))
 
 
 async def _poll_with_launch_token(
-    site: Site, one: ExecutionFacts, known: ContainerListing, answer: Any, timeout: float
+    site: Site, execution: ExecutionFacts, known: ContainerListing, answer: Any, timeout: float
 ) -> tuple[ExecutionFacts, Any]:
-    """One that does not know the row's token: it may be of a launch that the row has not heard of."""
-    url = container_url(known.containers.get(one.id), site.host)
+    """Poll again with the launch's own token if the row's was rejected: the row may not know the launch yet."""
+    url = container_url(known.containers.get(execution.id), site.host)
     if not isinstance(answer, AgentctlForeign) or answer.details.get("reason") != NOT_OURS or url is None:
-        return one, answer
+        return execution, answer
     try:
-        token = await asyncio.to_thread(site.token_of, one)
+        token = await asyncio.to_thread(site.token_of, execution)
     except (ExecutorError, OSError) as error:
-        log.warning("session %s: its token cannot be read: %s", one.session_id, error)
-        return one, answer
-    state = {name: value for name, value in one.state.items() if name != LAUNCH_KEY} | storage.token_state(token)
-    if state == one.state or not storage.is_token_of(token, one.auth_token):
-        return one, answer
-    second = await poll_statuses([StatusTarget(one.id, url, token)], timeout, 1)
-    return replace(one, state=state), second[one.id]
+        log.warning("session %s: its token cannot be read: %s", execution.session_id, error)
+        return execution, answer
+    state = {name: value for name, value in execution.state.items() if name != LAUNCH_KEY} | storage.token_state(token)
+    if state == execution.state or not storage.is_token_of(token, execution.auth_token):
+        return execution, answer
+    second = await poll_statuses([StatusTarget(execution.id, url, token)], timeout, 1)
+    return replace(execution, state=state), second[execution.id]
 
 
 async def _wait_until_ready(site: Site, spec: LaunchSpec, up: RunningContainer) -> tuple[str, str]:
-    """Where agentctl answered as ours, and its boot id; the port is read anew until then."""
+    """Return agentctl's URL and boot id once it answers to our token; re-reads the published port until then."""
     deadline, problem = time.monotonic() + WORKSPACE_TIMEOUT + READY_TIMEOUT, "no port is published"
-    token = up.ground.token
+    token = up.setup.token
     url = container_url(up.container, site.host)
     while time.monotonic() < deadline:
         if url:
@@ -293,7 +295,7 @@ async def _wait_until_ready(site: Site, spec: LaunchSpec, up: RunningContainer) 
             except AgentctlUnreachable as error:
                 problem = error.message
             except ExecutorError as error:
-                raise LaunchFailed(f"The agentctl of this session does not accept us: {error.message}") from error
+                raise LaunchFailed(f"This session's agentctl rejected the control plane: {error.message}") from error
         await asyncio.sleep(_POLL)
         url = await call_engine(site.address, lambda engine: _still_running(engine, site, spec))
     raise LaunchFailed(f"agentctl was not ready within {READY_TIMEOUT:g} s: {problem}")
@@ -309,5 +311,5 @@ def _still_running(engine: Engine, site: Site, spec: LaunchSpec) -> str | None:
         if error := workspace_root.error_in_log(said):
             raise error
         why = "out of memory" if container.out_of_memory else f"exit code {container.exit_code}"
-        raise LaunchFailed(f"The container ended at its start ({why}): {said}")
+        raise LaunchFailed(f"The container exited on startup ({why}): {said}")
     return container_url(container, site.host)

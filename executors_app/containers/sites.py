@@ -1,7 +1,4 @@
-"""What the containers of one executor stand on.
-
-Names and labels as proof of ownership, mounts, and the site that keeps workspace, journal and home.
-"""
+"""What a container depends on: ownership labels, mounts, and the site that holds workspace, journal and home."""
 
 from __future__ import annotations
 
@@ -25,91 +22,91 @@ TASK_LABEL: Final = "kandev.task"
 EXECUTION_LABEL: Final = "kandev.execution"
 DEPLOYMENT_LABEL: Final = "kandev.deployment"
 HELPER_LABEL: Final = "kandev.helper"
-"""On a short-lived container that does something to the volumes of the execution that it names."""
+"""Label of a helper container: the execution whose volumes it works on."""
 SPEC_LABEL: Final = "kandev.spec"
-"""What it was made from; a stopped one that was made from something else is made anew."""
+"""Label with a hash of what the container was created from; a stopped one with another hash is recreated."""
 
 
 def container_name(execution_id: str) -> str:
-    """Of the container, and of its network."""
+    """Return the name of the container and its network."""
     return f"kandev-{execution_id}"
 
 
 def deployment_labels() -> dict[str, str]:
-    """The labels of all containers of this deployment; another one may use the same engine."""
+    """Return the labels of all containers of this deployment: others may use the same engine."""
     place = str(Path(settings.KANDEV_DATA_DIR).resolve())
     return {MANAGED_LABEL: "true", DEPLOYMENT_LABEL: hashlib.sha256(place.encode()).hexdigest()[:16]}
 
 
 def execution_labels(execution_id: str, session_id: str, task_id: str) -> dict[str, str]:
-    """The labels of one execution's container."""
+    """Return the labels of one execution's container."""
     return {**deployment_labels(), EXECUTION_LABEL: execution_id, SESSION_LABEL: session_id, TASK_LABEL: task_id}
 
 
 def helper_labels(execution_id: str, session_id: str) -> dict[str, str]:
-    """Of a container beside the execution's own, which is never taken for it."""
+    """Return the labels of a helper container, which is never mistaken for the execution's own."""
     return {**deployment_labels(), HELPER_LABEL: execution_id, SESSION_LABEL: session_id}
 
 
 def is_owned(labels: Mapping[str, str], execution_id: str, session_id: str) -> bool:
-    """Whether a container is that execution's and was made by this deployment."""
+    """Whether a container belongs to that execution and was made by this deployment."""
     wanted = {**deployment_labels(), EXECUTION_LABEL: execution_id, SESSION_LABEL: session_id}
     return all(labels.get(name) == value for name, value in wanted.items())
 
 
 def is_helper(labels: Mapping[str, str]) -> bool:
-    """Whether a container of ours is a short-lived one beside an execution's own."""
+    """Whether a container is a short-lived helper beside an execution's own."""
     return HELPER_LABEL in labels and EXECUTION_LABEL not in labels
 
 
 def labelled_execution(labels: Mapping[str, str]) -> str:
-    """The execution that a container of ours is of, or is at work for; empty for none."""
+    """Return the execution that a container or helper belongs to; empty for none."""
     return labels.get(EXECUTION_LABEL) or labels.get(HELPER_LABEL, "")
 
 
 def bind_mount(source: Path, target: Path | str, *, read_only: bool = False) -> dict[str, Any]:
-    """A bind mount as the engine takes it."""
+    """Return a bind mount for the engine's API."""
     return {"Type": "bind", "Source": str(source), "Target": str(target), "ReadOnly": read_only}
 
 
 def volume_mount(name: str, target: Path | str) -> dict[str, Any]:
-    """A volume as the engine takes it."""
-    # An empty volume would be given what the image has there, and its owner.
+    """Return a volume mount for the engine's API."""
+    # Without NoCopy an empty volume would get the image's files and their owner.
     return {"Type": "volume", "Source": name, "Target": str(target), "VolumeOptions": {"NoCopy": True}}
 
 
 def mount_sources(mounts: Iterable[Any]) -> set[str]:
-    """The directories of this machine that a listed container has mounted."""
+    """Return the directories of this machine that a listed container mounts."""
     return {str(mount["Source"]) for mount in mounts or () if mount.get("Source")}
 
 
 STATE_PATH: Final = "/var/lib/agentctl/state"
-"""Below a directory that the image closes to all but agentctl."""
+"""State directory of agentctl, below a directory of the image that only agentctl can enter."""
 SEED_PATH: Final = f"{STATE_PATH}/seed"
 HOME_PATH: Final = "/home/agent"
 
 
 @dataclass(frozen=True, slots=True)
 class ContainerSetup:
-    """What one container is made on."""
+    """What one container is created with."""
 
     root: Path
-    """The workspace's directory, as the container sees it."""
+    """The workspace's directory inside the container."""
     worktree: Worktree
-    """As the container sees it."""
+    """The worktree's path inside the container."""
     mounts: Sequence[Mapping[str, Any]]
     user: str
     """``UID:GID`` of the files, and of the agent."""
     before_start: Callable[[Engine, str], None]
-    """Called with the engine and the container's name before each start: token and seed have to be there."""
+    """Called with the engine and the container's name before each start, to put token and seed in place."""
     token: str = field(repr=False)
-    """What the agentctl in it takes as bearer: a new one's, or that of the one that lives."""
+    """The bearer token of its agentctl, whether new or already running."""
     rebuilt: str = ""
-    """The workspace was lost: from what it is made again, as a sentence for people."""
+    """What a lost workspace is rebuilt from, as a sentence for users; empty if it was not lost."""
 
 
 class Site(Protocol):
-    """Of one executor's settings."""
+    """Where the containers of one executor's settings keep their data."""
 
     @property
     def address(self) -> EngineAddress:
@@ -123,45 +120,45 @@ class Site(Protocol):
 
     @property
     def publish(self) -> str:
-        """The address of the engine's machine that ports are published at."""
+        """The address on the engine's machine where ports are published."""
         ...
 
     @property
     def host(self) -> str:
-        """Where we reach such a port, as it stands in a URL."""
+        """The host by which we reach such a port, as written in a URL."""
         ...
 
-    def ground(self, engine: Engine, spec: LaunchSpec, *, lives: bool, lost: str) -> ContainerSetup:
+    def prepare(self, engine: Engine, spec: LaunchSpec, *, is_running: bool, lost: str) -> ContainerSetup:
         """Prepare what the container needs. Blocks.
 
-        ``lives``: it runs, so nothing is prepared. ``lost``: why its workspace cannot be used, so that it is made
-        again. WorkspaceGone, RepositoryUnusable, LaunchFailed, RuntimeUnavailable, OSError.
+        ``is_running``: it runs, so nothing is prepared. ``lost``: why its workspace cannot be used and must be rebuilt.
+        Raises WorkspaceGone, RepositoryUnusable, LaunchFailed, RuntimeUnavailable, OSError.
         """
         ...
 
-    def workspace_of(self, one: ExecutionFacts, container: Container | None) -> tuple[WorkspaceState, str]:
-        """Whether a dead one's worktree can be had, and the precise reason if not; blocks, writes nothing.
+    def workspace_state(self, execution: ExecutionFacts, container: Container | None) -> tuple[WorkspaceState, str]:
+        """Return the state of a dead execution's worktree, and why it is gone; blocks, writes nothing.
 
-        Raises RuntimeUnavailable, LaunchFailed where the engine gives no answer.
+        Raises RuntimeUnavailable, LaunchFailed if the engine gives no answer.
         """
         ...
 
     @property
     def user(self) -> str:
-        """``UID:GID`` of the files, and of agents."""
+        """``UID:GID`` of files and agents."""
         ...
 
-    def workspace_mounts(self, one: ExecutionFacts) -> Sequence[Mapping[str, Any]]:
-        """What a container needs to read a workspace below ``workspace_root.ROOT``."""
+    def workspace_mounts(self, execution: ExecutionFacts) -> Sequence[Mapping[str, Any]]:
+        """Return the mounts for reading a workspace below ``workspace_root.WORKSPACE_ROOT``."""
         ...
 
-    def token_of(self, one: ExecutionFacts) -> str:
-        """The token of its last launch, as its state directory has it; empty where there is none. Blocks.
+    def token_of(self, execution: ExecutionFacts) -> str:
+        """Return the last launch's token from its state directory; empty if there is none. Blocks.
 
         Raises RuntimeUnavailable, EngineRefused, OSError.
         """
         ...
 
-    def is_gone(self, one: ExecutionFacts) -> bool:
-        """Whether the absence of a container proves a death, where no launch has told of its engine."""
+    def is_gone(self, execution: ExecutionFacts) -> bool:
+        """Whether a missing container proves that the execution is dead although no launch has recorded its engine."""
         ...

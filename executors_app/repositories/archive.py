@@ -1,11 +1,11 @@
 """The archive of a workspace: ``<data>/archives/<workspace id>.git``, a bare repository that no agent can write.
 
-All work of a workspace ends up here, as the bundles that its agentctl sends, and everything else is made from
-here: what is published to the team's repository, a workspace that has to be built again, a backup. A whole archive
-goes into one bundle (``export``) and comes back from one (``take_in``), anywhere: that bundle is the archive format.
+All work of a workspace arrives here, in bundles that its agentctl sends. Everything else is made from the archive:
+what is published to the team's repository, a rebuilt workspace, a backup. ``export`` writes a whole archive as one
+bundle, and ``take_in`` restores it anywhere: that bundle is the archive format.
 
-What the team has published is borrowed from its object store. What a workspace sends is hostile: it is parsed by
-us, checked by git where it can change nothing (as its own ``receive-pack`` does), and only then moved in.
+Objects that the team has published are borrowed from its object store. What a workspace sends is untrusted: we parse
+it, git checks it in quarantine (as ``receive-pack`` does), and only then is it moved in.
 """
 
 from __future__ import annotations
@@ -16,35 +16,33 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Final
+from typing import IO, Final
 
+from executors_app.agentctl.workspace.seed import Seed
 from executors_app.errors import BundleRefused, RepositoryUnusable
 from executors_app.repositories import bare, transfer
 from executors_app.repositories.bare import WorkspaceRefs, check_workspace_id
 from executors_app.repositories.git import LONG_TIMEOUT, Bounds, Git, GitFailed
-from executors_app.repositories.layout import CarriedSettings
 from executors_app.repositories.object_store import ObjectStore
+from executors_app.repositories.team import CarriedSettings, TeamRepository
 from executors_app.repositories.transfer import BundleHeader
 
-if TYPE_CHECKING:
-    from executors_app.repositories.team import TeamRepository
-
 BUNDLE_LIMIT: Final = 2 << 30
-"""Bytes of one bundle."""
+"""Largest bundle, in bytes."""
 ARCHIVE_LIMIT: Final = 8 << 30
-"""Bytes of one archive."""
+"""Largest archive, in bytes."""
 KEPT_LIMIT: Final = 1000
-"""Refs of one archive."""
+"""Maximum number of refs in one archive."""
 _MEMORY: Final = 4 << 30
 _CHECK_SECONDS: Final = 900.0
 _MAX_PACKS: Final = 16
-"""More packs than that are made one, without what no ref reaches any more."""
+"""With more packs than this, they are merged into one without unreachable objects."""
 _INCOMING_PREFIX: Final = "incoming-"
 REMOVING_PREFIX: Final = ".going-"
 
 
 class Archive:
-    """One archive; see ``of``."""
+    """The archive of one workspace; see ``of``."""
 
     def __init__(self, path: Path, workspace_id: str, store: ObjectStore | None):
         self.path = path
@@ -53,43 +51,43 @@ class Archive:
 
     @classmethod
     def of(cls, root: Path, workspace_id: str, store: ObjectStore | None = None) -> Archive:
-        """The archive of a workspace below the data directory ``root``, whether it is there yet or not.
+        """Return the archive of a workspace below the data directory ``root``; it may not exist yet.
 
-        ``store`` is what a new one borrows from. Raises RepositoryUnusable for an id that is none.
+        ``store`` is what a new one borrows from. Raises RepositoryUnusable for an invalid id.
         """
         return cls(root / "archives" / f"{check_workspace_id(workspace_id)}.git", workspace_id, store)
 
     @property
     def git(self) -> Git:
-        """Git on the archive."""
+        """Git for the archive."""
         return Git(self.path)
 
     def exists(self) -> bool:
-        """Whether it was made."""
+        """Whether the archive has been created."""
         return (self.path / "HEAD").is_file()
 
     def tips(self) -> dict[str, str]:
-        """Its refs, and what they name; GitFailed."""
+        """Return its refs and the commits they name; raises GitFailed."""
         return bare.list_refs(self.git) if self.exists() else {}
 
     def begin(self, branch: str, commit: str) -> None:
-        """Let the branch of a workspace be there, at ``commit``; one that is there stays as it is.
+        """Create the workspace's branch at ``commit``, unless it exists.
 
-        A commit that is not published is brought from the team's repository. RepositoryUnusable, GitFailed.
+        A commit that is not published is copied from the team's repository. Raises RepositoryUnusable, GitFailed.
         """
         names = WorkspaceRefs(self.workspace_id, branch)
-        with self._alone(self.store.repository.object_format if self.store else "sha1") as held:
+        with self._locked(self.store.repository.object_format if self.store else "sha1") as held:
             if names.branch not in self.tips():
                 self._bring({names.branch: commit}, held)
 
     def adopt(self, branch: str) -> dict[str, str]:
-        """Take over the workspace's refs that the team's repository has and this archive has not.
+        """Copy the workspace's refs that only the team's repository has, and return them.
 
-        For a workspace from before there were archives. Returns what was taken. RepositoryUnusable, GitFailed.
+        For workspaces from before there were archives. Raises RepositoryUnusable, GitFailed.
         """
         names = WorkspaceRefs(self.workspace_id, branch)
         repository = self._repository()
-        with self._alone(repository.object_format) as held:
+        with self._locked(repository.object_format) as held:
             mine = self.tips()
             there = repository.refs(names.branch, names.recovery, names.kept)
             taken = {ref: at for ref, at in there.items() if names.owns(ref) and ref not in mine}
@@ -97,37 +95,38 @@ class Archive:
         return taken
 
     def take_in(self, bundle: Path, branch: str) -> dict[str, str]:
-        """Let the refs of this workspace be what a bundle says; returns all refs of the archive.
+        """Import a bundle: set the workspace's refs as it says, and return all refs of the archive.
 
-        What the branch had and has no more is set aside. A bundle that is refused changes nothing, and the same
-        one again neither. Raises BundleRefused, GitFailed, OSError. ``details["missing"]`` of BundleRefused names
-        commits that the bundle builds upon and the archive has not.
+        Commits that the branch loses are set aside. A rejected bundle changes nothing, and importing a bundle again
+        changes nothing either. Raises BundleRefused, GitFailed, OSError; ``details["missing"]`` of BundleRefused names
+        commits that the bundle builds on and the archive lacks.
         """
         names = WorkspaceRefs(self.workspace_id, branch)
         with bundle.open("rb", buffering=0) as file:
-            told = transfer.parse_bundle(file)
-            if strange := next((ref for ref in told.refs if not names.owns(ref)), ""):
+            header = transfer.parse_bundle(file)
+            if strange := next((ref for ref in header.refs if not names.owns(ref)), ""):
                 raise BundleRefused(f"The bundle names {strange}, which is not this workspace's.", ref=strange)
             if os.fstat(file.fileno()).st_size > BUNDLE_LIMIT:
                 raise BundleRefused(f"The bundle is longer than {BUNDLE_LIMIT} bytes.")
-            with self._alone(told.object_format) as held:
+            with self._locked(header.object_format) as held:
                 before = self.tips()
                 with self._quarantine() as draft:
-                    self._check(draft, told, before, file, held)
-                    changes = self._changes(Git(self.path, draft), names, before, told.refs)
+                    self._check(draft, header, before, file, held)
+                    changes = self._changes(Git(self.path, draft), names, before, header.refs)
                     self._accept(draft, held)
+                # After a crash before this line the archive has objects without refs; the same bundle can come again.
                 bare.update_refs(self.git, changes, (held,))
                 self._tidy(held)
                 return {**before, **{ref: at for ref, (_, at) in changes.items()}}
 
     def follow(self, branch: str, refs: Mapping[str, str]) -> None:
-        """Let the refs of this workspace name what it says, as far as that has arrived.
+        """Set the workspace's refs to ``refs``, except where a commit has not arrived.
 
-        For refs that went back to a commit that was sent before: no bundle holds those. Raises BundleRefused where
+        For refs that went back to a commit that was sent earlier, which no bundle can contain. Raises BundleRefused if
         something that a commit reaches is missing, GitFailed.
         """
         names = WorkspaceRefs(self.workspace_id, branch)
-        with self._alone("") as held:
+        with self._locked("") as held:
             here = bare.object_types(self.git, refs.values())
             wanted = {ref: at for ref, at in refs.items() if names.owns(ref) and here.get(at) == "commit"}
             before = self.tips()
@@ -135,15 +134,12 @@ class Archive:
             bare.update_refs(self.git, self._changes(self.git, names, before, wanted), (held,))
 
     def time_of(self, ref: str) -> str:
-        """When the commit of a ref was made, ISO 8601; empty where there is none. GitFailed."""
+        """Return the time of a ref's commit, ISO 8601; empty if there is none. Raises GitFailed."""
         commit = self.tips().get(ref)
         return self.git.text("log", "-1", "--format=%cI", commit, "--") if commit else ""
 
     def export(self, into: Path, *, without: Sequence[str] = ()) -> None:
-        """Write a bundle of all refs, without what the commits ``without`` reach as far as they are here.
-
-        Raises GitFailed, OSError.
-        """
+        """Write a bundle of all refs, without what the commits ``without`` reach; raises GitFailed, OSError."""
         here = bare.object_types(self.git, without)
         known = [commit for commit in without if here.get(commit) == "commit"]
         transfer.write_bundle(self.git, into, self.tips(), known, bare.read_object_format(self.path))
@@ -159,22 +155,37 @@ class Archive:
         borrow: Sequence[str],
         whole: bool,
     ) -> None:
-        """Write what a sandbox makes its repository of; see ``seeds``. GitFailed, OSError."""
-        seed = transfer.SeedWriter(
-            self.git, self.tips(), branch, base, store.refs(), bare.read_object_format(self.path), carried
+        """Write the seed from which a sandbox creates its repository; see ``transfer``. Raises GitFailed, OSError.
+
+        ``borrow`` are object directories that the sandbox sees. Without any, only the refs that ``base`` names are sent
+        in addition to the workspace's own. ``whole``: append the pack.
+        """
+        published = store.refs()
+        names = (f"refs/heads/{base}", f"refs/remotes/origin/{base}", f"refs/tags/{base}")
+        shared = published if borrow else {name: published[name] for name in names if name in published}
+        seed = Seed(
+            branch,
+            refs={**shared, **self.tips()},
+            objects=tuple(borrow),
+            complete=whole,
+            object_format=bare.read_object_format(self.path),
+            identity=dict(carried.identity),
+            remotes=dict(carried.remotes),
+            exclude=carried.exclude,
+            hooks=carried.hooks,
         )
-        seed.write(into, borrow, whole=whole)
+        transfer.write_seed(self.git, into, seed, published if borrow else {})
 
     def drop(self, refs: Mapping[str, str]) -> None:
-        """Remove refs that still name what they did; GitFailed for one that was moved meanwhile."""
-        with self._alone("") as held:
+        """Remove refs that still name the given commits; raises GitFailed for one that has moved."""
+        with self._locked("") as held:
             bare.update_refs(self.git, {ref: (commit, "") for ref, commit in refs.items()}, (held,))
 
     def remove(self) -> None:
-        """Remove the archive; one that is not there is nothing to do. OSError, GitFailed."""
+        """Remove the archive, if it exists. Raises OSError, GitFailed."""
         try:
             with bare.repository_lock(self.path, folder=True):
-                # Renamed first: a half-emptied archive is never taken for one.
+                # Renamed first, so that a half-deleted archive is never mistaken for an archive.
                 going = self.path.with_name(f"{REMOVING_PREFIX}{self.path.name}")
                 shutil.rmtree(going, ignore_errors=True)
                 self.path.rename(going)
@@ -184,12 +195,12 @@ class Archive:
 
     def _repository(self) -> TeamRepository:
         if self.store is None:
-            raise RepositoryUnusable(f"The workspace {self.workspace_id} has no repository to begin from.")
+            raise RepositoryUnusable(f"The workspace {self.workspace_id} has no repository to start from.")
         return self.store.repository
 
     @contextmanager
-    def _alone(self, object_format: str) -> Iterator[int]:
-        """The archive, made if need be, without what killed calls have left, for us alone."""
+    def _locked(self, object_format: str) -> Iterator[int]:
+        """Lock the archive, creating it if necessary, and remove the leftovers of killed calls."""
         if object_format:
             bare.make_bare_repository(self.path, object_format, mode=0o700)
         with bare.repository_lock(self.path, folder=True) as held:
@@ -200,7 +211,7 @@ class Archive:
             yield held
 
     def _borrow(self) -> None:
-        """Name the store among those that are borrowed from; relative, so that the data directory can be moved."""
+        """Add the store to the alternates; relative, so that the data directory can be moved."""
         if self.store is None or not self.store.path.is_dir():
             return
         file = self.path / "objects" / "info" / "alternates"
@@ -211,15 +222,15 @@ class Archive:
             draft.write_text("".join(f"{one}\n" for one in [*named, line]))
             draft.rename(file)
 
-    def _lenders(self) -> list[Path]:
+    def _alternates(self) -> list[Path]:
         file = self.path / "objects" / "info" / "alternates"
         return [self.path / "objects" / line for line in file.read_text().splitlines()] if file.exists() else []
 
     def _bring(self, wanted: Mapping[str, str], held: int) -> None:
-        """Let refs that are not there name commits of the team's repository."""
+        """Create refs to commits of the team's repository, after copying what the store lacks."""
         published = self.store.refs() if self.store else {}
         here = bare.object_types(self.store.git, wanted.values()) if self.store and self.store.path.is_dir() else {}
-        # In the store nothing is without what it reaches; what is in the archive might be.
+        # Everything in the store is complete with all that it reaches; objects in the archive may not be.
         new = [commit for commit in wanted.values() if commit not in here]
         if new:
             source = self._repository().git
@@ -231,28 +242,28 @@ class Archive:
 
     @contextmanager
     def _quarantine(self) -> Iterator[Path]:
-        """Objects of their own, above those of the archive."""
+        """Yield a separate object directory on top of the archive's."""
         draft = Path(tempfile.mkdtemp(prefix=_INCOMING_PREFIX, dir=self.path))
         try:
             (draft / "pack").mkdir()
             (draft / "info").mkdir()
-            # Each lender by name: git follows no relative path in the alternates of an alternate.
-            lenders = [self.path / "objects", *self._lenders()]
-            lines = [f"{os.path.relpath(place, draft)}\n" for place in lenders]
+            # Every alternate is listed: git does not follow relative paths in an alternate's own alternates.
+            alternates = [self.path / "objects", *self._alternates()]
+            lines = [f"{os.path.relpath(place, draft)}\n" for place in alternates]
             (draft / "info" / "alternates").write_text("".join(lines))
             yield draft
         finally:
             shutil.rmtree(draft, ignore_errors=True)
 
-    def _check(self, draft: Path, told: BundleHeader, before: Mapping[str, str], file: IO[bytes], held: int) -> None:
-        """Have the pack read into the quarantine, and see that nothing is missing; BundleRefused."""
+    def _check(self, draft: Path, header: BundleHeader, before: Mapping[str, str], file: IO[bytes], held: int) -> None:
+        """Index the pack in quarantine and check that nothing is missing; raises BundleRefused."""
         git = Git(self.path, draft)
-        here = bare.object_types(git, told.prerequisites)
-        if missing := sorted(told.prerequisites - set(here)):
-            raise BundleRefused("The bundle builds upon commits that are not here.", missing=missing)
+        here = bare.object_types(git, header.prerequisites)
+        if missing := sorted(header.prerequisites - set(here)):
+            raise BundleRefused("The bundle depends on commits that have not arrived.", missing=missing)
         bounds = Bounds(_MEMORY, BUNDLE_LIMIT * 2)
-        if told.objects:
-            os.lseek(file.fileno(), told.offset, os.SEEK_SET)
+        if header.objects:
+            os.lseek(file.fileno(), header.offset, os.SEEK_SET)
             words = (
                 "index-pack",
                 "--stdin",
@@ -264,14 +275,14 @@ class Archive:
             try:
                 git.run(*_LOW_MEMORY_OPTIONS, *words, stdin=file, timeout=_CHECK_SECONDS, hold=(held,), bounds=bounds)
             except GitFailed as error:
-                raise BundleRefused(f"The bundle cannot be taken in: {error.message}") from error
-        kinds = bare.object_types(git, told.refs.values())
-        if any(kinds.get(commit) != "commit" for commit in told.refs.values()):
-            raise BundleRefused("The bundle names something else than commits that it has.")
-        self._check_whole(git, told.refs, before, held)
+                raise BundleRefused(f"The bundle cannot be imported: {error.message}") from error
+        kinds = bare.object_types(git, header.refs.values())
+        if any(kinds.get(commit) != "commit" for commit in header.refs.values()):
+            raise BundleRefused("The bundle names something other than its own commits.")
+        self._check_whole(git, header.refs, before, held)
 
     def _check_whole(self, git: Git, refs: Mapping[str, str], before: Mapping[str, str], held: int) -> None:
-        """See that everything which the commits reach is here; BundleRefused."""
+        """Check that everything the commits reach is present; raises BundleRefused."""
         known = {*before.values(), *(self.store.refs().values() if self.store else ())}
         wanted = bare.revision_input(refs.values(), sorted(known))
         try:
@@ -280,7 +291,7 @@ class Archive:
             raise BundleRefused(f"Objects are missing: {error.message}") from error
 
     def _accept(self, draft: Path, held: int) -> None:
-        """Move the checked pack in; its index last, by which it is found."""
+        """Move the checked pack in, its index last: git finds a pack by its index."""
         if _size(self.path) > ARCHIVE_LIMIT:
             self._repack(held)
             if _size(self.path) > ARCHIVE_LIMIT:
@@ -293,7 +304,7 @@ class Archive:
     def _changes(
         git: Git, names: WorkspaceRefs, before: Mapping[str, str], wanted: Mapping[str, str]
     ) -> dict[str, tuple[str, str]]:
-        """What becomes of each ref, with what the branch loses set aside; BundleRefused."""
+        """Return the change of each ref, with commits that the branch loses set aside; raises BundleRefused."""
         changes = {ref: (before.get(ref, ""), at) for ref, at in wanted.items() if before.get(ref) != at}
         old, new = changes.get(names.branch, ("", ""))
         if old and not bare.is_ancestor(git, old, new):
@@ -317,11 +328,11 @@ _LOW_MEMORY_OPTIONS: Final = (
     *("-c", "core.bigFileThreshold=32m"),
     *("-c", "core.deltaBaseCacheLimit=64m"),
 )
-"""What keeps git within the memory that it is given."""
+"""Options that keep git within its memory limit."""
 
 
 def _remove_stale_files(path: Path) -> None:
-    """Remove what killed gits have left; whoever has the archive's lock is alone, git itself included."""
+    """Remove leftovers of killed gits. None runs, because each would hold the archive's lock, which the caller has."""
     for draft in path.glob(f"{_INCOMING_PREFIX}*"):
         shutil.rmtree(draft, ignore_errors=True)
     for left in [*path.glob("objects/pack/tmp_*"), *path.glob("*.lock"), *path.glob("refs/**/*.lock")]:
@@ -329,7 +340,7 @@ def _remove_stale_files(path: Path) -> None:
 
 
 def _size(path: Path) -> int:
-    """Bytes of all files below; links are not followed."""
+    """Return the bytes of all files below; links are not followed."""
     return sum(entry.stat(follow_symlinks=False).st_size for entry in _files(path))
 
 

@@ -1,7 +1,4 @@
-"""Git directories of our own.
-
-Made without templates and locked as a whole, their refs and objects, and the refs that belong to one workspace.
-"""
+"""Bare git repositories of our own: creation without templates, locks, refs and objects, and a workspace's refs."""
 
 from __future__ import annotations
 
@@ -27,7 +24,7 @@ _KEPT: Final = re.compile(r"[0-9a-f]{12,64}")
 
 @dataclass(frozen=True, slots=True)
 class WorkspaceRefs:
-    """The refs of one workspace; RepositoryUnusable for ids and branches that could name anything else."""
+    """The refs of one workspace; raises RepositoryUnusable for ids or branches that could name other refs."""
 
     workspace_id: str
     branch_name: str
@@ -36,7 +33,7 @@ class WorkspaceRefs:
         check_workspace_id(self.workspace_id)
         if not _BRANCH.fullmatch(self.branch_name):
             raise RepositoryUnusable(
-                f"{self.branch_name!r} is not the branch of a workspace: those are kandev/ and twelve digits."
+                f"{self.branch_name!r} is not a workspace's branch: expected kandev/ and twelve hexadecimal digits."
             )
 
     @property
@@ -46,42 +43,42 @@ class WorkspaceRefs:
 
     @property
     def recovery(self) -> str:
-        """The ref of the last snapshot."""
+        """The ref of the newest snapshot."""
         return f"refs/kandev/recovery/{self.workspace_id}"
 
     @property
     def kept(self) -> str:
-        """The folder of what was set aside."""
+        """The prefix of refs that were set aside."""
         return f"refs/kandev/kept/{self.workspace_id}/"
 
     def kept_as(self, commit: str) -> str:
-        """The ref under which a commit is set aside."""
+        """Return the ref under which a commit is set aside."""
         return f"{self.kept}{commit[:12]}"
 
     def owns(self, ref: str) -> bool:
-        """Whether a ref is this workspace's."""
+        """Whether a ref belongs to this workspace."""
         return ref in (self.branch, self.recovery) or (
             ref.startswith(self.kept) and _KEPT.fullmatch(ref.removeprefix(self.kept)) is not None
         )
 
 
 def check_workspace_id(workspace_id: str) -> str:
-    """The id, if it is one; RepositoryUnusable."""
+    """Return the id if it is valid; raises RepositoryUnusable."""
     if not _WORKSPACE.fullmatch(workspace_id):
-        raise RepositoryUnusable(f"{workspace_id!r} is not the id of a workspace.")
+        raise RepositoryUnusable(f"{workspace_id!r} is not a workspace id.")
     return workspace_id
 
 
 OBJECT_ID: Final = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 OBJECT_FORMATS: Final = {"sha1": 40, "sha256": 64}
-"""Object formats, and how long the names of objects are in each."""
+"""Length of object names, in digits, by object format."""
 LOCK_TIMEOUT: Final = 600.0
 
 
 def make_bare_repository(path: Path, object_format: str, *, mode: int, shared: str = "") -> None:
-    """Make a bare repository at ``path`` unless it is there; two who do so at once make one. Raises OSError.
+    """Create a bare repository unless it exists; concurrent calls create only one. Raises OSError.
 
-    ``shared`` is git's ``core.sharedRepository``: who may read the files that git makes there.
+    ``shared`` is git's ``core.sharedRepository``: who may read the files that git creates there.
     """
     if (path / "HEAD").is_file():
         return
@@ -100,12 +97,13 @@ def make_bare_repository(path: Path, object_format: str, *, mode: int, shared: s
         draft.rename(path)
     except OSError:
         shutil.rmtree(draft, ignore_errors=True)
+        # The rename fails if another call was faster: its repository is as good as ours.
         if not (path / "HEAD").is_file():
             raise
 
 
 def write_config(path: Path, object_format: str, shared: str = "") -> None:
-    """The whole configuration of a git directory of ours."""
+    """Write the whole configuration of one of our git directories."""
     version = "0" if object_format == "sha1" else "1"
     lines = ["[core]", f"\trepositoryFormatVersion = {version}", "\tbare = true"]
     lines += [f"\tsharedRepository = {shared}"] if shared else []
@@ -114,13 +112,13 @@ def write_config(path: Path, object_format: str, shared: str = "") -> None:
 
 
 def read_object_format(path: Path) -> str:
-    """The object format of a directory that ``make`` made."""
+    """Return the object format of a directory that ``make_bare_repository`` made."""
     return "sha256" if "objectFormat = sha256" in (path / "config").read_text() else "sha1"
 
 
 @contextmanager
 def repository_lock(path: Path, *, folder: bool = False, seconds: float = LOCK_TIMEOUT) -> Iterator[int]:
-    """Hold the only lock at ``path`` (a file that is made, or a ``folder`` that is there); GitFailed.
+    """Hold the exclusive lock at ``path`` (a file that is created, or an existing ``folder``); raises GitFailed.
 
     Yields the descriptor, which children can keep open. Raises FileNotFoundError for a missing folder.
     """
@@ -130,7 +128,8 @@ def repository_lock(path: Path, *, folder: bool = False, seconds: float = LOCK_T
         descriptor = os.open(path, flags | os.O_CLOEXEC, 0o600)
         try:
             _wait_for(descriptor, path, until)
-            # What was waited for may have been removed, and made anew, by who had the lock.
+            # The previous holder may have removed the path, and somebody may have created it again: then this lock is
+            # on a file that nobody else will look at.
             if _is_at(descriptor, path):
                 yield descriptor
                 return
@@ -144,7 +143,7 @@ def _wait_for(descriptor: int, path: Path, until: float) -> None:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             if time.monotonic() > until:
-                raise GitFailed(f"Another process has been at work on {path} for too long.") from None
+                raise GitFailed(f"Another process has held the lock on {path} for too long.") from None
             time.sleep(0.02)
         else:
             return
@@ -158,7 +157,7 @@ def _is_at(descriptor: int, path: Path) -> bool:
 
 
 def list_refs(git: Git, *patterns: str) -> dict[str, str]:
-    """Refs and what they name, as far as they are not symbolic; raises GitFailed."""
+    """Return refs and the commits they name, without symbolic refs; raises GitFailed."""
     listed = git.run("for-each-ref", "--format=%(objectname) %(refname) %(symref)", *patterns)
     found = {}
     for line in listed.split(b"\n")[:-1]:
@@ -169,7 +168,7 @@ def list_refs(git: Git, *patterns: str) -> dict[str, str]:
 
 
 def object_types(git: Git, names: Iterable[str]) -> dict[str, str]:
-    """The objects that are there, and the type of each; raises GitFailed."""
+    """Return the type of each object that exists; raises GitFailed."""
     wanted = sorted(set(names))
     if not wanted:
         return {}
@@ -179,7 +178,7 @@ def object_types(git: Git, names: Iterable[str]) -> dict[str, str]:
 
 
 def resolve_commit(git: Git, revision: str) -> str | None:
-    """The commit that a revision names; None if it names none. Raises GitFailed where git gave no answer."""
+    """Return the commit that a revision names; None if it names none. Raises GitFailed if git gives no answer."""
     if not revision or revision.startswith("-") or "\0" in revision:
         return None
     try:
@@ -188,19 +187,19 @@ def resolve_commit(git: Git, revision: str) -> str | None:
         if error.details.get("exit_code") is None:
             raise
         return None
-    found = found.removeprefix("--end-of-options\n")
+    found = found.removeprefix("--end-of-options\n")  # some versions of git echo the option
     return found if OBJECT_ID.fullmatch(found) else None
 
 
 def resolve_tree(git: Git, commit: str) -> str:
-    """The tree of a commit; GitFailed."""
+    """Return the tree of a commit; raises GitFailed."""
     return git.text("rev-parse", "--verify", "--end-of-options", f"{commit}^{{tree}}").removeprefix(
         "--end-of-options\n"
     )
 
 
 def is_ancestor(git: Git, older: str, newer: str) -> bool:
-    """Whether a commit is in the history of another; raises GitFailed."""
+    """Whether ``older`` is in the history of ``newer``; raises GitFailed."""
     try:
         git.run("merge-base", "--is-ancestor", older, newer)
     except GitFailed as error:
@@ -211,9 +210,9 @@ def is_ancestor(git: Git, older: str, newer: str) -> bool:
 
 
 def update_refs(git: Git, changes: Mapping[str, tuple[str, str]], hold: Sequence[int] = ()) -> None:
-    """Let refs go from an old commit to a new one (empty: none), all or nothing; no symbolic ref is followed.
+    """Move refs from an old commit to a new one (empty: none), all or none; follows no symbolic ref.
 
-    Raises GitFailed where one of them is not what it was.
+    Raises GitFailed if one of them no longer names its old commit.
     """
     zeros = "0" * max((len(commit) for pair in changes.values() for commit in pair), default=40)
     words = ["start"]
@@ -226,10 +225,10 @@ def update_refs(git: Git, changes: Mapping[str, tuple[str, str]], hold: Sequence
 
 
 def join_lines(words: Iterable[str]) -> bytes:
-    """One a line."""
+    """Return the words as bytes, one per line."""
     return "".join(f"{word}\n" for word in words).encode()
 
 
 def revision_input(wanted: Iterable[str], known: Iterable[str] = ()) -> bytes:
-    """What ``--stdin`` and ``--revs`` read: commits, and those that are known with all that they reach."""
+    """Return input for ``--stdin`` and ``--revs``: wanted commits, and commits whose history is excluded."""
     return join_lines([*wanted, *(f"^{commit}" for commit in known)])

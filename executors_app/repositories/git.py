@@ -1,9 +1,9 @@
-"""The control plane's git: a named git directory, a built environment, bounds on time, output and memory.
+"""Run git for the control plane: a fixed git directory, a fixed environment, limits on time, output and memory.
 
 Nothing is discovered and nothing is inherited. ``GIT_DIR`` is always one of our own directories, so the only
 repository configuration that git reads is what ``bare.py`` wrote; system and user configuration are switched off.
-The guards overrule it once more: a key that runs a program or names another place must not matter even if one of
-our directories was tampered with.
+``SAFE_OPTIONS`` override it once more: a key that runs a program or names another path must have no effect even if
+one of our directories was tampered with.
 """
 
 from __future__ import annotations
@@ -11,27 +11,31 @@ from __future__ import annotations
 import contextlib
 import os
 import resource
-import selectors
-import shutil
-import signal
 import subprocess
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import IO, ClassVar, Final
 
+from executors_app.agentctl.workspace.repository_git import (
+    CappedOutput,
+    end_process,
+    git_environment,
+    git_executable,
+    memory_file,
+    read_outputs,
+    subcommand,
+)
 from executors_app.errors import RepositoryUnusable
 
 OUTPUT_LIMIT: Final = 64 << 20
-"""Bytes of output that one call may return."""
+"""Maximum bytes of output that one call may return."""
 TIMEOUT: Final = 60.0
 LONG_TIMEOUT: Final = 3600.0
-"""Seconds for what moves a whole history."""
-_WORDS: Final = 2000
-_TERM_GRACE: Final = 2.0
-"""Seconds in which git removes its lock files before it is killed."""
+"""Seconds for calls that copy a whole history."""
+_ERROR_BYTES: Final = 2000
 
 SAFE_OPTIONS: Final = (
     *("-c", f"core.hooksPath={os.devnull}"),
@@ -75,7 +79,7 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class Git:
-    """Runs git on ``directory`` (a git directory of ours), with its objects elsewhere if ``objects`` says so."""
+    """Runs git on ``directory`` (a git directory of ours); ``objects`` replaces its object directory."""
 
     directory: Path
     objects: Path | None = None
@@ -89,14 +93,14 @@ class Git:
         hold: Sequence[int] = (),
         bounds: Bounds | None = None,
     ) -> bytes:
-        """Run git and return what it wrote; raises GitFailed, also where that is more than ``limit`` bytes.
+        """Run git and return what it wrote; raises GitFailed, also if that is more than ``limit`` bytes.
 
-        ``hold``: descriptors of locks, which git keeps open as long as it lives, so that a lock outlasts a
-        caller that dies first.
+        ``hold`` are descriptors of locks: git keeps them open while it lives, so that a lock outlasts a caller that is
+        killed.
         """
         said, more = self._run(arguments, stdin, limit=limit, timeout=timeout, hold=hold, bounds=bounds)
         if more:
-            raise GitFailed(f"git {_subcommand(arguments)} wrote more than {limit} bytes.")
+            raise GitFailed(f"git {subcommand(arguments)} wrote more than {limit} bytes.")
         return said
 
     def read(self, *arguments: str, limit: int, timeout: float = TIMEOUT) -> bytes:
@@ -118,7 +122,7 @@ class Git:
         hold: Sequence[int] = (),
     ) -> None:
         """Run git with its output going to an open file; raises GitFailed."""
-        with _source(stdin) as source:
+        with memory_file(stdin) as source:
             process = self._start(arguments, source, into, hold)
             _finish([(process, arguments)], [], time.monotonic() + timeout)
 
@@ -132,19 +136,19 @@ class Git:
         timeout: float = LONG_TIMEOUT,
         hold: Sequence[int] = (),
     ) -> bytes:
-        """Run git here and hand what it writes to another git; what that one wrote. Raises GitFailed."""
-        with _source(stdin) as source:
+        """Run git here, pipe its output to another git, and return that one's output. Raises GitFailed."""
+        with memory_file(stdin) as source:
             first = self._start(arguments, source, subprocess.PIPE, hold)
         try:
             second = other._start(others, first.stdout, subprocess.PIPE, hold)
         except GitFailed:
-            _end(first)
+            end_process(first)
             raise
         if first.stdout:
-            first.stdout.close()  # the other's alone, so that each notices the end of the other
+            first.stdout.close()  # only the second may hold it: else the first would not notice that it has ended
             first.stdout = None
-        out = _CappedOutput(second.stdout, OUTPUT_LIMIT)
-        # The second first: where it fails, the first only says that nobody reads any more.
+        out = CappedOutput(second.stdout, OUTPUT_LIMIT)
+        # The second first, because its error is reported: if it fails, the first only reports a broken pipe.
         _finish([(second, others), (first, arguments)], [out], time.monotonic() + timeout)
         return bytes(out.data)
 
@@ -159,11 +163,11 @@ class Git:
         bounds: Bounds | None = None,
     ) -> tuple[bytes, bool]:
         until = time.monotonic() + timeout
-        with _source(stdin) if isinstance(stdin, bytes) else contextlib.nullcontext(stdin) as source:
+        with memory_file(stdin) if isinstance(stdin, bytes) else contextlib.nullcontext(stdin) as source:
             process = self._start(arguments, source, subprocess.PIPE, hold)
         if bounds:
             _limit(process, bounds)
-        out = _CappedOutput(process.stdout, limit)
+        out = CappedOutput(process.stdout, limit)
         _finish([(process, arguments)], [out], until)
         return bytes(out.data[:limit]), len(out.data) > limit
 
@@ -175,7 +179,7 @@ class Git:
             environment["GIT_OBJECT_DIRECTORY"] = str(self.objects)
         try:
             return subprocess.Popen(
-                [_executable(), *SAFE_OPTIONS, *arguments],
+                [git_executable(), *SAFE_OPTIONS, *arguments],
                 cwd=self.directory,
                 env=environment,
                 stdin=stdin,
@@ -186,113 +190,42 @@ class Git:
                 pass_fds=tuple(hold),
             )
         except (OSError, ValueError) as error:
-            raise GitFailed(
-                f"git {_subcommand(arguments)} could not be started in {self.directory}: {error}"
-            ) from error
-
-
-class _CappedOutput:
-    """What is kept of a pipe: the first ``limit`` bytes and one more, or (negative) the last ones."""
-
-    def __init__(self, pipe: IO[bytes] | None, limit: int):
-        self.pipe, self.limit, self.data = pipe, limit, bytearray()
-
-    def take(self, data: bytes) -> bool:
-        """Keep more; False where that is enough."""
-        self.data.extend(data)
-        if self.limit < 0:
-            del self.data[: self.limit]
-            return True
-        return len(self.data) <= self.limit
+            raise GitFailed(f"git {subcommand(arguments)} could not be started in {self.directory}: {error}") from error
 
 
 def _finish(
-    running: Sequence[tuple[subprocess.Popen[bytes], Sequence[str]]], outputs: list[_CappedOutput], until: float
+    running: Sequence[tuple[subprocess.Popen[bytes], Sequence[str]]], outputs: list[CappedOutput], until: float
 ) -> None:
-    """See processes through to their end, or end them; raises GitFailed for the first that failed."""
-    words = [_CappedOutput(process.stderr, -_WORDS) for process, _ in running]
+    """Wait for the end of all processes, or end them; raises GitFailed for the first that failed."""
+    errors = [CappedOutput(process.stderr, -_ERROR_BYTES) for process, _ in running]
     try:
-        whole = _drain([*outputs, *words], until)
+        whole = read_outputs([*outputs, *errors], until)
         codes = [process.wait(max(0.1, until - time.monotonic())) for process, _ in running] if whole else []
     except (TimeoutError, subprocess.TimeoutExpired):
-        raise GitFailed(f"git {_subcommand(running[0][1])} did not end in time.") from None
+        raise GitFailed(f"git {subcommand(running[0][1])} did not end in time.") from None
     finally:
         for process, _ in running:
-            _end(process)
-    for code, said, (_, arguments) in zip(codes, words, running, strict=False):
+            end_process(process)
+    for code, message, (_, arguments) in zip(codes, errors, running, strict=False):
         if code:
-            text = said.data.decode("utf-8", "replace").strip()
-            raise GitFailed(f"git {_subcommand(arguments)} failed: {text or f'exit code {code}'}", exit_code=code)
-
-
-def _drain(pipes: Iterable[_CappedOutput], until: float) -> bool:
-    """Read until all have ended; False where one has given all that is wanted of it. Raises TimeoutError."""
-    with selectors.DefaultSelector() as selector:
-        for kept in pipes:
-            if kept.pipe:
-                selector.register(kept.pipe, selectors.EVENT_READ, kept)
-        while selector.get_map():
-            ready = selector.select(max(0.0, until - time.monotonic()))
-            if not ready:
-                raise TimeoutError
-            for key, _ in ready:
-                data = os.read(key.fd, 1 << 18)
-                if not data:
-                    selector.unregister(key.fileobj)
-                elif not key.data.take(data):
-                    return False
-    return True
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    for number, patience in ((signal.SIGTERM, _TERM_GRACE), (signal.SIGKILL, None)):
-        if process.poll() is None:
-            # Not waited for yet, so the number of its group is nobody else's.
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, number)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(patience)
-    for pipe in (process.stdout, process.stderr):
-        if pipe:
-            pipe.close()
+            text = message.text or f"exit code {code}"
+            raise GitFailed(f"git {subcommand(arguments)} failed: {text}", exit_code=code)
 
 
 def _limit(process: subprocess.Popen[bytes], bounds: Bounds) -> None:
+    # Set from outside: a ``preexec_fn`` is not safe in a process with threads.
     with contextlib.suppress(ProcessLookupError):
         resource.prlimit(process.pid, resource.RLIMIT_AS, (bounds.memory, bounds.memory))
         resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (bounds.file, bounds.file))
 
 
-def _source(data: bytes) -> IO[bytes]:
-    """A file in memory to read from: a pipe would have to be written while the output is read."""
-    source = os.fdopen(os.memfd_create("git"), "w+b")
-    source.write(data)
-    source.seek(0)
-    return source
-
-
-def _subcommand(arguments: Sequence[str]) -> str:
-    """What was asked of git, without the options before it."""
-    return next((word for word in arguments if word[:1].isalpha() and "=" not in word), "")
-
-
-@cache
-def _executable() -> str:
-    found = shutil.which("git")
-    if found is None:
-        raise RepositoryUnusable("git is not on PATH.")
-    return found
-
-
 @cache
 def _environment() -> dict[str, str]:
-    search = [str(Path(_executable()).parent), "/usr/local/bin", "/usr/bin", "/bin"]
     nowhere = "/nonexistent"
     return {
-        "PATH": os.pathsep.join(dict.fromkeys(search)),
+        **git_environment(),
         "HOME": nowhere,
         "XDG_CONFIG_HOME": nowhere,
-        "LC_ALL": "C",
         "GIT_CONFIG_NOSYSTEM": "1",
         "GIT_CONFIG_SYSTEM": os.devnull,
         "GIT_CONFIG_GLOBAL": os.devnull,
@@ -305,6 +238,4 @@ def _environment() -> dict[str, str]:
         "GIT_ASKPASS": "false",
         "GIT_EDITOR": "false",
         "GIT_PAGER": "cat",
-        "GIT_TERMINAL_PROMPT": "0",
-        "GIT_OPTIONAL_LOCKS": "0",
     }

@@ -1,7 +1,4 @@
-"""The objects of a team's repository that workspaces borrow, mounted read-only.
-
-With the git-lfs contents that published commits point at.
-"""
+"""Object stores: a team's published objects, which workspaces borrow read-only, and their git-lfs contents."""
 
 from __future__ import annotations
 
@@ -29,16 +26,16 @@ _MISSING: Final = "missing"
 
 
 def needs_lfs_update(store: Path, common: Path) -> bool:
-    """Whether ``provide`` has anything to do although no ref has moved."""
+    """Whether ``copy_lfs_objects`` has work to do although no ref has moved."""
     if not _is_used(common):
         return False
     return not (store / "lfs" / _SCANNED).exists() or any(_find_object(common, oid) for oid in _read_missing(store))
 
 
 def copy_lfs_objects(git: Git, store: Path, common: Path) -> None:
-    """Copy what the store's commits point at, as far as the repository has it; OSError, GitFailed.
+    """Copy the git-lfs contents that the store's commits point to; raises OSError, GitFailed.
 
-    What it has not is remembered, and copied once it is there.
+    Contents that the repository lacks are listed in a file, and copied once they are there.
     """
     if not _is_used(common):
         return
@@ -49,7 +46,7 @@ def copy_lfs_objects(git: Git, store: Path, common: Path) -> None:
     new = packs - set(scanned.read_text().split()) if scanned.exists() else packs
     found = _read_missing(store) | set(_pointers(git, store, new))
     _write_list(folder / _MISSING, (oid for oid in sorted(found) if not _copy_object(store, common, oid)))
-    _write_list(scanned, sorted(packs))
+    _write_list(scanned, sorted(packs))  # last: after a crash, the same packs are scanned again
 
 
 def _is_used(common: Path) -> bool:
@@ -64,7 +61,7 @@ def _read_missing(store: Path) -> set[str]:
 
 
 def _pointers(git: Git, store: Path, packs: Iterable[str]) -> Iterator[str]:
-    """Of the objects in some packs of the store."""
+    """Yield the git-lfs ids that objects of these packs point to."""
     small: list[str] = []
     for pack in packs:
         said = git.run("show-index", stdin=(store / "objects" / "pack" / pack).read_bytes(), limit=_LIST_LIMIT)
@@ -89,14 +86,14 @@ def _object_path(root: Path, oid: str) -> Path:
 
 
 def _find_object(common: Path, oid: str) -> Path | None:
-    """The contents as the repository has them; no links, which could lead anywhere."""
+    """Return the contents' path in the repository; None behind a symbolic link, which could lead anywhere."""
     path = _object_path(common, oid)
     way = (path, *list(path.parents)[:4])
     return path if path.is_file() and not any(step.is_symlink() for step in way) else None
 
 
 def _copy_object(store: Path, common: Path, oid: str) -> bool:
-    """Whether the store has the contents now."""
+    """Copy the contents and return whether the store has them now."""
     target = _object_path(store, oid)
     if target.exists():
         return True
@@ -113,7 +110,7 @@ def _copy_object(store: Path, common: Path, oid: str) -> bool:
             return False
         os.fchmod(draft.fileno(), 0o444)
         os.fsync(draft.fileno())
-        os.link(draft.name, target)
+        os.link(draft.name, target)  # only now: whoever finds the name can rely on the contents
     return True
 
 
@@ -125,12 +122,12 @@ def _write_list(path: Path, words: Iterable[str]) -> None:
 
 
 MAX_PACKS: Final = 24
-"""More packs than that are made fewer."""
+"""With more packs than this, packs are merged."""
 _REFS_LIMIT: Final = 256 << 20
 
 
 class ObjectStore:
-    """One store; see ``of``."""
+    """The object store of one repository; see ``of``."""
 
     def __init__(self, path: Path, repository: TeamRepository):
         self.path = path
@@ -138,23 +135,23 @@ class ObjectStore:
 
     @classmethod
     def of(cls, root: Path, repository: TeamRepository) -> ObjectStore:
-        """The store of a repository below the data directory ``root``; made when it is first updated."""
-        # The format too: a repository that was made anew in another one has nothing to do with the old objects.
+        """Return a repository's store below the data directory ``root``; the first update creates it."""
+        # The object format is part of the name: a repository recreated in another format cannot use the old objects.
         named = os.fsencode(repository.common) + b"\0" + repository.object_format.encode()
         return cls(root / "repositories" / hashlib.sha256(named).hexdigest()[:32], repository)
 
     @property
     def git(self) -> Git:
-        """Git on the store."""
+        """Git for the store."""
         return Git(self.path)
 
     @property
     def objects(self) -> Path:
-        """What others borrow from."""
+        """The directory that others borrow from."""
         return self.path / "objects"
 
     def refs(self) -> dict[str, str]:
-        """The published refs as they were at the last update, and what they name; reads one file."""
+        """Return the published refs as of the last update, and the commits they name; reads one file."""
         try:
             text = (self.path / "packed-refs").read_text()
         except FileNotFoundError:
@@ -162,14 +159,14 @@ class ObjectStore:
         return {name: commit for commit, _, name in (line.partition(" ") for line in text.splitlines())}
 
     def update(self) -> None:
-        """Bring in what the repository has published since; RepositoryUnusable, GitFailed.
+        """Copy what the repository has published since the last update; raises RepositoryUnusable, GitFailed.
 
-        Cheap where that is nothing. One at a time, whoever asks; a call that is killed is made good by the next.
+        Cheap if that is nothing. Updates of all processes run one at a time; the next one completes a killed one.
         """
         if self._is_current(self.repository.published_refs()):
             return
         bare.make_bare_repository(self.path, self.repository.object_format, mode=0o755, shared="0644")
-        # Beside the store and not in it: whoever may read a file can lock it.
+        # The lock file is beside the store, not in it: agents can read the store, and a reader could lock a file.
         with bare.repository_lock(self.path.with_name(f"{self.path.name}.lock"), seconds=LONG_TIMEOUT) as held:
             published = self.repository.published_refs()
             if not self._is_current(published):
@@ -185,14 +182,14 @@ class ObjectStore:
         _remove_drafts(self.objects)
         before, source = self.refs(), self.repository.git
         there = bare.object_types(source, {*published.values(), *before.values()})
-        # A ref to nothing is the repository's own damage, and keeps nobody from the others.
+        # A ref to a missing object is damage of the team's repository; the other refs are still usable.
         wanted = {name: commit for name, commit in published.items() if commit in there}
         new = set(wanted.values()) - set(before.values())
         if new:
             known = [commit for commit in set(before.values()) if there.get(commit) in {"commit", "tag"}]
             try:
                 transfer.copy_objects(source, self.git, new, known, hold=(held,))
-                # Objects are named by their contents on arrival, so one that lay under a false name is missing.
+                # Objects are hashed again on arrival, so an object that was stored under a false name is missing now.
                 walk = bare.revision_input(new, set(before.values()))
                 self.git.run(
                     "rev-list", "--objects", "--quiet", "--stdin", stdin=walk, timeout=LONG_TIMEOUT, hold=(held,)
@@ -204,11 +201,11 @@ class ObjectStore:
                 ) from error
         self._write_refs(wanted)
         if len(list((self.objects / "pack").glob("*.pack"))) > MAX_PACKS:
-            # By size, whatever the objects are reached by: nothing is left out.
+            # Merging by size keeps every object, reachable or not.
             self.git.run("repack", "--geometric=2", "-d", "-n", "-q", timeout=LONG_TIMEOUT, hold=(held,))
 
     def _write_refs(self, wanted: Mapping[str, str]) -> None:
-        """After the objects: what is named here is known to be here with all that it reaches."""
+        """Write the refs, after the objects: a ref here guarantees that everything it reaches is here."""
         draft = self.path / "packed-refs.draft"
         with draft.open("w") as file:
             file.writelines(f"{commit} {name}\n" for name, commit in sorted(wanted.items()))
@@ -222,7 +219,7 @@ class ObjectStore:
 
 
 def _remove_drafts(objects: Path) -> None:
-    """What gits that were killed have left half-written; nobody else writes while the store is locked."""
+    """Remove half-written files of killed gits; the caller holds the store's lock."""
     for place in (objects / "pack", objects):
         for draft in place.glob("tmp_*"):
             draft.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Brings a workspace's refs from its archive into the team's repository."""
+"""Publish a workspace's refs from its archive to the team's repository."""
 
 from __future__ import annotations
 
@@ -7,38 +7,40 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from executors_app import untrusted_files
-from executors_app.repositories import bare, layout, transfer
+from executors_app.repositories import bare, transfer
+from executors_app.repositories.archive import Archive
 from executors_app.repositories.bare import WorkspaceRefs
 from executors_app.repositories.git import GitFailed
-
-if TYPE_CHECKING:
-    from executors_app.repositories.archive import Archive
-    from executors_app.repositories.team import TeamRepository
+from executors_app.repositories.team import POINTER_LIMIT, TeamRepository, checked_out_branches
 
 Moves = dict[str, tuple[str, str]]
-"""Refs, each with the commit that it names and the one that it is to name."""
+"""Refs, each with its current commit and its new commit."""
 _STALE: Final = 300.0
-"""Seconds after which a lock on a ref is one of a git that was killed: the longest it is held is one rename."""
+"""Seconds after which a ref's lock file must be a killed git's: git holds it only for one rename."""
 
 
 @dataclass(frozen=True, slots=True)
 class PublishResult:
-    """What became of each ref that was to be moved."""
+    """The outcome for each ref that was to be moved."""
 
     moved: dict[str, str] = field(default_factory=dict)
-    """Refs, and the commits that they name now."""
+    """The refs that were moved, with their new commits."""
     refused: dict[str, str] = field(default_factory=dict)
-    """Refs, and why each was left as it is."""
+    """The refs that were not moved, with the reasons."""
 
 
 def publish(team: TeamRepository, archive: Archive, branch: str) -> PublishResult:
-    """See ``TeamRepository.publish``."""
+    """Move a workspace's branch, snapshot and set-aside commits from its archive into the team's repository.
+
+    Moves no other ref and no branch that is checked out, and follows no symbolic ref. May be repeated after a crash
+    anywhere. Raises RepositoryUnusable, GitFailed.
+    """
     names = WorkspaceRefs(archive.workspace_id, branch)
-    # One at a time for each workspace; git holds the lock too, so the objects of a killed call are never
-    # overtaken by the refs of the next.
+    # One publication per workspace at a time. The git processes hold the lock, too: if this process is killed,
+    # the next call waits for them, so its refs cannot be written before their objects.
     with bare.repository_lock(archive.path, folder=True) as held:
         wanted = {ref: commit for ref, commit in archive.tips().items() if names.owns(ref)}
         here = team.refs()
@@ -56,11 +58,12 @@ def publish(team: TeamRepository, archive: Archive, branch: str) -> PublishResul
 
 
 def _reason_against(common: Path, ref: str) -> str:
-    """Why a ref must not be moved; empty where it may. Looks at files only."""
-    if ref.startswith("refs/heads/") and ref in layout.checked_out_branches(common):
+    """Return why a ref must not be moved; empty if it may. Reads files only."""
+    if ref.startswith("refs/heads/") and ref in checked_out_branches(common):
         return "This branch is checked out in the repository or one of its worktrees."
-    if (untrusted_files.read_regular_file(common / ref, layout.POINTER_LIMIT, follow=False) or b"").startswith(b"ref:"):
+    if (untrusted_files.read_regular_file(common / ref, POINTER_LIMIT, follow=False) or b"").startswith(b"ref:"):
         return "This is a symbolic ref in the repository."
+    # A git that was killed leaves its lock file behind, which would block this ref for ever.
     lock = common / f"{ref}.lock"
     with contextlib.suppress(OSError):
         if time.time() - lock.lstat().st_mtime > _STALE:
@@ -69,7 +72,7 @@ def _reason_against(common: Path, ref: str) -> str:
 
 
 def _send(team: TeamRepository, archive: Archive, commits: Sequence[str], here: Mapping[str, str], held: int) -> None:
-    """Let the repository have the commits with all that they reach and its own refs do not."""
+    """Copy the commits and everything they reach that the repository's refs do not."""
     known = bare.object_types(archive.git, here.values())
     with transfer.pack_to_file(
         archive.git, commits, [name for name, kind in known.items() if kind == "commit"]
@@ -78,7 +81,7 @@ def _send(team: TeamRepository, archive: Archive, commits: Sequence[str], here: 
 
 
 def _move(team: TeamRepository, groups: Mapping[str, Moves], result: PublishResult, held: int) -> None:
-    """All at once, or, where one was moved by somebody meanwhile, each for itself."""
+    """Move all refs at once; if one was moved meanwhile, move each one separately."""
     together = {ref: pair for group in groups.values() for ref, pair in group.items()}
     try:
         bare.update_refs(team.git, together, (held,))
@@ -97,7 +100,7 @@ def _move(team: TeamRepository, groups: Mapping[str, Moves], result: PublishResu
 def _with_kept(
     team: TeamRepository, names: WorkspaceRefs, ref: str, move: tuple[str, str], here: Mapping[str, str]
 ) -> Moves:
-    """A move, and what the branch had here and has no more set aside with it."""
+    """Return a move, with the branch's replaced commits set aside."""
     before, after = move
     group = {ref: move}
     if before and ref == names.branch and not bare.is_ancestor(team.git, before, after):

@@ -1,11 +1,7 @@
-"""How objects travel between repositories.
-
-Packs, bundles (read without trusting a byte), and the seeds that sandboxes make workspaces from.
-"""
+"""Move objects between repositories: packs, bundles (parsed as untrusted input), and seeds for sandboxes."""
 
 from __future__ import annotations
 
-import base64
 import os
 import re
 import tempfile
@@ -13,26 +9,24 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import IO, Final
 
-import orjson
-
+from executors_app.agentctl.workspace.seed import Seed
 from executors_app.errors import BundleRefused
 from executors_app.repositories import bare
 from executors_app.repositories.git import LONG_TIMEOUT, Git
-from executors_app.repositories.layout import CarriedSettings
 
 _PACK_OBJECTS: Final = ("pack-objects", "--revs", "--stdout", "--delta-base-offset", "--quiet")
 LOOSE_UP_TO: Final = 100
-"""Objects of a pack that become files of their own, as with a fetch: many small packs make a repository slow."""
+"""A pack with fewer objects is unpacked into files, as by a fetch: many small packs make a repository slow."""
 
 
 def write_pack(
     git: Git, into: IO[bytes], wanted: Iterable[str], known: Iterable[str] = (), *, thin: bool = False
 ) -> None:
-    """Append a pack of all that ``wanted`` reaches and ``known`` does not; GitFailed.
+    """Append a pack of everything that ``wanted`` reaches and ``known`` does not; raises GitFailed.
 
-    ``known`` must be here. A thin pack leaves out what its differences are from.
+    ``known`` must exist here. A thin pack omits objects that its deltas are based on.
     """
     words = (*_PACK_OBJECTS, "--thin") if thin else _PACK_OBJECTS
     git.write(into, *words, stdin=bare.revision_input(wanted, known))
@@ -40,14 +34,14 @@ def write_pack(
 
 @contextmanager
 def pack_to_file(git: Git, wanted: Iterable[str], known: Iterable[str]) -> Iterator[IO[bytes]]:
-    """The same, thin, in a file that is gone afterwards."""
+    """Write such a pack, thin, to a temporary file."""
     with tempfile.TemporaryFile() as file:
         write_pack(git, file, wanted, known, thin=True)
         yield file
 
 
 def unpack_pack(pack: IO[bytes], git: Git, hold: Sequence[int]) -> None:
-    """Take a pack of ours in; GitFailed."""
+    """Import one of our own packs; raises GitFailed."""
     count = int.from_bytes(os.pread(pack.fileno(), 12, 0)[8:12], "big")
     if count == 0:
         return
@@ -57,7 +51,7 @@ def unpack_pack(pack: IO[bytes], git: Git, hold: Sequence[int]) -> None:
 
 
 def copy_objects(source: Git, target: Git, wanted: Iterable[str], known: Iterable[str], *, hold: Sequence[int]) -> str:
-    """Bring all that ``wanted`` reaches and ``known`` does not from one repository into another, as one pack.
+    """Copy everything that ``wanted`` reaches and ``known`` does not to another repository, as one pack.
 
     Each object is hashed again on arrival. Returns the pack's name. Raises GitFailed.
     """
@@ -79,24 +73,24 @@ _REF: Final = re.compile(r"([0-9a-f]{40,64}) (refs/[!-~]{1,300})")
 
 @dataclass(frozen=True, slots=True)
 class BundleHeader:
-    """What the beginning of a bundle says."""
+    """The parsed header of a bundle."""
 
     object_format: str
     refs: Mapping[str, str]
     prerequisites: frozenset[str]
-    """Commits that the reader has to have."""
+    """Commits that the receiver must have."""
     objects: int
-    """Objects of the pack, by its own account."""
+    """Number of objects in the pack, as its header claims."""
     offset: int
     """Where the pack begins, in bytes."""
 
 
 def parse_bundle(file: IO[bytes]) -> BundleHeader:
-    """Read the beginning of a bundle; BundleRefused."""
+    """Parse the header of a bundle; raises BundleRefused."""
     head = os.pread(file.fileno(), HEAD_LIMIT, 0)
     text, end, _ = head.partition(b"\n\n")
     if not end:
-        raise BundleRefused("This is not a bundle, or names too many refs.")
+        raise BundleRefused("This is not a bundle, or it names too many refs.")
     try:
         first, *rest = text.decode("ascii").split("\n")
     except UnicodeDecodeError as error:
@@ -108,7 +102,7 @@ def parse_bundle(file: IO[bytes]) -> BundleHeader:
         capability = rest.pop(0)
         object_format = capability.removeprefix(_FORMAT)
         if first != "# v3 git bundle" or not capability.startswith(_FORMAT) or object_format not in bare.OBJECT_FORMATS:
-            raise BundleRefused("The bundle asks for something that is not supported.")
+            raise BundleRefused("The bundle requires a capability that is not supported.")
     offset = len(text) + len(end)
     refs, prerequisites = _lines(rest, bare.OBJECT_FORMATS[object_format])
     return BundleHeader(object_format, refs, prerequisites, _count(file, offset), offset)
@@ -128,7 +122,7 @@ def _lines(rest: Iterable[str], length: int) -> tuple[dict[str, str], frozenset[
         else:
             raise BundleRefused("The bundle has a line that is neither a ref nor a commit.")
         if len(name) != length:
-            raise BundleRefused("The bundle names commits of another format.")
+            raise BundleRefused("The bundle names commits in another object format.")
     if len(refs) > MAX_REFS or len(prerequisites) > MAX_REFS:
         raise BundleRefused(f"The bundle names more than {MAX_REFS} refs.")
     return refs, frozenset(prerequisites)
@@ -147,7 +141,7 @@ def _count(file: IO[bytes], offset: int) -> int:
 
 
 def write_bundle(git: Git, into: Path, refs: Mapping[str, str], without: Iterable[str], object_format: str) -> None:
-    """Bundle refs with all that they reach and ``without`` does not (commits that are here); GitFailed, OSError."""
+    """Write a bundle of refs with everything that they reach and ``without`` does not; raises GitFailed, OSError."""
     known = sorted(set(without))
     first = ["# v2 git bundle"] if object_format == "sha1" else ["# v3 git bundle", f"{_FORMAT}{object_format}"]
     named = [f"{commit} {name}" for name, commit in sorted(refs.items())]
@@ -159,51 +153,17 @@ def write_bundle(git: Git, into: Path, refs: Mapping[str, str], without: Iterabl
         write_pack(git, file, refs.values(), known, thin=True)
 
 
-SEED_VERSION: Final = 1
+def write_seed(git: Git, into: Path, seed: Seed, borrowed: Mapping[str, str]) -> None:
+    """Write a seed, followed by a pack of its refs if it is complete; raises GitFailed, OSError.
 
-
-@dataclass(frozen=True, slots=True)
-class SeedWriter:
-    """What a seed is made of."""
-
-    git: Git
-    """The archive's."""
-    own: Mapping[str, str]
-    """The workspace's refs."""
-    branch: str
-    base: str
-    published: Mapping[str, str]
-    object_format: str
-    carried: CarriedSettings
-
-    def write(self, into: Path, borrow: Sequence[str], *, whole: bool) -> None:
-        """Write the file; ``whole``: with the pack. Raises GitFailed, OSError."""
-        refs = {**(self.published if borrow else self._base()), **self.own}
-        head = orjson.dumps(
-            {"version": SEED_VERSION, "branch": self.branch, **self._said(refs, borrow), "complete": whole}
-        )
-        with into.open("wb") as file:
-            os.fchmod(file.fileno(), 0o600)
-            file.write(head + b"\n")
-            file.flush()
-            if whole:
-                # What the store has, as far as its refs still name it; the rest is sent twice, and does no harm.
-                known = bare.object_types(self.git, self.published.values()) if borrow else {}
-                commits = [commit for commit, kind in known.items() if kind == "commit"]
-                write_pack(self.git, file, refs.values(), commits)
-
-    def _base(self) -> dict[str, str]:
-        names = (f"refs/heads/{self.base}", f"refs/remotes/origin/{self.base}", f"refs/tags/{self.base}")
-        return {name: self.published[name] for name in names if name in self.published}
-
-    def _said(self, refs: Mapping[str, str], borrow: Sequence[str]) -> dict[str, Any]:
-        carried = self.carried
-        return {
-            "refs": dict(refs),
-            "objects": list(borrow),
-            "object_format": self.object_format,
-            "identity": dict(carried.identity),
-            "remotes": dict(carried.remotes),
-            "exclude": carried.exclude,
-            "hooks": {name: base64.b64encode(text).decode("ascii") for name, text in carried.hooks.items()},
-        }
+    ``borrowed`` are the refs of the repository that the workspace borrows objects from, commit by name: what they
+    reach is left out of the pack.
+    """
+    with into.open("wb") as file:
+        os.fchmod(file.fileno(), 0o600)
+        file.write(seed.to_line())
+        file.flush()
+        if seed.complete:
+            # Only commits that this repository has can be excluded; sending the others again does no harm.
+            known = bare.object_types(git, borrowed.values())
+            write_pack(git, file, seed.refs.values(), [commit for commit, kind in known.items() if kind == "commit"])

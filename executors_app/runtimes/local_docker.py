@@ -1,7 +1,7 @@
-"""Sessions in containers of a Docker engine on this machine: one container each, found by its labels.
+"""Runtime ``local_docker``: each session in a container of a Docker engine on this machine, found by its labels.
 
-Everything is found again by the execution id: the container's name and labels, its network, the state directory.
-What has to last is on this disk: the worktree, agentctl's journal, the agent's home.
+Everything is found by the execution id: the container's name and labels, its network, the state directory.
+Worktree, journal and the agent's home are on this machine's disk and outlive the container.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ from executors_app.workspace_store import LocalStateMixin
 
 
 class LocalDocker(LocalStateMixin, DockerRuntime):
-    """The runtime; keeps nothing in memory."""
+    """The runtime; keeps no state in memory."""
 
     name = "local_docker"
     shares_memory = True
     shares_worktrees = True
 
     def read(self, config: Mapping[str, Any]) -> LocalSite:
-        """``DockerConfig`` says what there is to set."""
+        """Return the site; see ``DockerConfig`` for the settings."""
         return LocalSite(read_docker_config(config))
 
     async def push_work(self, execution: ExecutionFacts) -> bool:
-        """As on every engine; then the place that a workspace of an earlier release had may go."""
+        """Push as every Docker runtime does, then remove the old directory of a converted workspace."""
         is_new = await super().push_work(execution)
         if await asyncio.to_thread(local_site.remove_converted_workspace, execution):
-            # The branch could not be published as long as the old work tree had it checked out.
+            # While the old work tree has the branch checked out, it cannot be published.
             await super().push_work(execution)
         return is_new
 
     def addresses(self, configs: Iterable[Mapping[str, Any]]) -> set[EngineAddress]:
-        """There is one engine, whatever executors there are."""
+        """Return the one local engine, whatever executors there are."""
         return super().addresses([{}])
 
 

@@ -1,6 +1,6 @@
-"""Sessions on the control plane's own machine: a worktree, and a detached agentctl that survives us.
+"""Runtime ``local_standalone``: a worktree and a detached agentctl on the control plane's own machine.
 
-Agents share the machine with the control plane: *trusted agents only*. How it is done is told in
+Agents share the machine with the control plane: *trusted agents only*. The implementation is in
 ``agentctl/local_runtime/machine.py``.
 """
 
@@ -21,7 +21,7 @@ from executors_app.workspace_store import LocalStateMixin, execution_storage, lo
 
 
 class LocalStandalone(LocalStateMixin):
-    """The runtime; keeps nothing in memory."""
+    """The runtime; keeps no state in memory."""
 
     name = "local_standalone"
     isolated = False
@@ -29,15 +29,15 @@ class LocalStandalone(LocalStateMixin):
     shares_worktrees = True
 
     def check_config(self, config: Mapping[str, Any]) -> None:
-        """There is nothing to set."""
+        """Raise ValueError for any setting: there are none."""
         if config:
             raise ValueError(f"{self.name} has no settings, but got {', '.join(sorted(map(str, config)))}.")
 
-    async def check_place(self, config: Mapping[str, Any]) -> None:
-        """This machine is always there."""
+    async def check_availability(self, config: Mapping[str, Any]) -> None:
+        """Return at once: this machine is always available."""
 
     async def launch(self, spec: LaunchSpec) -> Launched:
-        """Start agentctl, which makes the worktree, or find both; the state names agentctl's process."""
+        """Start agentctl, which makes the worktree, or find both; the state identifies agentctl's process."""
         launched = await _here().launch(spec)
         if launched.found:
             listener = AgentctlListener(launched.url, execution_processes.recorded_process(launched.state))
@@ -45,26 +45,26 @@ class LocalStandalone(LocalStateMixin):
             await AgentctlClient(listener, token, spec.execution_id).ensure_workspace()
         return launched
 
-    def is_here(self, execution: ExecutionFacts) -> bool:
-        """This machine, kernel boot and pid namespace (rule 2), or a row of before the machine's last boot."""
-        return _here().is_here(execution)
+    def can_manage(self, execution: ExecutionFacts) -> bool:
+        """Whether it runs in this machine's current boot and pid namespace, or is from before its last boot."""
+        return _here().can_manage(execution)
 
     async def observe(
         self, executions: Sequence[ExecutionFacts], *, timeout: float, concurrency: int
     ) -> dict[str, Observation]:
-        """Ask all at once; only about those that gave no good answer the machine is asked too."""
+        """Poll all agentctls at once; inspect processes only for those without a valid answer."""
         return await _here().observe(executions, timeout=timeout, concurrency=concurrency)
 
-    def workspace_of(self, execution: ExecutionFacts) -> tuple[WorkspaceState, str]:
-        """From its worktree, and where that is missing from the repository."""
+    def workspace_state(self, execution: ExecutionFacts) -> tuple[WorkspaceState, str]:
+        """Inspect the worktree and, if that is missing, the repository."""
         return local_workspace_state(execution)
 
     async def end(self, execution: ExecutionFacts) -> bool:
-        """TERM, then KILL agentctl, then whatever it has left; only processes proven to be its own."""
+        """End agentctl and its leftover processes (TERM, then KILL), but only processes proven to be its own."""
         return await _here().end(execution)
 
     async def end_leftovers(self, execution: ExecutionFacts) -> int:
-        """KILL what outlived agentctl; nothing while an agentctl of this execution lives."""
+        """KILL processes that outlived agentctl; does nothing while this execution's agentctl lives."""
         return await _here().end_leftovers(execution)
 
 
@@ -76,7 +76,7 @@ def _here() -> LocalMachine:
 
 
 def _crash_point() -> dict[str, str]:
-    """What a drill wants agentctl to die at."""
+    """Return the environment for agentctl's own crash points, which tests set."""
     points = str(getattr(settings, "KANDEV_CRASH_AT", "")).split(",")
     its_own = ",".join(point for point in points if point.startswith("agentctl."))
     if not its_own:

@@ -1,7 +1,7 @@
-"""Sessions on other machines: each has an ``agentctl host``, which starts them and is the one door to all of them.
+"""Runtime ``remote``: sessions on other machines, each reached through one ``agentctl host`` daemon.
 
-A host is asked once for all of its executions. That it does not answer proves nothing of them: *unknown*. It
-runs what it starts as ``local_standalone`` does here, so they share that machine: *trusted agents only*.
+One request covers all executions of a host. A host that does not answer proves nothing about them: they are
+*unknown*, not dead. Its executions share that machine, as with ``local_standalone``: *trusted agents only*.
 """
 
 from __future__ import annotations
@@ -10,11 +10,10 @@ import asyncio
 import logging
 import time
 from collections import defaultdict
-from collections.abc import AsyncGenerator, Collection, Coroutine, Hashable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import AsyncGenerator, Collection, Hashable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -23,7 +22,7 @@ from django.conf import settings
 from executors_app import workspace_store
 from executors_app.agentctl.local_runtime import storage
 from executors_app.agentctl.local_runtime.storage import LAUNCH_KEY
-from executors_app.backoff import PeerBackoff, backoff_delay
+from executors_app.backoff import PeerBackoff, jittered_delay
 from executors_app.client import AgentctlClient
 from executors_app.containers.sites import DEPLOYMENT_LABEL, deployment_labels
 from executors_app.domain import ExecutionFacts, ExitEvent, Launched, LaunchSpec, Observation, Orphan
@@ -41,47 +40,46 @@ from executors_app.remote_hosts import (
     error_reason,
     judge_execution,
     read_host_config,
-    unknown_observation,
     watch_for_silence,
 )
+from executors_app.runtimes import run_blocking
 
-T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 _ASK_TIMEOUT: Final = 5.0
 _RETRY_WINDOW: Final = 10.0
-"""Seconds in which a launch is given again to a host that is not there: it may be starting."""
+"""Seconds in which a launch is retried while the host is down: it may be starting."""
 _FIRST_RETRY_DELAY: Final = 0.2
-_SHARE: Final = 0.6
-"""Of a look's time is each instance's; the rest is the way."""
+_INSTANCE_SHARE: Final = 0.6
+"""Fraction of the timeout that each instance gets; the rest is for the network."""
 _RETRYABLE_REASONS: Final = frozenset({"refused", "closed"})
 
 
 class Remote:
-    """The runtime; all that it remembers is who did not answer."""
+    """The runtime; remembers only which hosts did not answer."""
 
     name = "remote"
     isolated = False
 
     def __init__(self) -> None:
-        self._patience = PeerBackoff()
-        self._silent: dict[str, str] = {}
-        """By URL, why a host that is being watched gives no answer now."""
+        self._backoff = PeerBackoff()
+        self._silent_hosts: dict[str, str] = {}
+        """By URL, why a watched host does not answer now."""
 
     def check_config(self, config: Mapping[str, Any]) -> None:
-        """``HostConfig`` says what there is to set; ValueError for a fingerprint that would never be compared."""
+        """Check the settings (see ``HostConfig``); raises ValueError, also for a fingerprint without https."""
         read = read_host_config(config)
         if read.fingerprint and urlsplit(read.url).scheme != "https":
-            # Not in read_config: sessions that run with such settings stay reachable.
-            raise ValueError("fingerprint wants an https url: over http no certificate is shown, so none is checked.")
+            # Not in read_host_config, so that running sessions with such settings stay reachable.
+            raise ValueError("fingerprint requires an https url: over http there is no certificate to check.")
 
-    async def check_place(self, config: Mapping[str, Any]) -> None:
-        """The host answers, and takes our token."""
+    async def check_availability(self, config: Mapping[str, Any]) -> None:
+        """Check that the host answers and accepts our token."""
         read = _config(config)
         await self._ask_host(read, _client(read))
 
     async def launch(self, spec: LaunchSpec) -> Launched:
-        """Let the host make the worktree and start agentctl, or find both."""
+        """Have the host make the worktree and start agentctl, or find both."""
         config = _config(spec.config)
         client = _client(config)
         order = {
@@ -93,7 +91,7 @@ class Remote:
             "worktree_path": spec.worktree_path,
             "worktree_branch": spec.worktree_branch,
         }
-        made = await self._give(config, client, order, spec.auth_token)
+        made = await self._create_with_retries(config, client, order, spec.auth_token)
         launched = Launched(
             url=config.url_of(spec.execution_id),
             pid=None,
@@ -109,29 +107,29 @@ class Remote:
             await _agentctl(launched, spec).ensure_workspace()
         return launched
 
-    def is_here(self, execution: ExecutionFacts) -> bool:
-        """Every control plane can look after it."""
+    def can_manage(self, execution: ExecutionFacts) -> bool:
+        """Every control plane that reaches the host can manage its executions."""
         return True
 
     async def observe(
         self, executions: Sequence[ExecutionFacts], *, timeout: float, concurrency: int
     ) -> dict[str, Observation]:
-        """One request for all executions of a host; all hosts at once, bounded."""
+        """Send one request for all executions of a host, to all hosts concurrently."""
         hosts: defaultdict[str, list[ExecutionFacts]] = defaultdict(list)
         for one in executions:
             hosts[repr(sorted(one.config.items(), key=repr))].append(one)
         bound = asyncio.Semaphore(concurrency)
         seen: dict[str, Observation] = {}
 
-        async def look(some: Sequence[ExecutionFacts]) -> None:
+        async def observe_host(group: Sequence[ExecutionFacts]) -> None:
             async with bound:
-                seen.update(await self._look_at_host(some, timeout))
+                seen.update(await self._observe_host(group, timeout))
 
-        await asyncio.gather(*map(look, hosts.values()))
+        await asyncio.gather(*map(observe_host, hosts.values()))
         return seen
 
     async def end(self, execution: ExecutionFacts) -> bool:
-        """The host ends it, on proof."""
+        """Have the host end it after proof of ownership."""
         try:
             return await _client(_config(execution.config)).end(execution.id, execution.session_id)
         except ExecutorError as error:
@@ -139,31 +137,34 @@ class Remote:
             return False
 
     async def end_leftovers(self, execution: ExecutionFacts) -> int:
-        """The host ends them, on proof; nothing while an agentctl lives."""
+        """Have the host end leftover processes after proof; does nothing while an agentctl lives."""
         try:
             config = _config(execution.config)
-            await self._ask_host(config, _client(config))  # ending may take its time; one that hangs must not
+            # A quick call first: ending processes may take long, but a hanging host must be noticed soon.
+            await self._ask_host(config, _client(config))
             return await _client(config).end_leftovers(execution.id, execution.session_id)
         except ExecutorError as error:
-            log.warning("session %s: its host could not look for leftovers: %s", execution.session_id, error.message)
+            log.warning(
+                "session %s: its host could not end leftover processes: %s", execution.session_id, error.message
+            )
             return 0
 
     def resume_token(self, execution: ExecutionFacts) -> str | None:
-        """As the host reads it from the disk there."""
+        """Have the host read it from its disk."""
         try:
-            return _run_blocking(_client(_config(execution.config)).resume_token(execution.id))
+            return run_blocking(_client(_config(execution.config)).resume_token(execution.id))
         except AgentctlRefused:
-            return None  # the host never had it
+            return None  # the host never ran this execution
 
-    def left_journal(self, execution: ExecutionFacts, after: int, epoch: str) -> Sequence[Mapping[str, Any]]:
-        """As the host reads it from the disk there."""
+    def unread_journal(self, execution: ExecutionFacts, after: int, epoch: str) -> Sequence[Mapping[str, Any]]:
+        """Have the host read it from its disk."""
         try:
-            return _run_blocking(_client(_config(execution.config)).left_journal(execution.id, after, epoch))
+            return run_blocking(_client(_config(execution.config)).unread_journal(execution.id, after, epoch))
         except AgentctlRefused:
             return []
 
     async def push_work(self, execution: ExecutionFacts) -> bool:
-        """Ask the host, where the team's repository is on this machine; False where nothing was new."""
+        """Ask the host, if the team's repository is on this machine; False if nothing was new."""
         if not (execution.repository_path and execution.worktree_branch and Path(execution.repository_path).is_dir()):
             return False
         client = _client(_config(execution.config))
@@ -172,108 +173,109 @@ class Remote:
         except AgentctlUnreachable as error:
             raise RuntimeUnavailable(error.message) from error
 
-    def source_of_deaths(self, execution: ExecutionFacts) -> Hashable:
-        """The host, and how it is spoken to; RuntimeUnavailable."""
+    def exit_event_source(self, execution: ExecutionFacts) -> Hashable:
+        """Return the host and how to connect to it; raises RuntimeUnavailable."""
         config = _config(execution.config)
         return config.url, config.token_file, config.fingerprint
 
-    async def deaths(self, source: Hashable) -> AsyncGenerator[ExitEvent, None]:
-        """Tell when a host falls silent, and when it is back: one that is frozen keeps its streams open."""
-        config = HostConfig(*source)  # type: ignore[misc]  # our own word
+    async def exit_events(self, source: Hashable) -> AsyncGenerator[ExitEvent, None]:
+        """Yield when a host falls silent and when it answers again: a frozen host keeps its streams open."""
+        config = HostConfig(*source)  # type: ignore[misc]  # from exit_event_source
         async with open_connection_pool() as http:
             try:
-                async for death in watch_for_silence(lambda timeout: self._watch(config, http, timeout)):
-                    yield death
+                async for event in watch_for_silence(lambda timeout: self._watch(config, http, timeout)):
+                    yield event
             finally:
-                self._silent.pop(config.url, None)
+                self._silent_hosts.pop(config.url, None)
 
     async def _watch(self, config: HostConfig, http: aiohttp.ClientSession, timeout: float) -> None:
         try:
             await _client(config, http).host(timeout)
         except AgentctlUnreachable as error:
-            self._silent[config.url] = str(error.details.get("reason", error.code))
+            self._silent_hosts[config.url] = str(error.details.get("reason", error.code))
             raise
-        was_silent = self._silent.pop(config.url, None)
-        self._patience.answered(config.url)
+        was_silent = self._silent_hosts.pop(config.url, None)
+        self._backoff.reset(config.url)
         if was_silent:
             log.info("the host %s answers again", config.url)
 
     async def orphans(self, known: Collection[str], configs: Collection[Mapping[str, Any]]) -> list[Orphan]:
-        """Instances of this deployment whose execution id is not among ``known``; raises RuntimeUnavailable."""
+        """List this deployment's instances whose execution id is not in ``known``; raises RuntimeUnavailable."""
         found: list[Orphan] = []
         for config in map(_config, configs):
             found += [
                 Orphan(_name_of(one, config), str(one["execution_id"]), str(one["observed"]))
-                for one in await self._ours_on(config)
+                for one in await self._our_instances(config)
                 if one["execution_id"] not in known
             ]
         return found
 
     async def remove_orphan(self, orphan: Orphan, configs: Collection[Mapping[str, Any]]) -> bool:
-        """End one and let its host forget it; worktree and journal stay. RuntimeUnavailable."""
+        """End an instance and have its host forget it; worktree and journal stay. Raises RuntimeUnavailable."""
         for config in map(_config, configs):
-            for one in await self._ours_on(config):
+            for one in await self._our_instances(config):
                 if _name_of(one, config) == orphan.id:
                     return await _client(config).end(orphan.execution_id, one["session_id"], forget=True)
         return False
 
-    async def _ours_on(self, config: HostConfig) -> list[dict[str, Any]]:
+    async def _our_instances(self, config: HostConfig) -> list[dict[str, Any]]:
         try:
-            answer = await _client(config).instances(_ASK_TIMEOUT, _ASK_TIMEOUT * _SHARE)
+            answer = await _client(config).instances(_ASK_TIMEOUT, _ASK_TIMEOUT * _INSTANCE_SHARE)
         except ExecutorError as error:
             raise _host_error(config, error) from error
         return [one for one in answer["instances"] if one["deployment"] == deployment_labels()[DEPLOYMENT_LABEL]]
 
-    async def _look_at_host(self, executions: Sequence[ExecutionFacts], timeout: float) -> dict[str, Observation]:
+    async def _observe_host(self, executions: Sequence[ExecutionFacts], timeout: float) -> dict[str, Observation]:
         try:
             config = _config(executions[0].config)
             client = _client(config)
         except RuntimeUnavailable as error:
-            log.warning("no look at a remote host: %s", error.message)
-            return {one.id: unknown_observation("runtime_unavailable") for one in executions}
-        if reason := self._silent.get(config.url) or self._patience.reason_to_wait(config.url):
-            return {one.id: unknown_observation(reason) for one in executions}
+            log.warning("cannot observe a remote host: %s", error.message)
+            return {one.id: Observation.unknown("runtime_unavailable") for one in executions}
+        # Otherwise every sweep would wait for a silent host until its timeout.
+        if reason := self._silent_hosts.get(config.url) or self._backoff.reason_to_wait(config.url):
+            return {one.id: Observation.unknown(reason) for one in executions}
         try:
-            answer = await client.instances(timeout, timeout * _SHARE)
+            answer = await client.instances(timeout, timeout * _INSTANCE_SHARE)
             listed = {str(one["execution_id"]): one for one in answer["instances"]}
             host_id = str(answer["host_id"])
-            self._patience.answered(config.url)
+            self._backoff.reset(config.url)
             return {one.id: judge_execution(one, listed.get(one.id), host_id, config) for one in executions}
         except (ExecutorError, KeyError, TypeError, ValueError) as error:
             reason = error_reason(error)
             if isinstance(error, AgentctlUnreachable):
-                self._patience.failed(config.url, reason)
-            log.warning("the host %s could not be asked: %s", config.url, error)
-            return {one.id: unknown_observation(reason) for one in executions}
+                self._backoff.record_failure(config.url, reason)
+            log.warning("the host %s could not be reached: %s", config.url, error)
+            return {one.id: Observation.unknown(reason) for one in executions}
 
-    async def _give(
+    async def _create_with_retries(
         self, config: HostConfig, client: HostClient, order: Mapping[str, Any], secret: str
     ) -> dict[str, Any]:
-        """Give the order, again where the host is just not there: the same ids find what is half done."""
+        """Send the launch request and retry while the host is down; the same ids find what an earlier one started."""
         deadline, tries = time.monotonic() + _RETRY_WINDOW, 0
         while True:
             tries += 1
             try:
-                host = await self._ask_host(config, client)  # one that hangs must not keep a start waiting
-                # Daemons of earlier releases know one token for each execution.
+                host = await self._ask_host(config, client)  # quick: a hanging host must not delay the start
+                # Daemons of earlier releases know only one token per execution.
                 token = storage.mint_launch_token(secret) if host.get("launch_tokens") is True else secret
                 return await client.create({**order, "token": token}, secret)
             except (AgentctlUnreachable, RuntimeUnavailable) as error:
-                again = error.details.get("reason") in _RETRYABLE_REASONS and time.monotonic() < deadline
-                if not again and isinstance(error, RuntimeUnavailable):
+                is_retryable = error.details.get("reason") in _RETRYABLE_REASONS and time.monotonic() < deadline
+                if not is_retryable and isinstance(error, RuntimeUnavailable):
                     raise
-                if not again:
+                if not is_retryable:
                     raise _host_error(config, error) from error
             except AgentctlForeign as error:
                 raise _host_error(config, error) from error
-            await asyncio.sleep(backoff_delay(tries, _FIRST_RETRY_DELAY, _ASK_TIMEOUT))
+            await asyncio.sleep(jittered_delay(tries, _FIRST_RETRY_DELAY, _ASK_TIMEOUT))
 
     async def _ask_host(self, config: HostConfig, client: HostClient) -> dict[str, Any]:
         try:
             host = await client.host(_ASK_TIMEOUT)
         except ExecutorError as error:
             raise _host_error(config, error, **error.details) from error
-        self._patience.answered(config.url)
+        self._backoff.reset(config.url)
         return host
 
 
@@ -289,11 +291,11 @@ def _config(config: Mapping[str, Any]) -> HostConfig:
     try:
         return read_host_config(config)
     except (ValueError, TypeError) as error:
-        raise RuntimeUnavailable(f"The settings of this executor are refused: {error}") from error
+        raise RuntimeUnavailable(f"The settings of this executor are not valid: {error}") from error
 
 
 def _host_error(config: HostConfig, error: ExecutorError, **details: Any) -> RuntimeUnavailable:
-    """What members may read of a host that cannot be used: its address is for operators, here and in the log."""
+    """Return the error for members; the host's address is only for staff and the log."""
     log.warning("the host %s cannot be used: %s", config.url, error.message_for_staff)
     about = f"{error.details.get('for_staff', '')} Its address is {config.url}.".strip()
     return RuntimeUnavailable(f"The remote host: {error.message}", **{**details, "for_staff": about})
@@ -306,9 +308,3 @@ def _client(config: HostConfig, http: aiohttp.ClientSession | None = None) -> Ho
 
 def _name_of(listed: Mapping[str, Any], config: HostConfig) -> str:
     return f"{listed['execution_id']}@{urlsplit(config.url).netloc}"
-
-
-def _run_blocking(asked: Coroutine[Any, Any, T]) -> T:
-    """In a thread of its own: the caller may have an event loop, and is of no thread that may not wait."""
-    with ThreadPoolExecutor(1) as alone:
-        return alone.submit(asyncio.run, asked).result()

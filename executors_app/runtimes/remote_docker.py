@@ -1,6 +1,6 @@
-"""Sessions in containers of another machine's Docker engine, over TLS or ssh.
+"""Runtime ``remote_docker``: sessions in containers of another machine's Docker engine, over TLS or ssh.
 
-As in ``local_docker``, but what has to last is in volumes over there. agentctl is reached at a published port.
+Worktree, journal and home are in volumes on that machine. agentctl is reached at a published port.
 """
 
 from __future__ import annotations
@@ -23,28 +23,28 @@ T = TypeVar("T")
 
 
 class RemoteDocker(DockerRuntime):
-    """The runtime; keeps nothing in memory."""
+    """The runtime; keeps no state in memory."""
 
     name = "remote_docker"
 
     def read(self, config: Mapping[str, Any]) -> RemoteSite:
-        """``RemoteEngineConfig`` and ``DockerConfig`` say what there is to set."""
+        """Return the site; see ``RemoteEngineConfig`` and ``DockerConfig`` for the settings."""
         return RemoteSite(read_remote_config(config))
 
-    def is_here(self, execution: ExecutionFacts) -> bool:
-        """Whoever reaches the engine can look after it."""
+    def can_manage(self, execution: ExecutionFacts) -> bool:
+        """Every control plane that reaches the engine can manage its executions."""
         return True
 
     def resume_token(self, execution: ExecutionFacts) -> str | None:
-        """From agentctl's volume; blocks."""
+        """Read it from agentctl's volume; blocks."""
         return self._left(execution, "token.json", lambda disk: disk.resume_token(execution.id))
 
-    def left_journal(self, execution: ExecutionFacts, after: int, epoch: str) -> Sequence[Mapping[str, Any]]:
-        """From agentctl's volume; blocks."""
-        return self._left(execution, "journal", lambda disk: disk.left_journal(execution.id, after, epoch)) or []
+    def unread_journal(self, execution: ExecutionFacts, after: int, epoch: str) -> Sequence[Mapping[str, Any]]:
+        """Read it from agentctl's volume; blocks."""
+        return self._left(execution, "journal", lambda disk: disk.unread_journal(execution.id, after, epoch)) or []
 
     def _left(self, execution: ExecutionFacts, what: str, read: Callable[[ExecutionStorage], T]) -> T | None:
-        """Fetch something of agentctl's state, and read it as if it were on this disk."""
+        """Fetch part of agentctl's state and read it as if it were on this disk."""
         site = self.read(execution.config)
         with (
             tempfile.TemporaryDirectory(prefix="kandev-left-") as directory,
@@ -52,7 +52,7 @@ class RemoteDocker(DockerRuntime):
             site.left(engine, execution) as container,
         ):
             disk = ExecutionStorage(Path(directory))
-            into = disk.places_of(execution.id).path
+            into = disk.state_directory_of(execution.id).path
             if container is None or not archives.fetch_files(engine, container, f"{STATE_PATH}/{what}", into):
                 return None
             return read(disk)

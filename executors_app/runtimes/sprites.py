@@ -1,8 +1,8 @@
-"""Sessions in Fly.io Sprites: one sprite each, a small machine of its own that sleeps when nobody needs it.
+"""Runtime ``sprites``: each session in a Fly.io Sprite, a small machine that pauses while nobody needs it.
 
-Everything is found again by the execution id: the sprite's name, the service in it that is agentctl, and the port on
-the sprite's own loopback, which only a tunnel through the Sprites API reaches. The workspace is on the sprite's disk,
-which outlives every pause; its branch and snapshots are pushed to the control plane after each turn.
+Everything is found by the execution id: the sprite's name, its service (agentctl), and the port on the sprite's own
+loopback, which only a tunnel through the Sprites API reaches. The workspace is on the sprite's disk, which outlives
+every pause; its branch and snapshots are pushed to the control plane after each turn.
 """
 
 from __future__ import annotations
@@ -10,8 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import tempfile
-from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar
 from weakref import WeakValueDictionary
@@ -28,6 +27,7 @@ from executors_app.errors import (
     RepositoryUnusable,
     RuntimeUnavailable,
 )
+from executors_app.runtimes import run_blocking
 from executors_app.sprites import launch, observation, organisation
 from executors_app.sprites.launch import SpriteLayout, SpritesConfig, read_sprites_config
 from executors_app.sprites.organisation import Organisation, open_organisation
@@ -39,7 +39,7 @@ _GRACE: Final = 10.0
 
 
 class Sprites:
-    """The runtime; keeps nothing in memory that carries anything."""
+    """The runtime; keeps nothing in memory that correctness depends on."""
 
     name = "sprites"
     isolated = True
@@ -48,54 +48,54 @@ class Sprites:
         self._launching: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     def check_config(self, config: Mapping[str, Any]) -> None:
-        """``SpritesConfig`` says what there is to set."""
+        """Check the settings; see ``SpritesConfig``."""
         read_sprites_config(config)
 
-    async def check_place(self, config: Mapping[str, Any]) -> None:
-        """The API takes our token."""
+    async def check_availability(self, config: Mapping[str, Any]) -> None:
+        """Check that the API accepts our token."""
         _config(config)
         async with open_organisation(launch.ASK_TIMEOUT) as api:
             await api.find(f"{organisation.NAME_PREFIX}probe")
 
     async def launch(self, spec: LaunchSpec) -> Launched:
-        """Make the sprite, its workspace and its service, or find them; a paused one is woken."""
-        inside = SpriteLayout.of(spec, _config(spec.config))
-        # Two launches of one process need not do it twice; that there is one launch is the lease's affair.
+        """Make the sprite, its workspace and its service, or find them; wakes a paused sprite."""
+        layout = SpriteLayout.of(spec, _config(spec.config))
+        # Saves concurrent launches of this process the same work; that only one process launches is up to the lease.
         async with self._launching.setdefault(spec.execution_id, asyncio.Lock()), open_organisation() as api:
             try:
-                return await _launch(api, inside, spec)
+                return await _launch(api, layout, spec)
             except TimeoutError as error:
                 raise RuntimeUnavailable("The sprite did not answer in time.") from error
 
-    def is_here(self, execution: ExecutionFacts) -> bool:
-        """Whoever has the organisation's token can look after it."""
+    def can_manage(self, execution: ExecutionFacts) -> bool:
+        """Every control plane that has the organisation's token can manage its executions."""
         return True
 
     async def observe(
         self, executions: Sequence[ExecutionFacts], *, timeout: float, concurrency: int
     ) -> dict[str, Observation]:
-        """One list of the organisation's sprites, then the agentctl of each that is awake."""
-        seen = {one.id: observation.unknown_observation("runtime_unavailable") for one in executions}
+        """List the organisation's sprites once, then poll the agentctl of each sprite that is awake."""
+        seen = {one.id: Observation.unknown("runtime_unavailable") for one in executions}
         try:
             async with open_organisation(timeout) as api:
                 async with asyncio.timeout(timeout):
                     known = await api.sprites()
                 bound = asyncio.Semaphore(concurrency)
 
-                async def judged(one: ExecutionFacts) -> None:
+                async def judged(execution: ExecutionFacts) -> None:
                     async with bound:
-                        inside = SpriteLayout.of(one, _config(one.config))
-                        seen[one.id] = await observation.judge_execution(api, one, inside, known, timeout)
+                        layout = SpriteLayout.of(execution, _config(execution.config))
+                        seen[execution.id] = await observation.judge_execution(api, execution, layout, known, timeout)
 
                 for outcome in await asyncio.gather(*map(judged, executions), return_exceptions=True):
                     if isinstance(outcome, Exception):
-                        log.warning("a sprite could not be looked at: %s", outcome)
+                        log.warning("a sprite could not be observed: %s", outcome)
         except (TimeoutError, ExecutorError) as error:
-            log.warning("no look at sprites: %s", error or "the Sprites API does not answer in time")
+            log.warning("cannot observe sprites: %s", error or "the Sprites API does not answer in time")
         return seen
 
     async def end(self, execution: ExecutionFacts) -> bool:
-        """Stop the service, on the proof of name and label; the sprite is kept, and pauses by itself."""
+        """Stop the service after proof by name and label; the sprite is kept and pauses by itself."""
         name = organisation.sprite_name(execution.id)
         try:
             async with open_organisation() as api:
@@ -108,31 +108,31 @@ class Sprites:
             return False
 
     async def end_leftovers(self, execution: ExecutionFacts) -> int:
-        """Agentctl's successor in the sprite ends them itself before it serves (rule 25)."""
+        """Return 0: the next agentctl in the sprite ends leftover processes before it serves."""
         return 0
 
     def resume_token(self, execution: ExecutionFacts) -> str | None:
-        """From agentctl's files in the sprite, which is woken for it; blocks."""
+        """Read it from agentctl's files in the sprite, which this wakes; blocks."""
         return self._left(execution, lambda disk: disk.resume_token(execution.id))
 
-    def left_journal(self, execution: ExecutionFacts, after: int, epoch: str) -> Sequence[Mapping[str, Any]]:
-        """From agentctl's files in the sprite, which is woken for it; blocks."""
-        return self._left(execution, lambda disk: disk.left_journal(execution.id, after, epoch)) or []
+    def unread_journal(self, execution: ExecutionFacts, after: int, epoch: str) -> Sequence[Mapping[str, Any]]:
+        """Read it from agentctl's files in the sprite, which this wakes; blocks."""
+        return self._left(execution, lambda disk: disk.unread_journal(execution.id, after, epoch)) or []
 
     async def push_work(self, execution: ExecutionFacts) -> bool:
-        """Ask the live agentctl; where none answers, wake the sprite and read the workspace."""
+        """Ask the running agentctl; if none answers, wake the sprite and read the workspace."""
         if not execution.repository_path or not execution.worktree_path:
             return False
         client = AgentctlClient.of(execution)
         try:
             return await workspace_store.receive_work(execution, client.work)
         except AgentctlUnreachable:
-            inside = SpriteLayout.of(execution, _config(execution.config))
+            layout = SpriteLayout.of(execution, _config(execution.config))
             async with open_organisation() as api:
-                return await launch.push_work(api, inside, execution)
+                return await launch.push_work(api, layout, execution)
 
     async def orphans(self, known: Collection[str], configs: Collection[Mapping[str, Any]]) -> list[Orphan]:
-        """Sprites of this deployment whose execution id is not among ``known``; raises RuntimeUnavailable."""
+        """List this deployment's sprites whose execution id is not in ``known``; raises RuntimeUnavailable."""
         async with open_organisation() as api:
             found = await api.sprites()
         return [
@@ -143,7 +143,7 @@ class Sprites:
         ]
 
     async def remove_orphan(self, orphan: Orphan, configs: Collection[Mapping[str, Any]]) -> bool:
-        """Remove one with its disk, if it still is what it was listed as."""
+        """Remove a sprite with its disk, if it is still what was listed."""
         async with open_organisation() as api:
             one = await api.find(orphan.id)
             if one is None:
@@ -157,36 +157,36 @@ class Sprites:
             return True
 
     def _left(self, execution: ExecutionFacts, read: Callable[[ExecutionStorage], T]) -> T | None:
-        """Fetch agentctl's state, and read it as if it were on this disk."""
+        """Fetch agentctl's state and read it as if it were on this disk."""
         with tempfile.TemporaryDirectory(prefix="kandev-left-") as directory:
             disk = ExecutionStorage(Path(directory))
-            into = disk.places_of(execution.id).path
-            return read(disk) if _run_blocking(observation.fetch_state(execution.id, into)) else None
+            into = disk.state_directory_of(execution.id).path
+            return read(disk) if run_blocking(observation.fetch_state(execution.id, into)) else None
 
 
 RUNTIME: Final = Sprites()
 
 
-async def _launch(api: Organisation, inside: SpriteLayout, spec: LaunchSpec) -> Launched:
+async def _launch(api: Organisation, layout: SpriteLayout, spec: LaunchSpec) -> Launched:
     if not spec.repository_path:
         raise RepositoryUnusable("The task names no repository.")
-    sprite = await api.find(inside.name)
+    sprite = await api.find(layout.name)
     if sprite is None:
-        await api.create(inside.name)
+        await api.create(layout.name)
     elif not organisation.is_ours(sprite.labels):
-        raise LaunchFailed(f"The sprite {inside.name} belongs to another deployment.")
-    await launch.install_program(api, inside)  # and wakes it: its services come up again by themselves
-    found = await launch.is_service_up(api, inside, spec)
+        raise LaunchFailed(f"The sprite {layout.name} belongs to another deployment.")
+    await launch.install_program(api, layout)  # this wakes the sprite, which restarts its services by itself
+    found = await launch.is_service_up(api, layout, spec)
     rebuilt = ""
     if found:
-        token = await launch.read_token(api, inside)
+        token = await launch.read_token(api, layout)
     else:
-        rebuilt = await launch.make_workspace(api, inside, spec)
-        token = await launch.start_service(api, inside, spec)
+        rebuilt = await launch.make_workspace(api, layout, spec)
+        token = await launch.start_service(api, layout, spec)
     if not storage.is_token_of(token, spec.auth_token):
-        raise LaunchFailed("The agentctl of this session does not accept us: it has another execution's token.")
-    boot_id = await launch.wait_until_ready(api, inside, token)
-    worktree = inside.worktree
+        raise LaunchFailed("This session's agentctl rejected the control plane: it has another execution's token.")
+    boot_id = await launch.wait_until_ready(api, layout, token)
+    worktree = layout.worktree
     return Launched(
         url=organisation.sprite_url(spec.execution_id),
         pid=None,
@@ -196,7 +196,7 @@ async def _launch(api: Organisation, inside: SpriteLayout, spec: LaunchSpec) -> 
         worktree_path=str(worktree.path),
         worktree_branch=worktree.branch,
         found=found,
-        state={"sprite": inside.name, **storage.token_state(token)} | ({"rebuilt": rebuilt} if rebuilt else {}),
+        state={"sprite": layout.name, **storage.token_state(token)} | ({"rebuilt": rebuilt} if rebuilt else {}),
     )
 
 
@@ -209,10 +209,4 @@ def _config(config: Mapping[str, Any]) -> SpritesConfig:
     try:
         return read_sprites_config(config)
     except (ValueError, TypeError) as error:
-        raise RuntimeUnavailable(f"The settings of this executor are refused: {error}") from error
-
-
-def _run_blocking(work: Coroutine[Any, Any, T]) -> T:
-    """Wait for it on a thread of its own: the caller may be inside a loop."""
-    with ThreadPoolExecutor(1) as pool:
-        return pool.submit(asyncio.run, work).result()
+        raise RuntimeUnavailable(f"The settings of this executor are not valid: {error}") from error

@@ -1,6 +1,6 @@
-"""Sessions in Fly.io Sprites: what the runtime ``sprites`` is made of.
+"""Parts of the runtime ``sprites``: sessions in Fly.io Sprites.
 
-As the public documentation has it in November 2026: https://sprites.dev/api (sprites, services, exec, filesystem,
-proxy) and https://docs.sprites.dev (concepts/lifecycle, concepts/services, keeping-sprites-running). What it does not
-say is not relied upon.
+Based on the public documentation of November 2026: https://sprites.dev/api (sprites, services, exec, filesystem,
+proxy) and https://docs.sprites.dev (concepts/lifecycle, concepts/services, keeping-sprites-running). Undocumented
+behaviour is not relied upon.
 """

@@ -1,6 +1,6 @@
-"""Bring up a session's sprite or find it.
+"""Launch a session's sprite: install agentctl, make the workspace, start the service.
 
-Checked settings, agentctl as an archive, the workspace and the service. Every step can be repeated after a crash.
+Every step can be repeated after a crash.
 """
 
 from __future__ import annotations
@@ -36,28 +36,28 @@ class SpritesConfig:
     """The settings of one executor; every one has a default."""
 
     python: str = ""
-    """A Python of the sprite's that has what agentctl needs; empty: one is prepared, with packages pinned by hash."""
+    """A Python in the sprite with agentctl's packages; empty: one is prepared, with packages pinned by hash."""
 
 
 def read_sprites_config(config: Mapping[str, Any]) -> SpritesConfig:
-    """The settings; ValueError with one clear sentence for anything that is none."""
+    """Return the checked settings; raises ValueError with one clear sentence."""
     known = [field.name for field in fields(SpritesConfig)]
     if unknown := sorted(set(map(str, config)) - set(known)):
-        raise ValueError(f"sprites knows no {', '.join(unknown)}; it knows {', '.join(known)}.")
+        raise ValueError(f"sprites has no setting {', '.join(unknown)}. Its settings are {', '.join(known)}.")
     read = SpritesConfig(**config)
     if not isinstance(read.python, str) or (read.python and not read.python.startswith("/")):
-        raise ValueError(f"python wants the absolute path of a program, not {read.python!r}.")
+        raise ValueError(f"python must be the absolute path of a program, not {read.python!r}.")
     return read
 
 
 _PACKAGE: Final = Path(__file__).resolve().parents[1]
 _EXTRA_MODULES: Final = ("__init__", "crash_points", "demo_agent", "domain", "errors")
-"""Modules beside ``agentctl/`` that it imports, as the container image has them, too."""
+"""Modules next to ``agentctl/`` that it imports; the container image contains the same ones."""
 
 
 @cache
 def program_archive() -> bytes:
-    """A tar of ``executors_app/``, the same to the byte for the same files."""
+    """Return a tar of ``executors_app/`` that is identical, byte for byte, for identical files."""
     files = [_PACKAGE / f"{name}.py" for name in _EXTRA_MODULES] + sorted((_PACKAGE / "agentctl").rglob("*.py"))
     into = io.BytesIO()
     with tarfile.open(fileobj=into, mode="w") as made:
@@ -71,12 +71,12 @@ def program_archive() -> bytes:
 
 @cache
 def program_version() -> str:
-    """What names this very program."""
+    """Return a hash that identifies exactly this program."""
     return hashlib.sha256(program_archive()).hexdigest()[:16]
 
 
 def program_requirements() -> bytes:
-    """Its packages, with their hashes."""
+    """Return the program's pinned packages with their hashes."""
     return (_PACKAGE.parent / "requirements" / "agentctl.txt").read_bytes()
 
 
@@ -88,7 +88,7 @@ _LONG: Final = 600.0
 
 @dataclass(frozen=True, slots=True)
 class SpriteLayout:
-    """One session's sprite, and where things are in it."""
+    """The name of one session's sprite, and the paths in it."""
 
     execution_id: str
     session_id: str
@@ -96,178 +96,180 @@ class SpriteLayout:
     python: str
 
     @classmethod
-    def of(cls, one: LaunchSpec | ExecutionFacts, config: SpritesConfig) -> SpriteLayout:
-        """Of a launch, or of a row."""
-        execution_id = one.execution_id if isinstance(one, LaunchSpec) else one.id
-        return cls(execution_id, one.session_id, one.worktree_branch, config.python)
+    def of(cls, execution: LaunchSpec | ExecutionFacts, config: SpritesConfig) -> SpriteLayout:
+        """Return the layout for a launch or a row."""
+        execution_id = execution.execution_id if isinstance(execution, LaunchSpec) else execution.id
+        return cls(execution_id, execution.session_id, execution.worktree_branch, config.python)
 
     @property
     def name(self) -> str:
-        """The sprite's."""
+        """The sprite's name."""
         return organisation.sprite_name(self.execution_id)
 
     @property
     def root(self) -> PurePosixPath:
-        """Of all the rest."""
+        """The directory that contains all other paths."""
         return organisation.sprite_root(self.execution_id)
 
     @property
     def work(self) -> PurePosixPath:
-        """Of the session's repository and its worktree."""
+        """The directory of the session's repository and worktree."""
         return self.root / "work"
 
     @property
     def worktree(self) -> Worktree:
-        """The session's; an empty branch follows from the id."""
+        """The session's worktree; an empty branch follows from the id."""
         return workspace_root.sandbox_worktree_path(Path(self.work), self.session_id, self.branch)
 
     @property
     def seed(self) -> PurePosixPath:
-        """What the workspace is made from."""
+        """The file that the workspace is made from."""
         return self.root / "seed"
 
     @property
     def state(self) -> PurePosixPath:
-        """Agentctl's own."""
+        """Agentctl's state directory."""
         return self.root / "state"
 
     @property
     def token(self) -> PurePosixPath:
-        """What agentctl takes as bearer."""
+        """The file with agentctl's bearer token."""
         return self.root / "token"
 
     @property
     def code(self) -> PurePosixPath:
-        """The program, of this version."""
+        """The directory of this version of the program."""
         return self.root / f"program-{program_version()}"
 
     @property
     def interpreter(self) -> str:
-        """The Python that runs it."""
+        """The Python that runs the program."""
         return self.python or str(self.root / "python" / "bin" / "python")
 
     def command(self, module: str, *arguments: str) -> list[str]:
-        """Argv of a module of the program."""
+        """Return the argv that runs a module of the program."""
         return ["env", f"PYTHONPATH={self.code}", self.interpreter, "-P", "-m", module, *arguments]
 
 
-async def install_program(api: Organisation, inside: SpriteLayout) -> None:
-    """Put the program and its Python there, if they are not."""
-    done = inside.code / "complete"
-    if (await api.run(inside.name, "test", "-e", str(done))).exit_code == 0:
+async def install_program(api: Organisation, layout: SpriteLayout) -> None:
+    """Install the program and its Python in the sprite, unless they are there."""
+    done = layout.code / "complete"
+    if (await api.run(layout.name, "test", "-e", str(done))).exit_code == 0:
         return
-    await api.write(inside.name, f"{inside.code}.tar", program_archive())
-    steps = [f"mkdir -p {inside.code}", f"tar -C {inside.code} -xf {inside.code}.tar", f"rm {inside.code}.tar"]
-    if not inside.python:
-        await api.write(inside.name, str(inside.root / "requirements.txt"), program_requirements())
-        python = inside.root / "python"
+    await api.write(layout.name, f"{layout.code}.tar", program_archive())
+    steps = [f"mkdir -p {layout.code}", f"tar -C {layout.code} -xf {layout.code}.tar", f"rm {layout.code}.tar"]
+    if not layout.python:
+        await api.write(layout.name, str(layout.root / "requirements.txt"), program_requirements())
+        python = layout.root / "python"
         steps.append(f"python3 -m venv {python}")
-        steps.append(f"{python}/bin/pip install --quiet --require-hashes -r {inside.root}/requirements.txt")
-    await run_shell(api, inside, " && ".join([*steps, f"touch {done}"]), "agentctl could not be installed")
+        steps.append(f"{python}/bin/pip install --quiet --require-hashes -r {layout.root}/requirements.txt")
+    # The mark comes last: an installation that was interrupted is repeated.
+    await run_shell(api, layout, " && ".join([*steps, f"touch {done}"]), "agentctl could not be installed")
 
 
-async def make_workspace(api: Organisation, inside: SpriteLayout, spec: LaunchSpec) -> str:
-    """The repository and its work tree, made, found or rebuilt; what it was rebuilt from, if it was lost.
+async def make_workspace(api: Organisation, layout: SpriteLayout, spec: LaunchSpec) -> str:
+    """Make, find or rebuild the repository and worktree; returns what a lost workspace was rebuilt from.
 
     Raises WorkspaceGone, RepositoryUnusable.
     """
     try:
-        return await _make_workspace(api, inside, spec, "")
+        return await _make_workspace(api, layout, spec, "")
     except WorkspaceGone as error:
-        return await _make_workspace(api, inside, spec, error.message)
+        return await _make_workspace(api, layout, spec, error.message)
 
 
-async def _make_workspace(api: Organisation, inside: SpriteLayout, spec: LaunchSpec, lost: str) -> str:
+async def _make_workspace(api: Organisation, layout: SpriteLayout, spec: LaunchSpec, lost: str) -> str:
     with tempfile.TemporaryDirectory(prefix="kandev-seed-") as directory:
         seed = Path(directory) / "seed"
         rebuilt = await asyncio.to_thread(workspace_store.prepare_seed, spec, seed, borrows=False, lost=lost)
-        await api.write(inside.name, str(inside.seed), await asyncio.to_thread(seed.read_bytes))
-    await _run_workspace_command(api, inside, "make", "--seed", str(inside.seed))
+        await api.write(layout.name, str(layout.seed), await asyncio.to_thread(seed.read_bytes))
+    await _run_workspace_command(api, layout, "make", "--seed", str(layout.seed))
     return rebuilt
 
 
-async def push_work(api: Organisation, inside: SpriteLayout, one: ExecutionFacts) -> bool:
-    """Let the session's branch and snapshots arrive, without its agentctl; False where nothing was new."""
-    sent = str(inside.root / "work.bundle")
+async def push_work(api: Organisation, layout: SpriteLayout, execution: ExecutionFacts) -> bool:
+    """Transfer the session's branch and snapshots without its agentctl; False if nothing was new."""
+    sent = str(layout.root / "work.bundle")
 
     async def read(known: Sequence[str], into: IO[bytes]) -> dict[str, str]:
         marks = [word for commit in known for word in ("--known", commit)]
-        options = ("--branch", inside.worktree.branch, "--into", sent)
-        answer = await _run_workspace_command(api, inside, "bundle", *options, *marks)
+        options = ("--branch", layout.worktree.branch, "--into", sent)
+        answer = await _run_workspace_command(api, layout, "bundle", *options, *marks)
         refs = workspace_root.parse_refs(answer)
         if answer.get("packed"):
-            into.write(await api.read(inside.name, sent, timeout=_LONG, limit=workspace_root.MAX_BUNDLE_BYTES))
+            into.write(await api.read(layout.name, sent, timeout=_LONG, limit=workspace_root.MAX_BUNDLE_BYTES))
         return refs
 
-    return await workspace_store.receive_work(one, read)
+    return await workspace_store.receive_work(execution, read)
 
 
-async def _run_workspace_command(api: Organisation, inside: SpriteLayout, what: str, *more: str) -> dict[str, Any]:
-    """What ``workspace_root`` answers in there; its errors are raised here."""
-    arguments = ["--root", str(inside.work), "--owner", inside.session_id]
-    command = inside.command(workspace_root.__name__, what, *arguments, *more)
-    await api.run(inside.name, "mkdir", "-p", str(inside.work))
-    ran = await api.run(inside.name, *command, timeout=_LONG)
+async def _run_workspace_command(api: Organisation, layout: SpriteLayout, what: str, *more: str) -> dict[str, Any]:
+    """Run ``workspace_root`` in the sprite and return its answer; raises the errors that it reports."""
+    arguments = ["--root", str(layout.work), "--owner", layout.session_id]
+    command = layout.command(workspace_root.__name__, what, *arguments, *more)
+    await api.run(layout.name, "mkdir", "-p", str(layout.work))
+    ran = await api.run(layout.name, *command, timeout=_LONG)
     try:
         answer = orjson.loads(ran.output.splitlines()[-1])
     except (orjson.JSONDecodeError, IndexError) as error:
         raise LaunchFailed(f"The sprite could not make the workspace: {ran.errors}") from error
     if not isinstance(answer, dict):
-        raise LaunchFailed("The sprite could not make the workspace: its answer is none.")
+        raise LaunchFailed("The sprite could not make the workspace: its answer is not a JSON object.")
     if "error" in answer:
         raise workspace_root.parse_error(answer)
     return answer
 
 
-async def read_token(api: Organisation, inside: SpriteLayout) -> str:
-    """The token of the last launch, read in the sprite; empty where there was none."""
-    ran = await api.run(inside.name, "cat", str(inside.token))
+async def read_token(api: Organisation, layout: SpriteLayout) -> str:
+    """Read the token of the last launch in the sprite; empty if there was none."""
+    ran = await api.run(layout.name, "cat", str(layout.token))
     return "" if ran.exit_code else ran.output.decode(errors="replace")
 
 
-async def start_service(api: Organisation, inside: SpriteLayout, spec: LaunchSpec) -> str:
-    """Define the service, which starts it, and answer its token.
+async def start_service(api: Organisation, layout: SpriteLayout, spec: LaunchSpec) -> str:
+    """Define and start the service, and return its token.
 
-    The sprite's runtime starts it again after each pause, with the same one.
+    The sprite's runtime starts it again after each pause, with the same token.
     """
     token = storage.mint_launch_token(spec.auth_token)
-    await api.write(inside.name, str(inside.token), token.encode())
+    await api.write(layout.name, str(layout.token), token.encode())
     port = organisation.sprite_port(spec.execution_id)
-    worktree = str(inside.worktree.path)
+    worktree = str(layout.worktree.path)
     options = {
         "--workspace": worktree,
-        "--seed": str(inside.seed),
-        "--root": str(inside.work),
-        "--state-dir": str(inside.state),
+        "--seed": str(layout.seed),
+        "--root": str(layout.work),
+        "--state-dir": str(layout.state),
         "--session-id": spec.session_id,
         "--execution-id": spec.execution_id,
-        "--token-file": str(inside.token),
+        "--token-file": str(layout.token),
         "--listen": f"127.0.0.1:{port}",
         "--hold-socket": str(organisation.HOLD_SOCKET),
     }
     words = [word for option in options.items() for word in option]
-    argv = [inside.interpreter, "-P", "-m", "executors_app.agentctl", "serve", *words]
-    environment = {"PYTHONPATH": str(inside.code), "PYTHONNOUSERSITE": "1", "LANG": "C.UTF-8"}
-    await api.define_service(inside.name, organisation.SERVICE, argv, environment, worktree)
+    argv = [layout.interpreter, "-P", "-m", "executors_app.agentctl", "serve", *words]
+    environment = {"PYTHONPATH": str(layout.code), "PYTHONNOUSERSITE": "1", "LANG": "C.UTF-8"}
+    await api.define_service(layout.name, organisation.SERVICE, argv, environment, worktree)
     return token
 
 
-async def is_service_up(api: Organisation, inside: SpriteLayout, spec: LaunchSpec) -> bool:
-    """Whether the service is up, or comes up: where its worktree is gone it is but tried again and again."""
-    if await api.service(inside.name, organisation.SERVICE) not in ("starting", "running"):
+async def is_service_up(api: Organisation, layout: SpriteLayout, spec: LaunchSpec) -> bool:
+    """Whether the service runs or is starting; if its worktree is gone, it only restarts again and again."""
+    if await api.service(layout.name, organisation.SERVICE) not in ("starting", "running"):
         return False
-    if (await api.run(inside.name, "test", "-e", str(inside.worktree.path / ".git"))).exit_code == 0:
+    if (await api.run(layout.name, "test", "-e", str(layout.worktree.path / ".git"))).exit_code == 0:
         return True
+    # Without its working directory the service cannot start again, but an agentctl from before the loss may still run.
     try:
-        await status_client(spec.execution_id, await read_token(api, inside)).status(ASK_TIMEOUT)
+        await status_client(spec.execution_id, await read_token(api, layout)).status(ASK_TIMEOUT)
     except AgentctlUnreachable as error:
         return error.details.get("reason") != "refused"
     return True
 
 
-async def wait_until_ready(api: Organisation, inside: SpriteLayout, token: str) -> str:
-    """The boot id of the agentctl that answered as ours."""
-    client = status_client(inside.execution_id, token)
+async def wait_until_ready(api: Organisation, layout: SpriteLayout, token: str) -> str:
+    """Return the boot id of the agentctl once it answers to our token."""
+    client = status_client(layout.execution_id, token)
     deadline, problem = time.monotonic() + READY_TIMEOUT, ""
     while time.monotonic() < deadline:
         try:
@@ -275,26 +277,26 @@ async def wait_until_ready(api: Organisation, inside: SpriteLayout, token: str) 
         except AgentctlUnreachable as error:
             problem = error.message
         except ExecutorError as error:
-            raise LaunchFailed(f"The agentctl of this session does not accept us: {error.message}") from error
-        if (await api.service(inside.name, organisation.SERVICE)) == "failed":
-            raise LaunchFailed("agentctl ended at its start; the log of the sprite's service agentctl says why.")
+            raise LaunchFailed(f"This session's agentctl rejected the control plane: {error.message}") from error
+        if (await api.service(layout.name, organisation.SERVICE)) == "failed":
+            raise LaunchFailed("agentctl exited on startup. The log of the sprite's service agentctl shows why.")
         await asyncio.sleep(_POLL)
     raise LaunchFailed(f"agentctl was not ready within {READY_TIMEOUT:g} s: {problem}")
 
 
 def status_client(execution_id: str, token: str) -> AgentctlClient:
-    """Whoever asks for the status alone."""
+    """Return a client that is only used for the status."""
     return AgentctlClient(organisation.sprite_url(execution_id), token, execution_id)
 
 
-async def run_shell(api: Organisation, inside: SpriteLayout, script: str, problem: str) -> bytes:
-    """The output of a shell script; LaunchFailed."""
-    ran = await api.run(inside.name, "sh", "-c", script, timeout=_LONG)
+async def run_shell(api: Organisation, layout: SpriteLayout, script: str, problem: str) -> bytes:
+    """Run a shell script and return its output; raises LaunchFailed."""
+    ran = await api.run(layout.name, "sh", "-c", script, timeout=_LONG)
     if ran.exit_code:
         raise LaunchFailed(f"{problem}: {ran.errors}")
     return ran.output
 
 
 def shell_quote(words: Sequence[object]) -> str:
-    """Words for a shell."""
+    """Quote words for a shell."""
     return shlex.join(map(str, words))

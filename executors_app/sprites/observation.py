@@ -1,7 +1,4 @@
-"""Decide from the list of sprites and the answers of those awake whether an execution is alive, dead or unknown.
-
-Fetch what a dead agentctl has left.
-"""
+"""Decide whether a sprite's execution is alive, dead or unknown, and fetch the state of a dead agentctl."""
 
 from __future__ import annotations
 
@@ -32,9 +29,9 @@ _FILES: Final = re.compile(
 
 
 async def fetch_state(execution_id: str, into: Path) -> bool:
-    """Put ``journal/`` and ``token.json`` of its state into a directory; False where there is none.
+    """Copy ``journal/`` and ``token.json`` of agentctl's state into a directory; False if there is none.
 
-    Raises RuntimeUnavailable, LaunchFailed for an archive that cannot be read. The sprite is woken for it.
+    Wakes the sprite. Raises RuntimeUnavailable, and LaunchFailed for an archive that cannot be read.
     """
     name, state = organisation.sprite_name(execution_id), organisation.sprite_root(execution_id) / "state"
     async with open_organisation() as api:
@@ -53,18 +50,18 @@ async def fetch_state(execution_id: str, into: Path) -> bool:
     try:
         _unpack(packed.output, into)
     except (tarfile.TarError, ValueError, OSError) as error:
-        raise LaunchFailed(f"What agentctl has left in its sprite cannot be read: {error}") from error
+        raise LaunchFailed(f"agentctl's files in the sprite cannot be read: {error}") from error
     return True
 
 
 def _unpack(packed: bytes, into: Path) -> None:
-    """Write the plain files that have a name of agentctl's; the first of each name counts."""
+    """Write only plain files with names that agentctl uses; the first of each name counts."""
     # "r:" reads no compressed archive, which could unfold to any size.
     with tarfile.open(fileobj=io.BytesIO(packed), mode="r:") as archive:
         for number, entry in enumerate(archive):
             if number == _MOST_FILES:
-                raise ValueError(f"it has more than {_MOST_FILES} files")
-            # A sparse file claims a size that nobody has sent.
+                raise ValueError(f"it contains more than {_MOST_FILES} files")
+            # A sparse file could claim a size far beyond the bytes that were sent.
             if not entry.isreg() or entry.issparse() or not _FILES.fullmatch(entry.name):
                 continue
             source, target = archive.extractfile(entry), into / entry.name
@@ -78,102 +75,95 @@ log = logging.getLogger(__name__)
 _ENDED: Final = frozenset({"stopped", "failed", ""})
 """States of a service that runs no process; empty: it was never defined."""
 _NOT_THERE: Final = frozenset({"refused", "closed", "unreachable"})
+"""Reasons of a failed poll after which the state of the service decides; others, such as a timeout, prove nothing."""
 
 
 async def judge_execution(
-    api: Organisation, one: ExecutionFacts, inside: SpriteLayout, known: Mapping[str, Sprite], timeout: float
+    api: Organisation, execution: ExecutionFacts, layout: SpriteLayout, known: Mapping[str, Sprite], timeout: float
 ) -> Observation:
-    """Of one execution; raises nothing but what is unexpected."""
-    sprite = known.get(inside.name)
+    """Return the observation of one execution; raises only unexpected errors."""
+    sprite = known.get(layout.name)
     if sprite is None:
-        state, why = await asyncio.to_thread(_of_the_removed, one, inside)
-        return _seen(Observed.DEAD, "sprite_gone", workspace=state, workspace_reason=why)
+        state, why = await asyncio.to_thread(_removed_workspace, execution, layout)
+        return Observation.dead("sprite_gone", state, why)
     if not organisation.is_ours(sprite.labels):
-        return unknown_observation("foreign")
+        return Observation.unknown("foreign")
     if sprite.status == "cold":
-        return _seen(Observed.DEAD, "sprite_cold", workspace=_as_launched(one))
+        return Observation.dead("sprite_cold", _presumed_workspace(execution))
     try:
-        report, token = await _report(api, one, inside, timeout)
+        report, token = await _poll_status(api, execution, layout, timeout)
     except ExecutorError as error:
-        return await _of_the_silent(api, one, inside, error, timeout)
-    kept = {name: value for name, value in one.state.items() if name != LAUNCH_KEY} | token_state(token)
-    return _seen(Observed.ALIVE, report=report, url=organisation.sprite_url(one.id), state=kept)
+        return await _judge_silent_agent(api, execution, layout, error, timeout)
+    kept = {name: value for name, value in execution.state.items() if name != LAUNCH_KEY} | token_state(token)
+    url = organisation.sprite_url(execution.id)
+    return Observation(Observed.ALIVE, report=report, url=url, seen_at=datetime.now(UTC), state=kept)
 
 
-async def _report(
-    api: Organisation, one: ExecutionFacts, inside: SpriteLayout, timeout: float
+async def _poll_status(
+    api: Organisation, execution: ExecutionFacts, layout: SpriteLayout, timeout: float
 ) -> tuple[Mapping[str, Any], str]:
-    """The status, and with which token it was had: that of the row, or of a launch that the row does not know."""
-    token = bearer_token(one.auth_token, one.state)
+    """Return the status and the token that was accepted: the row's, or that of a launch that the row does not know."""
+    token = bearer_token(execution.auth_token, execution.state)
     try:
-        return await status_client(one.id, token).status(timeout), token
+        return await status_client(execution.id, token).status(timeout), token
     except AgentctlForeign as error:
         async with asyncio.timeout(timeout):
-            there = await read_token(api, inside) if error.details.get("reason") == NOT_OURS else ""
-        if there == token or not is_token_of(there, one.auth_token):
+            there = await read_token(api, layout) if error.details.get("reason") == NOT_OURS else ""
+        if there == token or not is_token_of(there, execution.auth_token):
             raise
-        return await status_client(one.id, there).status(timeout), there
+        return await status_client(execution.id, there).status(timeout), there
 
 
-def unknown_observation(reason: str) -> Observation:
-    """Neither alive nor proven dead."""
-    return _seen(Observed.UNKNOWN, reason)
+def _presumed_workspace(execution: ExecutionFacts) -> WorkspaceState:
+    """Return the workspace's presumed state: the disk outlives pauses, and a launch would notice a loss."""
+    return WorkspaceState.PRESENT if execution.worktree_path else WorkspaceState.REBUILDABLE
 
 
-def _seen(observed: Observed, reason: str = "", **more: Any) -> Observation:
-    return Observation(observed, reason, seen_at=datetime.now(UTC), **more)
-
-
-def _as_launched(one: ExecutionFacts) -> WorkspaceState:
-    """The disk outlives every pause; what was lost on it all the same the launch will say."""
-    return WorkspaceState.PRESENT if one.worktree_path else WorkspaceState.REBUILDABLE
-
-
-async def _of_the_silent(
-    api: Organisation, one: ExecutionFacts, inside: SpriteLayout, error: ExecutorError, timeout: float
+async def _judge_silent_agent(
+    api: Organisation, execution: ExecutionFacts, layout: SpriteLayout, error: ExecutorError, timeout: float
 ) -> Observation:
     reason = "foreign" if isinstance(error, AgentctlForeign) else str(error.details.get("reason", error.code))
     if reason not in _NOT_THERE:
-        return unknown_observation(reason)
+        return Observation.unknown(reason)
     try:
         async with asyncio.timeout(timeout):
-            service = await api.service(inside.name, organisation.SERVICE)
+            service = await api.service(layout.name, organisation.SERVICE)
             if service not in _ENDED:
-                return unknown_observation(reason)
-            state, why = await _workspace(api, one, inside)
+                return Observation.unknown(reason)
+            state, why = await _workspace(api, execution, layout)
     except (TimeoutError, ExecutorError) as problem:
-        log.info("session %s: its sprite does not say more: %s", one.session_id, problem)
-        return unknown_observation(reason)
-    return _seen(Observed.DEAD, f"service_{service or 'missing'}", workspace=state, workspace_reason=why)
+        log.info("session %s: its sprite gave no further information: %s", execution.session_id, problem)
+        return Observation.unknown(reason)
+    return Observation.dead(f"service_{service or 'missing'}", state, why)
 
 
-async def _workspace(api: Organisation, one: ExecutionFacts, inside: SpriteLayout) -> tuple[WorkspaceState, str]:
-    """As it is on the disk of a sprite that is awake."""
-    if not one.worktree_path:
+async def _workspace(api: Organisation, execution: ExecutionFacts, layout: SpriteLayout) -> tuple[WorkspaceState, str]:
+    """Return the workspace's state as found on the disk of a sprite that is awake."""
+    if not execution.worktree_path:
         return WorkspaceState.REBUILDABLE, ""
-    worktree = inside.worktree
-    git = ["git", f"--git-dir={inside.work}/repository.git", "rev-parse", "--verify", "--quiet"]
+    worktree = layout.worktree
+    git = ["git", f"--git-dir={layout.work}/repository.git", "rev-parse", "--verify", "--quiet"]
     branch = shell_quote([*git, f"refs/heads/{worktree.branch}"])
     script = (
         f"if test -e {shell_quote([worktree.path / '.git'])}; then echo present; elif {branch}; then echo branch; fi"
     )
-    ran = await api.run(inside.name, "sh", "-c", script, timeout=10)
+    ran = await api.run(layout.name, "sh", "-c", script, timeout=10)
     found = ran.output.decode(errors="replace").split()
     if "present" in found:
         return WorkspaceState.PRESENT, ""
     if "branch" in found:
         return WorkspaceState.REBUILDABLE, ""
     lost = f"The worktree {worktree.path} and its branch {worktree.branch} were deleted."
-    return await asyncio.to_thread(_of_the_lost, one, inside, lost)
+    return await asyncio.to_thread(_lost_workspace, execution, layout, lost)
 
 
-def _of_the_removed(one: ExecutionFacts, inside: SpriteLayout) -> tuple[WorkspaceState, str]:
-    if not one.worktree_path:
+def _removed_workspace(execution: ExecutionFacts, layout: SpriteLayout) -> tuple[WorkspaceState, str]:
+    if not execution.worktree_path:
         return WorkspaceState.REBUILDABLE, ""
-    return _of_the_lost(one, inside, f"The sprite {inside.name} was removed.")
+    return _lost_workspace(execution, layout, f"The sprite {layout.name} was removed.")
 
 
-def _of_the_lost(one: ExecutionFacts, inside: SpriteLayout, lost: str) -> tuple[WorkspaceState, str]:
-    if workspace_store.newest_snapshot_time(one.session_id):
+def _lost_workspace(execution: ExecutionFacts, layout: SpriteLayout, lost: str) -> tuple[WorkspaceState, str]:
+    if workspace_store.newest_snapshot_time(execution.session_id):
         return WorkspaceState.REBUILDABLE, ""
-    return WorkspaceState.GONE, workspace_store.gone_reason(lost, inside.worktree.branch)
+    return WorkspaceState.GONE, workspace_store.gone_reason(lost, layout.worktree.branch)

@@ -1,7 +1,4 @@
-"""The organisation's sprites through ``sprites-py``.
-
-Names and addresses that follow from ids, and calls whose errors are ours.
-"""
+"""The organisation's sprites through ``sprites-py``: names that follow from ids, and calls that raise our errors."""
 
 from __future__ import annotations
 
@@ -24,54 +21,54 @@ if TYPE_CHECKING:
 NAME_PREFIX: Final = "kandev-"
 SERVICE: Final = "agentctl"
 ROOT_PATH = PurePosixPath("/home/sprite", "kandev")
-"""Of everything of ours in a sprite."""
+"""The directory that contains everything of ours in a sprite."""
 HOLD_SOCKET = PurePosixPath("/.sprite/api.sock")
-"""Where a sprite is told, from inside, to stay awake."""
+"""The socket inside a sprite that takes requests to stay awake."""
 _FIRST_PORT: Final = 20_000
 _PORTS: Final = 10_000
 
 
 def sprite_name(execution_id: str) -> str:
-    """Of the sprite of an execution."""
+    """Return the name of an execution's sprite."""
     return f"{NAME_PREFIX}{execution_id}"
 
 
 def sprite_execution(name: str) -> str:
-    """The execution that a sprite was made for."""
+    """Return the execution that a sprite was made for."""
     return name.removeprefix(NAME_PREFIX)
 
 
 def sprite_root(execution_id: str) -> PurePosixPath:
-    """Of everything of one execution in its sprite, whose disk outlives every pause."""
+    """Return the directory of one execution in its sprite, whose disk outlives every pause."""
     return ROOT_PATH / execution_id
 
 
 def deployment_label() -> str:
-    """On each sprite of this deployment; another one may share the organisation."""
+    """Return the label of this deployment's sprites: other deployments may share the organisation."""
     place = str(Path(settings.KANDEV_DATA_DIR).resolve())
     return f"{NAME_PREFIX}{hashlib.sha256(place.encode()).hexdigest()[:16]}"
 
 
 def is_ours(labels: Collection[str]) -> bool:
-    """Whether a sprite with a name of ours is this deployment's; one without any label is known by its name alone."""
+    """Whether a sprite with our name prefix belongs to this deployment; without labels the name decides."""
     return not labels or deployment_label() in labels
 
 
 def sprite_port(execution_id: str) -> int:
-    """Where agentctl listens, on the sprite's own loopback."""
+    """Return the port on the sprite's loopback where agentctl listens."""
     digest = hashlib.sha256(execution_id.encode()).digest()
     return _FIRST_PORT + int.from_bytes(digest[:4], "big") % _PORTS
 
 
 def sprite_url(execution_id: str) -> str:
-    """The row's address: the same in every process, over every pause of the sprite."""
+    """Return the agentctl URL for the row: the same in every process and over every pause of the sprite."""
     return f"http://{sprite_name(execution_id)}{sprite_tunnel.SUFFIX}:{sprite_port(execution_id)}"
 
 
 _PAGE: Final = 50
 _SAID: Final = 500
 OUTPUT_LIMIT: Final = 1 << 30
-"""Bytes that one command may write. It runs on a machine that is wholly the agent's, which may send without end."""
+"""Bytes that one command may write: the agent controls the whole machine and could send without end."""
 
 
 class SpriteRefused(LaunchFailed):
@@ -80,17 +77,17 @@ class SpriteRefused(LaunchFailed):
 
 @dataclass(frozen=True, slots=True)
 class Sprite:
-    """A sprite as one look shows it."""
+    """A sprite as the API describes it."""
 
     name: str
     status: str
-    """running; warm: paused with its processes frozen; cold: its processes are gone. Its disk is there in any case."""
+    """``running``; ``warm``: paused, its processes frozen; ``cold``: its processes are gone. The disk remains."""
     labels: Sequence[str]
 
 
 @dataclass(frozen=True, slots=True)
 class CommandResult:
-    """What came of a command."""
+    """The result of a command."""
 
     exit_code: int
     output: bytes
@@ -98,13 +95,13 @@ class CommandResult:
 
 
 class _Sink:
-    """Keeps what a command writes, up to ``limit`` bytes."""
+    """Collects a command's output up to ``limit`` bytes."""
 
     def __init__(self, limit: int) -> None:
         self.data, self.limit, self.is_full = bytearray(), limit, False
 
     def write(self, data: bytes) -> None:
-        """Keep more; ValueError, which ends the connection, where it is too much."""
+        """Append output; raises ValueError, which ends the connection, beyond the limit."""
         self.is_full = len(self.data) + len(data) > self.limit
         if self.is_full:
             raise ValueError("too much output")
@@ -112,13 +109,13 @@ class _Sink:
 
 
 class Organisation:
-    """Calls about the sprites of the token's organisation; made by `connected`."""
+    """Calls about the sprites of the token's organisation; see ``open_organisation``."""
 
     def __init__(self, client: AsyncSpritesClient):
         self._client = client
 
     async def sprites(self) -> dict[str, Sprite]:
-        """All that have a name of ours, by name; nobody is woken."""
+        """Return all sprites with our name prefix, by name; wakes none."""
         from sprites.types import ListOptions  # noqa: PLC0415 - see above
 
         found: dict[str, Sprite] = {}
@@ -133,32 +130,32 @@ class Organisation:
                 return found
 
     async def find(self, name: str) -> Sprite | None:
-        """The sprite of that name; it is not woken."""
+        """Return the sprite of that name; does not wake it."""
         try:
             with _translated_errors():
                 one = await self._client.get_sprite(name)
-        except _NotThere:
+        except _NotFound:
             return None
         return Sprite(name, one.status or "", one.labels)
 
     async def create(self, name: str) -> None:
-        """Make it, private and with our label; one that is there already is found again."""
+        """Create a private sprite with our label, or find it."""
         try:
             with _translated_errors():
                 await self._client.create_sprite(name, labels=[deployment_label()])
-        except SpriteRefused:
+        except SpriteRefused:  # also if an interrupted launch has created it already
             if await self.find(name) is None:
                 raise
 
     async def destroy(self, name: str) -> None:
-        """Remove it with its disk."""
+        """Delete a sprite with its disk."""
         with _translated_errors():
             await self._client.destroy_sprite(name)
 
     async def run(self, name: str, *argv: str, timeout: float = 60.0, limit: int = 0) -> CommandResult:
-        """Run a command in it, and wake it for that.
+        """Run a command in the sprite, which this wakes.
 
-        SpriteRefused where it writes more than ``limit`` bytes, by default ``OUTPUT_LIMIT``.
+        Raises SpriteRefused if it writes more than ``limit`` bytes, by default ``OUTPUT_LIMIT``.
         """
         from sprites import exceptions  # noqa: PLC0415 - see above
 
@@ -178,31 +175,31 @@ class Organisation:
         return CommandResult(exit_code, bytes(output.data), errors.data.decode(errors="replace")[-_SAID:])
 
     async def write(self, name: str, path: str, data: bytes, mode: int = 0o600) -> None:
-        """Write a file, and the directories above it."""
+        """Write a file and create the directories above it."""
         with _translated_errors():
             await self._client.sprite(name).filesystem().path(path).write_bytes(data, mode)
 
     async def read(self, name: str, path: str, *, timeout: float, limit: int) -> bytes:
-        """A file's content; SpriteRefused where there is none, or more than ``limit`` bytes of it."""
-        # Not by the API's call for files, which keeps whatever comes.
+        """Return a file's content; raises SpriteRefused if there is none, or more than ``limit`` bytes."""
+        # Not with the API's call for files, which sets no limit on what it receives.
         ran = await self.run(name, "cat", "--", path, timeout=timeout, limit=limit)
         if ran.exit_code:
             raise SpriteRefused(f"The sprite has no file {path}: {ran.errors}")
         return ran.output
 
     async def service(self, name: str, service: str) -> str:
-        """stopped, starting, running, stopping or failed; empty where it is not defined."""
+        """Return a service's state (stopped, starting, running, stopping or failed); empty if it is not defined."""
         try:
             with _translated_errors():
                 found = await self._client.sprite(name).get_service(service)
-        except _NotThere:
+        except _NotFound:
             return ""
         return found.state.status if found.state else "stopped"
 
     async def define_service(
         self, name: str, service: str, argv: Sequence[str], env: Mapping[str, str], directory: str
     ) -> None:
-        """Define a service, or define it anew, and let it run."""
+        """Define or redefine a service and start it."""
         sprite, (command, *arguments) = self._client.sprite(name), argv
         with _translated_errors():
             await sprite.create_service(service, command, arguments, duration=1, env=dict(env), dir=directory)
@@ -211,7 +208,7 @@ class Organisation:
                 await sprite.start_service(service, duration=1)
 
     async def stop_service(self, name: str, service: str, grace: float) -> None:
-        """Stop it; it stays stopped over every pause. One that is not running is left as it is."""
+        """Stop a service, which then stays stopped over every pause; does nothing if it is not running."""
         try:
             with _translated_errors():
                 await self._client.sprite(name).stop_service(service, timeout=grace)
@@ -221,21 +218,21 @@ class Organisation:
 
 @asynccontextmanager
 async def open_organisation(timeout: float = 30.0) -> AsyncIterator[Organisation]:
-    """A connection to ``KANDEV_SPRITES_URL``; RuntimeUnavailable without a token."""
+    """Connect to ``KANDEV_SPRITES_URL``; raises RuntimeUnavailable without a token."""
     from sprites import AsyncSpritesClient  # noqa: PLC0415 - see above
 
     if not settings.KANDEV_SPRITES_TOKEN:
-        raise RuntimeUnavailable("KANDEV_SPRITES_TOKEN is not set: sprites need a token of their organisation.")
+        raise RuntimeUnavailable("KANDEV_SPRITES_TOKEN is not set. Set it to a token of your Sprites organisation.")
     async with AsyncSpritesClient(settings.KANDEV_SPRITES_TOKEN, settings.KANDEV_SPRITES_URL, timeout) as client:
         yield Organisation(client)
 
 
-class _NotThere(SpriteRefused):
-    """There is no such thing."""
+class _NotFound(SpriteRefused):
+    """The API answered 404."""
 
 
 class _NotRunning(SpriteRefused):
-    """It does not run."""
+    """The service is not running."""
 
 
 @contextmanager
@@ -247,7 +244,7 @@ def _translated_errors() -> Iterator[None]:
     except (exceptions.AuthenticationError, exceptions.NetworkError, exceptions.TimeoutError) as error:
         raise RuntimeUnavailable(f"The Sprites API cannot be used: {str(error)[:_SAID]}") from error
     except exceptions.NotFoundError as error:
-        raise _NotThere(str(error)[:_SAID]) from error
+        raise _NotFound(str(error)[:_SAID]) from error
     except exceptions.APIError as error:
         raise _error_for(error) from error
     except (exceptions.SpriteError, ValueError, KeyError, TypeError) as error:
@@ -258,7 +255,7 @@ def _error_for(error: exceptions.APIError) -> Exception:
     message = f"{error} {error.response or ''}".strip()[:_SAID]
     match error.status_code:
         case 404:
-            return _NotThere(message)
+            return _NotFound(message)
         case 409:
             return _NotRunning(message)
         case None | 0 | 401 | 429 | 500 | 502 | 503 | 504:

@@ -1,4 +1,4 @@
-"""The numbers of a deployment for Prometheus, at ``/metrics`` (interfaces 8).
+"""Metrics of a deployment for Prometheus, at ``/metrics``.
 
-They are read from the database, so every process of every host gives the same ones and none is lost by a restart.
+They are read from the database, so every process on every host returns the same values, and a restart loses none.
 """

@@ -1,4 +1,4 @@
-"""Every metric there is: name, kind, labels and what it means. What is not here is not exposed."""
+"""The catalogue of metrics: name, kind, labels and meaning. Only these are exposed."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ Kind = Literal["counter", "gauge", "histogram"]
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One name at ``/metrics``; ``labels`` in the order in which they are shown."""
+    """A metric at ``/metrics``; ``labels`` are in the order of the output."""
 
     name: str
     kind: Kind
     help: str
     labels: tuple[str, ...] = ()
     buckets: tuple[float, ...] = ()
-    """Of a histogram: upper edges in seconds, the open one left out."""
+    """Upper bounds of a histogram's buckets in seconds, without ``+Inf``."""
 
     @property
     def series(self) -> frozenset[str]:
-        """The names that a query can ask for."""
+        """The names of its series, as used in queries."""
         if self.kind == "histogram":
             return frozenset({f"{self.name}_bucket", f"{self.name}_count", f"{self.name}_sum"})
         return frozenset({self.name})

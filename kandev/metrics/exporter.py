@@ -37,7 +37,7 @@ from sessions_app.services import metric_counters
 OTHER_LABEL: Final = "other"
 Sample = tuple[Mapping[str, str], float]
 Readings = Mapping[str, list[Sample]]
-"""Samples by the name of their series; of a histogram the buckets, each for itself, and the sum."""
+"""Samples by the name of their series. A histogram has its sum and its buckets, which are not cumulative yet."""
 KNOWN_REASONS: Final = frozenset(
     {
         "agent_exited",
@@ -51,7 +51,7 @@ KNOWN_REASONS: Final = frozenset(
         "imported",
     }
 )
-"""Why turns are interrupted."""
+"""Reasons for interrupted turns. Others are counted as ``OTHER_LABEL``, which bounds the number of series."""
 PROMPT_STATES_COUNTED: Final = (
     PromptState.QUEUED,
     PromptState.SENDING,
@@ -62,7 +62,7 @@ PROMPT_STATES_COUNTED: Final = (
 
 
 def collect_metrics() -> Readings:
-    """Everything; 14 queries, whatever the deployment holds."""
+    """Read all metrics from the database, with 14 queries however large it is."""
     found: defaultdict[tuple[str, tuple[tuple[str, str], ...]], float] = defaultdict(float)
     for name, labels, value in _collect_all():
         found[name, tuple((label, _bounded_label(label, text)) for label, text in labels.items())] += value
@@ -85,7 +85,7 @@ def _collect_all() -> Iterator[operations.Count]:
 
 
 def _zero_readings() -> Iterator[operations.Count]:
-    """What is there with 0 from the first, so that a rate can be asked for; and that the database answers."""
+    """Yield zeros for series that must exist from the beginning, so that rates work, and ``kandev_database_up``."""
     yield DATABASE_UP.name, {}, 1
     for metric in CATALOGUE.values():
         if metric.kind == "counter" and not metric.labels:
@@ -139,7 +139,7 @@ def _bounded_label(label: str, text: str) -> str:
 
 
 def _known_labels() -> Mapping[str, Collection[str]]:
-    """The words that a label may be; labels that are not here are only ever ours."""
+    """Return the allowed values of each label. Labels that are missing here only have values from our own code."""
     return {
         "agent_type": agent_types(),
         "code": _known_codes(),
@@ -159,19 +159,19 @@ def _known_codes() -> Collection[str]:
 OWN_ERROR_CODES: Final[frozenset[Any]] = frozenset(
     {"unreachable", "worktree_missing", "not_resumable", "start_timeout", "internal_error", "launch_failed"}
 )
-"""Codes of sessions' errors that are not agentctl's."""
+"""Error codes of sessions that come from the control plane and not from agentctl."""
 
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 def render_metrics(readings: Readings) -> bytes:
-    """Every metric of the catalogue; readings of other names are left out."""
+    """Render every metric of the catalogue as text. Readings with other names are left out."""
     return _render_text(CATALOGUE.values(), readings)
 
 
 def render_without_database() -> bytes:
-    """Say that there are no numbers: any 0 but this one would pass for a count that fell."""
+    """Render only ``kandev_database_up 0``: zeros for other metrics would look like counters that were reset."""
     return _render_text([DATABASE_UP], {DATABASE_UP.name: [({}, 0)]})
 
 
@@ -204,7 +204,7 @@ def _sorted(samples: Iterable[Sample]) -> list[Sample]:
 
 
 def _cumulative_histogram(metric: Metric, readings: Readings) -> Family:
-    """Buckets that are counted each for itself become such as hold all below them."""
+    """Return a histogram with cumulative buckets, as Prometheus expects, from separately counted ones."""
     apart: Mapping[str, float] = {labels["le"]: value for labels, value in readings.get(f"{metric.name}_bucket", ())}
     edges = [*(f"{edge:g}" for edge in metric.buckets), "+Inf"]
     below, buckets = 0.0, []
@@ -218,7 +218,7 @@ def _cumulative_histogram(metric: Metric, readings: Readings) -> Family:
 
 
 CACHE_SECONDS: Final = 5
-"""Seconds for which a text is given again: who asks more often costs nothing."""
+"""Seconds for which a response is cached, so that frequent scrapes cause no load."""
 _FORWARDING_HEADERS: Final = (
     "HTTP_X_FORWARDED_FOR",
     "HTTP_FORWARDED",
@@ -226,16 +226,17 @@ _FORWARDING_HEADERS: Final = (
     "HTTP_X_FORWARDED_HOST",
     "HTTP_VIA",
 )
-"""Headers of a proxy, behind which everybody would look like this machine."""
+"""Headers that proxies add. Behind a proxy on this machine, every client would have a loopback address."""
 
 
 @login_not_required
 @never_cache
 @require_safe
 def metrics_view(request: HttpRequest) -> HttpResponse:
-    """200 with the text; 401 without the token; 403 for another machine where there is none.
+    """Return the metrics; 401 without the configured token, or 403 for another machine if none is configured.
 
-    Without a database it is 200 too: whoever watches must not take that for a web process that is gone.
+    Without a database the status is 200, too, so that monitoring does not mistake a database outage for a dead web
+    process.
     """
     if settings.KANDEV_METRICS_TOKEN:
         if not _has_valid_token(request):
@@ -261,7 +262,7 @@ def _has_valid_token(request: HttpRequest) -> bool:
 
 
 def _is_local_request(request: HttpRequest) -> bool:
-    """The other end of the connection is this machine, and nobody stands between; no header can say so."""
+    """Return whether the client is on this machine and no proxy is in between. Headers can only disprove it."""
     if any(name in request.META for name in _FORWARDING_HEADERS):
         return False
     try:

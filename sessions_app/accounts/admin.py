@@ -16,8 +16,8 @@ from rest_framework.authtoken import admin as foreign
 from rest_framework.authtoken.models import TokenProxy
 
 from executors_app.staff_admin import ReadOnlyModelAdmin, StaffModelAdmin
+from sessions_app.accounts.models import ApiToken, AttemptCount, LoginLink, Preferences, TeamRole
 from sessions_app.accounts.teams import check_user_name
-from sessions_app.models import ApiToken, AttemptCount, LoginLink, Preferences, TeamRole
 
 if TYPE_CHECKING:
     Inline = admin.TabularInline[Any, Any]
@@ -31,10 +31,10 @@ for _model in (User, Group):
 
 
 class _UserNameCheckMixin:
-    """A form whose user name, where it is new, looks like no other."""
+    """A form that checks a new user name for look-alikes."""
 
     def clean_username(self) -> str:
-        """Refuse one that does."""
+        """Refuse a changed name that looks like that of another account."""
         form: Any = self
         above: Any = super()
         name = str(above.clean_username() if hasattr(above, "clean_username") else form.cleaned_data["username"])
@@ -47,18 +47,18 @@ class _UserNameCheckMixin:
 
 
 class AccountCreationForm(_UserNameCheckMixin, AdminUserCreationForm):  # type: ignore[type-arg]
-    """A new account."""
+    """The form for a new account."""
 
 
 class AccountChangeForm(_UserNameCheckMixin, UserChangeForm):  # type: ignore[type-arg]
-    """An account."""
+    """The form for an existing account."""
 
 
 @admin.register(User)
 class AccountAdmin(People):
-    """People. One who leaves is made inactive, never deleted: the log names who asked for what.
+    """User accounts. They are deactivated, never deleted, because the log refers to who requested what.
 
-    Django's own permissions stand here, for whoever edits people can make staff.
+    Django's own permissions apply here, and not staff status alone, because whoever edits users can make them staff.
     """
 
     list_filter = ("is_staff", "is_superuser", "is_active", "groups")
@@ -66,12 +66,12 @@ class AccountAdmin(People):
     add_form = AccountCreationForm
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Nobody."""
+        """Return False: accounts are deactivated, never deleted."""
         return False
 
 
 class MemberInline(Inline):
-    """Who is in a team."""
+    """The members of a team."""
 
     model = User.groups.through
     extra = 0
@@ -80,7 +80,7 @@ class MemberInline(Inline):
 
 
 class TeamRoleInline(Inline):
-    """Members who are not full members."""
+    """Members with another role than *member*."""
 
     model = TeamRole
     extra = 0
@@ -89,13 +89,13 @@ class TeamRoleInline(Inline):
 
 @admin.register(Group)
 class TeamAdmin(GroupAdmin):
-    """Teams: a group of users is a team. Django's own permissions stand here, as for people."""
+    """Teams, which are groups of users. Django's own permissions apply here, as for users."""
 
     list_display = ("name", "members", "viewers")
     inlines = (MemberInline, TeamRoleInline)
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Group]:
-        """With the number of members, and of those who only read."""
+        """Return the teams with their numbers of members and viewers."""
         rows: QuerySet[Group] = super().get_queryset(request)
         viewers = Q(roles__role=TeamRole.Role.VIEWER)
         return rows.annotate(
@@ -104,18 +104,18 @@ class TeamAdmin(GroupAdmin):
 
     @admin.display(ordering="members")
     def members(self, team: Any) -> int:
-        """How many are in it."""
+        """Return the number of members."""
         return int(team.members)
 
     @admin.display(ordering="viewers")
     def viewers(self, team: Any) -> int:
-        """How many of them only read."""
+        """Return the number of viewers."""
         return int(team.viewers)
 
 
 @admin.register(TeamRole)
 class TeamRoleAdmin(StaffModelAdmin):
-    """Who only reads in which team, and who looks after one. Without a row here a member of a team writes."""
+    """Viewers and admins of teams. A member without a row here can write."""
 
     list_display = ("user", "team", "role", "in_team")
     list_filter = ("role", "team")
@@ -124,19 +124,19 @@ class TeamRoleAdmin(StaffModelAdmin):
     fields = ("user", "team", "role")
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[TeamRole]:
-        """With whether the user is in the team at all."""
+        """Return the roles, with the teams of their users."""
         rows: QuerySet[TeamRole] = super().get_queryset(request)
         return rows.prefetch_related("user__groups")
 
     @admin.display(boolean=True, description="in the team")
     def in_team(self, row: TeamRole) -> bool:
-        """A role gives nothing to somebody who is not."""
+        """Return whether the user is in the team; a role alone gives no rights."""
         return row.team in row.user.groups.all()
 
 
 @admin.register(AttemptCount)
 class AttemptCountAdmin(ReadOnlyModelAdmin):
-    """Wrong passwords and keys that are counted now; by whom they came no row tells."""
+    """Counters of attempts. They do not show who made them, because keys are hashes."""
 
     list_display = ("key", "tries", "ends_at")
     search_fields = ("=key",)
@@ -145,7 +145,7 @@ class AttemptCountAdmin(ReadOnlyModelAdmin):
 
 @admin.register(LoginLink)
 class LoginLinkAdmin(ReadOnlyModelAdmin):
-    """One-time login links; their secrets are known to nobody but who got them."""
+    """One-time login links, without their secrets."""
 
     hidden = ("secret_hash",)
     list_display = ("user", "purpose", "made_by", "expires_at", "used_at")
@@ -155,13 +155,13 @@ class LoginLinkAdmin(ReadOnlyModelAdmin):
     date_hierarchy = "expires_at"
 
 
-assert foreign  # noqa: S101 - it registers itself, and is empty: its keys are taken over
+assert foreign  # noqa: S101 - authtoken registers itself; its table stays empty, as tokens are taken over
 admin.site.unregister(TokenProxy)
 
 
 @admin.register(ApiToken)
 class ApiTokenAdmin(ReadOnlyModelAdmin):
-    """Keys of the API: whose, what for, until when. A key itself is known to nobody but who was given it."""
+    """API tokens: owner, purpose and expiry. The tokens themselves are not stored."""
 
     actions = ("revoke",)
     hidden = ("secret_hash",)
@@ -173,19 +173,19 @@ class ApiTokenAdmin(ReadOnlyModelAdmin):
 
     @admin.display(boolean=True, description="live")
     def is_live(self, token: ApiToken) -> bool:
-        """Whether it opens something."""
+        """Return whether the token can be used."""
         return not token.is_over and token.user.is_active
 
     @admin.action(description="Revoke selected tokens")
     def revoke(self, request: HttpRequest, chosen: QuerySet[ApiToken]) -> None:
-        """From now on they open nothing."""
+        """Revoke the selected tokens."""
         count = chosen.filter(revoked_at=None).update(revoked_at=timezone.now())
         messages.success(request, f"{count} tokens were revoked.")
 
 
 @admin.register(Preferences)
 class PreferencesAdmin(ReadOnlyModelAdmin):
-    """How people like to see the pages; they say so themselves."""
+    """Themes and time zones that users have chosen."""
 
     list_display = ("user", "theme", "time_zone")
     list_filter = ("theme",)

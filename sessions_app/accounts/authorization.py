@@ -1,7 +1,6 @@
-"""Who may change what (rule 39): members of a team write, viewers read, everybody else finds nothing.
+"""Decide who may change what: members of a team write, viewers read, everybody else gets *not found*.
 
-Who may *see* something is said in ``models.scoping``; whatever is asked here is of something that is seen.
-API, pages and sockets each ask at one place: ``api.base.TeamPermission``, ``views.found``, the consumers' dispatch.
+``accounts.team_scope`` decides who may *see* something; these functions are called with objects the user can see.
 """
 
 from __future__ import annotations
@@ -12,13 +11,14 @@ from django.contrib.auth.models import Group
 from django.db.models import QuerySet
 
 from executors_app.plugins import UnknownPlugin
+from sessions_app.accounts.models import TeamRole
 from sessions_app.accounts.team_scope import teams_of
-from sessions_app.models import TaskSession, TeamRole
+from sessions_app.models import TaskSession
 from sessions_app.services.errors import ReadOnly
 
 
 def writable_teams(user: Any) -> QuerySet[Group]:
-    """The teams in which ``user`` is more than a viewer; none for whoever holds a key that only reads."""
+    """Return the teams in which ``user`` can write; none with a read-only token."""
     if getattr(user, "only_reads", False):
         return Group.objects.none()
     only_reads = TeamRole.objects.filter(user_id=user.pk, role=TeamRole.Role.VIEWER)
@@ -26,42 +26,42 @@ def writable_teams(user: Any) -> QuerySet[Group]:
 
 
 def may_write(user: Any, team: Group | int) -> bool:
-    """Whether ``user`` may change what belongs to ``team`` (a row or its id)."""
+    """Return whether ``user`` may change what belongs to ``team`` (a row or its id)."""
     return writable_teams(user).filter(id=team.pk if isinstance(team, Group) else team).exists()
 
 
 def may_write_session(user: Any, session: TaskSession) -> bool:
-    """Whether ``user`` may ask something of ``session``: prompt, resume, answer, cancel, stop, close."""
+    """Return whether ``user`` may prompt, resume, answer, cancel, stop or close ``session``."""
     return may_write(user, session.task.team_id)
 
 
 def may_write_somewhere(user: Any) -> bool:
-    """Whether there is a team in which ``user`` is more than a viewer."""
+    """Return whether ``user`` can write in any team."""
     return writable_teams(user).exists()
 
 
 def require_write(user: Any, team: Group | int) -> None:
-    """Raises ReadOnly for somebody who may only see what belongs to ``team``."""
+    """Raise ReadOnly unless ``user`` can write in ``team``."""
     if not may_write(user, team):
         raise ReadOnly
 
 
 def may_manage(user: Any, team: Group) -> bool:
-    """Whether ``user`` says who is in ``team``: staff, and the team's own admins."""
+    """Return whether ``user`` may manage the members of ``team``: staff and the team's admins."""
     return bool(user.is_staff and user.is_active) or managed_teams(user).filter(id=team.pk).exists()
 
 
 def managed_teams(user: Any) -> QuerySet[Group]:
-    """The teams in which ``user`` is an admin."""
+    """Return the teams in which ``user`` is an admin."""
     admin = TeamRole.objects.filter(user_id=user.pk, role=TeamRole.Role.ADMIN)
     return teams_of(user).filter(id__in=admin.values("team_id"))
 
 
 def may_operate(user: Any, session: TaskSession) -> bool:
-    """Whether ``user`` may use the shell of ``session`` and write its files.
+    """Return whether ``user`` may use the shell of ``session`` and write its files.
 
-    Where agents share the machine with the control plane that takes staff, or a team that was
-    given ``operate_unisolated``.
+    If agents share the machine with the control plane, that requires staff, or a team with the permission
+    ``operate_unisolated``.
     """
     if not may_write_session(user, session):
         return False

@@ -1,4 +1,4 @@
-"""API tokens (create, find, revoke, take over from REST framework as hashes), and the other logins of a user."""
+"""API tokens (create, find, revoke, convert those of REST framework to hashes), and the other logins of a user."""
 
 from __future__ import annotations
 
@@ -17,25 +17,24 @@ from django.dispatch import receiver
 from django.utils import timezone
 from rest_framework.authtoken.models import Token
 
-from sessions_app.accounts.models import LAST_USED_PRECISION
-from sessions_app.models import ApiToken
+from sessions_app.accounts.models import LAST_USED_PRECISION, ApiToken
 from sessions_app.services.errors import Conflict, NotFound
 
 
 def count_other_logins(user: Any, here: str | None) -> int:
-    """How many logins of ``user`` there are beside the one with the key ``here``."""
+    """Return the number of logins of ``user`` except the one with the session key ``here``."""
     return sum(1 for _ in _other_login_sessions(user, here))
 
 
 def end_other_logins(user: Any, here: str | None) -> int:
-    """End them; what is open through one of them is closed within seconds. How many there were."""
+    """End the other logins and return their number. Their sockets are closed within seconds."""
     keys = list(_other_login_sessions(user, here))
     Login.objects.filter(session_key__in=keys).delete()
     return len(keys)
 
 
 def _other_login_sessions(user: Any, here: str | None) -> Iterator[str]:
-    """A login does not tell whose it is but to who reads it; there are as many as people and browsers."""
+    """Yield the other login sessions of ``user``. Only decoding a session shows whose it is."""
     for login in Login.objects.filter(expire_date__gt=timezone.now()).exclude(session_key=here).iterator():
         if str(login.get_decoded().get(SESSION_KEY)) == str(user.pk):
             yield login.session_key
@@ -44,38 +43,38 @@ def _other_login_sessions(user: Any, here: str | None) -> Iterator[str]:
 log = logging.getLogger(__name__)
 
 MAX_TOKENS: Final = 50
-"""Keys of one user that open something at the same time."""
+"""Maximum number of live tokens of one user."""
 MAX_LIFETIME_DAYS: Final = 365
-"""Days that a key made on a page or through the API may live."""
+"""Maximum lifetime in days that a user can choose."""
 
 
 def list_tokens(user: Any) -> QuerySet[ApiToken]:
-    """The keys of ``user`` that were not taken back, newest first; those that have ended are among them."""
+    """Return the tokens of ``user`` that were not revoked, newest first, expired ones included."""
     return ApiToken.objects.filter(user_id=user.pk, revoked_at=None)
 
 
 def create_token(user: Any, name: str, scope: str, days: int | None) -> tuple[ApiToken, str]:
-    """A new key and its secret, which is known to nobody afterwards; Conflict where there are too many."""
+    """Create a token; return its row and its secret, which is not stored. Raise Conflict if there are too many."""
     if ApiToken.objects.live().filter(user_id=user.pk).count() >= MAX_TOKENS:
-        raise Conflict(f"You have {MAX_TOKENS} tokens. Revoke one that is not used any more, then make this one.")
+        raise Conflict(f"You have {MAX_TOKENS} tokens. Revoke one that is no longer used, then create this one.")
     return ApiToken.mint(user, name, scope, timedelta(days=days) if days else None)
 
 
 def revoke_token(user: Any, token_id: uuid.UUID) -> None:
-    """From now on it opens nothing, and what is open through it ends within seconds; NotFound for another's."""
+    """Revoke a token of ``user``; its sockets close within seconds. Raise NotFound for another user's token."""
     if not list_tokens(user).filter(id=token_id).update(revoked_at=timezone.now()):
         raise NotFound
 
 
 def revoke_tokens_named(user: Any, name: str) -> int:
-    """Take back every key of ``user`` with this name; how many there were."""
+    """Revoke every token of ``user`` with this name; return their number."""
     return list_tokens(user).filter(name=name).update(revoked_at=timezone.now())
 
 
 def authenticate_token(key: str) -> tuple[Any, ApiToken] | None:
-    """Whose key this is, and its row; None for one that opens nothing.
+    """Return the user and the row of a live token; None for any other.
 
-    The user of a key that only reads may do no more than read, wherever rights are asked.
+    With a read-only token, the returned user can write in no team (see ``authorization.writable_teams``).
     """
     token = ApiToken.find_live(key)
     if token is None:
@@ -85,16 +84,17 @@ def authenticate_token(key: str) -> tuple[Any, ApiToken] | None:
 
 
 def user_with_token_scope(user: Any, *, reads_only: bool) -> Any:
-    """``user`` as whoever holds a key of theirs, which ``services.rights`` knows."""
+    """Return ``user`` restricted to what the token allows; see ``authorization.writable_teams``."""
     user.only_reads = reads_only
     return user
 
 
 def _record_use(token: ApiToken) -> None:
-    """Write down that it is used, once an hour. A database that takes nothing now keeps nobody from reading."""
+    """Record the use of a token, at most once an hour. A database that is read-only now does not fail the request."""
     now = timezone.now()
     if token.last_used_at is not None and now - token.last_used_at < LAST_USED_PRECISION:
         return
+    # The condition holds in the UPDATE, too: of many concurrent requests, only one writes.
     seldom = Q(last_used_at=None) | Q(last_used_at__lt=now - LAST_USED_PRECISION)
     try:
         ApiToken.objects.filter(seldom, id=token.id).update(last_used_at=now)
@@ -104,6 +104,7 @@ def _record_use(token: ApiToken) -> None:
 
 @receiver(post_save, sender=Token, dispatch_uid="keep hashes alone")
 def take_over_rest_framework_token(sender: type[Token], instance: Token, raw: bool = False, **more: Any) -> None:
-    """Take the key over and forget its text; whoever has just made it still holds it."""
+    """Store the hash of a token that REST framework created, and delete its clear text."""
+    # Stored first: in the other order, a crash in between would lose the token.
     ApiToken.keep(instance.user, instance.key, "Made by a program", ApiToken.Scope.WRITE, None)
     sender.objects.filter(pk=instance.pk).delete()

@@ -19,11 +19,11 @@ from django.utils import timezone
 class TeamRole(models.Model):
     """The role of one member in one team (a group of users). Without a row a member is a full member.
 
-    It gives nothing to somebody who is not in the team: who is in it says ``User.groups`` alone.
+    A role alone gives no rights: only ``User.groups`` makes somebody a member.
     """
 
     class Role(models.TextChoices):
-        """The roles of rule 39, and who looks after the team."""
+        """What a member may do in the team."""
 
         ADMIN = "admin", "Admin: a member who also says who is in the team"
         MEMBER = "member", "Member: reads and writes"
@@ -44,21 +44,21 @@ class TeamRole(models.Model):
 
 
 BROWSER_TIME_ZONE: Final = ""
-"""The zone of whoever looks is their browser's own."""
+"""Use the time zone of the browser."""
 
 
 @cache
 def time_zone_names() -> tuple[str, ...]:
-    """The names of places that have a time: ``Europe/Berlin``, and ``UTC``."""
+    """Return the names of time zones that are places, such as ``Europe/Berlin``, and ``UTC``."""
     places = sorted(name for name in available_timezones() if "/" in name and not name.startswith(("Etc/", "SystemV/")))
     return ("UTC", *places)
 
 
 class Preferences(models.Model):
-    """One user's choices. Without a row everything follows the browser."""
+    """The display preferences of one user. Without a row everything follows the browser."""
 
     class Theme(models.TextChoices):
-        """Light or dark."""
+        """The color theme."""
 
         SYSTEM = "system", "Like the system"
         LIGHT = "light", "Light"
@@ -77,16 +77,16 @@ class Preferences(models.Model):
 
 
 MAX_ATTEMPT_ROWS: Final = 50_000
-"""Counts that are kept at once, for whoever tries from ever new addresses; about 10 MB."""
+"""Rows kept at once (about 10 MB), so that attempts from ever new addresses cannot fill the disk."""
 _TRIM_EVERY: Final = 100
-"""About one in so many new counts deletes those that are over."""
+"""On average, one in this many new rows triggers the deletion of expired rows."""
 
 
 class AttemptCount(models.Model):
     """The attempts of one kind by one caller, within a window of time that begins with the first."""
 
     key = models.CharField(max_length=64, primary_key=True)
-    """SHA-256 of kind and caller, so that no row tells a name or an address."""
+    """SHA-256 of kind and caller, so that rows contain no name or address."""
     tries = models.PositiveIntegerField()
     ends_at = models.DateTimeField(db_index=True)
 
@@ -99,11 +99,11 @@ class AttemptCount(models.Model):
 
     @classmethod
     def add(cls, key: str, window: timedelta) -> int:
-        """Count one attempt; how many there were in this window, with this one."""
+        """Count one attempt; return the number of attempts in this window, this one included."""
         now = timezone.now()
         adapt = connection.ops.adapt_datetimefield_value
         with transaction.atomic(), connection.cursor() as cursor:
-            # One statement: of many attempts at once each gets a number of its own.
+            # One statement, so that concurrent attempts each get their own number and none slips under the limit.
             cursor.execute(
                 "INSERT INTO attempt_counts (key, tries, ends_at) VALUES (%s, 1, %s) ON CONFLICT (key) DO UPDATE SET"
                 " tries = CASE WHEN attempt_counts.ends_at <= %s THEN 1 ELSE attempt_counts.tries + 1 END, ends_at ="
@@ -118,17 +118,17 @@ class AttemptCount(models.Model):
 
     @classmethod
     def take_back(cls, key: str) -> None:
-        """One attempt less."""
+        """Subtract one attempt."""
         cls.objects.filter(key=key, tries__gt=0).update(tries=F("tries") - 1)
 
     @classmethod
     def live(cls, key: str) -> AttemptCount | None:
-        """The count whose window is not over; None where nothing was tried."""
+        """Return the counter whose window is still open, or None."""
         return cls.objects.filter(key=key, ends_at__gt=timezone.now()).first()
 
     @classmethod
     def trim(cls) -> None:
-        """Delete the counts that are over, and those that end first where there are too many."""
+        """Delete expired counters and, if there are too many, those that expire first."""
         cls.objects.filter(ends_at__lte=timezone.now()).delete()
         last_kept = (
             cls.objects.order_by("-ends_at")
@@ -141,7 +141,7 @@ class AttemptCount(models.Model):
 
 LOGIN_LINK_LIFETIME: Final = timedelta(minutes=10)
 INVITATION_LIFETIME: Final = timedelta(hours=24)
-"""For a link that reaches somebody by another way than at once."""
+"""Lifetime of a link that is passed on by other means, such as a message."""
 
 
 def _login_link_digest(secret: str) -> str:
@@ -152,7 +152,7 @@ class LoginLink(models.Model):
     """A link that logs a user in once; only the hash of its secret is stored."""
 
     class Purpose(models.TextChoices):
-        """What its user comes for."""
+        """What the link is for."""
 
         LOGIN = "login", "Log in"
         PASSWORD = "password", "Set a new password"
@@ -175,7 +175,7 @@ class LoginLink(models.Model):
     def mint(
         cls, user: Any, lifetime: timedelta = LOGIN_LINK_LIFETIME, purpose: str = Purpose.LOGIN, made_by: Any = None
     ) -> str:
-        """A new secret for ``user``; shown once, stored as a hash."""
+        """Create a link for ``user`` and return its secret, of which only the hash is stored."""
         secret = secrets.token_urlsafe(32)
         cls.objects.create(
             user=user,
@@ -188,7 +188,7 @@ class LoginLink(models.Model):
 
     @classmethod
     def live(cls, secret: str) -> LoginLink | None:
-        """The link of a live secret, which stays live; None for any other."""
+        """Return the link of a valid secret without using it up; None for any other."""
         return cls._live(secret, timezone.now()).select_related("user").first()
 
     @classmethod
@@ -199,46 +199,47 @@ class LoginLink(models.Model):
 
     @classmethod
     def consume(cls, secret: str) -> LoginLink | None:
-        """The link of a live secret, which is used up by this; None for any other."""
+        """Use up the link of a valid secret and return it; None for any other."""
         now = timezone.now()
+        # One UPDATE checks and uses up the link, so that of two concurrent requests only one logs in.
         if cls._live(secret, now).update(used_at=now) != 1:
             return None
         return cls.objects.select_related("user").get(secret_hash=_login_link_digest(secret))
 
     @classmethod
     def forget(cls, user: Any) -> None:
-        """Whatever links of ``user`` are still about lead nowhere any more."""
+        """Expire all unused links of ``user``."""
         now = timezone.now()
         cls.objects.filter(user=user, used_at=None, expires_at__gt=now).update(expires_at=now)
 
 
 KEY_PREFIX: Final = "kdv_"
-"""How a key begins, so that whoever finds one lying about knows what it is."""
+"""Prefix of every token, so that secret scanners and people recognize one."""
 SHOWN_CHARACTERS: Final = len(KEY_PREFIX) + 4
-"""Characters of a key that its list shows; the other 39 are known to nobody but who was given it."""
+"""Characters of a token that lists show; the other 39 are not stored."""
 LAST_USED_PRECISION: Final = timedelta(hours=1)
-"""How exactly the last use is kept: a program that asks often writes seldom."""
+"""Precision of ``last_used_at``, so that frequent requests cause few writes."""
 
 
 def token_digest(key: str) -> str:
-    """What is kept of a key: SHA-256, which is enough for 256 random bits."""
+    """Return the SHA-256 under which a token is stored; 256 random bits need no slow hash."""
     return hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 class ApiTokenQuerySet(models.QuerySet["ApiToken"]):
-    """Keys, and those that open something."""
+    """A queryset of tokens."""
 
     def live(self, now: datetime | None = None) -> Self:
-        """Neither ended nor taken back, and of a user who is active."""
+        """Return the tokens that are neither expired nor revoked, of active users."""
         lasts = Q(expires_at=None) | Q(expires_at__gt=now or timezone.now())
         return self.filter(lasts, revoked_at=None, user__is_active=True)
 
 
 class ApiToken(models.Model):
-    """A key for programs, in the name of its user. Its secret is shown once, when it is made."""
+    """A token with which a program acts for its user. Its secret is shown once, when it is created."""
 
     class Scope(models.TextChoices):
-        """What may be done with it; never more than its user may."""
+        """What the token allows; never more than its user may do."""
 
         READ = "read", "Read"
         WRITE = "write", "Read and write"
@@ -266,23 +267,23 @@ class ApiToken(models.Model):
 
     @property
     def reads_only(self) -> bool:
-        """Whether nothing can be changed with it."""
+        """Whether the token is read-only."""
         return self.scope == self.Scope.READ
 
     @property
     def is_over(self) -> bool:
-        """Whether it opens nothing any more."""
+        """Whether the token has expired or was revoked."""
         return self.revoked_at is not None or (self.expires_at is not None and self.expires_at <= timezone.now())
 
     @classmethod
     def mint(cls, user: Any, name: str, scope: str, lifetime: timedelta | None) -> tuple[ApiToken, str]:
-        """A new key of ``user``: the row, and the secret, which is nowhere else; without a lifetime it has no end."""
+        """Create a token; return its row and its secret, which is not stored. Without a lifetime it does not expire."""
         key = KEY_PREFIX + secrets.token_urlsafe(32)
         return cls.keep(user, key, name, scope, lifetime), key
 
     @classmethod
     def keep(cls, user: Any, key: str, name: str, scope: str, lifetime: timedelta | None) -> ApiToken:
-        """The row of a key that is known already."""
+        """Store the hash of an existing token."""
         return cls.objects.create(
             user=user,
             name=name,
@@ -294,5 +295,5 @@ class ApiToken(models.Model):
 
     @classmethod
     def find_live(cls, key: str) -> ApiToken | None:
-        """The live row of a key, with its user; None for any other."""
+        """Return the row of a live token, with its user; None for any other."""
         return cls.objects.live().filter(secret_hash=token_digest(key)).select_related("user").first()

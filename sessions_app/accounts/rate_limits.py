@@ -1,7 +1,4 @@
-"""Rate limits.
-
-Attempts counted in the database (secrets) or in the shared cache (costly requests), and those of logins.
-"""
+"""Rate limits: attempts at secrets (database), expensive requests (shared cache), and logins."""
 
 from __future__ import annotations
 
@@ -18,56 +15,56 @@ from django.core import signing
 from django.core.cache import cache
 from django.utils import timezone
 
-from sessions_app.models import AttemptCount
+from sessions_app.accounts.models import AttemptCount
 from sessions_app.services.errors import Throttled
 
 
 @dataclass(frozen=True, slots=True)
 class AttemptLimit:
-    """At most ``most`` attempts of one kind within ``wait`` seconds, for each caller."""
+    """At most ``most`` attempts of one kind within ``wait`` seconds by each caller, counted in the database."""
 
     name: str
     most: int
     wait: int
 
     def admits(self, who: str) -> bool:
-        """Count an attempt of ``who`` before it is made; whether it may be made."""
+        """Count an attempt of ``who`` before it is made, and return whether it is allowed."""
         if self.is_exhausted(who):
-            return False  # a read alone: who has to wait costs no write
+            return False  # without a write, so that a blocked caller costs little
         return AttemptCount.add(attempt_key(self.name, who), timedelta(seconds=self.wait)) <= self.most
 
     def require(self, who: str) -> None:
-        """Count an attempt of ``who``; Throttled if it may not be made."""
+        """Count an attempt of ``who``. Raises Throttled if it is not allowed."""
         if not self.admits(who):
             raise Throttled(self.seconds_left(who))
 
     def forgive(self, who: str) -> None:
-        """The attempt went well, so it is not counted."""
+        """Uncount an attempt that succeeded."""
         AttemptCount.take_back(attempt_key(self.name, who))
 
     def is_exhausted(self, who: str) -> bool:
-        """Whether ``who`` has to wait; counts nothing."""
+        """Return whether ``who`` has to wait, without counting an attempt."""
         count = AttemptCount.live(attempt_key(self.name, who))
         return count is not None and count.tries >= self.most
 
     def seconds_left(self, who: str) -> int:
-        """How long ``who`` has to wait, in whole seconds of at least 1."""
+        """Return how many seconds ``who`` has to wait, at least 1."""
         count = AttemptCount.live(attempt_key(self.name, who))
         return max(1, math.ceil((count.ends_at - timezone.now()).total_seconds())) if count else 1
 
 
 def attempt_key(kind: str, who: str) -> str:
-    """One for all the ways in which a name can be written, and of one length."""
+    """Return a key of fixed length, equal for all spellings of a name (case and Unicode forms)."""
     same = unicodedata.normalize("NFKC", who).casefold()
     return hashlib.sha256(f"{kind}:{same}".encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def network_of_address(address: str) -> str:
-    """Who calls, as far as an address tells: one customer has a /64 of IPv6, and may call from any address in it."""
+    """Return the network that counts as one caller: an IPv4 address, or an IPv6 /64, which one customer controls."""
     try:
         found = ip_address(address.split("%", maxsplit=1)[0])
     except ValueError:
-        return address  # of a Unix socket, none
+        return address  # empty for a Unix socket
     if found.version == 4:
         return str(found)
     if found.ipv4_mapped is not None:
@@ -77,19 +74,19 @@ def network_of_address(address: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class RequestThrottle:
-    """At most ``most`` attempts of one kind within ``wait`` seconds."""
+    """At most ``most`` requests of one kind within ``wait`` seconds by each caller, counted in the cache."""
 
     name: str
     most: int
     wait: int
 
     def admits(self, who: str) -> bool:
-        """Count an attempt of ``who``; whether it may be made."""
+        """Count a request of ``who``, and return whether it is allowed."""
         key = self._key(who)
         cache.add(key, 0, self.wait)
         try:
             return int(cache.incr(key)) <= self.most
-        except ValueError:  # it ended between the two
+        except ValueError:  # the key expired between ``add`` and ``incr``
             return True
 
     def _key(self, who: str) -> str:
@@ -97,19 +94,19 @@ class RequestThrottle:
 
 
 LOGIN_WAIT: Final = 300
-"""Seconds in which attempts are counted, and for which whoever made too many has to wait."""
+"""Seconds of the window in which attempts are counted; a caller with too many waits until it ends."""
 MAX_PER_ADDRESS: Final = 20
-"""Wrong passwords from one address, whatever the names."""
+"""Wrong passwords from one network, for any names."""
 MAX_PER_NAME: Final = 10
-"""Wrong passwords for one name, wherever they come from and whether or not anybody has that name."""
+"""Wrong passwords for one name from anywhere, whether or not an account has that name."""
 MAX_IN_TOTAL: Final = 200
-"""Wrong passwords for all names from everywhere: somebody tries one password with many names."""
+"""Wrong passwords for all names from anywhere: the limit for trying one password with many names."""
 WAIT_PER_STRANGER: Final = 900
-"""Seconds between two attempts of one network for a name that is guessed at."""
+"""Seconds between two attempts of one network for a name under attack, so that its owner can still log in."""
 MAX_STRANGERS_PER_NAME: Final = 1000
-"""Attempts of all networks together for a name that is guessed at, within an hour."""
+"""Attempts per hour of all networks together for a name under attack."""
 KNOWN_BROWSER_MAX_AGE: Final = 180 * 86_400
-"""Seconds for which a browser is known after a login."""
+"""Seconds for which a browser counts as known after a login."""
 _SALT: Final = "sessions_app.known-browser"
 
 _address_limit = AttemptLimit("login-address", MAX_PER_ADDRESS, LOGIN_WAIT)
@@ -128,11 +125,16 @@ class LoginAttempt:
     address: str
     browser: str = ""
     is_last: bool = False
-    """If this attempt fails, the next one from here has to wait."""
+    """If this attempt fails, the next one from this network has to wait."""
     _counted: list[tuple[AttemptLimit, str]] = field(default_factory=list)
 
     def count_and_check(self) -> bool:
-        """Count it; whether the password may be looked at."""
+        """Count the attempt, and return whether the password may be checked.
+
+        A browser in which this user has logged in before has limits of its own, so that attackers elsewhere cannot
+        lock the user out. Anyone else passes the limits for network, all names and this name; once one of the latter
+        two is exhausted, each network has one attempt in ``WAIT_PER_STRANGER`` seconds.
+        """
         known = _read_known_browser(self.browser, self.name)
         if known and self._counts(_browser_limit, known):
             return True
@@ -147,7 +149,7 @@ class LoginAttempt:
         )
 
     def succeeded(self) -> None:
-        """The password was right: nothing of this was a guess."""
+        """Uncount the attempt, because the password was right."""
         for limit, who in self._counted:
             limit.forgive(who)
 
@@ -159,12 +161,12 @@ class LoginAttempt:
 
 
 def make_known_browser_cookie(name: str) -> str:
-    """What a browser keeps in which ``name`` has just logged in; it opens nothing by itself."""
+    """Return the signed cookie for a browser in which ``name`` has just logged in. It gives no access."""
     return signing.dumps([attempt_key("login-name", name), secrets.token_hex(8)], salt=_SALT)
 
 
 def _read_known_browser(cookie: str, name: str) -> str:
-    """The id of a browser in which ``name`` has logged in; empty for any other."""
+    """Return the id of a browser in which ``name`` has logged in before; empty for any other."""
     try:
         owner, known = signing.loads(cookie, salt=_SALT, max_age=KNOWN_BROWSER_MAX_AGE)
     except (signing.BadSignature, TypeError, ValueError):

@@ -1,4 +1,4 @@
-"""The one place that says what a user may see: the things of the user's teams (promise 7)."""
+"""Decide what a user may see: only what belongs to the user's teams. No other module decides this."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ M_co = TypeVar("M_co", bound=models.Model, covariant=True)
 
 
 def teams_of(user: Any) -> models.QuerySet[Group]:
-    """The teams whose things ``user`` may see; none for somebody who is not logged in or not active any more."""
+    """Return the teams of ``user``; none for an anonymous or inactive user."""
     if not user.is_authenticated or not user.is_active:
         return Group.objects.none()
     teams: models.QuerySet[Group] = user.groups.all()
@@ -21,10 +21,10 @@ def teams_of(user: Any) -> models.QuerySet[Group]:
 
 
 class TeamQuerySet(models.QuerySet[M_co]):
-    """A queryset that can narrow itself to a user's teams; what is outside it is a 404."""
+    """A queryset that can be limited to a user's teams. Views respond with 404 to everything outside it."""
 
     def visible_to(self, user: Any) -> Self:
-        """Rows of the teams that ``user`` belongs to; none for somebody who is not logged in."""
+        """Return the rows of the user's teams; none for an anonymous user."""
         path = cast(type[TeamModel], self.model).team_path
         paths, teams = (path,) if isinstance(path, str) else path, teams_of(user)
         return self.filter(reduce(or_, (models.Q(**{f"{one}__in": teams}) for one in paths)))
@@ -34,7 +34,7 @@ class TeamModel(models.Model):
     """A row that belongs to a team, directly or through its parents."""
 
     team_path: ClassVar[str | tuple[str, ...]] = "team"
-    """Lookup path from the row to its team; several where a row has one of several parents."""
+    """Lookup path from the row to its team; several paths if the row has one of several parents."""
 
     objects = TeamQuerySet.as_manager()
 

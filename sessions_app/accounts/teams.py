@@ -14,22 +14,24 @@ from django.db import IntegrityError, transaction
 from django.db.models import Count, QuerySet
 from django.db.models.signals import pre_save
 
-from sessions_app.accounts.models import INVITATION_LIFETIME, LOGIN_LINK_LIFETIME
+from sessions_app.accounts.models import INVITATION_LIFETIME, LOGIN_LINK_LIFETIME, LoginLink, TeamRole
 from sessions_app.accounts.team_scope import teams_of
-from sessions_app.models import LoginLink, TeamRole
 from sessions_app.services.errors import Conflict, Invalid, NotFound
 
 _LOOKALIKES: Final = (("I", "l"), ("1", "l"), ("|", "l"), ("0", "o"))
-"""One character that is taken for another, before case is folded: a large I is, a small one is not."""
+"""Characters and what they look like. Replaced before case folding: a capital I looks like l, a small i does not."""
 _NAME: Final = re.compile(r"[A-Za-z0-9@.+_-]+")
-"""Spaces and control characters are as invisible at the end of a name as letters of other alphabets within it."""
+"""ASCII only: readers could not tell spaces, control characters and letters of other alphabets apart."""
 _LOOKALIKE_SEQUENCES: Final = (("rn", "m"), ("vv", "w"))
 
 
 def check_user_name(name: str, user_id: int | None = None) -> None:
-    """ValidationError where ``name`` is not one that the account ``user_id`` (None: a new one) may take."""
+    """Raise ValidationError unless the account ``user_id`` (None: a new one) may use ``name``.
+
+    A name must be ASCII and must not look like the name of another account.
+    """
     if not _NAME.fullmatch(name):
-        said = "A user name consists of the letters a to z, digits and @ . + - _: others look like these."
+        said = "A user name can contain only the letters a to z, digits and @ . + - _. Others can look the same."
         raise ValidationError({"username": [said]}, code="not_ascii")
     same = name_skeleton(name)
     users = get_user_model().objects.all()
@@ -40,7 +42,7 @@ def check_user_name(name: str, user_id: int | None = None) -> None:
 
 
 def name_skeleton(name: str) -> str:
-    """What a name looks like: the same for two that are easily taken for one another."""
+    """Return what a name looks like: equal for two names that are easily confused."""
     seen = unicodedata.normalize("NFKC", name)
     for one, other in _LOOKALIKES:
         seen = seen.replace(one, other)
@@ -51,7 +53,11 @@ def name_skeleton(name: str) -> str:
 
 
 def _check_before_save(sender: Any, instance: Any, raw: bool = False, **kwargs: Any) -> None:
-    """Whatever makes an account or renames one: a command, the admin, a shell. Not a copy that is loaded (``raw``)."""
+    """Check the name of an account that is created or renamed, by whatever code.
+
+    A ``pre_save`` handler, because commands, the admin and a shell pass no form of ours. Fixtures (``raw``) are not
+    checked, nor are existing names that stay as they are.
+    """
     name = instance.get_username()
     if raw or sender.objects.filter(pk=instance.pk, username=name).exists():
         return
@@ -59,43 +65,43 @@ def _check_before_save(sender: Any, instance: Any, raw: bool = False, **kwargs: 
 
 
 def connect_user_name_check() -> None:
-    """From now on no account is written with a name that it may not take."""
+    """Connect the check of user names to every save of a user; called once at startup."""
     pre_save.connect(_check_before_save, sender=get_user_model(), dispatch_uid="user_names")
 
 
 NAME_LIMIT: Final = 150
-"""Characters of the name of a team or of a user, as Django keeps them."""
+"""Maximum length of the name of a team or user, from Django's models."""
 
 
 @dataclass(frozen=True, slots=True)
 class TeamMember:
-    """Somebody in a team, and as what."""
+    """A member of a team, with the role."""
 
     user: Any
     role: TeamRole.Role
 
     @property
     def name(self) -> str:
-        """As people call them."""
+        """The full name, or else the user name."""
         return str(self.user.get_full_name() or self.user.get_username())
 
 
 def visible_teams(user: Any) -> QuerySet[Group]:
-    """The teams whose members ``user`` may see: the own ones; staff sees all. With ``members``, their number."""
+    """Return the teams whose members ``user`` may see (for staff: all), with the number of members as ``members``."""
     rows = Group.objects.all() if user.is_staff and user.is_active else teams_of(user)
-    own = rows.values("id")  # counted apart, for a join that narrows would count nobody else
+    own = rows.values("id")  # a subquery: a join to the user's own membership would count only that user
     return Group.objects.filter(id__in=own).annotate(members=Count("user", distinct=True)).order_by("name")
 
 
 def list_members(team: Group) -> list[TeamMember]:
-    """Everybody in ``team`` who is active, by name; two statements."""
+    """Return the active members of ``team`` by user name, with two queries."""
     roles = dict(TeamRole.objects.filter(team=team).values_list("user_id", "role"))
     people = get_user_model().objects.filter(groups=team, is_active=True).order_by("username")
     return [TeamMember(user, TeamRole.Role(roles.get(user.pk, TeamRole.Role.MEMBER))) for user in people]
 
 
 def roles_by_team(user: Any) -> dict[int, TeamRole.Role]:
-    """As what ``user`` is in which team, by its id."""
+    """Return the role of ``user`` in each team by the team's id."""
     told = dict(TeamRole.objects.filter(user=user).values_list("team_id", "role"))
     return {
         key: TeamRole.Role(told.get(key, TeamRole.Role.MEMBER)) for key in teams_of(user).values_list("id", flat=True)
@@ -103,20 +109,20 @@ def roles_by_team(user: Any) -> dict[int, TeamRole.Role]:
 
 
 def create_team(name: str) -> Group:
-    """A new team with nobody in it; Conflict where there is one of this name."""
+    """Create a team without members. Raises Conflict if the name is taken."""
     try:
         with transaction.atomic():
             return Group.objects.create(name=name)
     except IntegrityError:
-        raise Conflict(f"There is a team {name!r} already. Choose another name.") from None
+        raise Conflict(f"A team named {name!r} already exists. Choose another name.") from None
 
 
 @transaction.atomic
 def add_member(team: Group, username: str, role: str) -> Any:
-    """Put somebody who has an account into ``team``; Invalid where nobody active has this name."""
+    """Add an existing account to ``team``, and return it. Raises Invalid if no active account has this name."""
     user = get_user_model().objects.filter(username=username, is_active=True).first()
     if user is None:
-        raise Invalid(f"Nobody is called {username!r} here. Invite them as a new person.", field="username")
+        raise Invalid(f"There is no account {username!r}. Invite them as a new person.", field="username")
     user.groups.add(team)
     _write_role(team, user, role)
     return user
@@ -124,9 +130,10 @@ def add_member(team: Group, username: str, role: str) -> Any:
 
 @transaction.atomic
 def invite_member(team: Group | None, username: str, email: str, role: str, by: Any) -> tuple[Any, str]:
-    """A new account, in ``team`` if there is one, and the secret of a link with which its owner comes in.
+    """Create an account, in ``team`` unless that is None; return it with the secret of its first login link.
 
-    For a new account alone: a link into somebody's account is given by staff (``link_for``).
+    Raises Invalid for a user name that is taken or not allowed. Only staff can create links for existing accounts
+    (``create_login_link``): a team admin who could would get into other people's accounts.
     """
     users = get_user_model()
     user = users(username=users.normalize_username(username), email=email)
@@ -144,14 +151,17 @@ def invite_member(team: Group | None, username: str, email: str, role: str, by: 
 
 
 def may_manage_account(by: Any, user: Any) -> bool:
-    """Whether ``by`` may make a way into the account of ``user``, or close it: staff for others, superusers for all."""
+    """Return whether ``by`` may create login links for the account of ``user``, or deactivate it.
+
+    Superusers may for all accounts, staff for accounts that are neither staff nor superuser.
+    """
     return bool(by.is_active and (by.is_superuser or (by.is_staff and not (user.is_staff or user.is_superuser))))
 
 
 def set_account_active(user: Any, by: Any, *, active: bool) -> None:
-    """Let somebody in again, or no longer: their logins and sockets end, their links and tokens open nothing.
+    """Activate or deactivate an account. Deactivating ends its logins and sockets, and its links and tokens fail.
 
-    An account is never deleted: the log names who asked for what. Raises Conflict for the own account.
+    Accounts are never deleted, because the log refers to who requested what. Raises Conflict for one's own account.
     """
     if user == by:
         raise Conflict("You cannot deactivate your own account. Ask another member of staff.")
@@ -162,9 +172,9 @@ def set_account_active(user: Any, by: Any, *, active: bool) -> None:
 
 
 def create_login_link(user: Any, purpose: str, by: Any) -> str:
-    """The secret of a link with which ``user`` logs in (ten minutes), or sets a new password (a day).
+    """Return the secret of a new link for ``user`` to log in (10 minutes) or to set a new password (24 hours).
 
-    Earlier links of theirs lead nowhere any more.
+    Earlier links of the user expire.
     """
     LoginLink.forget(user)
     lifetime = INVITATION_LIFETIME if purpose == LoginLink.Purpose.PASSWORD else LOGIN_LINK_LIFETIME
@@ -173,7 +183,7 @@ def create_login_link(user: Any, purpose: str, by: Any) -> str:
 
 @transaction.atomic
 def change_role(team: Group, user_id: int, role: str) -> Any:
-    """Somebody in ``team`` is something else there from now on; NotFound for somebody who is not in it."""
+    """Change the role of a member of ``team``, and return the user. Raises NotFound for anybody else."""
     user = _get_member(team, user_id)
     _write_role(team, user, role)
     return user
@@ -181,7 +191,7 @@ def change_role(team: Group, user_id: int, role: str) -> Any:
 
 @transaction.atomic
 def remove_member(team: Group, user_id: int) -> Any:
-    """Take somebody out of ``team``: they find nothing of it any more, and their sockets close within seconds."""
+    """Remove a member from ``team``, and return the user. Their sockets close within seconds. Raises NotFound."""
     user = _get_member(team, user_id)
     user.groups.remove(team)
     TeamRole.objects.filter(team=team, user=user).delete()
@@ -191,7 +201,7 @@ def remove_member(team: Group, user_id: int) -> Any:
 def _get_member(team: Group, user_id: int) -> Any:
     user = get_user_model().objects.filter(pk=user_id, groups=team).first()
     if user is None:
-        raise NotFound("They are not in this team any more.")
+        raise NotFound("This person is no longer in the team.")
     return user
 
 

@@ -1,16 +1,13 @@
-"""The admin's pages for sessions and all that belongs to them.
+"""Admin pages of sessions and everything that belongs to them.
 
-Plain Django admin, on purpose. It is kept by Django itself, release by release, and needs no other
-package. Its pages have nothing inline, so they live under the same Content-Security-Policy as ours;
-django-unfold, the best-kept alternative, evaluates expressions in its markup (Alpine.js) and would
-ask for ``unsafe-eval`` in the one place where staff can name executables.
+These use the plain Django admin, which is maintained with Django and has nothing inline, so that the same
+Content-Security-Policy applies as to our own pages. django-unfold, for example, evaluates expressions in its markup
+(Alpine.js) and would need ``unsafe-eval`` where staff can name executables.
 
-States are shown and never edited: to move a session somebody *asks* (the actions of its list), and
-the lease holder carries it out. What happened (log, receipts, ledger, sweeps) is read-only.
+States are never edited: staff *request* a change with an action, and the supervisor that holds the lease carries it
+out. Records of what happened (log, receipts, prompts, sweeps) are read-only.
 """
 
-from sessions_app.accounts import admin as accounts_admin
 from sessions_app.admin import attention, operations, records, tasks
-from sessions_app.workflows import admin as workflows_admin
 
-__all__ = ["accounts_admin", "attention", "operations", "records", "tasks", "workflows_admin"]
+__all__ = ["attention", "operations", "records", "tasks"]

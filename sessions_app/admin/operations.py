@@ -28,27 +28,27 @@ from sessions_app.services.sweeps import request_sweep
 
 @admin.register(Chore)
 class ChoreAdmin(ReadOnlyModelAdmin):
-    """The chores and how their last runs went."""
+    """Maintenance chores and their last runs."""
 
     list_display = ("name", "ended_at", "went_well", "removed", "kept", "told")
     list_filter = (("failed_at", admin.EmptyFieldListFilter),)
     search_fields = ("name",)
     date_hierarchy = "ended_at"
 
-    @admin.display(boolean=True, description="went well")
+    @admin.display(boolean=True, description="succeeded")
     def went_well(self, chore: Chore) -> bool:
-        """Whether nothing went wrong last time."""
+        """Return whether the last run succeeded."""
         return chore.failed_at is None
 
-    @admin.display(description="said")
+    @admin.display(description="message")
     def told(self, chore: Chore) -> str:
-        """The first that it said."""
+        """Return the first message of the last run."""
         return chore.said[0][:200] if chore.said else "–"
 
 
 @admin.register(Leftover)
 class LeftoverAdmin(ReadOnlyModelAdmin):
-    """What deleted sessions have left behind, until it is removed."""
+    """Files and refs of deleted sessions that are still to be removed."""
 
     list_display = ("session_id", "deleted_at", "repository_path", "files_gone", "refs_gone")
     list_filter = ("files_gone", "refs_gone")
@@ -58,7 +58,7 @@ class LeftoverAdmin(ReadOnlyModelAdmin):
 
 @admin.register(Orphaned)
 class OrphanedAdmin(ReadOnlyModelAdmin):
-    """What carries our marks and belongs to no session, as the last look found it (``manage.py orphans``)."""
+    """Orphans that the last check found: marked as ours, but without a session (``manage.py orphans``)."""
 
     list_display = ("name", "runtime", "status", "execution_id", "first_seen_at", "last_seen_at")
     list_filter = ("runtime", "status")
@@ -68,7 +68,7 @@ class OrphanedAdmin(ReadOnlyModelAdmin):
 
 @admin.register(MetricCount)
 class MetricCountAdmin(ReadOnlyModelAdmin):
-    """Parts of the numbers at ``/metrics`` that no other row knows."""
+    """Stored parts of the counters at ``/metrics``."""
 
     list_display = ("name", "labels", "value", "part", "updated_at")
     list_filter = ("name",)
@@ -82,14 +82,14 @@ for _model in (Schedule, Success, Failure, OrmQ):
 
 @admin.register(Schedule)
 class ScheduledTaskAdmin(ReadOnlyModelAdmin, ScheduleAdmin):  # type: ignore[misc]
-    """What is to be done when."""
+    """Schedules of the worker."""
 
     readonly_fields = ()
 
 
 @admin.register(Success)
 class SucceededTaskAdmin(ReadOnlyModelAdmin, TaskAdmin):  # type: ignore[misc]
-    """What was done."""
+    """Tasks of the worker that succeeded."""
 
     date_hierarchy = "stopped"
     readonly_fields = ()
@@ -97,7 +97,7 @@ class SucceededTaskAdmin(ReadOnlyModelAdmin, TaskAdmin):  # type: ignore[misc]
 
 @admin.register(Failure)
 class FailedTaskAdmin(ReadOnlyModelAdmin, FailAdmin):  # type: ignore[misc]
-    """What could not be done; it is tried again by itself."""
+    """Tasks of the worker that failed; they are retried automatically."""
 
     date_hierarchy = "stopped"
     readonly_fields = ()
@@ -105,7 +105,7 @@ class FailedTaskAdmin(ReadOnlyModelAdmin, FailAdmin):  # type: ignore[misc]
 
 @admin.register(OrmQ)
 class QueuedTaskAdmin(ReadOnlyModelAdmin, QueueAdmin):  # type: ignore[misc]
-    """What waits for a worker."""
+    """Tasks that wait for a worker."""
 
     hidden = ("payload",)
     readonly_fields = ("task_id", "name", "group", "func")
@@ -113,12 +113,12 @@ class QueuedTaskAdmin(ReadOnlyModelAdmin, QueueAdmin):  # type: ignore[misc]
 
 def _outcomes_link(sweep_id: Any) -> SafeString:
     url = reverse("admin:sessions_app_sweepoutcome_changelist")
-    return format_html('<a href="{}?sweep__id__exact={}">what it decided</a>', url, sweep_id)
+    return format_html('<a href="{}?sweep__id__exact={}">outcomes</a>', url, sweep_id)
 
 
 @admin.register(RecoverySweep)
 class RecoverySweepAdmin(ReadOnlyModelAdmin):
-    """The looks at everything that claims to run."""
+    """Sweeps."""
 
     list_display = ("started_at", "trigger", "examined", "counts", "duration_ms", "boot_id", "decided")
     list_filter = ("trigger",)
@@ -128,12 +128,12 @@ class RecoverySweepAdmin(ReadOnlyModelAdmin):
 
     @admin.display(description="outcomes")
     def counts(self, sweep: RecoverySweep) -> str:
-        """The outcomes that there were."""
-        return ", ".join(f"{count} {kind}" for kind, count in sweep.outcomes.items() if count) or "nothing to do"
+        """Return the number of each outcome."""
+        return ", ".join(f"{count} {kind}" for kind, count in sweep.outcomes.items() if count) or "no changes"
 
     @admin.display(description="sessions")
     def decided(self, sweep: RecoverySweep) -> SafeString:
-        """The way to its rows."""
+        """Return a link to the sweep's outcomes."""
         return _outcomes_link(sweep.id)
 
 
@@ -160,13 +160,13 @@ class SweepOutcomeAdmin(ReadOnlyModelAdmin):
 
     @admin.display(ordering="session__task__title")
     def task(self, row: SweepOutcome) -> str:
-        """The task of its session."""
+        """Return the task of the session."""
         return str(row.session.task)
 
 
 @admin.register(SweepRequest)
 class SweepRequestAdmin(ReadOnlyModelAdmin):
-    """Sweeps that somebody asked for. To add one is to ask for a sweep of everything, now."""
+    """Requested sweeps. Adding one requests a sweep of all live executions now."""
 
     list_display = ("created_at", "by", "dry_run", "scope", "done_at", "decided")
     list_filter = ("dry_run", ("done_at", admin.EmptyFieldListFilter))
@@ -175,34 +175,34 @@ class SweepRequestAdmin(ReadOnlyModelAdmin):
     date_hierarchy = "created_at"
 
     def has_add_permission(self, request: HttpRequest) -> bool:
-        """Staff."""
+        """Allow staff to request sweeps."""
         return self.admin_site.has_permission(request)
 
     def get_fields(self, request: HttpRequest, obj: Any = None) -> list[Any]:
-        """Who asks says only whether it shall be a dry run."""
+        """Offer only ``dry_run`` for a new request."""
         return super().get_fields(request, obj) if obj else ["dry_run"]
 
     def save_model(self, request: HttpRequest, obj: SweepRequest, form: Form, change: bool) -> None:
-        """Ask, and wake the supervisor."""
+        """Request the sweep, and wake the supervisor."""
         obj.id = request_sweep(request.user, dry_run=obj.dry_run).id
         obj.refresh_from_db()
 
     @admin.display(description="sessions")
     def scope(self, asked: SweepRequest) -> str:
-        """What was to be looked at."""
-        return str(len(asked.sessions)) if asked.sessions else "whatever claims to run"
+        """Return which sessions the sweep examines."""
+        return str(len(asked.sessions)) if asked.sessions else "all live executions"
 
     @admin.display(description="result")
     def decided(self, asked: SweepRequest) -> str:
-        """The way to what came of it."""
+        """Return a link to the outcomes."""
         if asked.sweep_id:
             return _outcomes_link(asked.sweep_id)
-        return "in its report" if asked.report else "–"
+        return "see the report" if asked.report else "–"
 
 
 @admin.register(Supervisor)
 class SupervisorAdmin(ReadOnlyModelAdmin):
-    """The supervisors that live or lived lately."""
+    """Supervisors that run, or ran recently."""
 
     list_display = ("boot_id", "host_id", "started_at", "beat_at", "swept_at")
     list_filter = ("host_id",)

@@ -1,4 +1,4 @@
-"""What was asked, said and done: read-only, for the log of a session is the truth and nobody's to edit."""
+"""Read-only admin of intents, prompts, runs, events, messages, permissions, keys and receipts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from sessions_app.models import (
 
 _SETTLED_FIELDS: Final = ("consumed_at", "revoked_at", "expired_at")
 EXCERPT_LENGTH: Final = 100
-"""Characters of a text that a list shows."""
+"""Characters of a text that lists show."""
 
 
 def _excerpt(text: str) -> str:
@@ -31,20 +31,20 @@ def _excerpt(text: str) -> str:
 
 
 class SessionRowAdmin(ReadOnlyModelAdmin):
-    """Rows of a session, newest first."""
+    """Base class of pages for rows that belong to a session."""
 
     list_select_related: ClassVar[tuple[str, ...]] = ("session__task",)
     search_fields: ClassVar[tuple[str, ...]] = ("=session__id", "session__task__title")
 
     @admin.display(ordering="session__task__title")
     def task(self, row: Run) -> str:
-        """The task it is about."""
+        """Return the task of the session."""
         return str(row.session.task)
 
 
 @admin.register(Intent)
 class IntentAdmin(SessionRowAdmin):
-    """What was asked of sessions, and whether it is done."""
+    """Requests to sessions, and whether they are done."""
 
     list_display = ("created_at", "kind", "session", "task", "by", "claimed_generation", "done_at", "outcome")
     list_filter = ("kind", ("done_at", admin.EmptyFieldListFilter), "outcome")
@@ -56,7 +56,7 @@ class IntentAdmin(SessionRowAdmin):
 
 @admin.register(Prompt)
 class PromptAdmin(SessionRowAdmin):
-    """The ledger: every prompt, and how far it got."""
+    """Prompts and their delivery state."""
 
     list_display = ("created_at", "message_id", "kind", "state", "session", "task", "by", "beginning", "updated_at")
     list_filter = ("state", "kind")
@@ -67,7 +67,7 @@ class PromptAdmin(SessionRowAdmin):
 
     @admin.display(description="text")
     def beginning(self, prompt: Prompt) -> str:
-        """The beginning of its text."""
+        """Return the beginning of the text."""
         return _excerpt(prompt.text)
 
 
@@ -84,7 +84,7 @@ class RunAdmin(SessionRowAdmin):
 
 @admin.register(SessionEvent)
 class SessionEventAdmin(SessionRowAdmin):
-    """The log of all sessions, line by line."""
+    """The logs of all sessions."""
 
     list_display = ("at", "session", "task", "seq", "name")
     list_filter = ("name",)
@@ -95,7 +95,7 @@ class SessionEventAdmin(SessionRowAdmin):
 
 @admin.register(Message)
 class MessageAdmin(SessionRowAdmin):
-    """The conversations."""
+    """Messages of the conversations."""
 
     list_display = ("created_at", "session", "task", "seq", "role", "complete", "beginning")
     list_filter = ("role", "complete")
@@ -105,26 +105,26 @@ class MessageAdmin(SessionRowAdmin):
     readonly_fields = ("text",)
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Message]:
-        """With the first part of each text."""
+        """Return the messages with the first part of their text."""
         rows: QuerySet[Message] = super().get_queryset(request)
         first = Prefetch("parts", MessagePart.objects.filter(number=0), to_attr="first_parts")
         return rows.prefetch_related(first)
 
     @admin.display(description="text")
     def beginning(self, message: Message) -> str:
-        """The beginning of its text."""
+        """Return the beginning of the text."""
         first: list[MessagePart] = getattr(message, "first_parts", [])
         return _excerpt(first[0].text) if first else ""
 
     @admin.display(description="text")
     def text(self, message: Message) -> str:
-        """All of it."""
+        """Return the full text."""
         return "".join(message.parts.values_list("text", flat=True))
 
 
 @admin.register(MessagePart)
 class MessagePartAdmin(ReadOnlyModelAdmin):
-    """The pieces that long texts are kept in."""
+    """The parts in which long texts are stored."""
 
     list_display = ("id", "message", "number", "beginning")
     list_select_related = ("message",)
@@ -133,13 +133,13 @@ class MessagePartAdmin(ReadOnlyModelAdmin):
 
     @admin.display(description="text")
     def beginning(self, part: MessagePart) -> str:
-        """The beginning of its text."""
+        """Return the beginning of the text."""
         return _excerpt(part.text)
 
 
 @admin.register(PermissionRequest)
 class PermissionRequestAdmin(SessionRowAdmin):
-    """What agents asked before acting, and what they were answered."""
+    """Permissions that agents requested, and the answers."""
 
     list_display = ("requested_at", "id", "session", "task", "state", "option_id", "settled_at")
     list_filter = ("state",)
@@ -150,7 +150,7 @@ class PermissionRequestAdmin(SessionRowAdmin):
 
 @admin.register(ResumeToken)
 class ResumeTokenAdmin(SessionRowAdmin):
-    """The keys of waits, and what became of each; none is ever shown."""
+    """Keys of waits and what happened to them, without their secrets."""
 
     list_display = ("created_at", "id", "session", "task", "wait_kind", "expires_at", *_SETTLED_FIELDS, "reason")
     list_filter = ("wait_kind", *((name, admin.EmptyFieldListFilter) for name in _SETTLED_FIELDS), "reason")
@@ -162,7 +162,7 @@ class ResumeTokenAdmin(SessionRowAdmin):
 
 @admin.register(ContinuityReceipt)
 class ContinuityReceiptAdmin(SessionRowAdmin):
-    """How resumes ended, with the evidence."""
+    """Continuity receipts: how resumes ended, with the evidence."""
 
     list_display = ("created_at", "session", "task", "kind", "verified", "strategy", "reason")
     list_filter = ("kind", "verified", "strategy", "reason")

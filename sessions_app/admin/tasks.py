@@ -24,33 +24,33 @@ from sessions_app.services.errors import Invalid, SessionsError, TerminalState
 from sessions_app.services.sweeps import request_sweep
 
 MAX_REASONS_SHOWN: Final = 10
-"""Refusals that are told one by one."""
+"""Maximum number of refusals that are shown in detail."""
 
 SessionRequest = Callable[[TaskSession, Any], str]
-"""Asks something of a session for a user; why there was nothing to ask, or the empty text."""
+"""Requests something of a session for a user; returns why that was refused, or an empty string."""
 
 
 class SessionActionsMixin(StaffModelAdmin):
-    """Resume, stop, sweep now: for the sessions that are ticked."""
+    """Actions on the selected sessions: resume, stop, sweep now."""
 
     actions = ("resume", "stop", "sweep_now")
 
     @admin.action(description="Resume selected sessions", permissions=["change"])
     def resume(self, request: HttpRequest, queryset: QuerySet[TaskSession]) -> None:
-        """Ask for each to run again, as *Resume session* on its page does."""
+        """Resume each session, as *Resume session* on its page does."""
         self._ask(request, queryset, _request_resume, "asked to resume")
 
     @admin.action(description="Stop selected sessions", permissions=["change"])
     def stop(self, request: HttpRequest, queryset: QuerySet[TaskSession]) -> None:
-        """Ask for each execution to end; the sessions can be resumed later."""
+        """Stop each session; it can be resumed later."""
         self._ask(request, queryset, _request_stop, "asked to stop")
 
     @admin.action(description="Sweep selected sessions now", permissions=["change"])
     def sweep_now(self, request: HttpRequest, queryset: QuerySet[TaskSession]) -> None:
-        """Ask the supervisor to look after these sessions at once."""
+        """Request a sweep of the selected sessions."""
         ids = list(queryset.values_list("id", flat=True))
         asked = request_sweep(request.user, sessions=ids)
-        text = f"Sweep request {asked.id} for {_session_count_text(len(ids))} was made; it shows the result."
+        text = f"Requested sweep {asked.id} of {_session_count_text(len(ids))}. Open the request to see its result."
         self.message_user(request, text, messages.SUCCESS)
 
     def _ask(self, request: HttpRequest, queryset: QuerySet[TaskSession], ask: SessionRequest, done: str) -> None:
@@ -65,8 +65,8 @@ class SessionActionsMixin(StaffModelAdmin):
         self._report(request, f"{_session_count_text(asked)} {done}", asked, refused)
 
     def _report(self, request: HttpRequest, done: str, asked: int, refused: list[str]) -> None:
-        told = f"{done}, {len(refused)} refused." if refused else f"{done}."
-        self.message_user(request, told, messages.SUCCESS if asked else messages.WARNING)
+        summary = f"{done}, {len(refused)} refused." if refused else f"{done}."
+        self.message_user(request, summary, messages.SUCCESS if asked else messages.WARNING)
         for line in refused[:MAX_REASONS_SHOWN]:
             self.message_user(request, line, messages.WARNING)
         if len(refused) > MAX_REASONS_SHOWN:
@@ -87,7 +87,7 @@ def _request_refusal(ask: SessionRequest, session: TaskSession, user: Any) -> st
 def _request_resume(session: TaskSession, user: Any) -> str:
     intents.request_resume(session.id, user)
     ordered = session.intents.filter(kind=IntentKind.START, done_at=None).exists()
-    return "" if ordered else "It is running already."
+    return "" if ordered else "The session is already running."
 
 
 def _request_stop(session: TaskSession, user: Any) -> str:
@@ -110,20 +110,20 @@ RELATED_MODELS = (
 
 
 class ServiceManagedAdmin(StaffModelAdmin):
-    """Rows that come and go by a service, which writes what belongs to them too."""
+    """Base class of pages for rows that only a service creates and deletes."""
 
     def has_add_permission(self, request: HttpRequest) -> bool:
-        """Nobody."""
+        """Return False: a service does this."""
         return False
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Nobody."""
+        """Return False: a service does this."""
         return False
 
 
 @admin.register(Task)
 class TaskAdmin(ServiceManagedAdmin):
-    """What teams want done. Its state follows from its sessions'."""
+    """Tasks, whose state follows from their sessions."""
 
     list_display = ("title", "team", "state", "repository", "created_by", "created_at", "archived_at")
     list_filter = ("state", "team", ("archived_at", admin.EmptyFieldListFilter), "repository")
@@ -148,7 +148,7 @@ class TaskAdmin(ServiceManagedAdmin):
 
 @admin.register(TaskSession)
 class TaskSessionAdmin(SessionActionsMixin, ServiceManagedAdmin):
-    """Sessions: what they are up to, and what can be asked of them. Of the row only its policy can be edited."""
+    """Sessions and the actions on them; only their policy can be edited."""
 
     list_display = (
         "short_id",
@@ -179,51 +179,51 @@ class TaskSessionAdmin(SessionActionsMixin, ServiceManagedAdmin):
     fields = ("more", "policy", "continue_prompts")
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[TaskSession]:
-        """With the status of the present execution, and without secrets."""
+        """Return the sessions with the status of their current execution, and without secrets."""
         status = ExecutorRunning.objects.filter(id=OuterRef("agent_execution_id")).values("status")
         rows: QuerySet[TaskSession] = super().get_queryset(request)
         return rows.defer(*catalogue.SECRET_FIELDS).annotate(executor_status=Subquery(status))
 
     def get_fields(self, request: HttpRequest, obj: Any = None) -> list[Any]:
-        """Everything of the row; its policy first, for that can be edited."""
+        """Return all fields, those that can be edited first."""
         rest = [field.name for field in self.opts.concrete_fields if field.name not in self.fields]
         return [*self.fields, *rest]
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> list[Any]:
-        """All but its policy and whether it is told to continue."""
+        """Return all fields except the restart settings."""
         return [name for name in self.get_fields(request, obj) if name not in {"policy", "continue_prompts"}]
 
     @admin.display(description="session", ordering="id")
     def short_id(self, session: TaskSession) -> str:
-        """As logs and commands show it."""
+        """Return the short id that logs and commands show."""
         return str(session.id)[:8]
 
     @admin.display(ordering="task__team__name")
     def team(self, session: TaskSession) -> str:
-        """Its task's team."""
+        """Return the team of the session's task."""
         return str(session.task.team)
 
     @admin.display(ordering="executor_status")
     def executor_status(self, session: Any) -> str:
-        """Of its present execution."""
+        """Return the status of the current execution."""
         return session.executor_status or "–"
 
-    @admin.display(description="more")
+    @admin.display(description="related")
     def more(self, session: TaskSession) -> SafeString:
-        """Ways to what belongs to it."""
+        """Return links to the rows that belong to the session."""
         links = [(reverse(f"admin:sessions_app_{part}_changelist"), session.id, part) for part in RELATED_MODELS]
         return format_html_join(" · ", '<a href="{}?session__id__exact={}">{}s</a>', links)
 
 
 class RepositoryForm(Form):
-    """A repository; a new one has to be where the deployment allows it (rule 38)."""
+    """A repository, which has to be below ``KANDEV_REPOSITORY_ROOTS``."""
 
     class Meta:
         model = Repository
         fields = ("name", "team", "path", "default_branch")
 
     def clean_path(self) -> str:
-        """The real path of a git repository; ValidationError for anything else."""
+        """Return the resolved path of a git repository. Raises ValidationError."""
         try:
             return str(catalogue.usable_repository(self.cleaned_data["path"]))
         except Invalid as error:
@@ -232,7 +232,7 @@ class RepositoryForm(Form):
 
 @admin.register(Repository)
 class RepositoryAdmin(StaffModelAdmin):
-    """The repositories that staff opened to teams; which and to whom is settled when it is added."""
+    """Repositories that staff opened to teams; path and team are fixed once added."""
 
     form = RepositoryForm
     list_display = ("name", "team", "path", "default_branch", "created_at")
@@ -243,15 +243,15 @@ class RepositoryAdmin(StaffModelAdmin):
     fields = ("name", "team", "path", "default_branch")
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> tuple[str, ...]:
-        """Tasks work there: neither team nor path change."""
+        """Keep team and path of an existing repository, because tasks work there."""
         return ("team", "path", "created_at") if obj else ()
 
     def get_fields(self, request: HttpRequest, obj: Any = None) -> list[Any]:
-        """A row has a date, too."""
+        """Show the creation time of an existing repository."""
         return [*self.fields, "created_at"] if obj else [*self.fields]
 
     def save_model(self, request: HttpRequest, obj: Repository, form: Form, change: bool) -> None:
-        """Without a branch it is the one that is checked out."""
+        """Save the repository; its default branch defaults to the current one."""
         if not obj.default_branch and not change:
             obj.default_branch = catalogue.current_branch(Path(obj.path))
         super().save_model(request, obj, form, change)

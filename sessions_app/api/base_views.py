@@ -1,4 +1,4 @@
-"""What all API views share: parsers, permissions and base views."""
+"""Parsers, permissions and base classes of all API views."""
 
 from __future__ import annotations
 
@@ -25,14 +25,15 @@ from sessions_app.models import Task, TaskSession
 from sessions_app.services import catalogue
 
 MAX_BODY: Final = 8 * 1024 * 1024
-"""Bytes: the longest prompt with every character escaped."""
+"""Bytes. Fits the longest prompt with every character escaped."""
 MAX_DEPTH: Final = 32
 
 
 class StrictJSONParser(BaseParser):
-    """Reads a JSON object; anything else is a ParseError, and too much of it TooLarge.
+    """Parse a JSON object of at most ``MAX_BODY`` bytes.
 
-    No relative of REST framework's JSONParser, whose bodies end at Django's limit for forms.
+    Not a subclass of REST framework's JSONParser, which applies Django's smaller limit for forms. Raises ParseError
+    for anything but an object, and PayloadTooLarge.
     """
 
     media_type = "application/json"
@@ -40,26 +41,26 @@ class StrictJSONParser(BaseParser):
     def parse(
         self, stream: IO[bytes], media_type: str | None = None, parser_context: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
-        """The object. JSON is UTF-8, whatever the request says."""
+        """Return the object. JSON is UTF-8, whatever charset the request names."""
         try:
             value = orjson.loads(_read_body(stream))
         except orjson.JSONDecodeError as error:
-            raise ParseError(f"This is not JSON: {error}.") from error
+            raise ParseError(f"The request body is not valid JSON: {error}.") from error
         if not isinstance(value, dict):
-            raise ParseError("A JSON object is wanted.")
+            raise ParseError("The request body must be a JSON object.")
         _check_value(value, MAX_DEPTH)
         return value
 
 
 class FileParser(BaseParser):
-    """Takes any other body for the content of a file; too much of it is TooLarge."""
+    """Accept a body of any other media type as the content of a file of at most ``MAX_BODY`` bytes."""
 
     media_type = "*/*"
 
     def parse(
         self, stream: IO[bytes], media_type: str | None = None, parser_context: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
-        """The content as a JSON object would have had it."""
+        """Return the content in the shape of the JSON request: base64 with its encoding."""
         return {"content": base64.b64encode(_read_body(stream)).decode(), "encoding": "base64"}
 
 
@@ -73,20 +74,20 @@ def _read_body(stream: IO[bytes]) -> bytes:
 def _check_value(value: Any, depth: int) -> None:
     if isinstance(value, str):
         if "\0" in value:
-            raise ParseError("U+0000 cannot be stored in any text.")
+            raise ParseError("Text cannot contain U+0000 (the NUL character).")
     elif isinstance(value, (dict, list)):
         if depth == 0:
-            raise ParseError(f"The JSON is nested more than {MAX_DEPTH} deep.")
+            raise ParseError(f"The JSON is nested more than {MAX_DEPTH} levels deep.")
         parts = (*value, *value.values()) if isinstance(value, dict) else value
         for part in parts:
             _check_value(part, depth - 1)
 
 
 class TeamPermission(IsAuthenticated):
-    """Whoever is in the team reads, and whoever is more than a viewer in it writes (rule 39)."""
+    """Members of the team can read, and members who are more than viewers can write."""
 
     def has_permission(self, request: Request, view: Any) -> bool:
-        """Whether this request may go on; Http404 where the address names another team's."""
+        """Return whether the request is allowed. Raises Http404 if the object belongs to another team."""
         if not super().has_permission(request, view):
             return False
         team = view.team_of_address()
@@ -98,31 +99,30 @@ class TeamPermission(IsAuthenticated):
 
 
 class StaffWritePermission(IsAuthenticated):
-    """Everybody who is logged in reads, staff alone writes."""
+    """All authenticated users can read; only staff can write."""
 
     def has_permission(self, request: Request, view: Any) -> bool:
-        """Whether this request may go on."""
-        known = super().has_permission(request, view)
-        return known and (request.method in SAFE_METHODS or request.user.is_staff)
+        """Return whether the request is allowed."""
+        return super().has_permission(request, view) and (request.method in SAFE_METHODS or request.user.is_staff)
 
 
 class ApiView(APIView):
-    """A view: read the request, call one service, show what it gives."""
+    """Base class of the API's views: read the request, call one service, serialize what it returns."""
 
     parser_classes = [StrictJSONParser]
     permission_classes = [TeamPermission]
     pagination_class: type[Any] = NumberedPagination
 
     def team_of_address(self) -> int | None:
-        """The id of the team that the address belongs to; None if it is for everybody."""
+        """Return the id of the team that owns the object in the URL; None if no team does."""
         return None
 
     def body(self, kind: type[BaseSerializer[Any]], **context: Any) -> dict[str, Any]:
-        """The checked body of the request; ValidationError by field."""
+        """Return the validated request body. Raises ValidationError."""
         return self._checked(kind, self.request.data, context)
 
     def query(self, kind: type[BaseSerializer[Any]]) -> dict[str, Any]:
-        """The checked query of the address; ValidationError by parameter."""
+        """Return the validated query parameters. Raises ValidationError."""
         return self._checked(kind, self.request.query_params.dict(), {})
 
     def _checked(self, kind: type[BaseSerializer[Any]], data: Any, context: dict[str, Any]) -> dict[str, Any]:
@@ -132,40 +132,46 @@ class ApiView(APIView):
         return checked
 
     def show(self, kind: type[BaseSerializer[Any]], row: Any, status: int = 200) -> Response:
-        """One thing."""
+        """Return a response with one serialized object."""
         return Response(kind(row, context={"request": self.request}).data, status=status)
 
     def list(self, kind: type[BaseSerializer[Any]], rows: QuerySet[Any] | Sequence[Any], **context: Any) -> Response:
-        """One piece of a list."""
+        """Return a response with one page of serialized objects."""
         found, paginator = paginate(rows, self)
         shown = kind(found, many=True, context={"request": self.request, **context}).data
         return paginator.get_paginated_response(shown)
 
 
 class TaskApiView(ApiView):
-    """A view under ``tasks/{task_id}/``; a task of another team is a 404 whatever else is wrong."""
+    """Base class of views below ``tasks/{task_id}/``.
+
+    A task of another team is a 404 before anything else in the request is checked.
+    """
 
     @cached_property
     def task(self) -> Task:
-        """The task of the address; Http404 if it is not one of the user's teams."""
+        """The task in the URL. Raises Http404 unless it belongs to one of the user's teams."""
         found: Task = get_object_or_404(catalogue.visible_tasks(self.request.user), id=self.kwargs["task_id"])
         return found
 
     def team_of_address(self) -> int:
-        """The task's; it is found before anything is read from the request."""
+        """Return the task's team."""
         return self.task.team_id
 
 
 class SessionApiView(ApiView):
-    """A view under ``tasks/{task_id}/sessions/{session_id}/``; another team's is a 404 whatever else is wrong."""
+    """Base class of views below ``tasks/{task_id}/sessions/{session_id}/``.
+
+    A session of another team is a 404 before anything else in the request is checked.
+    """
 
     @cached_property
     def session(self) -> TaskSession:
-        """The session with task, profile and executor; Http404 if it is not on this task of the user's teams."""
+        """The session in the URL. Raises Http404 unless it is on this task, and the task in one of the user's teams."""
         rows = catalogue.visible_sessions(self.request.user).filter(task_id=self.kwargs["task_id"])
         found: TaskSession = get_object_or_404(rows, id=self.kwargs["session_id"])
         return found
 
     def team_of_address(self) -> int:
-        """Its task's; the session is found before anything is read from the request."""
+        """Return the team of the session's task."""
         return self.session.task.team_id

@@ -1,4 +1,4 @@
-"""Whatever goes wrong in the API, the answer is ``{code, message, details}`` (interfaces 3)."""
+"""Error responses of the API: always ``{code, message, details}``, with a stable code."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ STATUS_BY_CODE: Final = {
     database_errors.DATABASE_UNAVAILABLE.code: 503,
     database_errors.DATABASE_BUSY.code: 503,
 }
-"""Codes whose status is another than 409."""
+"""HTTP status by code; a code that is not listed has 409."""
 
 _EXECUTOR_CODES: Final = {
     "agentctl_unreachable": "agentctl_unreachable",
@@ -54,25 +54,25 @@ _EXECUTOR_CODES: Final = {
     "worktree_missing": "worktree_missing",
     "not_kept": "not_found",
 }
-"""Codes of places where agents run, as the API says them; any other is ``runtime_unavailable``."""
+"""API code by code of an ExecutorError; one that is not listed becomes ``runtime_unavailable``."""
 
 _AGENTCTL_CODES: Final = {VALIDATION_ERROR, "not_found", "too_large", "stale_generation", "worktree_missing"}
-"""Codes of agentctl's own answers that are handed on; any other is a ``conflict``."""
+"""Error codes of agentctl that are passed on; any other becomes ``conflict``."""
 
 _CODES_BY_STATUS: Final = {400: VALIDATION_ERROR, 401: "not_authenticated", 403: "permission_denied", 404: "not_found"}
 
 
 class PayloadTooLarge(drf.APIException):
-    """The body of the request is larger than what is accepted."""
+    """The request body exceeds the limit."""
 
     status_code = 413
-    default_detail = "The body of the request is too large."
+    default_detail = "The request body is too large."
     default_code = "too_large"
 
 
 @dataclass(frozen=True, slots=True)
 class ErrorResponse:
-    """An error as the API tells it."""
+    """Status, body and headers of an error response."""
 
     status: int
     code: str
@@ -84,22 +84,22 @@ class ErrorResponse:
     def from_code(
         cls, code: str, message: str, details: dict[str, Any] | None = None, headers: dict[str, str] | None = None
     ) -> ErrorResponse:
-        """With the status that belongs to the code."""
+        """Create a response with the status that belongs to the code."""
         return cls(STATUS_BY_CODE.get(code, 409), code, message, details or {}, headers or {})
 
 
 def exception_handler(error: Exception, context: dict[str, Any]) -> Response:
-    """The answer to any exception of a view; one that nobody expected is logged, and tells nothing."""
-    problem = _error_response(error)
-    if problem is None:
+    """Return the response to an exception of a view. An unexpected one is logged, and its response reveals nothing."""
+    answer = _error_response(error)
+    if answer is None:
         log.error("an API request failed", exc_info=error)
-        problem = ErrorResponse(500, "internal_error", "Something went wrong here. It has been logged.")
+        answer = ErrorResponse(500, "internal_error", "Internal server error. The details are in the server's log.")
     set_rollback()
     request = context.get("request")
-    if request is not None:  # an error is JSON, whatever the page itself would have been
+    if request is not None:  # an error is JSON even where the view renders another type
         request.accepted_renderer, request.accepted_media_type = JSONRenderer(), JSONRenderer.media_type
-    body = {"code": problem.code, "message": problem.message, "details": problem.details}
-    return Response(body, status=problem.status, headers=problem.headers)
+    body = {"code": answer.code, "message": answer.message, "details": answer.details}
+    return Response(body, status=answer.status, headers=answer.headers)
 
 
 def _error_response(error: Exception) -> ErrorResponse | None:
@@ -108,9 +108,9 @@ def _error_response(error: Exception) -> ErrorResponse | None:
     if isinstance(error, ExecutorError):
         return _executor_error(error)
     if isinstance(error, IllegalMove):
-        return ErrorResponse.from_code("conflict", "This is not possible in the present state.", {"state": error.state})
+        return ErrorResponse.from_code("conflict", "This is not possible in the current state.", {"state": error.state})
     if isinstance(error, IntegrityError):
-        return ErrorResponse.from_code("conflict", "Somebody else has just made the same, or uses it.")
+        return ErrorResponse.from_code("conflict", "This already exists, or is in use.")
     if (trouble := database_errors.classify_error(error)) is not None:
         return _database_error(trouble)
     translated = _translate_django_error(error)
@@ -118,7 +118,7 @@ def _error_response(error: Exception) -> ErrorResponse | None:
 
 
 def _details(error: SessionsError) -> dict[str, Any]:
-    """Of an invalid field: by field, as the serializers tell it."""
+    """Return the details; those of an invalid field in the shape that serializers use."""
     details = dict(error.details)
     if isinstance(error, Invalid) and "field" in details:
         return {details["field"]: [error.message]}
@@ -136,13 +136,13 @@ def _executor_error(error: ExecutorError) -> ErrorResponse:
 
 
 def _database_error(trouble: database_errors.DatabaseTrouble) -> ErrorResponse:
-    said, headers = f"{trouble.what} {trouble.next_step}", {"Retry-After": str(trouble.retry_after)}
-    return ErrorResponse(STATUS_BY_CODE[trouble.code], trouble.code, said, {}, headers)
+    message, headers = f"{trouble.what} {trouble.next_step}", {"Retry-After": str(trouble.retry_after)}
+    return ErrorResponse(STATUS_BY_CODE[trouble.code], trouble.code, message, {}, headers)
 
 
 def _translate_django_error(error: Exception) -> Exception:
     if isinstance(error, Http404):
-        return drf.NotFound("There is no such thing.")
+        return drf.NotFound("Not found.")
     if isinstance(error, PermissionDenied):
         return drf.PermissionDenied()
     if isinstance(error, RequestDataTooBig):
@@ -166,8 +166,9 @@ def _rest_framework_error(error: drf.APIException) -> ErrorResponse:
 
 
 def _first_message(details: dict[str, Any]) -> str:
-    """The first thing that is wrong, with its field."""
-    name, said = next(iter(details.items()))
-    while isinstance(said, (list, dict)):
-        said = next((one for one in (said.values() if isinstance(said, dict) else said) if one), "It is not valid.")
-    return str(said) if name == NO_FIELD else f"{name}: {said}"
+    """Return the first error, prefixed with its field."""
+    name, message = next(iter(details.items()))
+    while isinstance(message, (list, dict)):
+        nested = message.values() if isinstance(message, dict) else message
+        message = next(filter(None, nested), "This value is not valid.")
+    return str(message) if name == NO_FIELD else f"{name}: {message}"

@@ -1,4 +1,4 @@
-"""Long lists in pieces: numbered pages, or what comes behind a ``seq``; always ``{count, next, previous, results}``."""
+"""Pagination by page number or by ``seq``; every page is ``{count, next, previous, results}``."""
 
 from __future__ import annotations
 
@@ -16,54 +16,56 @@ MAX_SEQ: Final = 2**63 - 1
 
 
 class NumberedPagination(PageNumberPagination):
-    """``?page=`` and ``?page_size=``; a page behind the last is a 404, one that is no number a 400."""
+    """``?page=`` and ``?page_size=``. A page after the last is a 404; one that is not a number is a 400."""
 
     page_size_query_param = "page_size"
     max_page_size = 200
 
     def get_page_number(self, request: Request, paginator: Any) -> int | str:
-        """A number, or ValidationError."""
+        """Return the page number. Raises ValidationError."""
         asked = request.query_params.get(self.page_query_param, "1")
         if asked not in self.last_page_strings and not (asked.isascii() and asked.isdigit()):
-            raise ValidationError({self.page_query_param: ["A page number is wanted."]})
+            raise ValidationError({self.page_query_param: ["Must be a page number."]})
         return super().get_page_number(request, paginator)
 
 
 class SequencePagination(BasePagination):
-    """``?after=SEQ&limit=``: the rows whose ``seq`` is greater, oldest first. ``next`` goes on from the last one."""
+    """``?after=SEQ&limit=``: rows with a greater ``seq``, oldest first. ``next`` continues after the last of them."""
 
     default_limit = 200
     max_limit = 1000
 
     def paginate_queryset(self, queryset: Any, request: Request, view: Any = None) -> list[Any]:
-        """The rows of this piece; ValidationError for parameters that are no numbers."""
+        """Return the rows of this page. Raises ValidationError for parameters that are not numbers."""
         self.after = _parse_number(request, "after", 0, 0, MAX_SEQ)
         limit = _parse_number(request, "limit", self.default_limit, 1, self.max_limit)
-        behind = queryset.filter(seq__gt=self.after).order_by("seq")
-        self.request, self.count = request, behind.count()
-        rows = list(behind[:limit])
+        later = queryset.filter(seq__gt=self.after).order_by("seq")
+        self.request, self.count = request, later.count()
+        rows = list(later[:limit])
         self.more = self.count > len(rows)
         self.last = rows[-1].seq if rows else self.after
         return rows
 
     def get_paginated_response(self, data: Any) -> Response:
-        """The piece in the shape of every list; ``count`` is of all that is behind ``after``."""
+        """Return the page in the shape of every list; ``count`` covers all rows after ``after``."""
         url = replace_query_param(self.request.build_absolute_uri(), "after", str(self.last))
         body = {"count": self.count, "next": url if self.more else None, "previous": None, "results": data}
         return Response(body)
 
     def get_paginated_response_schema(self, schema: dict[str, Any]) -> dict[str, Any]:
-        """As of the numbered pages."""
+        """Return the schema of numbered pages, which has the same shape."""
         described: dict[str, Any] = PageNumberPagination().get_paginated_response_schema(schema)
         return described
 
     def get_schema_operation_parameters(self, view: Any) -> list[dict[str, Any]]:
-        """Both query parameters."""
+        """Describe both query parameters."""
         return [
-            _query_parameter("after", "Only what has a greater seq.", {"type": "integer", "minimum": 0, "default": 0}),
+            _query_parameter(
+                "after", "Return only entries with a greater `seq`.", {"type": "integer", "minimum": 0, "default": 0}
+            ),
             _query_parameter(
                 "limit",
-                "How many at most.",
+                "Maximum number of results.",
                 {"type": "integer", "minimum": 1, "maximum": self.max_limit, "default": self.default_limit},
             ),
         ]
@@ -76,12 +78,12 @@ def _query_parameter(name: str, description: str, schema: dict[str, Any]) -> dic
 def _parse_number(request: Request, name: str, default: int, least: int, most: int) -> int:
     asked = request.query_params.get(name, str(default))
     if not (asked.isascii() and asked.isdigit() and len(asked) < 20 and least <= int(asked) <= most):
-        raise ValidationError({name: [f"A whole number from {least} to {most} is wanted."]})
+        raise ValidationError({name: [f"Must be a whole number from {least} to {most}."]})
     return int(asked)
 
 
 def paginate(rows: Sequence[Any] | QuerySet[Any], view: Any) -> tuple[list[Any], BasePagination]:
-    """One piece of ``rows`` by the view's ``pagination_class``, and the paginator that makes the answer."""
+    """Return one page of ``rows`` by the view's ``pagination_class``, and the paginator that builds the response."""
     paginator: BasePagination = view.pagination_class()
     found = paginator.paginate_queryset(rows, view.request, view=view)
     return list(found or []), paginator

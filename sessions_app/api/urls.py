@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from django.urls import path, re_path, register_converter
 
-from sessions_app.accounts.api import tokens
+from sessions_app.accounts import urls as accounts
 from sessions_app.api.views import catalogue, conversation, event_stream, schema, sessions, tasks, workspace
-from sessions_app.notifications import api
-from sessions_app.workflows.api import views
+from sessions_app.notifications import urls as notifications
+from sessions_app.workflows import urls as workflows
 
 
 class NameConverter:
@@ -83,26 +83,10 @@ urlpatterns = [
     path("attention/", tasks.AttentionListView.as_view()),
     path("attention/<uuid:item_id>/acknowledge/", tasks.AttentionItemAcknowledgeView.as_view()),
     path("attention/<uuid:item_id>/dismiss/", tasks.AttentionItemDismissView.as_view()),
-    path("notifications/", api.NotificationSettingsView.as_view()),
-    path("notifications/test/", api.TestEmailView.as_view()),
-    path("notifications/deliveries/", api.DeliveryListView.as_view()),
-    path("webhooks/", api.WebhookListCreateView.as_view()),
-    path("webhooks/<uuid:webhook_id>/", api.WebhookDetailView.as_view()),
-    path("webhooks/<uuid:webhook_id>/rotate/", api.WebhookSecretRotateView.as_view()),
-    path("webhooks/<uuid:webhook_id>/test/", api.WebhookTestView.as_view()),
     path("teams/<int:team_id>/policy/", sessions.TeamPolicyDetailView.as_view()),
-    path("workflows/", views.WorkflowListCreateView.as_view()),
-    path("workflows/check/", views.WorkflowCheckView.as_view()),
-    path("workflows/<uuid:workflow_id>/", views.WorkflowDetailView.as_view()),
-    path("workflows/<uuid:workflow_id>/runs/", views.WorkflowRunCreateView.as_view()),
-    path("workflows/<uuid:workflow_id>/triggers/", views.WorkflowTriggersView.as_view()),
-    path("workflows/<uuid:workflow_id>/triggers/confirm/", views.WorkflowTriggersConfirmView.as_view()),
-    path("workflow-runs/", views.WorkflowRunListView.as_view()),
-    path("workflow-runs/<uuid:run_id>/", views.WorkflowRunDetailView.as_view()),
-    path("workflow-runs/<uuid:run_id>/cancel/", views.WorkflowRunCancelView.as_view()),
-    path("workflow-runs/<uuid:run_id>/resume/", views.WorkflowRunResumeView.as_view()),
-    path("tokens/", tokens.ApiTokenListCreateView.as_view()),
-    path("tokens/<uuid:token_id>/", tokens.ApiTokenDeleteView.as_view()),
+    *accounts.api_urlpatterns,
+    *notifications.api_urlpatterns,
+    *workflows.api_urlpatterns,
     path("schema/", schema.SchemaView.as_view(), name="api-schema"),
     path("docs/", schema.DocumentationView.as_view(), name="api-docs"),
     re_path("", schema.NotFoundView.as_view()),

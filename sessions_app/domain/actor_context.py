@@ -1,6 +1,6 @@
-"""Who acts now, why, and on what: what every event and every line of the log that comes of it tells.
+"""Context of the current actor: who acts, why and on what. Events and log lines include it.
 
-A supervisor says once who it is; each of its jobs says why it acts, each sweep and each start which one it is.
+A supervisor sets its owner once. Its jobs, sweeps and starts each add their own cause and ids.
 """
 
 from __future__ import annotations
@@ -13,27 +13,27 @@ from typing import Final
 
 OWNER, CAUSE = "owner", "cause"
 CONTEXT_NAMES: Final = (OWNER, CAUSE, "session_id", "task_id", "execution_id", "sweep_id", "intent_id")
-"""What can be known; ``owner`` is the boot id of a supervisor, ``cause`` a few words."""
+"""Names the context may have; ``owner`` is the boot id of a supervisor, ``cause`` a few words."""
 ActorContext = Mapping[str, str]
 _EMPTY: Final[ActorContext] = MappingProxyType({})
 _context: Final[ContextVar[ActorContext]] = ContextVar("acting", default=_EMPTY)
 
 
 def current_context() -> ActorContext:
-    """What is known here."""
+    """Return the context of the current task or thread."""
     return _context.get()
 
 
 @contextmanager
 def acting_as(**more: object) -> Iterator[None]:
-    """Within the block this is known, too; what it starts inherits it."""
+    """Add to the context within the block; tasks that are started there inherit it."""
     with acting_exactly_as({**_context.get(), **{name: str(value) for name, value in more.items()}}):
         yield
 
 
 @contextmanager
 def acting_exactly_as(all_of_it: ActorContext) -> Iterator[None]:
-    """Within the block this is known and nothing else: for another thread."""
+    """Replace the context within the block, for example on another thread."""
     before = _context.set(all_of_it)
     try:
         yield
@@ -42,6 +42,6 @@ def acting_exactly_as(all_of_it: ActorContext) -> Iterator[None]:
 
 
 def begin_context(**more: object) -> None:
-    """From here on, to the end of this task: the same owner acts, and nothing else is known but this."""
+    """Replace the context until the current task ends, keeping only its owner."""
     owner = {name: value for name, value in _context.get().items() if name == OWNER}
     _context.set({**owner, **{name: str(value) for name, value in more.items()}})

@@ -1,4 +1,4 @@
-"""What to say, and to do, where an agent's program is not installed or nobody has logged it in."""
+"""Agent programs that are not installed or not logged in: error codes, and what to tell people."""
 
 from __future__ import annotations
 
@@ -9,21 +9,22 @@ from executors_app.agentctl.protocol import Code
 from executors_app.agents import AgentType
 
 NEEDS_PERSON_CODES: Final = frozenset({str(Code.PROGRAM_MISSING), str(Code.AUTH_REQUIRED)})
-"""Codes of a start that no waiting cures: somebody has to install the program, or to log in."""
+"""Error codes that waiting does not resolve: somebody must install the program or log in."""
 RECHECK_AFTER: Final = timedelta(hours=23)
-"""Until Kandev looks by itself whether somebody has; a user's *Try again* does not wait."""
+"""When Kandev tries again on its own. A user's *Try again* does not wait for it."""
 RETRY_SENTENCE: Final = "Kandev tries again by itself once a day. Your next prompt, or “Try again”, does so at once."
 _MESSAGE_LIMIT: Final = 500
 
 
 def explain_program_error(code: str, said: str, *, kind: AgentType, program: str, profile: str, executor: str) -> str:
-    """The sentence for people: what is missing, where, and the command that installs it or logs it in.
+    """Explain to people what is missing, where, and how to install the program or log in.
 
-    ``said`` is what agentctl, or the agent, told; it is all there is to say under any other code.
+    ``said`` is the message of agentctl or of the agent; it is returned unchanged for any other ``code``.
     """
     if code == Code.PROGRAM_MISSING:
         return _missing_program(kind, program, profile, executor)
     if code == Code.AUTH_REQUIRED:
+        # removesuffix: an agent that said nothing is not quoted.
         return f"{_not_logged_in(kind, profile, executor)} It said: {said[:_MESSAGE_LIMIT]}".removesuffix(" It said: ")
     return said
 

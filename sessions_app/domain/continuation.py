@@ -1,4 +1,7 @@
-"""What an agent is told after its turn was interrupted (rule 16; design, section 9)."""
+"""Decide whether an interrupted turn continues, and write what its agent is told.
+
+The continue prompt is created in the transaction that records the interruption (rule 16 in docs/rules.md).
+"""
 
 from __future__ import annotations
 
@@ -19,63 +22,66 @@ _CHECK_STATE_FIRST = (
 
 @dataclass(frozen=True, slots=True)
 class Interruption:
-    """What is known of the turn that was cut short."""
+    """What is known about an interrupted turn."""
 
     task_title: str
     last_request: str
-    """The user's text that the turn was about."""
+    """The user's text that the turn worked on."""
     unfinished_tools: Sequence[str] = ()
     """Titles of tool calls without a result."""
     changed_files: Sequence[str] = ()
-    """What changed in git since the turn began."""
+    """Files that changed in git since the turn began."""
     dead_processes: Sequence[str] = ()
     """Commands that were running in the background."""
 
 
 @dataclass(frozen=True, slots=True)
 class InterruptedWait:
-    """A wait for the outside that has ended without an answer."""
+    """An external wait that ended without an answer."""
 
     kind: str
     reason: str
     deadline: str = ""
-    """ISO 8601; empty: it had none."""
+    """ISO 8601; empty: the wait had no deadline."""
 
 
 @dataclass(frozen=True, slots=True)
 class ContinueFacts:
-    """What decides whether an interrupted turn is continued by itself."""
+    """What decides whether an interrupted turn is continued automatically."""
 
     work_state: WorkState
     policy: Policy
     setting: bool | None
-    """``KANDEV_CONTINUE`` or the session's own choice; None: as the policy has it."""
+    """``KANDEV_CONTINUE`` or the session's own setting; None: on if the policy is ``auto``."""
     prompt_held: bool
-    """The turn's prompt is in doubt: nobody knows whether the agent got it."""
+    """The turn's prompt is in doubt: it is not known whether the agent received it."""
     cancelled_by_user: bool
-    """A user asked for the end of the turn, and knows what came of it."""
+    """A user cancelled the turn, and so knows that it ended."""
     stopped_by_user: bool
-    """A user asked for the end of the agent; nothing goes on by itself."""
+    """A user stopped the agent, so nothing continues automatically."""
     user_prompt_queued: bool
     agent_owns_turn: bool
     turn_finished: bool
-    """The journal holds its end."""
+    """The journal contains the end of the turn."""
 
 
 def was_interrupted(facts: ContinueFacts) -> bool:
-    """Whether the agent is told, with its next prompt, that a turn of its was cut short."""
+    """Return whether the next prompt tells the agent that its turn was interrupted."""
     ended = facts.turn_finished or facts.cancelled_by_user or facts.agent_owns_turn
     return facts.work_state == WorkState.WORKING and not ended and not facts.prompt_held
 
 
 def should_continue(facts: ContinueFacts) -> bool:
-    """Whether a continue prompt is made; a user's newer prompt goes in its place, and tells the same."""
+    """Return whether to create a continue prompt.
+
+    If the user has queued a newer prompt, that one is sent instead, with the note about the interruption.
+    """
     on = facts.policy == Policy.AUTO if facts.setting is None else facts.setting
     return on and was_interrupted(facts) and not facts.stopped_by_user and not facts.user_prompt_queued
 
 
 def continue_prompt(facts: Interruption) -> str:
-    """The system's words to an agent that goes on with an interrupted turn."""
+    """Return the prompt that asks an agent to continue an interrupted turn."""
     parts = [
         f"Your process was restarted while you were working on the task “{facts.task_title}”.",
         f"The last request was:\n\n{_quoted(facts.last_request)}",
@@ -86,7 +92,7 @@ def continue_prompt(facts: Interruption) -> str:
 
 
 def retry_prompt(facts: Interruption, trouble: str) -> str:
-    """The system's words to an agent whose turn the provider of its model has cut short; ``trouble`` says how."""
+    """Return the prompt that retries a turn after an error of the provider, which ``trouble`` describes."""
     parts = [
         f"Your last turn on the task “{facts.task_title}” was cut short. {trouble}",
         f"The last request was:\n\n{_quoted(facts.last_request)}",
@@ -97,7 +103,7 @@ def retry_prompt(facts: Interruption, trouble: str) -> str:
 
 
 def interruption_note(facts: Interruption) -> str:
-    """What stands before the next prompt, so that the agent knows what became of its last turn."""
+    """Return the note before the next prompt that tells the agent about its interrupted turn."""
     parts = [
         "[Note by the system: your process was ended in the middle of your last turn.",
         f"The request was:\n\n{_quoted(facts.last_request)}",
@@ -108,12 +114,12 @@ def interruption_note(facts: Interruption) -> str:
 
 
 def interrupted_wait_note(wait: InterruptedWait) -> str:
-    """What stands before the next prompt, so that the agent knows that what it waited for has not come."""
+    """Return the note before the next prompt that tells the agent that its wait got no answer."""
     return f"[Note by the system: {_wait_ended(wait)} The new request follows.]"
 
 
 def interrupted_wait_prompt(wait: InterruptedWait) -> str:
-    """The system's words to an agent that goes on without what it waited for."""
+    """Return the prompt that asks an agent to continue without the result it waited for."""
     return (
         f"{_wait_ended(wait)}\n\nContinue without it. Do not assume an outcome: look for yourself whether it has "
         "happened meanwhile, do what does not depend on it, and say what is still missing."

@@ -1,19 +1,16 @@
-"""What a page says of a session: the derived status (rule 29) and the one banner above the composer."""
+"""Derived status of a session: it follows from the newest run and is never stored as a state."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
 
-from sessions_app.domain.banners import Banner, BannerFacts, banner
 from sessions_app.domain.states import OPEN_RUN_STATES, RunState
 from sessions_app.domain.wait_tokens import TokenState
 
-__all__ = ["Banner", "BannerFacts", "DerivedStatus", "RunFacts", "banner", "derive_status"]
-
 
 class DerivedStatus(StrEnum):
-    """Never stored; the first that holds, in this order."""
+    """Derived statuses in order of precedence."""
 
     INTERRUPTED_STARTUP = "interrupted_startup"
     INTERRUPTED_WAITING = "interrupted_waiting"
@@ -24,22 +21,22 @@ class DerivedStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RunFacts:
-    """The newest run of a session; a newer one ends what an older one says."""
+    """The newest run of a session; older runs do not matter."""
 
     state: RunState
     waited: bool = False
-    """It waits, or was waiting when it ended."""
+    """The run waits, or was waiting when it ended."""
     process_gone: bool = False
-    """The agent process that owns it is gone; never so for a wait for the outside, which no process owns."""
+    """The agent process that owns the run is gone; always False for external waits, which no process owns."""
     token: TokenState | None = TokenState.ACTIVE
-    """The best key of its wait; None: there is none. A consumed one is an answer that is on its way."""
+    """Best state among the keys of its wait; None: it has none. Consumed means that an answer is on its way."""
 
 
 _OPENS_OR_OPENED = frozenset({TokenState.ACTIVE, TokenState.CONSUMED})
 
 
 def derive_status(run: RunFacts | None) -> DerivedStatus:
-    """The status that follows from the newest run; ``idle`` without one."""
+    """Return the status that follows from the newest run; ``idle`` without one."""
     if run is None:
         return DerivedStatus.IDLE
     is_open, interrupted = run.state in OPEN_RUN_STATES, run.state == RunState.INTERRUPTED

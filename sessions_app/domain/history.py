@@ -1,7 +1,7 @@
-"""Telling a new conversation what was said in the old one (strategy ``history``).
+"""Build the history that tells a new conversation what was said in the old one (strategy ``history``).
 
-Entries are taken from the newest back until the budget is full, each cut at its own limit and freed of
-secrets; what is left out is counted, because the prompt and the receipt say it. All limits are characters.
+Entries are taken from the newest back until the budget is used up. Each is cut at its own limit and freed of secrets.
+What is left out is counted, because the prompt and the receipt report it. All limits are in characters.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from sessions_app.domain.sanitizing import redact
 BUDGET_CHARS: Final = 60_000
 MESSAGE_CHARS: Final = 2000
 TOOL_CHARS: Final = 500
-"""Of a tool call's arguments, and of its result."""
+"""Limit of a tool call's arguments, and of its result."""
 SCANNED_CHARS: Final = 8000
-"""So much of a text is looked at: a secret must not be cut before it is known for one."""
+"""How much of a text is searched for secrets. More than is told, so that the cut does not hide half of a secret."""
 _NAME_CHARS: Final = 120
 _LABELS: Final = {"user": "USER", "agent": "ASSISTANT"}
 _BYTES_PER_TOKEN: Final = 4
@@ -27,36 +27,39 @@ _CUT_MARK: Final = "… [cut]"
 
 @dataclass(frozen=True, slots=True)
 class HistoryEntry:
-    """One thing said or done; ``role`` is user, agent or tool, others are left out."""
+    """One message or tool call of the old conversation.
+
+    ``role`` is ``user``, ``agent`` or ``tool``; entries of other roles are left out.
+    """
 
     role: str
     text: str
-    """Of a tool: its result; empty where there is none."""
+    """For a tool: its result, empty if there is none."""
     name: str = ""
-    """Of a tool."""
+    """Name of a tool."""
     arguments: str = ""
-    """Of a tool call, as JSON."""
+    """Arguments of a tool call, as JSON."""
     unfinished: bool = False
-    """A tool call that was interrupted or cancelled."""
+    """The tool call was interrupted or cancelled."""
 
 
 @dataclass(frozen=True, slots=True)
 class Injection:
-    """The history as text; empty text: there is nothing to tell."""
+    """The history as text for the next prompt; empty if there is nothing to tell."""
 
     text: str
     estimated_tokens: int
     told: int = 0
-    """Entries that are told."""
+    """Number of entries in the text."""
     cut: int = 0
-    """Entries left out, all older than those told."""
+    """Number of entries left out, all older than those in the text."""
     shortened: int = 0
-    """Entries told in part."""
+    """Number of entries that were cut."""
     redacted: int = 0
-    """Secrets left out."""
+    """Number of secrets removed."""
 
     def facts(self) -> dict[str, int]:
-        """What a receipt says of it, and a status before it is told."""
+        """Return the counts that a status shows before the prompt, and a receipt afterwards."""
         return {
             "estimated_tokens": self.estimated_tokens,
             "entries_told": self.told,
@@ -74,7 +77,7 @@ class _EntryText:
 
 
 def tool_entry(payload: Mapping[str, Any]) -> HistoryEntry:
-    """The entry of a tool message of the log: its arguments, and its result with content."""
+    """Return the entry of a tool message: its arguments, and its result with content."""
     given = payload.get("raw_input")
     return HistoryEntry(
         role="tool",
@@ -88,9 +91,10 @@ def tool_entry(payload: Mapping[str, Any]) -> HistoryEntry:
 def build_injection(
     newest_first: Iterable[HistoryEntry], total: int, budget_chars: int = BUDGET_CHARS, secrets: Iterable[str] = ()
 ) -> Injection:
-    """The newest entries that fit into ``budget_chars``, in their order.
+    """Build the history from the newest entries that fit into ``budget_chars``, oldest first.
 
-    ``total`` is how many there are; no more of ``newest_first`` is read than is needed. ``secrets`` are known by value.
+    ``total`` is the number of all entries. ``newest_first`` is read only as far as needed. ``secrets`` are values to
+    redact wherever they occur.
     """
     known = frozenset(secrets)
     told: list[_EntryText] = []
@@ -116,7 +120,7 @@ def build_injection(
 
 
 def prepend_history(injection: Injection, request: str) -> str:
-    """The whole prompt: what was said before, and the user's request; the request alone without a history."""
+    """Return the whole prompt: history and request; the request alone if there is no history."""
     if not injection.text:
         return request
     left_out = [f"({injection.cut} older entries are left out.)\n"] if injection.cut else []
@@ -135,7 +139,7 @@ def prepend_history(injection: Injection, request: str) -> str:
 
 
 def _entry_lines(entry: HistoryEntry, secrets: frozenset[str]) -> _EntryText | None:
-    """The lines of an entry; None where it says nothing."""
+    """Return the lines of an entry; None if it is empty."""
     if entry.role == "tool":
         return _tool_lines(entry, secrets)
     if entry.role not in _LABELS or not entry.text.strip():
@@ -157,7 +161,10 @@ def _tool_lines(entry: HistoryEntry, secrets: frozenset[str]) -> _EntryText:
 
 
 def _cut(text: str, limit: int, secrets: frozenset[str]) -> _EntryText:
-    """At most ``limit`` characters; later lines are indented, so that nothing said can pass for a heading of ours."""
+    """Redact a text and cut it to ``limit`` characters.
+
+    Later lines are indented, so that no text from the log can pass for one of our headings.
+    """
     whole = text.strip()
     clean, redacted = redact(whole[:SCANNED_CHARS], secrets)
     shortened = len(clean) > limit or len(whole) > SCANNED_CHARS
@@ -175,7 +182,7 @@ def _result(payload: Mapping[str, Any]) -> str:
 
 
 def _part(part: Mapping[str, Any]) -> str:
-    """The text of one content block of a result; of a change to a file, the file and its new text."""
+    """Return the text of one content block of a result; for a changed file, its path and new text."""
     inner = part.get("content")
     block = inner if isinstance(inner, dict) else part
     if block.get("type") == "diff":

@@ -1,7 +1,7 @@
-"""What cannot be in the rows of a session: found before anybody acts upon it, said, and left alone.
+"""Find impossible values in the rows of a session before anything acts on them.
 
-A damaged row is nobody's reason to stop: the sweep, the loop, the prompts, the status and the pages
-pass it over and say what is wrong with it.
+A damaged row stops nothing else: the sweep, the main loop, prompts, status and pages skip it and report what is
+wrong.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from sessions_app.domain.recovery_facts import Policy
 from sessions_app.domain.states import DesiredState, SessionState, WorkState
 
 DAMAGED_ROW: Final = "damaged_row"
-"""Error code and sweep rule of a session whose rows hold what cannot be."""
+"""Error code, and sweep rule, of a session whose rows contain impossible values."""
 _ALLOWED_VALUES: Final[Mapping[str, frozenset[str]]] = {
     "state": frozenset(SessionState),
     "desired_state": frozenset(DesiredState),
@@ -26,10 +26,10 @@ _COUNTERS: Final = ("last_seq", "journal_seq", "generation", "start_attempts")
 
 
 def find_flaws(values: Mapping[str, Any], unreadable: Collection[str]) -> list[str]:
-    """What cannot be, in words, one for each column; empty where all is sound.
+    """Describe each impossible value, one text per column; empty if the rows are sound.
 
-    ``values`` are columns of the session and its execution by name, those that are not there are not looked at;
-    ``unreadable`` are the columns whose secret no key opens, or whose JSON has not the shape it should.
+    ``values`` maps column names of the session and its execution to values; columns that are missing are not checked.
+    ``unreadable`` names columns whose secret no key decrypts, or whose JSON has the wrong shape.
     """
     found = [f"{name} cannot be read" for name in unreadable]
     unknown = (
@@ -40,5 +40,5 @@ def find_flaws(values: Mapping[str, Any], unreadable: Collection[str]) -> list[s
 
 
 def flaws_sentence(found: Collection[str]) -> str:
-    """The flaws as one sentence for people."""
+    """Return the flaws as one sentence for people; empty if there are none."""
     return f"The rows of this session are damaged, so nothing is done with it: {'; '.join(found)}." if found else ""

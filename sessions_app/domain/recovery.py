@@ -1,6 +1,6 @@
-"""Recovery decisions as pure functions.
+"""Decide what a sweep does about one execution: ordered rules, as pure functions.
 
-The ordered rules of a sweep, the decision for one execution, and its explanation.
+``decide`` returns the decision, ``explain_decision`` the reasons that ``--explain`` prints.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ E = ExecutorStatus
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One line of the table; ``says`` is its sentence in the documents."""
+    """One rule; ``says`` is its sentence in docs/recovery.md."""
 
     name: str
     when: Callable[[Case], bool]
@@ -58,187 +58,197 @@ class Rule:
 
 
 def _is_asleep(case: Case) -> bool:
+    """Whether the session was put to sleep and nothing has woken it since."""
     facts = case.facts
     woken = facts.has_queued_prompts or facts.start_in_flight or case.is_agent_working
     return facts.asleep and not woken
 
 
 def _is_backing_off(case: Case) -> bool:
+    # A date more than MAX_CLOCK_SKEW ahead comes from a wrong clock: waiting for it could take for ever.
     at = case.facts.next_restart_at
     return case.is_start_wanted and at is not None and case.now < at <= case.now + MAX_CLOCK_SKEW
 
 
 def _is_left_to_start(case: Case) -> bool:
-    """At boot an agent that already lives is attached at once; its start then finds it running."""
-    return case.start_under_way and not (case.facts.boot and case.is_agent_alive)
+    """Return whether to wait for a start that is in progress.
+
+    At boot, a live agent is attached at once instead; its start then finds it running.
+    """
+    return case.is_start_under_way and not (case.facts.boot and case.is_agent_alive)
 
 
 RULES = (
     Rule(
         "foreign_lease",
         lambda c: c.facts.foreign_lease,
-        leave_unchanged("another supervisor holds it", look_again=True),
-        "Another supervisor holds a fresh lease: it is theirs.",
+        leave_unchanged("another supervisor holds it", needs_recheck=True),
+        "Another supervisor holds a valid lease; the session is left to it.",
     ),
     Rule(
         "other_host",
-        lambda c: c.unknown and c.observation.reason == OTHER_HOST,
+        lambda c: c.is_unknown and c.observation.reason == OTHER_HOST,
         leave_unchanged(OTHER_HOST),
-        "A local execution of another machine: nothing is written.",
+        "The execution runs on another machine; nothing is written.",
     ),
     Rule(
         "attached",
         lambda c: c.facts.attached and c.observation.observed is not Observed.ALIVE,
-        leave_unchanged("its stream lives", look_again=True),
-        "Our stream from it lives: that counts as alive, whatever the look came to.",
+        leave_unchanged("its stream lives", needs_recheck=True),
+        "Our event stream from it is open, so it counts as alive even if it could not be observed.",
     ),
     Rule(
         "alive_unwanted",
-        lambda c: c.alive and c.is_unwanted,
+        lambda c: c.is_alive and c.is_unwanted,
         stop_execution,
-        "Stopped, archived or closed: snapshot, stop.",
+        "The session is stopped, archived or closed: take a snapshot and stop the execution.",
     ),
     Rule(
         "asleep_but_alive",
-        lambda c: _is_asleep(c) and c.alive,
+        lambda c: _is_asleep(c) and c.is_alive,
         end_asleep_execution,
-        "Falling asleep was cut short: it is ended.",
+        "The session was put to sleep, but its execution still runs: end it.",
     ),
     Rule(
         "asleep",
         lambda c: _is_asleep(c) and not c.is_unwanted,
         leave_unchanged("idle"),
-        "Sleeping sessions stay asleep.",
+        "The session is asleep and stays asleep.",
     ),
     Rule(
         "start_under_way",
         lambda c: _is_left_to_start(c) and not c.is_unwanted,
         leave_unchanged("a start is under way"),
-        "A start is under way and has time left: it is left to it.",
+        "A start is in progress and has time left; wait for it.",
     ),
     Rule(
         "unknown_stopped",
-        lambda c: c.unknown and c.facts.executor_status in (None, E.STOPPED),
-        leave_unchanged("no answer", look_again=True),
-        "Nothing claims to run there, and nobody can tell: look again.",
+        lambda c: c.is_unknown and c.facts.executor_status in (None, E.STOPPED),
+        leave_unchanged("no answer", needs_recheck=True),
+        "Nothing should be running, and the execution cannot be observed: check again.",
     ),
     Rule(
         "unknown_boot",
-        lambda c: c.unknown and c.facts.boot,
+        lambda c: c.is_unknown and c.facts.boot,
         mark_unreachable,
-        "No answer at boot: said, not acted upon.",
+        "No answer at boot: report it as unreachable, and start or end nothing.",
     ),
     Rule(
         "unknown_again",
-        lambda c: c.unknown and (c.facts.unknown_before or c.unreachable),
+        lambda c: c.is_unknown and (c.facts.unknown_before or c.is_unreachable),
         mark_unreachable,
-        "No answer twice: said, not acted upon; the next answer restores it.",
+        "No answer twice: report it as unreachable, and start or end nothing. The next answer restores it.",
     ),
     Rule(
         "unknown_first",
-        lambda c: c.unknown,
-        leave_unchanged("no answer", look_again=True),
-        "No answer: look again first.",
+        lambda c: c.is_unknown,
+        leave_unchanged("no answer", needs_recheck=True),
+        "No answer: check again before reporting it.",
     ),
     Rule(
         "alive_no_report",
-        lambda c: c.alive and c.agent_state is None,
+        lambda c: c.is_alive and c.agent_state is None,
         reattach,
-        "It lives and tells nothing of its agent: attach and listen.",
+        "agentctl runs but reports no agent state: open its event stream.",
     ),
     Rule(
         "alive_workspace_session",
-        lambda c: c.alive and not c.facts.has_agent,
+        lambda c: c.is_alive and not c.facts.has_agent,
         leave_for_later,
-        "It is a workspace without an agent, and it is open: attach and listen.",
+        "The session is a workspace without an agent, and it is open: open its event stream.",
     ),
     Rule(
         "alive_same_agent",
-        lambda c: c.alive and c.is_agent_alive,
+        lambda c: c.is_alive and c.is_agent_alive,
         reattach,
-        "The agent is there: reattach, drain the journal, send nothing.",
+        "The agent is still running: reattach and read its journal; send nothing.",
     ),
     Rule(
         "alive_workspace_only",
-        lambda c: c.alive and c.is_workspace_only and not c.assessment.is_resumable and not c.is_workspace_gone,
+        lambda c: c.is_alive and c.is_workspace_only and not c.assessment.is_resumable and not c.is_workspace_gone,
         leave_for_later,
-        "Its workspace is open and its user wants no more of it: that its agent cannot come back is no error.",
+        "The user wants the workspace only, and it is open; that the agent cannot be resumed is no error.",
     ),
     Rule(
         "alive_agent_gone_not_resumable",
-        lambda c: c.alive and not c.assessment.is_resumable,
+        lambda c: c.is_alive and not c.assessment.is_resumable,
         start_workspace_not_resumable,
-        "The agent is gone for good: the workspace stays open.",
+        "The agent is gone and cannot be resumed; the workspace stays open.",
     ),
-    Rule("dead_unwanted", lambda c: not c.alive and c.is_unwanted, mark_stopped, "It is gone, and nobody wants it."),
+    Rule(
+        "dead_unwanted",
+        lambda c: not c.is_alive and c.is_unwanted,
+        mark_stopped,
+        "It is gone and not wanted; record that nothing runs.",
+    ),
     Rule(
         "owner_left",
         lambda c: c.is_start_wanted and not c.facts.owner_in_team,
         leave_without_owner,
-        "The owner has left the team: not started by itself.",
+        "The owner has left the team; the session is not started automatically.",
     ),
     Rule(
         "gave_up",
         lambda c: c.is_start_wanted and c.facts.attempts >= c.facts.max_attempts,
         give_up,
-        "Started too often without success: only a user starts it again.",
+        "Too many starts have failed; only a user can start it again.",
     ),
-    Rule("backing_off", _is_backing_off, back_off, "The last start failed: the next one is not due yet."),
+    Rule("backing_off", _is_backing_off, back_off, "The last start failed, and the next attempt is not due yet."),
     Rule(
         "waits_for_turn",
-        lambda c: c.is_start_wanted and c.waits_for_turn,
+        lambda c: c.is_start_wanted and c.is_waiting_for_turn,
         wait_for_turn,
-        "So many are started already, or its executor is full: it waits for its turn.",
+        "Too many starts are in progress, or the executor is full; the session waits in the queue.",
     ),
     Rule(
         "alive_agent_gone_resume_now",
-        lambda c: c.alive and c.is_agent_wanted,
+        lambda c: c.is_alive and c.is_agent_wanted,
         resume,
-        "The agent is gone and the policy says now: resume.",
+        "The agent is gone and the policy restarts it: resume.",
     ),
     Rule(
         "alive_agent_gone_resume_later",
-        lambda c: c.alive,
+        lambda c: c.is_alive,
         leave_for_later,
-        "The agent is gone: resumed when asked for.",
+        "The agent is gone; it is resumed on request.",
     ),
     Rule(
         "dead_resume_now",
         lambda c: c.is_agent_wanted,
         resume,
-        "It is gone and the policy says now: rebuild the workspace if needed, start, resume.",
+        "The execution is gone and the policy restarts it: rebuild the workspace if needed, start, and resume.",
     ),
     Rule(
         "dead_workspace_session",
         lambda c: c.is_workspace_wanted and (not c.facts.has_agent or c.is_workspace_only),
         start_workspace,
-        "It is a workspace without an agent, or wanted as one: open it again.",
+        "The session is a workspace without an agent, or wanted as one: open it again.",
     ),
     Rule(
         "dead_not_resumable",
         lambda c: c.is_workspace_wanted,
         start_workspace_not_resumable,
-        "It is gone, the agent cannot come back and the policy says now: start the workspace alone.",
+        "The execution is gone, the agent cannot be resumed, and the policy restarts it: start the workspace alone.",
     ),
     Rule(
         "dead_not_resumable_later",
         lambda c: c.is_agent_lost and c.facts.has_agent and not c.is_workspace_only,
         mark_not_resumable,
-        "It is gone and the agent cannot come back: said; its workspace is opened when asked for.",
+        "The execution is gone and the agent cannot be resumed: report it; the workspace opens on request.",
     ),
     Rule(
         "dead_workspace_gone",
         lambda c: c.is_workspace_gone and c.does_policy_start,
         mark_workspace_gone,
-        "The worktree is gone for good: said precisely; row and token stay.",
+        "The worktree cannot be restored: report why; the row and the resume token are kept.",
     ),
-    Rule("dead_resume_later", lambda _: True, leave_for_later, "It is gone: started again when asked for."),
+    Rule("dead_resume_later", lambda _: True, leave_for_later, "The execution is gone; it is started on request."),
 )
-"""Section 7, completed by the rules 2, 3, 26, 33 and 35."""
+"""In this order; the first rule that matches decides (docs/recovery.md lists them)."""
 
 
 def first_match(case: Case) -> tuple[Rule, Decision]:
-    """The rule that fires, and what it decides."""
+    """Return the first rule that matches, and its decision."""
     rule = next(rule for rule in RULES if rule.when(case))
     return rule, Decision(rule=rule.name, observed=case.observation.observed, **rule.then(case))
 
@@ -259,15 +269,15 @@ __all__ = [
 ]
 
 _FOREIGN_RULES = frozenset({"foreign_lease", "attached", "start_under_way"})
-"""Rules under which marked processes may be somebody's who is at work; a start ends leftovers itself."""
+"""Rules under which marked processes may belong to an agent at work; a start ends leftovers itself."""
 
 _DESCRIPTIONS = {rule.name: rule.says for rule in RULES}
 
 
 def decide(facts: SweepFacts, observation: Observation, now: datetime) -> Decision:
-    """What to do about one execution: the first rule that fits, and the end of what a dead one has left.
+    """Decide what to do about one execution: the first rule that matches, and whether to end leftover processes.
 
-    ``facts`` are read before the look, so that a start that ends meanwhile is not taken for a lost agent.
+    ``facts`` must be read before the observation: otherwise a start that ends in between looks like a lost agent.
     """
     _, decision = first_match(Case(facts, observation, now))
     leftovers = observation.observed is Observed.DEAD and observation.leftovers > 0
@@ -275,12 +285,12 @@ def decide(facts: SweepFacts, observation: Observation, now: datetime) -> Decisi
 
 
 def is_start_decision(decision: Decision) -> bool:
-    """Whether the decision orders a start."""
+    """Return whether the decision creates a start intent."""
     return decision.agent_action in ("resume", "start_workspace")
 
 
 def postpone_start(facts: SweepFacts, observation: Observation, now: datetime, *, rank: int, reason: str) -> Decision:
-    """What is decided in the place of a start that has to wait for its turn, at the place ``rank`` from now on."""
+    """Return the decision that replaces a start which has to wait in the queue, at ``rank``."""
     waiting = decide(replace(facts, start_rank=rank, admitted=False), observation, now)
     return replace(waiting, start_rank=rank, wait_reason=reason, before=facts.before)
 
@@ -329,6 +339,6 @@ def _decision_summary(decision: Decision) -> str:
         f"agent {decision.agent_action} {decision.strategy or ''}".strip() if decision.agent_action != "none" else "",
         "interrupt the open run" if decision.interrupt_run else "",
         "end leftovers" if decision.end_leftovers else "",
-        "look again" if decision.look_again else "",
+        "look again" if decision.needs_recheck else "",
     ]
     return "; ".join(filter(None, parts)) or "nothing to do"

@@ -1,6 +1,6 @@
-"""What the rules of a sweep decide: the moves, and the decisions made of them.
+"""Decisions of a sweep's rules, and the moves that they consist of.
 
-A decision is a dict of ``Decision`` fields; what it does not name stays at its default.
+A decision is a dict of ``Decision`` fields; fields that it omits keep their defaults.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ _ERRORS = {
 }
 
 
-# --- moves, each None where there is nothing to move ---
+# --- moves: the functions return None if there is nothing to move ---
 
 
 def _executor_ready(case: Case) -> str | None:
-    """A row that was stopped passes through ``starting``; the next look finds it ready."""
+    """Return the move towards ``ready``; from ``stopped`` that takes two sweeps, through ``starting``."""
     status = case.facts.executor_status
     if status == E.READY:
         return None
@@ -35,8 +35,8 @@ def _executor_ready(case: Case) -> str | None:
 
 
 def _executor_stop(case: Case) -> str | None:
-    """An error other than *unreachable* stays readable: it stopped the execution already."""
-    claims = case.facts.executor_status in (E.STARTING, E.READY) or case.unreachable
+    """Return ``stop`` if the row claims to run. Any error but *unreachable* stays, so that it can be read."""
+    claims = case.facts.executor_status in (E.STARTING, E.READY) or case.is_unreachable
     return "stop" if claims else None
 
 
@@ -46,26 +46,26 @@ def _executor_fail(case: Case, code: str) -> str | None:
 
 
 def _session_settle(case: Case) -> str | None:
-    """A session that claims an agent waits for its user again."""
+    """Return the move that lets a session wait for its user if it claims an agent."""
     claims = case.facts.session_state in (S.STARTING, S.RUNNING)
-    return "interrupt" if claims or (case.facts.session_state == S.ERROR and case.unreachable) else None
+    return "interrupt" if claims or (case.facts.session_state == S.ERROR and case.is_unreachable) else None
 
 
 def _session_fail(case: Case, *, anew: bool) -> str | None:
-    """``anew``: a session in ERROR gets this error in the place of its old one."""
+    """Return ``fail`` if the session may get this error; ``anew`` replaces the error of a session in ERROR."""
     state = case.facts.session_state
     return "fail" if SESSION.allows(state, "fail") and (anew or state != S.ERROR) else None
 
 
 def _session_as_reported(case: Case) -> str | None:
-    """Where the agent is: working, at rest or starting."""
+    """Return the move to the state that agentctl reports; None if the session is there already."""
     facts, state = case.facts, case.facts.session_state
-    if facts.attached and not case.unreachable:
-        return None  # the stream moves it, and is never behind by more than the status call
+    if facts.attached and not case.is_unreachable:
+        return None  # the open event stream moves it
     if state == S.CREATED:
         return "start"
     if state == S.ERROR and facts.executor_status == E.READY and not case.is_agent_working:
-        return None  # the error is the conversation's, and the row is in order
+        return None  # the error is about the conversation, not about the execution
     if case.is_agent_working:
         move, target = "turn_started", S.RUNNING
     elif case.agent_state == AgentState.STARTING:
@@ -78,23 +78,23 @@ def _session_as_reported(case: Case) -> str | None:
 # --- decisions ---
 
 
-def leave_unchanged(reason: str, *, look_again: bool = False) -> Callable[[Case], Fields]:
-    """A decision that leaves all as it is."""
-    return lambda case: {"reason": case.observation.reason or reason, "look_again": look_again}
+def leave_unchanged(reason: str, *, needs_recheck: bool = False) -> Callable[[Case], Fields]:
+    """Return a decision that changes nothing."""
+    return lambda case: {"reason": case.observation.reason or reason, "needs_recheck": needs_recheck}
 
 
 def stop_execution(case: Case) -> Fields:
-    """Snapshot, then stop; a user's word stands above the agent's work."""
+    """Take a snapshot, then stop: what the user wants takes precedence over the agent's work."""
     return {"executor_move": _executor_stop(case), "agent_action": "stop", "reason": "not wanted any more"}
 
 
 def end_asleep_execution(case: Case) -> Fields:
-    """End what was put to sleep and had no time to."""
+    """End an execution whose session was put to sleep."""
     return {"agent_action": "stop", "reason": "was put to sleep and still answers"}
 
 
 def mark_unreachable(case: Case) -> Fields:
-    """Say that nobody knows; run, prompts and work stay as they are."""
+    """Report that the execution does not answer; run, prompts and work state stay as they are."""
     executor_move = _executor_fail(case, UNREACHABLE)
     return {
         "executor_move": executor_move,
@@ -102,18 +102,18 @@ def mark_unreachable(case: Case) -> Fields:
         "session_error_code": UNREACHABLE,
         "reason": case.observation.reason or "no answer",
         "error_message": "The session's agentctl does not answer; its agent may still be at work. Looking again.",
-        "look_again": True,
+        "needs_recheck": True,
     }
 
 
 def reattach(case: Case) -> Fields:
-    """Go on with the agent that is there; what it says decides the session's state."""
+    """Continue with the running agent; its report decides the session's state."""
     return {
         "executor_move": _executor_ready(case),
         "session_move": _session_as_reported(case) if case.agent_state else None,
         "agent_action": "none" if case.facts.attached else "reattach",
         "reason": _who_answers(case),
-        "restore": case.unreachable,
+        "restore": case.is_unreachable,
     }
 
 
@@ -124,45 +124,45 @@ def _who_answers(case: Case) -> str:
 
 
 def _without_agent(case: Case) -> Fields:
-    """What every decision about a missing agent has in common."""
-    alive = case.alive
+    """Return the fields that every decision about a missing agent shares."""
+    alive = case.is_alive
     return {
         "executor_move": _executor_ready(case) if alive else _executor_stop(case),
         "session_move": _session_settle(case),
         "interrupt_run": case.facts.has_open_run,
-        "restore": alive and case.unreachable,
+        "restore": alive and case.is_unreachable,
         "reason": str(case.assessment.resume_reason),
     }
 
 
 def leave_for_later(case: Case) -> Fields:
-    """Leave the agent for a page, a prompt or a user."""
+    """Start nothing: a page, a prompt or a user may ask for the agent later."""
     return _without_agent(case) | {"needs_resume": case.assessment.needs_resume}
 
 
 def mark_stopped(case: Case) -> Fields:
-    """Make the rows say that nothing runs."""
+    """Record that nothing runs."""
     return _without_agent(case) | {"reason": "not wanted any more"}
 
 
 def leave_without_owner(case: Case) -> Fields:
-    """Leave it: nobody in the team owns it."""
+    """Start nothing: the owner is no longer in the team."""
     return leave_for_later(case) | {"reason": "the session's owner has left the team"}
 
 
 def back_off(case: Case) -> Fields:
-    """Leave it until the next try is due."""
+    """Start nothing until the next attempt is due."""
     at = case.facts.next_restart_at
     return leave_for_later(case) | {"reason": f"next try at {at:%H:%M:%S}" if at else ""}
 
 
 def wait_for_turn(case: Case) -> Fields:
-    """Leave it until so many that want to be started are before it no longer."""
+    """Start nothing until its turn in the start queue."""
     return leave_for_later(case) | {"reason": f"waits for its turn: {case.facts.before} before it"}
 
 
 def give_up(case: Case) -> Fields:
-    """Leave it to a user for good."""
+    """Stop restarting it: only a user can."""
     attempts = case.facts.attempts
     return _without_agent(case) | {
         "session_move": "give_up" if SESSION.allows(case.facts.session_state, "give_up") else None,
@@ -173,9 +173,9 @@ def give_up(case: Case) -> Fields:
 
 
 def resume(case: Case) -> Fields:
-    """Bring the agent back, and before it the execution where that is gone."""
+    """Resume the agent, after launching its execution again if that is gone."""
     return _without_agent(case) | {
-        "executor_move": _executor_ready(case) if case.alive else "launch",
+        "executor_move": _executor_ready(case) if case.is_alive else "launch",
         "session_move": "start",
         "agent_action": "resume",
         "strategy": case.assessment.strategy,
@@ -188,17 +188,17 @@ def start_workspace(case: Case) -> Fields:
 
 
 def start_workspace_not_resumable(case: Case) -> Fields:
-    """Give the workspace, and say that the agent cannot come back."""
-    gone = {} if case.alive else {"executor_move": "launch", "agent_action": "start_workspace"}
+    """Start the workspace, and report that the agent cannot be resumed."""
+    gone = {} if case.is_alive else {"executor_move": "launch", "agent_action": "start_workspace"}
     return mark_not_resumable(case) | gone
 
 
 def mark_not_resumable(case: Case) -> Fields:
-    """Say that the agent cannot come back, and start nothing."""
+    """Report that the agent cannot be resumed, and start nothing."""
     reason = case.assessment.cause.resume_reason
     own = {Reason.CONTEXT_MISMATCH, Reason.WORKTREE_MISSING}
     return _without_agent(case) | {
-        "session_move": _session_fail(case, anew=case.unreachable),
+        "session_move": _session_fail(case, anew=case.is_unreachable),
         "session_error_code": str(reason) if reason in own else str(Reason.NOT_RESUMABLE),
         "error_message": _ERRORS.get(reason) or _workspace_error(case, reason) or CANNOT_RESUME,
     }
@@ -212,7 +212,7 @@ def _workspace_error(case: Case, reason: Reason) -> str:
 
 
 def mark_workspace_gone(case: Case) -> Fields:
-    """Say precisely why nothing can be started; row and token stay."""
+    """Report why nothing can be started; row and token are kept."""
     executor_move = _executor_fail(case, WORKTREE_MISSING)
     message = _workspace_error(case, Reason.WORKTREE_MISSING)
     return _without_agent(case) | {

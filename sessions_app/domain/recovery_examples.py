@@ -1,4 +1,4 @@
-"""One situation for each rule of a sweep and each row of the resume table: the documents are made of them."""
+"""One example for each rule of a sweep and each row of the resume table; docs/recovery.md is generated from them."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ RESUME = ResumeFacts(
     desired_state=DesiredState.RUNNING,
     stopped_by_user=False,
 )
-"""A session at rest whose agent can resume its own conversation."""
+"""An idle session whose agent can resume its own conversation."""
 
 
 def example_assessment(**changes: Any) -> Assessment:
-    """The assessment of ``RESUME`` with changes, without its agent."""
+    """Return the assessment of ``RESUME`` with changes, without its agent."""
     return assess(without_agent(replace(RESUME, **changes)), NOW)
 
 
@@ -79,11 +79,11 @@ SWEEP = SweepFacts(
     next_restart_at=None,
     owner_in_team=True,
 )
-"""A session in the middle of a turn, as a sweep at boot finds its rows."""
+"""A session in the middle of a turn, as its rows look to a sweep at boot."""
 
 
 def observed_alive(state: AgentState | None, **more: Any) -> Observation:
-    """An agentctl that answers with an agent in ``state``; None: without a report."""
+    """Return an observation of an agentctl that answers, with an agent in ``state``; None: without a report."""
     agent = {"state": str(state), "active_turn": None, "launch_id": "launch"}
     return Observation(Observed.ALIVE, report={"agent": agent} if state else None, **more)
 
@@ -95,7 +95,7 @@ UNKNOWN = Observation(Observed.UNKNOWN, reason="timeout")
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A situation; ``rule`` is the one that it shows."""
+    """One example; ``rule`` is the rule that it illustrates."""
 
     rule: str
     facts: SweepFacts
@@ -162,7 +162,7 @@ UNREACHABLE_ROW = replace(
     executor_status=ExecutorStatus.ERROR,
     executor_error_code=UNREACHABLE,
 )
-"""What ``unknown_boot`` has left: it is restored by the next answer."""
+"""A row that ``unknown_boot`` has marked; the next answer restores it."""
 
 _NO_TYPE = {"type_supports_resume": False, "has_token": False}
 _REJECTED = {"has_token": False, "token_rejected": True}
@@ -187,4 +187,4 @@ RESUME_EXAMPLES: tuple[tuple[int, str, ResumeFacts], ...] = tuple(
         (8, "native, stopped by its user", {"desired_state": DesiredState.STOPPED, "stopped_by_user": True}),
     )
 )
-"""Row, condition in words, facts; the last one shows the user's stop over its row."""
+"""Row, condition in words, facts. The last one shows how a user's stop hides the row under it."""

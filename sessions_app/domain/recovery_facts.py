@@ -1,4 +1,4 @@
-"""The vocabulary of a sweep: facts, decisions and recovery policies, and which policy holds for a session."""
+"""Inputs and outputs of a sweep's decision: facts, decisions, and the recovery policy in effect."""
 
 from __future__ import annotations
 
@@ -14,33 +14,33 @@ from sessions_app.domain.resumability import Assessment
 from sessions_app.domain.states import TERMINAL_STATES, DesiredState, SessionState, WorkState
 
 UNREACHABLE = "unreachable"
-"""Error code of executor and session while nobody knows whether the agent lives."""
+"""Error code of execution and session while it is unknown whether the agent runs."""
 
 WORKTREE_MISSING = "worktree_missing"
 MAX_CLOCK_SKEW = timedelta(days=1)
-"""Nothing waits for a moment further ahead than that: a wrong clock has written it."""
+"""Times further ahead than this were written by a wrong clock, and nothing waits for them."""
 OTHER_HOST = "other_host"
-"""Observation reason of a row that belongs to another machine (rule 2)."""
+"""Observation reason of an execution that belongs to another machine, from where alone it can be observed."""
 
 AgentAction = Literal["none", "reattach", "resume", "start_workspace", "stop"]
 
 
 class Policy(StrEnum):
-    """Which sessions get their agent back without being asked for."""
+    """Which sessions get their agent back without anyone asking."""
 
     AUTO = "auto"
-    """All that should run."""
+    """Every session that should run."""
     WORKING = "working"
-    """Those that were at work or have prompts queued."""
+    """Sessions that were working or have queued prompts."""
     ON_OPEN = "on_open"
-    """When somebody opens the page or prompts."""
+    """Only when somebody opens the page or sends a prompt."""
     MANUAL = "manual"
-    """When somebody says so."""
+    """Only when somebody asks for it."""
 
 
 @dataclass(frozen=True, slots=True)
 class SweepFacts:
-    """One session and its execution, as the rows tell it when a sweep looks."""
+    """What the rows say about one session and its execution when a sweep reads them."""
 
     session_id: str
     task_id: str
@@ -57,52 +57,52 @@ class SweepFacts:
     """The task is DONE or CANCELLED."""
     policy: Policy
     assessment: Assessment
-    """With the workspace as it was just observed; ``as_dead`` or not makes no difference."""
+    """Assessment with the workspace as just observed. ``Case.assessment`` removes the rows about a live agent."""
     workspace: WorkspaceState
     workspace_reason: str
     has_open_run: bool
-    """A run of the agent that has no end; a wait for the outside is none."""
+    """A run of the agent has not ended. External waits do not count."""
     has_queued_prompts: bool
     known_launch_id: str | None
-    """Launch of the agent that the row believes in."""
+    """The launch of the agent that the row records."""
     started_at: datetime | None
-    """When ``starting`` began."""
+    """When the status became ``starting``."""
     start_in_flight: bool
-    """A start intent is not done yet."""
+    """A start intent is open."""
     foreign_lease: bool
-    """Another supervisor holds a fresh lease."""
+    """Another supervisor holds a lease that has not expired."""
     boot: bool
-    """A sweep at boot or by command; False in the loop."""
+    """The sweep runs at boot or by command; False in the main loop."""
     unknown_before: bool
-    """The loop's last look came to *unknown* too."""
+    """The previous sweep of the main loop could not observe it either."""
     asleep: bool
-    """Put to sleep for idleness: executor stopped, reason ``idle``."""
+    """Stopped because it was idle: status ``stopped``, reason ``idle``."""
     attached: bool
-    """We hold its event stream, and the stream lives."""
+    """This supervisor has its event stream open."""
     attempts: int
-    """Starts since the last success (rule 33)."""
+    """Starts since the last success; after ``max_attempts`` of them only a user starts it again."""
     next_restart_at: datetime | None
     owner_in_team: bool
     max_attempts: int = 5
     start_timeout: timedelta = timedelta(seconds=300)
     workspace_only: bool = False
-    """A user asked for the workspace without an agent, and has not prompted since."""
+    """A user asked for the workspace without an agent, and has sent no prompt since."""
     has_agent: bool = True
-    """False: a workspace, which gets none whatever happens."""
+    """False: a workspace in which no agent is ever started."""
     start_rank: int | None = None
-    """Its place among those that wait to be started; None: it does not wait."""
+    """Rank in the start queue; None: it is not in the queue."""
     admitted: bool = False
-    """Its turn to be started has come."""
+    """Its turn in the start queue has come."""
     before: int = 0
-    """How many have their turn before it, as far as a sweep has counted them."""
+    """Number of sessions before it in the start queue, as far as this sweep has counted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What a sweep does about one execution; moves are names of the tables in ``states``.
+    """What a sweep does about one execution; moves are named as in ``states``.
 
-    The order of carrying out: end leftovers, drain the journal, then the moves (a move that has come
-    true by the draining is nothing to do), then the agent's action.
+    It is carried out in this order: end leftovers, drain the journal, make the moves, then the agent action. A move
+    that draining has already made is skipped.
     """
 
     rule: str
@@ -110,33 +110,33 @@ class Decision:
     executor_move: str | None = None
     session_move: str | None = None
     session_error_code: str = ""
-    """For ``fail`` and ``give_up``; with executor ``fail`` the executor's as well."""
+    """Error code for ``fail`` and ``give_up``; the execution gets it too if it moves to ``fail``."""
     agent_action: AgentAction = "none"
     strategy: str | None = None
-    """Of ``resume``."""
+    """Strategy of a ``resume``."""
     needs_resume: bool = False
-    """Left for later, and can be had then."""
+    """Nothing is started now, but a request can resume it later."""
     reason: str = ""
     error_message: str = ""
-    """For people, with ``session_error_code``."""
+    """Message for people, with ``session_error_code``."""
     interrupt_run: bool = False
-    """The open run's process is gone: if the drained journal has not ended it, it was interrupted."""
+    """The process of the open run is gone. The run was interrupted, unless the drained journal ends it."""
     end_leftovers: bool = False
-    """End what outlived its agentctl, before anything else."""
+    """First end the processes that outlived their agentctl."""
     restore: bool = False
-    """Was ``unreachable`` and answers again: the error goes."""
-    look_again: bool = False
-    """The next pass should look whether or not the row claims to run."""
+    """It was ``unreachable`` and answers again, so that error is cleared."""
+    needs_recheck: bool = False
+    """The next sweep checks it, whether or not its row claims to run."""
     start_rank: int | None = None
-    """From now on it waits for its turn to be started, at this place."""
+    """Rank at which it waits in the start queue from now on."""
     wait_reason: str = ""
-    """``admission.WaitReason`` of that."""
+    """The ``restart_rules.WaitReason`` for that."""
     before: int = 0
-    """How many have their turn before it."""
+    """Number of sessions before it in the start queue."""
 
     @property
-    def quiet(self) -> bool:
-        """Nothing to write and nothing to do: the loop stores no outcome."""
+    def is_noop(self) -> bool:
+        """Whether there is nothing to write and nothing to do; the main loop then stores no outcome."""
         moves = self.executor_move or self.session_move
         deeds = self.interrupt_run or self.end_leftovers or self.restore or self.start_rank is not None
         return not moves and not deeds and self.agent_action == "none"
@@ -144,20 +144,20 @@ class Decision:
 
 @dataclass(frozen=True)
 class Case:
-    """Facts and observation together, and what simply follows from them."""
+    """Facts and observation together, with the conclusions that rules are made of."""
 
     facts: SweepFacts
     observation: Observation
     now: datetime
 
     @cached_property
-    def alive(self) -> bool:
-        """It answered; that a living stream counts too (rule 3) is a rule of its own."""
+    def is_alive(self) -> bool:
+        """Whether it answered. An open event stream also proves life; the rule ``attached`` covers that."""
         return self.observation.observed is Observed.ALIVE
 
     @cached_property
-    def unknown(self) -> bool:
-        """Neither alive nor proven dead: nothing destructive follows from it."""
+    def is_unknown(self) -> bool:
+        """Whether it is neither alive nor proven dead; nothing destructive may follow from that."""
         return self.observation.observed is Observed.UNKNOWN
 
     @cached_property
@@ -168,28 +168,30 @@ class Case:
 
     @cached_property
     def is_agent_alive(self) -> bool:
-        """The agent process is the one that was started, and lives."""
+        """Whether the agent process runs."""
         return self.agent_state in ALIVE_AGENT_STATES
 
     @cached_property
     def is_agent_working(self) -> bool:
-        """The agent owns a turn."""
+        """Whether the agent is working on a turn."""
         report = self.observation.report
         in_turn = bool(report and report["agent"].get("active_turn"))
         return self.agent_state == AgentState.WORKING or (self.is_agent_alive and in_turn)
 
     @cached_property
     def is_unwanted(self) -> bool:
-        """Stopped, archived, closed or terminal."""
+        """Whether it should not run: stopped, archived, closed or terminal."""
         facts = self.facts
         stopped = facts.desired_state == DesiredState.STOPPED or facts.session_state in TERMINAL_STATES
         return stopped or facts.task_archived or facts.task_closed
 
     @cached_property
-    def start_under_way(self) -> bool:
-        """Somebody is starting it, and still has time for that."""
+    def is_start_under_way(self) -> bool:
+        """Whether a start is in progress and has time left."""
         facts = self.facts
         began = facts.started_at
+        # A start time far in the future comes from a wrong clock; without this limit the start would never be
+        # overdue.
         overdue = began is not None and not self.now - facts.start_timeout <= began <= self.now + MAX_CLOCK_SKEW
         by_row = facts.executor_status == ExecutorStatus.STARTING and not facts.boot and facts.started_at is not None
         return (facts.start_in_flight or by_row) and not overdue
@@ -201,12 +203,12 @@ class Case:
 
     @cached_property
     def is_workspace_gone(self) -> bool:
-        """The worktree can neither be found nor rebuilt."""
+        """Whether the worktree is missing and cannot be rebuilt."""
         return WorkspaceState.GONE in (self.facts.workspace, self.observation.workspace)
 
     @cached_property
     def does_policy_start(self) -> bool:
-        """The policy starts something of this session without being asked for; what, is another question."""
+        """Whether the policy starts anything for this session without a request."""
         facts = self.facts
         if not facts.has_agent:
             return facts.policy != Policy.MANUAL
@@ -214,59 +216,59 @@ class Case:
 
     @cached_property
     def is_workspace_only(self) -> bool:
-        """Its user wants the workspace without an agent, and has not prompted since."""
+        """Whether its user wants the workspace alone and has sent no prompt since."""
         return self.facts.workspace_only and not self.facts.has_queued_prompts
 
     @cached_property
     def does_policy_want_agent(self) -> bool:
-        """The policy gives this session its agent back without being asked for."""
+        """Whether the policy starts its agent without a request."""
         return self.does_policy_start and not self.is_workspace_only
 
     @cached_property
     def has_given_up(self) -> bool:
-        """FAILED is left by a user's *try again* alone."""
+        """Whether the session is FAILED, which only a user's *try again* ends."""
         return self.facts.session_state == SessionState.FAILED
 
     @cached_property
     def is_agent_wanted(self) -> bool:
-        """It can be resumed without asking anybody, and the policy says now."""
+        """Whether it can be resumed without a decision by a user, and the policy wants that now."""
         can = self.assessment.needs_resume and self.assessment.strategy is not None
-        place = self.alive or not self.is_workspace_gone
+        place = self.is_alive or not self.is_workspace_gone
         return can and place and self.does_policy_want_agent and not self.has_given_up
 
     @cached_property
     def is_agent_lost(self) -> bool:
-        """It is gone, its agent cannot come back, its workspace can."""
+        """Whether it is gone and its agent cannot come back, but its workspace can."""
         lost = not self.assessment.is_resumable and not self.has_given_up
-        return lost and not self.alive and not self.is_workspace_gone
+        return lost and not self.is_alive and not self.is_workspace_gone
 
     @cached_property
     def is_workspace_wanted(self) -> bool:
-        """Its agent cannot come back, its workspace can, and the policy says now."""
+        """As ``is_agent_lost``, and the policy starts the workspace now."""
         return self.is_agent_lost and self.does_policy_start
 
     @cached_property
     def is_start_wanted(self) -> bool:
-        """This pass would start something, were there no brake."""
+        """Whether this sweep would start something, before back-off and queue are considered."""
         return self.is_agent_wanted or self.is_workspace_wanted
 
     @cached_property
-    def waits_for_turn(self) -> bool:
-        """It has a place among those that wait to be started."""
+    def is_waiting_for_turn(self) -> bool:
+        """Whether it waits in the start queue."""
         return self.facts.start_rank is not None and not self.facts.admitted
 
     @cached_property
-    def unreachable(self) -> bool:
-        """An earlier look gave it up as unreachable."""
+    def is_unreachable(self) -> bool:
+        """Whether an earlier sweep reported it as unreachable."""
         facts = self.facts
         return facts.executor_status == ExecutorStatus.ERROR and facts.executor_error_code == UNREACHABLE
 
 
 def policy_wants_agent(policy: str, work_state: str, has_queued_prompts: bool, boot: bool) -> bool:
-    """Whether ``policy`` starts an agent that should run and does not, without anybody asking.
+    """Return whether ``policy`` starts, without a request, an agent that should run and does not.
 
-    A queued prompt is somebody asking, under every policy but ``manual`` in a sweep at boot or by
-    command: there the loop's next pass gives it its turn, so that such a sweep starts nothing at all.
+    A queued prompt counts as a request. Only under ``manual`` at boot, or by command, is it ignored: the main loop
+    takes it up in its next pass, so that such a sweep starts nothing.
     """
     match Policy(policy):
         case Policy.AUTO:
@@ -280,7 +282,7 @@ def policy_wants_agent(policy: str, work_state: str, has_queued_prompts: bool, b
 
 
 class PolicySource(StrEnum):
-    """Whose word counts, the nearest first."""
+    """Where a recovery policy is set, in order of precedence."""
 
     SESSION = "session"
     TEAM = "team"
@@ -289,7 +291,7 @@ class PolicySource(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PolicyChoice:
-    """What one of them says; the empty text and None: nothing."""
+    """The policy set in one place; empty and None: not set there."""
 
     policy: str = ""
     continues: bool | None = None
@@ -297,19 +299,23 @@ class PolicyChoice:
 
 @dataclass(frozen=True, slots=True)
 class EffectivePolicy:
-    """What holds."""
+    """The recovery policy in effect for a session, and where it comes from."""
 
     policy: str
-    """A word of ``Policy``, but for a damaged row's."""
+    """A value of ``Policy``; another text only in a damaged row."""
     source: PolicySource
     continues: bool
-    """Whether interrupted work is continued by itself (rule 16)."""
+    """Whether interrupted turns are continued automatically, by a continue prompt."""
     continues_source: PolicySource | None
-    """None: nobody says, so it follows from the policy."""
+    """None: set nowhere, so it follows from the policy."""
 
 
 def effective_policy(session: PolicyChoice, team: PolicyChoice, deployment: PolicyChoice) -> EffectivePolicy:
-    """The nearest word counts, for each of the two by itself; continuing is on where the policy is auto."""
+    """Combine the settings of session, team and deployment; the first that is set takes precedence.
+
+    Policy and continuation are resolved independently. Continuation that is set nowhere is on if the policy is
+    ``auto``.
+    """
     heard = ((PolicySource.SESSION, session), (PolicySource.TEAM, team), (PolicySource.DEPLOYMENT, deployment))
     policy, source = next(((said.policy, who) for who, said in heard if said.policy), ("auto", PolicySource.DEPLOYMENT))
     continues, who = next(((said.continues, who) for who, said in heard if said.continues is not None), (None, None))

@@ -1,4 +1,4 @@
-"""The documents that are made of the tables: ``docs/states.md`` and ``docs/recovery.md``, as text."""
+"""Generate ``docs/states.md`` and ``docs/recovery.md`` from the tables in the code."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ _NEWEST = (
 
 
 def build_documents() -> dict[str, str]:
-    """File name in ``docs/`` and its text."""
+    """Return the text of each document by its file name in ``docs/``."""
     return {"states.md": states_document(), "recovery.md": recovery_document()}
 
 
 def state_diagram(machine: Machine) -> str:
-    """A state diagram; arrows between the same two states are one arrow with all their moves."""
+    """Return a Mermaid diagram of a machine; moves between the same two states share one arrow."""
     arrows: dict[tuple[str, str], list[str]] = {}
     for source, move, target in machine.edges():
         arrows.setdefault((source, target), []).append(move)
@@ -56,7 +56,7 @@ def state_diagram(machine: Machine) -> str:
 
 
 def states_document() -> str:
-    """Every machine: its diagram and its moves."""
+    """Return ``states.md``: diagram and moves of every machine, and the derived states."""
     sections = [
         "# The machines",
         _GENERATED,
@@ -79,11 +79,11 @@ def states_document() -> str:
 
 
 def _derived_states() -> Iterator[str]:
-    """The states that no move leads to: they follow, or are somebody's word."""
+    """Yield the sections about states that are derived, or set by users."""
     yield "## Task (`tasks.state`)"
     yield "The first line that fits."
     said = ("a user has set it; it stays until the task is reopened", f"{TaskState.DONE}, {TaskState.CANCELLED}")
-    followed = [(words, str(task_state("TODO", states))) for words, states in _TASKS]
+    followed = [(words, str(task_state(TaskState.TODO, states))) for words, states in _TASKS]
     yield markdown_table(("its sessions", "the task"), [said, *followed])
     yield "## Derived status"
     yield "Of the newest run; never stored."
@@ -96,7 +96,7 @@ def _derived_states() -> Iterator[str]:
 
 
 def recovery_document() -> str:
-    """What a sweep decides, rule by rule, and what the resume table says, row by row."""
+    """Return ``recovery.md``: what a sweep decides, and whether a session can be resumed."""
     return _joined(
         [
             "# Recovery",
@@ -135,7 +135,7 @@ def _joined(sections: Iterable[str]) -> str:
 
 
 def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table of Markdown; a bar in a cell stays a bar."""
+    """Return a Markdown table; a ``|`` in a cell is escaped."""
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join(f"| {' | '.join(cell.replace('|', '&#124;') for cell in line)} |" for line in lines)
 

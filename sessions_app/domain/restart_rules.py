@@ -1,4 +1,4 @@
-"""When a session is restarted without anybody asking: delays between restarts, and who is admitted first."""
+"""Rules for automatic restarts: the delay between them, and the order in which sessions are started."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from enum import StrEnum
 FIRST_RESTART_DELAY = timedelta(seconds=5)
 FIRST_STABLE_TIME, MAX_STABLE_TIME = timedelta(minutes=1), timedelta(minutes=10)
 MAX_DELAY_FACTOR = 60
-"""The longest wait is so many times the first."""
+"""The longest delay is this many times the first."""
 
 
 def restart_delay(attempt: int, random: float, first: timedelta = FIRST_RESTART_DELAY) -> timedelta:
-    """The wait after the ``attempt``-th start (from 1) has failed: doubling up to sixty times the first.
+    """Return the delay after the ``attempt``-th start (from 1) has failed: doubling, up to 60 times ``first``.
 
-    ``random`` in [0, 1) draws from the upper half of it, so that many do not start at once.
+    ``random`` in [0, 1) chooses a point in the upper half of the delay, so that many sessions do not start together.
     """
     doublings = min(max(attempt, 1) - 1, 16)
     whole = min(first * (1 << doublings), first * MAX_DELAY_FACTOR)
@@ -26,51 +26,51 @@ def restart_delay(attempt: int, random: float, first: timedelta = FIRST_RESTART_
 
 
 def restart_delay_after_death(attempts: int, random: float, first: timedelta = FIRST_RESTART_DELAY) -> timedelta:
-    """The wait before an agent that has died is started again, after ``attempts`` restarts that did not help.
+    """Return the delay before an agent that died is started again, after ``attempts`` restarts.
 
-    The first restart is immediate: most agents die once, and of something that has passed.
+    The first restart is immediate, because most agents die once, from a cause that has passed.
     """
     return restart_delay(attempts, random, first) if attempts else timedelta()
 
 
 def stable_after(attempts: int) -> timedelta:
-    """How long an agent has to stay alive to count as healthy: longer with each restart, ten minutes at most."""
+    """Return how long an agent must live to count as healthy: one minute, doubling to at most ten."""
     return min(FIRST_STABLE_TIME * (1 << min(attempts, 8)), MAX_STABLE_TIME)
 
 
 def is_exhausted(attempts: int, maximum: int) -> bool:
-    """Whether only a user may start it again."""
+    """Return whether the automatic restarts are used up, so that only a user starts the session again."""
     return attempts >= maximum
 
 
 _URGENT = 1 << 40
-"""Between the ranks of the urgent and those of the others."""
+"""Offset between the ranks of urgent sessions, which are negative, and those of all others."""
 
 
 class WaitReason(StrEnum):
-    """Why a session that should run waits to be started."""
+    """Why a session that should run is not started yet."""
 
     TURN = "turn"
-    """So many are being started already."""
+    """Enough starts are in progress already."""
     CAPACITY = "capacity"
-    """Its executor has no room for another agent."""
+    """The executor has no room for another agent."""
 
 
 @dataclass(frozen=True, slots=True)
 class Applicant:
-    """A session that is to be started by itself."""
+    """A session to be started automatically, before it has a place in the queue."""
 
     session_id: uuid.UUID
     team: int
     place: Hashable
-    """Whatever has room for so many agents."""
+    """Identifies what the limit on agents applies to."""
     urgent: bool
     since: datetime
 
 
 @dataclass(frozen=True, slots=True)
 class QueuedSession:
-    """A session with its place in the queue."""
+    """A session with its rank in the start queue."""
 
     session_id: uuid.UUID
     team: int
@@ -79,7 +79,10 @@ class QueuedSession:
 
 
 def rank_applicants(applicants: Iterable[Applicant], known: Collection[int]) -> dict[uuid.UUID, int]:
-    """Places behind those that have one (``known``): urgent ones in their own queue, each oldest first."""
+    """Return a rank for each applicant, behind the ranks in use (``known``).
+
+    Urgent applicants have a queue of their own. Within a queue, the longest waiting comes first.
+    """
     found: dict[uuid.UUID, int] = {}
     last = {True: -_URGENT, False: 0}
     for rank in known:
@@ -91,11 +94,12 @@ def rank_applicants(applicants: Iterable[Applicant], known: Collection[int]) -> 
 
 
 def order_by_turn(waiting: Iterable[QueuedSession]) -> list[QueuedSession]:
-    """Everybody in the order of their turns: the urgent first, the teams one after the other."""
+    """Sort sessions by their turn: urgent ones first, and within a queue the teams alternate."""
     rounds: dict[tuple[bool, int], int] = defaultdict(int)
     turns = []
     for one in sorted(waiting, key=lambda one: one.rank):
         line = (one.rank < 0, one.team)
+        # Sort key: the queue, the round of the session's team in it, and within a round the rank.
         turns.append((one.rank > 0, rounds[line], one.rank, one))
         rounds[line] += 1
     return [one for *_, one in sorted(turns, key=lambda turn: turn[:3])]
@@ -104,9 +108,10 @@ def order_by_turn(waiting: Iterable[QueuedSession]) -> list[QueuedSession]:
 def decide_admission(
     order: Sequence[QueuedSession], budget: int, room: Mapping[Hashable, int | None]
 ) -> tuple[list[QueuedSession], dict[uuid.UUID, WaitReason]]:
-    """Who is started now, and why each of the others waits; whose place is full holds nobody else up.
+    """Return the sessions to start now, and why each of the others waits.
 
-    ``room`` is for how many more agents each place has room; None, or a place that is not named: for any number.
+    ``budget`` is how many starts are allowed now. ``room`` says how many more agents each place takes; None or a
+    missing place means no limit. A session whose place is full does not delay those behind it.
     """
     left = {place: number for place, number in room.items() if number is not None}
     now: list[QueuedSession] = []
@@ -124,10 +129,11 @@ def decide_admission(
 
 
 def count_before(rank: int, mine: int, others: Mapping[int, int], urgent: int) -> int:
-    """How many have their turn before the one with ``rank``.
+    """Return how many sessions have their turn before the one with ``rank``.
 
-    ``mine``: of its own team and queue, those with a lower rank; ``others``: by team, how many wait in that queue;
-    ``urgent``: how many wait in the queue of the urgent, which goes first.
+    ``mine`` counts lower ranks of its own team in its queue. ``others`` counts by team how many wait in that queue.
+    ``urgent`` counts the sessions in the urgent queue, which goes first.
     """
+    # The teams alternate, so each other team gets about as many turns before this one as its own team.
     ahead = mine + sum(min(number, mine) for number in others.values())
     return ahead if rank < 0 else ahead + urgent

@@ -1,7 +1,8 @@
-"""The only opinion on whether, why and how a session can be resumed (rules, section 8).
+"""Decide whether and how a session can be resumed, and why or why not.
 
-``assess`` is a table: the first row that fits speaks. Status, resume, prompt, sweep and page all ask
-here. A read never writes: everything in this module is a function of its arguments.
+``assess`` is the only place where this is decided: status, resume, prompt, sweep and page all call it. It is an
+ordered table, of which the first row that matches answers; docs/recovery.md lists the rows. Everything here is a
+function of its arguments and writes nothing.
 """
 
 from __future__ import annotations
@@ -18,18 +19,18 @@ SEEN_RECENTLY = timedelta(seconds=30)
 
 
 class Strategy(StrEnum):
-    """How an agent gets its context back."""
+    """How a session's agent gets its context back."""
 
     NATIVE = "native"
-    """The agent restores its own conversation from its token."""
+    """The agent restores its own conversation, named by the resume token."""
     HISTORY = "history"
-    """A new conversation; ours is told to it with the next prompt."""
+    """The agent opens a new conversation, and the next prompt tells it our log."""
     FRESH = "fresh"
-    """A new conversation without a past."""
+    """The agent opens a new conversation and knows nothing of the old one."""
 
 
 class Reason(StrEnum):
-    """``resume_reason`` of a status."""
+    """Why a session can or cannot be resumed: ``resume_reason`` of its status."""
 
     RUNNING = "running"
     RECENTLY_SEEN = "recently_seen"
@@ -43,13 +44,13 @@ class Reason(StrEnum):
     NOT_RESUMABLE = "not_resumable"
     STOPPED_BY_USER = "stopped_by_user"
     NO_AGENT = "no_agent"
-    """It is a workspace, and was never meant to have one."""
+    """The session is a workspace that never has an agent."""
     DAMAGED_ROW = "damaged_row"
-    """What its rows say cannot be: nobody can tell."""
+    """The session's rows contain impossible values, so nothing can be said about it."""
 
 
 class Mode(StrEnum):
-    """``mode`` of a request to resume."""
+    """``mode`` of a request to resume: what the user asks for."""
 
     AUTO = "auto"
     RESUME = "resume"
@@ -60,42 +61,42 @@ class Mode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ResumeFacts:
-    """What is known of a session when somebody asks whether it can be resumed."""
+    """What is known about a session when its resumability is assessed."""
 
     session_state: SessionState
     task_archived: bool
     give_up: bool
-    """Restarted so often without success that only a user starts it again."""
+    """Too many restarts have failed; only a user starts it again."""
     running: bool
-    """An agent process of this session is up."""
+    """An agent process of this session is running."""
     last_seen_at: datetime | None
     known_dead: bool
-    """Somebody looked and the agent is gone: *recently seen* would be a lie."""
+    """The agent is known to be gone, so ``last_seen_at`` proves nothing."""
     workspace: WorkspaceState
     context_mismatch: bool
-    """The last load contradicted the journal and nobody has decided since."""
+    """The last load contradicted our journal, and no user has decided since."""
     ever_prompted: bool
     type_supports_resume: bool
     profile_supports_resume: bool | None
-    """None: it has no opinion. Likewise the probe of the running agent, which can only narrow."""
+    """The profile's own setting; None: it has none. It can only narrow what the agent type claims."""
     probed_supports_resume: bool | None
     has_token: bool
-    """A token that is believed in; a rejected one has been set aside and does not count."""
+    """There is a token that the agent may be given. A rejected token is stored separately and does not count."""
     token_rejected: bool
     history_allowed: bool
     has_row: bool
-    """The session has its ``executors_running`` row."""
+    """The session has a row in ``executors_running``."""
     desired_state: DesiredState
     stopped_by_user: bool
     token_strange: bool = False
-    """The only token that there is came from another agent profile, agent type or directory."""
+    """The only token belongs to another agent profile, agent type or directory."""
     has_agent: bool = True
-    """False: a workspace that no agent is ever started in; it runs where its agentctl does."""
+    """False: a workspace in which no agent is ever started."""
 
 
 @dataclass(frozen=True, slots=True)
 class Assessment:
-    """The answer, in the words of a status."""
+    """The answer of the table, in the terms of a status."""
 
     is_resumable: bool
     needs_resume: bool
@@ -103,20 +104,20 @@ class Assessment:
     strategy: Strategy | None
     supports_session_resume: bool
     row: int
-    """The row of the table that spoke, 1 to 13; 0: its rows are damaged, and the table was not asked."""
+    """Number of the row that answered, 1 to 13; 0 if the rows are damaged and the table was not asked."""
     token_strange: bool = False
-    """As ``ResumeFacts.token_strange``: the old conversation cannot be tried again as things stand."""
+    """As ``ResumeFacts.token_strange``: the old conversation cannot be tried again in this configuration."""
     below: Assessment | None = None
-    """What a later row says, where this one only speaks over it: 1, 2, 4 and *stopped by the user*."""
+    """The answer of the next row that matches, if this one hides it: rows 1, 2 and 4, and a stop by the user."""
 
     @property
     def cause(self) -> Assessment:
-        """The row that says what a start would meet, whatever speaks over it."""
+        """The answer that decides what a start would meet, under all rows that hide it."""
         return self.below.cause if self.below else self
 
     @property
     def without_live_agent(self) -> Assessment:
-        """The answer as if no agent were seen (rows 1 and 2 taken off)."""
+        """The answer as if no agent had been seen, without rows 1 and 2."""
         return self.below if self.below and self.row <= 2 else self
 
 
@@ -128,14 +129,15 @@ DAMAGED_ASSESSMENT = Assessment(
     supports_session_resume=False,
     row=0,
 )
-"""The answer where the rows hold what cannot be."""
+"""The answer for a session whose rows contain impossible values."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModeVerdict:
-    """Whether a mode may be used; ``refusal`` is an API error code or empty.
+    """Whether a mode may be used, and the strategy it leads to.
 
-    Allowed with strategy None means: the workspace, without an agent.
+    ``refusal`` is an API error code, empty if the mode is allowed. Allowed without a strategy means: start the
+    workspace without an agent.
     """
 
     strategy: Strategy | None = None
@@ -143,12 +145,15 @@ class ModeVerdict:
 
     @property
     def allowed(self) -> bool:
-        """Whether the start may be asked for."""
+        """Whether the mode may be used."""
         return not self.refusal
 
 
 def supports_session_resume(facts: ResumeFacts) -> bool:
-    """The AND of the three witnesses: agent type, row, probe of the running agent."""
+    """Whether agent type, agent profile and running agent all support resuming.
+
+    None of profile and probe counts as no objection.
+    """
     return (
         facts.type_supports_resume
         and facts.profile_supports_resume is not False
@@ -157,12 +162,12 @@ def supports_session_resume(facts: ResumeFacts) -> bool:
 
 
 def without_agent(facts: ResumeFacts) -> ResumeFacts:
-    """The same session as if no agent of it were running."""
+    """Return the facts as if no agent of the session were running."""
     return replace(facts, running=False, known_dead=True)
 
 
 def _was_seen_recently(facts: ResumeFacts, now: datetime) -> bool:
-    # The absolute: what a wrong clock has dated ahead is not seen for ever.
+    # abs(): a time that a wrong clock has set in the future must not count as recent for ever.
     return not facts.known_dead and facts.last_seen_at is not None and abs(now - facts.last_seen_at) < SEEN_RECENTLY
 
 
@@ -172,7 +177,7 @@ def _is_stopped_by_user(facts: ResumeFacts) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """One line of the table from row 5 on: what must hold, and what it says then."""
+    """One row of the table, from row 5 on: its condition and its answer."""
 
     number: int
     holds: Callable[[ResumeFacts], bool]
@@ -182,6 +187,7 @@ class _Row:
 
 
 def _can_tell_history(facts: ResumeFacts) -> bool:
+    """Whether a new conversation may be told the log, and no token makes that unnecessary."""
     token = facts.has_token and supports_session_resume(facts)
     return not token and facts.history_allowed and facts.has_row
 
@@ -208,7 +214,7 @@ _ROWS = (
 
 
 def assess(facts: ResumeFacts, now: datetime) -> Assessment:
-    """Whether, why and how this session can be resumed; the first row of section 8 that fits."""
+    """Assess whether and how the session can be resumed: the first row that matches answers."""
     if facts.running:
         return _while_seen(_assess_at_rest(facts), 1, Reason.RUNNING)
     if _was_seen_recently(facts, now) and not _is_stopped_by_user(facts):
@@ -217,7 +223,7 @@ def assess(facts: ResumeFacts, now: datetime) -> Assessment:
 
 
 def _assess_at_rest(facts: ResumeFacts) -> Assessment:
-    """Rows 3 to 13: the session as it is without its agent."""
+    """Rows 3 to 13: assess the session without its agent."""
     if facts.session_state in TERMINAL_STATES or facts.task_archived:
         return _assessment(facts, 3, Reason.TERMINAL_STATE)
     below = _assess_ordinary(facts)
@@ -229,7 +235,7 @@ def _assess_at_rest(facts: ResumeFacts) -> Assessment:
 
 
 def _assess_ordinary(facts: ResumeFacts) -> Assessment:
-    """Rows 5 to 13."""
+    """Rows 5 to 13: assess a session that has neither ended nor given up."""
     row = next(row for row in _ROWS if row.holds(facts))
     return _assessment(facts, row.number, row.reason, row.strategy, needs_resume=row.needs_resume(facts))
 
@@ -249,7 +255,7 @@ def _assessment(
 
 
 def _while_seen(below: Assessment, row: int, reason: Reason) -> Assessment:
-    """Rows 1 and 2: as below, but nothing needs doing now."""
+    """Rows 1 and 2: the answer ``below``, except that nothing needs to be done now."""
     return replace(below, needs_resume=False, resume_reason=reason, strategy=None, row=row, below=below)
 
 
@@ -264,11 +270,11 @@ _REFUSALS = {
 
 
 def assess_mode(assessment: Assessment, mode: str) -> ModeVerdict:
-    """What a user's request in ``mode`` comes to: a strategy, or the code it is refused with.
+    """Decide what a user's request in ``mode`` leads to: a strategy, or the error code of its refusal.
 
-    ``auto`` takes what the table says. ``resume`` insists on the conversation: a rejected token is
-    tried again (the caller takes it from where it was set aside), and a fresh start is no answer
-    unless there is nothing to lose. ValueError for an unknown mode.
+    ``auto`` follows the table. ``resume`` insists on the conversation: a rejected token is tried again (the caller
+    restores it), and a fresh start is allowed only if there is no conversation to lose. Raises ValueError for an
+    unknown mode.
     """
     asked = Mode(mode)
     cause = assessment.cause
@@ -286,7 +292,7 @@ def assess_mode(assessment: Assessment, mode: str) -> ModeVerdict:
 
 
 def _with_conversation(cause: Assessment, mode: Mode) -> ModeVerdict:
-    """Modes ``auto``, ``resume`` and ``accept_mismatch`` over rows 6 to 12."""
+    """Decide modes ``auto``, ``resume`` and ``accept_mismatch`` for rows 6 to 12."""
     if mode is Mode.ACCEPT_MISMATCH and cause.row == 6:
         return ModeVerdict(Strategy.NATIVE)
     if mode is Mode.RESUME and token_was_rejected(cause):
@@ -297,6 +303,9 @@ def _with_conversation(cause: Assessment, mode: Mode) -> ModeVerdict:
 
 
 def token_was_rejected(assessment: Assessment) -> bool:
-    """Whether the agent said that the conversation is gone, or it is another's: its token is not given unasked."""
+    """Whether the token was set aside: the agent no longer knows the conversation, or it belongs to another agent.
+
+    Such a token is given to an agent only if a user asks for it.
+    """
     cause = assessment.cause
     return cause.row == 10 or (cause.row == 9 and not cause.needs_resume)

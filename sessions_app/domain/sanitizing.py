@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 _COLOURS: Final = re.compile(r"\x1b\[[0-9;:]*m")
-"""ANSI's colours say nothing; every other sequence of a terminal is shown."""
+"""ANSI colours, which are removed; other terminal sequences are made visible."""
 _LINE_ENDS: Final = re.compile(r"\r\n?")
 _NAMES: Final[Mapping[int, str]] = {
     0x061C: "ALM",
@@ -26,7 +26,7 @@ _NAMES: Final[Mapping[int, str]] = {
     0x2069: "PDI",
     0xFEFF: "BOM",
 }
-"""What turns the direction of a line, and what cannot be seen, by its usual name."""
+"""Usual names of invisible characters and of those that change the text direction."""
 _REPLACEMENTS: Final[dict[int, str]] = {
     **{code: chr(0x2400 + code) for code in range(0x20) if chr(code) not in "\t\n"},
     0x7F: "\u2421",
@@ -38,9 +38,9 @@ _INVISIBLE: Final = re.compile(f"[{re.escape(''.join(map(chr, _REPLACEMENTS)))}]
 
 
 def make_visible(text: str) -> str:
-    """The text with plain line ends, without colours, and with every other invisible sign shown.
+    """Normalize line ends, remove colours, and make every other invisible character visible.
 
-    ``rm ⟦RLO⟧fdp.exe`` cannot be taken for what it is not; ordinary text comes out as it is.
+    ``rm ⟦RLO⟧fdp.exe`` then cannot pass for another file name. Ordinary text is returned unchanged.
     """
     if not _INVISIBLE.search(text):
         return text
@@ -49,18 +49,23 @@ def make_visible(text: str) -> str:
 
 REDACTION_MARK: Final = "[REDACTED]"
 MIN_SECRET_LENGTH: Final = 8
-"""A known value of fewer characters is taken for a word."""
+"""Known values shorter than this are not redacted: they may be ordinary words."""
 _PIECE: Final = re.compile(r".{1,400}(?:\s|$)|.{1,400}", re.DOTALL)
-"""What the keyword rules look at at once: their time grows with the cube of a line's length."""
+"""Text that the keyword rules see at once. It is short because their running time grows with the cube of its length."""
 
 
 def redact(text: str, known: Iterable[str] = ()) -> tuple[str, int]:
-    """``text`` with each secret replaced by ``MARK``, and how many were; ``known`` are secrets by value."""
+    """Replace each secret in ``text`` by ``REDACTION_MARK``; return the text and the number of replacements.
+
+    ``known`` contains secrets by value.
+    """
+    # Imported at the first use, because loading detect-secrets is slow (about 0.15 s).
     from sessions_app.domain import secret_rules  # noqa: PLC0415
 
     count = 0
     for value in sorted({value for value in known if len(value) >= MIN_SECRET_LENGTH}, key=len, reverse=True):
         count += text.count(value)
+        # Longest first: a value that is part of another one would otherwise leave the rest of it readable.
         text = text.replace(value, REDACTION_MARK)
     for rule in secret_rules.RULES:
         text, found = rule.subn(REDACTION_MARK, text)
@@ -73,7 +78,7 @@ def redact(text: str, known: Iterable[str] = ()) -> tuple[str, int]:
 
 
 def _redact_piece(line: str, given_away: Callable[[str], Iterable[str]]) -> tuple[str, int]:
-    """What a name, or its entropy, gives away."""
+    """Redact what its variable name, or its entropy, shows to be a secret."""
     count = 0
     for secret in sorted(set(given_away(line.rstrip("\r\n"))), key=len, reverse=True):
         if secret not in REDACTION_MARK:

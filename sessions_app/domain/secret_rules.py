@@ -1,7 +1,8 @@
-"""The rules of detect-secrets, and those of keys that it does not know: what is a secret by its looks or its name.
+"""Patterns of secrets: the rules of detect-secrets, and key formats that it does not know.
 
-Its rules alone are used, never its verification, which would ask the service a secret belongs to.
-Left out are public addresses and hexadecimal strings of high entropy, which would take every commit's id.
+Only its patterns are used. Its verification would send a suspected secret to the service that it belongs to. Two of
+its rules are left out because they match too much: public IP addresses, and hexadecimal strings of high entropy,
+which include every commit id.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ _UNKNOWN_TO_IT: Final = (
     r"\bhf_[A-Za-z0-9]{30,40}\b",  # Hugging Face
     r"\bpypi-[\w-]{50,250}",
 )
-"""Keys that say by their beginning whose they are."""
+"""Keys recognizable by a vendor's prefix."""
 RULES: Final[tuple[re.Pattern[str], ...]] = (
     *(rule for kind in _DETECTORS for rule in kind().denylist),
     *map(re.compile, _UNKNOWN_TO_IT),
@@ -56,11 +57,11 @@ RULES: Final[tuple[re.Pattern[str], ...]] = (
 _ENTROPY: Final = Base64HighEntropyString()
 _KEYWORD: Final = KeywordDetector()
 _NAMED: Final = REGEX_BY_FILETYPE[FileType.TERRAFORM]
-"""``secret = "quoted"`` and ``SECRET=unquoted``: what stands in programs and in shells."""
+"""Matches ``secret = "quoted"`` and ``SECRET=unquoted``, as in programs and shells."""
 
 
 def find_named_secrets(line: str) -> Iterator[str]:
-    """What a name in a line, or its own entropy, gives away."""
+    """Yield the values in a line that its variable names, or their entropy, show to be secrets."""
     yield from _KEYWORD.analyze_string(line, denylist_regex_to_group=_NAMED)
     for secret in _ENTROPY.analyze_string(line):
         if _ENTROPY.calculate_shannon_entropy(secret) > _ENTROPY.entropy_limit:

@@ -1,7 +1,7 @@
-"""The machines of a session and everything coupled to it: states, and every legal move.
+"""State machines of a session and what belongs to it: their states and every legal move.
 
-A move that is in no table raises ``IllegalMove`` and changes nothing. The diagrams of the
-documents are generated from these tables. Only ``sessions_app.models`` writes a state.
+A move that no table contains raises ``IllegalMove`` and changes nothing. The diagrams in docs/states.md are generated
+from these tables. Only ``sessions_app.models`` writes a state.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from executors_app.domain import ExecutorStatus
 
 
 class SessionState(StrEnum):
-    """``task_sessions.state``."""
+    """Values of ``task_sessions.state``."""
 
     CREATED = "CREATED"
     STARTING = "STARTING"
@@ -27,7 +27,7 @@ class SessionState(StrEnum):
 
 
 class TaskState(StrEnum):
-    """``tasks.state``."""
+    """Values of ``tasks.state``."""
 
     TODO = "TODO"
     IN_PROGRESS = "IN_PROGRESS"
@@ -38,7 +38,7 @@ class TaskState(StrEnum):
 
 
 class WorkState(StrEnum):
-    """Whether the session's agent has something to do."""
+    """Whether the session's agent has work."""
 
     IDLE = "idle"
     WORKING = "working"
@@ -46,14 +46,18 @@ class WorkState(StrEnum):
 
 
 class DesiredState(StrEnum):
-    """What the owner wants of the session."""
+    """Whether the owner wants the session to run."""
 
     RUNNING = "running"
     STOPPED = "stopped"
 
 
 class PromptState(StrEnum):
-    """The ledger of one prompt (rule 12)."""
+    """Delivery of one prompt.
+
+    ``SENDING`` is committed before the prompt is sent, so that a crash in between leaves it in doubt and never sends
+    it twice (rule 12 in docs/rules.md).
+    """
 
     QUEUED = "queued"
     SENDING = "sending"
@@ -66,8 +70,31 @@ class PromptState(StrEnum):
     WITHDRAWN = "withdrawn"
 
 
+class PromptKind(StrEnum):
+    """Origin of a prompt."""
+
+    USER = "user"
+    CONTINUE = "continue"
+    """Continues an interrupted turn."""
+    WAIT = "wait"
+    """Carries the result of a wait."""
+    RETRY = "retry"
+    """Repeats a turn that a transient error of the provider ended."""
+    CHECK = "check"
+    """Asks a restarted agent for its last request (``memory_check``)."""
+
+
+class PermissionState(StrEnum):
+    """Whether a permission request still waits for an answer."""
+
+    PENDING = "pending"
+    RESOLVED = "resolved"
+    CANCELLED = "cancelled"
+    EXPIRED = "expired"
+
+
 class RunState(StrEnum):
-    """One turn or wait of a session."""
+    """Where one run of a session is."""
 
     RUNNING = "running"
     WAITING = "waiting"
@@ -78,12 +105,14 @@ class RunState(StrEnum):
 
 
 TERMINAL_STATES = frozenset({SessionState.COMPLETED, SessionState.CANCELLED})
-"""A session in one of these is never started again (FAILED is left by a user's *try again*)."""
+"""States from which a session is never started again. It leaves FAILED only when a user tries again."""
 
 ENDED_STATES = TERMINAL_STATES | {SessionState.FAILED}
 OPEN_RUN_STATES = frozenset({RunState.RUNNING, RunState.WAITING})
 UNSETTLED_PROMPT_STATES = frozenset({PromptState.SENDING, PromptState.ACCEPTED, PromptState.DELIVERED})
-"""Prompts that are on their way or at work; a dead agent leaves none of them so."""
+"""Prompts that have been sent and are not finished. When their agent dies, each of them is settled."""
+OPEN_PROMPT_STATES = UNSETTLED_PROMPT_STATES | {PromptState.QUEUED}
+"""Prompts that the agent has yet to finish."""
 
 
 class IllegalMove(Exception):
@@ -95,25 +124,25 @@ class IllegalMove(Exception):
 
 
 class Machine:
-    """A named table of moves: ``{move: ({states it leaves}, state it leads to)}``."""
+    """A state machine: ``{move: ({states it leaves}, state it leads to)}``."""
 
     def __init__(self, name: str, moves: Mapping[str, tuple[Iterable[Any], Any]]):
         self.name = name
         self.moves = {move: (frozenset(sources), target) for move, (sources, target) in moves.items()}
 
-    def after(self, state: str, move: str) -> Any:
-        """The state that ``move`` leads to; IllegalMove where the table has no such line."""
+    def next_state(self, state: str, move: str) -> Any:
+        """Return the state that ``move`` leads to. Raises IllegalMove if the table does not allow it."""
         sources, target = self.moves[move]
         if state not in sources:
             raise IllegalMove(self.name, state, move)
         return target
 
     def allows(self, state: str, move: str) -> bool:
-        """Whether ``move`` is legal in ``state``."""
+        """Return whether ``move`` is legal in ``state``."""
         return state in self.moves[move][0]
 
     def edges(self) -> list[tuple[str, str, str]]:
-        """Every ``(state, move, next state)``, sorted, for the diagrams."""
+        """Return every ``(state, move, next state)``, sorted, for the diagrams."""
         return sorted(
             (str(source), move, str(target)) for move, (sources, target) in self.moves.items() for source in sources
         )
@@ -161,15 +190,20 @@ WORK = Machine(
 PROMPT = Machine(
     "prompt",
     {
+        # From SENDING: the command is repeated to the same journal only, which ignores a message_id that it knows.
         "send": ({P.QUEUED, P.SENDING}, P.SENDING),
+        # agentctl answered that it did not take the prompt. Without an answer the prompt stays SENDING.
         "refuse": ({P.SENDING}, P.QUEUED),
+        # From HELD, here and below: a journal line that is read later shows that the prompt did arrive.
         "accept": ({P.QUEUED, P.SENDING, P.ACCEPTED, P.HELD}, P.ACCEPTED),
         "deliver": ({P.SENDING, P.ACCEPTED, P.HELD, P.DELIVERED}, P.DELIVERED),
         "finish": ({P.SENDING, P.ACCEPTED, P.DELIVERED, P.HELD}, P.DONE),
         "hold": ({P.SENDING, P.ACCEPTED}, P.HELD),
+        # The database was restored from an older copy, so even a queued prompt may have been sent since.
         "doubt": ({P.QUEUED, P.SENDING, P.ACCEPTED, P.DELIVERED}, P.HELD),
         "interrupt": ({P.ACCEPTED, P.DELIVERED, P.HELD}, P.INTERRUPTED),
         "dismiss": ({P.HELD, P.INTERRUPTED}, P.DISMISSED),
+        # The continue prompt that settled the interrupted one was withdrawn: its user decides again.
         "reopen": ({P.DISMISSED}, P.INTERRUPTED),
         "withdraw": ({P.QUEUED}, P.WITHDRAWN),
     },
@@ -191,11 +225,14 @@ MACHINES = (SESSION, EXECUTOR, WORK, PROMPT, RUN)
 
 
 TaskEnd = Literal["", "archived", "done", "cancelled"]
-"""Why a task takes no more work; empty: it does."""
+"""Why a task accepts no more work; empty: it accepts work."""
 
 
 def task_state(current: str, sessions: Iterable[str]) -> TaskState:
-    """The state of a task that follows from its sessions' (rule 34); only users set DONE and CANCELLED."""
+    """Return the state of a task that follows from the states of its sessions.
+
+    Users alone set DONE and CANCELLED, so these two are kept.
+    """
     if current in (TaskState.DONE, TaskState.CANCELLED):
         return TaskState(current)
     states = set(sessions)

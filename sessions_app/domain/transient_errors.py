@@ -1,7 +1,7 @@
-"""Errors of a model's provider that pass: which they are, and when the turn is tried again.
+"""Recognize transient errors of a model's provider, and schedule the retry of the failed turn.
 
-What is not known to pass is permanent and said at once; a wrong *permanent* costs a click, a wrong
-*passing* costs minutes of silence.
+An error that matches no known pattern counts as permanent and is reported at once. That is the cheaper mistake: a
+wrong *permanent* costs the user a click, a wrong *transient* costs minutes of silence.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from enum import StrEnum
 from typing import Final
 
 RETRY_DELAYS: Final = tuple(timedelta(seconds=seconds) for seconds in (5, 10, 20, 40, 60))
-"""Before the first try again, the second, and so on; the last one stands for all that follow."""
+"""Delays before the first, second, … retry; the last one repeats."""
 MAX_RETRY_AFTER: Final = timedelta(seconds=60)
-"""A provider that asks for more time than this is not waited for: its limit is one for a user to know of."""
+"""Longest delay that we wait if a provider asks for it. A longer one is a limit that users must know about."""
 
 
 class ProviderTrouble(StrEnum):
-    """Why a turn failed that is tried again."""
+    """Kinds of transient error that a turn is retried after."""
 
     OVERLOADED = "provider_overloaded"
     RATE_LIMITED = "provider_rate_limited"
@@ -38,22 +38,22 @@ TROUBLE_SENTENCES: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """A turn that is tried again: after what, and which try that is."""
+    """A scheduled retry of a turn."""
 
     trouble: str
-    """One of ``Trouble``; what no version knows has words all the same."""
+    """A ``ProviderTrouble``, or a value that another version wrote."""
     message: str
     attempt: int
     of: int
     at: datetime | None
-    """Not before; None: as soon as it can be."""
+    """Earliest time of the retry; None: as soon as possible."""
 
     @property
     def said(self) -> str:
-        """In words for people."""
+        """The retry as a sentence for people."""
         when = f"at {self.at:%H:%M:%S} UTC" if self.at else "soon"
         words = TROUBLE_SENTENCES.get(self.trouble, "The turn failed.")
-        return f"{words} The turn is tried again {when} ({self.attempt} of {self.of})."
+        return f"{words} The turn is retried {when} ({self.attempt} of {self.of})."
 
 
 NON_PROVIDER_CODES: Final = frozenset(
@@ -74,7 +74,7 @@ NON_PROVIDER_CODES: Final = frozenset(
         "turn_refused",
     }
 )
-"""Codes of a failed turn that tell what it was, whatever the message says."""
+"""Error codes whose cause is known and is not the provider, whatever the message says."""
 
 _STATUS: Final = r"(?:status(?:[ _-]?code)?|https?(?:/[\d.]+)?|api[ _]error|error|code)[\"'\s:=(#]{1,4}"
 
@@ -97,7 +97,7 @@ _QUOTA: Final = _any_of(
     r"usage limit|spending (?:limit|cap)|credit balance|out of credits|payment required|check your plan",
     r"(?:daily|weekly|monthly|per[ _-]?day)[ \w]*(?:limit|quota)|limit[ \w]*per day",
 )
-"""A limit that lifts in hours; with a hint of a minute at most it is a rate limit."""
+"""Usage limits, which lift only after hours. With a hint of at most ``MAX_RETRY_AFTER`` it is a rate limit instead."""
 
 _TRANSIENT: Final[Mapping[ProviderTrouble, re.Pattern[str]]] = {
     ProviderTrouble.RATE_LIMITED: _any_of(
@@ -129,7 +129,7 @@ _TRANSIENT: Final[Mapping[ProviderTrouble, re.Pattern[str]]] = {
         r"\btemporary failure in name resolution\b|\bdns error\b|\bdeadline exceeded\b",
     ),
 }
-"""In this order: what names a status says more than how the connection ended."""
+"""Patterns in order of precedence: an explicit status says more than how the connection ended."""
 
 _HINT: Final = re.compile(
     r"(?:retry[ _-]?(?:after|delay|in)|try again (?:in|after)|resets? (?:in|after))[\"'\s:=(]{0,5}"
@@ -140,7 +140,7 @@ _UNITS: Final = {"ms": 0.001, "h": 3600.0}
 
 
 def transient_trouble(code: str, message: str) -> ProviderTrouble | None:
-    """Which passing trouble of the provider made a turn fail; None for every other failure."""
+    """Return which transient error ended a turn; None if it should not be retried."""
     if code in NON_PROVIDER_CODES:
         return None
     if code in list(ProviderTrouble):
@@ -154,7 +154,7 @@ def transient_trouble(code: str, message: str) -> ProviderTrouble | None:
 
 
 def retry_after_hint(message: str) -> timedelta | None:
-    """How long the provider asks to be left alone, where it says so."""
+    """Return the delay that the provider's message asks for; None if it names none."""
     found = _HINT.search(message)
     if found is None or not (found["minutes"] or found["amount"]):
         return None
@@ -163,7 +163,10 @@ def retry_after_hint(message: str) -> timedelta | None:
 
 
 def retry_delay(attempt: int, message: str) -> timedelta:
-    """The wait before try again number ``attempt`` (from 1); a provider's own wish is kept up to a minute."""
+    """Return the delay before retry number ``attempt`` (from 1).
+
+    A delay that the provider asks for is respected up to ``MAX_RETRY_AFTER``.
+    """
     planned = RETRY_DELAYS[min(max(attempt, 1), len(RETRY_DELAYS)) - 1]
     hint = retry_after_hint(message)
     return planned if hint is None or hint > MAX_RETRY_AFTER else max(planned, hint)

@@ -1,4 +1,4 @@
-"""What a turn has cost, from the figures of each agent's own make."""
+"""Token counts and cost of a turn, read from the figures that agents report in different formats."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ _COUNTS: Final[Mapping[str, tuple[str, ...]]] = {
     "context_used": ("used",),
     "context_size": ("size",),
 }
-"""Our names, and those that agents give them."""
+"""Our name for each count, and the names that agents use for it."""
 _MOST: Final = 10**15
-"""More is no count of tokens."""
+"""Numbers from here on are not plausible as counts."""
 
 
 def parse_usage(told: Mapping[str, Any]) -> dict[str, Any]:
-    """The figures that are known: counts of tokens, ``cost`` and its ``currency``; what is none is left out."""
+    """Return the figures we know: token counts, ``cost`` and its ``currency``. Anything invalid is left out."""
     found: dict[str, Any] = {}
     for ours, names in _COUNTS.items():
         count = next((told[name] for name in names if name in told), None)
@@ -38,11 +38,12 @@ def _cost(told: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _is_number(value: Any) -> TypeGuard[float]:
+    # Not isinstance(): True and False are ints, too.
     return type(value) in (int, float) and 0 <= value < _MOST
 
 
 def usage_lines(figures: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """The figures as lines for people: what it is, and how much."""
+    """Return the figures as pairs of label and value for people."""
     lines = [
         (words, f"{figures[name]:,}")
         for name, words in (("input_tokens", "Tokens in"), ("output_tokens", "Tokens out"), ("total_tokens", "Tokens"))

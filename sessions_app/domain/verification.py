@@ -1,14 +1,14 @@
-"""What a resume came to and how far that is proven, including the question that checks an agent's memory."""
+"""Verify resumes: the outcome, how far it is proven, and which conversation a token belongs to."""
 
 from __future__ import annotations
 
 import hashlib
 import re
 import unicodedata
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from enum import StrEnum
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from sessions_app.domain.resumability import Strategy
 
@@ -28,18 +28,18 @@ class ReceiptKind(StrEnum):
 
 
 class Verified(StrEnum):
-    """How the kind of a receipt is proven."""
+    """Proof of a receipt's kind."""
 
     SAME_PROCESS = "same_process"
     REPLAY = "replay"
     FIRST_TURN = "first_turn"
-    """A command line agent named this conversation in it; or it answered a prompt that carried the history."""
+    """A command line agent named this conversation in that turn, or an agent answered a prompt with the history."""
     QUOTED = "quoted"
-    """Asked for its last request, the agent quoted ours (``memory_check``)."""
+    """The agent was asked for its last request and quoted ours (``memory_check``)."""
     UNPROVEN = "unproven"
     """The agent reports success, and nothing confirms or contradicts it."""
     AGENT_ECHO = "agent_echo"
-    """In receipts of earlier versions, for any completed turn; shown as unproven."""
+    """Written by earlier versions for any completed turn; shown as unproven."""
     NONE = "none"
     PENDING = "pending"
 
@@ -51,7 +51,7 @@ class Verdict:
     kind: ReceiptKind
     verified: Verified
     contradiction: str | None = None
-    """One sentence; set only where the kind is *failed* for ``context_mismatch``."""
+    """One sentence; set only if the kind is *failed* for ``context_mismatch``."""
 
 
 REATTACHED = Verdict(ReceiptKind.REATTACHED, Verified.SAME_PROCESS)
@@ -59,13 +59,13 @@ WORKSPACE_ONLY = Verdict(ReceiptKind.WORKSPACE_ONLY, Verified.NONE)
 NOT_STARTED = Verdict(ReceiptKind.FAILED, Verified.NONE)
 
 _COMPARED_CHARS = 200
-"""Characters of a prompt that are looked for: replayed texts arrive cut."""
+"""How much of a prompt is compared: agents replay long texts cut."""
 _MIN_QUOTE = 64
-"""A replayed text shorter than this proves nothing by being part of a prompt."""
+"""A shorter replayed text proves nothing by being part of a prompt."""
 
 
 def fingerprint(token: str) -> str:
-    """What may be shown of an agent's conversation id: 16 hex digits of its SHA-256, as agentctl shows it."""
+    """Return what may be shown of a conversation id: 16 hex digits of its SHA-256, the same as agentctl shows."""
     return hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
@@ -81,18 +81,18 @@ def verify_resume(
     names_conversation: bool,
     injected: bool,
 ) -> Verdict:
-    """The verdict on a start that the agent called a success.
+    """Return the verdict on a start that the agent reported as successful.
 
     Args:
-        strategy: What was asked for: native, history or fresh.
-        outcome: What the agent answered.
-        replayed: Messages that were replayed.
+        strategy: The strategy requested: native, history or fresh.
+        outcome: What the agent reported.
+        replayed: Number of messages that were replayed.
         replayed_user_texts: The last user texts among them, each possibly cut.
-        last_completed_text: The user's text of the last completed turn by our journal.
-        completed_turns: Completed turns by our journal.
-        known_to_replay: This agent replays its conversations: its type is known for it, or it was seen to.
-        names_conversation: Each turn of this agent names the conversation that it belongs to.
-        injected: History is told with the next prompt.
+        last_completed_text: The user's text of the last completed turn in our journal.
+        completed_turns: Number of completed turns in our journal.
+        known_to_replay: Agents of this type replay conversations, or this one was seen to.
+        names_conversation: The agent names its conversation in each turn.
+        injected: The next prompt tells the history.
     """
     if outcome == "created":
         return _verdict_of_new(strategy, injected)
@@ -115,9 +115,9 @@ def _verdict_of_new(strategy: str, injected: bool) -> Verdict:
 
 
 def accepted_verdict(outcome: Outcome, contradiction: str) -> Verdict:
-    """What a user's *go on with the loaded conversation* comes to: the same kind, and proven by nobody.
+    """Return the verdict after a user accepts the loaded conversation: the same kind, without proof.
 
-    Only what was taken up can be accepted: a new conversation in its place stays a failure.
+    Only a conversation that was loaded can be accepted. A new one opened in its place stays a failure.
     """
     if outcome == "created":
         return Verdict(ReceiptKind.FAILED, Verified.NONE, contradiction)
@@ -127,7 +127,7 @@ def accepted_verdict(outcome: Outcome, contradiction: str) -> Verdict:
 def contradicts(
     replayed_user_texts: Sequence[str], last_completed_text: str | None, completed_turns: int, known_to_replay: bool
 ) -> str | None:
-    """Why a replay cannot be the conversation of our journal; None where it can."""
+    """Return why a replay cannot be our journal's conversation; None if it can."""
     if replayed_user_texts:
         if last_completed_text is None or any(shows_text(text, last_completed_text) for text in replayed_user_texts):
             return None
@@ -139,7 +139,10 @@ def contradicts(
 
 
 def shows_text(replayed_text: str, text: str) -> bool:
-    """Whether a replayed user text, possibly wrapped or cut, is ours; also settles a prompt in doubt (rule 13)."""
+    """Return whether a replayed user text, possibly wrapped or cut, is ``text``.
+
+    Also decides about a prompt in doubt: if the replay shows it, the agent has received it.
+    """
     seen, ours = _normalised(replayed_text), _normalised(text)
     return ours[:_COMPARED_CHARS] in seen or (len(seen) >= _MIN_QUOTE and seen in ours)
 
@@ -151,9 +154,10 @@ def _normalised(text: str) -> str:
 def after_first_turn(
     verdict: Verdict, expected_fingerprint: str, seen_fingerprint: str, *, failed: bool, names_conversation: bool
 ) -> Verified:
-    """What the first turn with output, or a failed one, makes of a *pending* receipt; any other stays as it is.
+    """Return how a *pending* receipt is verified after the first turn with output, or a failed one.
 
-    A new name is no refutation (some agents fork on resume), but no proof either.
+    Receipts that are not pending keep their proof. Another conversation id neither refutes nor proves anything,
+    because some agents fork the conversation when they resume it.
     """
     if verdict.verified is not Verified.PENDING:
         return verdict.verified
@@ -166,21 +170,19 @@ def after_first_turn(
     return Verified.FIRST_TURN if names_conversation else Verified.UNPROVEN
 
 
-MEMORY_CHECK_KIND: Final = "check"
-"""Of the prompt."""
 MEMORY_CHECK_PREFIX: Final = "check:"
-"""How its message_id begins; the launch that it checks follows."""
+"""Prefix of a memory check's message id; the launch that it checks follows."""
 MEMORY_CHECK_PROMPT: Final = (
     "This message checks what you remember after a restart. Quote the last request that you were given before it, "
     "word for word and nothing else. Use no tool and change nothing. If you do not know it, answer only: UNKNOWN"
 )
 NOT_QUOTED: Final = "The agent was asked for its last request and did not quote it."
 _TOO_SHORT: Final = 24
-"""A request of fewer characters may be part of any answer: then the whole answer has to be it."""
+"""A shorter request may occur in any answer by chance, so the whole answer must equal it."""
 
 
 def quotes_request(answer: str, request: str) -> bool:
-    """Whether an answer to ``PROMPT`` is, or holds, the request that our log has as the last one."""
+    """Return whether the answer to ``MEMORY_CHECK_PROMPT`` quotes the last request of our log."""
     wanted, said = _words(request), _words(answer)
     if not wanted or not said:
         return False
@@ -188,5 +190,36 @@ def quotes_request(answer: str, request: str) -> bool:
 
 
 def _words(text: str) -> str:
-    """The words of a text: how it is quoted, and with which punctuation, does not count."""
+    """Return the words alone: quotation marks and punctuation do not count."""
     return " ".join(re.findall(r"\w+", text.casefold()))
+
+
+TOKEN_OF: Final = "token_of"  # noqa: S105  (a key, no secret)
+"""Key in ``TaskSession.metadata``: the ``TokenBinding`` of ``executors_running.resume_token``."""
+REJECTED_TOKEN_OF: Final = "rejected_token_of"  # noqa: S105
+"""The same for ``rejected_resume_token``."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenBinding:
+    """Where a conversation was opened, and so where its token may be used.
+
+    A token is given to no other profile, agent type or directory: the agent might load a conversation other than the
+    one on the page, or lose it.
+    """
+
+    agent_profile: str
+    """Id of the profile."""
+    agent_type: str
+    directory: str
+
+    def to_json(self) -> dict[str, str]:
+        """Return the form stored in the session's metadata."""
+        return asdict(self)
+
+
+def mismatched_fields(kept: Any, now: TokenBinding) -> tuple[str, ...]:
+    """Return the fields in which ``now`` differs from the binding of the token; empty if they match or are unknown."""
+    if not isinstance(kept, Mapping):
+        return ()
+    return tuple(name for name, value in now.to_json().items() if value and kept.get(name, value) != value)

@@ -1,7 +1,7 @@
-"""The single-use key of a wait: its secret, what it opens, and in what state it is (design 10). Pure.
+"""Single-use keys that end a wait: their secrets, scopes and states, as pure functions.
 
-A secret is an HMAC of the row's id under the server's key, so that an authorised page can show it
-again while the database holds no more than its hash.
+The secret is an HMAC of the row's id under the server's key. An authorized page can therefore show it again, although
+the database stores only its hash.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from enum import StrEnum
 from typing import Final
 
 KEY_PREFIX: Final = "kwt_"
-"""By which a key is known where it should not be: in a log, a commit, a screenshot."""
+"""Prefix by which secret scanners and people recognize a key in a log, a commit or a screenshot."""
 _PURPOSE: Final = b"kandev resume tokens, v1"
 
 
 class WaitKind(StrEnum):
-    """What a run waits for."""
+    """Kinds of wait."""
 
     PERMISSION = "permission"
     TOOL_RESULT = "tool_result"
@@ -29,7 +29,7 @@ class WaitKind(StrEnum):
 
 
 class TokenState(StrEnum):
-    """Whether a key opens anything; only ``active`` does."""
+    """State of a key; only an ``active`` one can be used."""
 
     ACTIVE = "active"
     CONSUMED = "consumed"
@@ -39,19 +39,19 @@ class TokenState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TokenFacts:
-    """What a row says of its key."""
+    """Timestamps of a key's row."""
 
     consumed_at: datetime | None = None
     revoked_at: datetime | None = None
     expired_at: datetime | None = None
-    """When the sweep found it too old, and said so."""
+    """When the sweep recorded that it has expired."""
     expires_at: datetime | None = None
-    """None: as long as it is waited for."""
+    """None: valid as long as the wait lasts."""
 
 
 @dataclass(frozen=True, slots=True)
 class TokenScope:
-    """The one wait that a key is good for."""
+    """The one wait that a key can end."""
 
     session_id: str
     run_id: str | None
@@ -60,7 +60,10 @@ class TokenScope:
 
 
 def token_state(facts: TokenFacts, now: datetime) -> TokenState:
-    """The first thing that happened to a key stands; its time passes even where no sweep has seen it yet."""
+    """Return the state of a key at ``now``; consumption and revocation take precedence over expiry.
+
+    A key expires on time even if no sweep has recorded it yet.
+    """
     if facts.consumed_at is not None:
         return TokenState.CONSUMED
     if facts.revoked_at is not None:
@@ -73,22 +76,22 @@ _BEST_FIRST: Final = (TokenState.ACTIVE, TokenState.CONSUMED, TokenState.EXPIRED
 
 
 def most_usable_state(states: Iterable[TokenState]) -> TokenState | None:
-    """Of the keys of one wait, which rotation may have made many: the one that still opens most; None without any."""
+    """Return the most usable of the states of one wait's keys; None without keys. Rotation gives a wait several."""
     return min(states, key=_BEST_FIRST.index, default=None)
 
 
 def derive_secret(token_id: str, key: str) -> str:
-    """The secret of a row: 256 bits that follow from its id and the server's key."""
+    """Return the secret of a row: 256 bits derived from its id and the server's key."""
     derived = hmac.digest(key.encode(), _PURPOSE, "sha256")
     return KEY_PREFIX + base64.urlsafe_b64encode(hmac.digest(derived, token_id.encode(), "sha256")).decode().rstrip("=")
 
 
 def secret_digest(secret: str) -> str:
-    """What is stored of a secret."""
+    """Return the digest that is stored of a secret."""
     return hashlib.sha256(secret.encode()).hexdigest()
 
 
 def recover_secret(token_id: str, secret_hash: str, keys: Iterable[str]) -> str | None:
-    """The secret of a row, by whichever of the server's keys made it; None where that key is gone."""
+    """Return the secret of a row, derived from whichever of the ``keys`` made it; None if that key is gone."""
     candidates = (derive_secret(token_id, key) for key in keys)
     return next((secret for secret in candidates if hmac.compare_digest(secret_digest(secret), secret_hash)), None)

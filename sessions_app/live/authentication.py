@@ -1,7 +1,4 @@
-"""Who may open a socket and keep it.
-
-Authentication by login or API token, periodic re-checks, and the close codes.
-"""
+"""Authentication of sockets by login or API token, the periodic check of access, and the close codes."""
 
 from __future__ import annotations
 
@@ -21,116 +18,128 @@ from django.utils.http import is_same_domain
 
 from sessions_app.accounts import credentials
 from sessions_app.accounts.credentials import user_with_token_scope
-from sessions_app.models import ApiToken, Task, TaskSession
+from sessions_app.accounts.models import ApiToken
+from sessions_app.models import Task, TaskSession
 from sessions_app.services.database_threads import run_in_database
 from sessions_app.services.errors import NotFound
 
 
 class CloseCode(IntEnum):
-    """What a client that loses its socket is told; after *slow* and those behind it it may come back."""
+    """Codes with which a socket is closed; after SLOW and the ones below it, the client may reconnect."""
 
     ENDED = 1000
-    """The shell has."""
+    """The shell has ended."""
     INVALID = 4400
-    """Of a shell: no such size or name."""
+    """The size or name of a shell is not valid."""
     NOT_AUTHENTICATED = 4401
     FORBIDDEN = 4403
-    """Seen, but not for this user to operate: shells where agents are not isolated."""
+    """The user may see the session but not operate it, as with shells where agents are not isolated."""
     NOT_FOUND = 4404
-    """Not there, or not the user's."""
+    """The object does not exist, or belongs to another team."""
     SLOW = 4408
-    """It left too much unacknowledged: come back with ``?after=``."""
+    """The client left too much unacknowledged; it may reconnect with ``?after=``."""
     OVERTAKEN = 4410
     """The same shell was opened elsewhere."""
     TOO_MANY = 4429
+    """The user, or the session's shells, are at their limit."""
     UNREACHABLE = 4503
-    """The database, or of a shell the session's agentctl, does not answer."""
+    """The database does not answer; for a shell, also the session's agentctl."""
     FAILED = 1011
+    """An unexpected error in the server."""
 
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """A user, and what let them in: the key of a login, or the hash of a token's."""
+    """A user with the credential that admitted them: the key of a login, or the hash of an API token."""
 
     user_id: int
     login: str | None = field(default=None, repr=False)
     token: str | None = field(default=None, repr=False)
     password_fingerprint: str = field(default="", repr=False)
-    """Changes with the user's password, which ends every login."""
-    only_reads: bool = False
-    """Whether the token is one that changes nothing."""
+    """Django's hash of the login, which changes with the password: a new password ends every login."""
+    is_read_only: bool = False
+    """Whether the token gives only the rights of a viewer."""
 
     @classmethod
     def of_token(cls, token: ApiToken) -> Principal:
-        """What a key of the API gives."""
-        return cls(token.user_id, token=token.secret_hash, only_reads=token.reads_only)
+        """Return the principal of an API token."""
+        return cls(token.user_id, token=token.secret_hash, is_read_only=token.reads_only)
 
     def user(self) -> Any:
-        """The user as of now; NotFound if they are not active any more."""
+        """Load the user. Raises NotFound if they are no longer active."""
         found = get_user_model().objects.filter(pk=self.user_id, is_active=True).first()
         if found is None:
             raise NotFound
-        return user_with_token_scope(found, reads_only=self.only_reads)
+        return user_with_token_scope(found, reads_only=self.is_read_only)
 
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """Somebody's place at a session, or at all sessions of a task."""
+    """What a socket follows for its principal: one session, or all sessions of a task."""
 
-    badge: Principal
+    principal: Principal
     task_id: uuid.UUID
     session_id: uuid.UUID | None = None
 
 
-def revoked_subscriptions(seats: Collection[Subscription]) -> dict[Subscription, CloseCode]:
-    """Whose seat is lost and why; a constant number of statements."""
-    # In this order: a user who is deleted in between has lost the login, and not just the place.
-    open_places = _load_visible_rows(seats)
-    known = _valid_principals({seat.badge for seat in seats})
+def revoked_subscriptions(subscriptions: Collection[Subscription]) -> dict[Subscription, CloseCode]:
+    """Return the subscriptions that have lost their access, with the close code; a constant number of statements."""
+    # In this order: a user who is deleted in between gets NOT_AUTHENTICATED rather than NOT_FOUND.
+    open_places = _load_visible_rows(subscriptions)
+    known = _valid_principals({subscription.principal for subscription in subscriptions})
     return {
-        seat: CloseCode.NOT_FOUND if seat.badge in known else CloseCode.NOT_AUTHENTICATED
-        for seat in seats
-        if seat.badge not in known or not open_places.has(seat)
+        subscription: CloseCode.NOT_FOUND if subscription.principal in known else CloseCode.NOT_AUTHENTICATED
+        for subscription in subscriptions
+        if subscription.principal not in known or not open_places.has(subscription)
     }
 
 
-def _valid_principals(badges: Collection[Principal]) -> set[Principal]:
-    """Those whose user is active and whose login or token is still good."""
-    users = get_user_model().objects.filter(pk__in={badge.user_id for badge in badges}, is_active=True)
+def _valid_principals(principals: Collection[Principal]) -> set[Principal]:
+    """Return the principals whose user is active and whose login or token is still valid."""
+    users = get_user_model().objects.filter(pk__in={principal.user_id for principal in principals}, is_active=True)
     marks = {user.pk: user.get_session_auth_hash() for user in users}
     logins = Login.objects.filter(
-        session_key__in={badge.login for badge in badges if badge.login}, expire_date__gt=timezone.now()
+        session_key__in={principal.login for principal in principals if principal.login}, expire_date__gt=timezone.now()
     )
-    tokens = ApiToken.objects.live().filter(secret_hash__in={badge.token for badge in badges if badge.token})
+    tokens = ApiToken.objects.live().filter(
+        secret_hash__in={principal.token for principal in principals if principal.token}
+    )
     keys: set[tuple[int | None, str]] = {(None, key) for key in logins.values_list("session_key", flat=True)}
     keys.update(tokens.values_list("user_id", "secret_hash"))
-    return {badge for badge in badges if badge.user_id in marks and _is_valid_mark(badge, marks[badge.user_id], keys)}
+    return {
+        principal
+        for principal in principals
+        if principal.user_id in marks and _is_valid_mark(principal, marks[principal.user_id], keys)
+    }
 
 
-def _is_valid_mark(badge: Principal, mark: str, keys: Collection[tuple[int | None, str]]) -> bool:
-    if badge.token is not None:
-        return (badge.user_id, badge.token) in keys
-    return badge.password_fingerprint == mark and (None, badge.login) in keys
+def _is_valid_mark(principal: Principal, mark: str, keys: Collection[tuple[int | None, str]]) -> bool:
+    if principal.token is not None:
+        return (principal.user_id, principal.token) in keys
+    return principal.password_fingerprint == mark and (None, principal.login) in keys
 
 
 @dataclass(frozen=True, slots=True)
 class _VisibleRows:
-    """What is there, and who is in the team of which task."""
+    """The sessions that exist, and (task, user) for each member of the task's team."""
 
     sessions: set[uuid.UUID]
     members: set[tuple[uuid.UUID, int]]
 
-    def has(self, seat: Subscription) -> bool:
-        there = seat.session_id is None or seat.session_id in self.sessions
-        return there and (seat.task_id, seat.badge.user_id) in self.members
+    def has(self, subscription: Subscription) -> bool:
+        there = subscription.session_id is None or subscription.session_id in self.sessions
+        return there and (subscription.task_id, subscription.principal.user_id) in self.members
 
 
-def _load_visible_rows(seats: Collection[Subscription]) -> _VisibleRows:
-    """For many users at once what ``visible_to`` says for one."""
+def _load_visible_rows(subscriptions: Collection[Subscription]) -> _VisibleRows:
+    """Load what ``_VisibleRows.has`` needs: like ``visible_to``, but for many users in two queries."""
     tasks = Task.objects.filter(
-        id__in={seat.task_id for seat in seats}, team__user__in={seat.badge.user_id for seat in seats}
+        id__in={subscription.task_id for subscription in subscriptions},
+        team__user__in={subscription.principal.user_id for subscription in subscriptions},
     )
-    sessions = TaskSession.objects.filter(id__in={seat.session_id for seat in seats if seat.session_id})
+    sessions = TaskSession.objects.filter(
+        id__in={subscription.session_id for subscription in subscriptions if subscription.session_id}
+    )
     return _VisibleRows(set(sessions.values_list("id", flat=True)), set(tasks.values_list("id", "team__user")))
 
 
@@ -141,7 +150,9 @@ OriginParts = tuple[str, str, str]
 
 
 async def authenticate(scope: Scope) -> Principal | None:
-    """The badge of whoever opens a socket; None for nobody we know."""
+    """Return the principal that opens a socket; None if the credentials are missing or not valid."""
+    # Browsers always send ``Origin`` with a WebSocket, and cookies even from pages of other sites: a login counts only
+    # from our own origin. Without the header it is a program, which needs a token.
     origins = header_values(scope, "origin")
     if not origins:
         return await run_in_database(_authenticate_token, header_values(scope, "authorization"))
@@ -152,7 +163,7 @@ async def authenticate(scope: Scope) -> Principal | None:
 
 
 def header_values(scope: Scope, name: str) -> list[str]:
-    """Every value of a header."""
+    """Return every value of a header; ``name`` is in lower case."""
     wanted = name.encode()
     return [value.decode("latin-1") for key, value in scope["headers"] if key.lower() == wanted]
 
@@ -166,9 +177,10 @@ def _authenticate_token(given: list[str]) -> Principal | None:
 
 
 def is_own_origin(scope: Scope, origins: list[str]) -> bool:
-    """Whether the one ``Origin`` is where this socket was asked for, or trusted by name.
+    """Whether the only ``Origin`` is this server's own, or one of ``CSRF_TRUSTED_ORIGINS``.
 
-    The host must be one that is served: a name that was made to point here is its own origin too.
+    ``Host`` must be in ``ALLOWED_HOSTS``: to a hostile domain that resolves to this server (DNS rebinding), its own
+    name would be the same origin.
     """
     hosts = header_values(scope, "host")
     if len(origins) != 1 or len(hosts) != 1:
@@ -182,18 +194,18 @@ def is_own_origin(scope: Scope, origins: list[str]) -> bool:
 
 
 def _scheme(scope: Scope) -> str:
-    """How the page was asked for; a trusted proxy has said so."""
+    """Return the scheme of the page that opens the socket; a trusted proxy may have set it."""
     return "https" if scope.get("scheme") in ("https", "wss") else "http"
 
 
 def _matches_origin(known: str, origin: OriginParts) -> bool:
-    """Whether an origin is one that we know; a known one may begin with ``*.``, as Django has it."""
+    """Whether an origin matches a known one, which may begin with ``*.`` as in Django's settings."""
     place = _origin_parts(known)
     return place is not None and place[::2] == origin[::2] and is_same_domain(origin[1], place[1].removeprefix("*"))
 
 
 def _origin_parts(origin: str) -> OriginParts | None:
-    """The place of an origin; None for what is none, as ``null``."""
+    """Split an origin; None if it is not one, like ``null``."""
     try:
         parts = urlsplit(origin)
         port = parts.port

@@ -1,4 +1,4 @@
-"""Read session logs for sockets: the newest lines of many logs in one query, and where a client begins to read."""
+"""Read session logs for sockets: the lines behind many cursors in one query, and where a client begins to read."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from sessions_app.services.errors import NotFound
 from sessions_app.services.status import session_status
 
 LOG_BATCH_LINES: Final = 200
-"""Lines of one log in one batch, so that none keeps the others waiting."""
+"""Lines of one log in one batch at most, so that a long log does not delay the others."""
 BATCH_LINES: Final = 1000
-"""Lines of one batch."""
+"""Lines of one batch at most."""
 BATCH_BYTES: Final = 1024 * 1024
-"""A batch ends with the line that reaches it."""
+"""Bytes of one batch; it ends with the line that reaches this size."""
 
-# Numbers of a log have no holes, so a range of them bounds what each log gives.
+# ``seq`` has no gaps, so a range of numbers limits how many lines each log contributes.
 _SQLITE: Final = """
 SELECT e.session_id, e.seq, e.name, e.payload, e.at
 FROM json_each(%s) AS w CROSS JOIN session_events AS e
@@ -40,7 +40,7 @@ ORDER BY w.place, e.seq LIMIT %s
 
 @dataclass(frozen=True, slots=True)
 class SessionLog:
-    """The log of one session."""
+    """Identifies the log of one session."""
 
     session_id: uuid.UUID
     task_id: uuid.UUID
@@ -48,52 +48,54 @@ class SessionLog:
 
     @classmethod
     def of(cls, session: TaskSession) -> SessionLog:
-        """The log of a session's row."""
+        """Return the identity of a session's log."""
         return cls(session.id, session.task_id, session.epoch)
 
 
 @dataclass(frozen=True, slots=True)
 class LogLine:
-    """One line of a log, encoded once for everybody."""
+    """One line of a log, encoded once for all clients."""
 
     log: SessionLog
     seq: int
     text: str = field(repr=False)
     size: int
-    """Bytes of the text."""
+    """Size of the text in bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogChanges:
-    """What a look at the database has found."""
+    """The result of one read for all subscribers."""
 
     version: str
-    """Of the database, for the next look."""
+    """The version of the database, to pass to the next ``load_changes``."""
     lines: list[LogLine] = field(default_factory=list)
     """By log, in the order of the cursors, then by seq."""
-    born: list[SessionLog] = field(default_factory=list)
+    new_logs: list[SessionLog] = field(default_factory=list)
     """Logs of watched tasks that have no cursor yet."""
     more: bool = False
-    """There may be more to read at once."""
+    """Whether there may be more to read now."""
 
 
 def load_changes(version: str | None, cursors: Mapping[SessionLog, int], tasks: Collection[uuid.UUID]) -> LogChanges:
-    """Read what is behind ``cursors`` if the database has changed since ``version``, and new sessions of ``tasks``.
+    """Read the lines behind ``cursors`` and the new sessions of ``tasks``, if the database changed since ``version``.
 
-    At most three statements, whoever watches. For one thread alone: versions belong to its connection.
+    It takes at most three statements, however many clients follow. Always call it on the same thread, because a
+    version belongs to its connection.
     """
+    # Read first: a change that commits during the queries below gives the next call another version.
     now = wakeups.database_version()
     if now == version:
         return LogChanges(now)
-    born = _load_new_sessions(tasks, cursors)
-    lines, more = load_lines_after({**cursors, **dict.fromkeys(born, 0)})
-    return LogChanges(now, lines, born, more)
+    new_logs = _load_new_sessions(tasks, cursors)
+    lines, more = load_lines_after({**cursors, **dict.fromkeys(new_logs, 0)})
+    return LogChanges(now, lines, new_logs, more)
 
 
 def load_lines_after(cursors: Mapping[SessionLog, int]) -> tuple[list[LogLine], bool]:
-    """Lines behind each log's cursor, oldest first, and whether there may be more; one statement.
+    """Return the lines behind each log's cursor, oldest first, and whether there may be more; one statement.
 
-    Logs that come first in ``cursors`` are served first.
+    Logs that come first in ``cursors`` are read first, which matters when the batch is full before the last one.
     """
     if not cursors:
         return [], False
@@ -118,7 +120,7 @@ def _statement(cursors: Mapping[SessionLog, int]) -> tuple[str, list[Any]]:
 
 
 def _key(log: SessionLog) -> Any:
-    """A session's id as the database gives it to a raw query."""
+    """Return a session's id as a raw query returns it."""
     return log.session_id.hex if connection.vendor == "sqlite" else log.session_id
 
 
@@ -139,24 +141,24 @@ def _load_new_sessions(tasks: Collection[uuid.UUID], known: Mapping[SessionLog, 
 
 
 SNAPSHOT_MESSAGES: Final = 200
-"""Of a snapshot; ``GET messages/`` has the earlier ones."""
+"""Messages in a snapshot at most; ``GET messages/`` returns the earlier ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class StreamStart:
-    """The beginning for one client."""
+    """Where a client's stream begins."""
 
     log: SessionLog
     head: int
     """The log's last seq."""
     seq: int
-    """The last seq that the client need not be sent."""
+    """The stream begins behind this seq."""
     snapshot: dict[str, Any] | None
-    """What it is given instead of what it lacks, as of ``seq``."""
+    """Sent first in place of missing lines, as of ``seq``; None if the client can get every line that it lacks."""
 
 
 def find_session(user: Any, session_id: uuid.UUID) -> TaskSession:
-    """A session of the user's teams; NotFound for any other."""
+    """Return a session of the user's teams. Raises NotFound for any other."""
     found: TaskSession | None = visible_sessions(user).filter(id=session_id).first()
     if found is None:
         raise NotFound
@@ -164,7 +166,11 @@ def find_session(user: Any, session_id: uuid.UUID) -> TaskSession:
 
 
 def start_stream_at(session: TaskSession, after: int | None, epoch: str | None = None) -> StreamStart:
-    """Begin behind ``after`` (None: not a number), which was told of the log named ``epoch``, if any was."""
+    """Return where a client begins that has the lines up to ``after`` of the log with this ``epoch``.
+
+    It gets a snapshot if ``after`` is None (malformed), if the epoch is another one, or if lines behind ``after`` no
+    longer exist.
+    """
     if after is not None and epoch in (None, "", session.epoch) and _has_all_lines_after(session, after):
         return StreamStart(SessionLog.of(session), session.last_seq, after, None)
     snapshot = log_snapshot(session)
@@ -172,16 +178,17 @@ def start_stream_at(session: TaskSession, after: int | None, epoch: str | None =
 
 
 def _has_all_lines_after(session: TaskSession, after: int) -> bool:
-    """Whether every line behind ``after`` is still there."""
+    """Whether every line behind ``after`` still exists."""
     if not 0 <= after < session.last_seq:
         return after == session.last_seq
     return session.events.filter(seq=after + 1).exists()
 
 
 def log_snapshot(session: TaskSession) -> dict[str, Any]:
-    """``{messages, has_older, status, last_seq, epoch}``: the newest messages as they were at ``last_seq``.
+    """Return ``{messages, has_older, status, last_seq, epoch}``: the newest messages as they were at ``last_seq``.
 
-    Messages, their texts and ``last_seq`` come from one statement: what was said later can be appended.
+    Messages, texts and ``last_seq`` come from one statement. They belong together exactly, so that later events can
+    be applied to them.
     """
     newest = session.messages.order_by("-seq").values("seq")[SNAPSHOT_MESSAGES - 1 : SNAPSHOT_MESSAGES]
     first = newest[0]["seq"] if newest else 0

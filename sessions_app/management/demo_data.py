@@ -1,4 +1,4 @@
-"""What a first start shows: a team, a user, a repository, an agent that needs no key, and a task."""
+"""Demo data: a team, a user, a repository, an agent that needs no key, tasks and a workflow."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from django.db import transaction
 from executors_app.agentctl.workspace.repository_git import run_git
 from executors_app.models import AgentProfile, Executor
 from executors_app.repositories.team import TeamRepository
+from sessions_app.accounts.models import LoginLink
 from sessions_app.management.startup import PRIVATE_UMASK
-from sessions_app.models import LoginLink, Repository, Task
+from sessions_app.models import Repository, Task
 from sessions_app.services.catalogue import current_branch
 from sessions_app.services.restarts import DEMO_TASK
 from sessions_app.workflows.services.workflows import save_workflow
@@ -63,7 +64,7 @@ edges:
 
 
 def create_demo_data(directory: Path) -> Any:
-    """Make whatever of the demo is missing, with its repository in ``directory``; the demo's user."""
+    """Create the demo data that is missing, with its repository in ``directory``; return the demo's user."""
     branch = _make_repository(directory)
     with transaction.atomic():
         team, _ = Group.objects.get_or_create(name=DEMO_TEAM)
@@ -79,7 +80,7 @@ def create_demo_data(directory: Path) -> Any:
 
 
 def create_login_url(user: Any, port: int) -> str:
-    """A new one-time login link: at the deployment's own address if it has one, else on this machine."""
+    """Create a one-time login link, at the deployment's public address if it has one, else on this machine."""
     origins = [origin for origin in settings.CSRF_TRUSTED_ORIGINS if "*" not in origin]
     local = settings.KANDEV_LOCAL_NAME if settings.KANDEV_LOCAL_NAME in settings.ALLOWED_HOSTS else "127.0.0.1"
     base = origins[0] if origins else f"http://{local}:{port}"
@@ -87,19 +88,21 @@ def create_login_url(user: Any, port: int) -> str:
 
 
 def local_address_hint(link: str, port: int) -> str:
-    """What helps whoever cannot open a link that `login_url` has made; empty where nothing has to be said."""
+    """Return a hint for browsers that cannot open a link with our local name; empty for other links."""
     if urlsplit(link).hostname != settings.KANDEV_LOCAL_NAME:
         return ""
-    return f"Where {settings.KANDEV_LOCAL_NAME} is not found, as by Safari, put 127.0.0.1:{port} in its place."
+    return (
+        f"Where {settings.KANDEV_LOCAL_NAME} does not resolve (in Safari, for example), use 127.0.0.1:{port} instead."
+    )
 
 
 def _make_repository(directory: Path) -> str:
-    """A git repository with a first commit; its branch."""
+    """Create a git repository with a first commit; return its branch."""
     directory.mkdir(parents=True, exist_ok=True)
     if not (directory / ".git").exists():
         run_git(directory, "init", "--quiet", "--initial-branch=main", umask=PRIVATE_UMASK)
     if TeamRepository.open(directory).commit_of("HEAD") is None:
-        # No agent has worked here yet, so no configuration but ours can steer this git.
+        # No agent has worked here yet, so the repository's configuration cannot make git run anything.
         (directory / "README.md").write_text(_README)
         author = ("-c", "user.name=Kandev", "-c", "user.email=demo@kandev.invalid")
         run_git(directory, "add", "README.md", umask=PRIVATE_UMASK)
@@ -114,7 +117,7 @@ def _make_agent() -> None:
 
 
 def _make_user(team: Group) -> Any:
-    """The demo's user, who comes in by links alone and may see the admin."""
+    """Create the demo's user, who logs in with links only and has access to the admin."""
     user, made = get_user_model().objects.get_or_create(username=DEMO_USER, defaults={"is_staff": True})
     if made:
         user.set_unusable_password()

@@ -1,4 +1,4 @@
-"""Every document that is made of the code, as text: what ``manage.py write_docs`` writes."""
+"""The generated documents, which ``manage.py write_docs`` writes."""
 
 from __future__ import annotations
 
@@ -15,51 +15,51 @@ from sessions_app.domain.reference_docs import markdown_table
 from sessions_app.workflows.loader.graph_json import workflow_json_schema
 
 SETTINGS_DOCUMENT = "kandev.settings_document.settings_documents"
-"""By name: the project lies above its applications, which never import it."""
+"""A dotted path, because applications must not import the project package above them."""
 
 _AGENTS_HEADER = """\
 # Agent types
 
 <!-- Written by `manage.py write_docs`. Change executors_app/agents/, not this file. -->
 
-One file of [executors_app/agents](../executors_app/agents) each; [extend.md](extend.md) says how to add one. An agent \
-profile may name another command (staff only), add arguments, an environment and a model.
+Each agent type is a file in [executors_app/agents](../executors_app/agents); [extend.md](extend.md) explains how to \
+add one. An agent profile may name another command (staff only) and add arguments, environment variables and a model.
 
-- *Load*: may take its own conversation up again, with ACP `session/load`, or `session/resume` where there is no load. \
-What the running agent says of itself can only narrow this.
-What an agent claims and does not keep is remembered by its type, name and version (`agent_capabilities`; on the page \
-*Agents* and in the admin): a load that brought no history or another one, an error, no answer, a method that it \
-says it does not have. Only the last of these, its own word, takes the claim from it, and the next prompt is then the \
-consent to go on without; all of them are told where it is said how a session resumes. Another version begins anew: \
-what its predecessor could not resume is tried with it.
-- *Told history*: where it cannot, what was said so far is told with the next prompt.
-- *Known to replay*: a load that replays no user message then contradicts our journal, and a user decides. So it does \
-where an agent of this name and version has ever replayed anything; of any other agent it is *unproven*.
-- *Gone*: what it says when it no longer has the conversation. These words set its token aside, unless its own \
-`session/list` shows the conversation all the same. So does, of every ACP agent, error -32002 that names the \
-conversation, and what a profile adds in `gone_patterns`, a list of regular expressions. Of a type without such \
-words a failed load does so if that list has others and not this one. After any other failure the token stays \
-and the load is tried again."""
+- *Load*: the agent can resume its own conversation, with ACP `session/load`, or with `session/resume` if it has no \
+load. What the running agent reports about itself can only narrow this. \
+A claim that an agent breaks is remembered by its type, name and version (`agent_capabilities`; see the page *Agents* \
+and the admin): a load that brought no history or a different one, an error, no answer, or a method that it says it \
+does not have. Only the last of these withdraws the claim; the next prompt is then the consent to continue without it. \
+All of them are shown where a page explains how a session resumes. Another version starts over: what its predecessor \
+could not resume is tried again.
+- *Told history*: if the agent cannot resume, the next prompt tells it the conversation so far.
+- *Known to replay*: a load that replays no user message contradicts the journal, and a user has to decide. The same \
+holds once an agent of this name and version has replayed anything; for any other agent such a load is *unproven*.
+- *Gone*: the words in which the agent reports that a conversation no longer exists. They set its token aside, unless \
+the agent's own `session/list` still shows the conversation. So do, for every ACP agent, error -32002 that names the \
+conversation, and the regular expressions that a profile adds in `gone_patterns`. For a type without such words, a \
+failed load sets the token aside if that list has other conversations and not this one. After any other failure the \
+token stays, and the load is retried."""
 
 _KILL_POINTS_HEADER = """\
 ## What a kill between two lines leaves
 
-Tests can kill a process at each of these points (`KANDEV_CRASH_AT`). `make test-all` kills at every one of them, \
-`make chaos` in every process that stands there, with every misbehaviour of an agent that is known, and at 200 random \
-moments. Afterwards no prompt has come to an agent twice, no event is lost or there twice (a prefix where agentctl \
-or the agent itself was killed in a turn), no process is left, no run is interrupted twice, no state and no move \
-is outside [the tables](states.md), and each start that was carried out has one receipt. *recover_sessions* stands \
-where the supervisor does. The worker keeps nothing of a session; it is killed at random."""
+Tests can kill a process at each of these crash points (`KANDEV_CRASH_AT`). `make test-all` kills at each of them; \
+`make chaos` kills in every process that passes there, with every known misbehaviour of an agent, and at 200 random \
+moments. Afterwards no prompt has reached an agent twice, no event is lost or duplicated (the log is a prefix if \
+agentctl or the agent itself was killed in a turn), no process is left, no run is interrupted twice, no state and no \
+move is outside [the tables](states.md), and each start that was carried out has one receipt. *recover_sessions* \
+passes the same points as the supervisor. The worker holds no state of a session, and is killed at random."""
 
 _SEED_HEADER = """\
 ## Beside the seed
 
-Kandev began from a design document, the *seed*, with a table of agents. This is what it says, and why ours is another \
-where it is."""
+Kandev began from a design document, the *seed*, with a table of agents. This table shows what it says, and why Kandev \
+differs from it."""
 
 
 def generate_documents() -> dict[str, str]:
-    """File name in ``docs/`` and its text."""
+    """Return the text of each document by its file name in ``docs/``."""
     settings_documents = import_string(SETTINGS_DOCUMENT)
     rules = rule_documents()
     rules["recovery.md"] += f"\n{kill_points_document()}\n"
@@ -68,14 +68,14 @@ def generate_documents() -> dict[str, str]:
 
 
 def kill_points_document() -> str:
-    """Every crash point: who stands there, between which steps, and what the next start does."""
+    """Return the table of crash points: processes, steps before and after, and what the next start does."""
     head = ("crash point", "processes", "done", "not done", "what happens then")
     rows = [(f"`{point.name}`", ", ".join(point.processes), *point.steps, point.next) for point in CRASH_POINTS]
     return f"{_KILL_POINTS_HEADER}\n\n{markdown_table(head, rows)}"
 
 
 def agents_document() -> str:
-    """Every agent type, and the seed's word beside ours."""
+    """Return the page about agent types, with the differences from the seed."""
     kinds = sorted(agent_types().values(), key=lambda kind: kind.title)
     head = ("type", "agent", "command", "install", "protocol", "load", "told history", "known to replay", "gone")
     seed_head = ("type", "load, by the seed", "load", "history, by the seed", "history", "the seed says", "why ours")
@@ -108,12 +108,12 @@ def _type_row(kind: AgentType) -> tuple[str, ...]:
 
 def _command(kind: AgentType) -> str:
     if not kind.argv:
-        return "the profile's"
+        return "set in the profile"
     return f"`{shlex.join(kind.argv)}`" if kind.needs else "ships with Kandev"
 
 
 def _seed_row(kind: AgentType) -> tuple[str, ...]:
-    assert kind.seed is not None  # noqa: S101  (the caller has looked)
+    assert kind.seed is not None  # noqa: S101  (the caller has checked)
     return (
         f"`{kind.name}`",
         _yes_or_no(kind.seed.native),

@@ -1,4 +1,4 @@
-"""The pass of `recover_sessions`: run a supervisor once, compare with the time before a deploy, print the result."""
+"""One pass of `recover_sessions`: sweep once, compare with the time before a deploy, print the result."""
 
 from __future__ import annotations
 
@@ -33,33 +33,33 @@ from sessions_app.supervisor.sweep.sweep_pass import ProgressCallback, SweepRun,
 from sessions_app.supervisor.sweep.sweep_pass import ProgressCallback as Report
 
 _SEVERITY: Final[Mapping[str, int]] = {SessionState.ERROR: 1, SessionState.FAILED: 2}
-"""How bad a state is. ERROR may pass or be tried again; FAILED was given up. Every other state is fine."""
+"""Severity of a state. ERROR may be retried; FAILED is final. Every other state has 0."""
 
 
 @dataclass(frozen=True, slots=True)
 class BrokenSession:
-    """A session that should run and does not."""
+    """A session that should be running and is not."""
 
     session_id: uuid.UUID
     state: str
     message: str
     by_deploy: bool
-    """It was better before the deploy."""
+    """Whether the session was in a better state before the deploy."""
 
 
 def live_supervisors() -> list[Supervisor]:
-    """Supervisors that are alive, newest first, those of this machine before all others.
+    """Return the supervisors that are alive: those of this machine first, then the newest first.
 
-    A killed one has a fresh heartbeat for a while; where its process can be seen to be gone it does not count.
+    The heartbeat of a killed supervisor stays fresh for a while, so one whose process is known to be gone is left out.
     """
     alive = [row for row in Supervisor.objects.alive().order_by("-started_at") if not leases.is_owner_dead(row.boot_id)]
     return sorted(alive, key=lambda row: row.host_id != identity.host_id())
 
 
 def broken_since_deploy(began: datetime, result: SweepRun) -> list[BrokenSession]:
-    """Sessions in the scope of ``result`` that should run and are in ERROR, given up or damaged.
+    """Return the sessions in the scope of ``result`` that should be running and are in ERROR, FAILED or damaged.
 
-    ``began`` is when the deploy began. The state before it is known from the log, and from earlier sweeps.
+    ``began`` is when the deploy began. The states before it come from the log and from earlier sweeps.
     """
     damaged = {one.session_id: one.said for one in result.damaged}
     rows = [row for row in _in_trouble(result.scope).filter(created_at__lt=began) if row.id not in damaged]
@@ -91,7 +91,7 @@ def _in_trouble(scope: SweepScope) -> QuerySet[TaskSession]:
 
 
 def _levels_before(sessions: Collection[uuid.UUID], began: datetime) -> dict[uuid.UUID, int]:
-    """How bad the state of each was at ``began``; left out is whose state has not changed since."""
+    """Return the severity of each session's state at ``began``, without those whose state has not changed since."""
     changes = SessionEvent.objects.filter(session_id__in=sessions, name="session.state_changed", at__gte=began)
     levels: dict[uuid.UUID, int] = {}
     for session_id, payload in changes.order_by("seq").values_list("session_id", "payload"):
@@ -100,36 +100,39 @@ def _levels_before(sessions: Collection[uuid.UUID], began: datetime) -> dict[uui
 
 
 def _corrupt_before(sessions: Collection[uuid.UUID], began: datetime) -> set[uuid.UUID]:
-    """Those that the last sweep before ``began`` had to pass over already."""
-    told = SweepOutcome.objects.filter(session_id__in=sessions, sweep__started_at__lt=began)
-    newest = dict(told.order_by("sweep__started_at").values_list("session_id", "rule"))
+    """Return the sessions that the last sweep before ``began`` already skipped as damaged."""
+    outcomes = SweepOutcome.objects.filter(session_id__in=sessions, sweep__started_at__lt=began)
+    newest = dict(outcomes.order_by("sweep__started_at").values_list("session_id", "rule"))
     return {session_id for session_id, rule in newest.items() if rule == DAMAGED_ROW}
 
 
 POLL_EVERY = 0.1
-"""Seconds between two looks at starts that somebody else carries out."""
+"""Seconds between two checks of starts that another supervisor carries out."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecoveryOptions:
-    """What the command was asked for."""
+    """The options of the command."""
 
     scope: SweepScope
     wait: float = 0.0
-    """Seconds to wait for the end of starts; 0: they are left as orders."""
+    """Seconds to wait until starts have finished; 0 leaves them to a supervisor."""
     since: datetime | None = None
-    """When the deploy began; None: with the live supervisor, else with this command."""
+    """When the deploy began; None for the start of the live supervisor, or else of this command."""
 
 
 async def run_recovery_pass(ask: RecoveryOptions, progress: ProgressCallback) -> tuple[SweepRun, dict[str, Any]]:
-    """Sweep once; with ``wait`` return when the starts have ended, whoever did them, or after that many seconds."""
+    """Sweep once; return the result and its JSON document.
+
+    With ``wait``, return when all starts have finished, whichever process carried them out, or after that time.
+    """
     deadline, began = time.monotonic() + ask.wait, timezone.now()
     with SupervisorLock("sweep") as lock:
         alone = await _take_lock(lock)
         supervisor = SupervisorLoop()
-        core = supervisor.core
+        registry = supervisor.registry
         try:
-            others = await core.database(live_supervisors)  # before our own row is one of them
+            others = await registry.database(live_supervisors)  # before our own row is added
             began = ask.since or (others[0].started_at if others else began)
             waits = bool(ask.wait) and not ask.scope.dry_run
             swept = await _first_sweep(supervisor, deadline, alone=alone) if waits else True
@@ -137,13 +140,13 @@ async def run_recovery_pass(ask: RecoveryOptions, progress: ProgressCallback) ->
                 await supervisor.open()
             result = await _sweep_once(supervisor, ask.scope, alone=alone, progress=progress)
             if alone and not (ask.scope.sessions or ask.scope.runtime or ask.scope.dry_run):
-                await core.database(
-                    leases.mark_first_sweep_done, core.boot_id
+                await registry.database(
+                    leases.mark_first_sweep_done, registry.boot_id
                 )  # another command that waits for us need not wait longer
             if waits:
                 await _wait_for_starts(supervisor, result, deadline, alone=alone)
-                await core.drain_starts()
-            document = await core.database(_build_document, result, core.boot_id, began)
+                await registry.drain_starts()
+            document = await registry.database(_build_document, result, registry.boot_id, began)
         finally:
             await supervisor.close()
     supervised_by = [row.boot_id for row in others]
@@ -151,7 +154,7 @@ async def run_recovery_pass(ask: RecoveryOptions, progress: ProgressCallback) ->
 
 
 def _build_document(result: SweepRun, boot_id: str, began: datetime) -> dict[str, Any]:
-    """The document with what it says of a deploy: what is broken, and which starts have not ended."""
+    """Return the sweep's report with what a deploy needs to know: broken sessions and unfinished starts."""
     broken = broken_since_deploy(began, result)
     ids = [item.row.stored.session_id for item in result.decided]
     return {
@@ -165,9 +168,10 @@ def _build_document(result: SweepRun, boot_id: str, began: datetime) -> dict[str
 
 
 async def _first_sweep(supervisor: SupervisorLoop, deadline: float, *, alone: bool) -> bool:
-    """Wait until each live supervisor has swept once: before that it has not decided what becomes of its sessions."""
+    """Wait until each live supervisor has swept once, and so has decided about its sessions."""
     while True:
-        others = await supervisor.core.database(live_supervisors)
+        others = await supervisor.registry.database(live_supervisors)
+        # Not alone means that somebody holds the lock. Without a live supervisor, that one is still starting.
         if all(row.swept_at for row in others) and (alone or others):
             return True
         if time.monotonic() >= deadline:
@@ -178,16 +182,16 @@ async def _first_sweep(supervisor: SupervisorLoop, deadline: float, *, alone: bo
 async def _sweep_once(
     supervisor: SupervisorLoop, scope: SweepScope, *, alone: bool, progress: ProgressCallback
 ) -> SweepRun:
-    """The sweep; while a server has this database it decides and acts, and this pass only looks."""
+    """Sweep; while a supervisor is using this database, it decides and acts, and this pass only observes."""
     if alone:
         return await supervisor.sweep(scope, progress=progress)
     result = await supervisor.sweep(replace(scope, dry_run=True), progress=progress)
-    result.scope = scope  # the report is of what the server does
+    result.scope = scope  # the report describes what the supervisor does
     return result
 
 
 async def _take_lock(lock: SupervisorLock) -> bool:
-    """The lock of an embedded database; another sweep is waited for, a server is not."""
+    """Take the lock of an embedded database: wait for another sweep, but not for a running supervisor."""
     deadline = time.monotonic() + settings.KANDEV_LEASE_TTL
     while not lock.take():
         if lock.held_by() in ("supervise", "run") or time.monotonic() > deadline:
@@ -201,17 +205,17 @@ async def _wait_for_starts(supervisor: SupervisorLoop, result: SweepRun, deadlin
     while time.monotonic() < deadline:
         if alone:
             for session_id in ids:
-                supervisor.orders.wake(session_id)
+                supervisor.dispatcher.wake(session_id)
             await _settle_starts(supervisor, deadline)
             await _admit_waiting(supervisor, result)
-        if not await supervisor.core.database(_open_starts if alone else _unfinished, ids):
+        if not await supervisor.registry.database(_open_starts if alone else _unfinished, ids):
             return
         await asyncio.sleep(POLL_EVERY)
 
 
 async def _admit_waiting(supervisor: SupervisorLoop, result: SweepRun) -> None:
-    """Start those whose turn has come; what is decided of them now stands in the place of their waiting."""
-    later = await supervisor.admit()
+    """Start sessions that can start now, and replace their *waiting* with the new decision in the result."""
+    later = await supervisor.start_queued_sessions()
     again = {item.facts.session_id: item for item in later.decided} if later else {}
     result.decided = [again.get(item.facts.session_id, item) for item in result.decided]
     result.outcomes.update(later.outcomes if later else {})
@@ -220,22 +224,22 @@ async def _admit_waiting(supervisor: SupervisorLoop, result: SweepRun) -> None:
 async def _settle_starts(supervisor: SupervisorLoop, deadline: float) -> None:
     try:
         async with asyncio.timeout(max(deadline - time.monotonic(), 0)):
-            await supervisor.orders.settle()
+            await supervisor.dispatcher.wait_until_idle()
     except TimeoutError:
         pass
 
 
 def _open_starts(ids: Collection[uuid.UUID]) -> set[uuid.UUID]:
-    """Those of them of which something is to be done, or that wait for their turn."""
+    """Return the sessions with unfinished intents, and those that are queued for a start."""
     waits = TaskSession.objects.filter(id__in=ids, start_rank__isnull=False).values_list("id", flat=True)
     orders = Intent.objects.filter(session_id__in=ids, done_at=None).values_list("session_id", flat=True)
     return {*orders, *waits}
 
 
 def _restarts_to_come(ids: Collection[uuid.UUID]) -> set[uuid.UUID]:
-    """Those whose agent has died and is restarted later; without a supervisor nobody does that, and nobody waits.
+    """Return the sessions whose agent has died and will be restarted later by a supervisor.
 
-    One in ERROR has failed to start, and is told as broken.
+    Sessions in ERROR have failed to start, and are reported as broken instead.
     """
     rows = TaskSession.objects.filter(id__in=ids, next_restart_at__isnull=False, desired_state=DesiredState.RUNNING)
     rows = rows.filter(task__archived_at=None).exclude(state__in=(SessionState.ERROR, *ENDED_STATES))
@@ -247,12 +251,12 @@ def _unfinished(ids: Collection[uuid.UUID]) -> set[uuid.UUID]:
 
 
 DEFAULT_WIDTH = 200
-"""Characters of a line where there is no terminal."""
+"""Characters of a line if the output is not a terminal."""
 COLUMNS = ("task", "session", "runtime", "observed", "decision", "receipt", "reason")
 
 
 class SweepView:
-    """Prints one sweep."""
+    """Print the result of a sweep."""
 
     def __init__(self, *, json: bool, explain: bool):
         self.json, self.explain = json, explain
@@ -260,7 +264,7 @@ class SweepView:
 
     @contextmanager
     def progress(self) -> Iterator[Report]:
-        """A progress bar on a terminal; nothing else anywhere else."""
+        """Show a progress bar on a terminal, and nothing elsewhere."""
         if self.json or not sys.stderr.isatty():
             yield lambda done, total: None
             return
@@ -270,7 +274,7 @@ class SweepView:
             yield lambda done, total: bar.update(task, completed=done, total=total)
 
     def show(self, document: Mapping[str, Any], result: SweepRun) -> None:
-        """The table, the explanations where wanted, the summary."""
+        """Print the table, the explanations if requested, and the summary."""
         if document["sessions"]:
             table = Table(*COLUMNS, box=None, header_style="bold", pad_edge=False)
             for row in document["sessions"]:
@@ -288,16 +292,16 @@ class SweepView:
 
 
 def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
-    told = row["by_supervisor"] or row
-    rule = told["rule"].replace("_", " ")
+    decision = row["by_supervisor"] or row
+    rule = decision["rule"].replace("_", " ")
     if row["owner"] and not row["by_supervisor"]:
         rule = f"held by supervisor {row['owner'][:8]}"
-    reason = "" if row["owner"] and told is row else told["error_message"] or told["reason"]
+    reason = "" if row["owner"] and decision is row else decision["error_message"] or decision["reason"]
     return (
         row["task_title"][:40],
         row["session_id"][:8],
         row["runtime"],
-        told["observed"],
+        decision["observed"],
         f"{row['session_state']}, {rule}",
         row["receipt_kind"] or "–",
         str(reason)[:120],
@@ -305,16 +309,16 @@ def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def summary_line(document: Mapping[str, Any]) -> str:
-    """One line: what was examined, what came of it or would come of it, and who holds or carries out the rest."""
+    """Return one line: what was examined, the results, and which supervisor carries out the rest."""
     counts = dict(document["outcomes"])
     under_way = sum(row["result"] == UNDER_WAY for row in document["sessions"])
     counts[SKIPPED] -= under_way
-    told = ", ".join(f"{count} {kind}" for kind, count in {**counts, "starting": under_way}.items() if count)
+    results = ", ".join(f"{count} {kind}" for kind, count in {**counts, "starting": under_way}.items() if count)
     dry_run = bool(document["dry_run"])
     mode = " (dry run: nothing was written)" if dry_run else ""
-    would = "would be " if dry_run and told else ""
+    would = "would be " if dry_run and results else ""
     parts = [
-        f"{document['examined']} examined in {document['duration_ms']} ms: {would}{told or 'nothing to do'}{mode}.",
+        f"{document['examined']} examined in {document['duration_ms']} ms: {would}{results or 'nothing to do'}{mode}.",
         _describe_actors(document),
         _describe_waiting(document),
     ]
@@ -340,12 +344,12 @@ def _describe_waiting(document: Mapping[str, Any]) -> str:
 
 
 def strict_failures(document: Mapping[str, Any], wait: float, *, everything: bool) -> list[str]:
-    """What fails ``--strict``, a line each."""
+    """Return the failures for ``--strict``, one line each."""
     kinds = [("broken", "broken by this deploy"), *([("broken_before", "broken before")] if everything else [])]
-    lines = [f"{told}: session {key} {document['broken_why'][key]}" for name, told in kinds for key in document[name]]
+    lines = [f"{label}: session {key} {document['broken_why'][key]}" for name, label in kinds for key in document[name]]
     count = len(document["unfinished"])
     if wait and count:
-        lines.append(f"{count} start{'s' if count > 1 else ''} had not ended after {wait:g} s")
+        lines.append(f"{count} start{'s' if count > 1 else ''} had not finished after {wait:g} s")
     if wait and not document["swept"]:
         lines.append(f"the supervisor had not finished its first sweep after {wait:g} s")
     return lines

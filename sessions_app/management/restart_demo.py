@@ -1,6 +1,6 @@
-"""The restart story in two acts: the control plane dies in the middle of a turn, then everything does.
+"""A demonstration in two acts: the control plane is killed in the middle of a turn, then every process is.
 
-Every sentence that is printed with a tick was checked; the first that does not hold ends the story.
+Every line that is printed with a tick was checked; the first check that fails ends the demonstration.
 """
 
 from __future__ import annotations
@@ -23,35 +23,35 @@ from sessions_app.models import ContinuityReceipt
 from sessions_app.pages.labels import receipt_label
 
 _PAUSE_SECONDS: Final = 1.5
-"""Seconds between two lines about an agent that talks."""
+"""Seconds between two lines of the agent's output."""
 _PROCESS_NAMES: Final = {"daphne": "web", "supervise": "supervisor", "qcluster": "worker"}
-"""What a word of its command line makes of a process."""
+"""Name of a process by a word of its command line."""
 
 
 class RestartDemo:
-    """Tells the story on a console, with a Kandev of its own."""
+    """Runs the demonstration on a console, with a temporary installation."""
 
     def __init__(self, console: Console, kandev: TemporaryDeployment, work: int):
         self.console, self.kandev = console, kandev
         self.work = work
-        """Seconds of the first turn; it must outlast the death and the next start."""
+        """Seconds of the first turn, which must last until the control plane is running again."""
         self.session = ""
 
-    def tell(self) -> None:
-        """Both acts; BrokenPromise at the first thing that is not as promised."""
+    def run(self) -> None:
+        """Run both acts. Raises DemoFailed at the first check that fails."""
         self._open()
         self._first_act()
         self._second_act()
-        self.console.print("\n[bold green]Everything was as promised.[/]")
+        self.console.print("\n[bold green]All checks passed.[/]")
 
-    # --- before ---
+    # --- preparation ---
 
     def _open(self) -> None:
-        with self.console.status("Starting Kandev in a directory of its own"):
+        with self.console.status("Starting Kandev in a temporary directory"):
             self.kandev.serve()
             self.kandev.manage("create_demo")
             self.kandev.log_in(DEMO_USER)
-        self.kept(f"Kandev serves on {self.kandev.url} with a database of its own")
+        self.report(f"Kandev is running at {self.kandev.url} with its own database")
 
     def _start(self, prompt: str) -> None:
         api = self.kandev.api
@@ -59,7 +59,7 @@ class RestartDemo:
             "POST",
             "agent-profiles/",
             {
-                "name": f"{DEMO_AGENT} of the story",
+                "name": f"{DEMO_AGENT} with a log",
                 "agent_type": "demo",
                 "env": {"KANDEV_DEMO_AGENT_HOME": str(self.kandev.agent_home)},
             },
@@ -73,38 +73,41 @@ class RestartDemo:
     # --- act one ---
 
     def _first_act(self) -> None:
-        self.console.rule("[bold]Act 1: the control plane dies, the agent does not notice")
+        self.console.rule("[bold]Act 1: the control plane is killed, and the agent keeps working")
         self._start(f"remember walrus\nwork {self.work}\nask")
         wait_until(lambda: b"tick" in self._shown(), "what the agent says is on the page")
         agents = self.kandev.agent_processes()
-        self._listen(2)
-        self.kept("The agent is in the middle of its turn")
+        self._print_agent_output(2)
+        self.report("The agent is in the middle of its turn")
 
         names = _describe_processes(self.kandev.server_processes())
         killed = self.kandev.kill_server()
-        self.kept(f"kill -9: {', '.join(names)} (in all {len(killed)} processes)")
-        self._listen(3)
-        self.promise(all(map(identity.is_alive, agents)), "No agent process was harmed, and the agent goes on talking")
+        self.report(f"kill -9: {', '.join(names)} (in all {len(killed)} processes)")
+        self._print_agent_output(3)
+        self.check(
+            all(map(identity.is_alive, agents)),
+            "All agent processes are still running, and the agent continues its turn",
+        )
 
         with self.console.status("Starting Kandev again"):
             self.kandev.serve()
         receipt = wait_until(lambda: self._status()["latest_receipt"], "there is a continuity receipt")
-        self.promise(
+        self.check(
             (receipt["kind"], receipt["verified"]) == ("reattached", "same_process"),
-            "The sweep found it again: reattached, the same process (verified)",
+            "The sweep reattached the session: same process (verified)",
         )
         self._answer()
         self._compare(agents)
 
     def _answer(self) -> None:
-        with self.console.status("The agent works on, and will then ask for a permission"):
-            asked = wait_until(self._asked, "the agent asks for a permission", self.work + 40)[0]
-        self.kept("The agent asks for a permission, in the same turn")
+        with self.console.status("The agent continues, and will then request a permission"):
+            asked = wait_until(self._asked, "the agent requests a permission", self.work + 40)[0]
+        self.report("The agent requests a permission, in the same turn")
         option = asked["options"][0]
         answer = {"option_id": option["option_id"], "resume_token": asked["resume_token"]}
         self.kandev.api("POST", f"{self.session}/permissions/{asked['id']}/", answer)
         self._wait_for_turn(1)
-        self.kept(f"It was answered ({option['name']}), and the turn was finished")
+        self.report(f"The permission was answered ({option['name']}), and the turn finished")
 
     def _asked(self) -> list[dict[str, Any]]:
         permissions = self.kandev.api("GET", f"{self.session}/permissions/")["results"]
@@ -113,17 +116,17 @@ class RestartDemo:
     def _compare(self, agents: Iterable[identity.ProcessIdentity]) -> None:
         said, shown = self.kandev.said(), self._shown()
         table = Table("", "bytes", "SHA-256", box=None, header_style="bold", pad_edge=False)
-        for name, text in (("what the agent said, by its own log", said), ("what the page shows", shown)):
+        for name, text in (("the agent's own log", said), ("the page", shown)):
             table.add_row(name, str(len(text)), hashlib.sha256(text).hexdigest()[:16])
         self.console.print(table)
-        self.promise(said == shown, "Equal to the byte: nothing was lost, nothing came twice")
-        self.promise(len(self._prompts()) == 1, "One prompt, delivered once, in one turn")
-        self.promise(all(map(identity.is_alive, agents)), "Still the same processes")
+        self.check(said == shown, "Identical bytes: nothing was lost or duplicated")
+        self.check(len(self._prompts()) == 1, "One prompt, delivered once, in one turn")
+        self.check(all(map(identity.is_alive, agents)), "Still the same processes")
 
     # --- act two ---
 
     def _second_act(self) -> None:
-        self.console.rule("[bold]Act 2: everything dies")
+        self.console.rule("[bold]Act 2: everything is killed")
         self.kandev.api("POST", f"{self.session}/prompt/", {"message_id": "second", "text": "work 60"})
         before = len(self.kandev.said())
         wait_until(lambda: len(self.kandev.said()) > before, "the agent works on its second prompt")
@@ -133,12 +136,14 @@ class RestartDemo:
         document = json.loads(self.kandev.manage("recover_sessions", "--wait", "60", "--json"))
         self._show_sweep(document)
         rows = document["sessions"]
-        self.promise(
+        self.check(
             [row["receipt_kind"] for row in rows] == ["loaded"],
-            "recover_sessions brought it back: the agent has read its own conversation back",
+            "recover_sessions resumed it: the agent loaded its own conversation",
         )
         states = [(row["message_id"] == "second", row["state"]) for row in self._prompts_after_restart()]
-        self.promise((True, "interrupted") in states, "The interrupted prompt is shown, and was not sent again")
+        self.check(
+            (True, "interrupted") in states, "The interrupted prompt is shown as interrupted, and was not sent again"
+        )
         self.kandev.api("POST", f"{self.session}/prompts/second/dismiss/")
         self._ask_for_the_word()
         self._show_receipts()
@@ -147,8 +152,8 @@ class RestartDemo:
         killed = self.kandev.kill_server()
         agents = self.kandev.agent_processes()
         left = identity.kill_all(agents, 10)
-        self.promise(not left, f"kill -9: {len(killed)} processes of Kandev, {len(agents)} of agentctl and the agent")
-        self.promise(not self.kandev.agent_processes(), "Nothing is left alive")
+        self.check(not left, f"kill -9: {len(killed)} processes of Kandev, {len(agents)} of agentctl and the agent")
+        self.check(not self.kandev.agent_processes(), "No process is left")
 
     def _show_sweep(self, document: Mapping[str, Any]) -> None:
         columns = ("session", "observed", "rule", "receipt", "session state", "ms")
@@ -180,13 +185,13 @@ class RestartDemo:
     def _ask_for_the_word(self) -> None:
         self.kandev.api("POST", f"{self.session}/prompt/", {"message_id": "third", "text": "what was the word?"})
         wait_until(lambda: b"The word was walrus.\n" in self._shown(), "the agent remembers the word")
-        self.kept("Asked for the word of the first act it says: walrus")
+        self.report("The agent still knows the word from act 1: walrus")
         wait_until(
             lambda: b"Verify what is there before you repeat" in self._shown(), "it was told of its interrupted turn"
         )
-        self.kept("It was told that its last turn was cut short")
+        self.report("The agent was told that its last turn was interrupted")
 
-    # --- what is seen ---
+    # --- observation ---
 
     def _status(self) -> dict[str, Any]:
         answer: dict[str, Any] = self.kandev.api("GET", f"{self.session}/status/")
@@ -197,7 +202,7 @@ class RestartDemo:
         return answer
 
     def _shown(self) -> bytes:
-        """All that the agent said, as the API shows it."""
+        """Return the agent's messages, as the API returns them."""
         found = self.kandev.api("GET", f"{self.session}/messages/?limit=500")["results"]
         return "".join(message["text"] for message in found if message["role"] == "agent").encode()
 
@@ -208,33 +213,33 @@ class RestartDemo:
 
         wait_until(ended, "the turn is finished")
 
-    def _listen(self, times: int) -> None:
-        """Show how the agent's own log grows."""
+    def _print_agent_output(self, times: int) -> None:
+        """Print lines of the agent's own log as it grows."""
         for _ in range(times):
-            heard = len(self.kandev.said())
-            self._hear_more_than(heard)
+            length = len(self.kandev.said())
+            self._wait_for_more_output(length)
             last = self.kandev.said().decode().strip().rpartition("\n")[2]
             self.console.print(f"    the agent says: [cyan]{escape(last)}[/]", highlight=False)
             time.sleep(_PAUSE_SECONDS)
 
-    def _hear_more_than(self, length: int) -> None:
-        wait_until(lambda: len(self.kandev.said()) > length, "the agent talks")
+    def _wait_for_more_output(self, length: int) -> None:
+        wait_until(lambda: len(self.kandev.said()) > length, "the agent sends output")
 
-    # --- what is told ---
+    # --- output ---
 
-    def kept(self, text: str) -> None:
-        """Something happened as it should."""
+    def report(self, text: str) -> None:
+        """Print a line with a tick."""
         self.console.print(f"[green]✓[/] {escape(text)}", highlight=False)
 
-    def promise(self, holds: bool, text: str) -> None:
-        """Say that a promise was kept; BrokenPromise if it was not."""
+    def check(self, holds: bool, text: str) -> None:
+        """Print a line with a tick if ``holds``. Raises DemoFailed if not."""
         if not holds:
-            raise DemoFailed(f"this does not hold: {text}")
-        self.kept(text)
+            raise DemoFailed(f"This is not true: {text}")
+        self.report(text)
 
 
 def _describe_processes(processes: Iterable[identity.ProcessIdentity]) -> list[str]:
-    """``web 123``, ``supervisor 124``, ``worker 125``, by their command lines, without their own children."""
+    """Return ``web 123``, ``supervisor 124`` and ``worker 125``, by command line, without their children."""
     found: dict[str, str] = {}
     for process in processes:
         words = Path(f"/proc/{process.pid}/cmdline").read_bytes().decode("utf-8", "replace").split("\0")
@@ -247,5 +252,5 @@ def _describe_processes(processes: Iterable[identity.ProcessIdentity]) -> list[s
 def _find_result(page: Mapping[str, Any], field: str, value: str) -> dict[str, Any]:
     found = next((row for row in page["results"] if row[field] == value), None)
     if found is None:
-        raise DemoFailed(f"the demo has no {value!r}")
+        raise DemoFailed(f"The demo has no {value!r}.")
     return dict(found)

@@ -1,7 +1,7 @@
-"""A whole Kandev in a directory of its own, for a demonstration: started, killed, started again, thrown away.
+"""A temporary installation for the demonstration, used only through its commands and its REST API.
 
-It is used from outside only, by its commands and its REST API. Nothing but what it started is ever
-signalled: known by pid and start time, or by the marker of its own executions.
+Only processes that it started are ever signalled: they are identified by pid and start time, or by the marker of its
+own executions.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ T = TypeVar("T")
 
 _POLL_INTERVAL: Final = 0.1
 _DEFAULT_TIMEOUT: Final = 60.0
-"""Seconds that anything may take."""
+"""Seconds until a step counts as failed."""
 
 
 class DemoFailed(Exception):
-    """Something did not happen as it was promised; the message says what."""
+    """A check of the demonstration failed; the message says which."""
 
 
-def wait_until(look: Callable[[], T], what: str, timeout: float = _DEFAULT_TIMEOUT) -> T:
-    """Wait until ``look`` answers something true, and return that; BrokenPromise after ``timeout`` seconds."""
+def wait_until(condition: Callable[[], T], what: str, timeout: float = _DEFAULT_TIMEOUT) -> T:
+    """Wait until ``condition`` returns a true value, and return it. Raises DemoFailed after ``timeout`` seconds."""
     deadline = time.monotonic() + timeout
-    while not (seen := look()):
+    while not (result := condition()):
         if time.monotonic() > deadline:
             raise DemoFailed(f"not within {timeout:g} s: {what}")
         time.sleep(_POLL_INTERVAL)
-    return seen
+    return result
 
 
 class TemporaryDeployment:
@@ -65,7 +65,7 @@ class TemporaryDeployment:
     # --- commands ---
 
     def manage(self, *arguments: str) -> str:
-        """What a management command prints; BrokenPromise if it fails."""
+        """Run a management command and return its output. Raises DemoFailed if it fails."""
         done = subprocess.run(
             [*_MANAGE, *arguments],
             env=self._environment,
@@ -81,7 +81,7 @@ class TemporaryDeployment:
         return done.stdout
 
     def serve(self) -> None:
-        """Start web, supervisor and worker, the second time at the same address; wait until they are ready."""
+        """Start the server and wait until it is ready; a second start uses the same address."""
         self._server = subprocess.Popen(
             [*_MANAGE, "serve", "--port", str(self._port)],
             env=self._environment,
@@ -89,7 +89,7 @@ class TemporaryDeployment:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=self._log,
-            start_new_session=True,  # a Ctrl-C at the terminal is for the demonstration, which ends them itself
+            start_new_session=True,  # Ctrl-C reaches only the demonstration, which ends the server itself
         )
         assert self._server.stdout is not None  # noqa: S101
         line = self._server.stdout.readline().decode()
@@ -100,7 +100,7 @@ class TemporaryDeployment:
         wait_until(self._is_ready, "the server is ready")
 
     def log(self) -> str:
-        """The end of what the server wrote to its log."""
+        """Return the end of the server's log."""
         return (self.home / "serve.log").read_text(errors="replace")[-1500:]
 
     def _is_ready(self) -> bool:
@@ -111,11 +111,11 @@ class TemporaryDeployment:
             return False
 
     def server_processes(self) -> list[identity.ProcessIdentity]:
-        """``serve`` itself, and everything below it."""
+        """Return ``serve`` and its descendants."""
         return _process_tree(self._server.pid) if self._server else []
 
     def kill_server(self) -> list[identity.ProcessIdentity]:
-        """SIGKILL for web, supervisor, worker and their parent; returns who was killed."""
+        """Kill the web server, supervisor, worker and their parent; return the killed processes."""
         killed = self.server_processes()
         for process in killed:
             with contextlib.suppress(PermissionError):
@@ -135,7 +135,7 @@ class TemporaryDeployment:
         self._token = self.manage("drf_create_token", user).split()[2]
 
     def api(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
-        """The JSON answer of one call; BrokenPromise for anything but success."""
+        """Call the API and return the JSON response. Raises DemoFailed for any error."""
         request = urllib.request.Request(  # noqa: S310  (our own server)
             f"{self.url}/api/v1/{path}",
             method=method,
@@ -154,28 +154,28 @@ class TemporaryDeployment:
     # --- the agents ---
 
     def agent_processes(self) -> list[identity.ProcessIdentity]:
-        """agentctl, guard and agent of every execution of this directory."""
+        """Return agentctl, guard and agent of every execution."""
         executions = (self.data / "agentctl").glob("*") if self.data.exists() else ()
         return [process for execution in executions for process in identity.find_marked(execution.name)]
 
     def said(self) -> bytes:
-        """All that the agents have said, by their own log, written before it was said."""
+        """Return the output of the agents from their own logs, which they write before they send it."""
         return b"".join(path.read_bytes() for path in sorted(self.agent_home.glob("*.said")))
 
     def _nothing_runs(self) -> bool:
-        """End what runs; False where there was anything, which may have left more meanwhile."""
-        found = [*self.agent_processes(), *self._children_of_the_dead()]
+        """Kill running processes. Return False if there were any, as they may have started more meanwhile."""
+        found = [*self.agent_processes(), *self._orphaned_children()]
         identity.kill_all(found, 10)
         return not found
 
-    def _children_of_the_dead(self) -> list[identity.ProcessIdentity]:
-        """What the server started while it was being killed: known by the data directory that exists only here."""
+    def _orphaned_children(self) -> list[identity.ProcessIdentity]:
+        """Return processes that the server started while it was killed, identified by their data directory."""
         mark = f"KANDEV_DATA_DIR={self.data}".encode()
         pids = [pid for pid in identity.list_pids() if mark in identity.read_environment(pid)]
         return [found for pid in pids if (found := identity.identify(pid))]
 
     def close(self) -> None:
-        """End everything that was started here, and throw the directory away."""
+        """End all processes that were started here, and delete the directory."""
         try:
             self.kill_server()
         finally:
@@ -188,7 +188,7 @@ _MANAGE: Final = (sys.executable, str(Path(settings.BASE_DIR) / "manage.py"))
 
 
 def _process_tree(root: int) -> list[identity.ProcessIdentity]:
-    """A process and everything below it, parents first."""
+    """Return a process and its descendants, parents first."""
     parents = {pid: stat.parent for pid in identity.list_pids() if (stat := identity.read_stat(pid))}
     wanted = [root]
     for pid in wanted:  # grows while it is read

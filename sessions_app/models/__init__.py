@@ -1,17 +1,18 @@
-"""One noun a file; nothing outside this package writes a status or a line of the log."""
+"""The tables of sessions and the transaction that changes them.
 
-from sessions_app.accounts.models import ApiToken, AttemptCount, LoginLink, Preferences, TeamRole
+Nothing outside this package writes a session's states or its log.
+"""
+
 from sessions_app.models.attention import (
     AttentionItem,
     AttentionMark,
     Presence,
     raise_for_run,
     raise_for_workflow,
-    raise_item,
     resolve_for_run,
     resolve_for_workflow,
-    resolve_items,
 )
+from sessions_app.models.attention_rules import raise_item, resolve_items
 from sessions_app.models.bulk import update_rows
 from sessions_app.models.event import NewEvent, SessionEvent, append_events, write_numbered_events
 from sessions_app.models.message import (
@@ -51,23 +52,24 @@ from sessions_app.models.runs import (
 from sessions_app.models.session import (
     CANCEL_IGNORED,
     INTERRUPTED_WAIT,
-    POLICIES,
     Repository,
     Task,
     TaskSession,
     TeamPolicy,
 )
+from sessions_app.models.side_effects import SIDE_EFFECTS
 from sessions_app.models.transactions import (
     Lease,
     LeaseLost,
     SessionTransaction,
     refresh_task_state,
+    register_side_effects,
     session_transaction,
     session_transactions,
 )
 from sessions_app.models.waits import ResumeToken
-from sessions_app.notifications.models import DeliveredItem, Delivery, NotificationSettings, Webhook
-from sessions_app.workflows.models import NodeRun, Workflow, WorkflowRun
+
+register_side_effects(SIDE_EFFECTS)
 
 __all__ = [
     "CANCEL_IGNORED",
@@ -75,33 +77,24 @@ __all__ = [
     "INTERRUPTED_WAIT",
     "OVERTAKING_KINDS",
     "PART_LIMIT",
-    "POLICIES",
     "QUEUED_FOR_CAPACITY",
     "TEXT_ROLES",
-    "ApiToken",
-    "AttemptCount",
     "AttentionItem",
     "AttentionMark",
     "Chore",
     "ContinuityReceipt",
-    "DeliveredItem",
-    "Delivery",
     "Intent",
     "IntentKind",
     "Lease",
     "LeaseLost",
     "Leftover",
-    "LoginLink",
     "Message",
     "MessageDraft",
     "MessagePart",
     "MetricCount",
     "NewEvent",
-    "NodeRun",
-    "NotificationSettings",
     "Orphaned",
     "PermissionRequest",
-    "Preferences",
     "Presence",
     "Prompt",
     "RecoverySweep",
@@ -116,10 +109,6 @@ __all__ = [
     "Task",
     "TaskSession",
     "TeamPolicy",
-    "TeamRole",
-    "Webhook",
-    "Workflow",
-    "WorkflowRun",
     "append_events",
     "append_texts",
     "open_tools",

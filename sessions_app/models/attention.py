@@ -1,29 +1,24 @@
-"""What needs somebody: one item a thing, raised and resolved by the backend; marks of each user beside it."""
+"""Attention items: what needs a person, raised and resolved by the backend, and each user's marks on them."""
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Collection
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from django.conf import settings
 from django.db import models
 from django.utils import timezone
 
-from executors_app.prepared_query import PreparedQuery
 from sessions_app.accounts.team_scope import TeamModel
 from sessions_app.domain.attention import AttentionKind, Notice
 from sessions_app.models.session import Task, TaskSession
 from sessions_app.workflows.models import Workflow, WorkflowRun
 
-if TYPE_CHECKING:
-    from sessions_app.models.transactions import SessionTransaction
-
 
 class AttentionItem(TeamModel):
-    """One thing that needs somebody; open until what it tells is true no longer.
+    """One thing that needs a person; open for as long as it is true.
 
-    It is about a session of a task, about a failed run of a workflow, which has a task and maybe a session, or about a
+    It is about a session of a task, about a failed workflow run, which has a task and maybe a session, or about a
     workflow whose scheduled runs are paused.
     """
 
@@ -31,7 +26,7 @@ class AttentionItem(TeamModel):
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     key = models.CharField(max_length=200, unique=True)
-    """Names the thing once and for all, as ``permission:<id>``: it is never raised twice."""
+    """Identifies the thing, for example ``permission:<id>``, so that it never has two items."""
     kind = models.CharField(max_length=16, choices=[(k.value, k.value) for k in AttentionKind])
     session = models.ForeignKey(TaskSession, models.CASCADE, null=True, blank=True, related_name="attention")
     task = models.ForeignKey(Task, models.CASCADE, null=True, blank=True, related_name="attention")
@@ -65,19 +60,19 @@ class AttentionItem(TeamModel):
 
     @property
     def about(self) -> Task | Workflow:
-        """The task or the workflow that it is about; each has a team."""
+        """The task or the workflow that the item is about; both have a team."""
         found = self.task or self.workflow
         assert found is not None  # noqa: S101 - a constraint of the table
         return found
 
     @property
     def title(self) -> str:
-        """What people call the task or the workflow."""
+        """The title of the task or workflow."""
         return str(self.about)
 
     @property
     def path(self) -> str:
-        """The path of the page where it is settled."""
+        """The path of the page where a person can settle it."""
         if self.workflow_id is not None:
             return f"/workflows/{self.workflow_id}/"
         if self.run_id is not None:
@@ -86,7 +81,7 @@ class AttentionItem(TeamModel):
 
 
 class AttentionMark(models.Model):
-    """What one user has said of one item."""
+    """One user's marks on one item."""
 
     item = models.ForeignKey(AttentionItem, models.CASCADE, related_name="marks")
     user = models.ForeignKey(settings.AUTH_USER_MODEL, models.CASCADE, related_name="+")
@@ -102,7 +97,7 @@ class AttentionMark(models.Model):
 
 
 class Presence(models.Model):
-    """Somebody looks at a session's page now; every web process can tell, and it ends by itself."""
+    """A user has a session's page open; visible to every web process, and expires by itself."""
 
     session = models.ForeignKey(TaskSession, models.CASCADE, related_name="presences")
     user = models.ForeignKey(settings.AUTH_USER_MODEL, models.CASCADE, related_name="+")
@@ -116,54 +111,39 @@ class Presence(models.Model):
         return f"user {self.user_id} at session {self.session_id}"
 
 
-ALL_KINDS = frozenset(kind.value for kind in AttentionKind)
-_OPEN = PreparedQuery(lambda key: AttentionItem.objects.filter(session_id=key, resolved_at=None))
-
-
-def raise_item(draft: SessionTransaction, notice: Notice, run: WorkflowRun | None = None) -> bool:
-    """Raise an item in the draft's transaction; False where it is open already, or was and is over for good.
-
-    ``run``: that has failed, which the item leads to. One whose truth has come back (a prompt that is held once more)
-    is opened again, for everybody.
-    """
-    row = _open_item(notice, session=draft.session, task_id=draft.session.task_id, run=run)
-    if row is None:
-        return False
-    draft.open_attention = None
-    draft.say("session.attention", item_id=str(row.id), kind=str(notice.kind), key=notice.key, state="raised")
-    return True
-
-
 def raise_for_workflow(workflow: Workflow, notice: Notice) -> bool:
-    """Raise an item about a workflow in the caller's transaction; False where it is open already.
+    """Raise an item about a workflow in the caller's transaction; return False if it is already open.
 
-    One that is open keeps its marks, and says from now on what ``notice`` says.
+    An open item keeps its marks and takes over the text of ``notice``.
     """
-    if _open_item(notice, workflow=workflow) is not None:
+    if open_item(notice, workflow=workflow) is not None:
         return True
     AttentionItem.objects.filter(key=notice.key).update(why=notice.why, next_step=notice.next_step)
     return False
 
 
 def raise_for_run(run: WorkflowRun, notice: Notice) -> bool:
-    """Raise an item about a run without sessions in the caller's transaction; False where it is open already."""
-    return _open_item(notice, run=run, task_id=run.task_id) is not None
+    """Raise an item about a workflow run without sessions; return False if it is already open."""
+    return open_item(notice, run=run, task_id=run.task_id) is not None
 
 
 def resolve_for_run(run: WorkflowRun, resolution: str) -> int:
-    """What is open of a run without sessions is true no longer; how many items that were."""
+    """Resolve the open items of a workflow run without sessions; return how many there were."""
     rows = AttentionItem.objects.filter(run=run, session=None, resolved_at=None)
     return rows.update(resolved_at=timezone.now(), resolution=resolution[:64])
 
 
 def resolve_for_workflow(workflow: Workflow, resolution: str) -> int:
-    """What is open of a workflow is true no longer; how many items that were."""
+    """Resolve the open items of a workflow; return how many there were."""
     rows = AttentionItem.objects.filter(workflow=workflow, resolved_at=None)
     return rows.update(resolved_at=timezone.now(), resolution=resolution[:64])
 
 
-def _open_item(notice: Notice, **about: Any) -> AttentionItem | None:
-    """The item of a notice, new or opened again; None where it is open already."""
+def open_item(notice: Notice, **about: Any) -> AttentionItem | None:
+    """Create or reopen the item of a notice and return it; None if it is already open.
+
+    Reopening removes the marks of all users, so that everybody sees the item again.
+    """
     earlier = AttentionItem.objects.filter(key=notice.key).first()
     if earlier is not None and earlier.resolved_at is None:
         return None
@@ -185,30 +165,6 @@ def _open_item(notice: Notice, **about: Any) -> AttentionItem | None:
 
 
 def update_wording(notice: Notice) -> None:
-    """Change the words of an open item, of which more is known now."""
-    told = {"what": notice.what[:300], "why": notice.why, "next_step": notice.next_step, "detail": notice.detail}
-    AttentionItem.objects.filter(key=notice.key, resolved_at=None).update(**told)
-
-
-def resolve_items(
-    draft: SessionTransaction,
-    resolution: str,
-    kinds: Collection[str] = ALL_KINDS,
-    *,
-    key: str = "",
-    key_begins: str = "",
-) -> int:
-    """The open items of the session of these kinds, or with such a key, are true no longer; how many they were."""
-    if draft.open_attention is None:
-        draft.open_attention = list(_OPEN.all(draft.session.id))
-    of_kind = [one for one in draft.open_attention if one.kind in kinds and key in ("", one.key)]
-    found = [one for one in of_kind if one.key.startswith(key_begins)]
-    if not found:
-        return 0
-    draft.open_attention = None
-    now = timezone.now()
-    AttentionItem.objects.filter(id__in=[one.id for one in found]).update(resolved_at=now, resolution=resolution[:64])
-    for one in found:
-        told = {"item_id": str(one.id), "kind": one.kind, "key": one.key}
-        draft.say("session.attention", **told, state="resolved", resolution=resolution)
-    return len(found)
+    """Update the text of an open item when more is known."""
+    texts = {"what": notice.what[:300], "why": notice.why, "next_step": notice.next_step, "detail": notice.detail}
+    AttentionItem.objects.filter(key=notice.key, resolved_at=None).update(**texts)

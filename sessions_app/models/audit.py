@@ -1,18 +1,16 @@
-"""What a supervisor does by itself: each act carries its cause and its owner in the log of the session and in ours."""
+"""Audit what a supervisor does by itself: cause and owner go into the session's log and into our own."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from django.db import transaction
+from django.db.transaction import on_commit
 
 from sessions_app.domain import actor_context
 from sessions_app.models.event import NewEvent
-
-if TYPE_CHECKING:
-    from sessions_app.models.transactions import SessionTransaction
+from sessions_app.models.transactions import SessionTransaction
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +45,7 @@ AUDITED_EVENTS: Final = frozenset(
         "session.attention",
     }
 )
-"""Events that tell of something that nobody asked for at this moment, where a supervisor says them."""
+"""Events that, when a supervisor records them, report something that no user asked for at that moment."""
 _LOGGED_FIELDS: Final = (
     "from",
     "to",
@@ -60,48 +58,48 @@ _LOGGED_FIELDS: Final = (
     "attempt",
     "strategy",
 )
-"""Of an event's payload: words of ours and ids, never what an agent or a user has said."""
+"""Payload fields that may appear in our log: our own codes and ids, never the words of an agent or a user."""
 
 
-def add_audit_fields(events: Sequence[NewEvent]) -> None:
-    """Put cause and owner into the acts among these events, where a supervisor says them; their own words count."""
+def add_audit_fields(transaction: SessionTransaction) -> None:
+    """Add cause and owner to the audited events of a supervisor; values that an event already has win."""
     known = actor_context.current_context()
     if actor_context.OWNER not in known:
         return
-    for event in events:
+    for event in transaction.events:
         if event.name in AUDITED_EVENTS:
             event.payload = {
                 name: known.get(name, "") for name in (actor_context.CAUSE, actor_context.OWNER)
             } | event.payload
 
 
-def write_audit_log(draft: SessionTransaction) -> None:
-    """Write a line of our own log for each act, once the session's log has it."""
+def write_audit_log(transaction: SessionTransaction) -> None:
+    """Write a line of our own log for each audited event, after the commit."""
     known = actor_context.current_context()
-    acts = [event for event in draft.events if event.name in AUDITED_EVENTS]
-    if not acts or actor_context.OWNER not in known:
+    audited = [event for event in transaction.events if event.name in AUDITED_EVENTS]
+    if not audited or actor_context.OWNER not in known:
         return
-    session = draft.session
+    session = transaction.session
     about: dict[str, Any] = {
         **known,
         "session_id": str(session.id),
         "task_id": str(session.task_id),
         "execution_id": str(session.agent_execution_id or ""),
     }
-    transaction.on_commit(lambda: _write_lines(acts, about))
+    on_commit(lambda: _write_lines(audited, about))
 
 
-def _write_lines(acts: Sequence[NewEvent], about: dict[str, Any]) -> None:
-    for event in acts:
-        told = {name: event.payload[name] for name in _LOGGED_FIELDS if event.payload.get(name) not in (None, "")}
-        words = ", ".join(f"{name} {value}" for name, value in told.items())
+def _write_lines(events: Sequence[NewEvent], about: dict[str, Any]) -> None:
+    for event in events:
+        fields = {name: event.payload[name] for name in _LOGGED_FIELDS if event.payload.get(name) not in (None, "")}
+        words = ", ".join(f"{name} {value}" for name, value in fields.items())
         known = {**about, actor_context.CAUSE: event.payload.get(actor_context.CAUSE, "")}
         name = event.name.removeprefix("session.")
         arguments = (about["session_id"], name, words and f": {words}", known[actor_context.CAUSE])
-        extra = {**known, **_safe_field_names(told), "event": event.name, "seq": event.seq}
+        extra = {**known, **_safe_field_names(fields), "event": event.name, "seq": event.seq}
         log.info("session %s: %s%s (%s)", *arguments, extra=extra)
 
 
-def _safe_field_names(told: dict[str, Any]) -> dict[str, Any]:
-    """Names that a line of a log may have: some are Python's own."""
-    return {f"act_{name}": value for name, value in told.items()}
+def _safe_field_names(fields: dict[str, Any]) -> dict[str, Any]:
+    """Prefix the names, because ``logging`` reserves some of them (``name``, ``msg``) for itself."""
+    return {f"act_{name}": value for name, value in fields.items()}

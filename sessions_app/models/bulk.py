@@ -1,6 +1,6 @@
-"""Many rows in one statement each: what the hot path writes with, where the ORM would take one call a row.
+"""Write many rows with one statement; for ingest, where the ORM would take a call for each row.
 
-The statements are put together of the models' own names alone; values are always parameters.
+The SQL is built only from the models' own names; values are always parameters.
 """
 
 # ruff: noqa: S608
@@ -24,17 +24,18 @@ Row = Sequence[Any]
 
 @dataclass(frozen=True, slots=True)
 class _Statement:
-    """What is said once, and how the values of its fields are stored."""
+    """SQL of a statement, and a converter for the values of each of its fields."""
 
     sql: str
     stored: Sequence[Callable[[Any], Any]]
 
     def execute(self, rows: Sequence[Row]) -> int:
-        """For all rows, given as the values of the fields; how many it has met."""
+        """Execute the statement for all rows (values of the fields); return how many rows it changed."""
         columns = zip(*rows, strict=True)
         stored = [list(map(store, values)) for store, values in zip(self.stored, columns, strict=True)]
         with connection.cursor() as cursor:
             if connection.vendor == "postgresql":
+                # One array for each column (unnest), so that the statement is the same for any number of rows.
                 cursor.execute(self.sql, stored)
             else:
                 cursor.executemany(self.sql, list(zip(*stored, strict=True)))
@@ -42,22 +43,22 @@ class _Statement:
 
 
 def insert_rows(model: type[models.Model], names: tuple[str, ...], rows: Sequence[Row]) -> None:
-    """Insert rows, given as the values of the fields ``names``."""
+    """Insert rows, each given as the values of the fields ``names``."""
     if rows:
         _insert(model, names).execute(rows)
 
 
 def insert_row(instance: models.Model) -> None:
-    """Insert one new instance as it is: no signal is sent, and no moment filled in."""
+    """Insert one new instance as it is: sends no signal and fills in no ``auto_now_add`` field."""
     names, attributes = _columns_of(type(instance))
     insert_rows(type(instance), names, [[getattr(instance, name) for name in attributes]])
     instance._state.adding = False  # noqa: SLF001  (as ``save`` leaves it)
 
 
 def update_row(instance: models.Model, names: Collection[str]) -> None:
-    """Write these fields of an instance, and the moments that every write fills in, as ``save`` would; no signal."""
+    """Write these fields and the ``auto_now`` fields of an instance, as ``save`` would, but send no signal."""
     model = type(instance)
-    asked = tuple(sorted({*names, *_moments_of(model)}))
+    asked = tuple(sorted({*names, *_auto_now_fields(model)}))
     values = [_field(model, name).pre_save(instance, False) for name in asked]
     update_rows(model, asked, [(*values, instance.pk)])
 
@@ -65,23 +66,23 @@ def update_row(instance: models.Model, names: Collection[str]) -> None:
 def update_rows(
     model: type[models.Model], names: tuple[str, ...], rows: Sequence[Row], *, grow: str = "", unset: str = ""
 ) -> int:
-    """Set the fields ``names`` of rows given as ``(*values, primary key)``; how many rows that were.
+    """Set the fields ``names`` of rows given as ``(*values, primary key)``; return how many rows changed.
 
-    ``grow`` is a text that is added to; where the field ``unset`` has a value already, nothing is written.
+    The value of the text field ``grow`` is appended. A row whose field ``unset`` is not NULL is left alone.
     """
     return _update(model, names, grow, unset).execute(rows) if rows else 0
 
 
 @cache
 def _columns_of(model: type[models.Model]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Names and attributes of all fields."""
+    """Return the names and the attribute names of all fields."""
     fields = model._meta.concrete_fields
     return tuple(field.name for field in fields), tuple(field.attname for field in fields)
 
 
 @cache
-def _moments_of(model: type[models.Model]) -> tuple[str, ...]:
-    """Names of the fields that say when the row was written last."""
+def _auto_now_fields(model: type[models.Model]) -> tuple[str, ...]:
+    """Return the names of the ``auto_now`` fields."""
     return tuple(field.name for field in model._meta.concrete_fields if getattr(field, "auto_now", False))
 
 
@@ -155,6 +156,6 @@ def _hex(value: uuid.UUID | None) -> str | None:
 
 
 def _json(value: Any) -> str | None:
-    """A misfit that nobody has changed goes back as it came."""
+    """Serialize JSON; a malformed value that nobody has changed is stored again as it was read."""
     kept = value.stored if is_malformed(value) and not value else value
     return None if kept is None else json.dumps(kept)

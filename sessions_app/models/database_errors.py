@@ -1,4 +1,4 @@
-"""Why the database takes nothing at the moment: a passing trouble of its own, told from a mistake of ours."""
+"""Classify database errors: temporary trouble of the database, as opposed to our own mistakes."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from django.db import Error, OperationalError
 
 @dataclass(frozen=True, slots=True)
 class DatabaseTrouble:
-    """One kind of trouble, in words for people."""
+    """A kind of database trouble, with a text for people."""
 
     code: str
     title: str
     what: str
     next_step: str
     retry_after: int
-    """Seconds after which asking again makes sense."""
+    """Seconds after which a retry makes sense."""
 
 
 DATABASE_FULL: Final = DatabaseTrouble(
@@ -52,23 +52,23 @@ _SQLITE: Final = {
     sqlite3.SQLITE_IOERR: DATABASE_UNAVAILABLE,
     sqlite3.SQLITE_READONLY: DATABASE_UNAVAILABLE,
 }
-"""By the lower byte of an error's code, which its finer kinds have in common."""
+"""By the primary result code: the lower byte of SQLite's extended codes."""
 _SQLITE_WORDS: Final = {"database or disk is full": DATABASE_FULL, "database is locked": DATABASE_BUSY}
 _POSTGRESQL: Final = {
     "53100": DATABASE_FULL,
-    "55P03": DATABASE_BUSY,  # a lock did not come
-    "40P01": DATABASE_BUSY,  # a deadlock, which we were chosen to give up
-    "40001": DATABASE_BUSY,
-    "57014": DATABASE_BUSY,  # the statement had no more time
-    "25P03": DATABASE_UNAVAILABLE,  # the server cut off a transaction in which nothing happened
-    "25006": DATABASE_UNAVAILABLE,  # it only reads: the copy that it was made of is about to take over
+    "55P03": DATABASE_BUSY,  # lock_not_available
+    "40P01": DATABASE_BUSY,  # deadlock_detected, and ours was the transaction rolled back
+    "40001": DATABASE_BUSY,  # serialization_failure
+    "57014": DATABASE_BUSY,  # query_canceled: the statement timeout passed
+    "25P03": DATABASE_UNAVAILABLE,  # idle_in_transaction_session_timeout
+    "25006": DATABASE_UNAVAILABLE,  # read_only_sql_transaction: we reached a standby during a failover
 }
 _POSTGRESQL_CLASSES: Final = ("08", "53", "57P", "58")
-"""Of connections, of resources, of a server that stops or starts, of its disk."""
+"""Classes of SQLSTATE: connection, resources, operator intervention, system error."""
 
 
 def classify_error(error: BaseException | None) -> DatabaseTrouble | None:
-    """What keeps the database from its work, or None where ``error`` says nothing of that."""
+    """Return the trouble that ``error`` reports; None if it is something else."""
     if not isinstance(error, Error):
         return None
     cause: Any = error.__cause__
@@ -82,6 +82,6 @@ def classify_error(error: BaseException | None) -> DatabaseTrouble | None:
 
 
 def _of_postgresql(error: Error, state: str | None) -> DatabaseTrouble | None:
-    if state is None:  # not the server has said it: the connection could not be had, or broke
+    if state is None:  # not from the server: connecting failed, or the connection broke
         return DATABASE_UNAVAILABLE if isinstance(error, OperationalError) else None
     return _POSTGRESQL.get(state) or (DATABASE_UNAVAILABLE if state.startswith(_POSTGRESQL_CLASSES) else None)

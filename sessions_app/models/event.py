@@ -1,4 +1,4 @@
-"""The log of a session: append-only, gap-free, the truth that every page is fed from."""
+"""The log of a session: append-only and without gaps; every page is built from it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class AppendOnlyError(Exception):
 
 
 class SessionEvent(TeamModel):
-    """One immutable line; ``seq`` rises by one per session, given by ``append`` alone (rule 5)."""
+    """One immutable line of a session's log; ``append_events`` gives each the next ``seq``, without gaps."""
 
     team_path = "session__task__team"
 
@@ -34,7 +34,7 @@ class SessionEvent(TeamModel):
     payload = ObjectField(default=dict)
     at = models.DateTimeField()
     once = models.CharField(max_length=128, null=True, blank=True, unique=True)
-    """Names something that may be said once, as ``run.interrupted:<run id>``."""
+    """A unique name of something that may be recorded only once, such as ``run.interrupted:<run id>``."""
 
     class Meta(TeamModel.Meta):
         abstract = False
@@ -46,7 +46,7 @@ class SessionEvent(TeamModel):
         return f"{self.seq} {self.name}"
 
     def save(self, *args: Any, **kwargs: Any) -> None:
-        """Refuse to change what was said; new lines come from ``append``."""
+        """Refuse to change a line; ``append_events`` writes new ones."""
         if not self._state.adding:
             raise AppendOnlyError(AppendOnlyError.__doc__)
         super().save(*args, **kwargs)
@@ -54,7 +54,7 @@ class SessionEvent(TeamModel):
 
 @dataclass(slots=True)
 class NewEvent:
-    """An event on its way into the log; ``seq`` is filled in by ``append``."""
+    """An event on its way into the log; ``append_events`` fills in ``seq``."""
 
     name: str
     payload: dict[str, Any] = field(default_factory=dict)
@@ -64,9 +64,10 @@ class NewEvent:
 
 
 def _reserve_numbers(sessions: Sequence[uuid.UUID], count: int) -> dict[uuid.UUID, int]:
-    """Take ``count`` numbers in the log of each session, whose rows the caller has locked; the first of each.
+    """Reserve ``count`` numbers in the log of each session and return the first of each.
 
-    They stay locked until the commit, so the order of commits is the order of ``seq``.
+    The caller has locked the sessions' rows, and they stay locked until the commit. The order of commits is therefore
+    the order of ``seq``: a reader who has seen a number will never find a smaller one appear later.
     """
     places = ", ".join(["%s"] * len(sessions))
     sql = f"UPDATE task_sessions SET last_seq = last_seq + %s WHERE id IN ({places}) RETURNING id, last_seq"  # noqa: S608
@@ -81,31 +82,31 @@ def _reserve_numbers(sessions: Sequence[uuid.UUID], count: int) -> dict[uuid.UUI
 
 
 def append_events(session_id: uuid.UUID | str, events: Sequence[NewEvent]) -> int:
-    """Write events at the end of a session's log, in the caller's transaction; returns the last seq.
+    """Append events to a session's log in the caller's transaction; return the last ``seq``.
 
-    Others are woken after the commit.
+    Other processes are woken after the commit.
     """
     append_all_events({session_key(session_id): events})
     return events[-1].seq if events else 0
 
 
-def append_all_events(said: Mapping[uuid.UUID, Sequence[NewEvent]]) -> None:
-    """``append`` for several sessions, whose rows the caller has locked. The one writer of the log, for everybody."""
+def append_all_events(events_by_session: Mapping[uuid.UUID, Sequence[NewEvent]]) -> None:
+    """Append events to the logs of several sessions, whose rows the caller has locked. All writes go through here."""
     if not transaction.get_connection().in_atomic_block:
-        raise transaction.TransactionManagementError("append() wants a transaction")
-    alike = defaultdict(list)
-    for key, events in said.items():
+        raise transaction.TransactionManagementError("append_all_events() must run in a transaction")
+    by_count = defaultdict(list)  # one statement numbers all sessions with equally many events
+    for key, events in events_by_session.items():
         if events:
-            alike[len(events)].append(key)
+            by_count[len(events)].append(key)
     rows: list[Row] = []
-    for count, sessions in alike.items():
+    for count, sessions in by_count.items():
         for key, first in _reserve_numbers(sessions, count).items():
-            rows += _numbered(key, first, said[key])
+            rows += _numbered(key, first, events_by_session[key])
     _write(rows)
 
 
 def write_numbered_events(session_id: uuid.UUID | str, first: int, events: Iterable[NewEvent]) -> int:
-    """Write events of a log that is brought in, under the numbers they had from ``first`` on; returns the last seq."""
+    """Write imported events under their original numbers, from ``first`` on; return the last ``seq``."""
     rows = _numbered(session_key(session_id), first, events)
     _write(rows)
     return first + len(rows) - 1

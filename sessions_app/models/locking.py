@@ -1,4 +1,4 @@
-"""Beginning a transaction on a session where many others write: everybody gets a turn, nobody an error."""
+"""Lock a session's row at the beginning of a transaction, with retries while the database is busy."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
-from functools import cache
 
 from django.db import OperationalError, connection, transaction
 
@@ -16,60 +15,62 @@ from sessions_app.models.database_errors import DATABASE_BUSY, classify_error
 from sessions_app.models.session import TaskSession, session_key
 
 _lock_timeout: ContextVar[float] = ContextVar("patience", default=20.0)
-"""Seconds for which a request waits for its turn; each wait for a lock ends within a third of a lease (rule 6)."""
+"""Seconds for which a request retries; a single wait for a lock always ends well within a lease."""
 
 
-@cache
-def _row(beside: tuple[str, ...]) -> PreparedQuery[TaskSession]:
-    """How a session is read and locked, with what is read beside it."""
-    rows = TaskSession.objects.select_for_update(no_key=True, of=("self",))
-    read = rows.select_related(*beside) if beside else rows  # by no name at all Django would read everything
-    return PreparedQuery(lambda key: read.filter(id=key))
+# "No key": a plain FOR UPDATE would make every INSERT of a row that references the session wait for us.
+_LOCKED = TaskSession.objects.select_for_update(no_key=True, of=("self",))
+_SESSION = PreparedQuery(lambda key: _LOCKED.filter(id=key))
+"""Prepared because ingest locks a session for every batch of lines."""
 
 
 def wait_briefly_for_locks() -> None:
-    """From now on this thread waits for one lock, and no longer: it has leases to renew."""
+    """Let this thread wait for a lock only once: it has leases to renew."""
     _lock_timeout.set(0.0)
 
 
 def lock_timeout() -> float:
-    """Seconds for which this thread may wait for its turn."""
+    """Return the seconds for which this thread may retry to lock a session."""
     return _lock_timeout.get()
 
 
 @contextmanager
-def lock_session(session_id: uuid.UUID | str, patience: float, beside: Sequence[str] = ()) -> Iterator[TaskSession]:
-    """The session's row, locked, in one transaction that ends with the block.
+def lock_session(session_id: uuid.UUID | str, patience: float, related: Sequence[str] = ()) -> Iterator[TaskSession]:
+    """Lock the session's row in a transaction that ends with the block, and yield it.
 
-    ``beside`` names the rows that it refers to and that are read, not locked, with it.
-    Nothing is written before the row is ours, so beginning again is safe. Raises OperationalError
-    when ``patience`` seconds are over, and at once within a transaction of the caller's.
+    ``related`` names relations that are read with it, but not locked. Nothing is written before the row is locked, so
+    that a retry is safe. Raises OperationalError after ``patience`` seconds, or at once inside a transaction of the
+    caller, which a retry could not begin again.
     """
     deadline = time.monotonic() + patience
-    with ExitStack() as kept:
-        yield _begin(kept, session_id, deadline, beside)
+    with ExitStack() as outer:
+        yield _begin(outer, session_id, deadline, related)
 
 
-def _begin(kept: ExitStack, session_id: uuid.UUID | str, deadline: float, beside: Sequence[str]) -> TaskSession:
+def _begin(outer: ExitStack, session_id: uuid.UUID | str, deadline: float, related: Sequence[str]) -> TaskSession:
+    # Only a lock is taken in here, so an attempt that fails has written nothing and can be repeated.
     while True:
         try:
-            with ExitStack() as trying:
-                trying.enter_context(transaction.atomic())
-                session = _read(session_id, beside)
-                kept.enter_context(trying.pop_all())
+            with ExitStack() as attempt:
+                attempt.enter_context(transaction.atomic())
+                session = _read(session_id, related)
+                # The transaction stays open in the caller's stack; on an error before this line, ``attempt`` rolls it
+                # back.
+                outer.enter_context(attempt.pop_all())
                 return session
         except OperationalError as error:
             if connection.in_atomic_block or not is_busy(error) or time.monotonic() >= deadline:
                 raise
 
 
-def _read(session_id: uuid.UUID | str, beside: Sequence[str]) -> TaskSession:
-    found = _row(tuple(beside)).first(session_key(session_id))
+def _read(session_id: uuid.UUID | str, related: Sequence[str]) -> TaskSession:
+    key = session_key(session_id)
+    found = _LOCKED.select_related(*related).filter(id=key).first() if related else _SESSION.first(key)
     if found is None:
         raise TaskSession.DoesNotExist(f"no session {session_id}")
     return found
 
 
 def is_busy(error: OperationalError) -> bool:
-    """Whether others held the lock for too long: nothing is wrong, and nothing was done."""
+    """Return whether the error only means that others held the lock for too long; nothing was written."""
     return classify_error(error) is DATABASE_BUSY

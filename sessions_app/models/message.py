@@ -1,4 +1,4 @@
-"""What the conversation view shows: a projection of the log, text in parts of bounded size."""
+"""The messages of the conversation: a projection of the log, with text in parts of bounded size."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from django.db.models import QuerySet
 from django.db.models.functions import Length
 
 from executors_app.json_fields import ObjectField
-from executors_app.prepared_query import MARK, PreparedQuery
+from executors_app.prepared_query import ID_PLACEHOLDER, PreparedQuery
 from sessions_app.accounts.team_scope import TeamModel
 from sessions_app.models.bulk import insert_rows, update_rows
 from sessions_app.models.session import TaskSession
 
 PART_LIMIT = 64 * 1024
-"""Characters of one part: appending to a text that grows in one row is quadratic."""
+"""Most characters of one part: appending to a text that grows in one row would be quadratic."""
 
 
 class Message(TeamModel):
@@ -36,7 +36,7 @@ class Message(TeamModel):
     updated_seq = models.BigIntegerField()
     role = models.CharField(max_length=10, choices=[(r, r) for r in ROLES])
     key = models.CharField(max_length=200, blank=True, default="")
-    """What later lines name it by: a tool call's id, a prompt's message_id."""
+    """Name by which later journal lines refer to the message: a tool call's id, or a prompt's message_id."""
     payload = ObjectField(default=dict)
     complete = models.BooleanField(default=True)
     created_at = models.DateTimeField()
@@ -73,7 +73,7 @@ class MessagePart(models.Model):
 
 
 def texts_of(messages: Iterable[Message]) -> dict[uuid.UUID, str]:
-    """The whole text of each message, by id, in one query."""
+    """Return the whole text of each message, by id; one query."""
     texts: dict[uuid.UUID, list[str]] = {message.id: [] for message in messages}
     rows = MessagePart.objects.filter(message_id__in=texts).order_by("message_id", "number")
     for message_id, text in rows.values_list("message_id", "text"):
@@ -83,7 +83,7 @@ def texts_of(messages: Iterable[Message]) -> dict[uuid.UUID, str]:
 
 @dataclass(slots=True)
 class MessageDraft:
-    """A row of ``Message`` as ingest reads, makes and changes it: thousands at once are too many for the ORM."""
+    """A row of ``Message`` for ingest, which handles thousands at once: too many for model instances."""
 
     session_id: uuid.UUID
     role: str
@@ -118,35 +118,37 @@ def _rows(**those: Any) -> QuerySet[Message, Any]:
 
 
 def unfinished_messages(session_id: uuid.UUID) -> list[MessageDraft]:
-    """What the agent says, thinks and plans that may still change, in the order of ``seq``."""
+    """Return the texts, thoughts and statuses that may still change, ordered by ``seq``."""
     return [MessageDraft(*row) for row in _UNFINISHED.values(session_id)]
 
 
 def open_tools(session_id: uuid.UUID) -> list[MessageDraft]:
-    """Tool calls without a result, in the order of ``seq``."""
+    """Return the tool calls without a result, ordered by ``seq``."""
     return [MessageDraft(*row) for row in _OPEN_TOOLS.values(session_id)]
 
 
 def tools_named(session_id: uuid.UUID, keys: Collection[str]) -> list[MessageDraft]:
-    """Tool calls by their keys, finished or not, in the order of ``seq``."""
+    """Return the tool calls with these keys, finished or not, ordered by ``seq``."""
     return [MessageDraft(*row) for row in _tools_by_keys(len(keys)).values(session_id, *keys)] if keys else []
 
 
 @lru_cache(maxsize=128)
 def _tools_by_keys(count: int) -> PreparedQuery[Message]:
-    """A query for so many keys: a batch speaks of few, and the next of as many."""
-    marks = [f"key {number}" for number in range(count)]
-    return PreparedQuery(lambda session, *keys: _rows(session_id=session, role="tool", key__in=keys), MARK, *marks)
+    """Prepare the query for ``count`` keys; batches name few, so few such queries exist."""
+    placeholders = [f"key {number}" for number in range(count)]
+    return PreparedQuery(
+        lambda session, *keys: _rows(session_id=session, role="tool", key__in=keys), ID_PLACEHOLDER, *placeholders
+    )
 
 
 def write_messages(new: Sequence[MessageDraft], changed: Sequence[MessageDraft]) -> None:
-    """Insert new messages and write what may change of others; one statement each."""
+    """Insert new messages and update the variable fields of others; one statement each."""
     insert_rows(Message, _COLUMNS, list(map(attrgetter(*_COLUMNS), new)))
     update_rows(Message, _CHANGING, list(map(attrgetter(*_CHANGING, "id"), changed)))
 
 
 def append_texts(texts: Mapping[uuid.UUID, str], known: Collection[uuid.UUID]) -> None:
-    """Write text behind what messages have, in parts of at most ``PART_LIMIT``; ``known`` may have some already."""
+    """Append text to messages, in parts of at most ``PART_LIMIT``; only those in ``known`` may have text already."""
     grown, new = [], []
     for message_id, text in texts.items():
         part_id, number, length = _last_part(message_id) if message_id in known else NO_PART
@@ -163,6 +165,6 @@ NO_PART = (0, -1, PART_LIMIT)
 
 
 def _last_part(message_id: uuid.UUID) -> tuple[int, int, int]:
-    """Id, number and length of a message's last part."""
+    """Return id, number and length of a message's last part."""
     found = _LAST_PART.values(message_id)
     return (found[0][0], found[0][1], found[0][2]) if found else NO_PART

@@ -1,7 +1,4 @@
-"""Rows about operating the deployment.
-
-Supervisors, sweeps and requests for them, maintenance chores, metric counts.
-"""
+"""Tables about operating the deployment: supervisors, sweeps and requests for them, maintenance, metric counts."""
 
 from __future__ import annotations
 
@@ -23,7 +20,7 @@ from sessions_app.models.session import TaskSession
 
 
 class RecoverySweep(models.Model):
-    """One pass of the sweep: at boot, by command, or of the loop where something was decided."""
+    """One pass of the sweep: at boot, by command, or a periodic one that decided something."""
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     boot_id = models.CharField(max_length=64)
@@ -70,15 +67,15 @@ class SweepOutcome(TeamModel):
 
 
 class Supervisors(models.QuerySet["Supervisor"]):
-    """The rows of supervisors."""
+    """Queries for supervisors."""
 
     def alive(self) -> Supervisors:
-        """Those whose beat is younger than a lease lives, by the database's clock."""
+        """Supervisors whose heartbeat is younger than a lease, by the database's clock."""
         return self.filter(beat_at__gte=Now() - timedelta(seconds=settings.KANDEV_LEASE_TTL))
 
 
 class Supervisor(models.Model):
-    """A supervisor process that lives or lived; its beat says whether, its sweep whether pages may be believed."""
+    """A supervisor process, running or past: its heartbeat, and when it last swept."""
 
     boot_id = models.CharField(primary_key=True, max_length=64)
     host_id = models.CharField(max_length=200)
@@ -99,20 +96,20 @@ class Supervisor(models.Model):
 
 
 class SweepRequest(models.Model):
-    """One wish for a sweep. Every supervisor that finds it undone may carry it out: a sweep may run twice."""
+    """A request for a sweep. Any supervisor may carry it out; running it twice is harmless."""
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     by = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, blank=True, related_name="+")
     sessions = models.JSONField(default=list, blank=True)
-    """Ids of the sessions to look at; none: whatever claims to run."""
+    """Ids of the sessions to examine; empty: all that claim to run."""
     dry_run = models.BooleanField(default=False)
     created_at = models.DateTimeField(default=timezone.now, editable=False)
     rows_done = models.PositiveIntegerField(default=0)
     rows_in_all = models.PositiveIntegerField(null=True, blank=True)
-    """How far it is; None: nobody has begun."""
+    """Number of sessions to examine; None: not begun."""
     done_at = models.DateTimeField(null=True, blank=True)
     sweep = models.ForeignKey(RecoverySweep, models.SET_NULL, null=True, blank=True, related_name="requests")
-    """What came of it; a dry run leaves no sweep but its report."""
+    """Its result; a dry run leaves only its report."""
     report = models.JSONField(null=True, blank=True)
     """The document of ``recover_sessions --json``."""
 
@@ -133,15 +130,15 @@ class Chore(models.Model):
     name = models.CharField(primary_key=True, max_length=32)
     started_at = models.DateTimeField(null=True, blank=True)
     ended_at = models.DateTimeField(null=True, blank=True)
-    """Before ``started_at``: it runs, or was killed; the next run does what is left."""
+    """Before ``started_at``: it runs, or was killed; the next run does the rest."""
     succeeded_at = models.DateTimeField(null=True, blank=True)
     failed_at = models.DateTimeField(null=True, blank=True)
-    """None: the last run went well."""
+    """None: the last run succeeded."""
     removed = models.PositiveIntegerField(default=0)
     kept = models.PositiveIntegerField(default=0)
-    """What was looked at and is not proven to be worth nothing."""
+    """Number of things examined and kept, because it is not proven that nothing needs them."""
     said = ListField(default=list, blank=True)
-    """What went wrong, and why something was kept; texts for staff."""
+    """For staff: what failed, and why something was kept."""
 
     class Meta:
         db_table = "maintenance_chores"
@@ -152,10 +149,10 @@ class Chore(models.Model):
 
 
 class Leftover(models.Model):
-    """What a deleted session has left on disks; written with its deletion, gone when all of it is removed.
+    """Files and refs that a deleted session left behind; the row goes when all of them are removed.
 
-    It is the proof that somebody deleted the session: one that is merely not in the database may come
-    back with the next copy of it.
+    It is written in the transaction of the deletion and proves it: a session that is merely missing from the database
+    may come back when a backup is restored, so its files must stay.
     """
 
     session_id = models.UUIDField(primary_key=True)
@@ -164,7 +161,7 @@ class Leftover(models.Model):
     repository_path = models.CharField(max_length=4096, blank=True, default="")
     deleted_at = models.DateTimeField(default=timezone.now)
     files_gone = models.BooleanField(default=False)
-    """Of this machine: journals and homes."""
+    """Whether journals and homes on this machine were removed."""
     refs_gone = models.BooleanField(default=False)
 
     class Meta:
@@ -176,12 +173,12 @@ class Leftover(models.Model):
 
 
 class Orphaned(models.Model):
-    """Something that carries this deployment's marks and belongs to no row, as the last look found it."""
+    """A place with this deployment's marks that belongs to no row, as the last check found it."""
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     runtime = models.CharField(max_length=64)
     name = models.CharField(max_length=200)
-    """Where it lives, for example a container's."""
+    """Its name in its runtime, for example the container's."""
     execution_id = models.CharField(max_length=64, blank=True, default="")
     status = models.CharField(max_length=64, blank=True, default="")
     first_seen_at = models.DateTimeField(default=timezone.now)
@@ -197,21 +194,24 @@ class Orphaned(models.Model):
 
 
 FOLD_AFTER: Final = timedelta(hours=1)
-"""Parts that nobody added to for so long become one."""
+"""Parts that did not change for so long are folded into one."""
 Labels = Mapping[str, str]
 Count = tuple[str, Labels, float]
-"""Name of the series, its labels, and what is added."""
+"""Series name, labels, increment."""
 
 
 class MetricCount(models.Model):
-    """One part of one number."""
+    """One part of a counter; the counter's value is the sum of its parts.
+
+    Each process adds to parts of its own, so that no two wait for the same row.
+    """
 
     name = models.CharField(max_length=100)
-    """Of the series, such as ``kandev_sweep_duration_seconds_bucket``."""
+    """Series name, such as ``kandev_sweep_duration_seconds_bucket``."""
     labels = models.CharField(max_length=200, blank=True, default="{}")
     """A JSON object with its names in order."""
     part = models.CharField(max_length=64, blank=True, default="")
-    """Whose; empty: what was folded together."""
+    """Who adds to it; empty: folded parts."""
     value = models.FloatField(default=0)
     updated_at = models.DateTimeField(default=timezone.now)
 
@@ -225,10 +225,11 @@ class MetricCount(models.Model):
 
 
 def add_counts(counts: Sequence[Count], part: str) -> None:
-    """Add to the parts of ``part``; in one short transaction of its own, so that nothing waits for it."""
+    """Add to the counters' parts named ``part``, in one short transaction of its own."""
     if not counts:
         return
     now = connection.ops.adapt_datetimefield_value(timezone.now())
+    # Sorted: two processes that add to the same parts lock them in the same order and cannot deadlock.
     rows = sorted((name, _labels_text(labels), part, value, now) for name, labels, value in counts)
     with transaction.atomic(), connection.cursor() as cursor:
         cursor.executemany(
@@ -240,7 +241,10 @@ def add_counts(counts: Sequence[Count], part: str) -> None:
 
 
 def count_in_transaction(counts: Iterable[Count]) -> None:
-    """Count in the caller's transaction, true exactly if that is."""
+    """Count in the caller's transaction, so that the count commits or rolls back with it.
+
+    Inserts new parts instead of updating one, so that transactions do not wait for each other.
+    """
     part = uuid.uuid4().hex
     rows = [
         MetricCount(name=name, labels=_labels_text(labels), part=part, value=value) for name, labels, value in counts
@@ -249,7 +253,7 @@ def count_in_transaction(counts: Iterable[Count]) -> None:
 
 
 def read_totals() -> dict[str, list[tuple[dict[str, str], float]]]:
-    """Every number by the name of its series, each with its labels; one query."""
+    """Return all counters by series name, each with its labels; one query."""
     found: dict[str, list[tuple[dict[str, str], float]]] = {}
     rows = MetricCount.objects.order_by("name", "labels").values_list("name", "labels").annotate(value=Sum("value"))
     for name, labels, value in rows:
@@ -258,7 +262,7 @@ def read_totals() -> dict[str, list[tuple[dict[str, str], float]]]:
 
 
 def fold_counts() -> int:
-    """Make one of the parts that nobody adds to any more; returns how many went. No number changes by it."""
+    """Merge parts that no longer change and return how many were merged; no counter changes its value."""
     with transaction.atomic():
         old = MetricCount.objects.exclude(part="").filter(updated_at__lt=timezone.now() - FOLD_AFTER)
         parts = list(old.select_for_update().values_list("id", "name", "labels", "value"))

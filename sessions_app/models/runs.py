@@ -1,4 +1,4 @@
-"""What is asked of a session and what became of it.
+"""Requests to a session and their results.
 
 Intents, prompts, runs, permission requests and continuity receipts.
 """
@@ -12,13 +12,15 @@ from django.db import models
 from django.utils import timezone
 
 from executors_app.json_fields import ListField, ObjectField
+from executors_app.prepared_query import PreparedQuery
 from sessions_app.accounts.team_scope import TeamModel
-from sessions_app.domain.states import PromptState, RunState
+from sessions_app.domain.states import PermissionState, PromptKind, PromptState, RunState
+from sessions_app.domain.verification import ReceiptKind, Verified
 from sessions_app.models.session import TaskSession
 
 
 class IntentKind(models.TextChoices):
-    """The kinds of order. A prompt's order is its ledger row itself."""
+    """Kinds of intent. A prompt needs none: its row is the request."""
 
     START = "start"
     ANSWER = "answer"
@@ -28,17 +30,17 @@ class IntentKind(models.TextChoices):
 
 
 OVERTAKING_KINDS = (IntentKind.CLOSE, IntentKind.STOP, IntentKind.CANCEL, IntentKind.ANSWER)
-"""Kinds that go before starts and prompts (rule 9)."""
+"""Kinds that overtake starts and prompts, in this order."""
 
 IDLE_REASON = "idle"
-"""Reason of a stop order's payload, and ``status_reason`` of the execution: put to sleep for idleness."""
+"""Reason in a stop intent's payload and ``status_reason`` of the execution: stopped because it was idle."""
 
 QUEUED_FOR_CAPACITY = "queued_for_capacity"
-"""Key of a start order's payload: its executor has as many live executions as it may have."""
+"""Key in a start intent's payload: the executor already runs as many agents as it may."""
 
 
 class Intent(TeamModel):
-    """One order. Written with the request that asks; done once, by whoever holds the lease."""
+    """A stored request. The web request that asks for it commits it; the lease holder carries it out once."""
 
     team_path = "session__task__team"
 
@@ -70,15 +72,14 @@ class Intent(TeamModel):
 
 
 class Prompt(TeamModel):
-    """One prompt; delivered at most once. A doubt is held and shown, never sent again by itself."""
+    """A prompt, delivered at most once. If delivery is in doubt it is held for a person, never sent again."""
 
     team_path = "session__task__team"
-    KINDS = ("user", "continue", "wait", "retry", "check")
 
     session = models.ForeignKey(TaskSession, models.CASCADE, related_name="prompts")
     message_id = models.CharField(max_length=128)
     text = models.TextField()
-    kind = models.CharField(max_length=10, choices=[(k, k) for k in KINDS], default="user")
+    kind = models.CharField(max_length=10, choices=[(k.value, k.value) for k in PromptKind], default=PromptKind.USER)
     state = models.CharField(
         max_length=12, choices=[(s.value, s.value) for s in PromptState], default=PromptState.QUEUED
     )
@@ -88,13 +89,13 @@ class Prompt(TeamModel):
     resent_as = models.OneToOneField("self", models.SET_NULL, null=True, blank=True, related_name="resend_of")
     continued_by = models.OneToOneField("self", models.SET_NULL, null=True, blank=True, related_name="continuation_of")
     attempt = models.PositiveSmallIntegerField(default=0)
-    """Which try again of a turn that a passing error of the provider has failed; 0: it is none."""
+    """Number of this retry after a transient error of the provider; 0: not a retry."""
     not_before = models.DateTimeField(null=True, blank=True)
-    """When it may be sent; None: as soon as its turn comes."""
+    """The earliest time to send it; None: as soon as the queue reaches it."""
     trouble = models.CharField(max_length=64, blank=True, default="")
-    """Of a try again: the code of the error before it."""
+    """For a retry: the code of the error that caused it."""
     trouble_message = models.TextField(blank=True, default="")
-    """The provider's own words for it."""
+    """For a retry: the provider's own message."""
     created_at = models.DateTimeField(auto_now_add=True)
     updated_at = models.DateTimeField(auto_now=True)
 
@@ -110,7 +111,7 @@ class Prompt(TeamModel):
 
 
 class Run(TeamModel):
-    """One turn; begins with its prompt's ``prompt.accepted`` and ends exactly once."""
+    """A turn of the agent, or an external wait, which has no agent process. Ends exactly once."""
 
     team_path = "session__task__team"
 
@@ -119,18 +120,18 @@ class Run(TeamModel):
     message_id = models.CharField(max_length=128)
     state = models.CharField(max_length=12, choices=[(s.value, s.value) for s in RunState], default=RunState.RUNNING)
     has_process = models.BooleanField(default=True)
-    """An agent process owns it; a wait for the outside has none until the agent has accepted what came of it."""
+    """True for a turn. An external wait becomes one when the agent accepts the wait's result."""
     wait_kind = models.CharField(max_length=16, blank=True, default="")
     wait_id = models.CharField(max_length=128, blank=True, default="")
-    """Of the newest wait: a permission's id, or that of a wait for the outside."""
+    """Id of the newest wait: the permission's, or the external wait's."""
     wait_reason = models.TextField(blank=True, default="")
     deadline_at = models.DateTimeField(null=True, blank=True)
-    """When the newest wait ends by itself; None: never."""
+    """When the newest wait expires; None: never."""
     waited = models.BooleanField(default=False)
-    """It was waiting when it ended, so that an interruption is told from a wait's."""
+    """Whether it was waiting when it ended, which tells an interrupted wait from an interrupted turn."""
     reason = models.CharField(max_length=64, blank=True, default="")
     since_seq = models.BigIntegerField(default=0)
-    """The line of the log that says that it waits."""
+    """``seq`` of the event with which the newest wait began."""
     started_at = models.DateTimeField()
     ended_at = models.DateTimeField(null=True, blank=True)
 
@@ -150,19 +151,35 @@ class Run(TeamModel):
         return f"run {str(self.id)[:8]} ({self.state})"
 
 
+_NEWEST_RUN = PreparedQuery(lambda key: Run.objects.filter(session_id=key).order_by("-started_at", "-id")[:1])
+
+
+def newest_run(session: TaskSession) -> Run | None:
+    """Return the session's run with the latest start, from which its derived status follows."""
+    return attach_session(session, _NEWEST_RUN.first(session.id))
+
+
+def attach_session(session: TaskSession, run: Run | None) -> Run | None:
+    """Let a run that was read by its session's id use the session object that the caller already has."""
+    if run is not None:
+        run.session = session
+    return run
+
+
 class PermissionRequest(TeamModel):
     """A question an agent asked before acting; open in agentctl until answered or cancelled."""
 
     team_path = "session__task__team"
-    STATES = ("pending", "resolved", "cancelled", "expired")
 
     id = models.CharField(primary_key=True, max_length=64)
-    """Minted by agentctl, unique for ever (rule 10)."""
+    """Created by agentctl, unique for ever, so that a repeated answer changes nothing."""
     session = models.ForeignKey(TaskSession, models.CASCADE, related_name="permissions")
     run = models.ForeignKey(Run, models.CASCADE, null=True, blank=True, related_name="permissions")
     tool_call = ObjectField(default=dict)
     options = ListField(default=list)
-    state = models.CharField(max_length=10, choices=[(s, s) for s in STATES], default="pending")
+    state = models.CharField(
+        max_length=10, choices=[(s.value, s.value) for s in PermissionState], default=PermissionState.PENDING
+    )
     option_id = models.CharField(max_length=128, blank=True, default="")
     requested_at = models.DateTimeField()
     settled_at = models.DateTimeField(null=True, blank=True)
@@ -177,24 +194,20 @@ class PermissionRequest(TeamModel):
         return f"permission {self.id[:8]} ({self.state})"
 
 
-RECEIPT_KINDS = ("reattached", "resumed", "loaded", "injected", "workspace_only", "fresh", "failed")
-VERIFIED = ("same_process", "replay", "first_turn", "quoted", "unproven", "agent_echo", "none", "pending")
-
-
 class ContinuityReceipt(TeamModel):
-    """What kind of continuity the user got, and how we know."""
+    """How one resume or take-over ended: the kind of continuity, and how it is proven."""
 
     team_path = "session__task__team"
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     session = models.ForeignKey(TaskSession, models.CASCADE, related_name="receipts")
-    kind = models.CharField(max_length=16, choices=[(k, k) for k in RECEIPT_KINDS])
-    verified = models.CharField(max_length=16, choices=[(v, v) for v in VERIFIED], default="none")
+    kind = models.CharField(max_length=16, choices=[(k.value, k.value) for k in ReceiptKind])
+    verified = models.CharField(max_length=16, choices=[(v.value, v.value) for v in Verified], default=Verified.NONE)
     strategy = models.CharField(max_length=16, blank=True, default="")
     reason = models.CharField(max_length=64, blank=True, default="")
     evidence = ObjectField(default=dict)
     launch_id = models.CharField(max_length=64, null=True, blank=True, unique=True)
-    """The start it tells of; one receipt a start."""
+    """The launch that it reports on; a launch has at most one receipt."""
     created_at = models.DateTimeField(auto_now_add=True)
 
     class Meta(TeamModel.Meta):
@@ -207,5 +220,5 @@ class ContinuityReceipt(TeamModel):
 
     @property
     def proof(self) -> str:
-        """``verified`` as it is shown: earlier versions took any completed turn for an echo of the agent."""
-        return "unproven" if self.verified == "agent_echo" else self.verified
+        """``verified`` as shown: ``agent_echo`` of earlier versions, stored for any completed turn, proves nothing."""
+        return Verified.UNPROVEN if self.verified == Verified.AGENT_ECHO else self.verified

@@ -1,7 +1,4 @@
-"""Repositories, tasks and their sessions.
-
-What a team wants done, the agent at work on it, and the team's recovery policy.
-"""
+"""Repositories, tasks and their sessions, and the recovery policies of teams."""
 
 from __future__ import annotations
 
@@ -14,13 +11,14 @@ from django.db import models
 
 from executors_app.json_fields import ObjectField
 from sessions_app.accounts.team_scope import TeamModel
+from sessions_app.domain.recovery_facts import Policy
 from sessions_app.domain.states import DesiredState, SessionState, TaskEnd, TaskState, WorkState
 
 _ENDS: Final[Mapping[str, TaskEnd]] = {TaskState.DONE: "done", TaskState.CANCELLED: "cancelled"}
 
 
 class Repository(TeamModel):
-    """A git repository that staff opened to a team (rule 38)."""
+    """A git repository that staff have opened to a team."""
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     name = models.CharField(max_length=200)
@@ -41,7 +39,7 @@ class Repository(TeamModel):
 
 
 class Task(TeamModel):
-    """What a team wants done; its state follows from its sessions' except for DONE and CANCELLED."""
+    """A piece of work. Its state follows from its sessions; only users set DONE and CANCELLED."""
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     title = models.CharField(max_length=300)
@@ -51,9 +49,9 @@ class Task(TeamModel):
     base_branch = models.CharField(max_length=255, blank=True, default="")
     state = models.CharField(max_length=20, choices=[(s.value, s.value) for s in TaskState], default=TaskState.TODO)
     idempotency_key = models.CharField(max_length=128, blank=True, default="", editable=False)
-    """With which its maker asked for it, unique in its team; empty: without one."""
+    """Idempotency key of the request that created it, unique in its team; empty: none was sent."""
     asked = models.CharField(max_length=64, blank=True, default="", editable=False)
-    """Digest of what was asked with that key."""
+    """Digest of that request, so that another request with the same key is refused."""
     archived_at = models.DateTimeField(null=True, blank=True)
     created_by = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, blank=True, related_name="+")
     created_at = models.DateTimeField(auto_now_add=True)
@@ -76,7 +74,7 @@ class Task(TeamModel):
 
     @property
     def is_over(self) -> bool:
-        """Archived, done or cancelled: none of its sessions is started any more."""
+        """Whether the task is archived, done or cancelled; none of its sessions is started any more."""
         return bool(self.end)
 
     @property
@@ -87,20 +85,19 @@ class Task(TeamModel):
         return _ENDS.get(self.state, "")
 
 
-POLICIES = ("auto", "working", "on_open", "manual")
 INTERRUPTED_WAIT = "interrupted_wait"
 """In ``metadata``: a wait that ended without an answer, ``{run_id, id, kind, reason, since, deadline, at}``."""
 CANCEL_IGNORED = "cancel_ignored"
-"""In ``metadata``: ``{run_id, since}`` of a turn that its agent goes on with although it was asked to cancel it."""
+"""In ``metadata``: ``{run_id, since}`` of a turn that the agent continues although it was cancelled."""
 
 
 def new_epoch() -> str:
-    """A name for a session log; changes only after a restored database (rule 20)."""
+    """Return a new identity for a session's log; it changes only when a database is restored."""
     return uuid.uuid4().hex
 
 
 class TaskSession(TeamModel):
-    """One agent's session on a task. Its states are written by ``sessions_app.models.transitions`` alone."""
+    """One agent's session on a task. Its states change only through ``models.transactions.SessionTransaction``."""
 
     team_path = "task__team"
 
@@ -111,18 +108,18 @@ class TaskSession(TeamModel):
     )
     agent_profile = models.ForeignKey("executors_app.AgentProfile", models.PROTECT, related_name="+")
     model = models.CharField(max_length=200, blank=True, default="", editable=False)
-    """The model that its agent is asked for, as a node of a workflow names it; empty: that of its profile."""
+    """The agent's model, as a workflow node names it; empty: the profile's."""
     executor = models.ForeignKey("executors_app.Executor", models.PROTECT, related_name="+")
     agent_execution_id = models.UUIDField(null=True, blank=True)
     metadata = ObjectField(default=dict, blank=True)
     has_agent = models.BooleanField(default=True, editable=False)
-    """False: a workspace that no agent is ever started in, as the one that a workflow's run works in."""
+    """False: a workspace without an agent, such as that of a workflow run."""
     shares_worktree_of = models.ForeignKey(
         "self", models.RESTRICT, null=True, blank=True, related_name="sharing", editable=False
     )
-    """The session of the same task and executor in whose worktree this one works; None: in its own."""
+    """The session whose worktree this one uses, of the same task and executor; None: it has its own."""
     worktree_id = models.CharField(max_length=64, blank=True, default="")
-    """The session whose worktree it is, once it was launched."""
+    """Id of the session that owns the worktree; set at the first launch."""
     worktree_path = models.CharField(max_length=4096, blank=True, default="")
     worktree_branch = models.CharField(max_length=255, blank=True, default="")
     desired_state = models.CharField(
@@ -131,10 +128,10 @@ class TaskSession(TeamModel):
     work_state = models.CharField(
         max_length=10, choices=[(s.value, s.value) for s in WorkState], default=WorkState.IDLE
     )
-    policy = models.CharField(max_length=10, choices=[(p, p) for p in POLICIES], blank=True, default="")
-    """Empty: as its team says, else the deployment (``services.policies``)."""
+    policy = models.CharField(max_length=10, choices=[(p.value, p.value) for p in Policy], blank=True, default="")
+    """Empty: the team's policy, else the deployment's (``services.policies``)."""
     continue_prompts = models.BooleanField(null=True, blank=True)
-    """None: as its team says, else the deployment (KANDEV_CONTINUE), else on where the policy is auto."""
+    """None: the team's setting, else KANDEV_CONTINUE, else on if the policy is auto."""
     error_code = models.CharField(max_length=64, blank=True, default="")
     error_message = models.TextField(blank=True, default="")
     last_seq = models.BigIntegerField(default=0)
@@ -142,25 +139,25 @@ class TaskSession(TeamModel):
     owner = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, blank=True, related_name="+")
     stopped_by_user = models.BooleanField(default=False)
     told_status = models.CharField(max_length=20, default="idle", editable=False)
-    """The derived status that the log told last, so that a change is told once; nobody else reads it."""
+    """The derived status last recorded in the log, so that each change is recorded once."""
     start_attempts = models.PositiveIntegerField(default=0)
     next_restart_at = models.DateTimeField(null=True, blank=True)
     start_rank = models.BigIntegerField(null=True, blank=True, editable=False)
-    """Its place among those that wait to be started by themselves (``domain.admission``); None: it does not wait."""
+    """Its position in the queue of automatic starts (``domain.restart_rules``); None: it does not wait."""
     ready_since = models.DateTimeField(null=True, blank=True)
     stalled_since = models.DateTimeField(null=True, blank=True)
-    """The open turn has been silent since then, for longer than ``KANDEV_STALL_NOTICE``; None: it has not."""
+    """Since when the open turn is silent, if for longer than ``KANDEV_STALL_NOTICE``; else None."""
     launch_id = models.CharField(max_length=64, blank=True, default="")
-    """The start intent whose agent this session believes to be running."""
+    """The start intent of the agent that should be running; empty: none should be."""
     context_mismatch = models.BooleanField(default=False)
     idempotency_key = models.CharField(max_length=128, blank=True, default="", editable=False)
-    """With which its maker asked for it, unique on its task; empty: without one."""
+    """Idempotency key of the request that created it, unique in its task; empty: none was sent."""
     asked = models.CharField(max_length=64, blank=True, default="", editable=False)
-    """Digest of what was asked with that key."""
+    """Digest of that request, so that another request with the same key is refused."""
     inject_history = models.BooleanField(default=False)
-    """The next prompt carries the conversation so far (receipt ``injected``)."""
+    """The next prompt carries the conversation so far, which makes the receipt ``injected``."""
     usage = ObjectField(default=dict, blank=True, editable=False)
-    """What the agent told last of its tokens and costs (``domain.usage``)."""
+    """The agent's last report of tokens and costs (``domain.usage``)."""
     created_at = models.DateTimeField(auto_now_add=True)
     updated_at = models.DateTimeField(auto_now=True)
 
@@ -192,22 +189,22 @@ class TaskSession(TeamModel):
 
     @property
     def worktree_owner_id(self) -> uuid.UUID:
-        """The session from whose id worktree, branch and recovery ref follow."""
+        """The session whose id determines worktree, branch and recovery ref."""
         return self.shares_worktree_of_id or self.id
 
 
 def session_key(session_id: uuid.UUID | str) -> uuid.UUID:
-    """A session's id, which may be given as a text; ValueError for one that is none."""
+    """Return a session's id as a UUID; raises ValueError for text that is none."""
     return session_id if isinstance(session_id, uuid.UUID) else uuid.UUID(session_id)
 
 
 class TeamPolicy(models.Model):
-    """The choices of one team; without a row, and where it says nothing, the deployment's hold."""
+    """The recovery settings of one team; what it leaves empty follows the deployment."""
 
     team = models.OneToOneField("auth.Group", models.CASCADE, primary_key=True, related_name="policy")
-    policy = models.CharField(max_length=10, choices=[(p, p) for p in POLICIES], blank=True, default="")
+    policy = models.CharField(max_length=10, choices=[(p.value, p.value) for p in Policy], blank=True, default="")
     continue_prompts = models.BooleanField(null=True, blank=True)
-    """Whether interrupted work is continued by itself; None: as the deployment says."""
+    """Whether interrupted work continues automatically; None: the deployment's setting."""
     updated_by = models.ForeignKey(
         settings.AUTH_USER_MODEL, models.SET_NULL, null=True, blank=True, related_name="+", editable=False
     )

@@ -1,7 +1,7 @@
-"""The one way to change a session: read it locked, move its machines, say so in its log, all or nothing.
+"""The one way to change a session: lock its row, move its states, and record every change in its log, or nothing.
 
-``with writing(session_id) as draft`` opens a transaction; every change that is made through the
-draft is written with its event when the block ends. Only this module writes a status.
+``with session_transaction(session_id) as transaction`` locks the session; every change made through it is written
+together with its events when the block ends. Only this module writes a status.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from datetime import datetime
 from functools import cached_property
 from typing import Any, Final
 
-from django.db import transaction
+from django.db.transaction import atomic
 from django.utils import timezone
 
 from executors_app.domain import ExecutorStatus
@@ -22,12 +22,12 @@ from executors_app.models import ExecutorRunning
 from executors_app.prepared_query import PreparedQuery
 from sessions_app.domain import actor_context, states
 from sessions_app.domain.attention import cut_short_key, held_key
-from sessions_app.models import attention_rules, audit, derived_status, operations, waits
+from sessions_app.models import operations
 from sessions_app.models.attention import AttentionItem
 from sessions_app.models.bulk import insert_row, update_row, update_rows
 from sessions_app.models.event import NewEvent, append_all_events
 from sessions_app.models.locking import lock_session, lock_timeout
-from sessions_app.models.runs import ContinuityReceipt, Prompt, Run
+from sessions_app.models.runs import ContinuityReceipt, Prompt, Run, attach_session, newest_run
 from sessions_app.models.session import Task, TaskSession
 
 EXECUTOR_EVENTS = {
@@ -39,9 +39,6 @@ EXECUTOR_EVENTS = {
 
 _EXECUTION = PreparedQuery(lambda key: ExecutorRunning.objects.select_for_update(no_key=True).filter(id=key))
 _OPEN_RUN = PreparedQuery(lambda key: Run.objects.filter(session_id=key, state__in=states.OPEN_RUN_STATES)[:1])
-_RECEIPT = PreparedQuery(lambda key: ContinuityReceipt.objects.filter(launch_id=key), "of a launch")
-_TASK = PreparedQuery(lambda key: Task.objects.select_for_update(no_key=True).filter(id=key).values_list("state"))
-_SESSIONS = PreparedQuery(lambda key: TaskSession.objects.filter(task_id=key).order_by().values_list("state"))
 
 
 class LeaseLost(Exception):
@@ -52,17 +49,17 @@ _NOTICE_KEYS: Final[Mapping[str, Callable[[Any, str], str]]] = {
     states.PromptState.HELD: held_key,
     states.PromptState.INTERRUPTED: cut_short_key,
 }
-"""What somebody was told of a prompt in such a state."""
+"""The attention item about a prompt in this state, which is settled when the prompt leaves it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """Who may write for an execution (design 4): its owner and the generation of the take-over."""
+    """The right to write for an execution: its owner, and the generation that each take-over raises."""
 
     owner: str
     generation: int
     execution_id: str = field(default="", compare=False)
-    """Whose lease it is; empty: of whatever execution the session has."""
+    """The leased execution; empty: whichever execution the session has."""
 
 
 @dataclass
@@ -71,67 +68,70 @@ class SessionTransaction:
 
     session: TaskSession
     events: list[NewEvent] = field(default_factory=list)
-    changed: set[str] = field(default_factory=set)
-    then: list[Callable[[], None]] = field(default_factory=list)
-    """What is written once the events have their seq, in the same transaction."""
+    changed_fields: set[str] = field(default_factory=set)
+    after_events: list[Callable[[], None]] = field(default_factory=list)
+    """Called once the events have their ``seq``, in the same database transaction."""
     settled_prompt_keys: list[str] = field(default_factory=list)
-    """Prompts that are in doubt no longer, as the keys of their attention items."""
+    """Keys of the attention items of prompts that have left a doubtful state."""
     open_attention: list[AttentionItem] | None = None
-    """The open items of the session, once they were read and while they are as they were."""
+    """Cache of the session's open items; None: not read yet, or changed since."""
     log_tail: str = ""
-    """The end of the agent's log, set by whoever gives a session up; kept with what it raises."""
+    """The end of the agent's log, kept with the attention item when a session is given up."""
     at: datetime = field(default_factory=timezone.now)
-    known: actor_context.ActorContext = field(default_factory=actor_context.current_context)
-    """Who changes it, and why."""
+    actor: actor_context.ActorContext = field(default_factory=actor_context.current_context)
+    """Who makes the changes, and why."""
 
     @cached_property
     def execution(self) -> ExecutorRunning | None:
-        """The session's present execution, locked; the session carries it from then on."""
+        """The session's present execution, locked and cached on the session."""
         key = self.session.agent_execution_id
-        return self.carry(None if key is None else _EXECUTION.first(key))
+        return self.attach_execution(None if key is None else _EXECUTION.first(key))
 
-    def carry(self, execution: ExecutorRunning | None) -> ExecutorRunning | None:
-        """Take what was read and locked for the session's present execution."""
+    def attach_execution(self, execution: ExecutorRunning | None) -> ExecutorRunning | None:
+        """Use an execution that the caller has read and locked as the session's present one; return it."""
         self.session.__dict__["present_execution"] = self.__dict__["execution"] = execution
         return execution
 
     @cached_property
     def open_run(self) -> Run | None:
-        """The turn that has not ended."""
-        return derived_status.attach_session(self.session, _OPEN_RUN.first(self.session.id))
+        """The run that has not ended."""
+        return attach_session(self.session, _OPEN_RUN.first(self.session.id))
 
     @cached_property
     def newest_run(self) -> Run | None:
-        """The run that says how the session is: the open one, else the last that began."""
-        return self.open_run or derived_status.newest_run(self.session)
+        """The run from which the session's status follows: the open one, else the last that began."""
+        return self.open_run or newest_run(self.session)
 
     @property
     def open_turn(self) -> Run | None:
-        """The open run, if an agent process owns it: not a wait for the outside."""
+        """The open run if it is a turn, that is, if an agent process works on it; None for an external wait."""
         run = self.open_run
         return run if run is not None and run.has_process else None
 
-    def say(self, name: str, once: str | None = None, **payload: Any) -> NewEvent:
-        """Put an event into the log."""
+    def record_event(self, name: str, once: str | None = None, **payload: Any) -> NewEvent:
+        """Append an event to the session's log when the block ends.
+
+        No two events, of any session, may have the same ``once``: the second makes the transaction fail.
+        """
         event = NewEvent(name, payload, self.at, once)
         self.events.append(event)
         return event
 
-    def set(self, **values: Any) -> None:
-        """Change plain fields of the session (never a state)."""
+    def set_fields(self, **values: Any) -> None:
+        """Set plain fields of the session, never a state."""
         for name, value in values.items():
             if getattr(self.session, name) != value:
                 setattr(self.session, name, value)
-                self.changed.add(name)
+                self.changed_fields.add(name)
 
-    def move(self, move: str, *, error_code: str = "", error_message: str = "", reason: str = "") -> bool:
-        """Move the session; says so when anything changed. IllegalMove changes nothing."""
+    def move_session(self, move: str, *, error_code: str = "", error_message: str = "", reason: str = "") -> bool:
+        """Move the session's state and set its error; return whether anything changed. Raises IllegalMove."""
         before = self.session.state
-        after = states.SESSION.after(before, move)
+        after = states.SESSION.next_state(before, move)
         if (before, self.session.error_code, self.session.error_message) == (after, error_code, error_message):
             return False
-        self.set(state=after, error_code=error_code, error_message=error_message)
-        self.say(
+        self.set_fields(state=after, error_code=error_code, error_message=error_message)
+        self.record_event(
             "session.state_changed",
             **{"from": before, "to": after, "reason": reason or move},
             error_code=error_code,
@@ -141,21 +141,21 @@ class SessionTransaction:
             operations.count_in_transaction([("kandev_reconciler_given_up_total", {}, 1)])
         return True
 
-    def work(self, move: str) -> bool:
-        """Move the work state; says so when it changed."""
-        after = states.WORK.after(self.session.work_state, move)
+    def move_work(self, move: str) -> bool:
+        """Move the work state; return whether it changed."""
+        after = states.WORK.next_state(self.session.work_state, move)
         if after == self.session.work_state:
             return False
-        self.say("session.work_state_changed", **{"from": self.session.work_state, "to": after})
-        self.set(work_state=after)
+        self.record_event("session.work_state_changed", **{"from": self.session.work_state, "to": after})
+        self.set_fields(work_state=after)
         return True
 
     def move_executor(self, move: str, **values: Any) -> bool:
-        """Move the execution's status and set its fields; says so when the status changed."""
+        """Move the execution's status and set its fields; return whether the status changed."""
         execution = self.execution
         if execution is None:
             return False
-        after: ExecutorStatus = states.EXECUTOR.after(execution.status, move)
+        after: ExecutorStatus = states.EXECUTOR.next_state(execution.status, move)
         moved = bool(after != execution.status)
         if after != ExecutorStatus.ERROR:
             values = {"error_code": "", "error_message": "", **values}
@@ -168,23 +168,27 @@ class SessionTransaction:
             setattr(execution, name, value)
         update_row(execution, {*changed, "status"})
         if moved or "error_message" in changed:
-            self.say(EXECUTOR_EVENTS[after], executor_status=after, error_message=execution.error_message)
+            self.record_event(EXECUTOR_EVENTS[after], executor_status=after, error_message=execution.error_message)
         return moved
 
     def move_prompt(self, prompt: Prompt, move: str, **values: Any) -> None:
-        """Move a prompt of the ledger; says ``session.prompt.<state>`` when its state changed."""
-        before, after = prompt.state, states.PROMPT.after(prompt.state, move)
+        """Move a prompt and record ``session.prompt.<state>`` if its state changed."""
+        before, after = prompt.state, states.PROMPT.next_state(prompt.state, move)
         for name, value in {**values, "state": after}.items():
             setattr(prompt, name, value)
         update_row(prompt, {*values, "state"})
         if after != before:
-            self.say(f"session.prompt.{after}", message_id=prompt.message_id, kind=prompt.kind, state=after)
-            waits.end_run_of_lost_prompt(self, prompt)
+            self.record_event(f"session.prompt.{after}", message_id=prompt.message_id, kind=prompt.kind, state=after)
+            for prompt_hook in _side_effects.prompt_moved:
+                prompt_hook(self, prompt)
         if after != before and (key := _NOTICE_KEYS.get(before)):
             self.settled_prompt_keys.append(key(self.session.id, prompt.message_id))
 
     def accept_run(self, message_id: str) -> Run:
-        """The turn of a prompt that the agent has: what came of a wait goes on with the wait's own run."""
+        """Return the run of a prompt that the agent has accepted.
+
+        The result of an external wait continues the wait's own run; any other prompt ends the open run and starts one.
+        """
         run = self.open_run
         if run is not None and not run.has_process and run.message_id == message_id:
             run.has_process = True
@@ -195,20 +199,20 @@ class SessionTransaction:
         return self.start_run(message_id)
 
     def start_run(self, message_id: str, *, has_process: bool = True) -> Run:
-        """Begin a turn, or a wait that no agent process owns."""
+        """Start a run: a turn, or an external wait, which has no agent process."""
         run = Run.objects.create(
             session=self.session, message_id=message_id, started_at=self.at, has_process=has_process
         )
         self.open_run = self.newest_run = run
-        self.say("session.run.started", run_id=str(run.id), message_id=message_id)
+        self.record_event("session.run.started", run_id=str(run.id), message_id=message_id)
         return run
 
     def move_run(self, move: str, *, reason: str = "", once: str | None = None, **payload: Any) -> Run | None:
-        """Move the open turn; one that ends does so exactly once."""
+        """Move the open run and return it; None if no run is open. A run ends exactly once."""
         run = self.open_run
         if run is None:
             return None
-        after = states.RUN.after(run.state, move)
+        after = states.RUN.next_state(run.state, move)
         if after == run.state:
             return run
         run.waited = run.waited or after == states.RunState.WAITING
@@ -216,25 +220,29 @@ class SessionTransaction:
             run.waited = run.state == states.RunState.WAITING
             run.ended_at, self.open_run = self.at, None
             self.__dict__.pop("newest_run", None)
-            self.set(stalled_since=None)
-            if run.wait_kind:
-                waits.revoke_tokens(self, reason or move, run=run)
+            self.set_fields(stalled_since=None)
+            for run_hook in _side_effects.run_ended:
+                run_hook(self, run, reason or move)
         run.state, run.reason = after, reason
         update_row(run, ["state", "reason", "waited", "ended_at", "wait_kind"])
         said = "resumed" if move == "resume" else after
-        self.say(f"session.run.{said}", once, run_id=str(run.id), message_id=run.message_id, reason=reason, **payload)
+        self.record_event(
+            f"session.run.{said}", once, run_id=str(run.id), message_id=run.message_id, reason=reason, **payload
+        )
         return run
 
-    def heard(self) -> None:
-        """The agent has said something: a notice that it is silent is over."""
+    def clear_stall(self) -> None:
+        """End the notice that the agent is silent, because it has produced output."""
         if self.session.stalled_since is not None:
-            self.set(stalled_since=None)
-            self.say("session.run.heard_again", run_id=str(self.open_run.id) if self.open_run else None)
+            self.set_fields(stalled_since=None)
+            self.record_event("session.run.heard_again", run_id=str(self.open_run.id) if self.open_run else None)
 
-    def receipt(self, kind: str, verified: str, *, launch_id: str | None = None, **values: Any) -> ContinuityReceipt:
-        """Write how a resume ended; one receipt a launch, a second one changes nothing."""
+    def write_receipt(
+        self, kind: str, verified: str, *, launch_id: str | None = None, **values: Any
+    ) -> ContinuityReceipt:
+        """Write the receipt of a resume and return it; for a launch that has one already, return that."""
         if launch_id is not None:
-            earlier = _RECEIPT.first(launch_id)
+            earlier = ContinuityReceipt.objects.filter(launch_id=launch_id).first()
             if earlier is not None:
                 return earlier
         receipt = ContinuityReceipt(
@@ -246,7 +254,7 @@ class SessionTransaction:
             **values,
         )
         insert_row(receipt)
-        self.say(
+        self.record_event(
             "session.receipt",
             receipt_id=str(receipt.id),
             kind=kind,
@@ -256,83 +264,120 @@ class SessionTransaction:
         )
         return receipt
 
-    def settle(self) -> None:
-        """Say what follows from what was changed, and write it, except for the log."""
-        derived_status.record_status_change(self)
-        attention_rules.update_attention(self)
-        if self.changed:
-            update_row(self.session, self.changed)
-        if "state" in self.changed:
+    def write_rows(self) -> None:
+        """Run the hooks on what has changed and write all rows but the log."""
+        for hook in _side_effects.before_write:
+            hook(self)
+        if self.changed_fields:
+            update_row(self.session, self.changed_fields)
+        if "state" in self.changed_fields:
             refresh_task_state(self.session.task_id)
-        audit.add_audit_fields(self.events)
+        for hook in _side_effects.before_append:
+            hook(self)
 
-    def follow(self) -> None:
-        """Write what goes by the numbers of the events."""
-        audit.write_audit_log(self)
-        for step in self.then:
+    def write_follow_ups(self) -> None:
+        """Run what needs the events' ``seq``."""
+        for hook in _side_effects.after_append:
+            hook(self)
+        for step in self.after_events:
             step()
 
 
-def write_changes(drafts: Collection[SessionTransaction]) -> None:
-    """Write what was changed; called at the end of ``writing`` and ``writing_all``."""
-    for draft in drafts:
-        with actor_context.acting_exactly_as(draft.known):
-            draft.settle()
-    append_all_events({draft.session.id: draft.events for draft in drafts})
-    for draft in drafts:
-        with actor_context.acting_exactly_as(draft.known):
-            draft.follow()
+Hook = Callable[[SessionTransaction], object]
+
+
+@dataclass(frozen=True, slots=True)
+class SideEffects:
+    """Hooks of every session transaction, all called inside it; each list runs in its order.
+
+    ``sessions_app.models.side_effects`` holds the one instance and says why its order is as it is.
+    """
+
+    prompt_moved: Sequence[Callable[[SessionTransaction, Prompt], object]] = ()
+    """After a prompt has changed its state."""
+    run_ended: Sequence[Callable[[SessionTransaction, Run, str], object]] = ()
+    """When a run ends, before its row and its event are written; with the reason."""
+    before_write: Sequence[Hook] = ()
+    """When the block ends, before the session's row is written; may record events and set fields."""
+    before_append: Sequence[Hook] = ()
+    """After all rows are written; may still change the events' payloads."""
+    after_append: Sequence[Hook] = ()
+    """After the events have their ``seq``."""
+
+
+_side_effects = SideEffects()
+
+
+def register_side_effects(side_effects: SideEffects) -> None:
+    """Set the hooks of all session transactions; called once, when the models are loaded."""
+    global _side_effects  # noqa: PLW0603
+    _side_effects = side_effects
+
+
+def write_changes(transactions: Collection[SessionTransaction]) -> None:
+    """Write all changes; the end of ``session_transaction`` and ``session_transactions``."""
+    for transaction in transactions:
+        with actor_context.acting_exactly_as(transaction.actor):
+            transaction.write_rows()
+    append_all_events({transaction.session.id: transaction.events for transaction in transactions})
+    for transaction in transactions:
+        with actor_context.acting_exactly_as(transaction.actor):
+            transaction.write_follow_ups()
 
 
 def refresh_task_state(task_id: uuid.UUID) -> None:
-    """Give a task the state that follows from its sessions' (rule 34)."""
-    before = _TASK.texts(task_id)[0]
-    after = states.task_state(before, _SESSIONS.texts(task_id))
+    """Set a task's state from the states of its sessions, unless a user has set it to DONE or CANCELLED."""
+    before = Task.objects.select_for_update(no_key=True).values_list("state", flat=True).get(id=task_id)
+    # The task's row is locked by now: if two of its sessions change at once, the second to get here sees both
+    # changes.
+    sessions = TaskSession.objects.filter(task_id=task_id).order_by().values_list("state", flat=True)
+    after = states.task_state(before, list(sessions))
     if after != before:
         update_rows(Task, ("state", "updated_at"), [(after, timezone.now(), task_id)])
 
 
 @contextmanager
 def session_transaction(
-    session_id: uuid.UUID | str, lease: Lease | None = None, *, beside: Sequence[str] = ()
+    session_id: uuid.UUID | str, lease: Lease | None = None, *, related: Sequence[str] = ()
 ) -> Iterator[SessionTransaction]:
-    """Change one session in one transaction; with a lease only while it is ours (LeaseLost).
+    """Change one session in one database transaction; with a ``lease``, only while that lease holds (else LeaseLost).
 
-    ``beside`` names what is read in the same query: ``agent_profile``, for instance.
+    ``related`` names relations that are read in the same query, such as ``agent_profile``.
 
-    Where others write so busily that it cannot begin, a request tries again for a while; a lease does not
-    live so long.
+    If other writers keep the row locked, a request retries for up to ``lock_timeout()`` seconds. A lease holder does
+    not wait, because its lease might expire meanwhile.
     """
-    with lock_session(session_id, patience=0 if lease else lock_timeout(), beside=beside) as session:
-        draft = SessionTransaction(session)
+    with lock_session(session_id, patience=0 if lease else lock_timeout(), related=related) as session:
+        transaction = SessionTransaction(session)
         if lease is not None:
-            _require_lease(draft.execution, lease)
-        yield draft
-        write_changes([draft])
+            _require_lease(transaction.execution, lease)
+        yield transaction
+        write_changes([transaction])
 
 
 @contextmanager
 def session_transactions(leases: Mapping[uuid.UUID, Lease]) -> Iterator[dict[uuid.UUID, SessionTransaction]]:
-    """As ``writing`` with a lease each, many sessions in one transaction and by few queries: all of it or nothing.
+    """Change many sessions in one database transaction, each under its lease: all of them or none.
 
-    Left out is whose lease is not ours.
+    Sessions whose lease is no longer ours are left out.
     """
-    with transaction.atomic():
-        drafts = dict(_locked_transactions(leases))
-        yield drafts
-        write_changes(drafts.values())
+    with atomic():
+        transactions = dict(_locked_transactions(leases))
+        yield transactions
+        write_changes(transactions.values())
 
 
 def _locked_transactions(leases: Mapping[uuid.UUID, Lease]) -> Iterator[tuple[uuid.UUID, SessionTransaction]]:
+    # Everybody locks sessions in the order of their ids, and executions after them, so that no two deadlock.
     rows = TaskSession.objects.select_for_update(no_key=True).filter(id__in=leases).order_by("id")
     sessions = {session.agent_execution_id: session for session in rows if session.agent_execution_id}
     executions = ExecutorRunning.objects.select_for_update(no_key=True).filter(id__in=sessions).order_by("session_id")
     for execution in executions:
         session = sessions[execution.id]
         if _holds_lease(execution, leases[session.id]):
-            draft = SessionTransaction(session)
-            draft.carry(execution)
-            yield session.id, draft
+            transaction = SessionTransaction(session)
+            transaction.attach_execution(execution)
+            yield session.id, transaction
 
 
 def _holds_lease(execution: ExecutorRunning, lease: Lease) -> bool:
@@ -344,6 +389,7 @@ def _holds_lease(execution: ExecutorRunning, lease: Lease) -> bool:
 
 
 def _require_lease(execution: ExecutorRunning | None, lease: Lease) -> None:
+    # The execution's row is locked, so nobody can take the lease over between this check and our commit.
     held = None if execution is None else (execution.owner, execution.generation)
     if execution is None or held != (lease.owner, lease.generation):
         raise LeaseLost(LeaseLost.__doc__)

@@ -1,10 +1,10 @@
-"""Waits of a session and the single-use tokens that end them, each change with its event."""
+"""Waits of a session and the single-use keys that end them; each change records its event."""
 
 from __future__ import annotations
 
 import uuid
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from django.conf import settings
 from django.db import models
@@ -25,29 +25,27 @@ from sessions_app.domain.wait_tokens import (
 from sessions_app.models.event import NewEvent
 from sessions_app.models.runs import Prompt, Run
 from sessions_app.models.session import INTERRUPTED_WAIT, TaskSession
-
-if TYPE_CHECKING:
-    from sessions_app.models.transactions import SessionTransaction
+from sessions_app.models.transactions import SessionTransaction
 
 
 class TokenQuerySet(TeamQuerySet["ResumeToken"]):
-    """Keys that still count."""
+    """Queries for keys by what they still open."""
 
     def unsettled(self) -> TokenQuerySet:
-        """Those of which nothing has been said since they were minted."""
+        """Keys that were not consumed, revoked or recorded as expired."""
         return self.filter(consumed_at=None, revoked_at=None, expired_at=None)
 
     def active(self, now: datetime) -> TokenQuerySet:
-        """Those that can be consumed at ``now``."""
+        """Keys that can be consumed at ``now``."""
         return self.unsettled().filter(models.Q(expires_at=None) | models.Q(expires_at__gt=now))
 
     def due(self, now: datetime) -> TokenQuerySet:
-        """Those that are too old, of which nobody has said so."""
+        """Keys that have expired, but are not recorded as expired yet."""
         return self.unsettled().filter(expires_at__lte=now)
 
 
 class ResumeToken(TeamModel):
-    """One key: good for one wait, once. A wait that is asked for again gets another."""
+    """A single-use key that ends one wait. A wait that is requested again gets a new key."""
 
     team_path = "session__task__team"
 
@@ -59,18 +57,18 @@ class ResumeToken(TeamModel):
     secret_hash = models.CharField(max_length=64, unique=True)
     """SHA-256, in hexadecimal."""
     by = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, blank=True, related_name="+")
-    """Who asked for the wait; None: an agent."""
+    """Who requested the wait; None: an agent."""
     expires_at = models.DateTimeField(null=True, blank=True)
     consumed_at = models.DateTimeField(null=True, blank=True)
     consumed_by = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, blank=True, related_name="+")
-    """None: whoever had the key."""
+    """None: somebody who had the key, without an account."""
     revoked_at = models.DateTimeField(null=True, blank=True)
     expired_at = models.DateTimeField(null=True, blank=True)
     reason = models.CharField(max_length=64, blank=True, default="")
     """Why it was revoked."""
     idempotency_key = models.CharField(max_length=128, blank=True, default="")
     first_answer = models.JSONField(null=True, blank=True)
-    """What whoever consumed it was answered; the same idempotency key gets it again."""
+    """The response to whoever consumed it; a repeat with the same idempotency key gets it again."""
     created_at = models.DateTimeField(default=timezone.now, editable=False)
 
     objects = TokenQuerySet.as_manager()  # type: ignore[misc]
@@ -93,46 +91,46 @@ class ResumeToken(TeamModel):
 
     @property
     def scope(self) -> TokenScope:
-        """The one wait that it is good for."""
+        """The one wait that the key can end."""
         run_id = None if self.run_id is None else str(self.run_id)
         return TokenScope(str(self.session_id), run_id, self.wait_kind, self.wait_id)
 
     def state(self, now: datetime) -> TokenState:
-        """Whether it opens anything at ``now``."""
+        """Return the key's state at ``now``."""
         return token_state(TokenFacts(self.consumed_at, self.revoked_at, self.expired_at, self.expires_at), now)
 
     def seal(self) -> str:
-        """Give a new row the hash of its secret; the secret."""
+        """Store the hash of a new row's secret and return the secret."""
         secret = derive_secret(str(self.id), str(settings.SECRET_KEY))
         self.secret_hash = secret_digest(secret)
         return secret
 
     def secret(self) -> str | None:
-        """The secret, for somebody who may have it; None where the key that made it is gone."""
+        """Return the secret; None if the SECRET_KEY that it was derived from is gone. The caller checks permission."""
         keys = (str(settings.SECRET_KEY), *map(str, settings.SECRET_KEY_FALLBACKS))
         return recover_secret(str(self.id), self.secret_hash, keys)
 
     @classmethod
     def of_secret(cls, secret: str) -> ResumeToken | None:
-        """The row of a secret, whatever became of it."""
+        """Return the row of a secret in any state; None if there is none."""
         return cls.objects.select_related("consumed_by").filter(secret_hash=secret_digest(secret)).first()
 
 
 LOST_STATES = frozenset({PromptState.HELD, PromptState.DISMISSED, PromptState.WITHDRAWN})
-"""States of a prompt in which it starts no turn by itself."""
+"""Prompt states from which no turn starts without a person."""
 
 
-def begin_permission_wait(draft: SessionTransaction, permission_id: str, run: Run | None) -> ResumeToken:
-    """The agent asks, and waits for the answer as long as this deployment lets it."""
+def begin_permission_wait(transaction: SessionTransaction, permission_id: str, run: Run | None) -> ResumeToken:
+    """Begin the wait for a permission, with this deployment's deadline; return its key."""
     limit = settings.KANDEV_PERMISSION_TIMEOUT
     deadline = timezone.now() + timedelta(seconds=limit) if limit else None
     if run is None:
-        return mint_token(draft, None, WaitKind.PERMISSION, permission_id, expires_at=deadline)
-    return begin_wait(draft, WaitKind.PERMISSION, permission_id, deadline=deadline)
+        return mint_token(transaction, None, WaitKind.PERMISSION, permission_id, expires_at=deadline)
+    return begin_wait(transaction, WaitKind.PERMISSION, permission_id, deadline=deadline)
 
 
 def begin_wait(
-    draft: SessionTransaction,
+    transaction: SessionTransaction,
     kind: WaitKind,
     wait_id: str,
     *,
@@ -140,18 +138,19 @@ def begin_wait(
     reason: str = "",
     by: Any = None,
 ) -> ResumeToken:
-    """The open run, if there is one, waits from now on; the key of the wait."""
-    run = draft.open_run
+    """Let the open run, if there is one, wait; return the key of the wait."""
+    run = transaction.open_run
     if run is not None:
         run.wait_kind, run.wait_id, run.wait_reason, run.deadline_at = kind, wait_id, reason, deadline
-        before = len(draft.events)
+        before = len(transaction.events)
         ends = deadline.isoformat() if deadline else None
-        draft.move_run("wait", wait_kind=str(kind), wait_id=wait_id, deadline=ends)
+        transaction.move_run("wait", wait_kind=str(kind), wait_id=wait_id, deadline=ends)
         run.save(update_fields=["wait_kind", "wait_id", "wait_reason", "deadline_at"])
-        if len(draft.events) > before:
-            event = draft.events[-1]
-            draft.then.append(lambda: _save_seq(run, event))
-    return mint_token(draft, run, kind, wait_id, expires_at=deadline, by=by)
+        if len(transaction.events) > before:
+            # The event gets its number only when the transaction ends.
+            event = transaction.events[-1]
+            transaction.after_events.append(lambda: _save_seq(run, event))
+    return mint_token(transaction, run, kind, wait_id, expires_at=deadline, by=by)
 
 
 def _save_seq(run: Run, event: NewEvent) -> None:
@@ -159,7 +158,7 @@ def _save_seq(run: Run, event: NewEvent) -> None:
 
 
 def mint_token(
-    draft: SessionTransaction,
+    transaction: SessionTransaction,
     run: Run | None,
     kind: WaitKind,
     wait_id: str,
@@ -167,84 +166,98 @@ def mint_token(
     expires_at: datetime | None = None,
     by: Any = None,
 ) -> ResumeToken:
-    """A new key for a wait; its secret follows from its id."""
-    token = ResumeToken(session=draft.session, run=run, wait_kind=kind, wait_id=wait_id, expires_at=expires_at, by=by)
+    """Create a key for a wait; its secret is derived from its id and SECRET_KEY."""
+    token = ResumeToken(
+        session=transaction.session, run=run, wait_kind=kind, wait_id=wait_id, expires_at=expires_at, by=by
+    )
     token.seal()
     token.save(force_insert=True)
-    draft.say(
+    transaction.record_event(
         "session.token.minted", expires_at=expires_at.isoformat() if expires_at else None, **_token_payload(token)
     )
     return token
 
 
-def consume_token(draft: SessionTransaction, token: ResumeToken, *, key: str, answer: dict[str, Any], by: Any) -> bool:
-    """Use a key up, once; False where it is used, revoked or too old by now."""
+def consume_token(
+    transaction: SessionTransaction, token: ResumeToken, *, key: str, answer: dict[str, Any], by: Any
+) -> bool:
+    """Consume a key; return False if it is already consumed, revoked or expired."""
     now = timezone.now()
     values = {"consumed_at": now, "consumed_by": by, "idempotency_key": key, "first_answer": answer}
+    # One guarded UPDATE decides: of two requests with the same key, exactly one changes the row.
     if not ResumeToken.objects.active(now).filter(id=token.id).update(**values):
         return False
-    draft.say("session.token.consumed", by=by.get_username() if by else None, **_token_payload(token))
+    transaction.record_event("session.token.consumed", by=by.get_username() if by else None, **_token_payload(token))
     return True
 
 
-def revoke_tokens(draft: SessionTransaction, reason: str, **wanted: Any) -> int:
-    """Take back whatever keys of the session fit ``wanted`` and are not settled; how many."""
+def revoke_tokens(transaction: SessionTransaction, reason: str, **wanted: Any) -> int:
+    """Revoke the session's unsettled keys that match the filter ``wanted``; return how many."""
     count = 0
-    for token in ResumeToken.objects.unsettled().filter(session=draft.session, **wanted):
+    for token in ResumeToken.objects.unsettled().filter(session=transaction.session, **wanted):
         row = ResumeToken.objects.unsettled().filter(id=token.id)
         if row.update(revoked_at=timezone.now(), reason=reason[:64]):
-            draft.say("session.token.revoked", reason=reason, **_token_payload(token))
+            transaction.record_event("session.token.revoked", reason=reason, **_token_payload(token))
             count += 1
     return count
 
 
-def expire_token(draft: SessionTransaction, token_id: uuid.UUID) -> ResumeToken | None:
-    """Say of a key that is too old that it is; None where somebody was first."""
+def revoke_tokens_of_run(transaction: SessionTransaction, run: Run, reason: str) -> None:
+    """Revoke the keys of a run that has ended: nobody can answer it any more."""
+    if run.wait_kind:
+        revoke_tokens(transaction, reason, run=run)
+
+
+def expire_token(transaction: SessionTransaction, token_id: uuid.UUID) -> ResumeToken | None:
+    """Record that a key has expired and return it; None if another process was first."""
     now = timezone.now()
     if not ResumeToken.objects.due(now).filter(id=token_id).update(expired_at=now):
         return None
     token = ResumeToken.objects.get(id=token_id)
-    draft.say("session.token.expired", **_token_payload(token))
+    transaction.record_event("session.token.expired", **_token_payload(token))
     return token
 
 
-def end_external_wait(draft: SessionTransaction, reason: str) -> bool:
-    """A wait for the outside is over without an answer: its run is cancelled, its key revoked."""
-    run = draft.open_run
+def end_external_wait(transaction: SessionTransaction, reason: str) -> bool:
+    """Cancel the open external wait and revoke its key; return False if there is none."""
+    run = transaction.open_run
     if run is None or run.has_process or run.state != RunState.WAITING:
         return False
-    draft.move_run("cancel", reason=reason)
+    transaction.move_run("cancel", reason=reason)
     return True
 
 
-def interrupt_external_wait(draft: SessionTransaction, reason: str) -> bool:
-    """What was waited for has not come: the run is interrupted, and people and the agent are told (``noticing``)."""
-    run = draft.open_run
+def interrupt_external_wait(transaction: SessionTransaction, reason: str) -> bool:
+    """Interrupt an external wait whose deadline has passed; return False if there is none.
+
+    ``attention_rules`` tells people at once; the agent is told with its next prompt.
+    """
+    run = transaction.open_run
     if run is None or run.has_process or run.state != RunState.WAITING:
         return False
-    told = {
+    wait = {
         "run_id": str(run.id),
         "id": run.wait_id,
         "kind": str(run.wait_kind),
         "reason": run.wait_reason,
         "since": run.started_at.isoformat(),
         "deadline": run.deadline_at.isoformat() if run.deadline_at else None,
-        "at": draft.at.isoformat(),
+        "at": transaction.at.isoformat(),
     }
-    draft.set(metadata={**draft.session.metadata, INTERRUPTED_WAIT: told})
-    draft.move_run("interrupt", reason=reason, once=f"run.interrupted:{run.id}")
+    transaction.set_fields(metadata={**transaction.session.metadata, INTERRUPTED_WAIT: wait})
+    transaction.move_run("interrupt", reason=reason, once=f"run.interrupted:{run.id}")
     return True
 
 
-def end_run_of_lost_prompt(draft: SessionTransaction, prompt: Prompt) -> None:
-    """What came of a wait reaches no agent by itself any more: its run is over."""
-    run = draft.open_run
+def end_run_of_lost_prompt(transaction: SessionTransaction, prompt: Prompt) -> None:
+    """Cancel an external wait's run when the prompt that carries its result can no longer reach the agent."""
+    run = transaction.open_run
     if prompt.state in LOST_STATES and run is not None and not run.has_process and run.message_id == prompt.message_id:
-        draft.move_run("cancel", reason=f"prompt_{prompt.state}")
+        transaction.move_run("cancel", reason=f"prompt_{prompt.state}")
 
 
 def _token_payload(token: ResumeToken) -> dict[str, Any]:
-    """What a line of the log says of a key; nothing that opens anything."""
+    """Return what the log may say about a key; never its secret."""
     return {
         "token_id": str(token.id),
         "run_id": None if token.run_id is None else str(token.run_id),

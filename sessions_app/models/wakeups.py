@@ -1,8 +1,8 @@
-"""Telling other processes that the database has changed: a hint, never the news itself.
+"""Wake other processes when the database has changed: a hint that carries no data.
 
-Every process that waits listens on a Unix datagram socket in ``<data>/wake/``; other hosts, which only
-PostgreSQL allows, are told by ``far_wakeups``. What does not arrive costs latency, never an event: by the
-clock everybody asks the database for its version as well.
+Every waiting process listens on a Unix datagram socket in ``<data>/wake/``; other hosts, which only PostgreSQL allows,
+are reached by ``pubsub``. A lost wake-up costs latency, never an event, because every process also asks the database
+for its version at intervals.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from sessions_app.models.pubsub import base
 
 _VERSION: Final = {
     "sqlite": "PRAGMA data_version",
-    # A transaction that has written and ended is no longer in progress: xmax or the list has changed.
+    # A snapshot lists the transactions in progress, so it changes whenever one that has written ends.
     "postgresql": "SELECT pg_current_snapshot()::text",
 }
 
 _listeners: Final = set[socket.socket]()
 _relays: Final = dict[int, base.Relay]()
-"""The one of this process, while somebody listens; by its pid, for a fork has none of its own."""
+"""This process's relay while it has listeners, by pid: a forked child must not use its parent's."""
 
 
 def database_version() -> str:
-    """A text that changes when another connection has written; to be compared on one connection alone."""
+    """Return text that changes when another connection commits; comparable only within one connection."""
     with connection.cursor() as cursor:
         cursor.execute(_VERSION[connection.vendor])
         return str(cursor.fetchone()[0])
 
 
 def socket_directory() -> Path:
-    """Where the sockets are; made on first use, for our own uid alone."""
+    """Return the directory of the sockets; created on first use, accessible to our own user only."""
     path = Path(settings.KANDEV_DATA_DIR) / "wake"
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     return path
@@ -46,7 +46,7 @@ def socket_directory() -> Path:
 
 @contextlib.contextmanager
 def _short_directory() -> Iterator[Path]:
-    """The directory by a name that leaves room in a socket's address (107 bytes), however deep it lies."""
+    """Yield a short path of the directory: a socket's address holds at most 107 bytes."""
     descriptor = os.open(socket_directory(), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         yield Path(f"/proc/self/fd/{descriptor}")
@@ -55,14 +55,14 @@ def _short_directory() -> Iterator[Path]:
 
 
 def notify() -> None:
-    """Wake every listening process, on other hosts too; never fails."""
+    """Wake every listening process, also on other hosts; never fails."""
     _notify_sockets("*.sock")
     if connection.vendor == "postgresql":
         _notify_hosts()
 
 
 def notify_on_commit() -> None:
-    """Ring when the present transaction has committed: once, however often it is asked for."""
+    """Call ``notify`` once after the current transaction commits, however often this is called."""
     if not any(function is notify for _, function, *_ in connection.run_on_commit):
         transaction.on_commit(notify)
 
@@ -76,7 +76,7 @@ def _notify_hosts() -> None:
 
 
 def _notify_sockets(pattern: str) -> None:
-    """Wake those whose sockets have such names; never blocks."""
+    """Wake the processes whose socket names match; never blocks."""
     with (
         contextlib.suppress(OSError),
         socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender,
@@ -93,11 +93,11 @@ def _notify_socket(sender: socket.socket, path: Path) -> None:
     except ConnectionRefusedError:
         path.unlink(missing_ok=True)  # its process is dead
     except OSError:
-        pass  # full: it is awake already
+        pass  # its queue is full, so it is awake already
 
 
 def open_listener() -> socket.socket:
-    """A socket of this process, readable after each ``ring`` of anybody."""
+    """Return a socket that becomes readable after each ``notify`` of any process."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     listener.setblocking(False)
     with _short_directory() as folder:
@@ -108,7 +108,7 @@ def open_listener() -> socket.socket:
 
 
 def _start_relay(listener: socket.socket) -> None:
-    """While this process has a listener, its relay rings all that it has."""
+    """Start this process's relay, which passes wake-ups from other hosts to all of its listeners."""
     mine = os.getpid()
     _listeners.add(listener)
     if mine not in _relays:
@@ -117,7 +117,7 @@ def _start_relay(listener: socket.socket) -> None:
 
 
 def close_listener(listener: socket.socket) -> None:
-    """Stop listening and take the socket's file away."""
+    """Close a listener and delete its socket file."""
     _listeners.discard(listener)
     if not _listeners and (relay := _relays.pop(os.getpid(), None)) is not None:
         relay.end()

@@ -19,9 +19,8 @@ from sessions_app.api.serializers.common import (
     document_responses,
 )
 from sessions_app.api.views.tasks import MemberPermission
-from sessions_app.models import Delivery, NotificationSettings, Webhook
 from sessions_app.notifications import user_settings as choices
-from sessions_app.notifications.models import DIGEST_CHOICES, NOTIFIED_KINDS
+from sessions_app.notifications.models import DIGEST_CHOICES, NOTIFIED_KINDS, Delivery, NotificationSettings, Webhook
 
 
 class AttentionKindsField(serializers.ListField):

@@ -18,16 +18,17 @@ from django.utils import timezone
 
 from sessions_app.accounts.authorization import may_manage
 from sessions_app.domain.states import ENDED_STATES, DesiredState
-from sessions_app.models import AttentionItem, DeliveredItem, Delivery, NotificationSettings, TaskSession, Webhook
+from sessions_app.models import AttentionItem, TaskSession
 from sessions_app.notifications import webhooks
+from sessions_app.notifications.models import DeliveredItem, Delivery, NotificationSettings, Webhook
 from sessions_app.services.attention import open_items_for, own_items, team_items, unseen_items_for, visible_items
 
-EMAIL_FOOTER = "You get this because you asked for it: {link}"
+EMAIL_FOOTER = "You get this e-mail because you enabled notifications. Change this at {link}"
 LINK_FALLBACK = "this deployment’s pages"
 
 
 def render_email(items: Sequence[AttentionItem]) -> dict[str, str]:
-    """Subject and text of one e-mail about all of these."""
+    """Return subject and text of one e-mail about all these items."""
     if len(items) == 1:
         subject = f"{items[0].what}: {items[0].title}"
     else:
@@ -39,10 +40,10 @@ def render_email(items: Sequence[AttentionItem]) -> dict[str, str]:
 
 
 def render_test_email() -> dict[str, str]:
-    """What *send a test* sends."""
-    text = f"E-mail from Kandev reaches you. When an agent needs you, you are told here.\n\n{EMAIL_FOOTER}\n"
+    """Return subject and text of a test e-mail."""
+    text = f"E-mail from Kandev works. You get a message here when an agent needs you.\n\n{EMAIL_FOOTER}\n"
     where = absolute_url("/settings/notifications/") or LINK_FALLBACK
-    return {"subject": "[Kandev] A test", "text": text.format(link=where)}
+    return {"subject": "[Kandev] Test message", "text": text.format(link=where)}
 
 
 def _render_item(item: AttentionItem) -> str:
@@ -61,7 +62,10 @@ def _item_title(item: AttentionItem) -> str:
 
 
 def webhook_payload(item: AttentionItem, delivery_id: str) -> dict[str, Any]:
-    """What a webhook is told of one item; of a workflow's ``session_id`` and ``task`` are null."""
+    """Return the body of a webhook request about one item.
+
+    ``session_id`` and ``task`` are null if the item is about a workflow.
+    """
     task, workflow = item.task, item.workflow
     return {
         "type": "attention.raised",
@@ -84,12 +88,12 @@ def webhook_payload(item: AttentionItem, delivery_id: str) -> dict[str, Any]:
 
 
 def test_webhook_payload(webhook: Webhook, delivery_id: str) -> dict[str, Any]:
-    """What *send a test* tells."""
+    """Return the body of a test request."""
     return {"type": "ping", "delivery_id": delivery_id, "webhook_id": str(webhook.id)}
 
 
 def absolute_url(path: str) -> str:
-    """A path as somebody outside can follow it; empty where nobody said where the pages are."""
+    """Return the absolute URL of a path; empty if the site's URL is not configured."""
     base = settings.KANDEV_SITE_URL or next(iter(settings.CSRF_TRUSTED_ORIGINS), "")
     return f"{base.rstrip('/')}{path}" if base else ""
 
@@ -100,29 +104,29 @@ def _one_line(text: str) -> str:
 
 log = logging.getLogger(__name__)
 PLAN_DELAY: Final = timedelta(seconds=20)
-"""What is settled sooner is nobody's mail."""
+"""Items that are resolved sooner are not sent."""
 MAX_DELIVERY_AGE: Final = timedelta(days=1)
-"""What is older when somebody first asks to be told is no news."""
+"""Older items are not sent, for example when somebody enables notifications."""
 MOST_ATTEMPTS: Final = 8
 FIRST_RETRY_DELAY: Final = timedelta(seconds=30)
 MAX_RETRY_DELAY: Final = timedelta(hours=1)
 CLAIM_TIMEOUT: Final = timedelta(minutes=5)
-"""An attempt that nobody has told the end of is made again after so long."""
+"""After this time an attempt whose result is unknown is repeated: its worker may have died."""
 MAX_CONCURRENT_DELIVERIES: Final = 100
-"""Items of one e-mail, and deliveries of one round, at most."""
+"""Maximum number of items in one e-mail, and of deliveries in one round."""
 MAX_ROUND_SECONDS: Final = 120.0
-"""Seconds after which a round begins no other delivery: the worker ends a task that takes too long."""
+"""Seconds after which a round starts no other delivery, because the worker kills tasks that take too long."""
 RETENTION: Final = timedelta(days=30)
 
 
 def run_notifications() -> dict[str, int]:
-    """One round: plan what is new, give what is due, forget what is old; how many of each."""
+    """Plan new deliveries, send those that are due and delete old ones; return the number of each."""
     planned = plan_deliveries()
     return {"planned": planned, "given": send_due_deliveries(), "forgotten": delete_old_deliveries()}
 
 
 def plan_deliveries() -> int:
-    """Make a delivery of everything that somebody wants to be told and has not been."""
+    """Create the deliveries of all items that receivers want and have not been sent; return their number."""
     people = NotificationSettings.objects.filter(email=True, user__is_active=True).select_related("user")
     made = [_plan_email(choice) for choice in people if choice.is_due()]
     hooks = Webhook.objects.filter(enabled=True).filter(Q(user=None) | Q(user__is_active=True))
@@ -135,9 +139,9 @@ def plan_deliveries() -> int:
 
 
 def _may_still_notify_team(hook: Webhook) -> bool:
-    """Whether who gave a webhook to a team still looks after the team; else it is switched off.
+    """Return whether the creator of a team's webhook still manages the team; otherwise disable it.
 
-    It goes to an address of that person's choice. A user's own is told what that user may see now.
+    The requests go to a URL of that person's choice. A user's own webhook gets only what the user may see now.
     """
     if hook.team is None or (hook.created_by is not None and may_manage(hook.created_by, hook.team)):
         return True
@@ -155,17 +159,19 @@ def _plan_email(choice: NotificationSettings) -> int:
     if not items or not user.email or not _has_enough_items(choice):
         return 0
     now = timezone.now()
+    # Time of the last e-mail, delivery and its items commit together. After a crash before the commit, the next round
+    # plans the same items again; after it, they are assigned and no other e-mail contains them.
     with transaction.atomic():
         unchanged = NotificationSettings.objects.filter(pk=choice.pk, last_email_at=choice.last_email_at)
         if not unchanged.update(last_email_at=now):
-            return 0  # another worker has just planned it
+            return 0  # another worker has just planned an e-mail to this user
         delivery = Delivery.objects.create(channel="email", user=user, payload=render_email(items))
         _add_delivered_items(delivery, items, f"user:{user.pk}")
     return 1
 
 
 def _has_enough_items(choice: NotificationSettings) -> bool:
-    """Whether so many of the agents wait that the user wants to be told."""
+    """Return whether enough of the user's agents are waiting (``minimum_share``)."""
     if not choice.minimum_share:
         return True
     running = TaskSession.objects.visible_to(choice.user).filter(desired_state=DesiredState.RUNNING)
@@ -201,8 +207,9 @@ def _undelivered_items(rows: QuerySet[AttentionItem], target: str, kinds: Sequen
 
 
 def _add_delivered_items(delivery: Delivery, items: Iterable[AttentionItem], target: str) -> int:
-    """Say of items that this delivery tells them; where another does already, they are not told twice."""
+    """Assign items to a delivery, except those that another delivery has; delete a delivery without items."""
     rows = [DeliveredItem(delivery=delivery, item=item, target=target) for item in items]
+    # Two workers may plan the same item. The constraint on (item, target) leaves it to the first.
     DeliveredItem.objects.bulk_create(rows, ignore_conflicts=True)
     if DeliveredItem.objects.filter(delivery=delivery).exists():
         return 1
@@ -211,19 +218,21 @@ def _add_delivered_items(delivery: Delivery, items: Iterable[AttentionItem], tar
 
 
 def send_due_deliveries() -> int:
-    """Give every delivery that is due; how many were tried."""
+    """Send every delivery that is due; return the number of attempts."""
     due = Delivery.objects.filter(state=Delivery.State.PENDING, next_attempt_at__lte=timezone.now())
     given, until = 0, time.monotonic() + MAX_ROUND_SECONDS
     for key in list(due.order_by("next_attempt_at").values_list("id", flat=True)[:MAX_CONCURRENT_DELIVERIES]):
         if time.monotonic() > until:
-            break  # the next round goes on
+            break  # the next round continues
         given += send_delivery(key)
     return given
 
 
 def send_delivery(delivery_id: Any) -> bool:
-    """Try one delivery, if nobody else does; False where it is not due."""
+    """Send one delivery, unless another worker does; return False if it is not due."""
     now = timezone.now()
+    # The UPDATE claims the delivery, because it is no longer due for other workers. If this worker dies while sending,
+    # the delivery is due again after CLAIM_TIMEOUT: it may then arrive twice, but is never lost.
     due = Delivery.objects.filter(id=delivery_id, state=Delivery.State.PENDING, next_attempt_at__lte=now)
     if not due.update(attempts=F("attempts") + 1, next_attempt_at=now + CLAIM_TIMEOUT):
         return False
@@ -239,14 +248,14 @@ def send_delivery(delivery_id: Any) -> bool:
         _record_failure(row, str(error), permanent=error.permanent)
     except Exception as error:  # noqa: BLE001 - each mail backend has errors of its own
         log.warning("delivery %s failed: %s", row.id, type(error).__name__)
-        _record_failure(row, f"{type(error).__name__}: the mail server did not take it.")
+        _record_failure(row, f"{type(error).__name__}: the mail server did not accept the message.")
     else:
         _finish_delivery(row, Delivery.State.SENT)
     return True
 
 
 def _is_wanted(row: Delivery) -> bool:
-    """Whether it still has a receiver who may know of it, and anything of it is still true."""
+    """Return whether the receiver may still see it and any of its items is still open."""
     user = row.user or (row.webhook.user if row.webhook else None)
     if user is not None and not (user.is_active and (row.webhook or user.email)):
         return False
@@ -271,7 +280,7 @@ def _send(row: Delivery) -> None:
 
 
 def _visible_items_only(row: Delivery) -> dict[str, str]:
-    """An e-mail without what its reader may not see any more, having left a team since it was planned."""
+    """Render an e-mail again without items that its reader can no longer see, after leaving a team."""
     seen = list(visible_items(row.user).filter(deliveries=row).order_by("created_at", "id"))
     payload: dict[str, str] = row.payload
     return payload if len(seen) == row.items.count() else render_email(seen)
@@ -291,7 +300,7 @@ def _finish_delivery(row: Delivery, state: Delivery.State, error: str = "") -> N
 
 
 def delete_old_deliveries() -> int:
-    """Forget deliveries and items that were over a month ago; how many."""
+    """Delete deliveries and items that ended more than a month ago; return their number."""
     before = timezone.now() - RETENTION
     gone, _ = Delivery.objects.exclude(state=Delivery.State.PENDING).filter(created_at__lt=before).delete()
     items, _ = AttentionItem.objects.filter(resolved_at__lt=before).delete()

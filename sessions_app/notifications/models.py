@@ -1,4 +1,4 @@
-"""Who wants to be told outside the pages, where, and what became of each telling."""
+"""Models of notifications: settings, webhooks, deliveries."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from sessions_app.models.attention import AttentionItem
 
 NOTIFIED_KINDS: Final = tuple(kind.value for kind in AttentionKind)
 DIGEST_CHOICES: Final = ((5, "every 5 minutes"), (15, "every 15 minutes"), (60, "once an hour"), (1440, "once a day"))
-"""Minutes that lie between two e-mails to one user, at least."""
+"""Choices for the minimum number of minutes between two e-mails to one user."""
 
 
 def all_kinds() -> list[str]:
-    """Every kind of thing that may need somebody."""
+    """Return every attention kind."""
     return list(NOTIFIED_KINDS)
 
 
 def new_secret() -> str:
-    """What a webhook is signed with; 256 bits."""
+    """Return a new secret to sign webhook requests with (256 bits)."""
     return f"whsec_{secrets.token_urlsafe(32)}"
 
 
 class NotificationSettings(models.Model):
-    """What one user wants to be told by e-mail. Without a row: nothing."""
+    """The e-mail settings of one user. Without a row no e-mail is sent."""
 
     user = models.OneToOneField(
         settings.AUTH_USER_MODEL, models.CASCADE, primary_key=True, related_name="notification_settings"
@@ -42,7 +42,7 @@ class NotificationSettings(models.Model):
     only_mine = models.BooleanField("Only of sessions that I own", default=False)
     every = models.PositiveIntegerField("At most", choices=DIGEST_CHOICES, default=15)
     minimum_share = models.PositiveSmallIntegerField("Only when this share of the agents waits", default=0)
-    """Percent of the sessions that should run and have something open; 0: whatever the share."""
+    """Minimum percentage of running sessions with open items; 0: no minimum."""
     last_email_at = models.DateTimeField(null=True, blank=True, editable=False)
 
     class Meta:
@@ -53,12 +53,12 @@ class NotificationSettings(models.Model):
         return f"notification settings of {self.user_id}"
 
     def is_due(self) -> bool:
-        """Whether the last e-mail is long enough ago."""
+        """Return whether the last e-mail was long enough ago."""
         return self.last_email_at is None or timezone.now() - self.last_email_at >= timedelta(minutes=self.every)
 
 
 class Webhook(models.Model):
-    """An address that is told of what needs somebody, each time signed; of a user, or of a whole team."""
+    """A URL that gets a signed request for each inbox item, of a user or of a whole team."""
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     user = models.ForeignKey(settings.AUTH_USER_MODEL, models.CASCADE, null=True, blank=True, related_name="webhooks")
@@ -86,25 +86,25 @@ class Webhook(models.Model):
 
 
 class Delivery(models.Model):
-    """One telling: an e-mail with whatever was new, or one call of a webhook. Given again until it has arrived."""
+    """One e-mail or webhook request, which is retried until it succeeds or has failed too often."""
 
     class State(models.TextChoices):
-        """How far it got."""
+        """The state of a delivery."""
 
         PENDING = "pending"
         SENT = "sent"
         FAILED = "failed"
         DROPPED = "dropped"
-        """What it tells was settled before it could be sent, or its receiver is gone."""
+        """Not sent, because its items were resolved before, or its receiver no longer wants or may get it."""
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
-    """Named in each attempt, so that the far end can tell a second one from a new one."""
+    """Sent with each attempt, so that the receiver can recognize a repetition."""
     channel = models.CharField(max_length=8, choices=[("email", "email"), ("webhook", "webhook")])
     user = models.ForeignKey(settings.AUTH_USER_MODEL, models.CASCADE, null=True, blank=True, related_name="+")
     webhook = models.ForeignKey(Webhook, models.CASCADE, null=True, blank=True, related_name="deliveries")
     items = models.ManyToManyField(AttentionItem, through="DeliveredItem", related_name="deliveries")
     payload = ObjectField(default=dict)
-    """What a webhook is told; of an e-mail: subject and text."""
+    """The body of a webhook request, or subject and text of an e-mail."""
     is_test = models.BooleanField(default=False)
     state = models.CharField(max_length=8, choices=State.choices, default=State.PENDING)
     attempts = models.PositiveIntegerField(default=0)
@@ -124,7 +124,7 @@ class Delivery(models.Model):
 
 
 class DeliveredItem(models.Model):
-    """That one receiver is told of one item: once, whoever makes the delivery."""
+    """Records that one receiver is notified of one item, so that it happens only once."""
 
     delivery = models.ForeignKey(Delivery, models.CASCADE, related_name="+")
     item = models.ForeignKey(AttentionItem, models.CASCADE, related_name="told")

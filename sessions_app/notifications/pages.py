@@ -1,4 +1,4 @@
-"""What somebody wants to be told outside the pages: by e-mail, and by webhooks of their own and of their teams."""
+"""The settings page for e-mail and webhooks."""
 
 from __future__ import annotations
 
@@ -17,14 +17,13 @@ from django.views.decorators.http import require_POST
 
 from sessions_app.accounts.authorization import managed_teams
 from sessions_app.accounts.pages.settings import render_settings
-from sessions_app.models import NotificationSettings
 from sessions_app.notifications import user_settings as choices
-from sessions_app.notifications.models import DIGEST_CHOICES, NOTIFIED_KINDS
+from sessions_app.notifications.models import DIGEST_CHOICES, NOTIFIED_KINDS, NotificationSettings
 from sessions_app.pages.labels import ATTENTION_KIND_LABELS, DELIVERY_STATE_LABELS
 from sessions_app.services.errors import NotFound, SessionsError
 
 MAX_DELIVERIES_SHOWN: Final = 15
-"""Deliveries on the page."""
+"""Number of deliveries on the page."""
 SETTINGS_PAGE: Final = "settings-notifications"
 
 
@@ -36,12 +35,12 @@ def _kind_choices() -> forms.MultipleChoiceField:
 
 
 class EmailForm(forms.Form):
-    """E-mail."""
+    """The form for e-mail settings."""
 
     email = forms.BooleanField(required=False, label="Send me e-mail")
     kinds = _kind_choices()
     every = forms.TypedChoiceField(
-        choices=DIGEST_CHOICES, coerce=int, label="At most", help_text="What comes in between comes together."
+        choices=DIGEST_CHOICES, coerce=int, label="At most", help_text="Items in between are combined into one e-mail."
     )
     only_mine = forms.BooleanField(required=False, label="Only of sessions that I own")
     minimum_share = forms.IntegerField(
@@ -53,34 +52,34 @@ class EmailForm(forms.Form):
 
     @classmethod
     def of(cls, chosen: NotificationSettings) -> EmailForm:
-        """Filled with what was chosen."""
+        """Return the form with the user's settings."""
         return cls(initial={name: getattr(chosen, name) for name in cls.base_fields})
 
 
 class WebhookForm(forms.Form):
-    """A webhook that is wanted."""
+    """The form for a new webhook."""
 
     url = forms.URLField(
         max_length=500, label="Address", assume_scheme="https", help_text="https:// on the open internet."
     )
-    owner = forms.ChoiceField(label="Tells of")
+    owner = forms.ChoiceField(label="Events")
     kinds = _kind_choices()
 
     def __init__(self, user: Any, data: Any = None):
         super().__init__(data, auto_id="webhook-%s")
         self.teams = {str(team.pk): team for team in (Group.objects.all() if user.is_staff else managed_teams(user))}
         teams = [(key, f"Team {team.name}") for key, team in self.teams.items()]
-        self.fields["owner"].choices = [("", "What needs me"), *teams]  # type: ignore[attr-defined]
+        self.fields["owner"].choices = [("", "My inbox items"), *teams]  # type: ignore[attr-defined]
         self.fields["owner"].required = False
 
     def team(self) -> Group | None:
-        """Whose it is to be; None: the user's own."""
+        """Return the team of the new webhook; None if it is the user's own."""
         return self.teams.get(self.cleaned_data["owner"])
 
 
 @never_cache
 def edit_notification_settings(request: HttpRequest) -> HttpResponse:
-    """Show what was chosen; a POST chooses."""
+    """Show e-mail settings, and change them on POST."""
     form = EmailForm(request.POST) if request.method == "POST" else EmailForm.of(choices.get_settings(request.user))
     if request.method == "POST" and form.is_valid():
         try:
@@ -111,7 +110,7 @@ def _render_notifications(request: HttpRequest, status: int = 200, **more: Any) 
 
 @require_POST
 def send_test_email_now(request: HttpRequest) -> HttpResponse:
-    """Send one now."""
+    """Send a test e-mail."""
     _run_test(request, lambda: choices.send_test_email(request.user))
     return redirect(SETTINGS_PAGE)
 
@@ -119,7 +118,7 @@ def send_test_email_now(request: HttpRequest) -> HttpResponse:
 def _run_test(request: HttpRequest, send: Callable[[], object]) -> None:
     try:
         send()
-        messages.success(request, "A test is on its way. What becomes of it stands at the end of this page.")
+        messages.success(request, "Test sent. The result appears under Recent deliveries on this page.")
     except SessionsError as error:
         messages.error(request, error.message)
 
@@ -127,7 +126,7 @@ def _run_test(request: HttpRequest, send: Callable[[], object]) -> None:
 @never_cache
 @require_POST
 def create_webhook_from_form(request: HttpRequest) -> HttpResponse:
-    """Make one; its secret is in this answer and nowhere else."""
+    """Create a webhook; only this response shows its secret."""
     form = WebhookForm(request.user, request.POST)
     if form.is_valid():
         told = form.cleaned_data
@@ -143,7 +142,7 @@ def create_webhook_from_form(request: HttpRequest) -> HttpResponse:
 @never_cache
 @require_POST
 def change_or_test_webhook(request: HttpRequest, webhook_id: uuid.UUID, what: str) -> HttpResponse:
-    """Test, switch on or off, sign with a new secret, or remove one; Http404 for another's."""
+    """Test a webhook, switch it on or off, replace its secret or remove it. Raise Http404 for another user's."""
     try:
         hook = choices.find_webhook(request.user, webhook_id)
     except NotFound:
@@ -157,7 +156,7 @@ def change_or_test_webhook(request: HttpRequest, webhook_id: uuid.UUID, what: st
             return _render_notifications(request, secret=choices.rotate_secret(hook), webhook=hook)
         case "remove":
             hook.delete()
-            messages.success(request, "The webhook is removed.")
+            messages.success(request, "Webhook removed.")
         case _:
             raise Http404(what)
     return redirect(SETTINGS_PAGE)

@@ -1,4 +1,4 @@
-"""What users and teams choose: e-mail, its kinds and its pace; webhooks, their addresses and their secrets."""
+"""Notification settings of users and teams: e-mail, webhooks and their secrets, tests."""
 
 from __future__ import annotations
 
@@ -15,28 +15,37 @@ from django_q.tasks import async_task
 
 from sessions_app.accounts.authorization import managed_teams, may_manage
 from sessions_app.accounts.rate_limits import AttemptLimit
-from sessions_app.models import Delivery, NotificationSettings, Webhook
 from sessions_app.notifications import webhooks
 from sessions_app.notifications.delivery import render_test_email, test_webhook_payload
-from sessions_app.notifications.models import DIGEST_CHOICES, NOTIFIED_KINDS, new_secret
+from sessions_app.notifications.models import (
+    DIGEST_CHOICES,
+    NOTIFIED_KINDS,
+    Delivery,
+    NotificationSettings,
+    Webhook,
+    new_secret,
+)
 from sessions_app.notifications.webhook_address import InvalidWebhookAddress
 from sessions_app.services.errors import Conflict, Invalid, NotFound, ReadOnly
 
 MAX_WEBHOOKS: Final = 10
-"""Of one user, and of one team."""
+"""Maximum number of webhooks of one user, and of one team."""
 _test_limit: Final = AttemptLimit("notification-test", 10, 300)
-"""Of one user, whatever is tested."""
+"""Limit for all tests of one user together."""
 GIVE_TASK: Final = "sessions_app.tasks.notifications.give"
 
 
 def get_settings(user: Any) -> NotificationSettings:
-    """What a user chose; a row that is not written yet where nothing was chosen."""
+    """Return the e-mail settings of a user; an unsaved row if there are none."""
     found: NotificationSettings | None = NotificationSettings.objects.filter(user_id=user.pk).first()
     return found or NotificationSettings(user=user)
 
 
 def change_settings(user: Any, values: Mapping[str, Any]) -> NotificationSettings:
-    """Choose; what is left out stays. Invalid for e-mail without an address or a mail server, and for unknown words."""
+    """Change e-mail settings; omitted ones stay.
+
+    Raise Conflict without an address or a mail server, Invalid for unknown kinds.
+    """
     _validate_kinds(values.get("kinds", ()))
     if values.get("every", DIGEST_CHOICES[0][0]) not in dict(DIGEST_CHOICES):
         raise Invalid(
@@ -52,7 +61,7 @@ def change_settings(user: Any, values: Mapping[str, Any]) -> NotificationSetting
 
 def _require_mail(user: Any) -> None:
     if not settings.KANDEV_EMAIL:
-        raise Conflict("This deployment sends no e-mail. Staff can give it a mail server (KANDEV_EMAIL_URL).")
+        raise Conflict("E-mail is not configured. Staff can set a mail server with KANDEV_EMAIL_URL.")
     if not user.email:
         raise Conflict("Your account has no e-mail address. Add it to your profile first.")
 
@@ -63,13 +72,13 @@ def _validate_kinds(kinds: Sequence[str]) -> None:
 
 
 def list_webhooks(user: Any) -> QuerySet[Webhook]:
-    """The user's own webhooks and those of the teams that the user looks after; for staff those of every team."""
+    """Return the user's own webhooks and those of teams that the user manages; for staff, of every team."""
     teams = Q(user=None) if user.is_staff else Q(team__in=managed_teams(user))
     return Webhook.objects.filter(Q(user_id=user.pk) | teams).select_related("team")
 
 
 def find_webhook(user: Any, webhook_id: uuid.UUID) -> Webhook:
-    """One of these; NotFound for another's."""
+    """Return one of these webhooks; raise NotFound for any other."""
     found: Webhook | None = list_webhooks(user).filter(id=webhook_id).first()
     if found is None:
         raise NotFound("There is no such webhook.")
@@ -77,25 +86,25 @@ def find_webhook(user: Any, webhook_id: uuid.UUID) -> Webhook:
 
 
 def create_webhook(user: Any, url: str, kinds: Sequence[str] = NOTIFIED_KINDS, team: Group | None = None) -> Webhook:
-    """A new webhook of the user, or of a team that the user looks after; its secret is shown now and never again.
+    """Create a webhook of the user, or of a team that the user manages. Its secret is shown only once.
 
     Raises Invalid for an address that no webhook may have, Conflict for too many, ReadOnly.
     """
     if team is not None and not may_manage(user, team):
-        raise ReadOnly("Only staff and the team’s admins give it webhooks.")
+        raise ReadOnly("Only staff and the team’s admins can add webhooks to the team.")
     _validate_kinds(kinds)
     _validate_url(url)
     owner: dict[str, Any] = {"team": team} if team is not None else {"user_id": user.pk}
     with transaction.atomic():
         if Webhook.objects.filter(**owner).count() >= MAX_WEBHOOKS:
-            raise Conflict(f"There are {MAX_WEBHOOKS} webhooks already. Remove one that is not used any more.")
+            raise Conflict(f"There are already {MAX_WEBHOOKS} webhooks. Remove one that is no longer used.")
         return Webhook.objects.create(url=url, kinds=list(kinds), created_by_id=user.pk, **owner)
 
 
 def change_webhook(user: Any, hook: Webhook, values: Mapping[str, Any]) -> Webhook:
-    """Another address, other kinds, on or off; what is left out stays.
+    """Change URL or kinds, or switch the webhook on or off; omitted values stay.
 
-    A team's webhook is called as long as whoever gave it to the team, or changed it last, looks after the team.
+    A team's webhook is called as long as the user who created it, or changed it last, manages the team.
     """
     _validate_kinds(values.get("kinds", ()))
     if "url" in values:
@@ -108,7 +117,7 @@ def change_webhook(user: Any, hook: Webhook, values: Mapping[str, Any]) -> Webho
 
 
 def rotate_secret(hook: Webhook) -> str:
-    """A new secret, shown now and never again; the earlier one signs nothing from here on."""
+    """Return a new secret, which is shown only once and replaces the earlier one."""
     secret = new_secret()
     hook.secret = secret
     hook.save(update_fields=["secret"])
@@ -121,18 +130,18 @@ def _validate_url(url: str) -> None:
     except InvalidWebhookAddress as error:
         raise Invalid(str(error), field="url") from error
     except (OSError, socket.gaierror) as error:
-        raise Invalid("The name of this host cannot be resolved.", field="url") from error
+        raise Invalid("This host name cannot be resolved.", field="url") from error
 
 
 def send_test_email(user: Any) -> Delivery:
-    """An e-mail that says that e-mail arrives; the worker sends it at once. Raises Conflict, Throttled."""
+    """Have the worker send a test e-mail at once. Raise Conflict or Throttled."""
     _require_mail(user)
     _test_limit.require(str(user.pk))
     return _enqueue_delivery(Delivery(channel="email", user_id=user.pk, is_test=True, payload=render_test_email()))
 
 
 def send_test_call(user: Any, hook: Webhook) -> Delivery:
-    """A call of type ``ping``, which ``user`` asks for; the worker makes it at once, and only once. Throttled."""
+    """Have the worker send a ``ping`` to the webhook, once. Raise Throttled."""
     _test_limit.require(str(user.pk))
     delivery = Delivery(channel="webhook", webhook=hook, is_test=True)
     delivery.payload = test_webhook_payload(hook, str(delivery.id))
@@ -140,13 +149,13 @@ def send_test_call(user: Any, hook: Webhook) -> Delivery:
 
 
 def _enqueue_delivery(delivery: Delivery) -> Delivery:
-    """Written first: if the worker's task is lost, its next round gives it."""
+    """Store the delivery first: if the worker's task is lost, the next round sends it."""
     delivery.save(force_insert=True)
     transaction.on_commit(lambda: async_task(GIVE_TASK, delivery.id, task_name=f"delivery-{delivery.id}"))
     return delivery
 
 
 def list_deliveries(user: Any) -> QuerySet[Delivery]:
-    """What became of what the user was told, and of the calls of the webhooks that the user sees; newest first."""
+    """Return the deliveries to the user and to webhooks that the user can see, newest first."""
     rows = Delivery.objects.filter(Q(user_id=user.pk) | Q(webhook__in=list_webhooks(user)))
     return rows.select_related("webhook__team").order_by("-created_at", "id")

@@ -1,4 +1,4 @@
-"""Where a webhook may lead: the shape of its address, and which machines are nobody's business (SSRF)."""
+"""Check the URLs of webhooks: their form, and that they lead to public addresses (against SSRF)."""
 
 from __future__ import annotations
 
@@ -12,31 +12,31 @@ MAX_URL_LENGTH: Final = 500
 _PORTS: Final = {"https": 443, "http": 80}
 _NAT64: Final = ipaddress.ip_network("64:ff9b::/96")
 _UNICAST: Final = ipaddress.ip_network("2000::/3")
-"""Where IPv6 addresses of the open internet are; none of another kind is called."""
+"""The range of public IPv6 addresses; others are refused."""
 _SPECIAL_NETWORKS: Final = tuple(
     map(
         ipaddress.ip_network,
         (
-            "192.0.0.0/24",  # special purposes of IETF protocols, in part global
-            "168.63.129.16/32",  # Azure's service for its machines, with their certificates
-            "192.88.99.0/24",  # relays of 6to4
-            "fec0::/10",  # site-local: deprecated, still routed inside
+            "192.0.0.0/24",  # reserved for IETF protocols; partly global for ``ipaddress``
+            "168.63.129.16/32",  # Azure's service for virtual machines, which gives out their certificates
+            "192.88.99.0/24",  # 6to4 relays
+            "fec0::/10",  # site-local: deprecated, but still routed within some networks
             "3fff::/20",  # documentation
         ),
     )
 )
-"""What ``ipaddress`` takes for global, in some version of Python, and is none of ours to call."""
+"""Networks that some versions of ``ipaddress`` consider global, and that are refused all the same."""
 _ISATAP: Final = {0x00005EFE, 0x02005EFE}
-"""Bits 64 to 96 of an IPv6 address that leads to the IPv4 address in its last 32."""
+"""Bits 64 to 96 of an IPv6 address whose last 32 bits are the IPv4 address it leads to."""
 
 
 class InvalidWebhookAddress(ValueError):
-    """The address is refused; the message says why, for people."""
+    """The URL is refused; the message is for people."""
 
 
 @dataclass(frozen=True, slots=True)
 class WebhookAddress:
-    """A webhook's address, taken apart."""
+    """The parsed URL of a webhook."""
 
     scheme: str
     host: str
@@ -45,44 +45,44 @@ class WebhookAddress:
     target: str
     """Path and query."""
     is_trusted: bool
-    """The deployment names its host: it may be a machine of its own network, and plain http."""
+    """Whether its host is in KANDEV_WEBHOOK_ALLOWED_HOSTS, which allows private addresses and plain http."""
 
     @property
     def authority(self) -> str:
-        """The ``Host`` header."""
+        """The value of the ``Host`` header."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self.port == _PORTS[self.scheme] else f"{host}:{self.port}"
 
 
 def parse_webhook_address(url: str, allowed: Collection[str] = ()) -> WebhookAddress:
-    """Take an address apart; BadAddress for what no webhook may have.
+    """Parse a URL. Raise InvalidWebhookAddress for a URL that no webhook may have.
 
     ``allowed`` are the hosts, as ``host`` or ``host:port``, that the deployment trusts.
     """
     if len(url) > MAX_URL_LENGTH or not url.isascii() or not url.isprintable() or " " in url or "\\" in url:
         raise InvalidWebhookAddress(
-            f"An address is at most {MAX_URL_LENGTH} plain characters; write other letters as punycode."
+            f"A URL can have at most {MAX_URL_LENGTH} ASCII characters. Write other letters as punycode."
         )
     try:
         parts = urlsplit(url)
         port = parts.port
     except ValueError as error:
-        raise InvalidWebhookAddress("This is no address.") from error
+        raise InvalidWebhookAddress("This is not a valid URL.") from error
     host = (parts.hostname or "").rstrip(".").lower()
     if parts.scheme not in _PORTS or not host:
-        raise InvalidWebhookAddress("An address begins with https:// and the name of a host.")
+        raise InvalidWebhookAddress("A URL must begin with https:// and a host name.")
     if parts.username is not None or parts.password is not None or parts.fragment:
-        raise InvalidWebhookAddress("An address holds neither a user, nor a password, nor a fragment.")
+        raise InvalidWebhookAddress("A URL must not contain a user, a password or a fragment.")
     number = _PORTS[parts.scheme] if port is None else port
     trusted = host in allowed or f"{host}:{number}" in allowed or f"[{host}]:{number}" in allowed
     if parts.scheme == "http" and not trusted:
-        raise InvalidWebhookAddress("Only https is called, but for hosts that KANDEV_WEBHOOK_ALLOWED_HOSTS names.")
+        raise InvalidWebhookAddress("Use https. Other URLs are allowed only for hosts in KANDEV_WEBHOOK_ALLOWED_HOSTS.")
     target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     return WebhookAddress(parts.scheme, host, number, target, trusted)
 
 
 def is_public(address: str) -> bool:
-    """Whether an IP address is one of the open internet: no loopback, private, link-local, metadata or special one."""
+    """Return whether an IP address is public: not loopback, private, link-local, metadata or special."""
     try:
         found = ipaddress.ip_address(address.split("%", maxsplit=1)[0])
     except ValueError:
@@ -96,7 +96,7 @@ def is_public(address: str) -> bool:
 
 
 def _embedded_ipv4(found: ipaddress.IPv4Address | ipaddress.IPv6Address) -> ipaddress.IPv4Address | None:
-    """The IPv4 address that an IPv6 one leads to, where it does."""
+    """Return the IPv4 address that an IPv6 address leads to, or None."""
     if isinstance(found, ipaddress.IPv4Address):
         return None
     if found.ipv4_mapped is not None:

@@ -1,7 +1,7 @@
-"""One call of a webhook: signed, to an address that was looked up and checked just now, and to no other.
+"""Send one signed webhook request, to an address that was resolved and checked just before.
 
-The name is resolved once, every address it has is judged, and the connection is made to the one that was
-judged: a name that changes its mind in between (DNS rebinding) changes nothing. Redirects are not followed.
+The name is resolved once, all its addresses are checked, and the connection goes to a checked address. So a name
+that resolves differently a moment later (DNS rebinding) has no effect. Redirects are not followed.
 """
 
 from __future__ import annotations
@@ -28,25 +28,25 @@ from sessions_app.notifications.webhook_address import (
 )
 
 TIMEOUT: Final = 10.0
-"""Seconds for a whole call."""
+"""Seconds for a whole request."""
 MAX_RESPONSE_BYTES: Final = 64 * 1024
-"""Bytes of an answer that are read; the rest is nobody's."""
+"""Maximum number of bytes of a response that are read."""
 SIGNATURE_HEADER: Final = "X-Kandev-Signature"
 TIMESTAMP_HEADER: Final = "X-Kandev-Timestamp"
 
 
 class WebhookFailed(Exception):
-    """The call did not arrive; the message says why, for people, and holds nothing of the answer's body."""
+    """The request failed. The message is for people and contains nothing of the response's body."""
 
     def __init__(self, message: str, *, permanent: bool = False):
         super().__init__(message)
         self.permanent = permanent
-        """Trying again would change nothing."""
+        """A retry would fail, too."""
 
 
 @dataclass(frozen=True, slots=True)
 class WebhookRequest:
-    """What is sent, and where."""
+    """A request to send."""
 
     url: str
     secret: str
@@ -56,42 +56,44 @@ class WebhookRequest:
 
 
 def check_address(url: str) -> None:
-    """Whether a webhook may lead there, as its name resolves now; BadAddress if not."""
+    """Raise InvalidWebhookAddress unless webhooks may use this URL, as its name resolves now."""
     _resolve(parse_webhook_address(url, settings.KANDEV_WEBHOOK_ALLOWED_HOSTS))
 
 
 def sign_payload(secret: str, timestamp: str, body: bytes) -> str:
-    """``v1=`` and the HMAC-SHA256 of ``timestamp.body`` in hexadecimal."""
+    """Return ``v1=`` and the HMAC-SHA256 of ``timestamp.body`` in hexadecimal."""
     return "v1=" + hmac.new(secret.encode(), timestamp.encode() + b"." + body, hashlib.sha256).hexdigest()
 
 
 def send_webhook(told: WebhookRequest) -> int:
-    """Make it; the status of a good answer (200 to 299). CallFailed for anything else."""
+    """Send the request; return the status if it is 200 to 299, otherwise raise WebhookFailed."""
     try:
         address = parse_webhook_address(told.url, settings.KANDEV_WEBHOOK_ALLOWED_HOSTS)
         ip = _resolve(address)
     except InvalidWebhookAddress as error:
         raise WebhookFailed(str(error), permanent=True) from error
     except OSError as error:
-        raise WebhookFailed(f"Its name cannot be resolved: {_error_text(error)}.") from error
+        raise WebhookFailed(f"The host name cannot be resolved: {_error_text(error)}.") from error
     try:
         status = _post(address, ip, told)
     except (OSError, http.client.HTTPException) as error:
-        raise WebhookFailed(f"It could not be reached: {_error_text(error)}.") from error
+        raise WebhookFailed(f"The host could not be reached: {_error_text(error)}.") from error
     if not 200 <= status < 300:
-        raise WebhookFailed(f"It answered {status}.", permanent=status == 410)
+        raise WebhookFailed(f"The server answered {status}.", permanent=status == 410)
     return status
 
 
 def _resolve(address: WebhookAddress) -> str:
-    """The address to connect to; BadAddress where any that the name has is not of the open internet."""
+    """Return the IP address to connect to. Raise InvalidWebhookAddress if any address of the name is not public."""
     try:
         found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
     except socket.gaierror as error:
         raise OSError(error.strerror or "unknown name") from error
     addresses = [str(entry[4][0]) for entry in found]
     if not address.is_trusted and not all(map(is_public, addresses)):
-        raise InvalidWebhookAddress("This host is in a private network, or on this machine. Only staff can allow it.")
+        raise InvalidWebhookAddress(
+            "This host is in a private network or on this machine. Staff can allow it in KANDEV_WEBHOOK_ALLOWED_HOSTS."
+        )
     return addresses[0]
 
 
@@ -105,13 +107,13 @@ def _post(address: WebhookAddress, ip: str, told: WebhookRequest) -> int:
         connection.endheaders(told.body)
         answer = connection.getresponse()
         with contextlib.suppress(OSError, http.client.HTTPException):
-            answer.read(MAX_RESPONSE_BYTES)  # so that the far end is heard out; what it says is not kept
+            answer.read(MAX_RESPONSE_BYTES)  # so that the receiver can finish its response; it is not kept
         return answer.status
 
 
 @contextlib.contextmanager
 def _with_deadline(seconds: float, sock: socket.socket) -> Iterator[None]:
-    """Whoever drips a byte now and then is cut off all the same."""
+    """Close the socket after ``seconds``, even if the receiver keeps sending a byte now and then."""
     timer = threading.Timer(seconds, _cut, [sock])
     timer.start()
     try:
@@ -122,6 +124,7 @@ def _with_deadline(seconds: float, sock: socket.socket) -> Iterator[None]:
 
 def _cut(sock: socket.socket) -> None:
     with contextlib.suppress(OSError):
+        # The method of the base class: SSLSocket.shutdown discards the TLS state that the sending thread is using.
         socket.socket.shutdown(sock, socket.SHUT_RDWR)
 
 
@@ -141,12 +144,13 @@ def _headers(address: WebhookAddress, told: WebhookRequest) -> Mapping[str, str]
 
 
 def _connect(address: WebhookAddress, ip: str) -> http.client.HTTPConnection:
-    """A connection to ``ip``, which has still to show a certificate for ``address.host``."""
+    """Connect to ``ip``; with https it must present a certificate for ``address.host``."""
     raw = socket.create_connection((ip, address.port), timeout=TIMEOUT)
     connection = http.client.HTTPConnection(address.host, address.port, timeout=TIMEOUT)
     connection.sock = raw
     if address.scheme == "https":
         secure = ssl.create_default_context()
+        # No handshake yet: the caller does it under the deadline of the whole request.
         connection.sock = secure.wrap_socket(raw, server_hostname=address.host, do_handshake_on_connect=False)
     return connection
 

@@ -1,1 +1,1 @@
-"""The pages: each view reads or asks through a service and renders; none decides anything."""
+"""The pages. Views call services and render the results; they contain no decisions of their own."""

@@ -1,4 +1,4 @@
-"""A picture of a time in the life of a session: when its agent was up, its turns, and the looks after it."""
+"""The activity chart of a session: when its agent was running, its turns, and its recovery checks."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from datetime import datetime, timedelta
 from itertools import pairwise
 from typing import Final
 
+from sessions_app.domain.situation_facts import Label
 from sessions_app.domain.states import RunState
 from sessions_app.models import Run
-from sessions_app.pages.labels import Label
 
 CHART_WIDTH: Final = 1000.0
-"""Units of the drawing from left to right."""
+"""Width of the chart, in units of the drawing."""
 MIN_BAR_WIDTH: Final = 3.0
-"""Units of the shortest turn, so that it can be seen."""
+"""Minimum width of a turn, so that short turns stay visible."""
 MAX_REST: Final = timedelta(minutes=5)
-"""A rest without any turn is drawn as long as this at most, or as a share of the work around it."""
+"""Longest rest between turns that is drawn to scale, unless ``REST_WIDTH_SHARE`` of all work is longer."""
 REST_WIDTH_SHARE: Final = 0.08
 _RUN_TONES: Final = {
     RunState.COMPLETED: "good",
@@ -31,16 +31,16 @@ _RUN_TONES: Final = {
 _RUN_NAMES: Final = {
     RunState.COMPLETED: "completed",
     RunState.FAILED: "failed",
-    RunState.INTERRUPTED: "cut short",
+    RunState.INTERRUPTED: "interrupted",
     RunState.CANCELLED: "cancelled",
     RunState.WAITING: "waiting",
-    RunState.RUNNING: "going on",
+    RunState.RUNNING: "in progress",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class ChartBar:
-    """A piece of a lane, in units of the drawing."""
+    """A bar in a lane, in units of the drawing."""
 
     tone: str
     x: str
@@ -50,7 +50,7 @@ class ChartBar:
 
 @dataclass(frozen=True, slots=True)
 class ChartMark:
-    """A moment that is drawn over all lanes."""
+    """A moment, drawn as a line across all lanes."""
 
     tone: str
     x: str
@@ -59,7 +59,7 @@ class ChartMark:
 
 @dataclass(frozen=True, slots=True)
 class ActivityChart:
-    """All that is drawn."""
+    """The contents of the chart: two lanes, marks, and a summary for screen readers."""
 
     since: datetime
     until: datetime
@@ -67,7 +67,7 @@ class ActivityChart:
     turns: Sequence[ChartBar]
     marks: Sequence[ChartMark]
     breaks: Sequence[ChartBar]
-    """Rests that are drawn shorter than they were."""
+    """Rests that are drawn shorter than they were, each with its duration."""
     summary: str
 
 
@@ -78,7 +78,11 @@ def draw_activity_chart(
     process: Sequence[tuple[datetime, bool]],
     sweeps: Sequence[tuple[datetime, Label]],
 ) -> ActivityChart:
-    """The drawing of the time from ``since`` to ``until``; what reaches over its ends is cut there."""
+    """Return the chart from ``since`` to ``until``; anything outside is cut off.
+
+    ``runs`` are newest first. ``process`` holds each moment at which the agent process started (True) or ended (False),
+    oldest first.
+    """
     scale = _TimeScale(since, until, runs, [at for at, _ in process] + [at for at, _ in sweeps])
     turns = [
         scale.bar(
@@ -87,7 +91,7 @@ def draw_activity_chart(
         for run in reversed(runs)
     ]
     agent = [
-        scale.bar(begin, end, "up", "The agent’s process was up")
+        scale.bar(begin, end, "up", "The agent’s process was running")
         for begin, end in _process_intervals(process, since, until)
     ]
     marks = [ChartMark(word.tone, scale.x(at), word.text) for at, word in reversed(sweeps)]
@@ -95,7 +99,7 @@ def draw_activity_chart(
 
 
 class _TimeScale:
-    """Time to units. What lies between two turns may be days: a long rest is drawn short, and said to be."""
+    """Converts times to units. Turns can be days apart, so long rests are shortened and listed in ``breaks``."""
 
     def __init__(self, since: datetime, until: datetime, runs: Sequence[Run], moments: Iterable[datetime]):
         ends = [(run.started_at, run.ended_at or until) for run in runs]
@@ -112,15 +116,13 @@ class _TimeScale:
         for length in drawn:
             self.units.append(self.units[-1] + length * unit)
         self.breaks = [
-            ChartBar(
-                "break", f"{self.units[n]:.1f}", f"{drawn[n] * unit:.1f}", f"Nothing for {_format_duration(real[n])}"
-            )
+            ChartBar("break", f"{self.units[n]:.1f}", f"{drawn[n] * unit:.1f}", f"Idle for {_format_duration(real[n])}")
             for n in range(len(spans))
             if drawn[n] < real[n]
         ]
 
     def at(self, moment: datetime) -> float:
-        """The place of a moment, from the left; over the ends it is the end."""
+        """Return the distance of a moment from the left edge, limited to the chart."""
         if moment <= self.edges[0]:
             return 0.0
         if moment >= self.edges[-1]:
@@ -141,7 +143,7 @@ class _TimeScale:
 def _process_intervals(
     process: Sequence[tuple[datetime, bool]], since: datetime, until: datetime
 ) -> list[tuple[datetime, datetime]]:
-    """When the process was up: it was before the first thing told, if that was its end."""
+    """Return when the process was running. If the first event is an end, it was running from ``since`` on."""
     spans, begin = [], since if process and not process[0][1] else None
     for at, is_up in process:
         if is_up and begin is None:
@@ -170,7 +172,7 @@ def _run_name(run: Run) -> str:
 
 
 def _chart_summary(runs: Sequence[Run], looks: int) -> str:
-    """The picture for somebody who does not see it: ``5 turns (1 cut short), 2 looks after it``."""
+    """Return the summary for screen readers, such as ``5 turns (1 interrupted), 2 recovery checks``."""
     cut = sum(run.state == RunState.INTERRUPTED for run in runs)
-    turns = f"{len(runs)} turn{'' if len(runs) == 1 else 's'}" + (f" ({cut} cut short)" if cut else "")
-    return f"{turns}, {looks} look{'' if looks == 1 else 's'} after it"
+    turns = f"{len(runs)} turn{'' if len(runs) == 1 else 's'}" + (f" ({cut} interrupted)" if cut else "")
+    return f"{turns}, {looks} recovery check{'' if looks == 1 else 's'}"

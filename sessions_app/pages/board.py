@@ -16,9 +16,10 @@ from django.views.decorators.http import require_POST
 
 from sessions_app.accounts.authorization import may_write_somewhere, writable_teams
 from sessions_app.accounts.team_scope import teams_of
+from sessions_app.domain.situation_facts import Label
 from sessions_app.domain.states import TaskState
 from sessions_app.models import Task
-from sessions_app.pages.labels import OUTCOME_LABELS, TASK_STATE_LABELS, Label
+from sessions_app.pages.labels import OUTCOME_LABELS, TASK_STATE_LABELS
 from sessions_app.pages.session_summary import attention_label, session_chips
 from sessions_app.pages.shortcuts import READ_METHODS
 from sessions_app.pages.tasks import TaskCreateForm
@@ -34,7 +35,10 @@ FILTER_TEXT_LIMIT: Final = 200
 
 
 def parse_filter(given: Mapping[str, str]) -> BoardFilter:
-    """The filter of an address: ``q``, ``team``, ``agent``, ``state``, ``mine``, ``needs``, ``archived``."""
+    """Return the filter in a query string: ``q``, ``team``, ``agent``, ``state``, ``mine``, ``needs``, ``archived``.
+
+    Values that are not valid are ignored.
+    """
     state = given.get("state", "")
     return BoardFilter(
         text=given.get("q", "").replace("\0", "").strip()[:FILTER_TEXT_LIMIT],
@@ -59,7 +63,7 @@ def _parse_filter_id(text: str) -> uuid.UUID | None:
 
 
 def filter_query(wanted: BoardFilter) -> str:
-    """The same as part of an address; empty where nothing is looked for."""
+    """Return the query string of a filter (the inverse of ``parse_filter``); empty if it shows everything."""
     values = {
         "q": wanted.text,
         "team": wanted.team,
@@ -73,7 +77,7 @@ def filter_query(wanted: BoardFilter) -> str:
 
 
 def filter_context(user: Any, wanted: BoardFilter) -> dict[str, Any]:
-    """What the form offers, and what of it is chosen."""
+    """Return the choices of the filter form, and the current filter."""
     return {
         "wanted": wanted,
         "query": filter_query(wanted),
@@ -85,7 +89,7 @@ def filter_context(user: Any, wanted: BoardFilter) -> dict[str, Any]:
 
 @never_cache
 def show_board(request: HttpRequest) -> HttpResponse:
-    """Show the board; a POST makes a task, and a session on it where it is to be started at once."""
+    """Show the board. A POST creates a task, with a session that starts at once unless ``only`` is submitted."""
     reads_only = not may_write_somewhere(request.user)
     if reads_only and request.method not in READ_METHODS:
         raise PermissionDenied
@@ -105,7 +109,7 @@ def show_board(request: HttpRequest) -> HttpResponse:
 
 
 def board_context(request: HttpRequest) -> dict[str, Any]:
-    """What the page shows beside the form for a new task."""
+    """Return the context of the page, except for the form for a new task."""
     wanted = parse_filter(request.GET)
     steps = None if filter_query(wanted) else load_first_steps(request.user)
     return {**filter_context(request.user, wanted), **columns_context(request.user, wanted), "steps": steps}
@@ -131,13 +135,13 @@ def _create(request: HttpRequest, values: dict[str, Any]) -> HttpResponse:
 
 
 def _missing_prerequisites(form: TaskCreateForm) -> list[str]:
-    """What staff has still to make before anybody can have a task."""
+    """Return what staff must still create before anybody can create a task."""
     nouns = {"repository": "a repository", "agent_profile": "an agent profile", "executor": "an executor"}
     return [noun for name, noun in nouns.items() if not form.fields[name].queryset.exists()]  # type: ignore[attr-defined]
 
 
 def columns_context(user: Any, wanted: board_service.BoardFilter = board_service.BoardFilter()) -> dict[str, Any]:  # noqa: B008
-    """The tasks that fit, newest first, under their states, and what the last restart came to."""
+    """Return the matching tasks by state, newest first, and the result of the last restart."""
     columns = board_service.board_columns(user, wanted)
     writable = set(writable_teams(user).values_list("id", flat=True))
     since, total = load_last_restart(user), sum(one.count for one in columns)
@@ -170,7 +174,7 @@ def _column_context(column: board_service.BoardColumn, writable: set[int]) -> di
 
 
 def _restart_counts(told: LastRestart) -> dict[str, Any]:
-    """The counts in the order of the receipts' kinds, those of interest to somebody who comes back."""
+    """Return the result of a restart: counts by kind of receipt, and the sessions that need a person."""
     words = {**OUTCOME_LABELS, "under_way": Label("still starting", "busy")}
     return {
         "sweep": told.sweep,
@@ -181,13 +185,13 @@ def _restart_counts(told: LastRestart) -> dict[str, Any]:
     }
 
 
-ACTION_WORDS: Final = {"resume": "asked to go on", "stop": "asked to stop"}
+ACTION_WORDS: Final = {"resume": "asked to resume", "stop": "asked to stop"}
 
 
 @never_cache
 @require_POST
 def act_on_many_sessions(request: HttpRequest) -> HttpResponse:
-    """Order what ``action`` says for each ``session`` of the form; one that fails stops no other."""
+    """Request ``action`` (resume or stop) for each ``session`` of the form; a failure does not stop the others."""
     if not may_write_somewhere(request.user):
         raise PermissionDenied
     action = str(request.POST.get("action", ""))
@@ -209,7 +213,7 @@ def _parse_session_id(text: str) -> uuid.UUID:
 
 
 def _failures_first(outcomes: list[BulkOutcome]) -> dict[str, Any]:
-    """Those that failed come first: of them something is to be known."""
+    """Return the outcomes with the failed ones first, because the user must read those."""
     return {
         "outcomes": sorted(outcomes, key=lambda one: one.ok),
         "good": sum(one.ok for one in outcomes),
@@ -218,6 +222,6 @@ def _failures_first(outcomes: list[BulkOutcome]) -> dict[str, Any]:
 
 
 def _redirect_to_board(request: HttpRequest) -> dict[str, str]:
-    """To the board as it was."""
+    """Return the URL of the board with the filter it had."""
     query = filter_query(parse_filter(request.GET))
     return {"back": f"/?{query}" if query else "/"}

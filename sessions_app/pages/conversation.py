@@ -22,7 +22,7 @@ from sessions_app.pages.labels import tool_status_label
 from sessions_app.services.highlighting import CLASSES, highlight_code
 
 CODE_LIMIT: Final = 20_000
-"""Characters of a block of code that is shown in colours."""
+"""Maximum number of characters of a code block that is highlighted."""
 
 _TAGS: Final = frozenset(
     {"a", "blockquote", "br", "code", "em", "h1", "h2", "h3", "h4", "h5", "h6", "hr", "li"}
@@ -30,7 +30,7 @@ _TAGS: Final = frozenset(
 )
 _SCHEMES: Final = frozenset({"http", "https", "mailto"})
 _HOST: Final = "host"
-"""Class of the word behind a link that says where it leads."""
+"""CSS class of the host name that is shown after a link."""
 
 
 def _highlight_code(code: str, language: str, attributes: str) -> str:
@@ -38,7 +38,7 @@ def _highlight_code(code: str, language: str, attributes: str) -> str:
 
 
 def _render_link_close(renderer: Any, tokens: Sequence[Token], at: int, options: Any, env: Any) -> str:
-    """Close a link; where its words are not its address, its host follows them."""
+    """Close a link. Unless its text is its URL, its host follows, so that a text cannot hide where the link leads."""
     start = next(back for back in range(at, -1, -1) if tokens[back].type == "link_open")
     href, words = str(tokens[start].attrs.get("href", "")), "".join(token.content for token in tokens[start + 1 : at])
     host = _host_of(href)
@@ -55,7 +55,7 @@ def _host_of(href: str) -> str:
 
 def _make_parser() -> MarkdownIt:
     parser = MarkdownIt("commonmark", {"html": False, "breaks": True, "highlight": _highlight_code})
-    parser.enable(["table", "strikethrough"]).disable("image")  # a picture would tell its owner who reads
+    parser.enable(["table", "strikethrough"]).disable("image")  # loading an image tells its host who reads the page
     parser.add_render_rule("link_close", _render_link_close)
     return parser
 
@@ -64,13 +64,13 @@ _PARSER: Final = _make_parser()
 
 
 def _filter_attribute(tag: str, name: str, value: str) -> str | None:
-    """Links lead to other sites alone: one into this site would act in the reader's name."""
+    """Remove links into this site: clicked, they would be requests with the reader's rights."""
     is_ours = tag == "a" and name == "href" and not value.lower().startswith(("http://", "https://", "mailto:"))
     return None if is_ours else value
 
 
 def render_markdown(text: str) -> SafeString:
-    """Markdown as safe HTML; whatever is not plainly harmless comes out as text or not at all."""
+    """Render Markdown as safe HTML. Anything not known to be harmless becomes text or is removed."""
     html = nh3.clean(
         _PARSER.render(make_visible(text)),
         tags=set(_TAGS),
@@ -81,20 +81,20 @@ def render_markdown(text: str) -> SafeString:
         link_rel="noopener noreferrer nofollow",
         set_tag_attribute_values={"a": {"target": "_blank"}},
     )
-    for wide in ("<pre>", "<table>"):  # they scroll sideways, so the keyboard must reach them
+    for wide in ("<pre>", "<table>"):  # these scroll horizontally, so the keyboard must be able to focus them
         html = html.replace(wide, f'{wide[:-1]} tabindex="0">')
     return mark_safe(html)  # noqa: S308  (cleaned above)
 
 
 TOOL_TEXT_LIMIT: Final = 20_000
-"""Characters of a tool's input or output that are shown."""
+"""Maximum number of characters that are shown of a tool's input or output."""
 DIFF_LINES: Final = 2_000
-"""Lines of a file of which the differences are looked for."""
+"""Maximum number of lines of a file that are compared line by line."""
 _DIFF_LINE_KINDS: Final = {"+": "added", "-": "gone", "@": "hunk"}
 
 
 def tool_call_context(payload: Mapping[str, Any]) -> dict[str, Any]:
-    """Title, word of its status, places, input, outputs and diffs; all texts as they may be shown."""
+    """Return title, status label, places, input, outputs and diffs of a tool call, sanitized for the page."""
     outputs = [_shorten(text) for text in _outputs(payload) if text]
     return {
         "title": make_visible(str(payload.get("title") or payload.get("tool_call_id") or "Tool call")),
@@ -107,7 +107,7 @@ def tool_call_context(payload: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def only_dicts(value: Any) -> Iterable[dict[str, Any]]:
-    """Whatever an agent sent as a list of objects, without what is none."""
+    """Return the objects in a list that an agent sent. Agents can send anything, so other values are dropped."""
     return [part for part in value if isinstance(part, dict)] if isinstance(value, list) else []
 
 
@@ -123,7 +123,7 @@ def _part_text(part: dict[str, Any]) -> str:
 
 
 def _diff(part: Mapping[str, Any]) -> dict[str, Any]:
-    """One file: ``{path, is_new, added, gone, lines: [(kind, text)]}``."""
+    """Return the diff of one file: ``{path, is_new, added, gone, lines: [(kind, text)]}``."""
     old, new = (
         _shorten(_as_text(_first_present(part, *names))) for names in (("oldText", "old_text"), ("newText", "new_text"))
     )
@@ -143,9 +143,9 @@ def _first_present(part: Mapping[str, Any], first: str, second: str) -> Any:
 
 
 def _diff_lines(old: str, new: str) -> Iterator[tuple[str, str]]:
-    """The lines of a unified diff without its head, each with its kind."""
+    """Yield (kind, text) for the lines of a unified diff, without its file header."""
     before, after = old.splitlines(), new.splitlines()
-    if max(len(before), len(after)) > DIFF_LINES:  # looking for what is alike would take too long
+    if max(len(before), len(after)) > DIFF_LINES:  # comparing takes quadratic time
         yield from (("gone", f"-{line}") for line in before)
         yield from (("added", f"+{line}") for line in after)
         return
@@ -160,23 +160,23 @@ def _as_text(value: Any) -> str:
 
 
 def _shorten(text: str) -> str:
-    """Its beginning, as it may be shown, and how much more there is."""
+    """Return the beginning of a text with invisible characters visible, and how much was cut."""
     more = len(text) - TOOL_TEXT_LIMIT
     return make_visible(text) if more <= 0 else f"{make_visible(text[:TOOL_TEXT_LIMIT])}\n… ({more} characters more)"
 
 
 PAGE_SIZE: Final = 200
-"""Messages at a time; the page offers the earlier ones."""
+"""Messages on one page of the conversation."""
 GROWING_LIMIT: Final = 64 * 1024
-"""Of a longer text that still grows only so much of its end is shown, for it is sent again at each change."""
+"""Characters that are shown of an incomplete message, from its end: each change sends all of it again."""
 MARKDOWN_LIMIT: Final = 128 * 1024
-"""A longer text is shown as it is."""
+"""Maximum number of characters that are rendered as Markdown; a longer text is shown unformatted."""
 MESSAGES_AFTER_TARGET: Final = PAGE_SIZE // 4
-"""Messages behind the one that a link names, so that it is read in its place."""
+"""Messages shown after the one that a link names, as context."""
 
 
 def last_messages(session: TaskSession, before: int | None = None) -> tuple[list[Message], bool]:
-    """The newest messages (older than ``before``), oldest first, and whether there are still older ones."""
+    """Return the newest messages before the number ``before``, oldest first, and whether there are older ones."""
     rows = session.messages.order_by("-seq")
     if before is not None:
         rows = rows.filter(seq__lt=before)
@@ -185,22 +185,22 @@ def last_messages(session: TaskSession, before: int | None = None) -> tuple[list
 
 
 def messages_around(session: TaskSession, seq: int) -> tuple[list[Message], bool, bool]:
-    """A page with the message ``seq`` in it, whether there are still older ones, and whether there are newer ones."""
+    """Return a page with the message ``seq``, whether there are older ones, and whether there are newer ones."""
     newer = list(session.messages.filter(seq__gt=seq).order_by("seq")[: MESSAGES_AFTER_TARGET + 1])
     until = newer[MESSAGES_AFTER_TARGET].seq if len(newer) > MESSAGES_AFTER_TARGET else None
     return (*last_messages(session, until), until is not None)
 
 
 def changed_messages(session: TaskSession, after: int) -> tuple[list[Message], bool]:
-    """The messages that changed behind ``after``, and whether there are more of them than a page."""
+    """Return the messages with changes after the number ``after``, and whether there are more than one page of them."""
     found = list(session.messages.filter(updated_seq__gt=after).order_by("updated_seq")[: PAGE_SIZE + 1])
     return found[:PAGE_SIZE], len(found) > PAGE_SIZE
 
 
 def render_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
-    """Each message as ``{id, seq, updated_seq, html}``, all as of one moment.
+    """Return each message as ``{id, seq, updated_seq, html}``, all from one database snapshot.
 
-    The socket appends behind ``updated_seq``, so the text must be that of ``updated_seq`` exactly.
+    The browser appends what the socket sends after ``updated_seq``. An older or newer text would lose or repeat some.
     """
     texts = _reload_texts(messages)
     return [
@@ -215,7 +215,10 @@ def render_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
 
 
 def _reload_texts(messages: Sequence[Message]) -> dict[Any, str]:
-    """Bring the messages up to date with their texts by one statement; the texts by id."""
+    """Refresh the messages and return their texts by id.
+
+    One statement reads both, so that each text belongs to its ``updated_seq`` even while the agent is writing.
+    """
     by_id = {message.id: message for message in messages}
     texts: dict[Any, list[str]] = {key: [] for key in by_id}
     rows = Message.objects.filter(id__in=by_id).order_by("id", "parts__number")
@@ -245,7 +248,7 @@ def _message_context(message: Message, text: str) -> dict[str, Any]:
 
 
 def _template_name(message: Message) -> str:
-    """Which of the templates under ``session/messages/`` shows the message."""
+    """Return the name of the template under ``session/messages/`` for a message."""
     if message.role != "status":
         return str(message.role)
     for name in ("plan", "permission"):
@@ -263,7 +266,7 @@ def _render_text(text: str, *, complete: bool) -> dict[str, Any]:
 
 
 def _plan_context(entries: Any) -> dict[str, Any]:
-    """The steps of a plan, each ``{text, status}``, and how many of them are done."""
+    """Return the steps of a plan, each ``{text, status}``, and how many of them are done."""
     steps = [
         {"text": make_visible(str(entry.get("content", ""))), "status": str(entry.get("status", "pending"))}
         for entry in only_dicts(entries)

@@ -24,8 +24,9 @@ from executors_app.errors import ExecutorError
 from executors_app.models import AgentCapability, AgentProfile, Executor, ExecutorRunning
 from executors_app.plugins import UnknownPlugin, agent_type, agent_types
 from sessions_app.accounts.authorization import writable_teams
+from sessions_app.domain.situation_facts import Label
 from sessions_app.models import Chore, Orphaned, Supervisor, TaskSession
-from sessions_app.pages.labels import Label, capability_label, execution_label
+from sessions_app.pages.labels import capability_label, execution_label
 from sessions_app.pages.session_summary import retry_buttons
 from sessions_app.services.assessment import assess_session
 from sessions_app.services.catalogue import (
@@ -39,22 +40,25 @@ from sessions_app.services.catalogue import (
 from sessions_app.services.errors import Throttled
 
 MAX_VERSIONS_SHOWN: Final = 60
-"""Claims of agents on the page, those that were seen last."""
+"""Capability rows on the page, the most recently seen ones."""
 MAX_PROFILES_SHOWN: Final = 200
 _RESUMES_LABEL: Final = Label("Resumes", "good")
-_HISTORY_LABEL: Final = Label("Is told what was said", "ask")
+_HISTORY_LABEL: Final = Label("Gets the history", "ask")
 _NEW_CONVERSATION_LABEL: Final = Label("Begins anew", "off")
 
 
 @never_cache
 @require_safe
 def list_agents(request: HttpRequest) -> HttpResponse:
-    """Show the profiles of the user's teams and the kinds of agents."""
+    """Show the agent profiles of the user's teams, and the agent types."""
     return render(request, "agents.html", agents_context(request.user))
 
 
 def agents_context(user: Any) -> dict[str, Any]:
-    """The profiles with how much they are used, and every kind with its claims; a constant number of queries."""
+    """Return profiles with their numbers of sessions, and every agent type with its capabilities.
+
+    The number of queries is constant.
+    """
     seen = defaultdict(list)
     for row in agent_capabilities.list_recent_capabilities(MAX_VERSIONS_SHOWN):
         seen[row.agent_type].append(row)
@@ -79,7 +83,7 @@ def _profile_context(row: AgentProfile, sessions: int) -> dict[str, Any]:
     try:
         kind = agent_type(row.agent_type)
     except UnknownPlugin:
-        return {"row": row, "title": row.agent_type, "resume": Label("Unknown kind", "bad"), "sessions": sessions}
+        return {"row": row, "title": row.agent_type, "resume": Label("Unknown type", "bad"), "sessions": sessions}
     resumes = kind.supports_session_resume if row.supports_session_resume is None else row.supports_session_resume
     told = kind.history_context_injection if row.history_context_injection is None else row.history_context_injection
     return {
@@ -107,19 +111,21 @@ def _agent_type_context(kind: AgentType, seen: Sequence[AgentCapability]) -> dic
 
 
 def _resume_summary(kind: AgentType) -> str:
-    """What a resume means for this kind, in a sentence or two."""
+    """Return in a sentence or two what a resume does for this agent type."""
     if kind.supports_session_resume:
-        first = "It opens its own conversation"
-        first += ", and what it reads out is compared with the log." if kind.replays_on_load else "."
-        then = "the next prompt tells it what was said" if kind.history_context_injection else "you are asked first"
-        return f"{first} Where it cannot, {then}."
+        first = "The agent restores its own conversation"
+        first += ", and Kandev compares what it replays with the log." if kind.replays_on_load else "."
+        then = (
+            "your next prompt includes the history" if kind.history_context_injection else "you choose how to continue"
+        )
+        return f"{first} If it cannot, {then}."
     if kind.history_context_injection:
-        return "It keeps no conversation. A new one is told what was said, with the next prompt."
-    return "It keeps no conversation: its workspace is opened, and you make a new session."
+        return "The agent cannot restore conversations. Your next prompt includes the history."
+    return "The agent cannot restore conversations. You can open the workspace and create a new session."
 
 
 def _capability_context(row: AgentCapability) -> dict[str, Any]:
-    """A claim with how it stands; the agent's own words are for staff, in the admin."""
+    """Return a capability with its standing. What the agent itself reported is shown only to staff, in the admin."""
     return {
         "row": row,
         "text": agent_capabilities.explain_capability(row),
@@ -128,21 +134,21 @@ def _capability_context(row: AgentCapability) -> dict[str, Any]:
 
 
 MAX_EXECUTIONS_SHOWN: Final = 100
-"""Executions on the page; the rest is counted."""
+"""Executions on the page; the others are only counted."""
 _DEFERRED_FIELDS: Final = tuple(f"session__{name}" for name in SECRET_FIELDS)
-_COUNTED_STATUSES: Final = (("alive", "alive"), ("dead", "dead"), ("unknown", "not to be told"))
+_COUNTED_STATUSES: Final = (("alive", "alive"), ("dead", "dead"), ("unknown", "unknown"))
 
 
 @never_cache
 @require_safe
 def list_executors(request: HttpRequest) -> HttpResponse:
-    """Show the places and the executions of the user's teams."""
+    """Show the executors, and the executions of the user's teams."""
     return render(request, "executors.html", executors_context(request.user))
 
 
 @require_POST
 def probe_and_redirect(request: HttpRequest, executor_id: uuid.UUID) -> HttpResponse:
-    """Look at a place now, for staff; the answer is told in words."""
+    """Check now whether an executor is available, and report the result as a message; for staff only."""
     if not request.user.is_staff:
         raise PermissionDenied
     place = get_object_or_404(Executor, id=executor_id)
@@ -151,21 +157,23 @@ def probe_and_redirect(request: HttpRequest, executor_id: uuid.UUID) -> HttpResp
     except Throttled as error:
         messages.error(request, error.message)
     except ExecutorError as error:
-        messages.error(request, f"{place.name} cannot be used now: {error.message}")
+        messages.error(request, f"{place.name} is not available: {error.message}")
     else:
         messages.success(
-            request, f"{place.name} can be used. {_probe_result_text(told)} The look took {told['duration_ms']} ms."
+            request, f"{place.name} is available. {_probe_result_text(told)} The check took {told['duration_ms']} ms."
         )
     return redirect("executors")
 
 
 def _probe_result_text(told: Mapping[str, Any]) -> str:
     counts = [f"{told['observed'][kind]} {word}" for kind, word in _COUNTED_STATUSES if told["observed"].get(kind)]
-    return f"Of what claims to run there: {', '.join(counts)}." if counts else "Nothing claims to run there."
+    return (
+        f"Agents that should be running there: {', '.join(counts)}." if counts else "No agent should be running there."
+    )
 
 
 def executors_context(user: Any) -> dict[str, Any]:
-    """The places with how many live there (everybody's), and what runs of the user's own teams."""
+    """Return the executors with their numbers of executions (of all teams), and the executions of the user's teams."""
     running = visible_executions(user).filter(status__in=LIVE_STATUSES).order_by("-last_seen_at", "id")
     rows = running.select_related(
         "session__task__repository", "session__agent_profile", "session__executor", "executor"
@@ -188,13 +196,13 @@ def executors_context(user: Any) -> dict[str, Any]:
 
 
 def _unreachable_executors() -> list[str]:
-    """Which executors the last look for orphans could not ask, and why."""
+    """Return the executors that the last search for orphans could not reach, with the reasons."""
     failed = Chore.objects.filter(name="orphans", failed_at__isnull=False).first()
     return list(failed.said) if failed else []
 
 
 class _LeaseHolders:
-    """Who holds leases: the supervisors that are known, by their boot id; read once."""
+    """The live supervisors by boot id, read once; describes who holds the lease of an execution."""
 
     def __init__(self) -> None:
         self._alive = {row.boot_id: row for row in Supervisor.objects.alive()}
@@ -202,26 +210,26 @@ class _LeaseHolders:
 
     @property
     def has_swept(self) -> bool:
-        """Whether one of them has looked at everything since it was started."""
+        """Whether one of them has completed a sweep since it started."""
         return any(row.swept_at for row in self._alive.values())
 
     def told(self) -> list[dict[str, Any]]:
-        """The living supervisors, newest first."""
+        """Return the live supervisors for the page."""
         return [{"row": row, "name": row.boot_id[:8], "host": self.host(row.host_id)} for row in self._alive.values()]
 
     def host(self, host_id: str) -> str:
-        """Where something local lives, in words; empty where that says nothing."""
+        """Return the machine with this id in words; empty without an id, as for a runtime that is not local."""
         if not host_id:
             return ""
         return "this machine" if host_id == self._here else f"another machine ({host_id[:8]})"
 
     def lease(self, row: ExecutorRunning) -> dict[str, Any]:
-        """Who commands an execution, and until when."""
+        """Return who holds the lease of an execution, and until when."""
         if not row.owner:
-            return {"text": "nobody commands it", "until": None, "tone": "off"}
+            return {"text": "not held", "until": None, "tone": "off"}
         ends, alive = row.lease_expires_at, row.owner in self._alive
         over = ends is None or ends < timezone.now()
-        who = f"supervisor {row.owner[:8]}" + ("" if alive else ", which is gone")
+        who = f"supervisor {row.owner[:8]}" + ("" if alive else " (no longer running)")
         return {"text": f"held by {who}", "until": ends, "over": over, "tone": "ask" if over or not alive else ""}
 
 

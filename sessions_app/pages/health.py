@@ -1,4 +1,4 @@
-"""``/healthz``: this process is up. ``/readyz``: what the pages say may be believed."""
+"""Health endpoints. ``/healthz``: this process responds. ``/readyz``: database and supervisor are ready, too."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from sessions_app.models import Supervisor
 @login_not_required
 @never_cache
 def healthz(request: HttpRequest) -> JsonResponse:
-    """200 as long as this process answers."""
+    """Return 200 as long as this process responds."""
     return JsonResponse({"status": "ok"})
 
 
 @login_not_required
 @never_cache
 def readyz(request: HttpRequest) -> JsonResponse:
-    """200, or 503 with the names of what is missing: database, migrations, supervisor, sweep."""
+    """Return 200, or 503 with the names of what is missing: database, migrations, supervisor, sweep."""
     missing = missing_dependencies()
     answer = {"status": "not ready" if missing else "ready", "missing": missing}
     return JsonResponse(answer, status=503 if missing else 200)
 
 
 def missing_dependencies() -> list[str]:
-    """Each names what the later ones depend on, so the first one stops the look."""
+    """Return what is missing. Without database or migrations nothing else is checked, because it needs them."""
     try:
         if _has_unapplied_migrations():
             return ["migrations"]
@@ -47,7 +47,7 @@ def _has_unapplied_migrations() -> bool:
 
 @cache
 def _known_migrations() -> frozenset[tuple[str, str]]:
-    """App and name of each. A process has the code that it began with, and building their graph takes long."""
+    """Return app and name of each migration. Cached: building the graph is slow, and the loaded code never changes."""
     return frozenset(MigrationLoader(None).graph.nodes)
 
 

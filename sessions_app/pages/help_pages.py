@@ -11,98 +11,100 @@ from typing import Any, Final
 
 from django import forms
 from django.conf import settings
+from django.contrib.auth.decorators import login_not_required
 from django.contrib.staticfiles import finders
 from django.http import Http404, HttpRequest, HttpResponse
-from django.shortcuts import render
+from django.shortcuts import redirect, render
+from django.templatetags.static import static
 from django.views.decorators.cache import cache_control, never_cache
 from django.views.decorators.http import require_safe
 
 from sessions_app.domain.derived_status import DerivedStatus
+from sessions_app.domain.situation_facts import STATE_LABELS, Label
 from sessions_app.domain.states import SessionState, TaskState
 from sessions_app.pages.labels import (
     DERIVED_STATUS_LABELS,
     OUTCOME_LABELS,
-    SESSION_STATE_LABELS,
     TASK_STATE_LABELS,
-    Label,
 )
 from sessions_app.services.catalogue import visible_tasks
 from sessions_app.services.restarts import can_order_restart
 from sessions_app.templatetags.design import ICONS
 
 _TASK_MEANINGS: Final[Mapping[str, str]] = {
-    TaskState.TODO: "No session has done anything yet. Start one on the card, or on the task’s page.",
-    TaskState.IN_PROGRESS: "An agent is starting or at work.",
-    TaskState.REVIEW: "An agent has ended a turn, or waits for you: look at what it did, and say how to go on.",
-    TaskState.DONE: "Somebody has said so. Its sessions are stopped; their branches stay.",
-    TaskState.FAILED: "Every start of its sessions failed, too often to go on by itself. The session says why.",
-    TaskState.CANCELLED: "Somebody has given it up.",
+    TaskState.TODO: "No session has worked on it yet. Start one on the card or on the task’s page.",
+    TaskState.IN_PROGRESS: "An agent is starting or working.",
+    TaskState.REVIEW: "An agent has finished a turn or is waiting for you. Review its work and decide how to continue.",
+    TaskState.DONE: "Somebody marked it as done. Its sessions are stopped; their branches are kept.",
+    TaskState.FAILED: "Its sessions could not be started after several attempts. The session page shows why.",
+    TaskState.CANCELLED: "Somebody cancelled it.",
 }
 _SESSION_MEANINGS: Final[Mapping[str, str]] = {
-    SessionState.CREATED: "It was made, and nobody has begun to start it.",
-    SessionState.STARTING: "Its workspace or its agent is on its way. Prompts that you give now wait in the queue.",
-    SessionState.RUNNING: "The agent works on a prompt. What you write now comes after it.",
-    SessionState.WAITING_FOR_INPUT: "The turn is over. Write the next prompt; an agent that sleeps wakes up for it.",
-    SessionState.ERROR: "Something failed that can be tried again. The banner of its page says what, and offers it.",
-    SessionState.COMPLETED: "It was closed as completed. Its branch and its conversation stay.",
-    SessionState.FAILED: "It was started too often without success. A person has to start it again.",
-    SessionState.CANCELLED: "It was closed as cancelled. Its branch and its conversation stay.",
+    SessionState.CREATED: "It was created, but not started.",
+    SessionState.STARTING: "Its workspace or its agent is starting. Prompts you send now are queued.",
+    SessionState.RUNNING: "The agent is working on a prompt. Prompts you send now are queued.",
+    SessionState.WAITING_FOR_INPUT: "The turn has ended. Send the next prompt; it starts the agent if necessary.",
+    SessionState.ERROR: "Something failed. The session page says what, and what you can do.",
+    SessionState.COMPLETED: "It was closed as completed. Its branch and conversation are kept.",
+    SessionState.FAILED: "The agent could not be started. Fix the cause, then press “Try again”.",
+    SessionState.CANCELLED: "It was closed as cancelled. Its branch and conversation are kept.",
 }
 _DERIVED_MEANINGS: Final[Mapping[str, str]] = {
-    DerivedStatus.INTERRUPTED_STARTUP: "The agent’s process ended in the middle of a turn. Nothing is sent twice: its "
-    "prompt is shown, and you continue it, send it again or dismiss it.",
-    DerivedStatus.INTERRUPTED_WAITING: "It waited for an answer when its process ended, or nobody answered in time.",
-    DerivedStatus.WAITING: "It waits: for your answer, or for something outside, as a build.",
-    DerivedStatus.RUNNING: "A turn is going on.",
-    DerivedStatus.IDLE: "No turn is going on.",
+    DerivedStatus.INTERRUPTED_STARTUP: "The agent’s process ended in the middle of a turn. Nothing is sent twice: you "
+    "decide whether to continue the prompt, send it again or dismiss it.",
+    DerivedStatus.INTERRUPTED_WAITING: "The process ended while waiting for an answer, or nobody answered in time.",
+    DerivedStatus.WAITING: "It is waiting for your answer, or for an external result such as a build.",
+    DerivedStatus.RUNNING: "A turn is in progress.",
+    DerivedStatus.IDLE: "No turn is in progress.",
 }
 _RECEIPT_MEANINGS: Final[Mapping[str, str]] = {
-    "reattached": "The same process went on working while the control plane was away. Nothing was lost.",
-    "resumed": "A new process says that it has the agent’s own conversation. Without a replay that stays unproven.",
+    "reattached": "The same process kept working while the control plane was down. Nothing was lost.",
+    "resumed": "A new process reports that it has restored the conversation. Without a replay, that is unproven.",
     "loaded": "A new process loaded its conversation. What it replays is compared with the log; without a replay "
-    "it is unproven that it remembers anything.",
-    "injected": "The agent could not take its conversation up, so a new one was told what had been said.",
-    "fresh": "The agent knows nothing of what was said before. Somebody chose that, or it was the first start.",
+    "it is unproven.",
+    "injected": "The agent could not restore its conversation, so a new one got the history.",
+    "fresh": "The agent does not know what was said before. Somebody chose that, or it was the first start.",
     "workspace_only": "The workspace is open: files, git, terminal. No agent runs in it.",
-    "failed": "It could not be started. The reason stands beside it, and nothing was thrown away.",
-    "skipped": "It was looked at and left alone: it rests, it is wanted stopped, or another supervisor has it.",
+    "failed": "It could not be started. The reason is shown beside it, and nothing was deleted.",
+    "skipped": "It was checked and left alone: it is idle, stopped, or held by another supervisor.",
 }
 _NOUN_MEANINGS: Final[Mapping[str, str]] = {
-    "Task": "What your team wants done. It stands on the board, under its state.",
-    "Session": "One agent at work on a task, in a branch and a directory of its own. A task may have many.",
-    "Agent profile": "How an agent is run: which kind, which model, with which arguments. Staff make them.",
-    "Executor": "Where agents run: on this machine, in a container, on another machine.",
-    "Repository": "A git repository that staff have opened to your team.",
-    "Control plane": "Kandev itself: the web pages, the supervisor, the worker. Agents do not live in it.",
+    "Task": "A piece of work that your team wants done. The board shows it under its state.",
+    "Session": "One agent working on a task, in its own branch and directory. A task can have many.",
+    "Agent profile": "How an agent runs: its type, model and arguments. Administrators create profiles.",
+    "Executor": "Where agents run: on this machine, in containers or on another machine.",
+    "Repository": "A git repository that an administrator has made available to your team.",
+    "Control plane": "Kandev itself: the web server, the supervisor and the worker. Agents run outside of it.",
     "agentctl": (
-        "The small program beside each agent. It goes on, and writes down what the agent says, while the "
-        "control plane is away."
+        "The small program beside each agent. It keeps running and records what the agent says while the "
+        "control plane is down."
     ),
-    "Supervisor": "The part of the control plane that starts agents, gives them prompts and hears what they say.",
+    "Supervisor": "The part of the control plane that starts agents, sends them prompts and records what they say.",
     "Sweep": (
-        "A look at everything that claims to run: after each start, and again and again. What lives is taken "
-        "up again, what died is resumed where it can be."
+        "A check of every session that should be running, when a supervisor starts and at regular intervals. "
+        "Running agents are reconnected, others are resumed where possible."
     ),
     "Receipt": "How a start ended: what the agent still knows, and how we know that.",
-    "Turn": "From a prompt to the moment when the agent has finished with it.",
-    "Lease": "Which supervisor an agent listens to, and until when, so that two never command the same one.",
+    "Turn": "The agent’s work on one prompt, from its delivery to the end.",
+    "Lease": "Which supervisor controls an agent, and until when, so that two never control the same one.",
 }
 KEYBOARD_SHORTCUTS: Final = (
-    ("Board", (("j, k", "next task, task before"), ("Enter", "open it"), ("x", "select its sessions, or not"),
-               ("/", "search"), ("n", "new task"), ("?", "the list of the keys"), ("Esc", "leave the search"))),
+    ("Board", (("j, k", "next task, previous task"), ("Enter", "open the task"),
+               ("x", "select or deselect its sessions"),
+               ("/", "search"), ("n", "new task"), ("?", "list all shortcuts"), ("Esc", "leave the search"))),
     ("Session", (("Ctrl + Enter", "send the prompt"),)),
     ("Everywhere", (("Tab", "the next link, button or field"), ("Enter, Space", "press it"))),
 )  # fmt: skip
-"""The keys by page. Single keys can be switched off in the list that ``?`` shows."""
+"""Keyboard shortcuts by page. Users can disable single-key shortcuts in the list that ``?`` opens."""
 
 
 def glossary_sections() -> list[dict[str, Any]]:
-    """The parts of the glossary: a title, what they are about, and their words with meanings."""
+    """Return the sections of the glossary: name, title, and rows of label and meaning."""
     return [
-        _glossary_section("tasks", "What a task’s state means", TASK_STATE_LABELS, _TASK_MEANINGS),
-        _glossary_section("sessions", "What a session’s state means", SESSION_STATE_LABELS, _SESSION_MEANINGS),
-        _glossary_section("derived", "Whether a turn was cut short", DERIVED_STATUS_LABELS, _DERIVED_MEANINGS),
-        _glossary_section("receipts", "What a receipt says", OUTCOME_LABELS, _RECEIPT_MEANINGS),
+        _glossary_section("tasks", "Task states", TASK_STATE_LABELS, _TASK_MEANINGS),
+        _glossary_section("sessions", "Session states", STATE_LABELS, _SESSION_MEANINGS),
+        _glossary_section("derived", "Turn status", DERIVED_STATUS_LABELS, _DERIVED_MEANINGS),
+        _glossary_section("receipts", "Receipts", OUTCOME_LABELS, _RECEIPT_MEANINGS),
     ]
 
 
@@ -111,25 +113,25 @@ def _glossary_section(name: str, title: str, words: Mapping[str, Label], meaning
 
 
 def glossary_nouns() -> Mapping[str, str]:
-    """The nouns of Kandev with their meanings."""
+    """Return the product terms with their meanings."""
     return _NOUN_MEANINGS
 
 
 HELP_PICTURES: Final = {
-    "board": "The board: tasks under their states, what the last restart came to, who needs you.",
+    "board": "The board: tasks by state, the result of the last restart, and what needs you.",
     "session-running": "A session while its agent works.",
-    "session-after-a-restart": "The same session after the control plane was killed: the same process, nothing lost.",
+    "session-after-a-restart": "The same session after the control plane was killed: same process, nothing lost.",
     "timeline": "What happened to a session, in plain words.",
-    "sweeps": "The sweeps, and what each came to.",
-    "restart": "The control plane was restarted on purpose, and this is what came of it.",
+    "sweeps": "The sweeps and their results.",
+    "restart": "The control plane was restarted on purpose, and this is the result.",
 }
-"""By name, with what they show; a picture that has not been taken is left out."""
+"""Captions of the screenshots by name. Screenshots without a file are left out."""
 
 
 @never_cache
 @require_safe
 def show_help(request: HttpRequest) -> HttpResponse:
-    """The whole help on one page."""
+    """Show the help page."""
     context = {
         "glossary": glossary_sections(),
         "nouns": glossary_nouns(),
@@ -148,10 +150,17 @@ def show_help(request: HttpRequest) -> HttpResponse:
 @cache_control(private=True, max_age=3600)
 @require_safe
 def help_picture(request: HttpRequest, name: str) -> HttpResponse:
-    """One of ``PICTURES``."""
+    """Return the PNG file of one of ``HELP_PICTURES``; 404 for any other name."""
     if name not in HELP_PICTURES or not _picture_path(name).is_file():
         raise Http404(name)
     return HttpResponse(_picture_path(name).read_bytes(), content_type="image/png")
+
+
+@login_not_required
+@require_safe
+def favicon(request: HttpRequest) -> HttpResponse:
+    """Redirect to the icon, for programs that ask for ``/favicon.ico`` without reading a page."""
+    return redirect(static("kandev/favicon.svg"))
 
 
 def _picture_path(name: str) -> Path:
@@ -176,7 +185,7 @@ _TOKEN_PATTERN: Final = re.compile(r"^ *--([\w-]+): (.+);$", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class Colour:
-    """A colour's token with its value in both themes, as ``tokens.css`` has it."""
+    """A color token with its value in both themes, from ``tokens.css``."""
 
     name: str
     light: str
@@ -185,20 +194,20 @@ class Colour:
 
 @cache
 def read_design_tokens() -> dict[str, str]:
-    """Every token by its name; the file is the only place where they are written."""
+    """Return the design tokens by name, read from ``tokens.css``, which alone defines them."""
     found = finders.find("kandev/tokens.css")
     assert isinstance(found, str)  # noqa: S101 - it is ours
     return dict(_TOKEN_PATTERN.findall(Path(found).read_text(encoding="utf-8")))
 
 
 def find_colour(name: str) -> Colour:
-    """A colour's token; KeyError for none."""
+    """Return the color token with this name. Raises KeyError for an unknown one."""
     light, _, dark = read_design_tokens()[name].removeprefix("light-dark(").removesuffix(")").partition(", ")
     return Colour(name, light, dark)
 
 
 class SpecimenForm(forms.Form):
-    """One field of each kind, in every state."""
+    """Example form for the design page: a field of each kind and state."""
 
     plain = forms.CharField(label="A text", help_text="What it is for, in a few words.")
     optional = forms.CharField(label="A text that may be empty", required=False)
@@ -214,7 +223,7 @@ class SpecimenForm(forms.Form):
 
 @require_safe
 def show_design_system(request: HttpRequest) -> HttpResponse:
-    """For everybody who is logged in: nothing of it is anybody's."""
+    """Show the design system to any logged-in user; the page contains no user data."""
     told = read_design_tokens()
     form = SpecimenForm(
         {"plain": "Mend the tests", "chosen": "b", "few": "a", "switched": "on", "wrong": "ada at example"}

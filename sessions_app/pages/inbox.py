@@ -1,4 +1,4 @@
-"""The inbox: everything that needs the user, by task, the most pressing first, with the one next step."""
+"""The inbox: everything that needs the user, grouped by task, the most urgent first."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from sessions_app.pages.labels import ATTENTION_KIND_LABELS
 from sessions_app.services import attention as inbox
 
 MAX_ITEMS_SHOWN: Final = 200
-"""Items on the page; the rest is counted."""
+"""Maximum number of items on the page."""
 ITEM_MARKS: Final = {"acknowledge": inbox.acknowledge_item, "dismiss": inbox.dismiss_item}
 
 
 @never_cache
 @require_safe
 def show_inbox(request: HttpRequest) -> HttpResponse:
-    """Show the inbox; ``?mine=1`` of the user's own sessions and workflows alone."""
+    """Show the inbox; ``?mine=1`` limits it to the user's own sessions and workflows."""
     return render(request, "attention.html", inbox_context(request))
 
 
 def inbox_context(request: HttpRequest) -> dict[str, Any]:
-    """News and what was seen already, each by task or workflow."""
+    """Return new and acknowledged items, each grouped by task or workflow."""
     mine = request.GET.get("mine") == "1"
     rows = inbox.open_items_for(request.user)
     if mine:
@@ -53,7 +53,7 @@ def inbox_context(request: HttpRequest) -> dict[str, Any]:
 
 
 def _group_items(items: list[AttentionItem]) -> list[dict[str, Any]]:
-    """The tasks and workflows in the order of their most pressing item."""
+    """Group items by task or workflow; groups are in the order of their first item."""
     found: dict[uuid.UUID, dict[str, Any]] = {}
     for item in items:
         about, may_open = item.about, item.may_open  # type: ignore[attr-defined]
@@ -65,7 +65,7 @@ def _group_items(items: list[AttentionItem]) -> list[dict[str, Any]]:
 
 
 def _item_url(item: AttentionItem) -> str:
-    """Where it is settled; for staff who are not in the team the admin."""
+    """Return the page that resolves the item; the admin for staff outside the team, who cannot open that page."""
     if item.may_open:  # type: ignore[attr-defined]
         return item.path
     return reverse("admin:sessions_app_tasksession_change", args=[item.session_id])
@@ -74,7 +74,7 @@ def _item_url(item: AttentionItem) -> str:
 @never_cache
 @require_GET
 def inbox_updates(request: HttpRequest) -> JsonResponse:
-    """The inbox as it is now."""
+    """Return the current inbox as HTML, with the number of new items."""
     html = render_to_string("attention_items.html", inbox_context(request), request)
     return JsonResponse({"parts": {"attention": html}, "count": inbox.count_unseen(request.user)})
 
@@ -82,13 +82,13 @@ def inbox_updates(request: HttpRequest) -> JsonResponse:
 @never_cache
 @require_GET
 def inbox_count(request: HttpRequest) -> JsonResponse:
-    """How much is news, for the head of every page."""
+    """Return the number of new items, for the header of every page."""
     return JsonResponse({"count": inbox.count_unseen(request.user)})
 
 
 @require_POST
 def mark_item(request: HttpRequest, item_id: uuid.UUID, what: str) -> HttpResponse:
-    """Say that one was seen, or that one wants to hear of it no more."""
+    """Acknowledge or dismiss one item."""
     if what not in ITEM_MARKS:
         raise Http404(what)
     ITEM_MARKS[what](get_object_or_404(inbox.visible_items(request.user), id=item_id), request.user)
@@ -97,7 +97,7 @@ def mark_item(request: HttpRequest, item_id: uuid.UUID, what: str) -> HttpRespon
 
 @require_POST
 def mark_all_seen(request: HttpRequest) -> HttpResponse:
-    """Say that everything that is shown was seen."""
+    """Acknowledge every new item of the user."""
     for item in inbox.unseen_items_for(request.user):
         inbox.acknowledge_item(item, request.user)
     return _redirect_to_inbox(request)
@@ -112,7 +112,7 @@ def _redirect_to_inbox(request: HttpRequest) -> HttpResponse:
 
 
 def attention_count(request: HttpRequest) -> dict[str, Any]:
-    """For every template: ``attention_count``, asked for only where it is shown."""
+    """Add ``attention_count`` to every template (a context processor); only a template that shows it runs the query."""
     user = getattr(request, "user", None)
     if user is None or not user.is_authenticated:
         return {}

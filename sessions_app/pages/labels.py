@@ -1,4 +1,4 @@
-"""The words for people: what states, receipts and error codes are called on the pages."""
+"""Labels of states, receipts and error codes on the pages."""
 
 from __future__ import annotations
 
@@ -6,22 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from executors_app.agent_capabilities import CapabilityStanding
 from executors_app.domain import ExecutorStatus
 from sessions_app.domain.attention import AttentionKind
 from sessions_app.domain.derived_status import DerivedStatus
 from sessions_app.domain.recovery_facts import UNREACHABLE, Policy
-from sessions_app.domain.states import SessionState, TaskState, WorkState
-from sessions_app.domain.wait_tokens import WaitKind
+from sessions_app.domain.situation_facts import LABELS, NOT_STARTED_LABEL, Code, Label
+from sessions_app.domain.states import TaskState, WorkState
 from sessions_app.models import ContinuityReceipt
-
-
-@dataclass(frozen=True, slots=True)
-class Label:
-    """A word and the tone it is shown in: calm, busy, ask, good, bad or off."""
-
-    text: str
-    tone: str = "calm"
-
 
 TASK_STATE_LABELS: Final[Mapping[str, Label]] = {
     TaskState.TODO: Label("To do", "off"),
@@ -32,45 +24,34 @@ TASK_STATE_LABELS: Final[Mapping[str, Label]] = {
     TaskState.CANCELLED: Label("Cancelled", "off"),
 }
 
-SESSION_STATE_LABELS: Final[Mapping[str, Label]] = {
-    SessionState.CREATED: Label("Not started", "off"),
-    SessionState.STARTING: Label("Starting", "busy"),
-    SessionState.RUNNING: Label("Working", "busy"),
-    SessionState.WAITING_FOR_INPUT: Label("Your turn", "calm"),
-    SessionState.ERROR: Label("Error", "bad"),
-    SessionState.COMPLETED: Label("Completed", "good"),
-    SessionState.FAILED: Label("Failed", "bad"),
-    SessionState.CANCELLED: Label("Cancelled", "off"),
-}
-
 EXECUTOR_STATUS_LABELS: Final[Mapping[str, Label]] = {
     ExecutorStatus.STARTING: Label("Starting", "busy"),
     ExecutorStatus.READY: Label("Ready", "good"),
     ExecutorStatus.ERROR: Label("Error", "bad"),
     ExecutorStatus.STOPPED: Label("Stopped", "off"),
 }
-RECONNECTING_LABEL: Final = Label("Reconnecting", "busy")
-UNKNOWN_LABEL: Final = Label("Unknown", "ask")
-WORKSPACE_ONLY: Final = Label("Workspace", "off")
-"""A session without an agent at rest: nobody can give it a prompt, so it is nobody’s turn."""
 _STOP_REASON_LABELS: Final[Mapping[str, Label]] = {
-    "idle": Label("Asleep", "off"),
-    "new": Label("Not started", "off"),
+    "idle": LABELS[Code.ASLEEP],
+    "new": NOT_STARTED_LABEL,
 }
 
-_CAPABILITY_LABELS: Final[Mapping[str, str]] = {"kept": "good", "not kept": "bad", "not claimed": "off"}
+_CAPABILITY_TONES: Final[Mapping[str, str]] = {
+    CapabilityStanding.OBSERVED: "good",
+    CapabilityStanding.FAILED: "bad",
+    CapabilityStanding.NOT_SUPPORTED: "off",
+}
 
 DERIVED_STATUS_LABELS: Final[Mapping[str, Label]] = {
-    DerivedStatus.INTERRUPTED_STARTUP: Label("Interrupted at work", "bad"),
-    DerivedStatus.INTERRUPTED_WAITING: Label("Interrupted while it waited", "bad"),
+    DerivedStatus.INTERRUPTED_STARTUP: Label("Interrupted", "bad"),
+    DerivedStatus.INTERRUPTED_WAITING: Label("Interrupted while waiting", "bad"),
     DerivedStatus.WAITING: Label("Waiting", "ask"),
     DerivedStatus.RUNNING: Label("Running", "busy"),
     DerivedStatus.IDLE: Label("Idle", "off"),
 }
-"""The derived status of a session, in the order in which it is decided."""
+"""Labels of the derived status of a session, in the order in which it is decided."""
 WORK_STATE_LABELS: Final[Mapping[str, Label]] = {
-    WorkState.IDLE: Label("At rest", "off"),
-    WorkState.WORKING: Label("At work", "busy"),
+    WorkState.IDLE: Label("Idle", "off"),
+    WorkState.WORKING: Label("Working", "busy"),
     WorkState.DONE: Label("Work done", "good"),
 }
 
@@ -84,61 +65,61 @@ TOOL_STATUS_LABELS: Final[Mapping[str, Label]] = {
 }
 
 DELIVERY_STATE_LABELS: Final[Mapping[str, Label]] = {
-    "pending": Label("On its way", "busy"),
-    "sent": Label("Arrived", "good"),
+    "pending": Label("Sending", "busy"),
+    "sent": Label("Sent", "good"),
     "failed": Label("Failed", "bad"),
-    "dropped": Label("Settled before", "off"),
+    "dropped": Label("Not needed", "off"),
 }
 
 
 @dataclass(frozen=True, slots=True)
 class PolicyLabel:
-    """A recovery policy in a few words, and in a sentence."""
+    """The short label of a recovery policy, and a sentence that explains it."""
 
     text: str
     explanation: str
 
 
 POLICY_LABELS: Final[Mapping[str, PolicyLabel]] = {
-    Policy.AUTO: PolicyLabel("Everything that was up", "Every agent that ran is brought back, those at work first."),
-    Policy.WORKING: PolicyLabel("Only who was at work", "Agents at work, or with prompts waiting, are brought back."),
-    Policy.ON_OPEN: PolicyLabel("When somebody opens it", "An agent is brought back by opening its page or a prompt."),
-    Policy.MANUAL: PolicyLabel("By hand", "Only “Resume session” or a prompt brings an agent back."),
+    Policy.AUTO: PolicyLabel("Every session that was running", "Agents that ran start again, working ones first."),
+    Policy.WORKING: PolicyLabel("Sessions that were working", "Agents that were working, or have queued prompts."),
+    Policy.ON_OPEN: PolicyLabel("When somebody opens the session", "Opening its page or a prompt starts the agent."),
+    Policy.MANUAL: PolicyLabel("Only manually", "An agent starts only by “Resume session” or a prompt."),
 }
 ATTENTION_KIND_LABELS: Final[Mapping[str, Label]] = {
-    AttentionKind.GAVE_UP: Label("Given up", "bad"),
-    AttentionKind.ERROR: Label("Error", "bad"),
-    AttentionKind.PERMISSION: Label("Asks for permission", "ask"),
-    AttentionKind.HELD: Label("Prompt in doubt", "ask"),
-    AttentionKind.CUT_SHORT: Label("Turn cut short", "ask"),
-    AttentionKind.OWNER_LEFT: Label("Owner has left", "ask"),
-    AttentionKind.WAIT_INTERRUPTED: Label("Wait interrupted", "ask"),
-    AttentionKind.OVERDUE: Label("Waits for an agent", "ask"),
+    AttentionKind.GAVE_UP: LABELS[Code.GAVE_UP],
+    AttentionKind.ERROR: LABELS[Code.ERROR],
+    AttentionKind.PERMISSION: LABELS[Code.PERMISSION],
+    AttentionKind.HELD: LABELS[Code.HELD],
+    AttentionKind.CUT_SHORT: LABELS[Code.INTERRUPTED],
+    AttentionKind.OWNER_LEFT: LABELS[Code.OWNER_LEFT],
+    AttentionKind.WAIT_INTERRUPTED: LABELS[Code.WAIT_INTERRUPTED],
+    AttentionKind.OVERDUE: LABELS[Code.OVERDUE],
     AttentionKind.WORKFLOW: Label("Workflow", "ask"),
-    AttentionKind.STALLED: Label("Silent", "ask"),
-    AttentionKind.CANCEL_IGNORED: Label("Ignores a cancel", "ask"),
+    AttentionKind.STALLED: LABELS[Code.STALLED],
+    AttentionKind.CANCEL_IGNORED: LABELS[Code.CANCEL_IGNORED],
     AttentionKind.RECEIPT: Label("Memory lost", "ask"),
     AttentionKind.UNPROVEN: Label("Memory unproven", "calm"),
-    AttentionKind.IDLE: Label("Needs a look", "calm"),
+    AttentionKind.IDLE: Label("Review needed", "calm"),
 }
-"""What may need somebody, the most pressing first."""
+"""Labels of inbox items, the most urgent first."""
 
 PROMPT_STATE_LABELS: Final[Mapping[str, str]] = {
-    "queued": "Waiting for its turn",
-    "sending": "On its way",
-    "accepted": "The agent has it",
-    "delivered": "The agent works on it",
-    "held": "It is not known whether the agent got this.",
+    "queued": "Queued",
+    "sending": "Sending",
+    "accepted": "Received by the agent",
+    "delivered": "The agent is working on it",
+    "held": "It is not known whether the agent received this.",
     "interrupted": "The agent was interrupted while it worked on this.",
 }
 
 _RECEIPT_LABELS: Final[Mapping[str, Label]] = {
     "reattached": Label("Reattached: the same process", "good"),
-    "resumed": Label("Resumed: the agent took up its own conversation", "good"),
-    "loaded": Label("Loaded: the agent read its conversation back", "good"),
-    "injected": Label("New conversation, told what was said before", "ask"),
+    "resumed": Label("Resumed: the agent restored its own conversation", "good"),
+    "loaded": Label("Loaded: the agent replayed its conversation", "good"),
+    "injected": Label("New conversation with the previous history", "ask"),
     "workspace_only": Label("Workspace only: no agent is running", "calm"),
-    "fresh": Label("Started fresh: the agent knows nothing of what was said before", "ask"),
+    "fresh": Label("Started fresh: the agent does not know what was said before", "ask"),
     "failed": Label("Could not be resumed", "bad"),
 }
 _NOT_STARTED: Final[Mapping[str, Label]] = {
@@ -148,18 +129,18 @@ _NOT_STARTED: Final[Mapping[str, Label]] = {
 FIRST_FAILED: Final = Label("Could not be started", "bad")
 _VERIFIED: Final[Mapping[str, str]] = {
     "same_process": "verified",
-    "replay": "verified by what it replayed",
-    "first_turn": "its first turn showed it",
-    "quoted": "it quoted your last request",
+    "replay": "verified by replay",
+    "first_turn": "confirmed by its first turn",
+    "quoted": "verified by quoting your last request",
     "unproven": "unproven",
-    "pending": "not proven yet, the next turn will tell",
+    "pending": "not verified yet; the next turn decides",
     "none": "not verified",
 }
 _UNPROVEN: Final[Mapping[str, str]] = {
-    "resumed": "Resumed: the agent says that it has its conversation",
-    "loaded": "Loaded: the agent says that it has its conversation",
+    "resumed": "Resumed: the agent reports that it has its conversation",
+    "loaded": "Loaded: the agent reports that it has its conversation",
 }
-"""No more than is known, where nothing shows that the agent has its context."""
+"""Weaker labels for receipts without proof: they only repeat what the agent reports."""
 _NOTHING_TO_VERIFY: Final = frozenset({"workspace_only", "fresh", "failed"})
 
 
@@ -167,17 +148,17 @@ OUTCOME_LABELS: Final[Mapping[str, Label]] = {
     "reattached": Label("reattached", "good"),
     "resumed": Label("resumed", "good"),
     "loaded": Label("loaded", "good"),
-    "injected": Label("told what was said", "ask"),
+    "injected": Label("history included", "ask"),
     "fresh": Label("started fresh", "ask"),
     "workspace_only": Label("workspace only", "calm"),
     "failed": Label("failed", "bad"),
-    "skipped": Label("without a receipt", "off"),
+    "skipped": Label("no receipt", "off"),
 }
-"""What the rows of a sweep came to, in the order in which they are shown."""
+"""Labels of the results of a sweep, in the order in which they are shown."""
 SWEEP_TRIGGER_LABELS: Final[Mapping[str, str]] = {
-    "boot": "At the start of a supervisor",
-    "command": "By command",
-    "reconcile": "In the loop",
+    "boot": "When a supervisor started",
+    "command": "On request",
+    "reconcile": "Regular check",
 }
 _DECISION_LABELS: Final[Mapping[str, str]] = {
     "none": "Nothing to do",
@@ -192,9 +173,10 @@ NOTHING_SAID_BEFORE: Final = Label("New conversation", "calm")
 
 
 def receipt_label(receipt: ContinuityReceipt, *, is_first: bool = False, said_before: bool = True) -> Label:
-    """A receipt in plain words: ``Reattached: the same process (verified)``.
+    """Return the label of a receipt, such as ``Reattached: the same process (verified)``.
 
-    A fresh start is a loss only where something was ``said_before``; the first one of a session never is.
+    A fresh start loses something only if there was a turn before (``said_before``), so the first receipt of a session
+    (``is_first``) never reports a loss.
     """
     if receipt.kind == "fresh" and not receipt.evidence.get("completed_turns"):
         if is_first:
@@ -214,80 +196,49 @@ def receipt_label(receipt: ContinuityReceipt, *, is_first: bool = False, said_be
 
 
 def receipt_kind_label(kind: str) -> Label:
-    """The kind of a receipt in one word, for a table."""
+    """Return the short label of a kind of receipt, for tables."""
     return OUTCOME_LABELS.get(kind, Label(kind))
 
 
 def decision_label(action: str, strategy: str) -> str:
-    """What a sweep decided for an agent: ``Resume the agent (native)``."""
+    """Return the label of a sweep's decision, such as ``Resume the agent (native)``."""
     words = _DECISION_LABELS.get(action, humanize_code(action))
     return f"{words} ({strategy})" if strategy else words
 
 
-def session_label(status: Mapping[str, Any], *, has_agent: bool = True) -> Label:
-    """What a session is up to, from its status: the first that holds, else its state."""
-    state, wait = status["state"], status["wait"]
-    words = (
-        (status["recovering"], RECONNECTING_LABEL),
-        (status["error_code"] == UNREACHABLE, UNKNOWN_LABEL),
-        (status["pending_permissions"], Label("Asks for permission", "ask")),
-        (wait and wait["kind"] != WaitKind.PERMISSION, Label("Waits for the outside", "calm")),
-        (status["start_wait"], Label("Waits for its turn", "busy")),
-        (
-            status["asleep"] and not status["starting"] and state == SessionState.WAITING_FOR_INPUT,
-            Label("Asleep", "off"),
-        ),
-        (status["retry"] and status["is_agent_running"], Label("Tries again", "busy")),
-        (
-            status["starting"] and state in (SessionState.CREATED, SessionState.WAITING_FOR_INPUT),
-            SESSION_STATE_LABELS[SessionState.STARTING],
-        ),
-    )
-    return next((word for holds, word in words if holds), session_state_label(state, has_agent=has_agent))
-
-
 def agent_label(status: Mapping[str, Any]) -> Label:
-    """Whether a session's agent is up, from its status, as far as that can be known now."""
+    """Return the label that says whether a session's agent is running, as far as its status shows."""
     if status["recovering"]:
-        return RECONNECTING_LABEL
+        return LABELS[Code.RECOVERING]
     if status["error_code"] == UNREACHABLE:
-        return UNKNOWN_LABEL
+        return LABELS[Code.UNREACHABLE]
     return Label("Running", "good") if status["is_agent_running"] else Label("Not running", "off")
 
 
-def session_state_label(state: str, error_code: str = "", *, has_agent: bool = True) -> Label:
-    """A session's state; one that nobody knows is shown as it is, and nobody knows it of one that does not answer."""
-    if error_code == UNREACHABLE:
-        return UNKNOWN_LABEL
-    if state == SessionState.WAITING_FOR_INPUT and not has_agent:
-        return WORKSPACE_ONLY
-    return SESSION_STATE_LABELS.get(state, Label(state, "bad"))
-
-
 def execution_label(status: str, reason: str, *, error_code: str = "", recovering: bool = False) -> Label:
-    """The status of an execution; why it is stopped where that has a word.
+    """Return the label of an execution's status, or of the reason why it is stopped, if that has a label.
 
-    ``recovering``: nobody has looked since the control plane was started.
+    ``recovering``: no supervisor has checked on it since the control plane started.
     """
     if recovering and status in (ExecutorStatus.STARTING, ExecutorStatus.READY):
-        return RECONNECTING_LABEL
+        return LABELS[Code.RECOVERING]
     if error_code == UNREACHABLE:
-        return UNKNOWN_LABEL
+        return LABELS[Code.UNREACHABLE]
     if status == ExecutorStatus.STOPPED and reason in _STOP_REASON_LABELS:
         return _STOP_REASON_LABELS[reason]
     return EXECUTOR_STATUS_LABELS.get(status, Label(status))
 
 
-def capability_label(standing: str) -> Label:
-    """How a claim of an agent stands."""
-    return Label(standing.capitalize(), _CAPABILITY_LABELS.get(standing, "calm"))
+def capability_label(standing: CapabilityStanding) -> Label:
+    """Return the label of a capability's standing."""
+    return Label(standing.capitalize(), _CAPABILITY_TONES.get(standing, "calm"))
 
 
 def tool_status_label(status: str) -> Label:
-    """The status of a tool call."""
+    """Return the label of a tool call's status."""
     return TOOL_STATUS_LABELS.get(status, Label(status or "Waiting"))
 
 
 def humanize_code(code: str) -> str:
-    """A code as words: ``agent_gone`` becomes ``agent gone``."""
+    """Return a code in words: ``agent_gone`` becomes ``agent gone``."""
     return code.replace("_", " ")

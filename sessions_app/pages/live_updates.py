@@ -1,6 +1,7 @@
-"""What has changed on a page since the browser looked last: JSON with ready pieces of HTML.
+"""Live updates of the pages: JSON with rendered HTML fragments.
 
-Asked for when a socket says that there is news, else by the clock. Everything in an answer may be applied twice.
+The browser requests them when its WebSocket reports a change, and otherwise at intervals. Applying an update twice is
+harmless.
 """
 
 from __future__ import annotations
@@ -31,12 +32,17 @@ from sessions_app.pages.shortcuts import find_session, find_task
 @never_cache
 @require_GET
 def session_updates(request: HttpRequest, task_id: uuid.UUID, session_id: uuid.UUID) -> JsonResponse:
-    """``{status, parts, messages, last_seq, more, can_prompt, start_on_open}``; messages changed behind ``?after=``."""
+    """Return status, HTML parts, and the messages with changes after ``?after=``.
+
+    The response is ``{status, parts, messages, last_seq, more, can_prompt, start_on_open}``. ``last_seq`` is the value
+    of the next ``?after=``; with ``more``, the browser should request it at once.
+    """
     row = find_session(request, task_id, session_id)
     given = request.GET.get("after", "0")
     if not (given.isascii() and given.isdigit() and len(given) < 19):
         return JsonResponse({"code": "validation_error", "message": "after is a number."}, status=400)
-    last_seq = row.last_seq  # read before the messages: one that comes meanwhile is told again, never left out
+    # Older than the messages below: a message that arrives in between is sent again next time, and never left out.
+    last_seq = row.last_seq
     messages, more = changed_messages(row, int(given))
     reached = messages[-1].updated_seq if more else last_seq
     writes = may_write_session(request.user, row)
@@ -57,7 +63,7 @@ def session_updates(request: HttpRequest, task_id: uuid.UUID, session_id: uuid.U
 @never_cache
 @require_GET
 def board_updates(request: HttpRequest) -> JsonResponse:
-    """The board's tasks as they are now, those that fit the filter of the address."""
+    """Return the board's current tasks that match the filter in the query string."""
     context = board_page.columns_context(request.user, parse_filter(request.GET))
     return _json_parts(board=render_to_string("board_columns.html", context))
 
@@ -65,7 +71,7 @@ def board_updates(request: HttpRequest) -> JsonResponse:
 @never_cache
 @require_GET
 def task_updates(request: HttpRequest, task_id: uuid.UUID) -> JsonResponse:
-    """A task's sessions as they are now."""
+    """Return the current sessions of a task."""
     context = tasks.sessions_context(find_task(request, task_id), request.user)
     return _json_parts(sessions=render_to_string("task_sessions.html", context))
 
@@ -73,7 +79,7 @@ def task_updates(request: HttpRequest, task_id: uuid.UUID) -> JsonResponse:
 @never_cache
 @require_GET
 def timeline_updates(request: HttpRequest, task_id: uuid.UUID, session_id: uuid.UUID) -> JsonResponse:
-    """The newest part of a session's story."""
+    """Return the newest page of a session's timeline."""
     context = timeline_page.timeline_context(find_session(request, task_id, session_id))
     return _json_parts(timeline=render_to_string("timeline_entries.html", context))
 
@@ -81,7 +87,7 @@ def timeline_updates(request: HttpRequest, task_id: uuid.UUID, session_id: uuid.
 @never_cache
 @require_GET
 def sweep_request_updates(request: HttpRequest, request_id: uuid.UUID) -> JsonResponse:
-    """How far a sweep is that somebody asked for."""
+    """Return the progress of a requested sweep."""
     context = sweeps_page.sweep_request_context(request.user, get_object_or_404(SweepRequest, id=request_id))
     return _json_parts(request=render_to_string("sweep_request_state.html", context))
 
@@ -89,14 +95,14 @@ def sweep_request_updates(request: HttpRequest, request_id: uuid.UUID) -> JsonRe
 @never_cache
 @require_GET
 def restart_updates(request: HttpRequest) -> JsonResponse:
-    """How far the restart is that somebody ordered."""
+    """Return the progress of the ordered restart."""
     return _json_parts(restart=render_to_string("restart_state.html", restart_page.restart_context(request.user)))
 
 
 @never_cache
 @require_GET
 def executor_updates(request: HttpRequest) -> JsonResponse:
-    """What runs now, and where."""
+    """Return the current executors and executions."""
     context = executors_page.executors_context(request.user)
     return _json_parts(executors=render_to_string("executors_list.html", context))
 
@@ -104,7 +110,7 @@ def executor_updates(request: HttpRequest) -> JsonResponse:
 @never_cache
 @require_GET
 def sweep_updates(request: HttpRequest) -> JsonResponse:
-    """The newest sweeps."""
+    """Return the newest sweeps."""
     return _json_parts(sweeps=render_to_string("sweeps_list.html", sweeps_page.sweeps_context(request.user)))
 
 

@@ -1,4 +1,4 @@
-"""Pages about recovery: sweeps and what they decided, and restarting the control plane."""
+"""Pages about recovery: sweeps and their decisions, and restarts of the control plane."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods, require_safe
 
 from executors_app.domain import ExecutorStatus, Observed
+from sessions_app.domain.situation_facts import Label
 from sessions_app.models import ContinuityReceipt, RecoverySweep, Supervisor, SweepOutcome, SweepRequest
 from sessions_app.pages.labels import (
     OUTCOME_LABELS,
     SWEEP_TRIGGER_LABELS,
-    Label,
     decision_label,
     humanize_code,
     receipt_kind_label,
@@ -34,7 +34,7 @@ from sessions_app.services.catalogue import visible_executions
 from sessions_app.services.sweeps import row_result
 
 MAX_SWEEPS_SHOWN: Final = 50
-"""Sweeps on the page, the newest."""
+"""Newest sweeps on the page."""
 MAX_ROWS_SHOWN: Final = 200
 BAR_WIDTH: Final = 100.0
 _QUERY_LIMIT: Final = 200
@@ -49,18 +49,18 @@ _OBSERVED_LABELS: Final[Mapping[str, Label]] = {
 @never_cache
 @require_http_methods(["GET", "HEAD", "POST"])
 def list_sweeps(request: HttpRequest) -> HttpResponse:
-    """Show the newest sweeps; a POST of staff asks for another one, with ``dry_run`` for one that writes nothing."""
+    """Show the newest sweeps. A POST by staff requests another one; with ``dry_run``, that one writes nothing."""
     if request.method in READ_METHODS:
         return render(request, "sweeps.html", sweeps_context(request.user))
     if not request.user.is_staff:
         raise PermissionDenied
     asked = service.request_sweep(request.user, dry_run=bool(request.POST.get("dry_run")))
-    messages.info(request, "It was asked for. What comes of it appears here.")
+    messages.info(request, "The sweep was requested. Its result appears here.")
     return redirect("sweep-request", asked.id)
 
 
 def sweeps_context(user: Any) -> dict[str, Any]:
-    """The newest sweeps with what the user's sessions came to, and whether one that was asked for is still to come."""
+    """Return the newest sweeps with their results for the user's sessions, and whether a requested one is pending."""
     rows = list(RecoverySweep.objects.all()[: MAX_SWEEPS_SHOWN + 1])
     counts = service.count_results(user, rows[:MAX_SWEEPS_SHOWN])
     return {
@@ -73,7 +73,7 @@ def sweeps_context(user: Any) -> dict[str, Any]:
 @never_cache
 @require_safe
 def show_sweep(request: HttpRequest, sweep_id: uuid.UUID) -> HttpResponse:
-    """Show one sweep and what it decided for the sessions of the user's teams; ``q``, ``seen``, ``came`` narrow it."""
+    """Show one sweep and its decisions for the user's sessions, filtered by ``q``, ``seen`` and ``came``."""
     row = get_object_or_404(RecoverySweep, id=sweep_id)
     wanted, number = _parse_sweep_filter(request), _page_number(request)
     found = service.load_outcomes(request.user, row, wanted, start=(number - 1) * MAX_ROWS_SHOWN, limit=MAX_ROWS_SHOWN)
@@ -109,7 +109,7 @@ def _page_number(request: HttpRequest) -> int:
 
 
 def _previous_sweep(user: Any, row: RecoverySweep) -> dict[str, Any] | None:
-    """The sweep before this one for the same reason, to compare it with."""
+    """Return the previous sweep with the same trigger, for comparison."""
     earlier = RecoverySweep.objects.filter(trigger=row.trigger, started_at__lt=row.started_at).first()
     return _sweep_context(earlier, service.count_results(user, [earlier])[earlier.id]) if earlier else None
 
@@ -117,13 +117,13 @@ def _previous_sweep(user: Any, row: RecoverySweep) -> dict[str, Any] | None:
 @never_cache
 @require_safe
 def show_sweep_request(request: HttpRequest, request_id: uuid.UUID) -> HttpResponse:
-    """Show how far a sweep is that somebody asked for, and what came of it."""
+    """Show the progress and the result of a requested sweep."""
     row = get_object_or_404(SweepRequest, id=request_id)
     return render(request, "sweep_request.html", sweep_request_context(request.user, row))
 
 
 def sweep_request_context(user: Any, row: SweepRequest) -> dict[str, Any]:
-    """Its progress; once it is done, its counts and the rows of the user's teams."""
+    """Return the progress of a requested sweep and, once it is done, its counts and the rows of the user's teams."""
     report, rows = row.report or {}, service.report_for(user, row)
     counts = Counter(one.get("result") or row_result(one) for one in rows)
     return {
@@ -157,12 +157,12 @@ def _count_labels(counts: Mapping[str, int]) -> dict[str, Any]:
     told = [(counts[kind], word, kind) for kind, word in _RESULT_LABELS.items() if counts.get(kind)]
     return {
         "outcomes": told,
-        "summary": ", ".join(f"{count} {word.text}" for count, word, _ in told) or "nothing to look at",
+        "summary": ", ".join(f"{count} {word.text}" for count, word, _ in told) or "nothing to check",
     }
 
 
 def _result_bar(counts: Mapping[str, int]) -> list[dict[str, Any]]:
-    """The counts as parts of a bar: tone, start and width, in units of the drawing."""
+    """Return the counts as parts of a bar of ``BAR_WIDTH`` units: tone, start (``x``) and width."""
     total, at, parts = sum(counts.values()), 0.0, []
     for kind, word in _RESULT_LABELS.items():
         if count := counts.get(kind):
@@ -187,13 +187,13 @@ def _outcome_context(outcome: SweepOutcome, came: str) -> dict[str, Any]:
 
 
 MAX_RESTART_RECEIPTS = 50
-"""Receipts on the page."""
+"""Maximum number of receipts on the page."""
 
 
 @never_cache
 @require_http_methods(["GET", "HEAD", "POST"])
 def restart_control_plane(request: HttpRequest) -> HttpResponse:
-    """Show what the last restart came to; a POST of staff orders one, where ``serve`` keeps the processes."""
+    """Show the result of the last restart. A POST orders another one if ``restarts.can_order_restart`` allows it."""
     allowed = restarts.can_order_restart(request.user)
     if request.method in READ_METHODS:
         return render(request, "restart.html", {"allowed": allowed, **restart_context(request.user)})
@@ -204,7 +204,7 @@ def restart_control_plane(request: HttpRequest) -> HttpResponse:
 
 
 def restart_context(user: Any) -> dict[str, Any]:
-    """How far the last restart is, and the receipts of the user's teams since."""
+    """Return the progress of the last ordered restart, and the receipts of the user's teams since then."""
     alive = visible_executions(user).filter(status__in=(ExecutorStatus.STARTING, ExecutorStatus.READY)).count()
     return {"alive": alive, "ordered": restarts.is_ordered(), **_last_restart_receipts(user)}
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Any
 
 from django.utils import timezone
@@ -11,11 +10,21 @@ from executors_app.domain import ExecutorStatus
 from executors_app.models import ExecutorRunning
 from executors_app.plugins import UnknownPlugin
 from sessions_app.domain import usage
+from sessions_app.domain.recovery_facts import Policy
 from sessions_app.domain.resumability import Assessment, Mode, assess_mode
-from sessions_app.domain.states import ENDED_STATES, TERMINAL_STATES, DesiredState, PromptState, SessionState
+from sessions_app.domain.situation_facts import IdleReason
+from sessions_app.domain.situations import situation, status_label
+from sessions_app.domain.states import (
+    ENDED_STATES,
+    TERMINAL_STATES,
+    DesiredState,
+    PermissionState,
+    PromptState,
+    SessionState,
+)
 from sessions_app.domain.wait_tokens import TokenState
 from sessions_app.models import PermissionRequest, ResumeToken, Run, TaskSession
-from sessions_app.models.derived_status import newest_run
+from sessions_app.models.runs import newest_run
 from sessions_app.pages.conversation import tool_call_context
 from sessions_app.pages.labels import (
     POLICY_LABELS,
@@ -24,9 +33,8 @@ from sessions_app.pages.labels import (
     execution_label,
     humanize_code,
     receipt_label,
-    session_label,
 )
-from sessions_app.pages.session_summary import WORKSPACE, banner_buttons, build_banner, retry_buttons, status_sentence
+from sessions_app.pages.session_summary import WORKSPACE, banner_buttons, load_facts, retry_buttons
 from sessions_app.pages.waits import wait_contexts
 from sessions_app.services import waits
 from sessions_app.services.assessment import assess_session, execution_of
@@ -36,19 +44,19 @@ from sessions_app.services.status import session_status
 from sessions_app.services.tasks import can_be_taken_over
 from sessions_app.services.waits import option_name, permission_tokens, shown_secret
 
-AGENT_ENDED_TEXT = "The agent ended before it got an answer, so this question is closed."
-EXPIRED_TEXT = "Nobody answered in time, so the agent is told that it was cancelled."
-OVERRULED_TEXT = "A new message came instead of an answer, so the agent is told that it was cancelled."
+AGENT_ENDED_TEXT = "The agent ended before it got an answer, so this request is closed."
+EXPIRED_TEXT = "Nobody answered in time, so the request was cancelled."
+OVERRULED_TEXT = "A new prompt was sent instead of an answer, so the request was cancelled."
 
 
 def permission_contexts(session: TaskSession) -> list[dict[str, Any]]:
-    """The questions that are open, and those of the newest run that closed without an answer."""
-    rows = list(session.permissions.filter(state__in=("pending", "expired", "cancelled")))
+    """Return the open permission requests, and those of the newest run that closed without an answer."""
+    rows = list(session.permissions.filter(state__in=set(PermissionState) - {PermissionState.RESOLVED}))
     run, keys = newest_run(session), permission_tokens(rows)
     told = [
         _permission_context(asked, keys.get(asked.id))
         for asked in rows
-        if asked.state == "pending" or _belongs_to_run(asked, run)
+        if asked.state == PermissionState.PENDING or _belongs_to_run(asked, run)
     ]
     return [one for one in told if one["asked"].state != "cancelled" or one["closed"] == EXPIRED_TEXT]
 
@@ -58,12 +66,12 @@ def _belongs_to_run(asked: PermissionRequest, run: Run | None) -> bool:
 
 
 def _permission_context(asked: PermissionRequest, token: ResumeToken | None) -> dict[str, Any]:
-    """One question: its tool call, its key and options, or the answer that is on its way, or why it is closed."""
+    """Return one permission request: its tool call, key and options, the given answer, or why it is closed."""
     state = token.state(timezone.now()) if token else None
     given = str((token.first_answer or {}).get("option_id", "")) if token and state is TokenState.CONSUMED else ""
     return {
         "asked": asked,
-        "title": asked.tool_call.get("title") or "Do something",
+        "title": asked.tool_call.get("title") or "Unnamed action",
         "kind": asked.tool_call.get("tool_kind") or "",
         "call": tool_call_context(asked.tool_call),
         "options": [_option_context(asked, option, given) for option in asked.options],
@@ -86,26 +94,26 @@ def _option_context(asked: PermissionRequest, option: dict[str, Any], given: str
 
 
 def _closed_reason(asked: PermissionRequest, state: TokenState | None) -> str:
-    if asked.state == "expired":
+    if asked.state == PermissionState.EXPIRED:
         return AGENT_ENDED_TEXT
     return {TokenState.EXPIRED: EXPIRED_TEXT, TokenState.REVOKED: OVERRULED_TEXT}.get(state, "") if state else ""
 
 
 def without_keys(permissions: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The same for somebody who may not answer."""
+    """Return the permission requests without keys and options, for a user who may not answer."""
     return [{**permission, "options": [], "resume_token": ""} for permission in permissions]
 
 
 MAX_RECEIPTS_SHOWN = 8
 SESSION_PARTS = ("strip", "banner", "permissions", "ledger", "refusal", "controls", "waits", "continuity")
-"""The templates ``session/<part>.html``; each is replaced as a whole when it changes."""
+"""The templates ``session/<part>.html``. Live updates replace each as a whole."""
 
 
-VIEWER_REFUSAL = "You are a viewer of this team: you can read along, but ask nothing of its agents."
+VIEWER_REFUSAL = "You are a viewer of this team: you can read this conversation, but not send prompts."
 
 
 def session_context(session: TaskSession, *, writes: bool = True) -> dict[str, Any]:
-    """The values of every part; reads, never writes. Who only reads gets no buttons."""
+    """Return the context of all ``SESSION_PARTS``, without buttons and keys unless ``writes``. Never writes."""
     context = _context(session)
     return context if writes else context | _without_buttons(context)
 
@@ -118,24 +126,24 @@ def _without_buttons(context: dict[str, Any]) -> dict[str, Any]:
 
 def _context(session: TaskSession) -> dict[str, Any]:
     status, execution, assessment = session_status(session), execution_of(session), assess_session(session)
-    said = build_banner(session, status, execution, assessment)
+    facts = load_facts(session, status, assessment)
+    shown = situation(facts)
     refusal = composer_refusal(session, assessment)
     return {
         "session": session,
         "task": session.task,
         "status": status,
-        "word": session_label(status, has_agent=session.has_agent),
-        "executor_word": execution_label(
+        "label": status_label(facts),
+        "executor_label": execution_label(
             status["executor_status"],
             execution.status_reason if execution else "",
             error_code=status["error_code"],
             recovering=status["recovering"],
         ),
-        "agent_word": agent_label(status),
-        "banner": said,
-        "sentence": status_sentence(status),
+        "agent_label": agent_label(status),
+        "situation": shown,
         "usage": usage.usage_lines(session.usage),
-        "buttons": banner_buttons(said, assessment, takes_over=can_be_taken_over(session)) if said else [],
+        "buttons": banner_buttons(shown, assessment, takes_over=can_be_taken_over(session)),
         "permissions": permission_contexts(session),
         **wait_contexts(session, status["wait"]),
         "may_wait": waits.can_begin_wait(session),
@@ -147,7 +155,7 @@ def _context(session: TaskSession) -> dict[str, Any]:
         "refusal": refusal,
         "open_run": session.runs.filter(ended_at=None, has_process=True).exists(),
         "can_stop": _can_stop(session, execution),
-        "can_close": session.state not in ("COMPLETED", "CANCELLED"),
+        "can_close": session.state not in TERMINAL_STATES,
         "workspace_button": _workspace_button(execution, assessment),
         "trusted_only": _requires_trusted_agents(session),
         "snapshot_due_since": execution.snapshot_due_since if execution else None,
@@ -157,7 +165,7 @@ def _context(session: TaskSession) -> dict[str, Any]:
 
 
 def _receipt_contexts(session: TaskSession) -> list[dict[str, Any]]:
-    """The newest receipts in words; whether a fresh one is a loss depends on what was before it."""
+    """Return the newest receipts. A *fresh* one counts as a loss only if an earlier turn could be lost."""
     rows = list(session.receipts.all()[: MAX_RECEIPTS_SHOWN + 1])
     first_run = session.runs.order_by("started_at").values_list("started_at", flat=True).first()
     first = rows[-1] if 0 < len(rows) <= MAX_RECEIPTS_SHOWN else None
@@ -175,7 +183,7 @@ def _receipt_contexts(session: TaskSession) -> list[dict[str, Any]]:
 
 
 def composer_refusal(session: TaskSession, assessment: Assessment) -> str:
-    """Why no prompt can be given, or the empty text; the rule of ``services.intents.prompt``."""
+    """Return why no prompt can be sent, or an empty text, by the rules of ``services.intents.queue_prompt``."""
     if session.task.end:
         return str(TerminalState.of_task(session.task.end))
     if session.state == SessionState.FAILED:
@@ -195,11 +203,19 @@ def _is_over(session: TaskSession) -> bool:
 
 
 def wants_start_on_open(status: dict[str, Any]) -> bool:
-    """Whether opening the page starts the agent: it should run, and waits for nothing but somebody to look."""
-    calm = status["state"] in ("CREATED", "WAITING_FOR_INPUT") and not status["recovering"]
-    calm = calm and status["next_restart_at"] is None  # else each look at its page would begin the waits anew
-    calm = calm and not status["asleep"] and status["start_wait"] is None  # a prompt wakes it, its turn comes
-    return bool(calm and status["needs_resume"] and not status["starting"] and status["policy"] != "manual")
+    """Return whether opening the page starts the agent: the policy allows it, and nothing delays the start.
+
+    An agent that the policy keeps stopped is not started by opening its page, and the page says so.
+    """
+    if status["state"] not in (SessionState.CREATED, SessionState.WAITING_FOR_INPUT) or not status["needs_resume"]:
+        return False
+    # Something else starts each of these: the sweep, a restart timer, a prompt or free capacity. A start by the page
+    # would also reset the back-off.
+    delayed = status["recovering"] or status["next_restart_at"] or status["asleep"] or status["start_wait"]
+    idle_reason = status["stillness"]["reason"] if status["stillness"] else None
+    if delayed or status["starting"] or idle_reason == IdleReason.OWNER_LEFT:
+        return False
+    return status["policy"] in (Policy.AUTO, Policy.ON_OPEN) or idle_reason == IdleReason.NEXT_LOOK
 
 
 def _can_stop(session: TaskSession, execution: ExecutorRunning | None) -> bool:
@@ -213,13 +229,11 @@ def _workspace_button(execution: ExecutorRunning | None, assessment: Assessment)
 
 
 def _policy_context(session: TaskSession, status: dict[str, Any]) -> dict[str, Any]:
-    """Which policy holds, the words to choose another by, and when it goes on by itself."""
-    still = status["stillness"]
+    """Return the policy in effect, and the choices in the form."""
     return {
         "policy_word": POLICY_LABELS.get(status["policy"]),
-        "policy_choices": [("", "As the team says", not session.policy)]
+        "policy_choices": [("", "Same as the team", not session.policy)]
         + [(key, word.text, key == session.policy) for key, word in POLICY_LABELS.items()],
-        "still_until": datetime.fromisoformat(still["until"]) if still and still["until"] else None,
     }
 
 
@@ -241,7 +255,7 @@ def _prompt_contexts(session: TaskSession) -> dict[str, Any]:
 
 
 def evidence_lines(evidence: dict[str, Any]) -> list[tuple[str, str]]:
-    """The evidence of a receipt as lines; what is empty says nothing."""
+    """Return the evidence of a receipt as (name, value) texts, without empty values."""
     plain = {name: value for name, value in evidence.items() if value not in (None, "", {}, [], 0)}
     return [(humanize_code(name), _plain_value(value)) for name, value in plain.items()]
 

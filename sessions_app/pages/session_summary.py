@@ -1,86 +1,73 @@
-"""What a session is doing, in short: the chips of a list row, one sentence, and the banner with its buttons."""
+"""Short summaries of a session: its chips in lists, and its situation with the buttons of the banner."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from datetime import datetime
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from executors_app.domain import ExecutorStatus
 from executors_app.models import ExecutorRunning
 from sessions_app.domain.agent_programs import NEEDS_PERSON_CODES
-from sessions_app.domain.attention import excerpt
-from sessions_app.domain.banners import Banner, BannerFacts, banner
 from sessions_app.domain.derived_status import DerivedStatus
-from sessions_app.domain.restart_rules import WaitReason
+from sessions_app.domain.recovery_facts import UNREACHABLE
 from sessions_app.domain.resumability import Assessment, Mode, Reason, assess_mode, token_was_rejected
-from sessions_app.domain.states import ENDED_STATES, PromptState, SessionState, WorkState
-from sessions_app.domain.transient_errors import Retry
-from sessions_app.domain.wait_tokens import WaitKind
+from sessions_app.domain.situation_facts import LABELS, Code, Label, Situation, SituationFacts, state_label
+from sessions_app.domain.situations import situation, status_label
+from sessions_app.domain.states import PromptState, SessionState, WorkState
 from sessions_app.models import TaskSession
-from sessions_app.pages.labels import (
-    DERIVED_STATUS_LABELS,
-    RECONNECTING_LABEL,
-    WORK_STATE_LABELS,
-    Label,
-    session_state_label,
-)
+from sessions_app.models.runs import newest_run
+from sessions_app.pages.labels import ATTENTION_KIND_LABELS, DERIVED_STATUS_LABELS, WORK_STATE_LABELS
+from sessions_app.services.assessment import execution_of
+from sessions_app.services.attention import open_kinds
 from sessions_app.services.board import SessionRow
+from sessions_app.services.situations import situation_facts
 
-_IMPLIED_BY_STATE: Final[Mapping[str, frozenset[str]]] = {
-    SessionState.RUNNING: frozenset({DerivedStatus.RUNNING}),
-    SessionState.STARTING: frozenset({DerivedStatus.RUNNING, DerivedStatus.IDLE}),
-}
-"""The derived statuses that a state says already; of all others ``idle``."""
-_REST_STATES: Final = frozenset({DerivedStatus.IDLE})
-_MARK_LABELS: Final = (
-    ("asks", Label("Asks for permission", "ask")),
-    ("doubts", Label("Prompt in doubt", "ask")),
-    ("cut_short", Label("Turn cut short", "ask")),
-    ("overdue", Label("Prompt waits too long", "ask")),
-    ("memory", Label("Memory lost", "ask")),
-    ("looks", Label("Needs a look")),
+_INTERRUPTED: Final = frozenset({DerivedStatus.INTERRUPTED_STARTUP, DerivedStatus.INTERRUPTED_WAITING})
+"""Derived statuses that get a chip of their own, because the status label does not show them."""
+_NEEDS_LABELS: Final = (
+    ("asks", LABELS[Code.PERMISSION]),
+    ("doubts", LABELS[Code.HELD]),
+    ("cut_short", LABELS[Code.INTERRUPTED]),
+    ("overdue", LABELS[Code.OVERDUE]),
+    ("memory", ATTENTION_KIND_LABELS["receipt"]),
+    ("looks", ATTENTION_KIND_LABELS["idle"]),
 )
-_WITHOUT_CHIP: Final = Label("Silent for long", "ask")
+"""Label of each annotation of ``services.board.annotate_needs``, in order of priority: what a person has to do."""
 
 
 def attention_label(session: TaskSession) -> Label:
-    """Why a session (of ``with_marks``) needs somebody, in a word; else its state."""
-    marks = (word for name, word in _MARK_LABELS if getattr(session, name))
-    return next(marks, session_state_label(session.state, session.error_code, has_agent=session.has_agent))
+    """Return why a session needs a person, or else its state. The session comes from ``annotate_needs``."""
+    needs = (label for name, label in _NEEDS_LABELS if getattr(session, name))
+    return next(needs, LABELS[Code.UNREACHABLE] if session.error_code == UNREACHABLE else state_label(session.state))
 
 
 def session_chips(row: SessionRow) -> dict[str, Any]:
-    """A session with its chips: the state, what the derived status and the work add to it, and the marks."""
+    """Return a session with its chips: situation, interruption, finished work, and what a person has to do."""
     session = row.session
-    marks = [word for name, word in _MARK_LABELS if getattr(session, name)]
+    needs = [label for name, label in _NEEDS_LABELS if getattr(session, name)]
     if session.stalled_since is not None:
-        marks.append(_WITHOUT_CHIP)
+        needs.append(LABELS[Code.STALLED])
+    chips = list(dict.fromkeys([status_label(row.facts), *_status_chips(row), *needs]))
     return {
         "session": session,
-        "chips": _chips(row) + marks,
-        "needy": bool(marks)
+        "chips": chips,
+        "needy": bool(needs)
         or getattr(session, "raised", False)
         or (
             session.state == SessionState.ERROR
             and (session.next_restart_at is None or session.error_code in NEEDS_PERSON_CODES)
         ),
-        "told": f"{session_state_label(session.state).text}; {DERIVED_STATUS_LABELS[DerivedStatus(row.derived)].text}; "
+        "summary": f"{state_label(session.state).text}; {DERIVED_STATUS_LABELS[DerivedStatus(row.derived)].text}; "
         f"{_work_state_label(session.work_state).text}",
     }
 
 
-def _chips(row: SessionRow) -> list[Label]:
-    if row.looks_after:
-        return [RECONNECTING_LABEL]
-    session, said = row.session, _IMPLIED_BY_STATE.get(row.session.state, _REST_STATES)
-    # An agent that asks does not work: the mark says what it does, as the session's own page does.
-    asks = row.derived == DerivedStatus.WAITING and getattr(session, "asks", False)
-    chips = [] if asks else [session_state_label(session.state, session.error_code, has_agent=session.has_agent)]
-    if row.derived not in said and not asks:
-        chips.append(DERIVED_STATUS_LABELS[DerivedStatus(row.derived)])
-    if session.work_state == WorkState.DONE and session.state != SessionState.COMPLETED:
+def _status_chips(row: SessionRow) -> list[Label]:
+    if row.facts.recovering:  # nothing is claimed before a supervisor has checked
+        return []
+    chips = [DERIVED_STATUS_LABELS[DerivedStatus(row.derived)]] if row.derived in _INTERRUPTED else []
+    if row.session.work_state == WorkState.DONE and row.session.state != SessionState.COMPLETED:
         chips.append(WORK_STATE_LABELS[WorkState.DONE])
     return chips
 
@@ -89,45 +76,52 @@ def _work_state_label(state: str) -> Label:
     return WORK_STATE_LABELS[WorkState(state)] if state in list(WorkState) else Label(state, "bad")
 
 
-_STATE_SENTENCES: Final[Mapping[str, str]] = {
-    SessionState.CREATED: "Nothing has been started yet. Your first prompt starts the agent.",
-    SessionState.STARTING: "The agent is starting. What you write waits for it in the queue.",
-    SessionState.RUNNING: "The agent is at work. What you write meanwhile waits in the queue.",
-    SessionState.WAITING_FOR_INPUT: "It is your turn: the agent has finished, and waits for your next prompt.",
-}
-_IDLE_SENTENCES: Final = "The agent is not running. Your next prompt starts it again."
+def session_situation(session: TaskSession, status: Mapping[str, Any], assessment: Assessment) -> Situation:
+    """Return the situation of a session, for its page."""
+    return situation(load_facts(session, status, assessment))
 
 
-def status_sentence(status: Mapping[str, Any]) -> str:
-    """From a session's status; empty where only a banner knows."""
-    if status["wait"] and status["wait"]["kind"] != WaitKind.PERMISSION:
-        return "The session waits for something from outside. It goes on by itself when that has come."
-    if status["state"] == SessionState.WAITING_FOR_INPUT and not status["is_agent_running"]:
-        return _IDLE_SENTENCES
-    return _STATE_SENTENCES.get(status["state"], "")
+def load_facts(session: TaskSession, status: Mapping[str, Any], assessment: Assessment) -> SituationFacts:
+    """Return the facts for the session page: from its status, its interrupted prompts and its inbox items.
+
+    An error of the execution is used if the session has none.
+    """
+    run, execution = newest_run(session), execution_of(session)
+    facts = situation_facts(
+        session,
+        status,
+        assessment,
+        open_kinds(session),
+        last_run_state=run.state if run else "",
+        interrupted_prompts=session.prompts.filter(state=PromptState.INTERRUPTED, continued_by=None).count(),
+    )
+    if facts.error_message or execution is None:
+        return facts
+    return replace(facts, error_message=execution.error_message)
 
 
 MISMATCH_ROW: Final = 6
+"""Row of the assessment table (``domain.resumability``) for a conversation that differs from the log."""
 
 
 @dataclass(frozen=True, slots=True)
 class BannerButton:
-    """One way to go on: a start in ``mode``, another action, or a link to a place of this page or of the task's."""
+    """A button of the banner: a start in ``mode``, the action ``act``, or a link to ``place`` on the page."""
 
     text: str
     mode: str = ""
     place: str = ""
     act: str = ""
     view: str = ""
-    """The name of a view of the session that it is posted to."""
+    """Name of the URL that the button posts to, if it is not a session action."""
     task_change: str = ""
-    """What to ask of the task, as a last part of its address."""
+    """A key of ``TASK_CHANGES``: the button changes the task."""
 
 
 RESUME = BannerButton("Resume session", Mode.AUTO)
 TRY_AGAIN = BannerButton("Try again", Mode.AUTO)
 START_FRESH = BannerButton("Start fresh", Mode.FRESH_START)
-ACCEPT = BannerButton("Go on with the loaded conversation", Mode.ACCEPT_MISMATCH)
+ACCEPT = BannerButton("Accept the loaded conversation", Mode.ACCEPT_MISMATCH)
 OLD_CONVERSATION = BannerButton("Try the old conversation again", Mode.RESUME)
 START_FRESH_HERE = BannerButton("Start fresh in this workspace", Mode.FRESH_START)
 RETRY = BannerButton("Retry", Mode.AUTO)
@@ -135,7 +129,7 @@ RETRY_WORKSPACE = BannerButton("Retry", Mode.WORKSPACE_ONLY)
 WORKSPACE = BannerButton("Open the workspace without the agent", Mode.WORKSPACE_ONLY)
 NEW_SESSION = BannerButton("Create new session", place="new-session")
 TAKE_OVER = BannerButton("New session in this worktree", place="take-over")
-REVIEW = BannerButton("Review the prompts", place="unsettled")
+REVIEW = BannerButton("Review prompts", place="unsettled")
 ANSWER = BannerButton("Answer", place="permissions")
 CANCEL = BannerButton("Cancel turn", act="cancel")
 WAIT_AGAIN = BannerButton("Wait again", view="session-wait-again")
@@ -159,80 +153,13 @@ _BUTTONS: Final[Mapping[str, tuple[BannerButton, ...]]] = {
 }
 
 
-def build_banner(
-    session: TaskSession, status: Mapping[str, Any], execution: ExecutorRunning | None, assessment: Assessment
-) -> Banner | None:
-    """The one thing to say above the composer, if there is one."""
-    return banner(
-        BannerFacts(
-            session_state=_effective_state(session, status),
-            executor_status=_executor_status(execution),
-            assessment=assessment,
-            task_end=session.task.end,
-            error_code=status["error_code"],
-            error_message=status["error_message"] or (execution.error_message if execution else ""),
-            recovering=status["recovering"],
-            continuing=status["continuing"],
-            **_queue_position_text(status["start_wait"]),
-            asleep=status["asleep"],
-            queued_prompts=status["queued_prompts"],
-            overdue_prompts=status["overdue_prompts"],
-            held_prompts=status["held_prompts"],
-            interrupted_prompts=session.prompts.filter(state=PromptState.INTERRUPTED, continued_by=None).count(),
-            pending_permissions=status["pending_permissions"],
-            history=status["history"],
-            history_armed=session.inject_history,
-            attempts=session.start_attempts,
-            next_restart_at=session.next_restart_at,
-            retry=_retry_text(status["retry"]),
-            stalled_since=session.stalled_since,
-            interrupted_wait=excerpt(ended["reason"]) if (ended := status["interrupted_wait"]) else None,
-            wait_ended_at=_parse_time(ended["at"]) if ended else None,
-            cancel_ignored_since=_parse_time(status["cancel_ignored_since"]),
-            capability_note=status["capability_note"],
-        )
-    )
+def banner_buttons(shown: Situation, assessment: Assessment, *, takes_over: bool = False) -> list[BannerButton]:
+    """Return the buttons of the banner, without starts that would be refused.
 
-
-def _queue_position_text(told: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Why it waits to be started, and how many are before it."""
-    if told is None:
-        return {}
-    full = told["reason"] == WaitReason.CAPACITY
-    return {"queued_for_capacity": full, "waits_for_turn": not full, "starts_before": told["before"]}
-
-
-def _retry_text(told: Mapping[str, Any] | None) -> Retry | None:
-    if told is None:
-        return None
-    return Retry(told["error_code"], told["error_message"], told["attempt"], told["of"], _parse_time(told["at"]))
-
-
-def _parse_time(told: str | None) -> datetime | None:
-    return datetime.fromisoformat(told) if told else None
-
-
-def _effective_state(session: TaskSession, status: Mapping[str, Any]) -> SessionState:
-    """A session with an open start order is starting, whether or not somebody has begun with it."""
-    if session.state not in list(SessionState):
-        return SessionState.ERROR
-    state = SessionState(session.state)
-    starts = status["starting"] and state not in ENDED_STATES and not session.next_restart_at
-    return SessionState.STARTING if starts else state
-
-
-def _executor_status(execution: ExecutorRunning | None) -> ExecutorStatus | None:
-    known = execution is not None and execution.status in list(ExecutorStatus)
-    return ExecutorStatus(execution.status) if execution is not None and known else None
-
-
-def banner_buttons(said: Banner, assessment: Assessment, *, takes_over: bool = False) -> list[BannerButton]:
-    """What the banner offers, without starts that would be refused.
-
-    ``takes_over``: whether a new session could go on in the worktree.
+    ``takes_over``: whether a new session could continue in the worktree.
     """
-    offered = _resume_choices(assessment) if said.action == "choose_conversation" else _BUTTONS.get(said.action, ())
-    if said.action == "review_prompts":  # the prompts can be settled later, and the agent may be wanted now
+    offered = _resume_choices(assessment) if shown.action == "choose_conversation" else _BUTTONS.get(shown.action, ())
+    if shown.action == "review_prompts":  # the prompts can be settled later, and the agent may be wanted now
         offered = (*offered, *_beside_prompts(assessment))
     takes_over = takes_over and assessment.cause.resume_reason is not Reason.WORKTREE_MISSING
     offered = tuple(button for button in offered if takes_over or button is not TAKE_OVER)
@@ -240,7 +167,7 @@ def banner_buttons(said: Banner, assessment: Assessment, *, takes_over: bool = F
 
 
 def _beside_prompts(assessment: Assessment) -> tuple[BannerButton, ...]:
-    """What can be done with the agent while prompts wait to be reviewed: as without them."""
+    """Return the buttons for the agent while prompts wait for review: those that it would get without them."""
     if assessment.needs_resume or assessment.resume_reason is Reason.STOPPED_BY_USER:
         return (RESUME,)
     if assessment.resume_reason is Reason.GAVE_UP:
@@ -253,7 +180,7 @@ def _beside_prompts(assessment: Assessment) -> tuple[BannerButton, ...]:
 
 
 def retry_buttons(execution: ExecutorRunning | None, assessment: Assessment) -> BannerButton | None:
-    """What can be tried with an execution that has failed: with its agent, or at least its workspace."""
+    """Return the retry button for a failed execution: with its agent, or else its workspace only; None if neither."""
     if execution is None or execution.status != ExecutorStatus.ERROR:
         return None
     return next((one for one in (RETRY, RETRY_WORKSPACE) if assess_mode(assessment, one.mode).allowed), None)

@@ -29,9 +29,10 @@ from sessions_app.workflows.services.runs import run_of_task
 @never_cache
 @require_safe
 def show_session(request: HttpRequest, task_id: uuid.UUID, session_id: uuid.UUID) -> HttpResponse:
-    """The whole page; ``?before=SEQ`` shows earlier messages, ``?at=SEQ`` those around one."""
+    """Show the session page; ``?before=SEQ`` shows earlier messages, ``?at=SEQ`` the messages around one."""
     row = find_session(request, task_id, session_id)
-    # The number first: a message that comes in between is told once more by the live updates.
+    # ``last_seq`` is older than the messages below: a message that arrives in between is sent again by the live
+    # updates. Read in the other order, it would be missing from the page.
     writes = may_write_session(request.user, row)
     context = {"last_seq": row.last_seq, **session_context(row, writes=writes)}
     messages, older, is_past = _page_of_messages(request, row)
@@ -52,7 +53,7 @@ def show_session(request: HttpRequest, task_id: uuid.UUID, session_id: uuid.UUID
 @never_cache
 @require_safe
 def earlier_messages(request: HttpRequest, task_id: uuid.UUID, session_id: uuid.UUID) -> JsonResponse:
-    """The page of messages before ``?before=SEQ``: ``{messages: [html], older_than}``, oldest first."""
+    """Return the messages before ``?before=SEQ`` as ``{messages: [html], older_than}``, oldest first."""
     messages, older = last_messages(find_session(request, task_id, session_id), _parse_number(request, "before"))
     told = {
         "messages": [item["html"] for item in render_messages(messages)],
@@ -62,7 +63,7 @@ def earlier_messages(request: HttpRequest, task_id: uuid.UUID, session_id: uuid.
 
 
 def _page_of_messages(request: HttpRequest, row: TaskSession) -> tuple[list[Message], bool, bool]:
-    """Those of the page, whether there are older ones, and whether there are newer ones."""
+    """Return the messages to show, whether there are older ones, and whether there are newer ones."""
     at, before = _parse_number(request, "at"), _parse_number(request, "before")
     if at is not None:
         return messages_around(row, at)
@@ -113,7 +114,7 @@ ACTIONS: Final[Mapping[str, SessionAction]] = {
 
 @require_POST
 def act_on_session(request: HttpRequest, task_id: uuid.UUID, session_id: uuid.UUID, action: str) -> HttpResponse:
-    """Carry out one of ``ACTIONS``; an unknown one is a 404."""
+    """Carry out one of ``ACTIONS``; respond with 404 to any other."""
     row = find_session(request, task_id, session_id)
     if action not in ACTIONS:
         raise Http404(action)
@@ -122,9 +123,9 @@ def act_on_session(request: HttpRequest, task_id: uuid.UUID, session_id: uuid.UU
 
 @require_POST
 def queue_prompt(request: HttpRequest, task_id: uuid.UUID, session_id: uuid.UUID) -> HttpResponse:
-    """Put a prompt into the queue; the same form sent twice is one prompt.
+    """Queue a prompt. The form contains its ``message_id``, so submitting it twice queues one prompt.
 
-    One that would end the turn of an agent that waits for a permission has to be confirmed.
+    If the agent waits for a permission, the prompt would end its turn, so the user is asked to confirm it first (409).
     """
     row = find_session(request, task_id, session_id)
     text, message_id = _posted_value(request, "text").replace("\r\n", "\n"), _posted_value(request, "message_id")
@@ -141,9 +142,10 @@ def queue_prompt(request: HttpRequest, task_id: uuid.UUID, session_id: uuid.UUID
 
 
 def run_and_redirect(request: HttpRequest, do: Callable[[], Any], *page: Any) -> HttpResponse:
-    """Do it; a browser without JavaScript is sent to ``page`` (as for ``redirect``), a script is told in JSON.
+    """Call ``do``, then redirect to ``page`` (arguments of ``redirect``); a script gets JSON instead.
 
-    PermissionPending is the caller's to ask about, except where a script does.
+    Errors become a message on that page, or 409 with ``{code, message}`` for a script. Only without a script does
+    PermissionPending propagate, so that the caller can ask for confirmation.
     """
     by_script = request.headers.get("Accept", "").startswith("application/json")
     try:

@@ -1,4 +1,4 @@
-"""What a request may have: anything of another team is a 404, a viewer's write a 403 (rule 39)."""
+"""Find the objects of a request: those of other teams respond with 404, and a viewer's write with 403."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ READ_METHODS = ("GET", "HEAD", "OPTIONS")
 
 
 def find_task(request: HttpRequest, task_id: uuid.UUID) -> Task:
-    """A task of the user's teams; Http404 for any other, PermissionDenied where a viewer wants to change it."""
+    """Return a task of the user's teams. Raises Http404 for any other, and PermissionDenied if a viewer writes."""
     found: Task = get_object_or_404(visible_tasks(request.user), id=task_id)
     _require_write_access(request, found)
     return found
 
 
 def find_session(request: HttpRequest, task_id: uuid.UUID, session_id: uuid.UUID) -> TaskSession:
-    """A session of this task and of the user's teams; refuses as ``find_task`` does."""
+    """Return a session of this task, if the user may see it. Raises what ``find_task`` raises."""
     found: TaskSession = get_object_or_404(visible_sessions(request.user).filter(task_id=task_id), id=session_id)
     _require_write_access(request, found.task)
     return found

@@ -15,7 +15,7 @@ from django.views.decorators.http import require_POST
 
 from executors_app.models import AgentProfile, Executor
 from sessions_app.accounts.authorization import may_write, writable_teams
-from sessions_app.domain.banners import TASK_ENDS
+from sessions_app.domain.situation_facts import TASK_ENDS
 from sessions_app.models import Repository, Task, TaskSession
 from sessions_app.pages.labels import TASK_STATE_LABELS
 from sessions_app.pages.session_summary import session_chips
@@ -31,13 +31,13 @@ from sessions_app.workflows.services.runs import run_of_task
 
 
 class _StartForm(forms.Form):
-    """Who is to work, and where."""
+    """Base of the forms that start a session: agent profile and executor."""
 
     agent_profile: forms.ModelChoiceField[AgentProfile] = forms.ModelChoiceField(
         queryset=None, label="Agent", empty_label=None
     )
     executor: forms.ModelChoiceField[Executor] = forms.ModelChoiceField(
-        queryset=None, label="Where it runs", empty_label=None
+        queryset=None, label="Executor", empty_label=None
     )
 
     def __init__(self, user: Any, *args: Any, **kwargs: Any):
@@ -63,12 +63,12 @@ def _prompt_field(**options: Any) -> forms.CharField:
 
 
 class TaskCreateForm(_StartForm):
-    """A task, its first prompt, and who is to work on it."""
+    """The form for a new task with its first prompt, agent and executor."""
 
     field_order = ("title", "description", "repository", "agent_profile", "executor")
 
     title = forms.CharField(max_length=300, label="Title")
-    description = _prompt_field(label="What is to be done", help_text="This is the first prompt that the agent gets.")
+    description = _prompt_field(label="Description", help_text="The agent gets this as its first prompt.")
     repository: forms.ModelChoiceField[Repository] = forms.ModelChoiceField(
         queryset=None, label="Repository", empty_label=None
     )
@@ -85,28 +85,31 @@ class TaskCreateForm(_StartForm):
         values = super().clean() or {}
         repository, profile = values.get("repository"), values.get("agent_profile")
         if repository and profile and profile.team_id not in (None, repository.team_id):
-            self.add_error("agent_profile", "This agent belongs to another team than the repository.")
+            self.add_error(
+                "agent_profile",
+                "This agent profile belongs to a different team than the repository.",
+            )
         return values
 
 
 class _WorktreeField(forms.ModelChoiceField):  # type: ignore[type-arg]  # no generic at run time
-    """A session, told by its branch and place."""
+    """A choice of sessions, labelled by the branch of their worktree."""
 
     def label_from_instance(self, obj: TaskSession) -> str:
-        """What people know its worktree by."""
+        """Return the branch (or path) and the executor of the worktree."""
         return f"{obj.worktree_branch or obj.worktree_path} on {obj.executor.name}"
 
 
 class SessionCreateForm(_StartForm):
-    """Another session on a task."""
+    """The form for another session of a task."""
 
-    prompt = _prompt_field(label="First prompt", help_text="Without one the agent starts and waits.")
+    prompt = _prompt_field(label="First prompt", help_text="If empty, the agent starts and waits for a prompt.")
     worktree_of = _WorktreeField(
         queryset=None,
         label="Worktree",
-        empty_label="A new one",
+        empty_label="New worktree",
         required=False,
-        help_text="An earlier session’s still holds what was not committed there. Whoever worked in it is stopped.",
+        help_text="An earlier worktree keeps its uncommitted changes. The session that works in it is stopped.",
     )
     field_order = ("prompt", "agent_profile", "executor", "worktree_of")
 
@@ -130,7 +133,7 @@ TASK_CHANGES: Final[Mapping[str, Callable[[Task, Any], Task]]] = {
 
 @never_cache
 def show_task(request: HttpRequest, task_id: uuid.UUID) -> HttpResponse:
-    """Show the task; a POST makes a session on it."""
+    """Show the task. A POST creates a session on it."""
     row = find_task(request, task_id)
     form = SessionCreateForm(
         request.user, row, request.POST or None, initial=_suggested_prompt(row) | _session_to_take_over(request, row)
@@ -161,12 +164,15 @@ def show_task(request: HttpRequest, task_id: uuid.UUID) -> HttpResponse:
 
 
 def _suggested_prompt(row: Task) -> dict[str, str]:
-    """A task that nobody has begun offers its description as the first prompt."""
+    """Return the initial prompt in the form: the description of the task, if the task has no session yet."""
     return {} if row.sessions.exists() else {"prompt": row.description}
 
 
 def _session_to_take_over(request: HttpRequest, row: Task) -> dict[str, Any]:
-    """The session whose worktree the address names, and its executor: it can be had on no other."""
+    """Return the session that owns the worktree named by ``?worktree_of=``, with its executor.
+
+    Only that executor has the worktree.
+    """
     try:
         wanted = row.sessions.filter(id=uuid.UUID(request.GET.get("worktree_of", ""))).first()
     except ValueError:
@@ -177,7 +183,7 @@ def _session_to_take_over(request: HttpRequest, row: Task) -> dict[str, Any]:
 
 
 def sessions_context(row: Task, user: Any) -> dict[str, Any]:
-    """A task and its sessions, newest first; a constant number of queries."""
+    """Return a task and its sessions. The number of queries is constant."""
     sessions = list(
         annotate_needs(row.sessions.select_related("agent_profile", "executor").defer(*SECRET_FIELDS), user)
     )
@@ -192,7 +198,7 @@ def sessions_context(row: Task, user: Any) -> dict[str, Any]:
 
 @require_POST
 def act_on_task(request: HttpRequest, task_id: uuid.UUID, what: str) -> HttpResponse:
-    """Carry out one of ``CHANGES``, or start a session with what the user chose last; anything else is a 404."""
+    """Carry out one of ``TASK_CHANGES``, or ``start`` a session with the user's defaults; 404 for anything else."""
     row = find_task(request, task_id)
     if what == "start":
         return _start_default_session(request, row)
@@ -202,7 +208,7 @@ def act_on_task(request: HttpRequest, task_id: uuid.UUID, what: str) -> HttpResp
 
 
 def _start_default_session(request: HttpRequest, row: Task) -> HttpResponse:
-    """A session with the user's usual agent and place, and the task's description as its first prompt."""
+    """Start a session with the user's default agent and executor, and the task's description as its first prompt."""
     try:
         made = create_session_with_defaults(request.user, row)
     except SessionsError as error:

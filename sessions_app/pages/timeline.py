@@ -14,35 +14,37 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
 from sessions_app.domain.recovery import RULES
+from sessions_app.domain.situation_facts import Label
+from sessions_app.domain.states import SessionState
 from sessions_app.models import ContinuityReceipt, Prompt, SessionEvent, SweepOutcome, TaskSession
 from sessions_app.pages.activity_chart import ActivityChart, draw_activity_chart
-from sessions_app.pages.labels import Label, decision_label, humanize_code, receipt_label
+from sessions_app.pages.labels import decision_label, humanize_code, receipt_label
 from sessions_app.pages.session_state import evidence_lines
 from sessions_app.pages.shortcuts import find_session
 from sessions_app.services import timeline as story
 
 Payload = Mapping[str, Any]
 RULE_SENTENCES: Final[Mapping[str, str]] = {rule.name: rule.says for rule in RULES}
-"""What each rule of a sweep means, by its name."""
+"""Sentence that explains each sweep rule, by the name of the rule."""
 
 _INTERRUPTION_CAUSES: Final[Mapping[str, str]] = {
-    "wait_timeout": "Nobody answered in time, so the wait is over",
+    "wait_timeout": "Nobody answered in time, so the wait ended",
     "agent_gone": "The agent’s process ended in the middle of the turn",
 }
 _SETTLEMENT_LABELS: Final[Mapping[str, str]] = {
-    "continued": "An unfinished prompt is continued by a new one",
+    "continued": "An unfinished prompt was continued with a new one",
     "resent": "An unfinished prompt was sent again as a new one",
 }
 _GAP_SENTENCES: Final[Mapping[str, str]] = {
-    "new_epoch": "the agent’s own record was begun anew",
-    "lines_missing": "lines of the agent’s record are missing",
+    "new_epoch": "the agent’s journal was started over",
+    "lines_missing": "lines of the agent’s journal are missing",
     "database_restored": "the database was restored from an older copy",
     "record_incomplete": "the portable record was incomplete",
 }
 _RUN_END_SENTENCES: Final[Mapping[str, Label]] = {
     "COMPLETED": Label("The session was closed as completed", "good"),
     "CANCELLED": Label("The session was closed as cancelled", "off"),
-    "FAILED": Label("It was started too often without success; a person has to start it again", "bad"),
+    "FAILED": Label("The agent could not be started after several attempts. Press “Try again” to start it", "bad"),
 }
 
 
@@ -52,7 +54,7 @@ def _with_reason(words: str, reason: Any) -> str:
 
 def _state_label(told: Payload) -> Label:
     to = str(told.get("to", ""))
-    if to == "ERROR":
+    if to == SessionState.ERROR:
         return Label(
             _with_reason(
                 "Something failed", told.get("error_message") or humanize_code(str(told.get("error_code", "")))
@@ -64,20 +66,22 @@ def _state_label(told: Payload) -> Label:
 
 def _agent_exited_label(told: Payload) -> Label:
     if told.get("expected"):
-        return Label("The agent’s process ended, as it was asked to", "off")
+        return Label("The agent’s process ended as requested", "off")
     code = told.get("exit_code")
-    return Label("The agent’s process ended by itself" + (f" (exit status {code})" if code is not None else ""), "bad")
+    return Label(
+        "The agent’s process ended unexpectedly" + (f" (exit status {code})" if code is not None else ""), "bad"
+    )
 
 
 def _waiting_label(told: Payload) -> Label:
     if told.get("wait_kind") == "permission":
-        return Label("The agent asked for a permission and waits", "ask")
-    return Label(_with_reason("It waits for something outside", told.get("reason")), "ask")
+        return Label("The agent asked for permission and is waiting", "ask")
+    return Label(_with_reason("Waiting for an external result", told.get("reason")), "ask")
 
 
 def _retrying_label(told: Payload) -> Label:
-    tries = f"try {told.get('attempt', '?')} of {told.get('of', '?')}"
-    return Label(f"The model’s provider failed in passing, so the turn is tried again ({tries})", "ask")
+    tries = f"attempt {told.get('attempt', '?')} of {told.get('of', '?')}"
+    return Label(f"The model’s provider had a temporary error, so the turn is retried ({tries})", "ask")
 
 
 def _cancelled_label(told: Payload) -> Label:
@@ -87,7 +91,7 @@ def _cancelled_label(told: Payload) -> Label:
 def _interrupted_label(told: Payload) -> Label:
     reason = str(told.get("reason", ""))
     return Label(
-        _INTERRUPTION_CAUSES.get(reason) or _with_reason("The turn was cut short", humanize_code(reason)), "bad"
+        _INTERRUPTION_CAUSES.get(reason) or _with_reason("The turn was interrupted", humanize_code(reason)), "bad"
     )
 
 
@@ -103,68 +107,70 @@ _EVENT_LABELS: Final[Mapping[str, Label | Callable[[Payload], Label]]] = {
         _with_reason("The workspace failed", told.get("error_message")), "bad"
     ),
     "session.agentctl_stopped": Label("The workspace was stopped; the work in it is kept", "off"),
-    "session.agentctl_abandoned": Label("For seven days nobody called, so the workspace ended", "off"),
+    "session.agentctl_abandoned": Label("No contact for seven days, so the workspace was closed", "off"),
     "session.agent_exited": _agent_exited_label,
-    "session.asleep": Label("It rested long enough, so it was put to sleep; the next prompt wakes it", "off"),
+    "session.asleep": Label("The agent was idle, so it was put to sleep. The next prompt wakes it", "off"),
     "session.workspace.delayed": lambda told: Label(
         _with_reason("The latest snapshot could not be transferred yet", told.get("error_message")), "ask"
     ),
     "session.workspace.arrived": Label("The latest snapshot was transferred", "calm"),
     "session.start_waits": lambda told: Label(
-        _with_reason("Its start waits for its turn", humanize_code(str(told.get("reason", "")))), "ask"
+        _with_reason("Waiting to start", humanize_code(str(told.get("reason", "")))), "ask"
     ),
-    "session.restart_ordered": Label("It is started again by itself", "busy"),
+    "session.restart_ordered": Label("It restarts automatically", "busy"),
     "session.journal_gap": _gap_label,
     "session.journal_skipped": lambda told: Label(
-        f"{told.get('count', 'Some')} damaged lines of the agent’s record were passed over", "bad"
+        f"{told.get('count', 'Some')} damaged lines of the agent’s journal were skipped", "bad"
     ),
     "session.run.started": Label("A turn began", "busy"),
     "session.run.waiting": _waiting_label,
-    "session.run.resumed": Label("It goes on: nothing is waited for any more", "busy"),
+    "session.run.resumed": Label("The wait ended; the turn continued", "busy"),
     "session.run.completed": Label("The turn was completed", "good"),
     "session.run.failed": lambda told: Label(_with_reason("The turn failed", told.get("error_message")), "bad"),
     "session.run.cancelled": _cancelled_label,
     "session.run.interrupted": _interrupted_label,
     "session.run.retrying": _retrying_label,
-    "session.run.stalled": Label("For long nothing was heard of the agent; nothing was ended for that", "ask"),
-    "session.run.cancel_ignored": Label("The agent was asked to cancel its turn, and goes on with it", "ask"),
-    "session.run.heard_again": Label("The agent was heard again", "busy"),
-    "session.permission.expired": Label("A question of the agent is void: its process is gone", "off"),
+    "session.run.stalled": Label("The agent has not responded for a while; nothing was stopped", "ask"),
+    "session.run.cancel_ignored": Label("The agent was asked to cancel its turn, and continues it", "ask"),
+    "session.run.heard_again": Label("The agent responds again", "busy"),
+    "session.permission.expired": Label("A permission request was closed because the agent’s process ended", "off"),
     "session.prompt.held": Label(
-        "It is not known whether the agent got a prompt. It is held for you, and not sent again by itself", "ask"
+        "It is not known whether the agent received a prompt. It is held and not sent again automatically",
+        "ask",
     ),
     "session.prompt.interrupted": Label(
-        "The prompt of that turn is not finished. It is shown to you, and not sent again by itself", "ask"
+        "The prompt of that turn is unfinished and not sent again automatically. You decide",
+        "ask",
     ),
     "session.prompt.dismissed": lambda told: Label(
         _SETTLEMENT_LABELS.get(str(told.get("settled_by", "")), "An unfinished prompt was dismissed"), "off"
     ),
-    "session.prompt.overdue": Label("A prompt has waited too long for an agent; it stays in the queue", "ask"),
+    "session.prompt.overdue": Label("A prompt has waited too long for the agent. It stays in the queue", "ask"),
 }
 
 
 def event_label(name: str, payload: Payload) -> Label:
-    """What a line of the log means; of an unknown one, its name as words."""
+    """Return the label of a log event; for an unknown one, its name in words."""
     found = _EVENT_LABELS.get(name) or Label(humanize_code(name.rpartition(".")[2]).capitalize())
     return found if isinstance(found, Label) else found(payload)
 
 
 _SWEEP_ACTION_LABELS: Final[Mapping[str, Label]] = {
-    "reattach": Label("The agent had gone on in the same process, and what it said meanwhile is read in", "good"),
-    "resume": Label("The agent was gone, so it is resumed", "ask"),
-    "start_workspace": Label("The agent cannot go on by itself, so its workspace is opened", "ask"),
-    "stop": Label("It is not wanted any more, so it is stopped", "off"),
+    "reattach": Label("The agent was still running; reconnected", "good"),
+    "resume": Label("The agent had ended, so it is resumed", "ask"),
+    "start_workspace": Label("The agent cannot be resumed automatically, so only its workspace is opened", "ask"),
+    "stop": Label("It should no longer run, so it is stopped", "off"),
 }
 _OBSERVATION_LABELS: Final[Mapping[str, str]] = {
     "boot": "The control plane was restarted",
-    "command": "Somebody asked for a sweep",
-    "reconcile": "A regular look after it",
+    "command": "A sweep was requested",
+    "reconcile": "Regular recovery check",
 }
 
 
 def sweep_outcome_label(outcome: SweepOutcome) -> Label:
-    """What a sweep found and decided for one session."""
-    looked = _OBSERVATION_LABELS.get(outcome.sweep.trigger, "A look")
+    """Return the label of what a sweep found and decided for one session."""
+    looked = _OBSERVATION_LABELS.get(outcome.sweep.trigger, "Recovery check")
     word = _SWEEP_ACTION_LABELS.get(outcome.agent_action)
     if word is None:
         return Label(f"{looked}. {rule_sentence(outcome.rule)}", "bad" if outcome.error_message else "calm")
@@ -172,23 +178,23 @@ def sweep_outcome_label(outcome: SweepOutcome) -> Label:
 
 
 def rule_sentence(rule: str) -> str:
-    """The sentence of a sweep's rule; of an unknown one, its name as words."""
+    """Return the sentence that explains a sweep rule; for an unknown one, its name in words."""
     return RULE_SENTENCES.get(rule) or f"{humanize_code(rule).capitalize()}."
 
 
 _HIDDEN_PAYLOAD_KEYS: Final = frozenset(
     {"run_id", "message_id", "receipt_id", "permission_id", "wait_id", "kind", "verified", "text"}
 )
-"""Parts of a line that say nothing to a person, or are said in its words."""
+"""Payload fields that are not listed: they are internal, or part of the label."""
 _EXCERPT_LENGTH: Final = 160
 _MIN_CHART_SPAN: Final = timedelta(minutes=1)
-"""What the picture spans."""
+"""Minimum time that the chart spans."""
 
 
 @never_cache
 @require_safe
 def show_timeline(request: HttpRequest, task_id: uuid.UUID, session_id: uuid.UUID) -> HttpResponse:
-    """The newest part of the story; ``?before=SEQ`` shows what was before."""
+    """Show the newest page of the timeline; ``?before=SEQ`` shows what came before that event."""
     session = find_session(request, task_id, session_id)
     return render(request, "timeline.html", timeline_context(session, _parse_before(request)))
 
@@ -203,7 +209,7 @@ def _parse_before(request: HttpRequest) -> int | None:
 
 
 def timeline_context(session: TaskSession, before: int | None = None) -> dict[str, Any]:
-    """The entries of one page, newest first, and the picture of their time."""
+    """Return the entries of one page, newest first, with the chart of the same period."""
     page = story.timeline_page(session, before)
     first = _first_receipt_id(session)
     entries = [_event_entry(event, page, first) for event in page.events] + [_sweep_entry(one) for one in page.sweeps]
@@ -219,13 +225,13 @@ def timeline_context(session: TaskSession, before: int | None = None) -> dict[st
 
 
 def _first_receipt_id(session: TaskSession) -> uuid.UUID | None:
-    """A fresh one is no loss where it is the first."""
+    """Return the id of the first receipt: a *fresh* first receipt is an ordinary start and not a loss."""
     found: uuid.UUID | None = session.receipts.order_by("created_at").values_list("id", flat=True).first()
     return found
 
 
 def _mark_first_of_day(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The first entry of each day says the day."""
+    """Set ``day`` on the first entry of each day, and None on the others."""
     day = None
     for entry in entries:
         entry["day"] = entry["at"].date() if entry["at"].date() != day else None
@@ -247,14 +253,14 @@ def _event_entry(event: SessionEvent, page: story.TimelinePage, first: uuid.UUID
         "kind": "receipt" if event.name == "session.receipt" else event.name.split(".")[1],
         "word": word,
         "excerpt": prompt.text[:_EXCERPT_LENGTH] if prompt and begins else "",
-        "evidence": [("line of the log", str(event.seq)), *evidence_lines(shown), *facts],
+        "evidence": [("log line", str(event.seq)), *evidence_lines(shown), *facts],
         "conversation": event.seq if event.name.startswith("session.run.") else None,
         "sweep": None,
     }
 
 
 def _replacement_prompts(prompt: Prompt) -> str:
-    """Which new prompt has settled an unfinished one; empty: a person dismissed it."""
+    """Return how an unfinished prompt was settled: ``continued``, ``resent``, or empty if a user dismissed it."""
     if prompt.continued_by_id:
         return "continued"
     return "resent" if prompt.resent_as_id else ""
@@ -266,13 +272,13 @@ def _receipt_context(receipt: ContinuityReceipt, first: uuid.UUID | None) -> Lab
 
 def _sweep_entry(outcome: SweepOutcome) -> dict[str, Any]:
     evidence = [
-        ("seen", outcome.observed),
+        ("observed", outcome.observed),
         ("rule", humanize_code(outcome.rule)),
         ("why", rule_sentence(outcome.rule)),
         ("decision", decision_label(outcome.agent_action, outcome.strategy)),
         ("reason", humanize_code(outcome.reason)),
         ("error", outcome.error_message[:300]),
-        ("looked at", f"{outcome.sweep.examined} in {outcome.sweep.duration_ms} ms"),
+        ("sweep", f"{outcome.sweep.examined} sessions in {outcome.sweep.duration_ms} ms"),
     ]
     return {
         "at": outcome.sweep.started_at,
@@ -287,7 +293,10 @@ def _sweep_entry(outcome: SweepOutcome) -> dict[str, Any]:
 
 
 def _activity_chart(session: TaskSession, entries: list[dict[str, Any]], *, is_newest: bool) -> ActivityChart | None:
-    """The picture of the time of these entries, until now where they are the newest of a session that goes on."""
+    """Return the chart of the period of these entries; None without entries.
+
+    It extends to now if these are the newest entries and a turn is in progress.
+    """
     if not entries:
         return None
     since, last = entries[-1]["at"], entries[0]["at"]

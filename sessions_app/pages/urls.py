@@ -1,10 +1,9 @@
-"""Where the pages are."""
+"""URLs of the pages."""
 
 from __future__ import annotations
 
 from django.urls import include, path
 
-from sessions_app.accounts.pages import login
 from sessions_app.pages import (
     board,
     executors,
@@ -34,6 +33,7 @@ urlpatterns = [
     path("executors/live/", live_updates.executor_updates, name="executors-live"),
     path("executors/<uuid:executor_id>/look/", executors.probe_and_redirect, name="executor-look"),
     path("agents/", executors.list_agents, name="agents"),
+    path("favicon.ico", help_pages.favicon, name="favicon"),
     path("help/", help_pages.show_help, name="help"),
     path("help/pictures/<slug:name>.png", help_pages.help_picture, name="help-picture"),
     path("restart/", recovery.restart_control_plane, name="restart"),
@@ -43,9 +43,6 @@ urlpatterns = [
     path("sweeps/<uuid:sweep_id>/", recovery.show_sweep, name="sweep"),
     path("sweeps/requests/<uuid:request_id>/", recovery.show_sweep_request, name="sweep-request"),
     path("sweeps/requests/<uuid:request_id>/live/", live_updates.sweep_request_updates, name="sweep-request-live"),
-    path("login/", login.LoginView.as_view(), name="login"),
-    path("login/<str:secret>/", login.confirm_login_link, name="login-link"),
-    path("logout/", login.LogoutView.as_view(), name="logout"),
     path("tasks/<uuid:task_id>/", tasks.show_task, name="task"),
     path("tasks/<uuid:task_id>/live/", live_updates.task_updates, name="task-live"),
     path("tasks/<uuid:task_id>/<str:what>/", tasks.act_on_task, name="task-change"),
@@ -59,8 +56,9 @@ urlpatterns = [
     path(_SESSION + "waits/again/", waits.begin_wait_again, name="session-wait-again"),
     path(_SESSION + "waits/rotate/", waits.rotate_wait_token, name="session-wait-rotate"),
     path(_SESSION + "<str:action>/", sessions.act_on_session, name="session-act"),
-    path("workflows/", include("sessions_app.workflows.pages.urls")),
-    path("settings/", include("sessions_app.accounts.pages.urls")),
+    path("", include("sessions_app.accounts.urls")),
+    path("", include("sessions_app.notifications.urls")),
+    path("", include("sessions_app.workflows.urls")),
     path("design/", help_pages.show_design_system, name="design"),
     path("healthz", health.healthz, name="healthz"),
     path("readyz", health.readyz, name="readyz"),

@@ -1,4 +1,4 @@
-"""Waits for the outside on a session's page: opened by a form, whose answer alone shows the key, and listed."""
+"""External waits on the session page: the form that opens one, the response that shows its key, and the list."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ EXAMPLE_PAYLOADS: Final[Mapping[str, dict[str, Any]]] = {
     "tool": {"result": "…"},
     "other": {"note": "Go on."},
 }
-"""What the example of a call says, by the kind of what is waited for."""
+"""Payload of the example request, by the kind that the user chose in the form."""
 WAIT_STATE_LABELS: Final = {
     TokenState.CONSUMED: ("Answered", "good"),
-    TokenState.EXPIRED: ("Ran out", "off"),
-    TokenState.REVOKED: ("Taken back", "off"),
+    TokenState.EXPIRED: ("Expired", "off"),
+    TokenState.REVOKED: ("Revoked", "off"),
 }
 
 
 class WaitCreateForm(forms.Form):
-    """What is waited for, and how long."""
+    """The form for a new wait: what to wait for, and until when."""
 
     reason = forms.CharField(
-        label="What is waited for",
+        label="What to wait for",
         max_length=2000,
         widget=forms.TextInput(attrs={"placeholder": "The build of main", "autocomplete": "off"}),
     )
@@ -65,7 +65,7 @@ class WaitCreateForm(forms.Form):
         empty_value=None,
         required=False,
         choices=(
-            ("", "Somebody calls; no deadline"),
+            ("", "No deadline"),
             (3600, "In an hour"),
             (8 * 3600, "In 8 hours"),
             (86400, "In a day"),
@@ -78,7 +78,7 @@ class WaitCreateForm(forms.Form):
 @never_cache
 @require_POST
 def begin_wait(request: HttpRequest, task_id: uuid.UUID, session_id: uuid.UUID) -> HttpResponse:
-    """Let the session wait, and show the key."""
+    """Open a wait, and show its key."""
     row, form = find_session(request, task_id, session_id), WaitCreateForm(request.POST)
     if not form.is_valid():
         name, said = next(iter(form.errors.items()))
@@ -93,7 +93,7 @@ def begin_wait(request: HttpRequest, task_id: uuid.UUID, session_id: uuid.UUID) 
 @never_cache
 @require_POST
 def rotate_wait_token(request: HttpRequest, task_id: uuid.UUID, session_id: uuid.UUID) -> HttpResponse:
-    """Give the open wait another key, and show that one."""
+    """Replace the key of the open wait, and show the new one."""
     row, wait_id = find_session(request, task_id, session_id), str(request.POST.get("wait_id", ""))
     return _show_token(request, row, "other", lambda: waits.rotate_wait_token(row.id, wait_id, request.user))
 
@@ -101,13 +101,16 @@ def rotate_wait_token(request: HttpRequest, task_id: uuid.UUID, session_id: uuid
 @never_cache
 @require_POST
 def begin_wait_again(request: HttpRequest, task_id: uuid.UUID, session_id: uuid.UUID) -> HttpResponse:
-    """Begin anew the wait that ended without an answer, and show its key."""
+    """Open again a wait that ended without an answer, and show its key."""
     row, wait_id = find_session(request, task_id, session_id), str(request.POST.get("wait_id", ""))
     return _show_token(request, row, "other", lambda: waits.restart_wait(row.id, wait_id, request.user))
 
 
 def _show_token(request: HttpRequest, row: TaskSession, kind: str, act: Callable[[], OpenWait]) -> HttpResponse:
-    """The key: for a script as a piece of its page, else as a page of its own, for a redirect would lose it."""
+    """Call ``act`` and show the key of the wait: as an HTML fragment for a script, otherwise as a page.
+
+    No redirect, because only this response shows the key.
+    """
     try:
         opened = act()
     except SessionsError as error:
@@ -135,7 +138,7 @@ def _wants_fragment(request: HttpRequest) -> bool:
 
 
 def _example_request(request: HttpRequest, opened: OpenWait, payload: dict[str, Any]) -> str:
-    """What a build runs; the same line once more, after a lost answer, does nothing twice."""
+    """Return an example curl command for a build. Its idempotency key makes retries after a lost response harmless."""
     body = {"resume_token": opened.resume_token, "idempotency_key": opened.wait_id, "payload": payload}
     return (
         f"curl --fail-with-body --retry 5 -H 'Content-Type: application/json' \\\n"
@@ -144,7 +147,10 @@ def _example_request(request: HttpRequest, opened: OpenWait, payload: dict[str, 
 
 
 def wait_contexts(session: TaskSession, wait: dict[str, Any] | None) -> dict[str, Any]:
-    """``wait``, the open one or None, and ``past_waits``, the newest that are over; ``wait`` is the status's."""
+    """Return ``wait`` (the open external wait, or None) and ``past_waits`` (the newest ended ones).
+
+    The argument ``wait`` is the one in the session's status, which can also be a permission wait.
+    """
     runs = session.runs.filter(wait_kind__in=(WaitKind.EXTERNAL, WaitKind.TOOL_RESULT)).order_by("-started_at")[
         : MAX_PAST_WAITS + 1
     ]
@@ -164,7 +170,7 @@ def _open_wait_context(run: Run) -> dict[str, Any]:
 
 
 def _past_wait_context(run: Run) -> dict[str, Any]:
-    """Of a wait that was given another key, the one that came furthest tells what became of it."""
+    """Return how a wait ended. If it had several keys, its most usable one decides (see ``most_usable_state``)."""
     now, keys = timezone.now(), list(run.tokens.all())
     state = most_usable_state(key.state(now) for key in keys) or TokenState.REVOKED
     settled = next((key for key in reversed(keys) if key.state(now) is state), None)

@@ -1,7 +1,4 @@
-"""Facts read from a session's rows.
-
-Their integrity, whether and how it can be resumed, whether its worktree is lost.
-"""
+"""Facts read from a session's rows: integrity, resumability, and whether the worktree is lost."""
 
 from __future__ import annotations
 
@@ -21,7 +18,6 @@ from executors_app.errors import ExecutorError
 from executors_app.json_fields import is_malformed
 from executors_app.models import AgentProfile, ExecutorRunning
 from executors_app.plugins import UnknownPlugin, agent_type, agent_types, runtime
-from executors_app.prepared_query import PreparedQuery
 from executors_app.runtimes import SupportsWorkspaceState
 from sessions_app.domain import integrity
 from sessions_app.domain.resumability import (
@@ -33,13 +29,13 @@ from sessions_app.domain.resumability import (
     assess_mode,
 )
 from sessions_app.domain.states import SESSION, TERMINAL_STATES, DesiredState, SessionState
-from sessions_app.domain.token_binding import REJECTED_TOKEN_OF, TOKEN_OF, TokenBinding, mismatched_fields
-from sessions_app.models import Run, TaskSession, session_transaction
+from sessions_app.domain.verification import REJECTED_TOKEN_OF, TOKEN_OF, TokenBinding, mismatched_fields
+from sessions_app.models import TaskSession, session_transaction
 from sessions_app.services.errors import WorktreeMissing
 
 
 def session_flaws(session: TaskSession, execution: ExecutorRunning | None) -> list[str]:
-    """What cannot be in the rows of a session, in words; no query but for a profile that is not loaded."""
+    """Describe impossible values in a session's rows; no query, except for a profile that is not loaded."""
     values = _columns(session)
     if execution is not None:
         columns = _columns(execution)
@@ -49,12 +45,12 @@ def session_flaws(session: TaskSession, execution: ExecutorRunning | None) -> li
 
 
 def unreadable_columns(values: Mapping[str, Any]) -> list[str]:
-    """The columns whose secret no key opens, or whose JSON has not its shape."""
+    """Return the columns whose secret no key decrypts, or whose JSON has the wrong shape."""
     return [name for name, value in values.items() if isinstance(value, UndecryptedValue) or is_malformed(value)]
 
 
 def plugin_flaws(agent_type: str) -> list[str]:
-    """An agent type of which no file is there: nobody can say what its agents can do."""
+    """Report an agent type without a plugin, whose abilities are unknown."""
     return [] if agent_type in agent_types() else [f"agent_type is {agent_type!r}"]
 
 
@@ -64,38 +60,35 @@ def _missing_plugins(session: TaskSession, execution: ExecutorRunning | None) ->
 
 
 def _columns(row: Model) -> dict[str, Any]:
-    """The loaded columns as they are, past the attributes that refuse a closed secret."""
+    """Return the loaded columns without the attributes that raise for an undecryptable secret."""
     return {name: value for name, value in row.__dict__.items() if not name.startswith("_")}
 
 
 WORKTREE_MISSING = "worktree_missing"
 
-_EXECUTION = PreparedQuery(lambda key: ExecutorRunning.objects.filter(id=key))
-_ANY_RUN = PreparedQuery(lambda key: Run.objects.filter(session_id=key).order_by().values_list("id")[:1])
-
 
 def execution_of(session: TaskSession) -> ExecutorRunning | None:
-    """The session's present execution; one query unless the session carries it already."""
+    """Return the session's present execution; one query unless it is cached on the session."""
     cached: ExecutorRunning | None = session.__dict__.get("present_execution")
     if cached is None and session.agent_execution_id is not None:
-        cached = _EXECUTION.first(session.agent_execution_id)
+        cached = ExecutorRunning.objects.filter(id=session.agent_execution_id).first()
         session.__dict__["present_execution"] = cached
     return cached
 
 
 def history_allowed(profile: AgentProfile) -> bool:
-    """Whether the conversation may be told to a new agent: the profile's word, else the type's."""
+    """Return whether a new agent may be told the conversation, by the profile's setting or else the type's."""
     allowed = profile.history_context_injection
     return agent_type(profile.agent_type).history_context_injection if allowed is None else allowed
 
 
 def is_running(session: TaskSession, execution: ExecutorRunning | None) -> bool:
-    """Whether an agent process of this session is believed to be up."""
+    """Return whether an agent process of this session should be running, by its rows."""
     return bool(session.launch_id) and execution is not None and execution.status == ExecutorStatus.READY
 
 
 class SessionRows(NamedTuple):
-    """What the rows say of a session, as far as resuming it goes."""
+    """What the rows say about a session, as far as resuming it needs."""
 
     state: str
     error_code: str
@@ -108,7 +101,7 @@ class SessionRows(NamedTuple):
     has_agent: bool = True
     metadata: Mapping[str, Any] = MappingProxyType({})
     executor_status: str | None = None
-    """None: there is no execution, and what follows is not known either."""
+    """None: there is no execution, and the fields below are unknown."""
     executor_error_code: str = ""
     last_seen_at: datetime | None = None
     probed_supports_resume: bool | None = None
@@ -118,7 +111,7 @@ class SessionRows(NamedTuple):
 
 
 def load_session_rows(session: TaskSession) -> SessionRows:
-    """The rows of one session; a query for the execution unless the session carries it already."""
+    """Read the rows of one session; one query for the execution unless it is cached on the session."""
     of_session = SessionRows(
         state=session.state,
         error_code=session.error_code,
@@ -146,7 +139,7 @@ def load_session_rows(session: TaskSession) -> SessionRows:
 
 
 def resume_facts(known: SessionRows, *, ever_prompted: bool, workspace: WorkspaceState | None = None) -> ResumeFacts:
-    """The facts for ``assess``; ``workspace`` where somebody has just looked."""
+    """Build the facts for ``assess``; pass ``workspace`` if it was just checked."""
     gone = WORKTREE_MISSING in (known.error_code, known.executor_error_code)
     fits, token_strange = _own_token(known)
     return ResumeFacts(
@@ -174,7 +167,7 @@ def resume_facts(known: SessionRows, *, ever_prompted: bool, workspace: Workspac
 
 
 def _own_token(known: SessionRows) -> tuple[bool, bool]:
-    """Whether the token is of this profile, type and directory; and whether all that there is belongs elsewhere."""
+    """Return whether the resume token fits profile, type and directory, and whether it belongs to others."""
     if not agent_type(known.profile.agent_type).supports_session_resume:
         return known.has_token, False
     now = TokenBinding(str(known.profile.pk), known.profile.agent_type, known.workspace_path)
@@ -185,15 +178,15 @@ def _own_token(known: SessionRows) -> tuple[bool, bool]:
 
 
 def assess_session(session: TaskSession, now: datetime | None = None) -> Assessment:
-    """Whether, why and how this session can be resumed."""
+    """Assess whether and how this session can be resumed, and why not."""
     if session_flaws(session, execution_of(session)):
         return DAMAGED_ASSESSMENT
-    facts = resume_facts(load_session_rows(session), ever_prompted=bool(_ANY_RUN.values(session.id)))
+    facts = resume_facts(load_session_rows(session), ever_prompted=session.runs.exists())
     return assess(facts, now or timezone.now())
 
 
 def assess_start(session: TaskSession, mode: str) -> ModeVerdict:
-    """What a start in ``mode`` comes to, whatever the agent seemed to be a moment ago."""
+    """Return the verdict on a start in ``mode``, as if no agent were running."""
     return assess_mode(assess_session(session).without_live_agent, mode)
 
 
@@ -201,26 +194,27 @@ log = logging.getLogger(__name__)
 
 
 def refuse_lost_worktree(session_id: uuid.UUID) -> None:
-    """Raise WorktreeMissing, with the reason, where this machine's disk shows that neither can be had any more.
+    """Raise WorktreeMissing if this machine's disk shows that the worktree is lost and cannot be rebuilt.
 
-    The session then says so, as it does when a sweep finds out. A running one is left alone, and so is one that
-    cannot be looked at from here: its start will tell.
+    The session then shows the error, as after a sweep. Running sessions, and those on other machines, are left alone:
+    their start will tell.
     """
     session = TaskSession.objects.select_related("task__repository", "agent_profile", "executor").get(id=session_id)
     ended = session.state in TERMINAL_STATES or session.task.is_over
     lost = "" if ended or is_running(session, execution_of(session)) else worktree_loss_reason(session)
     if not lost:
         return
-    with session_transaction(session_id) as draft:
-        draft.move_executor("fail", error_code=WORKTREE_MISSING, error_message=lost)
-        if SESSION.allows(draft.session.state, "fail"):
-            draft.move("fail", error_code=WORKTREE_MISSING, error_message=lost)
-            draft.set(next_restart_at=None)
+    with session_transaction(session_id) as transaction:
+        transaction.move_executor("fail", error_code=WORKTREE_MISSING, error_message=lost)
+        if SESSION.allows(transaction.session.state, "fail"):
+            transaction.move_session("fail", error_code=WORKTREE_MISSING, error_message=lost)
+            transaction.set_fields(next_restart_at=None)
+    # After the commit: raised inside the block, it would roll back the error that was just recorded.
     raise WorktreeMissing(f"{lost} Create a new session.")
 
 
 def worktree_loss_reason(session: TaskSession) -> str:
-    """Why the session's worktree cannot be had any more; empty where it can, or nobody can tell from here."""
+    """Return why the session's worktree is lost; empty if it is not, or if that cannot be told from here."""
     execution = execution_of(session)
     if execution is None or not execution.worktree_path or session_flaws(session, execution):
         return ""
@@ -228,10 +222,10 @@ def worktree_loss_reason(session: TaskSession) -> str:
     facts = execution.facts(repository.path if repository else "", session.task.base_branch)
     try:
         place = runtime(execution.runtime)
-        if not isinstance(place, SupportsWorkspaceState) or not place.is_here(facts):
+        if not isinstance(place, SupportsWorkspaceState) or not place.can_manage(facts):
             return ""
-        state, reason = place.workspace_of(facts)
+        state, reason = place.workspace_state(facts)
     except (UnknownPlugin, ExecutorError, OSError) as error:
-        log.info("session %s: its worktree cannot be looked at: %s", session.id, error)
+        log.info("session %s: its worktree cannot be checked: %s", session.id, error)
         return ""
     return reason if state is WorkspaceState.GONE else ""

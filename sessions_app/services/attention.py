@@ -1,4 +1,4 @@
-"""The inbox: what needs a user, what the user has said of it, and who looks at which session now."""
+"""The inbox: what needs a user, the user's marks on it, and who has which session's page open."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import Any, Final
 from django.db.models import Case, Exists, IntegerField, OuterRef, Q, QuerySet, Subquery, Value, When
 from django.utils import timezone
 
-from executors_app.prepared_query import MARK, NUMBER, PreparedQuery
 from sessions_app.accounts.team_scope import teams_of
 from sessions_app.domain.attention import LOOK_KINDS, PRIORITY, STAFF_KINDS
 from sessions_app.domain.states import TaskState
@@ -18,33 +17,21 @@ from sessions_app.models import AttentionItem, AttentionMark, Presence, TaskSess
 
 _ENDED_TASK_STATES: Final = (TaskState.DONE, TaskState.CANCELLED)
 WORKFLOW_TEXTS: Final = ("workflow__text", "workflow__files", "workflow__confirmed")
-"""What is large, and in no inbox."""
+"""Large fields that no inbox shows."""
 _NO_USER: Final = 0
-"""No user's id: to nobody everything is news."""
+"""An id that no user has, so that every item counts as unseen."""
 
 
 def _seen_filter(user_id: int) -> QuerySet[AttentionMark]:
-    """For a query of items: what a user has seen."""
+    """Return a subquery for items: the marks of a user who has seen them."""
     return AttentionMark.objects.filter(item=OuterRef("pk"), user_id=user_id, acknowledged_at__isnull=False)
 
 
-_OPEN_KINDS: Final = PreparedQuery(
-    lambda session_id, user_id: (
-        AttentionItem.objects.filter(session_id=session_id, resolved_at=None)
-        .order_by()
-        .annotate(news=~Exists(_seen_filter(user_id)))
-        .values_list("kind", "news")
-    ),
-    MARK,
-    NUMBER,
-)
-
-
 def visible_items(user: Any) -> QuerySet[AttentionItem]:
-    """Every item of the user's teams, and for staff what staff alone can settle; each with what the user said of it.
+    """Return the items of the user's teams, for staff also those that only staff can resolve, with the user's marks.
 
-    Adds ``acknowledged_at``, ``dismissed_at``, ``is_present`` (the user looks at its session now),
-    ``may_open`` (its session or workflow is one of the user's teams') and ``rank``, the most pressing first.
+    Adds ``acknowledged_at``, ``dismissed_at``, ``is_present`` (the user has its session's page open), ``may_open``
+    (its session or workflow belongs to a team of the user's) and ``rank`` (lowest first).
     """
     marks = AttentionMark.objects.filter(item=OuterRef("pk"), user_id=user.pk)
     teams = teams_of(user)
@@ -66,8 +53,8 @@ def visible_items(user: Any) -> QuerySet[AttentionItem]:
 
 
 def open_items_for(user: Any) -> QuerySet[AttentionItem]:
-    """What is open for a user: true still, not dismissed, of nothing that is over; the most pressing first."""
-    rows: Any = visible_items(user)  # its annotations are no fields that the types know
+    """Return the user's open items that are not dismissed and whose task is not over, by priority."""
+    rows: Any = visible_items(user)  # the type checker does not know the annotated fields
     rows = rows.filter(resolved_at=None, dismissed_at=None, task__archived_at=None)
     found: QuerySet[AttentionItem] = rows.exclude(task__state__in=_ENDED_TASK_STATES).order_by(
         "rank", "-created_at", "id"
@@ -76,42 +63,45 @@ def open_items_for(user: Any) -> QuerySet[AttentionItem]:
 
 
 def own_items(user: Any) -> Q:
-    """Items of the user's own sessions and runs, and of workflows that the user made or enabled the triggers of."""
+    """Filter items of the user's own sessions, runs and workflows.
+
+    A workflow is the user's own if the user created it or enabled its triggers.
+    """
     made = Q(workflow__created_by=user.pk) | Q(workflow__triggers_enabled_by=user.pk)
     return Q(session__owner=user.pk) | Q(run__started_by=user.pk) | made
 
 
 def team_items(team: Any) -> QuerySet[AttentionItem]:
-    """What is open of a team's workflows, and of its tasks that are not over, for whomever."""
+    """Return the open items of a team's workflows and unfinished tasks, for any user."""
     rows = AttentionItem.objects.filter(Q(task__team=team) | Q(workflow__team=team), resolved_at=None)
     rows = rows.filter(task__archived_at=None).exclude(task__state__in=_ENDED_TASK_STATES)
     return rows.select_related("task__team", "workflow__team").defer(*WORKFLOW_TEXTS)
 
 
 def unseen_items_for(user: Any) -> QuerySet[AttentionItem]:
-    """Of it what the user has not seen, and does not look at right now."""
+    """Return the open items that the user has neither seen nor has on the screen now."""
     rows: Any = open_items_for(user)
     found: QuerySet[AttentionItem] = rows.filter(acknowledged_at=None, is_present=False)
     return found
 
 
 def count_unseen(user: Any) -> int:
-    """How much is news to the user: the number in the head of every page."""
+    """Return how many items the user has not seen: the number in the header of every page."""
     return unseen_items_for(user).count()
 
 
 def acknowledge_item(item: AttentionItem, user: Any) -> None:
-    """The user has seen it; it stays until it is settled."""
+    """Mark an item as seen by the user; it stays until it is resolved."""
     _set_marks([item.id], user, "acknowledged_at")
 
 
 def dismiss_item(item: AttentionItem, user: Any) -> None:
-    """The user wants to hear of it no more; others are still shown it."""
+    """Hide an item from the user; other users still see it."""
     _set_marks([item.id], user, "acknowledged_at", "dismissed_at")
 
 
 def acknowledge_session(session: TaskSession, user: Any, *, only_looks: bool = False) -> int:
-    """The user has seen all that is open of a session, or only what having seen it settles; how many were news."""
+    """Mark a session's open items as seen, with ``only_looks`` those that need no action; return how many were new."""
     rows = AttentionItem.objects.filter(session=session, resolved_at=None)
     if only_looks:
         rows = rows.filter(kind__in=LOOK_KINDS)
@@ -121,7 +111,7 @@ def acknowledge_session(session: TaskSession, user: Any, *, only_looks: bool = F
 
 
 def _set_marks(items: Collection[uuid.UUID], user: Any, *names: str) -> None:
-    """Set times that are not set yet; saying it twice changes nothing."""
+    """Set the marks that are not set yet; repeating this changes nothing."""
     now = timezone.now()
     rows = [AttentionMark(item_id=item, user_id=user.pk) for item in items]
     AttentionMark.objects.bulk_create(rows, ignore_conflicts=True)
@@ -130,15 +120,17 @@ def _set_marks(items: Collection[uuid.UUID], user: Any, *names: str) -> None:
 
 
 def has_unseen(user: Any, kind: str) -> Exists:
-    """For a query of sessions: whether one has something open of a kind that the user has not seen."""
+    """Filter sessions with an open item of a kind that the user has not seen."""
     items = AttentionItem.objects.filter(session=OuterRef("pk"), resolved_at=None, kind=kind)
     return Exists(items.exclude(Exists(_seen_filter(user.pk))))
 
 
 def open_kinds(session: TaskSession, user: Any = None) -> dict[str, bool]:
-    """The kinds of what is open of a session, each with whether any of it is news to ``user`` (None: to whomever)."""
+    """Return the kinds of a session's open items, each with whether ``user`` has not seen one (None: any user)."""
     found: dict[str, bool] = {}
-    for kind, is_news in _OPEN_KINDS.values(session.id, _NO_USER if user is None else user.pk):
+    news = ~Exists(_seen_filter(_NO_USER if user is None else user.pk))
+    rows = AttentionItem.objects.filter(session=session, resolved_at=None).order_by().annotate(news=news)
+    for kind, is_news in rows.values_list("kind", "news"):
         found[kind] = found.get(kind, False) or is_news
     return found
 
@@ -148,11 +140,11 @@ def _presences() -> QuerySet[Presence]:
 
 
 PRESENCE_LIFETIME: Final = timedelta(seconds=45)
-"""How long a word of the page holds; it says it again every 20 seconds while somebody looks."""
+"""How long a page counts as open after its last message; it sends one every 20 seconds while it is looked at."""
 
 
 def mark_present(session: TaskSession, user: Any) -> None:
-    """The user looks at the session: what wants no more than that is settled for them."""
+    """Record that the user has the session's page open, which resolves items that need no action for the user."""
     row = Presence(session=session, user_id=user.pk, expires_at=timezone.now() + PRESENCE_LIFETIME)
     Presence.objects.bulk_create(
         [row], update_conflicts=True, unique_fields=["session", "user"], update_fields=["expires_at"]
@@ -161,10 +153,10 @@ def mark_present(session: TaskSession, user: Any) -> None:
 
 
 def mark_absent(session: TaskSession, user: Any) -> None:
-    """The user looks elsewhere; another page of theirs on this session says so again."""
+    """Record that the user left the page. If another page of theirs shows the session, it reports again."""
     Presence.objects.filter(session=session, user_id=user.pk).delete()
 
 
 def is_present(session: TaskSession, user: Any) -> bool:
-    """Whether the user looks at the session now."""
+    """Return whether the user has the session's page open."""
     return Presence.objects.filter(session=session, user_id=user.pk, expires_at__gt=timezone.now()).exists()

@@ -11,31 +11,23 @@ from django.utils import timezone
 from sessions_app.domain.agent_programs import NEEDS_PERSON_CODES
 from sessions_app.domain.attention import LOOK_KINDS
 from sessions_app.domain.recovery import MAX_CLOCK_SKEW
-from sessions_app.domain.states import OPEN_RUN_STATES, DesiredState, PromptState, SessionState
+from sessions_app.domain.states import OPEN_RUN_STATES, DesiredState, PermissionState, PromptState, SessionState
 from sessions_app.models import AttentionItem, PermissionRequest, Prompt, Run
 
 
 def overdue_prompts() -> QuerySet[Prompt]:
-    """Every prompt that is overdue."""
+    """Return all overdue prompts."""
     return Prompt.objects.filter(overdue_filter())
 
 
 def overdue_filter(now: datetime | None = None) -> Q:
-    """Which prompts wait for their session's agent, and for no turn, for longer than ``KANDEV_START_TIMEOUT``.
+    """Filter prompts that have waited for an agent for longer than ``KANDEV_START_TIMEOUT``.
 
-    A prompt behind a turn waits for its end; one of a session that was stopped, for nobody.
+    A prompt that waits for the end of a turn is not overdue, nor is one of a session that was stopped.
     """
-    return overdue_between(*overdue_bounds(now))
-
-
-def overdue_bounds(now: datetime | None = None) -> tuple[datetime, datetime]:
-    """What ``overdue_between`` takes: since when whoever is overdue has waited, and after which no end is believed."""
     moment = now or timezone.now()
-    return moment - timedelta(seconds=settings.KANDEV_START_TIMEOUT), moment + MAX_CLOCK_SKEW
-
-
-def overdue_between(since: datetime, beyond: datetime) -> Q:
-    """As ``is_overdue`` at such a time."""
+    # An end further in the future than clocks may differ was written under a wrong clock and is ignored.
+    since, beyond = moment - timedelta(seconds=settings.KANDEV_START_TIMEOUT), moment + MAX_CLOCK_SKEW
     at_work = Q(state__in=OPEN_RUN_STATES) | Q(ended_at__gt=since, ended_at__lte=beyond)
     waits = Q(
         state__in=(PromptState.QUEUED, PromptState.SENDING),
@@ -46,40 +38,40 @@ def overdue_between(since: datetime, beyond: datetime) -> Q:
 
 
 def awaits_permission() -> Exists:
-    """The agent asks for a permission."""
-    return Exists(PermissionRequest.objects.filter(session=OuterRef("pk"), state="pending"))
+    """Filter sessions whose agent asks for a permission."""
+    return Exists(PermissionRequest.objects.filter(session=OuterRef("pk"), state=PermissionState.PENDING))
 
 
 def has_held_prompt() -> Exists:
-    """It is not known whether the agent has a prompt."""
+    """Filter sessions with a held prompt."""
     return Exists(Prompt.objects.filter(session=OuterRef("pk"), state=PromptState.HELD))
 
 
 def has_interrupted_prompt() -> Exists:
-    """The agent was interrupted in a turn that nobody has settled yet, and that nobody stopped."""
+    """Filter sessions with an interrupted turn that nobody has settled or stopped."""
     open_ones = Prompt.objects.filter(state=PromptState.INTERRUPTED, continued_by=None, resent_as=None)
     open_ones = open_ones.exclude(session__desired_state=DesiredState.STOPPED)
     return Exists(open_ones.filter(session=OuterRef("pk")))
 
 
 def has_overdue_prompt() -> Exists:
-    """A prompt has waited too long for an agent."""
+    """Filter sessions with an overdue prompt."""
     return Exists(Prompt.objects.filter(overdue_filter(), session=OuterRef("pk")))
 
 
 def has_given_up() -> Q:
-    """It failed, and nothing tries again by itself, or nothing but a person can help."""
+    """Filter failed sessions that are not retried automatically, or that only a person can fix."""
     return Q(state=SessionState.ERROR) & (Q(next_restart_at=None) | Q(error_code__in=NEEDS_PERSON_CODES))
 
 
 def has_open_item() -> Exists:
-    """Something was raised for it that wants to be done, not only seen."""
+    """Filter sessions with an open item that needs an action."""
     items = AttentionItem.objects.filter(resolved_at=None).exclude(kind__in=LOOK_KINDS)
     return Exists(items.filter(session=OuterRef("pk")))
 
 
 def needs_person() -> Q:
-    """Any of these."""
+    """Filter sessions that need a person for any of these reasons."""
     return (
         Q(awaits_permission())
         | Q(has_held_prompt())

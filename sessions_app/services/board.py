@@ -1,4 +1,4 @@
-"""What the board shows: the tasks that fit a filter, under their states, each with its sessions.
+"""The board: tasks that match a filter, in a column for each state, with their sessions.
 
 The number of queries does not depend on the number of tasks.
 """
@@ -12,47 +12,57 @@ from typing import Any, Final
 
 from django.db.models import Count, Exists, OuterRef, Prefetch, Q, QuerySet, Subquery
 
-from executors_app.domain import ExecutorStatus
-from executors_app.models import ExecutorRunning
 from sessions_app.domain.attention import AttentionKind
-from sessions_app.domain.states import TaskState
-from sessions_app.models import Supervisor, Task, TaskSession, WorkflowRun
+from sessions_app.domain.restart_rules import WaitReason
+from sessions_app.domain.situation_facts import SituationFacts
+from sessions_app.domain.states import PromptKind, PromptState, RunState, TaskState
+from sessions_app.domain.wait_tokens import WaitKind
+from sessions_app.models import (
+    QUEUED_FOR_CAPACITY,
+    Intent,
+    IntentKind,
+    Prompt,
+    Supervisor,
+    Task,
+    TaskSession,
+)
 from sessions_app.services import attention_filters
+from sessions_app.services.assessment import is_running
 from sessions_app.services.attention import has_unseen
 from sessions_app.services.catalogue import SECRET_FIELDS
-from sessions_app.services.status import derived_statuses
+from sessions_app.services.status import CLAIMS_TO_RUN, SessionRunState, is_asleep, load_run_states
+from sessions_app.workflows.models import WorkflowRun
 
 TASKS_PER_COLUMN: Final = 50
-"""Tasks of one state on the board; the rest is counted."""
+"""Most tasks of one state on the board; the rest are only counted."""
 PERMANENT_COLUMNS: Final = (TaskState.TODO, TaskState.IN_PROGRESS, TaskState.REVIEW, TaskState.DONE)
 
 
 @dataclass(frozen=True, slots=True)
 class BoardFilter:
-    """What is looked for; nothing: everything."""
+    """Criteria for tasks; the default matches everything that is not archived."""
 
     text: str = ""
-    """In title, description, branch or name of the agent."""
+    """Searched in title, description, branch and agent profile name."""
     team: int | None = None
     agent: uuid.UUID | None = None
-    """An agent profile."""
+    """Id of an agent profile."""
     state: str = ""
     mine: bool = False
-    """Made by the user, or with a session of the user's."""
+    """Created by the user, or with a session that the user owns."""
     needs: bool = False
-    """With a session that a person has to look at."""
+    """With a session that needs a person."""
     archived: bool = False
-    """Only what is archived, which is left out otherwise."""
+    """Only archived tasks, which are left out otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
 class SessionRow:
-    """A session as the board tells it."""
+    """A session as the board shows it."""
 
     session: TaskSession
     derived: str
-    looks_after: bool
-    """It claims to run, and since the restart nobody has looked yet."""
+    facts: SituationFacts
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +75,7 @@ class BoardColumn:
 
 
 def filter_tasks(user: Any, wanted: BoardFilter) -> QuerySet[Task]:
-    """The tasks of the user's teams that fit, newest first."""
+    """Return the matching tasks of the user's teams, newest first."""
     tasks: QuerySet[Task] = Task.objects.visible_to(user).filter(archived_at__isnull=not wanted.archived)
     sessions = TaskSession.objects.filter(task=OuterRef("pk"))
     if wanted.text:
@@ -86,16 +96,20 @@ def filter_tasks(user: Any, wanted: BoardFilter) -> QuerySet[Task]:
 
 
 def board_columns(user: Any, wanted: BoardFilter = BoardFilter()) -> list[BoardColumn]:
-    """The columns of the board; a state that is rare is there when it is asked for, or has tasks."""
+    """Return the columns of the board.
+
+    A state outside ``PERMANENT_COLUMNS`` has a column only if it has tasks, or if the filter names it.
+    """
     tasks = filter_tasks(user, wanted)
     counts: dict[str, int] = dict(tasks.order_by().values_list("state").annotate(Count("id")))
     shown = [state for state in TaskState if _is_shown(state, wanted, counts)]
     found = {state: list(_with_sessions(tasks.filter(state=state), user)[:TASKS_PER_COLUMN]) for state in shown}
-    sessions = [one for tasks_ in found.values() for task in tasks_ for one in task.sessions.all()]
-    rows = session_rows(sessions)
+    rows = session_rows([session for tasks_ in found.values() for task in tasks_ for session in task.sessions.all()])
     return [
         BoardColumn(
-            state, counts.get(state, 0), [(task, [rows[one.id] for one in task.sessions.all()]) for task in tasks_]
+            state,
+            counts.get(state, 0),
+            [(task, [rows[session.id] for session in task.sessions.all()]) for task in tasks_],
         )
         for state, tasks_ in found.items()
     ]
@@ -108,7 +122,7 @@ def _is_shown(state: TaskState, wanted: BoardFilter, counts: Mapping[str, int]) 
 
 
 def _with_sessions(tasks: QuerySet[Task], user: Any) -> QuerySet[Task]:
-    """With their sessions, and the workflow run that a task is for as ``run_id``."""
+    """Add sessions and, as ``run_id``, the workflow run that the task was created for."""
     sessions = TaskSession.objects.select_related("agent_profile").defer(*SECRET_FIELDS)
     run = Subquery(WorkflowRun.objects.filter(task=OuterRef("pk")).values("id")[:1])
     found = tasks.select_related("repository", "team").annotate(run_id=run)
@@ -116,7 +130,8 @@ def _with_sessions(tasks: QuerySet[Task], user: Any) -> QuerySet[Task]:
 
 
 def annotate_needs(rows: QuerySet[TaskSession], user: Any) -> QuerySet[TaskSession]:
-    """Sessions with what a person has to do about them, a mark for each of ``services.needs``, and to look at."""
+    """Annotate sessions with what a person has to do about them, and with open requests."""
+    starts = Intent.objects.filter(session=OuterRef("pk"), kind=IntentKind.START, done_at=None)
     return rows.annotate(
         asks=attention_filters.awaits_permission(),
         doubts=attention_filters.has_held_prompt(),
@@ -125,21 +140,41 @@ def annotate_needs(rows: QuerySet[TaskSession], user: Any) -> QuerySet[TaskSessi
         raised=attention_filters.has_open_item(),
         memory=has_unseen(user, AttentionKind.RECEIPT),
         looks=has_unseen(user, AttentionKind.IDLE),
+        is_start_ordered=Exists(starts),
+        waits_for_capacity=Exists(starts.filter(**{f"payload__{QUEUED_FOR_CAPACITY}": True})),
+        is_retrying=Exists(
+            Prompt.objects.filter(session=OuterRef("pk"), kind=PromptKind.RETRY, state=PromptState.QUEUED)
+        ),
     )
 
 
 def session_rows(sessions: Sequence[TaskSession]) -> dict[uuid.UUID, SessionRow]:
-    """The rows of these sessions (of ``with_marks``), by id."""
-    derived = derived_statuses(sessions)
-    unsure = _load_claiming(sessions) if not _has_been_swept() else frozenset()
-    return {one.id: SessionRow(one, str(derived[one.id]), one.agent_execution_id in unsure) for one in sessions}
+    """Return the rows of sessions from ``annotate_needs``, by id; a constant number of queries."""
+    states = load_run_states(sessions)
+    has_swept = Supervisor.objects.alive().filter(swept_at__isnull=False).exists()
+    return {session.id: SessionRow(session, *_describe(session, states[session.id], has_swept)) for session in sessions}
 
 
-def _has_been_swept() -> bool:
-    return Supervisor.objects.alive().filter(swept_at__isnull=False).exists()
-
-
-def _load_claiming(sessions: Sequence[TaskSession]) -> frozenset[uuid.UUID]:
-    claims = (ExecutorStatus.STARTING, ExecutorStatus.READY)
-    ids = [one.agent_execution_id for one in sessions if one.agent_execution_id]
-    return frozenset(ExecutorRunning.objects.filter(id__in=ids, status__in=claims).values_list("id", flat=True))
+def _describe(session: Any, state: SessionRunState, has_swept: bool) -> tuple[str, SituationFacts]:
+    """Return the derived status and the facts that lists know, from a session of ``annotate_needs``."""
+    run, execution = state.run, state.execution
+    facts = SituationFacts(
+        session_state=session.state,
+        desired_state=session.desired_state,
+        work_state=session.work_state,
+        agent_running=is_running(session, execution),
+        has_agent=session.has_agent,
+        task_end=session.task.end,
+        error_code=session.error_code,
+        recovering=execution is not None and execution.status in CLAIMS_TO_RUN and not has_swept,
+        starting=session.is_start_ordered,
+        # Lists only say that the start waits. The reason and the position would take a query for each session.
+        start_reason=WaitReason.TURN if session.start_rank is not None or session.waits_for_capacity else "",
+        asleep=is_asleep(execution),
+        pending_permissions=int(session.asks),
+        waits_outside=run is not None and run.state == RunState.WAITING and run.wait_kind != WaitKind.PERMISSION,
+        next_restart_at=session.next_restart_at,
+        retrying=session.is_retrying,
+        last_run_state=run.state if run else "",
+    )
+    return str(state.derived), facts

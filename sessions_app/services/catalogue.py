@@ -1,4 +1,4 @@
-"""What a user can see and choose from: tasks, sessions, repositories, profiles, places where agents run."""
+"""What a user can see and choose: tasks, sessions, repositories, agent profiles and executors."""
 
 from __future__ import annotations
 
@@ -24,19 +24,20 @@ from executors_app.repositories.team import TeamRepository
 from sessions_app.accounts.rate_limits import AttemptLimit
 from sessions_app.accounts.team_scope import teams_of
 from sessions_app.domain.states import WorkState
-from sessions_app.models import Repository, Task, TaskSession, Workflow, WorkflowRun
+from sessions_app.models import Repository, Task, TaskSession
 from sessions_app.services.errors import ExecutorInUse, Invalid
 from sessions_app.services.policies import effective_policy_expression
+from sessions_app.workflows.models import Workflow, WorkflowRun
 
 LIVE_STATUSES: Final = (ExecutorStatus.STARTING, ExecutorStatus.READY, ExecutorStatus.ERROR)
-"""Statuses of executions that run or should."""
+"""Statuses of executions that run or should run."""
 SECRET_FIELDS: Final = ("agent_profile__env", "agent_profile__mcp_servers")
 _probes: Final = AttemptLimit("executor-probe", 20, 60)
-"""Of one user: each one calls the place, and asks after all that runs there."""
+"""Probes of one user: 20 a minute, because each contacts the executor and everything that runs there."""
 
 
 def visible_tasks(user: Any) -> QuerySet[Task]:
-    """The tasks of the user's teams, each with its ``agent_work_state``: what the busiest of its sessions does."""
+    """Return the tasks of the user's teams, with the work state of the busiest session as ``agent_work_state``."""
     sessions = TaskSession.objects.filter(task=OuterRef("pk"))
     working, done = (
         When(Exists(sessions.filter(work_state=state)), then=Value(state.value))
@@ -48,9 +49,9 @@ def visible_tasks(user: Any) -> QuerySet[Task]:
 
 
 def visible_sessions(user: Any) -> QuerySet[TaskSession]:
-    """The sessions of the user's teams with task, profile and executor.
+    """Return the sessions of the user's teams with task, profile and executor.
 
-    Each with its ``executor_status`` and ``held_policy``.
+    Adds ``executor_status`` and ``held_policy``, the policy in effect.
     """
     status = ExecutorRunning.objects.filter(id=OuterRef("agent_execution_id")).values("status")
     found: QuerySet[TaskSession] = TaskSession.objects.visible_to(user).select_related(
@@ -63,35 +64,35 @@ def visible_sessions(user: Any) -> QuerySet[TaskSession]:
 
 
 def visible_profiles(user: Any) -> QuerySet[AgentProfile]:
-    """The profiles that are shared by all and those of the user's teams."""
+    """Return the profiles shared with everyone, and those of the user's teams."""
     return AgentProfile.objects.filter(Q(team=None) | Q(team__in=teams_of(user)))
 
 
 def profiles_for(task: Task) -> QuerySet[AgentProfile]:
-    """The profiles a task's sessions may have: a team's secrets are for the team's own tasks."""
+    """Return the profiles that a task's sessions may use. Profiles contain secrets, so other teams' are left out."""
     return profiles_of(task.team_id)
 
 
 def profiles_of(team_id: int) -> QuerySet[AgentProfile]:
-    """The profiles that are shared by all and those of one team."""
+    """Return the profiles shared with everyone, and those of one team."""
     return AgentProfile.objects.filter(Q(team=None) | Q(team=team_id))
 
 
 def visible_executions(user: Any) -> QuerySet[ExecutorRunning]:
-    """The executions of the sessions of the user's teams."""
+    """Return the executions of the sessions of the user's teams."""
     return ExecutorRunning.objects.filter(session__in=TaskSession.objects.visible_to(user))
 
 
 def missing_programs(kind: AgentType) -> list[str]:
-    """What an agent type needs and this machine has not."""
+    """Return the programs that an agent type needs and this machine lacks."""
     return [program for program in kind.needs if shutil.which(program) is None]
 
 
 def add_repository(values: Mapping[str, Any]) -> Repository:
-    """Open a git repository to a team (rule 38); the caller has checked that staff asks.
+    """Open a git repository to a team. The caller has checked that the user is staff, who alone may do this.
 
-    ``values``: name, team, path, and maybe default_branch (else the one that is checked out).
-    Raises Invalid for what is no repository, lies outside the allowed folders, or is there already.
+    ``values``: name, team, path, and optionally default_branch (default: the branch that is checked out). Raises
+    Invalid if it is no repository, is outside the allowed folders, or is already open to the team.
     """
     path = usable_repository(values["path"])
     if Repository.objects.filter(team=values["team"], path=str(path)).exists():
@@ -105,7 +106,7 @@ def add_repository(values: Mapping[str, Any]) -> Repository:
 
 
 def usable_repository(given: str) -> Path:
-    """The real path of a git repository under the allowed folders (rule 38); Invalid for anything else."""
+    """Return the resolved path of a git repository below the allowed folders; raises Invalid for anything else."""
     if not Path(given).is_absolute():
         raise Invalid("An absolute path is wanted.", field="path")
     try:
@@ -122,19 +123,19 @@ def usable_repository(given: str) -> Path:
 
 
 def current_branch(path: Path) -> str:
-    """The branch that is checked out in a repository, or the empty text."""
+    """Return the branch that is checked out in a repository; empty if none is."""
     head = TeamRepository.open(path).head()
     return head.removeprefix("refs/heads/") if head.startswith("refs/heads/") else ""
 
 
 def delete_executor(executor: Executor) -> None:
-    """Delete an executor that nothing uses; the caller has checked that staff asks.
+    """Delete an executor that nothing uses. The caller has checked that the user is staff.
 
-    Raises ExecutorInUse, whose details count what uses it: sessions (ended ones too, for they can be looked at and
-    resumed), executions, workflows and runs of workflows.
+    Raises ExecutorInUse, whose details count the sessions (also ended ones, which can be viewed and resumed),
+    executions, workflows and workflow runs that use it.
     """
     with transaction.atomic():
-        # Nothing is cascaded: a session that is created meanwhile makes the database refuse.
+        # Nothing cascades: if a session is created after these counts, the database refuses the deletion.
         uses = {
             "sessions": TaskSession.objects.filter(executor=executor).count(),
             "executions": ExecutorRunning.objects.filter(executor=executor).count(),
@@ -148,19 +149,19 @@ def delete_executor(executor: Executor) -> None:
 
 
 def probe_executor(executor: Executor, user: Any) -> dict[str, Any]:
-    """Look at a place now: its settings, and how many of its executions are alive, dead or unknown.
+    """Check an executor now: its configuration, and how many of its executions are alive, dead or unknown.
 
-    The caller has checked that ``user`` is staff: an error says what operators may read, addresses included.
-    Raises RuntimeUnavailable, UnknownPlugin, Throttled.
+    The caller has checked that ``user`` is staff, because errors contain what only operators may read, such as
+    addresses. Raises RuntimeUnavailable, UnknownPlugin, Throttled.
     """
     _probes.require(str(user.pk))
     place = runtime(executor.runtime)
     try:
         place.check_config(executor.config)
     except ValueError as error:
-        raise RuntimeUnavailable(f"The settings of this executor are refused: {error}") from error
+        raise RuntimeUnavailable(f"The settings of this executor are not valid: {error}") from error
     try:
-        async_to_sync(place.check_place)(executor.config)
+        async_to_sync(place.check_availability)(executor.config)
     except ExecutorError as error:
         raise RuntimeUnavailable(error.message_for_staff) from error
     rows = ExecutorRunning.objects.filter(executor=executor, status__in=LIVE_STATUSES)

@@ -1,9 +1,8 @@
-"""A database that was restored from an older copy while agents went on: noticed, and made safe (rule 37).
+"""Detect a database that was restored from an older copy while agents continued, and make it safe.
 
-The portable record is the witness: it has lines that the database does not have. What happened
-between the copy and now is unknown, so nothing is done twice: unfinished prompts are held, open orders
-are dropped, keys are revoked, sessions are stopped. What agents did since then comes from the
-journals of those that live; what no journal has any more is said in the log as a gap.
+The portable record shows it: it has lines that the database lacks. What happened between the copy and now is unknown.
+So that nothing happens twice, unfinished prompts are held, open intents dropped, keys revoked and sessions stopped.
+What agents did since comes from the journals of those that still run; what no journal has is recorded as a gap.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from typing import Final
 from django.db.models import Q
 from django.utils import timezone
 
-from sessions_app.domain.states import TERMINAL_STATES, UNSETTLED_PROMPT_STATES, DesiredState, PromptState
+from sessions_app.domain.states import OPEN_PROMPT_STATES, TERMINAL_STATES, DesiredState
 from sessions_app.models import (
     IntentKind,
     ResumeToken,
@@ -36,32 +35,31 @@ from sessions_app.services.portable.record import LOG_SUFFIX, ExporterLock, Sess
 log = logging.getLogger(__name__)
 
 RESTORE_REASON: Final = "database_restored"
-DOUBTFUL_STATES: Final = (PromptState.QUEUED, *UNSETTLED_PROMPT_STATES)
-"""Prompts of which nobody knows what became of them."""
+"""Reason and outcome of what a restore has changed."""
 _DROPPED_INTENTS: Final = (IntentKind.START, IntentKind.ANSWER, IntentKind.CANCEL)
-"""Orders that may have been carried out; who stops or closes a session still means it."""
+"""Intents that may have been carried out already. A stop or close is kept: repeating it is harmless."""
 
 
 class ExporterRunning(Exception):
-    """Somebody supervises this database now: stop Kandev first."""
+    """A supervisor is running on this database. Stop Kandev first."""
 
 
 @dataclass
 class RestoreReport:
-    """What was found and done."""
+    """What a check for a restored database found and changed."""
 
     behind: dict[uuid.UUID, Tail] = field(default_factory=dict)
-    """Sessions whose record has lines that their log has not."""
+    """Sessions whose portable record has lines that their log lacks, with the record's end."""
     missing: list[uuid.UUID] = field(default_factory=list)
-    """Sessions that the record has and the database has not."""
+    """Sessions in the portable record that the database lacks."""
     stopped: int = 0
     held: int = 0
 
 
 def detect_restore() -> RestoreReport | None:
-    """Notice a restored database and make it safe; None where there is nothing to do. Cheap where nothing happened.
+    """Detect a restored database and make it safe; return None if there is nothing to do, which is cheap.
 
-    To be called before anything is supervised. While another process exports, nothing was restored.
+    Call it before anything is supervised. While another process exports, the database cannot have been restored.
     """
     try:
         if portable_cursor.is_database_complete(portable_cursor.read_cursor()):
@@ -70,12 +68,12 @@ def detect_restore() -> RestoreReport | None:
     except ExporterRunning:
         return None
     except OSError as error:
-        log.warning("the portable record cannot be read, so nobody knows whether the database was restored: %s", error)
+        log.warning("the portable record cannot be read, so a restored database would go unnoticed: %s", error)
         return None
 
 
 def make_restored_safe() -> RestoreReport:
-    """Treat the database as restored, whatever the record says. Raises ExporterRuns, OSError."""
+    """Treat the database as restored, whatever the record shows. Raises ExporterRunning, OSError."""
     return _under_lock(certain=True)
 
 
@@ -87,6 +85,8 @@ def _under_lock(*, certain: bool) -> RestoreReport:
         found = _compare()
         if certain or found.behind or found.missing:
             _settle_all(found)
+        # The cursor is written last. Until then the record still shows the restore, and settling again does no
+        # harm.
         portable_cursor.write_cursor(portable_cursor.cursor_at_end().with_behind(found.behind))
         return found
     finally:
@@ -113,7 +113,7 @@ def _recorded() -> Iterator[uuid.UUID]:
 
 
 def _settle_all(found: RestoreReport) -> None:
-    TaskSession.objects.update(epoch=new_epoch())  # whoever watches begins anew with a snapshot
+    TaskSession.objects.update(epoch=new_epoch())  # open pages reload from a snapshot
     for session_id in {*found.behind, *_sessions_in_doubt()}:
         try:
             _settle(session_id, found)
@@ -128,43 +128,43 @@ def _settle_all(found: RestoreReport) -> None:
 
 
 def _sessions_in_doubt() -> set[uuid.UUID]:
-    """Sessions that would go on by themselves."""
+    """Return the sessions that would continue automatically."""
     wants = Q(desired_state=DesiredState.RUNNING) & ~Q(state__in=TERMINAL_STATES)
-    doubt = wants | Q(prompts__state__in=DOUBTFUL_STATES) | Q(intents__done_at=None, intents__isnull=False)
+    doubt = wants | Q(prompts__state__in=OPEN_PROMPT_STATES) | Q(intents__done_at=None, intents__isnull=False)
     keys = ResumeToken.objects.unsettled().values_list("session_id", flat=True)
     return {*TaskSession.objects.filter(doubt).values_list("id", flat=True), *keys}
 
 
 def _settle(session_id: uuid.UUID, found: RestoreReport) -> None:
-    with session_transaction(session_id) as draft:
+    with session_transaction(session_id) as transaction:
         if session_id in found.behind:
-            _record_gap(draft, found.behind[session_id])
-        found.stopped += draft.session.desired_state == DesiredState.RUNNING
-        draft.set(desired_state=DesiredState.STOPPED, stopped_by_user=True, next_restart_at=None)
-        found.held += hold_doubtful(draft)
-        open_orders = draft.session.intents.filter(done_at=None, kind__in=_DROPPED_INTENTS)
+            _record_gap(transaction, found.behind[session_id])
+        found.stopped += transaction.session.desired_state == DesiredState.RUNNING
+        transaction.set_fields(desired_state=DesiredState.STOPPED, stopped_by_user=True, next_restart_at=None)
+        found.held += hold_doubtful(transaction)
+        open_orders = transaction.session.intents.filter(done_at=None, kind__in=_DROPPED_INTENTS)
         open_orders.update(done_at=timezone.now(), outcome=RESTORE_REASON)
-        waits.interrupt_external_wait(draft, RESTORE_REASON)
-        waits.revoke_tokens(draft, RESTORE_REASON)
+        waits.interrupt_external_wait(transaction, RESTORE_REASON)
+        waits.revoke_tokens(transaction, RESTORE_REASON)
 
 
-def hold_doubtful(draft: SessionTransaction) -> int:
-    """Hold every prompt of which nobody knows what became of it; how many."""
-    rows = list(draft.session.prompts.select_for_update().filter(state__in=DOUBTFUL_STATES).order_by("id"))
+def hold_doubtful(transaction: SessionTransaction) -> int:
+    """Hold every unfinished prompt, whose delivery is in doubt; return how many."""
+    rows = list(transaction.session.prompts.select_for_update().filter(state__in=OPEN_PROMPT_STATES).order_by("id"))
     for row in rows:
-        draft.move_prompt(row, "doubt")
+        transaction.move_prompt(row, "doubt")
     return len(rows)
 
 
-def _record_gap(draft: SessionTransaction, tail: Tail) -> None:
-    """Once for each restoring, however often it is looked after."""
-    assert tail.event is not None  # noqa: S101 - what has no line is not behind
-    session = draft.session
+def _record_gap(transaction: SessionTransaction, tail: Tail) -> None:
+    """Record the gap, once for each restore."""
+    assert tail.event is not None  # noqa: S101 - a record without lines is never behind
+    session = transaction.session
     once = f"restored:{session.id}:{tail.seq}:{tail.event.at.timestamp():.6f}"
     if session.events.filter(once=once).exists():
         return
     since = session.events.order_by("-seq").values_list("at", flat=True).first()
-    draft.say(
+    transaction.record_event(
         "session.journal_gap",
         once,
         reason=RESTORE_REASON,

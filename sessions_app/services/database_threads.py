@@ -1,7 +1,4 @@
-"""Run database functions on dedicated threads.
-
-One per supervisor job, a pool for sockets, and batches that share one transaction.
-"""
+"""Run database functions on dedicated threads: one for each supervisor job, a pool for sockets, and in batches."""
 
 from __future__ import annotations
 
@@ -31,30 +28,31 @@ class DatabaseThread:
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix=name, initializer=wait_briefly_for_locks)
 
     async def __call__(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run ``function`` there and give what it returns or raises."""
+        """Run ``function`` on the thread and return its result."""
         call = partial(function, *args, **kwargs)
         return await asyncio.get_running_loop().run_in_executor(
             self._executor, _run_with_fresh_connection, call, actor_context.current_context()
         )
 
-    async def at_the_end(self, function: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> None:
-        """Run ``function``, which leaves all in order; where the database is away that is told, and the end goes on.
+    async def run_at_shutdown(self, function: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> None:
+        """Run a clean-up ``function``; if the database is unavailable, log that and continue to shut down.
 
-        What is left so counts as left by a process that was killed: leases run out.
+        The effect is then that of a killed process: leases expire by themselves.
         """
         try:
             await self(function, *args, **kwargs)
         except Error as error:
-            log.warning("the database cannot be told of the end: %s", error)
+            log.warning("the database is unavailable at shutdown: %s", error)
 
     def close(self) -> None:
-        """Finish what is under way, then close the thread's connection."""
+        """Finish the current function, then close the thread's connection."""
+        # On that thread, because Django's connections belong to the thread that opened them.
         self._executor.submit(connections.close_all)
         self._executor.shutdown(wait=True)
 
 
 def _run_with_fresh_connection(call: Callable[[], T], known: actor_context.ActorContext) -> T:
-    """A restarted database must not poison the thread for good; who acts is known there, too."""
+    """Replace a broken connection, because the thread outlives a database restart; keep the actor context."""
     for connection in connections.all(initialized_only=True):
         if connection.errors_occurred and not connection.is_usable():
             connection.close()
@@ -71,12 +69,12 @@ _threads: Final = ThreadPoolExecutor(max_workers=4, thread_name_prefix="sockets"
 async def run_in_database(
     function: Callable[CallParams, Returned], *args: CallParams.args, **kwargs: CallParams.kwargs
 ) -> Returned:
-    """Run ``function`` on one of the threads, with a connection that is closed when it ends."""
+    """Run ``function`` on a thread of the pool, with a connection that is closed afterwards."""
     call = partial(function, *args, **kwargs)
-    return await asyncio.get_running_loop().run_in_executor(_threads, _alone, call)
+    return await asyncio.get_running_loop().run_in_executor(_threads, _run_and_close, call)
 
 
-def _alone(call: Callable[[], Returned]) -> Returned:
+def _run_and_close(call: Callable[[], Returned]) -> Returned:
     try:
         return call()
     finally:
@@ -84,15 +82,15 @@ def _alone(call: Callable[[], Returned]) -> Returned:
 
 
 MAX_BATCH: Final = 32
-"""In one go: what takes some 10 ms, so that others get their turn."""
+"""Requests of one call: about 10 ms, so that other work on the thread is not delayed."""
 
 
 class HasSessionId(Protocol):
-    """Whatever is wanted for one session."""
+    """A request about one session."""
 
     @property
     def session_id(self) -> uuid.UUID:
-        """Whose rows it is about."""
+        """Id of the session."""
 
 
 Request = TypeVar("Request", bound=HasSessionId)
@@ -100,11 +98,11 @@ Result = TypeVar("Result")
 
 
 class BatchExecutor(Generic[Request, Result]):
-    """``function`` for several wishes at once, on a database thread: who comes while it works is in its next call.
+    """Call ``function`` for several requests at once on a database thread; later requests join its next call.
 
-    It gets them in the order of their sessions, so that two such calls cannot wait for each other's rows, and gives
-    what came of each in that order, a result or an error. Where it raises, each is tried alone. A session has one
-    wish at a time.
+    ``function`` gets the requests sorted by session, so that two calls cannot deadlock on each other's rows, and
+    returns a result or an error for each. If it raises, each request is tried alone. A session has one request at a
+    time.
     """
 
     def __init__(self, thread: DatabaseThread, function: Callable[[Sequence[Request]], Sequence[Result | Exception]]):
@@ -112,36 +110,37 @@ class BatchExecutor(Generic[Request, Result]):
         self._waiting: deque[tuple[Request, asyncio.Future[Result]]] = deque()
         self._task: asyncio.Task[None] | None = None
 
-    async def __call__(self, wish: Request) -> Result:
-        """What came of this one; raises its error."""
-        told: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
-        self._waiting.append((wish, told))
+    async def __call__(self, request: Request) -> Result:
+        """Return the result of this request, or raise its error."""
+        future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+        self._waiting.append((request, future))
         if self._task is None or self._task.done():
-            self._task = asyncio.create_task(self._run(), name="together")
-        return await told
+            self._task = asyncio.create_task(self._run(), name="batches")
+        return await future
 
     async def _run(self) -> None:
-        actor_context.begin_context()  # it works for all of them, whoever came first
+        actor_context.begin_context()  # it works for all callers, not only for the first
         while self._waiting:
-            some = [self._waiting.popleft() for _ in range(min(MAX_BATCH, len(self._waiting)))]
-            wanted = [one for one in some if not one[1].done()]  # the others have gone
-            if wanted:
-                await self._do(sorted(wanted, key=lambda one: one[0].session_id))
+            taken = [self._waiting.popleft() for _ in range(min(MAX_BATCH, len(self._waiting)))]
+            batch = [entry for entry in taken if not entry[1].done()]  # the other callers were cancelled
+            if batch:
+                await self._execute(sorted(batch, key=lambda entry: entry[0].session_id))
 
-    async def _do(self, some: Sequence[tuple[Request, asyncio.Future[Result]]]) -> None:
+    async def _execute(self, batch: Sequence[tuple[Request, asyncio.Future[Result]]]) -> None:
         results: Sequence[Result | Exception]
         try:
-            results = await self._thread(self._function, [wish for wish, _ in some])
-        except Exception as error:  # noqa: BLE001  (it is the wish's to say)
-            if len(some) > 1:
-                for one in some:
-                    await self._do([one])
+            results = await self._thread(self._function, [request for request, _ in batch])
+        except Exception as error:  # noqa: BLE001  (the caller of the request handles it)
+            # The call was rolled back as a whole. Tried alone, only the request at fault fails.
+            if len(batch) > 1:
+                for entry in batch:
+                    await self._execute([entry])
                 return
             results = [error]
-        for (_, told), result in zip(some, results, strict=True):
-            if told.done():
-                continue  # gone meanwhile
+        for (_, future), result in zip(batch, results, strict=True):
+            if future.done():
+                continue  # its caller was cancelled meanwhile
             if isinstance(result, Exception):
-                told.set_exception(result)
+                future.set_exception(result)
             else:
-                told.set_result(result)
+                future.set_result(result)

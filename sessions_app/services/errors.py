@@ -1,10 +1,10 @@
-"""What can be wrong with a request: one root, a stable code each (interfaces 3)."""
+"""Errors of requests: subclasses of ``SessionsError``, each with a stable code (docs/codes.md)."""
 
 from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from sessions_app.domain.banners import TASK_ENDS
+from sessions_app.domain.situation_facts import TASK_ENDS
 from sessions_app.domain.states import TaskEnd
 
 
@@ -34,7 +34,7 @@ class Invalid(SessionsError):
 
 
 class NotFound(SessionsError):
-    """There is no such thing."""
+    """Not found."""
 
     code = "not_found"
 
@@ -105,8 +105,8 @@ class TerminalState(SessionsError):
 
     @classmethod
     def of_task(cls, end: TaskEnd) -> TerminalState:
-        """The error for a request to a task that is archived, done or cancelled."""
-        return cls(f"{TASK_ENDS[end].text} {TASK_ENDS[end].explanation}")
+        """Return the error for a request to a task that is archived, done or cancelled."""
+        return cls(f"{TASK_ENDS[end].text} {TASK_ENDS[end].next_step}")
 
 
 class WorktreeMissing(SessionsError):

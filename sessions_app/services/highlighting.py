@@ -1,6 +1,6 @@
-"""Code in colours, as HTML of ``<span class="…">`` with the short class names of Pygments.
+"""Highlight code as HTML: ``<span class="…">`` with the short class names of Pygments.
 
-Only languages on a list: whoever wrote the code also names its language, and each lexer is a risk of its own.
+Only languages on a list are highlighted: the author of the code also chooses the language, and every lexer adds risk.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pygments.token import STANDARD_TYPES
 from pygments.util import ClassNotFound
 
 MAX_CHARS: Final = 200_000
-"""Characters of a longer code stay without colours."""
+"""Longer code is not highlighted."""
 MAX_LINE: Final = 5_000
 LANGUAGES: Final = frozenset(
     {"bash", "c", "cmake", "console", "cpp", "csharp", "css", "csv", "dart", "diff", "docker", "elixir", "erlang", "go"}
@@ -27,18 +27,18 @@ LANGUAGES: Final = frozenset(
     | {"vue", "xml", "yaml", "zig"}
 )
 CLASSES: Final = frozenset(filter(None, STANDARD_TYPES.values()))
-"""All class names that may come out."""
+"""All class names that the output may contain."""
 _FORMATTER: Final = HtmlFormatter(nowrap=True)
 
 
 @lru_cache(maxsize=1024)
 def highlight_code(code: str, language: str) -> str:
-    """Code in a language that is named as people do (``py``, ``sh``); escaped alone where it is not known."""
+    """Highlight code in a language by its usual name (``py``, ``sh``); an unknown language is only escaped."""
     return _highlight(code, _lexer_by_name(language))
 
 
 def highlight_file(code: str, path: str) -> str:
-    """The content of a file, by its name."""
+    """Highlight the content of a file, whose name determines the language."""
     kind = find_lexer_class_for_filename(path.rpartition("/")[2])
     lexer = kind(stripnl=False, ensurenl=False) if kind is not None else None
     return _highlight(code, lexer)

@@ -1,4 +1,4 @@
-"""Making something once, however often it is asked for: a lost answer that is asked for again makes no second one."""
+"""Idempotency keys: repeating a request whose response was lost creates nothing twice."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sessions_app.services.errors import IdempotencyKeyReused, Invalid
 
 Row = TypeVar("Row", bound=models.Model)
 IdempotencyMark = dict[str, str]
-"""Fields by which a row is found again: ``idempotency_key`` and ``asked``."""
+"""Values of the fields ``idempotency_key`` and ``asked``, which identify a row's request."""
 
 KEY_LIMIT = 128
 
@@ -21,10 +21,10 @@ KEY_LIMIT = 128
 def create_once(
     rows: models.QuerySet[Row], key: str, asked: Mapping[str, Any], make: Callable[[IdempotencyMark], Row]
 ) -> tuple[Row, bool]:
-    """What was made with ``key`` among ``rows``, else what ``make`` makes with its mark; (row, whether it is new).
+    """Return the row among ``rows`` that was created with ``key``, else create it with ``make``; and whether it is new.
 
-    Without a key each is a new one. Raises IdempotencyKeyReused where something else was asked with it, and Invalid.
-    Who asks at the same time waits for the first: a unique constraint of the rows' table holds them apart.
+    Without a key, always creates one. Raises IdempotencyKeyReused if another request had this key, and Invalid. Of two
+    concurrent requests one waits for the other, because a unique constraint of the table covers the key.
     """
     if not key:
         return make({}), True
@@ -35,9 +35,11 @@ def create_once(
     if earlier is not None:
         return earlier, False
     try:
+        # A savepoint: after a failed INSERT, PostgreSQL would refuse everything else in the caller's transaction.
         with transaction.atomic():
             return make(mark), True
     except IntegrityError:
+        # A concurrent request with the same key committed between our look-up and our INSERT.
         earlier = _find_existing(rows, mark)
         if earlier is None:
             raise
@@ -52,6 +54,6 @@ def _find_existing(rows: models.QuerySet[Row], mark: IdempotencyMark) -> Row | N
 
 
 def _digest(asked: Mapping[str, Any]) -> str:
-    """What was asked, in so few characters; what is empty was not asked."""
-    said = {name: str(value) for name, value in asked.items() if value not in (None, "")}
-    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
+    """Return a digest of the request; empty values count as not given."""
+    values = {name: str(value) for name, value in asked.items() if value not in (None, "")}
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""Write down what somebody asks of a session, or of many at once; the lease holder carries it out."""
+"""Store requests to one or many sessions as intents and prompts; the lease holder carries them out."""
 
 from __future__ import annotations
 
@@ -7,19 +7,18 @@ import re
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any, Final
 
-from django.db import DatabaseError, transaction
+from django.db import DatabaseError
 from django.db.models import Q
+from django.db.transaction import on_commit
 from django.utils import timezone
 
 from executors_app import crash_points
-from executors_app.prepared_query import PreparedQuery
 from sessions_app.accounts.authorization import writable_teams
 from sessions_app.domain.recovery import MAX_CLOCK_SKEW
 from sessions_app.domain.resumability import Assessment, Mode, assess_mode
-from sessions_app.domain.states import ENDED_STATES, DesiredState, PromptState, RunState, SessionState
+from sessions_app.domain.states import ENDED_STATES, TERMINAL_STATES, DesiredState, PromptState, RunState, SessionState
 from sessions_app.models import (
     Intent,
     IntentKind,
@@ -52,51 +51,42 @@ MODES = tuple(mode.value for mode in Mode)
 RUNNING_ROW = 1
 GIVEN_UP_MESSAGE = "This session was given up. Choose “Try again” first, then send your prompt."
 TEXT_LIMIT = 1024 * 1024
-"""Characters of a prompt."""
+"""Most characters of a prompt."""
 UNSTORABLE_CHARACTERS = re.compile("[\0\ud800-\udfff]")
-"""What no database stores: U+0000 and halves of characters."""
-
-_OPEN_START = PreparedQuery(lambda key: Intent.objects.filter(session_id=key, kind=IntentKind.START, done_at=None)[:1])
+"""Characters that no database stores: U+0000 and lone surrogates."""
 
 
 def due_intents() -> Q:
-    """Orders of sessions whose next try is due; one that a wrong clock has put off for ever is."""
-    return due_intents_between(*due_bounds())
+    """Filter the intents whose session may be tried now.
 
-
-def due_bounds() -> tuple[datetime, datetime]:
-    """What ``due_between`` takes: now, and after which no next try is believed."""
-    now = timezone.now()
-    return now, now + MAX_CLOCK_SKEW
-
-
-def due_intents_between(now: datetime, beyond: datetime) -> Q:
-    """As ``due`` at such a time."""
-    at = "session__next_restart_at"
-    return Q(**{at: None}) | Q(**{f"{at}__lte": now}) | Q(**{f"{at}__gt": beyond})
+    A next try that lies further ahead than any back-off reaches was written under a wrong clock, and counts as due.
+    """
+    now, at = timezone.now(), "session__next_restart_at"
+    return Q(**{at: None}) | Q(**{f"{at}__lte": now}) | Q(**{f"{at}__gt": now + MAX_CLOCK_SKEW})
 
 
 def create_intent(session: TaskSession, kind: str, by: Any, payload: dict[str, Any] | None = None) -> Intent:
-    """Write one order, in the caller's transaction."""
+    """Write an intent in the caller's transaction, and wake the supervisors after the commit."""
     intent = Intent(session=session, kind=kind, by=by, payload=payload or {})
     insert_row(intent)
     crash_points.reached("request.order_written", session.id)
-    transaction.on_commit(lambda: crash_points.reached("request.order_committed", session.id))
+    on_commit(lambda: crash_points.reached("request.order_committed", session.id))
     wakeups.notify_on_commit()
     return intent
 
 
 def open_start_intent(session: TaskSession) -> Intent | None:
-    """The session's open start order; there is never more than one."""
-    return _OPEN_START.first(session.id)
+    """Return the session's open start intent; a constraint allows at most one."""
+    return Intent.objects.filter(session=session, kind=IntentKind.START, done_at=None).first()
 
 
 def ensure_start_intent(session: TaskSession, by: Any, mode: str) -> Intent:
-    """The session's open start order: the one there is, or a new one (never two).
+    """Return the session's open start intent, creating it if there is none.
 
-    What a user chose counts as long as nobody has begun the start.
+    If a user asks for another mode, the intent changes to it, unless a supervisor has already begun the start.
     """
     earlier = open_start_intent(session)
+    # A supervisor that has claimed the intent has read its mode already.
     if earlier is None:
         return create_intent(session, IntentKind.START, by, {"mode": mode})
     if by is not None and mode != Mode.AUTO and earlier.claimed_generation is None:
@@ -106,58 +96,60 @@ def ensure_start_intent(session: TaskSession, by: Any, mode: str) -> Intent:
 
 
 def request_resume(session_id: uuid.UUID, by: Any, mode: str = "auto") -> None:
-    """Ask for a session to run again; raises the error of the assessment's refusal."""
+    """Ask for a session to run again; raises the error with which the assessment refuses it."""
     if mode not in MODES:
         raise Invalid(f"mode is one of {', '.join(MODES)}.", field="mode")
+    # Before our own transaction: it commits the error that it finds, which our refusal would roll back.
     refuse_lost_worktree(session_id)
-    with session_transaction(session_id, beside=("agent_profile", "task")) as draft:
-        assessment = _assess(draft)
+    with session_transaction(session_id, related=("agent_profile", "task")) as transaction:
+        assessment = _assess(transaction)
         if mode == Mode.AUTO and assessment.row == RUNNING_ROW:
             return
         verdict = assess_mode(assessment, mode)
         if not verdict.allowed:
             raise ERRORS_BY_CODE.get(verdict.refusal, Conflict)
-        _want_running(draft, by)
-        draft.set(start_attempts=0, next_restart_at=None)
-        ensure_start_intent(draft.session, by, mode)
+        _want_running(transaction, by)
+        transaction.set_fields(start_attempts=0, next_restart_at=None)
+        ensure_start_intent(transaction.session, by, mode)
 
 
-def _assess(draft: SessionTransaction) -> Assessment:
-    """What a start would meet; an agent that is to be stopped is as good as gone."""
-    assessment = assess_session(draft.session)
-    return assessment if draft.session.desired_state == DesiredState.RUNNING else assessment.without_live_agent
+def _assess(transaction: SessionTransaction) -> Assessment:
+    """Assess the session for a start; an agent that is about to be stopped counts as gone."""
+    assessment = assess_session(transaction.session)
+    return assessment if transaction.session.desired_state == DesiredState.RUNNING else assessment.without_live_agent
 
 
-def _want_running(draft: SessionTransaction, by: Any) -> None:
-    """The user wants the session to run."""
-    draft.set(desired_state=DesiredState.RUNNING, stopped_by_user=False, start_rank=None)
-    if draft.session.owner_id is None and by is not None:
-        draft.set(owner_id=by.id)
+def _want_running(transaction: SessionTransaction, by: Any) -> None:
+    """Record that the user wants the session to run."""
+    transaction.set_fields(desired_state=DesiredState.RUNNING, stopped_by_user=False, start_rank=None)
+    if transaction.session.owner_id is None and by is not None:
+        transaction.set_fields(owner_id=by.id)
 
 
 def queue_prompt(
     session_id: uuid.UUID, message_id: str, text: str, by: Any, *, ends_permission: bool = True
 ) -> tuple[Prompt, bool]:
-    """Put a user's prompt into the ledger; (prompt, whether it is new). Wakes or resumes the session.
+    """Queue a user's prompt; return it, and whether it is new. Wakes or resumes the session.
 
-    The same ``message_id`` again gives the first row. ``ends_permission``: whether the prompt may end the turn of an
+    Repeating a ``message_id`` returns the first row. ``ends_permission``: whether the prompt may end the turn of an
     agent that waits for a permission. Raises Invalid, TerminalState, NotResumable, NoAgent, MissingResumeToken,
     WorktreeMissing, PromptInDoubt, PermissionPending.
     """
     _validate_prompt(message_id, text)
-    with session_transaction(session_id) as draft:
-        earlier = draft.session.prompts.filter(message_id=message_id).first()
+    with session_transaction(session_id) as transaction:
+        # The session's row is locked, so of two requests with this message_id the second finds the first one's row.
+        earlier = transaction.session.prompts.filter(message_id=message_id).first()
         if earlier is not None:
             return _same_prompt(earlier, text), False
-        if draft.session.task.end:
-            raise TerminalState.of_task(draft.session.task.end)
-        if draft.session.state == SessionState.FAILED:
+        if transaction.session.task.end:
+            raise TerminalState.of_task(transaction.session.task.end)
+        if transaction.session.state == SessionState.FAILED:
             raise TerminalState(GIVEN_UP_MESSAGE)
-        if draft.session.state in ENDED_STATES:
+        if transaction.session.state in ENDED_STATES:
             raise TerminalState("The session has ended. Start a new one.")
-        prepare_for_prompt(draft, by, ends_permission=ends_permission)
-        row = Prompt.objects.create(session=draft.session, message_id=message_id, text=text, by=by)
-        draft.say("session.prompt.queued", message_id=message_id, kind=row.kind, state=row.state)
+        prepare_for_prompt(transaction, by, ends_permission=ends_permission)
+        row = Prompt.objects.create(session=transaction.session, message_id=message_id, text=text, by=by)
+        transaction.record_event("session.prompt.queued", message_id=message_id, kind=row.kind, state=row.state)
         crash_points.reached("request.prompt_written", session_id)
     crash_points.reached("request.prompt_committed", session_id)
     return row, True
@@ -167,16 +159,18 @@ def _validate_prompt(message_id: str, text: str) -> None:
     if not message_id or len(message_id) > 128 or not message_id.isprintable():
         raise Invalid("message_id is 1 to 128 printable characters.", field="message_id")
     if message_id.startswith(("continue:", "wait:", "check:")):
-        raise Invalid("message_id begins with a word that the system keeps for itself.", field="message_id")
+        raise Invalid(
+            "message_id must not begin with continue:, wait: or check:, which are reserved.", field="message_id"
+        )
     validate_prompt_text(text)
 
 
 def validate_prompt_text(text: str, *, field: str = "text") -> None:
-    """Whether a text can be a prompt; Invalid, naming the request's ``field``, if not."""
+    """Raise Invalid, naming the request's ``field``, if the text cannot be a prompt."""
     if not text.strip():
         raise Invalid("The prompt is empty.", field=field)
     if UNSTORABLE_CHARACTERS.search(text):
-        raise Invalid("The prompt holds characters that are no text.", field=field)
+        raise Invalid("The prompt contains characters that are not valid text.", field=field)
     if len(text) > TEXT_LIMIT:
         raise Invalid(f"The prompt is longer than {TEXT_LIMIT} characters.", field=field)
 
@@ -189,99 +183,101 @@ def _same_prompt(earlier: Prompt, text: str) -> Prompt:
     return earlier
 
 
-def prepare_for_prompt(draft: SessionTransaction, by: Any, *, ends_permission: bool = True) -> None:
-    """Make way for a prompt: order a start where nothing runs, end the turn of an agent that waits.
+def prepare_for_prompt(transaction: SessionTransaction, by: Any, *, ends_permission: bool = True) -> None:
+    """Make the session ready for a prompt: start an agent if none runs, or end the turn of one that waits.
 
-    Refuses where no start can be had. A user's prompt does not wait for the time of the loop's next try.
+    Raises the error with which the assessment refuses a start. A user's prompt does not wait for the next automatic
+    try. Raises PermissionPending as ``queue_prompt``.
     """
-    if not draft.session.has_agent:
+    if not transaction.session.has_agent:
         raise NoAgent
-    waits.end_external_wait(draft, "new_message")
-    assessment = _assess(draft)
+    waits.end_external_wait(transaction, "new_message")
+    assessment = _assess(transaction)
     if assessment.row == RUNNING_ROW:
-        _end_wait(draft, by, allowed=ends_permission)
+        _end_wait(transaction, by, allowed=ends_permission)
         return
     verdict = assess_mode(assessment, Mode.AUTO)
     if not verdict.allowed:
         raise ERRORS_BY_CODE.get(verdict.refusal, Conflict)
-    _want_running(draft, by)
-    draft.set(next_restart_at=None)
-    ensure_start_intent(draft.session, by, Mode.AUTO)
+    _want_running(transaction, by)
+    transaction.set_fields(next_restart_at=None)
+    ensure_start_intent(transaction.session, by, Mode.AUTO)
 
 
-def _end_wait(draft: SessionTransaction, by: Any, *, allowed: bool) -> None:
-    """A fresh message to an agent that waits for a permission cancels the question and its turn (rule 30).
+def _end_wait(transaction: SessionTransaction, by: Any, *, allowed: bool) -> None:
+    """Cancel the question and the turn of an agent that waits for a permission, so that the new message is next.
 
-    What has been answered is waited for no more: that turn goes on, and the message comes behind it.
-    PermissionPending, and nothing is changed, where that is not ``allowed``.
+    If the question was answered meanwhile, no key is left to revoke: the turn continues, and the message follows it.
+    Raises PermissionPending and changes nothing if that is not ``allowed``.
     """
-    run = draft.open_turn
-    if run is not None and run.state == RunState.WAITING and waits.revoke_tokens(draft, "new_message", run=run):
+    run = transaction.open_turn
+    if run is not None and run.state == RunState.WAITING and waits.revoke_tokens(transaction, "new_message", run=run):
+        # Raising rolls back the transaction, and with it the revocation.
         if not allowed:
             raise PermissionPending
-        create_intent(draft.session, IntentKind.CANCEL, by, {"message_id": run.message_id})
+        create_intent(transaction.session, IntentKind.CANCEL, by, {"message_id": run.message_id})
 
 
 def request_cancel(session_id: uuid.UUID, by: Any) -> bool:
-    """Ask for the active turn to end, or to be tried no more; False where there is none."""
-    with session_transaction(session_id) as draft:
-        run = draft.open_run
+    """Ask for the active turn to end, or withdraw its retry; return False if there is neither."""
+    with session_transaction(session_id) as transaction:
+        run = transaction.open_run
         if run is None:
-            return withdraw_retry(draft)
-        if not run.has_process and _cancel_wait(draft, run):
+            return withdraw_retry(transaction)
+        if not run.has_process and _cancel_wait(transaction, run):
             return True
-        create_intent(draft.session, IntentKind.CANCEL, by, {"message_id": run.message_id})
+        create_intent(transaction.session, IntentKind.CANCEL, by, {"message_id": run.message_id})
     return True
 
 
-def _cancel_wait(draft: SessionTransaction, run: Run) -> bool:
-    """End a wait for the outside, with what came of it where no agent was told of it; False where one may have it."""
-    if waits.end_external_wait(draft, "cancelled"):
+def _cancel_wait(transaction: SessionTransaction, run: Run) -> bool:
+    """End an external wait, and its result unless an agent may have it; return False in that case."""
+    if waits.end_external_wait(transaction, "cancelled"):
         return True
-    row = draft.session.prompts.filter(message_id=run.message_id, state=PromptState.QUEUED).first()
+    row = transaction.session.prompts.filter(message_id=run.message_id, state=PromptState.QUEUED).first()
     if row is not None:
-        draft.move_prompt(row, "withdraw")  # and its run ends with it
+        transaction.move_prompt(row, "withdraw")  # which ends its run, too
     return row is not None
 
 
 def request_stop(session_id: uuid.UUID, by: Any) -> None:
-    """Ask for the execution to end; the session can be resumed later. A start in flight loses."""
-    with session_transaction(session_id) as draft:
-        _withdraw_start(draft)
-        waits.end_external_wait(draft, "stopped")
-        withdraw_retry(draft)
-        draft.set(desired_state=DesiredState.STOPPED, stopped_by_user=by is not None, start_rank=None)
-        if not draft.session.intents.filter(kind=IntentKind.STOP, done_at=None).exists():
-            create_intent(draft.session, IntentKind.STOP, by)
+    """Ask for the execution to end; the session can be resumed later. A start in progress yields to it."""
+    with session_transaction(session_id) as transaction:
+        _withdraw_start(transaction)
+        waits.end_external_wait(transaction, "stopped")
+        withdraw_retry(transaction)
+        transaction.set_fields(desired_state=DesiredState.STOPPED, stopped_by_user=by is not None, start_rank=None)
+        if not transaction.session.intents.filter(kind=IntentKind.STOP, done_at=None).exists():
+            create_intent(transaction.session, IntentKind.STOP, by)
 
 
 def request_close(session_id: uuid.UUID, by: Any, outcome: str) -> None:
-    """End a session for good, as ``completed`` or ``cancelled``; its execution ends too."""
+    """Ask for a session to end for good, as ``completed`` or ``cancelled``; its execution ends too."""
     if outcome not in ("completed", "cancelled"):
         raise Invalid("as is one of completed, cancelled.", field="as")
-    with session_transaction(session_id) as draft:
-        if draft.session.state in (SessionState.COMPLETED, SessionState.CANCELLED):
+    with session_transaction(session_id) as transaction:
+        if transaction.session.state in TERMINAL_STATES:
             raise TerminalState
-        earlier = draft.session.intents.filter(kind=IntentKind.CLOSE, done_at=None).first()
+        earlier = transaction.session.intents.filter(kind=IntentKind.CLOSE, done_at=None).first()
         if earlier is not None and earlier.payload["as"] != outcome:
             raise Conflict(f"The session is being closed as {earlier.payload['as']}.")
-        _withdraw_start(draft)
-        waits.end_external_wait(draft, "closed")
-        draft.set(desired_state=DesiredState.STOPPED, stopped_by_user=True, start_rank=None)
+        _withdraw_start(transaction)
+        waits.end_external_wait(transaction, "closed")
+        transaction.set_fields(desired_state=DesiredState.STOPPED, stopped_by_user=True, start_rank=None)
         if earlier is None:
-            create_intent(draft.session, IntentKind.CLOSE, by, {"as": outcome})
+            create_intent(transaction.session, IntentKind.CLOSE, by, {"as": outcome})
 
 
-def _withdraw_start(draft: SessionTransaction) -> None:
-    """Take back a start that nobody has begun; one in flight sees ``desired_state`` at its last write."""
-    waiting = draft.session.intents.filter(kind=IntentKind.START, done_at=None, claimed_generation=None)
+def _withdraw_start(transaction: SessionTransaction) -> None:
+    """Withdraw a start that nobody has begun; one in progress checks ``desired_state`` at its last write."""
+    waiting = transaction.session.intents.filter(kind=IntentKind.START, done_at=None, claimed_generation=None)
     waiting.update(done_at=timezone.now(), outcome="stopped")
 
 
 log = logging.getLogger(__name__)
 
 BULK_LIMIT: Final = 200
-"""Sessions of one request."""
+"""Most sessions of one request."""
 BULK_ACTIONS: Final[Mapping[str, Callable[[uuid.UUID, Any], Any]]] = {
     "resume": request_resume,
     "stop": request_stop,
@@ -291,33 +287,33 @@ UNEXPECTED_ERROR: Final = "internal_error"
 
 @dataclass(frozen=True, slots=True)
 class BulkOutcome:
-    """What came of one row; without a code it was ordered."""
+    """The result for one session; an empty ``code`` means that the request was stored."""
 
     session_id: uuid.UUID
     session: TaskSession | None
-    """None: there is none that the user may see."""
+    """None: the user can see no such session."""
     code: str = ""
     message: str = ""
 
     @property
     def ok(self) -> bool:
-        """Whether the order was taken."""
+        """Whether the request was stored."""
         return not self.code
 
 
 def request_many(user: Any, action: str, ids: Sequence[uuid.UUID]) -> list[BulkOutcome]:
-    """Give one of ``ORDERS`` to each session, in the order of ``ids``; a row that fails stops no other.
+    """Request one of ``BULK_ACTIONS`` for each session, in the order of ``ids``; a failure stops no other.
 
-    Raises Invalid for another action, for none and for more than ``LIMIT`` sessions.
+    Raises Invalid for an unknown action, and for none or more than ``BULK_LIMIT`` sessions.
     """
     if action not in BULK_ACTIONS:
         raise Invalid(f"action is one of {', '.join(BULK_ACTIONS)}.", field="action")
     wanted = list(dict.fromkeys(ids))
     if not wanted or len(wanted) > BULK_LIMIT:
         raise Invalid(f"Choose 1 to {BULK_LIMIT} sessions.", field="sessions")
-    found = {one.id: one for one in visible_sessions(user).filter(id__in=wanted)}
+    found = {session.id: session for session in visible_sessions(user).filter(id__in=wanted)}
     writable = set(writable_teams(user).values_list("id", flat=True))
-    return [_request_one(user, action, one, found.get(one), writable) for one in wanted]
+    return [_request_one(user, action, session_id, found.get(session_id), writable) for session_id in wanted]
 
 
 def _request_one(
@@ -332,8 +328,10 @@ def _request_one(
     except SessionsError as error:
         return BulkOutcome(session_id, row, error.code, error.message)
     except DatabaseError:
-        raise  # of the whole request: the next row would meet it too
+        raise  # the next session would meet it too, so the whole request fails
     except Exception:  # one bad row never stops the rest
-        log.exception("session %s: the order %s could not be written", session_id, action)
-        return BulkOutcome(session_id, row, UNEXPECTED_ERROR, "Something went wrong with this one; the log says what.")
+        log.exception("session %s: the request to %s could not be stored", session_id, action)
+        return BulkOutcome(
+            session_id, row, UNEXPECTED_ERROR, "Something went wrong for this session. The server log has the details."
+        )
     return BulkOutcome(session_id, row)

@@ -1,4 +1,4 @@
-"""Counters that are derived from rows, and the in-memory buffer of what a supervisor measures."""
+"""Counters derived from rows, and the in-memory buffer of a supervisor's measurements."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from typing import Any, Final
 
 from django.db.models import Count, DurationField, ExpressionWrapper, F, Model, Q, QuerySet, Sum
 
-from sessions_app.domain.states import RunState
+from sessions_app.domain.states import PromptKind, RunState
 from sessions_app.domain.verification import ReceiptKind
 from sessions_app.models import ContinuityReceipt, Intent, IntentKind, Prompt, ResumeToken, Run, TaskSession, operations
 
 RESUME_BUCKETS: Final = (0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600)
-"""Seconds; the last one is open."""
+"""Upper bounds in seconds; a further bucket takes everything longer."""
 SUCCESSFUL_OUTCOMES: Final = frozenset(kind.value for kind in ReceiptKind) - {
     ReceiptKind.FAILED,
     ReceiptKind.WORKSPACE_ONLY,
 }
-"""Outcomes of a start order after which an agent is up."""
+"""Outcomes of a start intent after which an agent runs."""
 TOKEN_TRANSITIONS: Final = {"consumed": "consumed_at", "revoked": "revoked_at", "expired": "expired_at"}
 _STARTS: Final = Q(kind=IntentKind.START, done_at__isnull=False, outcome__in=SUCCESSFUL_OUTCOMES)
 CounterReader = Callable[[QuerySet[Any]], Iterator[operations.Count]]
@@ -47,7 +47,7 @@ def _tokens(rows: QuerySet[Any]) -> Iterator[operations.Count]:
 
 
 def _continued(rows: QuerySet[Any]) -> Iterator[operations.Count]:
-    sent = rows.filter(kind="continue").exclude(journal_epoch="").count()
+    sent = rows.filter(kind=PromptKind.CONTINUE).exclude(journal_epoch="").count()
     yield "kandev_reconciler_continue_prompts_sent_total", {}, sent
 
 
@@ -56,7 +56,7 @@ def _events(rows: QuerySet[Any]) -> Iterator[operations.Count]:
 
 
 def _starts(rows: QuerySet[Any]) -> Iterator[operations.Count]:
-    """Those that nobody asked for, and how long all of them took, from the order to the agent."""
+    """Count automatic starts, and the durations of all starts from the intent to the agent."""
     took = ExpressionWrapper(F("done_at") - F("created_at"), output_field=DurationField())
     within = {f"le{index}": Count("id", filter=Q(took__lte=timedelta(seconds=edge))) for index, edge in _edges()}
     found = (
@@ -79,7 +79,7 @@ def _edges() -> Iterator[tuple[int, float]]:
 
 @dataclass(frozen=True, slots=True)
 class _CounterSource:
-    """One table, and what it counts; one query."""
+    """A table and the counters that one query derives from it."""
 
     model: type[Model]
     read: CounterReader
@@ -97,20 +97,20 @@ COUNTER_SOURCES: Final[Sequence[_CounterSource]] = (
 
 
 def read_counters() -> Iterator[operations.Count]:
-    """What the rows count now; one query for each of `SOURCES`. Histograms come with their buckets apart."""
+    """Return all counters; one query for each of ``COUNTER_SOURCES``. Histogram buckets are not cumulative."""
     for source in COUNTER_SOURCES:
         yield from source.read(source.model._default_manager.all())
 
 
 def keep_session_counts(session_id: Any) -> None:
-    """A session is about to be deleted, in the caller's transaction: what its rows have counted stays counted."""
+    """Keep the counts of a session that is about to be deleted, in the caller's transaction."""
     for source in COUNTER_SOURCES:
         rows = source.model._default_manager.filter(**{source.of_session: [session_id]})
         _add_to_totals(source.read(rows))
 
 
 def keep_token_counts(ids: Sequence[Any]) -> None:
-    """Keys are about to be deleted, in the caller's transaction."""
+    """Keep the counts of keys that are about to be deleted, in the caller's transaction."""
     _add_to_totals(_tokens(ResumeToken.objects.filter(id__in=ids)))
 
 
@@ -119,11 +119,11 @@ def _add_to_totals(counts: Iterator[operations.Count]) -> None:
 
 
 FLUSH_EVERY: Final = 5.0
-"""Seconds between two additions to the database."""
+"""Seconds between two writes to the database."""
 PASS_BUCKETS: Final = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
-"""Seconds."""
+"""Upper bounds in seconds."""
 LAG_BUCKETS: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 60, 600)
-"""Seconds."""
+"""Upper bounds in seconds."""
 BUCKETS: Final[Mapping[str, tuple[float, ...]]] = {
     "kandev_sweep_duration_seconds": PASS_BUCKETS,
     "kandev_reconciler_reconcile_duration_seconds": PASS_BUCKETS,
@@ -132,7 +132,7 @@ BUCKETS: Final[Mapping[str, tuple[float, ...]]] = {
 
 
 class MetricsBuffer:
-    """Counts of one process, from whatever thread."""
+    """Counts of one process; thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -144,14 +144,14 @@ class MetricsBuffer:
             self._counts[name, tuple(sorted(labels.items()))] += value
 
     def observe(self, name: str, seconds: float) -> None:
-        """Put a duration into a histogram of ``BUCKETS``; one that a clock has turned negative is none."""
+        """Add a duration to a histogram of ``BUCKETS``; a negative one, from a changed clock, counts as 0."""
         seconds = max(seconds, 0.0)
-        edge = next((f"{one:g}" for one in BUCKETS[name] if seconds <= one), "+Inf")
+        edge = next((f"{bucket:g}" for bucket in BUCKETS[name] if seconds <= bucket), "+Inf")
         self.count(f"{name}_bucket", le=edge)
         self.count(f"{name}_sum", seconds)
 
     def swept(self, trigger: str, seconds: float, seen: Iterable[tuple[str, str]]) -> None:
-        """One pass, with runtime and observation of each execution."""
+        """Record one sweep, with runtime and observation of each execution."""
         self.observe("kandev_sweep_duration_seconds", seconds)
         if trigger == "reconcile":
             self.observe("kandev_reconciler_reconcile_duration_seconds", seconds)
@@ -159,12 +159,13 @@ class MetricsBuffer:
             self.count("kandev_sweep_executors_total", runtime=runtime, observed=observed)
 
     def written(self, said_at: float) -> None:
-        """Lines of a journal are in the log now, the first of which was said then."""
+        """Record the delay of journal lines that are now in the log; ``said_at`` is the time of the first."""
         self.observe("kandev_event_lag_seconds", time.time() - said_at)
 
     def flush(self, part: str) -> None:
-        """Add everything to the database; what cannot be added now is kept for the next time."""
+        """Write everything to the database; on an error, keep the counts for the next time."""
         with self._lock:
+            # Only the exchange is under the lock: threads that count never wait for the database.
             taken, self._counts = self._counts, defaultdict(float)
         try:
             operations.add_counts([(name, dict(labels), value) for (name, labels), value in taken.items()], part)
@@ -176,4 +177,4 @@ class MetricsBuffer:
 
 
 METRICS_BUFFER: Final = MetricsBuffer()
-"""That of this process."""
+"""The buffer of this process."""

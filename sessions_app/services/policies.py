@@ -1,4 +1,4 @@
-"""The recovery policy of sessions, teams and the deployment: which one holds, and changing it."""
+"""Recovery policies of sessions, teams and the deployment: which is in effect, and changing them."""
 
 from __future__ import annotations
 
@@ -11,24 +11,23 @@ from django.contrib.auth.models import Group
 from django.db.models import Case, CharField, F, OuterRef, Subquery, Value, When
 from django.db.models.functions import Coalesce
 
-from executors_app.prepared_query import NUMBER, PreparedQuery
 from sessions_app.accounts.authorization import may_manage
-from sessions_app.domain.recovery_facts import EffectivePolicy, PolicyChoice, effective_policy
-from sessions_app.models import POLICIES, TaskSession, TeamPolicy, session_transaction
+from sessions_app.domain.recovery_facts import EffectivePolicy, Policy, PolicyChoice, effective_policy
+from sessions_app.models import TaskSession, TeamPolicy, session_transaction
 from sessions_app.services.errors import Invalid, ReadOnly
 
 NO_CHOICE: Final = PolicyChoice()
 
 
 def effective_policy_expression() -> Case:
-    """For a query of sessions: the policy that holds for each."""
+    """Return an expression for queries of sessions: the policy in effect for each."""
     team = TeamPolicy.objects.filter(team=OuterRef("task__team")).exclude(policy="").values("policy")
     others = Coalesce(Subquery(team), Value(settings.KANDEV_RECOVERY_POLICY))
     return Case(When(policy="", then=others), default=F("policy"), output_field=CharField())
 
 
 def effective_policy_of(session: TaskSession) -> EffectivePolicy:
-    """What holds for one session; one query unless the session says both itself."""
+    """Return the policy in effect for one session; one query, or none if the session sets both values."""
     own = PolicyChoice(session.policy, session.continue_prompts)
     if own.policy and own.continues is not None:
         return effective_policy(own, NO_CHOICE, deployment_policy())
@@ -36,38 +35,42 @@ def effective_policy_of(session: TaskSession) -> EffectivePolicy:
 
 
 def deployment_policy() -> PolicyChoice:
-    """What the environment says."""
+    """Return the deployment's settings."""
     continues = {"on": True, "off": False}.get(settings.KANDEV_CONTINUE)
     return PolicyChoice(settings.KANDEV_RECOVERY_POLICY, continues)
 
 
 def team_choice(team_id: int) -> PolicyChoice:
-    """What one team says."""
-    return next((PolicyChoice(*said) for said in _TEAM.values(team_id)), NO_CHOICE)
+    """Return what one team has set."""
+    return team_choices([team_id]).get(team_id, NO_CHOICE)
 
 
 def team_choices(team_ids: Collection[int]) -> Mapping[int, PolicyChoice]:
-    """What teams say, by id; those that say nothing may be missing. One query."""
+    """Return what teams have set, by id; teams without settings may be missing. One query."""
     rows = TeamPolicy.objects.filter(team_id__in=set(team_ids))
     return {team: PolicyChoice(policy, continues) for team, policy, continues in rows.values_list("team_id", *_FIELDS)}
 
 
 _FIELDS: Final = ("policy", "continue_prompts")
-_TEAM: Final = PreparedQuery(lambda team: TeamPolicy.objects.filter(team_id=team).values_list(*_FIELDS), NUMBER)
 
 
 def set_session_policy(session_id: uuid.UUID, values: Mapping[str, Any]) -> None:
-    """Let a session say its ``policy`` (empty: not itself) or ``continue_prompts`` (None: not itself)."""
+    """Set a session's ``policy`` (empty: unset) or ``continue_prompts`` (None: unset).
+
+    Raises Invalid for an unknown policy.
+    """
     _validate(values)
-    with session_transaction(session_id) as draft:
-        draft.set(**values)
-        if draft.changed:
-            held = effective_policy_of(draft.session)
-            draft.say("session.policy_changed", policy=held.policy, source=str(held.source), continues=held.continues)
+    with session_transaction(session_id) as transaction:
+        transaction.set_fields(**values)
+        if transaction.changed_fields:
+            held = effective_policy_of(transaction.session)
+            transaction.record_event(
+                "session.policy_changed", policy=held.policy, source=str(held.source), continues=held.continues
+            )
 
 
 def set_team_policy(team: Group, values: Mapping[str, Any], by: Any) -> TeamPolicy:
-    """Let a team say its policy; ReadOnly for whoever is neither staff nor an admin of the team."""
+    """Set a team's policy. Raises Invalid, and ReadOnly unless ``by`` is staff or an admin of the team."""
     _validate(values)
     if not may_manage(by, team):
         raise ReadOnly("Only staff and the team’s admins set its policy.")
@@ -76,7 +79,7 @@ def set_team_policy(team: Group, values: Mapping[str, Any], by: Any) -> TeamPoli
 
 
 def team_policy_json(team: Group) -> dict[str, Any]:
-    """What a team says, and what holds for those of its sessions that say nothing."""
+    """Return a team's own settings, and what is in effect for its sessions without settings."""
     said = team_choice(team.pk)
     held = effective_policy(NO_CHOICE, said, deployment_policy())
     return {
@@ -88,5 +91,5 @@ def team_policy_json(team: Group) -> dict[str, Any]:
 
 
 def _validate(values: Mapping[str, Any]) -> None:
-    if values.get("policy", "") not in ("", *POLICIES):
-        raise Invalid(f"policy is one of {', '.join(POLICIES)}, or empty.", field="policy")
+    if values.get("policy", "") not in ("", *Policy):
+        raise Invalid(f"policy is one of {', '.join(Policy)}, or empty.", field="policy")

@@ -20,8 +20,7 @@ from sessions_app.domain.continuation import (
     interruption_note,
 )
 from sessions_app.domain.history import SCANNED_CHARS, HistoryEntry, Injection, build_injection, tool_entry
-from sessions_app.domain.states import PromptState
-from sessions_app.domain.verification import MEMORY_CHECK_KIND
+from sessions_app.domain.states import PromptKind, PromptState
 from sessions_app.models import INTERRUPTED_WAIT, MessagePart, Prompt, Run, SessionTransaction, TaskSession
 from sessions_app.services.assessment import execution_of
 
@@ -31,7 +30,7 @@ _SECRET_NAME: Final = re.compile(r"key|token|secret|pass|auth|credential", re.IG
 
 
 def load_history(session: TaskSession) -> Injection:
-    """What a new agent of this session would be told now; reads, never writes."""
+    """Return the history that a new agent of this session would be told now; read-only."""
     total = session.messages.filter(role__in=HISTORY_ROLES).count()
     return (
         build_injection(_entries_newest_first(session), total, secrets=_secrets_of(session))
@@ -52,13 +51,13 @@ def _entries_newest_first(session: TaskSession) -> Iterator[HistoryEntry]:
 
 
 def _text_beginnings(messages: list[uuid.UUID]) -> dict[uuid.UUID, str]:
-    """The beginning of each message's text: more of it is not told."""
+    """Return the beginning of each message's text; the history contains no more of it."""
     first = MessagePart.objects.filter(message_id__in=messages, number=0)
     return dict(first.values_list("message_id", Substr("text", 1, SCANNED_CHARS + 1)))
 
 
 def _secrets_of(session: TaskSession) -> set[str]:
-    """What is kept encrypted for this session's agent is known for a secret by its value."""
+    """Return the secret values of this session's agent, so that the history can redact them."""
     execution = execution_of(session)
     return {*filter(None, _tokens_of(execution)), *_secrets_of_profile(session.agent_profile)}
 
@@ -83,34 +82,35 @@ def _named_secrets(values: Any) -> Iterator[str]:
         pairs = ((each.get("name"), each.get("value")) for each in values if isinstance(each, dict))
     for name, value in pairs:
         if isinstance(value, str) and _SECRET_NAME.search(str(name)):
-            yield from (value, value.rsplit(" ", 1)[-1])  # of "Bearer X", X alone is one too
+            yield from (value, value.rsplit(" ", 1)[-1])  # in "Bearer X", X alone is a secret too
 
 
 INTERRUPTION_KEY: Final = "interruption"
-"""Key of the metadata: ``{message_id, run_id, tools, since, changed, processes}``; empty: nothing is unfinished."""
+"""Metadata key: ``{message_id, run_id, tools, since, changed, processes}``; empty: nothing is unfinished."""
 CARRIER_KEY: Final = "told_with"
-"""Key of the metadata: message_id of the prompt that is on its way with history or interruption."""
+"""Metadata key: message_id of the prompt that is on its way with history or interruption."""
 
 DELIVERED_EVENT: Final = "session.prompt.delivered"
 SNAPSHOT_EVENT: Final = "session.workspace.changed"
 
 
-def note_interruption(draft: SessionTransaction, run: Run, tools: Sequence[str]) -> None:
-    """A turn was cut short: what the log knows of it."""
+def note_interruption(transaction: SessionTransaction, run: Run, tools: Sequence[str]) -> None:
+    """Store what the log knows about a turn that was interrupted."""
     known = {
         "message_id": run.message_id,
         "run_id": str(run.id),
         "tools": list(tools),
-        "since": _snapshot_before(draft, run),
+        "since": _snapshot_before(transaction, run),
     }
-    draft.set(metadata={**draft.session.metadata, INTERRUPTION_KEY: known})
+    transaction.set_fields(metadata={**transaction.session.metadata, INTERRUPTION_KEY: known})
 
 
-def _snapshot_before(draft: SessionTransaction, run: Run) -> str:
-    """The commit that keeps the working tree as the turn found it; empty where there is none."""
-    log = draft.session.events.order_by("-seq")
+def _snapshot_before(transaction: SessionTransaction, run: Run) -> str:
+    """Return the commit with the working tree at the start of the turn; empty if there is none."""
+    log = transaction.session.events.order_by("-seq")
     began = log.filter(name=DELIVERED_EVENT, payload__message_id=run.message_id).first()
-    unwritten = [] if began else [(event.name, event.payload) for event in draft.events]
+    # The delivery may be in this very transaction, and then it is not in the log yet.
+    unwritten = [] if began else [(event.name, event.payload) for event in transaction.events]
     starts = [at for at, (name, said) in enumerate(unwritten) if (name, said.get("message_id")) == _run_start(run)]
     for name, said in reversed(unwritten[: starts[0]] if starts else unwritten):
         if name == SNAPSHOT_EVENT:
@@ -124,28 +124,28 @@ def _run_start(run: Run) -> tuple[str, str]:
 
 
 def unfinished_of(session: TaskSession) -> Mapping[str, Any] | None:
-    """What is unfinished; None where nothing is."""
+    """Return the unfinished work; None if there is none."""
     found = session.metadata.get(INTERRUPTION_KEY)
     return found if isinstance(found, dict) and found else None
 
 
-def add_workspace_findings(draft: SessionTransaction, changed: Sequence[str], processes: Sequence[str]) -> None:
-    """What the workspace knows; a continue prompt that still waits tells it too."""
-    known = unfinished_of(draft.session)
+def add_workspace_findings(transaction: SessionTransaction, changed: Sequence[str], processes: Sequence[str]) -> None:
+    """Add changed files and ended processes to the unfinished work, and to a continue prompt that is still queued."""
+    known = unfinished_of(transaction.session)
     if known is None:
         return
     known = {**known, "changed": list(changed), "processes": list(processes)}
-    draft.set(metadata={**draft.session.metadata, INTERRUPTION_KEY: known})
-    waiting = draft.session.prompts.filter(
-        kind="continue", state=PromptState.QUEUED, message_id=f"continue:{known.get('run_id')}"
+    transaction.set_fields(metadata={**transaction.session.metadata, INTERRUPTION_KEY: known})
+    waiting = transaction.session.prompts.filter(
+        kind=PromptKind.CONTINUE, state=PromptState.QUEUED, message_id=f"continue:{known.get('run_id')}"
     )
     for row in waiting:
-        row.text = continue_prompt(to_interruption(draft.session, known))
+        row.text = continue_prompt(to_interruption(transaction.session, known))
         row.save(update_fields=["text", "updated_at"])
 
 
 def to_interruption(session: TaskSession, known: Mapping[str, Any]) -> Interruption:
-    """The same in the words of the domain."""
+    """Convert the stored unfinished work."""
     row = session.prompts.filter(message_id=known.get("message_id")).first()
     return Interruption(
         task_title=session.task.title,
@@ -157,18 +157,18 @@ def to_interruption(session: TaskSession, known: Mapping[str, Any]) -> Interrupt
 
 
 def original_request(row: Prompt) -> str:
-    """What a prompt is about in its user's words: a continue prompt is about the request that it continues."""
-    while row.kind == "continue" and (earlier := Prompt.objects.filter(continued_by=row).first()) is not None:
+    """Return the user's own text: for a continue prompt, that of the request it continues."""
+    while row.kind == PromptKind.CONTINUE and (earlier := Prompt.objects.filter(continued_by=row).first()) is not None:
         row = earlier
     return row.text
 
 
 def context_before(session: TaskSession, row: Prompt) -> str:
-    """What the prompt says before its own text; a continue prompt tells of its turn in its own words."""
-    if row.kind == MEMORY_CHECK_KIND:
+    """Return the notes that precede a prompt's text; a continue prompt already contains its own."""
+    if row.kind == PromptKind.CHECK:
         return ""
     known, wait = unfinished_of(session), wait_of(session)
-    notes = [interruption_note(to_interruption(session, known))] if known and row.kind != "continue" else []
+    notes = [interruption_note(to_interruption(session, known))] if known and row.kind != PromptKind.CONTINUE else []
     notes += (
         [interrupted_wait_note(to_interrupted_wait(wait))]
         if wait and not row.message_id.startswith(continue_prompt_prefix(wait))
@@ -178,35 +178,39 @@ def context_before(session: TaskSession, row: Prompt) -> str:
 
 
 def wait_of(session: TaskSession) -> Mapping[str, Any] | None:
-    """The wait that ended without an answer, of which the agent has not been told; None where there is none."""
+    """Return the wait that ended without an answer and that the agent does not know of yet; None if there is none."""
     found = session.metadata.get(INTERRUPTED_WAIT)
     return found if isinstance(found, dict) and found else None
 
 
 def continue_prompt_prefix(wait: Mapping[str, Any]) -> str:
-    """How the names of the prompts begin that tell the agent, in their own words, to go on without the wait."""
+    """Return the prefix of the message ids of prompts that tell the agent to continue without the answer."""
     return f"wait:{wait['id']}:continue"
 
 
 def to_interrupted_wait(wait: Mapping[str, Any]) -> InterruptedWait:
-    """The same in the words of the domain."""
+    """Convert a stored interrupted wait."""
     return InterruptedWait(*(str(wait.get(name) or "") for name in ("kind", "reason", "deadline")))
 
 
-def mark_carrier(draft: SessionTransaction, row: Prompt) -> None:
-    """The prompt goes out with all that is to be told."""
-    session = draft.session
-    if row.kind != MEMORY_CHECK_KIND and (unfinished_of(session) or wait_of(session) or session.inject_history):
-        draft.set(metadata={**draft.session.metadata, CARRIER_KEY: row.message_id})
+def mark_carrier(transaction: SessionTransaction, row: Prompt) -> None:
+    """Remember that this prompt carries the history, interruption or wait to the agent.
+
+    The context itself stays until ``mark_context_delivered``: after a crash before that, it is sent again, with this
+    prompt or the next.
+    """
+    session = transaction.session
+    if row.kind != PromptKind.CHECK and (unfinished_of(session) or wait_of(session) or session.inject_history):
+        transaction.set_fields(metadata={**transaction.session.metadata, CARRIER_KEY: row.message_id})
 
 
-def mark_context_delivered(draft: SessionTransaction, message_id: str) -> bool:
-    """A prompt is the agent's: what it carried has been told, and is not told again. Whether it carried anything."""
-    if draft.session.metadata.get(CARRIER_KEY) != message_id:
+def mark_context_delivered(transaction: SessionTransaction, message_id: str) -> bool:
+    """Forget the context that a delivered prompt carried, so that it is not told twice; return whether it did."""
+    if transaction.session.metadata.get(CARRIER_KEY) != message_id:
         return False
-    draft.set(
+    transaction.set_fields(
         inject_history=False,
-        metadata={**draft.session.metadata, CARRIER_KEY: "", INTERRUPTION_KEY: {}, INTERRUPTED_WAIT: {}},
+        metadata={**transaction.session.metadata, CARRIER_KEY: "", INTERRUPTION_KEY: {}, INTERRUPTED_WAIT: {}},
     )
     return True
 

@@ -1,4 +1,4 @@
-"""Restarts of the control plane: ordering one, what the last one came to, and the guided first restart."""
+"""Restarts of the control plane: requesting one, the result of the last one, and the guided first restart."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ SERVE_FILE: Final = "serve.json"
 ORDER_FILE: Final = "restart-wanted.json"
 DONE_FILE: Final = "restarted.json"
 KILL_DELAY: Final = 0.7
-"""Seconds between an order and the kill, so that whoever ordered is answered."""
+"""Seconds between a request and the kill, so that the request gets its response."""
 
 
 @dataclass(frozen=True, slots=True)
 class OrderedRestart:
-    """The last restart that somebody ordered."""
+    """The last restart that a user requested."""
 
     by: str
     killed_at: datetime
@@ -39,7 +39,7 @@ class OrderedRestart:
 
 
 def can_order_restart(user: Any) -> bool:
-    """Whether ``user`` may order a restart here: staff, and this process is one that ``serve`` keeps."""
+    """Return whether the user may restart: staff, on a server that ``serve`` runs on loopback."""
     return bool(user.is_staff and settings.KANDEV_EMBEDDED and not settings.KANDEV_PUBLIC and _is_run_by_serve())
 
 
@@ -53,39 +53,39 @@ def _is_run_by_serve() -> bool:
 
 
 def order_restart(user: Any) -> None:
-    """Leave the order; the caller has checked ``may_restart``."""
+    """Store a restart request; the caller has checked ``can_order_restart``."""
     _write(ORDER_FILE, {"by": user.get_username()})
 
 
 def is_ordered() -> bool:
-    """Whether an order waits to be carried out."""
+    """Return whether a restart request waits."""
     return _path(ORDER_FILE).exists()
 
 
 def last_ordered() -> OrderedRestart | None:
-    """The last restart of this kind; None before the first."""
+    """Return the last requested restart; None before the first."""
     told = _read(DONE_FILE)
     try:
         return OrderedRestart(
-            str(told["by"]), datetime.fromisoformat(told["killed_at"]), [str(one) for one in told["killed"]]
+            str(told["by"]), datetime.fromisoformat(told["killed_at"]), [str(name) for name in told["killed"]]
         )
     except (KeyError, TypeError, ValueError):
         return None
 
 
-# --- for the keeper ---
+# --- for ``serve``, which keeps the other processes running ---
 
 
 class RestartOrders:
-    """What ``serve`` does about it."""
+    """For ``serve``: finds restart requests and records that they were carried out."""
 
     def __init__(self, *, loopback: bool) -> None:
-        _path(ORDER_FILE).unlink(missing_ok=True)  # of a server that is no more
+        _path(ORDER_FILE).unlink(missing_ok=True)  # left by an earlier server
         _write(SERVE_FILE, {"keeper": identity.identify_self().to_json(), "loopback": loopback})
         self._seen_at: float | None = None
 
     def due(self, now: float) -> bool:
-        """Whether the processes are to be killed at ``now``, in monotonic seconds; until ``done`` is said."""
+        """Return whether to kill the processes at ``now`` (monotonic seconds); True until ``done`` is called."""
         if not is_ordered():
             self._seen_at = None
         elif self._seen_at is None:
@@ -93,8 +93,9 @@ class RestartOrders:
         return self._seen_at is not None and now - self._seen_at >= KILL_DELAY
 
     def done(self, killed: Sequence[str]) -> None:
-        """They were killed."""
+        """Record that the processes were killed."""
         by = _read(ORDER_FILE).get("by", "")
+        # The result first: a request that a kill leaves behind is deleted at the next start of ``serve``.
         _write(DONE_FILE, {"by": by, "killed_at": timezone.now().isoformat(), "killed": list(killed)})
         _path(ORDER_FILE).unlink(missing_ok=True)
         self._seen_at = None
@@ -112,44 +113,44 @@ def _read(name: str) -> dict[str, Any]:
     return told if isinstance(told, dict) else {}
 
 
-def _write(name: str, told: dict[str, Any]) -> None:
-    """Wholly there or not at all, and nobody else's to read."""
+def _write(name: str, document: dict[str, Any]) -> None:
+    """Write a file atomically, readable by our user only."""
     path = _path(name)
-    draft = path.with_name(f".{name}.{os.getpid()}")
-    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
+    temporary = path.with_name(f".{name}.{os.getpid()}")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
     with os.fdopen(descriptor, "w") as stream:
-        json.dump(told, stream)
-    draft.replace(path)
+        json.dump(document, stream)
+    temporary.replace(path)
 
 
 MAX_NAMED: Final = 8
-"""Sessions that are told by name; the rest is counted."""
+"""Sessions that are listed; the rest are only counted."""
 
 
 @dataclass(frozen=True, slots=True)
 class LastRestart:
-    """The newest sweep of a start of the supervisor."""
+    """The newest sweep that a supervisor made at its start."""
 
     sweep: RecoverySweep
     counts: Mapping[str, int]
-    """By ``sweep_results.Result.kind``, without those that nothing came of."""
+    """Number of sessions by ``RowResult.kind``, without skipped ones."""
     needy: list[TaskSession]
-    """Those of them that a person has to look at, at most ``NAMED``, with their marks."""
+    """The sessions that need a person, at most ``MAX_NAMED``, annotated with why."""
     needy_count: int
 
     @property
     def total(self) -> int:
-        """How many sessions were taken up again, or could not be."""
+        """Number of sessions that were recovered or could not be."""
         return sum(self.counts.values())
 
 
 def load_last_restart(user: Any) -> LastRestart | None:
-    """None before the first restart, and where it concerned none of the user's sessions; five queries at most."""
+    """Return the last restart; None if there was none that concerned the user's sessions. At most five queries."""
     sweep = RecoverySweep.objects.filter(trigger="boot").first()
     if sweep is None:
         return None
     rows = SweepOutcome.objects.visible_to(user).filter(sweep=sweep)
-    counts = Counter(one.kind for one in load_results(user, [sweep])[sweep.id])
+    counts = Counter(result.kind for result in load_results(user, [sweep])[sweep.id])
     if not counts:
         return None
     counts.pop(SKIPPED, None)
@@ -163,24 +164,24 @@ def load_last_restart(user: Any) -> LastRestart | None:
 
 
 DEMO_TASK: Final = "Survive a restart"
-"""The title of the demo's task whose agent works long enough."""
+"""Title of the demo task whose agent works long enough for a restart."""
 
 
 @dataclass(frozen=True, slots=True)
 class FirstSteps:
-    """How far somebody is."""
+    """How far a user is in the guided first restart."""
 
     task: Task
     session: TaskSession | None
-    """The newest on the task; None: it was not started."""
+    """The newest session of the task; None: not started."""
     works: bool
-    """Its agent is in a turn."""
+    """Whether its agent is in a turn."""
     has_worked: bool
     restarted: bool
 
 
 def load_first_steps(user: Any) -> FirstSteps | None:
-    """None where the control plane cannot be restarted from the pages, and for whoever has seen what comes of it."""
+    """Return the user's progress; None if restarts are not possible here, or the user has finished."""
     if not can_order_restart(user):
         return None
     task = Task.objects.visible_to(user).filter(archived_at=None, title=DEMO_TASK).order_by("created_at").first()

@@ -5,20 +5,18 @@ from __future__ import annotations
 import uuid
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from datetime import datetime
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
-from django.db.models import Count, OuterRef, Q, QuerySet, Subquery
+from django.db.models import Count, OuterRef, Q, Subquery
 from django.utils import timezone
 
 from executors_app.domain import ExecutorStatus
 from executors_app.models import ExecutorRunning
 from executors_app.plugins import agent_type
-from executors_app.prepared_query import EARLY, LATE, MARK, PreparedQuery
 from sessions_app.domain.derived_status import DerivedStatus, RunFacts, derive_status
 from sessions_app.domain.integrity import DAMAGED_ROW, flaws_sentence
 from sessions_app.domain.resumability import Assessment, Reason, Strategy
-from sessions_app.domain.states import PromptState, RunState
+from sessions_app.domain.states import OPEN_PROMPT_STATES, PermissionState, PromptKind, PromptState, RunState
 from sessions_app.domain.wait_tokens import TokenState, WaitKind, most_usable_state
 from sessions_app.models import (
     CANCEL_IGNORED,
@@ -32,31 +30,44 @@ from sessions_app.models import (
     Supervisor,
     TaskSession,
 )
-from sessions_app.models.derived_status import derived_status, is_agent_gone, newest_run
+from sessions_app.models.derived_status import derived_status, is_agent_gone
+from sessions_app.models.runs import newest_run
 from sessions_app.services.assessment import assess_session, execution_of, is_running, session_flaws
 from sessions_app.services.attention import open_kinds
-from sessions_app.services.attention_filters import overdue_between, overdue_bounds
-from sessions_app.services.idle_reason import idle_reason_json, start_wait_json
+from sessions_app.services.attention_filters import overdue_filter
 from sessions_app.services.intents import open_start_intent
 from sessions_app.services.policies import effective_policy_of
 from sessions_app.services.prompt_context import load_history, wait_of
+from sessions_app.services.situations import idle_reason_json, start_wait_json
 from sessions_app.services.turn_retries import retry_json
 from sessions_app.services.workspace import transfer_json
 
 
+class SessionRunState(NamedTuple):
+    """A session's execution, its newest run, and the status that follows from both."""
+
+    execution: ExecutorRunning | None
+    run: Run | None
+    derived: DerivedStatus
+
+
 def derived_statuses(sessions: Sequence[TaskSession]) -> Mapping[uuid.UUID, DerivedStatus]:
-    """The derived status by session id; as ``models.derived`` says of one."""
+    """Return the derived status by session id; ``models.derived_status`` decides it for one session."""
+    return {session_id: state.derived for session_id, state in load_run_states(sessions).items()}
+
+
+def load_run_states(sessions: Sequence[TaskSession]) -> Mapping[uuid.UUID, SessionRunState]:
+    """Return the run state by session id; a constant number of queries."""
     runs = _newest_runs([session.id for session in sessions])
     tokens = _best_tokens([run for run in runs.values() if run.state == RunState.WAITING])
-    executions = ExecutorRunning.objects.only("id", "status", "session_id").in_bulk(
+    executions = ExecutorRunning.objects.only("id", "status", "status_reason", "session_id").in_bulk(
         [session.agent_execution_id for session in sessions if session.agent_execution_id]
     )
-    return {
-        session.id: _derive(
-            session, runs.get(session.id), executions.get(cast(Any, session.agent_execution_id)), tokens
-        )
-        for session in sessions
-    }
+    states = {}
+    for session in sessions:
+        run, execution = runs.get(session.id), executions.get(cast(Any, session.agent_execution_id))
+        states[session.id] = SessionRunState(execution, run, _derive(session, run, execution, tokens))
+    return states
 
 
 def _newest_runs(ids: Sequence[uuid.UUID]) -> dict[uuid.UUID, Run]:
@@ -66,12 +77,14 @@ def _newest_runs(ids: Sequence[uuid.UUID]) -> dict[uuid.UUID, Run]:
 
 
 def _best_tokens(runs: Sequence[Run]) -> Mapping[uuid.UUID, TokenState | None]:
-    """Of the keys of whatever each run still waits for."""
+    """Return the most usable state among the keys of what each run still waits for."""
     if not runs:
         return {}
     now, states = timezone.now(), defaultdict(list)
     waits = {run.id: run.wait_id for run in runs}
-    asked = set(PermissionRequest.objects.filter(run__in=runs, state="pending").values_list("run_id", "id"))
+    asked = set(
+        PermissionRequest.objects.filter(run__in=runs, state=PermissionState.PENDING).values_list("run_id", "id")
+    )
     for key in ResumeToken.objects.filter(run__in=runs):
         run_id = cast(uuid.UUID, key.run_id)
         is_waited = key.wait_kind != WaitKind.PERMISSION and key.wait_id == waits[run_id]
@@ -99,29 +112,13 @@ def _derive(
 
 
 CLAIMS_TO_RUN = (ExecutorStatus.STARTING, ExecutorStatus.READY)
-_COUNTED = ("held", "queued", "overdue", "retries", "continuing")
-_NEWEST_RECEIPT = PreparedQuery(lambda key: ContinuityReceipt.objects.filter(session_id=key)[:1])
-_PENDING = PreparedQuery(
-    lambda key: PermissionRequest.objects.filter(session_id=key, state="pending").order_by().values_list("id")
-)
-
-
-def _prompts(key: uuid.UUID, since: datetime, beyond: datetime) -> QuerySet[Prompt]:
-    rows = Prompt.objects.filter(session_id=key).order_by().values("session_id")
-    return rows.annotate(
-        held=Count("id", filter=Q(state=PromptState.HELD)),
-        queued=Count("id", filter=Q(state=PromptState.QUEUED)),
-        overdue=Count("id", filter=overdue_between(since, beyond)),
-        retries=Count("id", filter=Q(kind="retry", state=PromptState.QUEUED)),
-        continuing=Count("id", filter=Q(kind="continue", state__in=["queued", "sending", "accepted", "delivered"])),
-    ).values_list(*_COUNTED)
-
-
-_PROMPTS = PreparedQuery(_prompts, MARK, EARLY, LATE)
 
 
 def session_status(session: TaskSession, user: Any = None) -> dict[str, Any]:
-    """The status of one session, in the shape of interfaces 4; what ``user`` has seen needs no attention of theirs."""
+    """Return the status of one session as the API defines it.
+
+    Items that ``user`` has already seen do not count as needing attention.
+    """
     execution = execution_of(session)
     assessment = assess_session(session)
     counts, run = _counts(session), newest_run(session)
@@ -165,7 +162,7 @@ def session_status(session: TaskSession, user: Any = None) -> dict[str, Any]:
         "cancel_ignored_since": _cancel_ignored_since(session, run),
         "retry": retry_json(session) if counts["retries"] else None,
         "history": _history(session, assessment),
-        "latest_receipt": receipt_json(_NEWEST_RECEIPT.first(session.id)),
+        "latest_receipt": receipt_json(session.receipts.first()),
         "pending_permissions": counts["pending"],
         "held_prompts": counts["held"],
         "queued_prompts": counts["queued"],
@@ -174,11 +171,11 @@ def session_status(session: TaskSession, user: Any = None) -> dict[str, Any]:
         "queued_for_capacity": bool(start is not None and start.payload.get(QUEUED_FOR_CAPACITY)),
         "start_wait": start_wait_json(session, start),
     }
-    return {**status, "stillness": idle_reason_json(session, status, open_ones)}
+    return {**status, "stillness": idle_reason_json(session, status, assessment, open_ones, run.state if run else "")}
 
 
 def _interrupted_wait(session: TaskSession, run: Run | None) -> dict[str, Any] | None:
-    """The wait that ended without an answer, as long as nothing has happened since."""
+    """Return the wait that ended without an answer, unless something has happened since."""
     wait = wait_of(session)
     if wait is None or run is None or wait["run_id"] != str(run.id):
         return None
@@ -186,19 +183,19 @@ def _interrupted_wait(session: TaskSession, run: Run | None) -> dict[str, Any] |
 
 
 def _cancel_ignored_since(session: TaskSession, run: Run | None) -> str | None:
-    """Since when the agent goes on with a turn that it was asked to cancel."""
+    """Return since when the agent has continued a turn that it was asked to cancel."""
     told: Mapping[str, Any] = session.metadata.get(CANCEL_IGNORED) or {}
     return str(told["since"]) if run is not None and told.get("run_id") == str(run.id) else None
 
 
 def _history(session: TaskSession, assessment: Assessment) -> dict[str, int] | None:
-    """What the next prompt would tell a new agent of the conversation, before anybody gives it."""
+    """Return the counts of what the next prompt would tell a new agent about the conversation."""
     tells = session.inject_history or (assessment.cause.strategy is Strategy.HISTORY and not session.launch_id)
     return load_history(session).facts() if tells else None
 
 
 def _error_part(session: TaskSession, execution: ExecutorRunning | None) -> dict[str, str]:
-    """The session's error; damage of its rows stands above any."""
+    """Return the session's error; damaged rows take precedence."""
     damage = flaws_sentence(session_flaws(session, execution))
     return {
         "error_code": DAMAGED_ROW if damage else session.error_code,
@@ -207,7 +204,7 @@ def _error_part(session: TaskSession, execution: ExecutorRunning | None) -> dict
 
 
 def _policy_part(session: TaskSession) -> dict[str, Any]:
-    """Which policy holds, and whose word it is."""
+    """Return the policy in effect, and which level sets it."""
     held = effective_policy_of(session)
     return {"policy": held.policy, "policy_source": str(held.source), "continues": held.continues}
 
@@ -225,7 +222,7 @@ def _execution_part(execution: ExecutorRunning | None) -> dict[str, Any]:
 
 
 def _serves_workspace(session: TaskSession, execution: ExecutorRunning | None, assessment: Assessment) -> bool:
-    """What its agentctl said of it last, where its agent type allows it; a worktree that is gone serves nobody."""
+    """Return whether the workspace opens without an agent: by agent type, worktree, and agentctl's last report."""
     if assessment.cause.resume_reason in (Reason.WORKTREE_MISSING, Reason.DAMAGED_ROW):
         return False
     by_type = agent_type(session.agent_profile.agent_type).supports_workspace_only
@@ -233,7 +230,7 @@ def _serves_workspace(session: TaskSession, execution: ExecutorRunning | None, a
 
 
 def is_asleep(execution: ExecutorRunning | None) -> bool:
-    """Put to sleep for idleness: a prompt wakes it."""
+    """Return whether the execution was stopped because it was idle; a prompt starts it again."""
     return execution is not None and (execution.status, execution.status_reason) == (
         ExecutorStatus.STOPPED,
         IDLE_REASON,
@@ -241,12 +238,22 @@ def is_asleep(execution: ExecutorRunning | None) -> bool:
 
 
 def _counts(session: TaskSession) -> dict[str, int]:
-    (prompts,) = _PROMPTS.values(session.id, *overdue_bounds()) or [[0] * len(_COUNTED)]
-    return {**dict(zip(_COUNTED, prompts, strict=True)), "pending": len(_PENDING.values(session.id))}
+    queued = Q(state=PromptState.QUEUED)
+    prompts: dict[str, int] = Prompt.objects.filter(session=session).aggregate(
+        held=Count("id", filter=Q(state=PromptState.HELD)),
+        queued=Count("id", filter=queued),
+        overdue=Count("id", filter=overdue_filter()),
+        retries=Count("id", filter=queued & Q(kind=PromptKind.RETRY)),
+        continuing=Count("id", filter=Q(kind=PromptKind.CONTINUE, state__in=OPEN_PROMPT_STATES)),
+    )
+    return {
+        **prompts,
+        "pending": PermissionRequest.objects.filter(session=session, state=PermissionState.PENDING).count(),
+    }
 
 
 def wait_json(run: Run | None) -> dict[str, Any] | None:
-    """What the newest run waits for; None where it waits for nothing."""
+    """Return what the newest run waits for; None if it does not wait."""
     if run is None or run.state != RunState.WAITING:
         return None
     return {
@@ -259,14 +266,14 @@ def wait_json(run: Run | None) -> dict[str, Any] | None:
 
 
 def is_recovering(execution: ExecutorRunning | None) -> bool:
-    """Until a living supervisor's first pass is over, what claims to run is not yet known to."""
+    """Return whether the execution claims to run and no living supervisor has finished its first sweep."""
     if execution is None or execution.status not in CLAIMS_TO_RUN:
         return False
     return not Supervisor.objects.alive().filter(swept_at__isnull=False).exists()
 
 
 def receipt_json(receipt: ContinuityReceipt | None) -> dict[str, Any] | None:
-    """A receipt as the API tells it."""
+    """Return a receipt as the API shows it."""
     if receipt is None:
         return None
     return {

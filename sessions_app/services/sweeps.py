@@ -1,4 +1,4 @@
-"""Requesting sweeps, and what each row of a sweep came to."""
+"""Request sweeps, and read the result of each of their rows."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from sessions_app.services.catalogue import SECRET_FIELDS
 
 FAILED_RESULT: Final = "failed"
 OVERTAKEN: Final = "overtaken"
-"""``reason`` of a row that another supervisor, or a later start, has taken care of."""
+"""``reason`` of a row that another supervisor or a later start has handled."""
 REATTACHED: Final = "reattached"
 SKIPPED: Final = "skipped"
 UNDER_WAY: Final = "under_way"
 OPENS_WORKSPACE: Final = "start_workspace"
 STARTING_ACTIONS: Final = ("resume", OPENS_WORKSPACE)
-"""Decisions whose receipt comes after the sweep."""
+"""Decisions whose receipt is written after the sweep."""
 _BY_STRATEGY: Final = {"native": "resumed", "history": "injected", "fresh": "fresh"}
 _FACTS: Final = ("receipt_kind", "agent_action", "rule", "reason", "error_message", "session_state")
 
 
 @dataclass(frozen=True, slots=True)
 class RowResult:
-    """What one row came to."""
+    """The result of one row."""
 
     row: int
-    """Its id."""
+    """Id of the ``SweepOutcome``."""
     session: uuid.UUID
     observed: str
     kind: str
@@ -42,11 +42,12 @@ class RowResult:
 
 
 def row_result(row: Mapping[str, Any]) -> str:
-    """What a row, or one of a report, came to by itself: a start without a receipt is ``under_way``."""
+    """Return the result of a row by itself; a start without a receipt is ``under_way``."""
     if row.get("receipt_kind"):
         return str(row["receipt_kind"])
     failed = row.get("session_state") == SessionState.ERROR or bool(row.get("error_message"))
-    # A session whose agent cannot come back is in error, and its workspace is opened: the receipt says how that went.
+    # An agent that cannot be resumed puts its session in error while the workspace opens; the receipt says how that
+    # went.
     if failed and row.get("rule") != DAMAGED_ROW and row.get("agent_action") != OPENS_WORKSPACE:
         return FAILED_RESULT
     if row.get("reason") == OVERTAKEN:
@@ -57,7 +58,7 @@ def row_result(row: Mapping[str, Any]) -> str:
 
 
 def planned_row_result(row: Mapping[str, Any]) -> str:
-    """What a row of a dry run would come to. A native start counts as ``resumed``: it may turn out as ``loaded``."""
+    """Predict the result of a dry run's row; a native start counts as ``resumed``, but may become ``loaded``."""
     action = row.get("agent_action")
     if action == "resume":
         return _BY_STRATEGY[row["strategy"]]
@@ -67,17 +68,17 @@ def planned_row_result(row: Mapping[str, Any]) -> str:
 
 
 def load_results(user: Any, sweeps: Iterable[RecoverySweep]) -> dict[uuid.UUID, list[RowResult]]:
-    """The rows that ``user`` may see, by sweep, in their order; two queries.
+    """Return the results that ``user`` may see, by sweep and in order; two queries.
 
     A start that a sweep ordered ends after it: its result is the first receipt of the session since.
     """
     begun = {sweep.id: sweep.started_at for sweep in sweeps}
     rows = SweepOutcome.objects.visible_to(user).filter(sweep__in=begun).order_by("id")
-    told = [
+    results = [
         (row.pop("id"), row.pop("sweep_id"), row.pop("session_id"), row.pop("observed"), row_result(row))
         for row in rows.values("id", "sweep_id", "session_id", "observed", *_FACTS)
     ]
-    waiting = {session for _, _, session, _, kind in told if kind == UNDER_WAY}
+    waiting = {session for _, _, session, _, kind in results if kind == UNDER_WAY}
     receipts = defaultdict(list)
     if waiting:
         later = ContinuityReceipt.objects.visible_to(user).filter(
@@ -86,7 +87,7 @@ def load_results(user: Any, sweeps: Iterable[RecoverySweep]) -> dict[uuid.UUID, 
         for session, created_at, kind in later.order_by("created_at").values_list("session_id", "created_at", "kind"):
             receipts[session].append((created_at, kind))
     found: dict[uuid.UUID, list[RowResult]] = {sweep: [] for sweep in begun}
-    for row, sweep, session, observed, kind in told:
+    for row, sweep, session, observed, kind in results:
         since = (then for at, then in receipts[session] if at >= begun[sweep]) if kind == UNDER_WAY else ()
         found[sweep].append(RowResult(row, session, observed, next(iter(since), kind)))
     return found
@@ -106,57 +107,61 @@ __all__ = [
 
 
 def request_sweep(by: Any, *, dry_run: bool = False, sessions: Iterable[uuid.UUID] = ()) -> SweepRequest:
-    """Write down that a sweep is wanted, of these sessions or of whatever claims to run, and wake the supervisor."""
+    """Request a sweep of these sessions, or of all that claim to run, and wake the supervisors."""
     with transaction.atomic():
-        asked = SweepRequest.objects.create(by=by, dry_run=dry_run, sessions=[str(one) for one in sessions])
+        asked = SweepRequest.objects.create(
+            by=by, dry_run=dry_run, sessions=[str(session_id) for session_id in sessions]
+        )
         wakeups.notify_on_commit()
     return asked
 
 
 @dataclass(frozen=True, slots=True)
 class OutcomeFilter:
-    """Which rows of a sweep are looked for; nothing: all."""
+    """A filter for the rows of a sweep; empty fields match all."""
 
     text: str = ""
-    """In the title of the task or the name of the agent."""
+    """Searched in the task's title and the agent profile's name."""
     seen: str = ""
     """alive, dead or unknown."""
     came: str = ""
-    """The kind of receipt, ``under_way`` or ``skipped``."""
+    """A kind of receipt, ``under_way`` or ``skipped``."""
 
 
 @dataclass(frozen=True, slots=True)
 class OutcomePage:
-    """Rows of a sweep with what they came to."""
+    """Rows of a sweep with their results."""
 
     rows: Sequence[tuple[SweepOutcome, str]]
     """Each with its kind of receipt, ``under_way`` or ``skipped``."""
     count: int
-    """Of those that fit."""
+    """Number of matching rows."""
     counts: Mapping[str, int]
-    """By result, of all that the user may see."""
+    """Number of rows by result, of all that the user may see."""
 
     @property
     def total(self) -> int:
-        """How many the user may see."""
+        """How many rows the user may see."""
         return sum(self.counts.values())
 
 
 def load_outcomes(user: Any, sweep: RecoverySweep, wanted: OutcomeFilter, *, start: int, limit: int) -> OutcomePage:
-    """The rows of ``sweep`` that fit, from the number ``start`` on; a constant number of queries."""
+    """Return ``limit`` matching rows of ``sweep`` from index ``start``; a constant number of queries."""
     mine = SweepOutcome.objects.visible_to(user).filter(sweep=sweep)
-    told = load_results(user, [sweep])[sweep.id]
-    came = {one.row: one.kind for one in told}
+    results = load_results(user, [sweep])[sweep.id]
+    kinds = {result.row: result.kind for result in results}
     fits = _matching_text(mine, wanted.text) if wanted.text else None
     chosen = [
-        one.row
-        for one in told
-        if wanted.seen in ("", one.observed) and wanted.came in ("", one.kind) and (fits is None or one.row in fits)
+        result.row
+        for result in results
+        if wanted.seen in ("", result.observed)
+        and wanted.came in ("", result.kind)
+        and (fits is None or result.row in fits)
     ]
     shown = mine.select_related("session__task", "session__agent_profile").defer(*_SECRETS)
     rows = shown.in_bulk(chosen[start : start + limit])
     return OutcomePage(
-        [(rows[one], came[one]) for one in chosen[start : start + limit]], len(chosen), Counter(came.values())
+        [(rows[row], kinds[row]) for row in chosen[start : start + limit]], len(chosen), Counter(kinds.values())
     )
 
 
@@ -168,12 +173,12 @@ def _matching_text(rows: QuerySet[SweepOutcome], text: str) -> set[int]:
 
 
 def count_results(user: Any, sweeps: Sequence[RecoverySweep]) -> dict[uuid.UUID, Mapping[str, int]]:
-    """How many of the user's sessions came to what, by sweep."""
-    return {key: Counter(one.kind for one in rows) for key, rows in load_results(user, sweeps).items()}
+    """Count the user's rows by result, for each sweep."""
+    return {key: Counter(result.kind for result in rows) for key, rows in load_results(user, sweeps).items()}
 
 
 def report_for(user: Any, asked: SweepRequest) -> list[dict[str, Any]]:
-    """The rows of a request's report whose sessions are of the user's teams."""
+    """Return the rows of a request's report that belong to the user's teams."""
     rows: list[dict[str, Any]] = (asked.report or {}).get("sessions", [])
     ids = [row["session_id"] for row in rows]
     mine = set(map(str, TaskSession.objects.visible_to(user).filter(id__in=ids).values_list("id", flat=True)))

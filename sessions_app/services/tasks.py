@@ -1,7 +1,4 @@
-"""Create, change and end tasks and sessions, decide in whose worktree a session works.
-
-And what a user's defaults are.
-"""
+"""Create, change and end tasks and sessions, and decide whose worktree a session uses."""
 
 from __future__ import annotations
 
@@ -11,23 +8,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypedDict, Unpack
 
-from django.db import transaction
 from django.db.models import Q, QuerySet
+from django.db.transaction import atomic, on_commit
 from django.utils import timezone
 
 from executors_app.models import AgentProfile, Executor, ExecutorRunning
 from executors_app.plugins import UnknownPlugin, agent_type, runtime
 from executors_app.runtimes import SupportsSharedWorktrees
 from sessions_app.domain.states import ENDED_STATES, DesiredState, TaskState
-from sessions_app.models import (
-    Prompt,
-    Repository,
-    Task,
-    TaskSession,
-    WorkflowRun,
-    refresh_task_state,
-    session_transaction,
-)
+from sessions_app.models import Prompt, Repository, Task, TaskSession, refresh_task_state, session_transaction
 from sessions_app.services import intents, metric_counters
 from sessions_app.services.assessment import execution_of, is_running, worktree_loss_reason
 from sessions_app.services.catalogue import profiles_for
@@ -35,12 +24,13 @@ from sessions_app.services.errors import Conflict, Invalid, NoAgent, TerminalSta
 from sessions_app.services.idempotency import IdempotencyMark, create_once
 from sessions_app.services.maintenance import files
 from sessions_app.services.portable import record as portable_record
+from sessions_app.workflows.models import WorkflowRun
 
 
 def worktree_owner(wanted: TaskSession | None, task: Task, executor: Executor) -> TaskSession | None:
-    """The session that the worktree belongs to, if sessions of ``task`` on ``executor`` can work in it.
+    """Return the session that owns the wanted worktree; None if none is wanted.
 
-    None where none is wanted. Raises WorktreeNotShared.
+    Raises WorktreeNotShared if sessions of ``task`` on ``executor`` cannot use it.
     """
     if wanted is None:
         return None
@@ -48,12 +38,12 @@ def worktree_owner(wanted: TaskSession | None, task: Task, executor: Executor) -
     if not isinstance(runtime(executor.runtime), SupportsSharedWorktrees):
         raise WorktreeNotShared(f"Sessions on {executor.runtime} cannot share a worktree.", runtime=executor.runtime)
     if (owner.task_id, owner.executor_id) != (task.id, executor.id):
-        raise WorktreeNotShared("A worktree is shared by sessions of one task on one executor.")
+        raise WorktreeNotShared("Only sessions of the same task and executor can share a worktree.")
     return owner
 
 
 def can_be_taken_over(session: TaskSession) -> bool:
-    """Whether a new session on its task could go on in its worktree, as far as no look at the disk is needed."""
+    """Return whether a new session could take over the worktree, without checking the disk."""
     try:
         shares = isinstance(runtime(session.executor.runtime), SupportsSharedWorktrees)
     except UnknownPlugin:
@@ -62,20 +52,21 @@ def can_be_taken_over(session: TaskSession) -> bool:
 
 
 def require_can_be_taken_over(owner: TaskSession) -> None:
-    """Raise Conflict while an agent or a workflow works in the worktree, WorktreeMissing where it cannot be had."""
+    """Raise Conflict while an agent or a workflow uses the worktree, and WorktreeMissing if it is lost."""
     if WorkflowRun.objects.filter(workspace=owner, ended_at=None).exists():
-        raise Conflict("A workflow’s run works in this worktree. Wait for its end, or cancel it.")
-    for one in _sessions_in_worktree(owner):
-        if is_running(one, execution_of(one)):
-            raise Conflict("An agent works in this worktree. Stop its session first.", session_id=str(one.id))
+        raise Conflict("A workflow run is using this worktree. Wait until it ends, or cancel it.")
+    for session in _sessions_in_worktree(owner):
+        if is_running(session, execution_of(session)):
+            raise Conflict("An agent is working in this worktree. Stop its session first.", session_id=str(session.id))
     if lost := worktree_loss_reason(owner):
         raise WorktreeMissing(f"{lost} Start without it.")
 
 
 def take_over_worktree(owner: TaskSession, by: Any) -> None:
-    """Stop the sessions that worked in the worktree, in the caller's transaction: none comes back there by itself."""
-    for one in _sessions_in_worktree(owner).filter(desired_state=DesiredState.RUNNING).exclude(state__in=ENDED_STATES):
-        intents.request_stop(one.id, by)
+    """Stop the sessions that use the worktree, in the caller's transaction, so that none returns automatically."""
+    running = _sessions_in_worktree(owner).filter(desired_state=DesiredState.RUNNING)
+    for session in running.exclude(state__in=ENDED_STATES):
+        intents.request_stop(session.id, by)
 
 
 def _sessions_in_worktree(owner: TaskSession) -> QuerySet[TaskSession]:
@@ -84,21 +75,21 @@ def _sessions_in_worktree(owner: TaskSession) -> QuerySet[TaskSession]:
 
 
 _USER_SET_STATES: Final = frozenset({TaskState.DONE, TaskState.CANCELLED})
-"""What only users set, and only ``reopen`` leaves."""
+"""States that only users set, and that only ``reopen_task`` leaves."""
 
 
 def create_task_once(user: Any, values: Mapping[str, Any], key: str) -> tuple[Task, bool]:
-    """``create_task``, and what it made before with this idempotency ``key`` in the team; (task, whether it is new)."""
+    """Create a task once per idempotency ``key`` and team; return it, and whether it is new."""
     asked = {name: getattr(value, "pk", value) for name, value in values.items()}
     rows = Task.objects.filter(team=values["team"])
     return create_once(rows, key, asked, lambda mark: create_task(user, values, mark))
 
 
 def create_task(user: Any, values: Mapping[str, Any], mark: Mapping[str, str] | None = None) -> Task:
-    """A new task of one of the user's teams.
+    """Create a task in one of the user's teams.
 
     ``values``: title, team, and maybe description, repository (a row), repository_path, base_branch.
-    Raises Invalid for a repository that the team has not been given (rule 38).
+    Raises Invalid for a repository that staff have not opened to the team.
     """
     repository = values.get("repository") or _repository_by_path(values["team"], values.get("repository_path", ""))
     if repository is not None and repository.team_id != values["team"].id:
@@ -119,20 +110,22 @@ def _repository_by_path(team: Any, path: str) -> Repository | None:
         return None
     found = Repository.objects.filter(team=team, path=str(Path(path))).first()
     if found is None:
-        raise Invalid("No repository with this path was opened to the team. Staff can add it.", field="repository_path")
+        raise Invalid(
+            "No repository with this path is available to the team. Staff can add it.", field="repository_path"
+        )
     return found
 
 
 def change_task(task: Task, values: Mapping[str, Any]) -> Task:
-    """Change title, description, repository (a row or None) or base_branch; what is left out stays.
+    """Change title, description, repository (a row or None) or base_branch; missing values stay.
 
-    Where a task works is settled by its first session: Conflict from then on.
+    Once the task has a session, repository and base branch cannot change (Conflict).
     """
-    with transaction.atomic():
+    with atomic():
         row = Task.objects.select_for_update(no_key=True).get(id=task.id)
         changed = {name: value for name, value in values.items() if getattr(row, name) != value}
         if changed.keys() & {"repository", "base_branch"} and row.sessions.exists():
-            raise Conflict("The task has sessions already, so it stays where it works.")
+            raise Conflict("The repository and base branch of a task cannot change once it has sessions.")
         for name, value in changed.items():
             setattr(row, name, value)
         row.save(update_fields=[*changed, "updated_at"])
@@ -140,7 +133,7 @@ def change_task(task: Task, values: Mapping[str, Any]) -> Task:
 
 
 class AskedOfSession(TypedDict, total=False):
-    """What may be said of a new session."""
+    """Optional values of a new session."""
 
     prompt: str
     policy: str
@@ -152,7 +145,7 @@ class AskedOfSession(TypedDict, total=False):
 def create_session_once(
     user: Any, task: Task, profile: AgentProfile, executor: Executor, key: str, **asked: Unpack[AskedOfSession]
 ) -> tuple[TaskSession, bool]:
-    """``create_session``, and what it made before with this idempotency ``key`` on the task; (session, is it new)."""
+    """Create a session once per idempotency ``key`` and task; return it, and whether it is new."""
     said = {"desired_state": DesiredState.RUNNING, **asked, "agent_profile": profile.id, "executor": executor.id}
     said |= {name: value.id for name, value in asked.items() if isinstance(value, TaskSession)}
 
@@ -177,23 +170,23 @@ def create_session(
     worktree_of: TaskSession | None = None,
     mark: Mapping[str, str] | None = None,
 ) -> TaskSession:
-    """A new session on a task with its first prompt in the ledger, to be launched in the background.
+    """Create a session with its first prompt queued; a supervisor starts it in the background.
 
-    Without an agent it is a workspace alone; the profile then says nothing. ``model``: in place of the profile's
-    own. In the worktree of another session it works beside that one (``shares_worktree_of``), or in its place
-    (``worktree_of``): then whoever worked there is stopped. Raises TerminalState, Invalid, NoAgent,
-    WorktreeNotShared, and with ``worktree_of`` Conflict while an agent works there, WorktreeMissing.
+    Without an agent it is only a workspace, and the profile has no effect. ``model`` overrides the profile's. The
+    session uses the worktree of another one beside it (``shares_worktree_of``) or in its place (``worktree_of``), which
+    stops the sessions there. Raises TerminalState, Invalid, NoAgent, WorktreeNotShared, and with ``worktree_of``
+    Conflict while an agent works there, and WorktreeMissing.
     """
     if prompt and not has_agent:
         raise NoAgent
     if task.end:
         raise TerminalState.of_task(task.end)
     if task.repository_id is None:
-        raise Invalid("The task names no repository, so a session has nowhere to work.", field="repository")
+        raise Invalid("The task has no repository for a session to work in. Choose one first.", field="repository")
     taken_over = worktree_owner(worktree_of, task, executor)
     if taken_over is not None:
         require_can_be_taken_over(taken_over)
-    with transaction.atomic():
+    with atomic():
         if taken_over is not None:
             take_over_worktree(taken_over, user)
         session = TaskSession.objects.create(
@@ -233,9 +226,9 @@ def _execution(session: TaskSession) -> ExecutorRunning:
 
 
 def archive_task(task: Task, user: Any) -> Task:
-    """Put a task away; its sessions are stopped, and their workspaces stay."""
-    with transaction.atomic():
-        _stop_sessions(task, user)  # first: whoever changes a session locks it before its task
+    """Archive a task; its sessions are stopped, and their workspaces stay."""
+    with atomic():
+        _stop_sessions(task, user)  # first: everybody locks a session before its task, so that no two deadlock
         Task.objects.filter(id=task.id, archived_at=None).update(archived_at=timezone.now())
     task.refresh_from_db()
     return task
@@ -259,8 +252,8 @@ def cancel_task(task: Task, user: Any) -> Task:
 
 
 def _end_task(task: Task, user: Any, state: TaskState) -> Task:
-    with transaction.atomic():
-        _stop_sessions(task, user)  # first, as in ``archive``
+    with atomic():
+        _stop_sessions(task, user)  # first, as in ``archive_task``
         row = Task.objects.select_for_update(no_key=True).get(id=task.id)
         if row.state in _USER_SET_STATES - {state}:
             raise Conflict(f"This task is {row.state.lower()}. Reopen it first.")
@@ -271,8 +264,8 @@ def _end_task(task: Task, user: Any, state: TaskState) -> Task:
 
 def reopen_task(task: Task, user: Any) -> Task:
     """Continue a task that is done or cancelled: its state follows from its sessions again."""
-    with transaction.atomic():
-        # A session that changes now would leave the task as it is, done, and we would not see its change: lock them.
+    with atomic():
+        # Lock the sessions first: a change that commits while the task is still done would not reach its state.
         list(task.sessions.select_for_update(no_key=True).order_by("id").values_list("id"))
         if Task.objects.filter(id=task.id, state__in=_USER_SET_STATES).update(state=TaskState.TODO):
             refresh_task_state(task.id)
@@ -284,31 +277,32 @@ def reopen_task(task: Task, user: Any) -> Task:
 def _stop_sessions(task: Task, user: Any) -> None:
     for session in task.sessions.order_by("id"):
         if session.desired_state == DesiredState.RUNNING:
-            intents.request_stop(session.id, user)  # its end says that its work is done
+            intents.request_stop(session.id, user)  # when it has stopped, its work is recorded as finished
         elif not session.executions.exclude(status=ExecutorRunning.Status.STOPPED).exists():
-            with session_transaction(session.id) as draft:
-                draft.work("finish")
+            with session_transaction(session.id) as transaction:
+                transaction.move_work("finish")
 
 
 def delete_session(session: TaskSession) -> None:
-    """Forget a session that has no live execution, and its portable record; Conflict for one that may have."""
-    with transaction.atomic():
-        TaskSession.objects.select_for_update().get(id=session.id)  # first: whoever changes a session begins with it
+    """Delete a session and its portable record; raises Conflict if it may have a live execution."""
+    with atomic():
+        TaskSession.objects.select_for_update().get(id=session.id)  # first, like every change to a session
         live = session.executions.select_for_update().exclude(status=ExecutorRunning.Status.STOPPED)
         if live.exists() or session.intents.filter(done_at=None).exists():
             raise Conflict("The session has a live execution. Stop it first.")
         if session.sharing.exists():
-            raise Conflict("Other sessions work in the worktree of this one. Delete them first.")
+            raise Conflict("Other sessions use the worktree of this one. Delete them first.")
         forgotten = session.id
         metric_counters.keep_session_counts(forgotten)
         files.note_leftover(session)
         session.delete()
-        transaction.on_commit(lambda: portable_record.forget_record(forgotten))
+        # After the commit: if the deletion is rolled back, the session keeps its record.
+        on_commit(lambda: portable_record.forget_record(forgotten))
 
 
 @dataclass(frozen=True, slots=True)
 class DefaultChoice:
-    """Ids of rows, as a form takes them; None: nothing was chosen yet."""
+    """Ids to preselect in a form; None: nothing was chosen yet."""
 
     profile: uuid.UUID | None = None
     executor: uuid.UUID | None = None
@@ -316,16 +310,16 @@ class DefaultChoice:
 
 
 def default_choice(user: Any) -> DefaultChoice:
-    """What ``user`` chose last among what is still theirs to see; one query."""
+    """Return what the user chose last, among what they can still see; one query."""
     rows = TaskSession.objects.visible_to(user).filter(owner=user).order_by("-created_at")
     last = rows.values_list("agent_profile_id", "executor_id", "task__repository_id").first()
     return DefaultChoice(*last) if last else DefaultChoice()
 
 
 def create_session_with_defaults(user: Any, task: Task) -> TaskSession:
-    """A session on ``task`` with the usual agent and place, or the first there are; its description is the prompt.
+    """Create a session with the user's last agent profile and executor, else the first; its prompt is the description.
 
-    Raises Invalid where there is no agent or no place, and as ``create_session``.
+    Raises Invalid if there is no profile or no executor, and the errors of ``create_session``.
     """
     usual = default_choice(user)
     profiles, places = profiles_for(task), Executor.objects.all()

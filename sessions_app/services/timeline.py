@@ -11,11 +11,12 @@ from typing import Any, Final
 from django.db.models import F, QuerySet
 
 from executors_app.domain import Observed
+from sessions_app.domain.states import SessionState
 from sessions_app.models import ContinuityReceipt, Prompt, Run, SessionEvent, SweepOutcome, TaskSession
 
 
 def event_json(event: SessionEvent, session: TaskSession) -> dict[str, Any]:
-    """One line of the log of ``session``."""
+    """Return one line of the log of ``session`` as JSON."""
     return {
         "type": "event",
         "event": event.name,
@@ -29,11 +30,11 @@ def event_json(event: SessionEvent, session: TaskSession) -> dict[str, Any]:
 
 
 EVENTS_PER_PAGE: Final = 60
-"""Lines of the log on a page."""
+"""Events of the log on one page."""
 MAX_SWEEPS: Final = 100
-"""Sweeps on a page, at most."""
+"""Most sweeps on one page."""
 MAX_RUNS: Final = 400
-"""Turns in the picture of a page, at most."""
+"""Most turns in the chart of a page."""
 STORY_EVENTS: Final = (
     "session.state_changed",
     "session.agentctl_ready",
@@ -66,26 +67,26 @@ STORY_EVENTS: Final = (
     "session.prompt.dismissed",
     "session.prompt.overdue",
 )
-"""Names of the events that tell the story."""
+"""Names of the events that the timeline shows."""
 _PROCESS: Final = ("session.receipt", "session.agent_exited", "session.agentctl_stopped", "session.run.interrupted")
 
 
 @dataclass(frozen=True, slots=True)
 class TimelinePage:
-    """A piece of the story, newest first in every list."""
+    """One page of the timeline, newest first in every list."""
 
     events: Sequence[SessionEvent]
     sweeps: Sequence[SweepOutcome]
     receipts: Mapping[str, ContinuityReceipt]
-    """By id, those that the events name."""
+    """The receipts that the events name, by id."""
     prompts: Mapping[str, Prompt]
-    """By message id, those that the events name."""
+    """The prompts that the events name, by message id."""
     older: int | None
-    """The number to read before for the page behind it; None: this is the last one."""
+    """``before`` of the next page, which is older; None: this is the last one."""
 
 
 def timeline_page(session: TaskSession, before: int | None = None) -> TimelinePage:
-    """The newest events of the story, or those before the event with the number ``before``."""
+    """Return the newest events of the timeline, or those before the event number ``before``."""
     story = session.events.filter(name__in=STORY_EVENTS).exclude(
         name="session.state_changed", payload__to__in=_ROUTINE_STATES
     )
@@ -103,12 +104,17 @@ def timeline_page(session: TaskSession, before: int | None = None) -> TimelinePa
     )
 
 
-_ROUTINE_STATES: Final = ("CREATED", "STARTING", "RUNNING", "WAITING_FOR_INPUT")
-"""States whose changes are told by turns and receipts."""
+_ROUTINE_STATES: Final = (
+    SessionState.CREATED,
+    SessionState.STARTING,
+    SessionState.RUNNING,
+    SessionState.WAITING_FOR_INPUT,
+)
+"""State changes into these are left out, because turns and receipts already show them."""
 
 
 def _sweeps(session: TaskSession, since: datetime | None, until: datetime | None) -> list[SweepOutcome]:
-    """Each sweep is on one page: the bounds are the times at which the pages meet."""
+    """Return the sweeps between two times; the pages share their bounds, so that each sweep is on one page."""
     rows = SweepOutcome.objects.filter(session=session).select_related("sweep")
     if since is not None:
         rows = rows.filter(sweep__started_at__gte=since)
@@ -136,15 +142,16 @@ def _prompts(session: TaskSession, events: Sequence[SessionEvent]) -> dict[str, 
 
 
 def runs_between(session: TaskSession, since: datetime, until: datetime) -> list[Run]:
-    """The turns that touch this time, newest first."""
+    """Return the turns that overlap this time, newest first."""
     rows = session.runs.filter(started_at__lte=until).exclude(ended_at__lt=since)
     return list(rows.order_by("-started_at")[:MAX_RUNS])
 
 
 def process_events(session: TaskSession, since: datetime, until: datetime) -> list[tuple[datetime, bool]]:
-    """When the agent's process came up (True) or was gone (False), oldest first.
+    """Return when the agent's process started (True) or was gone (False), oldest first.
 
-    A receipt is told once more when it is settled, maybe by the death of its agent: that is no sign of life.
+    The event of a receipt is recorded again when the receipt is settled, perhaps by the death of its agent, so only
+    the first one is a sign of life.
     """
     rows = session.events.filter(name__in=_PROCESS, at__gte=since, at__lte=until).order_by("seq")
     told = [(at, _is_up(name, payload)) for at, name, payload in _first_events(session, rows, since)]

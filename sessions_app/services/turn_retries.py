@@ -8,13 +8,13 @@ from django.conf import settings
 
 from executors_app.plugins import UnknownPlugin, agent_type
 from sessions_app.domain.agent_programs import NEEDS_PERSON_CODES, explain_program_error
-from sessions_app.domain.states import OPEN_RUN_STATES, WORK, PromptState
+from sessions_app.domain.states import OPEN_RUN_STATES, WORK, PromptKind, PromptState
 from sessions_app.domain.transient_errors import TROUBLE_SENTENCES
 from sessions_app.models import Prompt, SessionTransaction, TaskSession
 
 
 def explain_failure(session: TaskSession, code: str, said: str) -> str:
-    """What to tell people of a start, or a turn, that failed with ``code``; ``said`` where there is no more to say."""
+    """Explain to people a start or turn that failed with ``code``; ``said`` if there is nothing to add."""
     if code not in NEEDS_PERSON_CODES:
         return said
     profile = session.agent_profile
@@ -28,30 +28,30 @@ def explain_failure(session: TaskSession, code: str, said: str) -> str:
 
 
 def waiting_retry(session: TaskSession) -> Prompt | None:
-    """The try again that waits for its time, or for the agent."""
-    row: Prompt | None = session.prompts.filter(kind="retry", state=PromptState.QUEUED).order_by("id").first()
+    """Return the retry that waits for its time or for the agent; None if there is none."""
+    row: Prompt | None = session.prompts.filter(kind=PromptKind.RETRY, state=PromptState.QUEUED).order_by("id").first()
     return row
 
 
-def withdraw_retry(draft: SessionTransaction) -> bool:
-    """Try no more; False where nothing waits to be tried again."""
-    row = waiting_retry(draft.session)
+def withdraw_retry(transaction: SessionTransaction) -> bool:
+    """Withdraw the waiting retry; return False if there is none."""
+    row = waiting_retry(transaction.session)
     if row is None:
         return False
-    draft.move_prompt(row, "withdraw")
-    end_work_after_retry(draft, row)
+    transaction.move_prompt(row, "withdraw")
+    end_work_after_retry(transaction, row)
     return True
 
 
-def end_work_after_retry(draft: SessionTransaction, withdrawn: Prompt) -> None:
-    """With a try again that is withdrawn the work on its turn ends."""
-    at_work = draft.session.runs.filter(state__in=OPEN_RUN_STATES).exists()
-    if withdrawn.kind == "retry" and not at_work and WORK.allows(draft.session.work_state, "rest"):
-        draft.work("rest")
+def end_work_after_retry(transaction: SessionTransaction, withdrawn: Prompt) -> None:
+    """Set the session to rest if the withdrawn prompt was a retry and no run is open."""
+    at_work = transaction.session.runs.filter(state__in=OPEN_RUN_STATES).exists()
+    if withdrawn.kind == PromptKind.RETRY and not at_work and WORK.allows(transaction.session.work_state, "rest"):
+        transaction.move_work("rest")
 
 
 def retry_json(session: TaskSession) -> dict[str, Any] | None:
-    """What happened, when the turn is tried again, and which try that is; None where none waits."""
+    """Return what failed, when the turn is retried, and the number of the try; None if no retry waits."""
     row = waiting_retry(session)
     if row is None:
         return None

@@ -1,4 +1,4 @@
-"""Waits that a token ends: permission answers, tool results and external callbacks."""
+"""Waits that a single-use key ends: permissions, tool results and external callbacks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sessions_app.accounts.authorization import may_write_session
 from sessions_app.domain.attention import AttentionKind
 from sessions_app.domain.continuation import interrupted_wait_prompt
 from sessions_app.domain.derived_status import DerivedStatus
-from sessions_app.domain.states import ENDED_STATES, PromptState, RunState
+from sessions_app.domain.states import ENDED_STATES, OPEN_PROMPT_STATES, PromptKind, PromptState, RunState
 from sessions_app.domain.wait_tokens import TokenScope, TokenState, WaitKind
 from sessions_app.models import (
     INTERRUPTED_WAIT,
@@ -46,7 +46,7 @@ from sessions_app.services.prompt_context import continue_prompt_prefix, to_inte
 
 
 def find_token(secret: str) -> ResumeToken:
-    """The row of a secret, whatever became of it; TokenInvalid for anything that is none."""
+    """Return the key with this secret, in any state; raises TokenInvalid if there is none."""
     token = ResumeToken.of_secret(secret) if secret else None
     if token is None:
         raise TokenInvalid
@@ -54,7 +54,7 @@ def find_token(secret: str) -> ResumeToken:
 
 
 def find_token_for(secret: str, session: TaskSession, kind: WaitKind, wait_id: str, run_id: Any) -> ResumeToken:
-    """The row of a secret that is good for this very wait; TokenInvalid for that of another."""
+    """Return the key with this secret if it belongs to this wait; raises TokenInvalid otherwise."""
     token = find_token(secret)
     if token.scope != TokenScope(str(session.id), None if run_id is None else str(run_id), kind, wait_id):
         raise TokenInvalid
@@ -62,24 +62,24 @@ def find_token_for(secret: str, session: TaskSession, kind: WaitKind, wait_id: s
 
 
 def redeem_token(
-    draft: SessionTransaction, token: ResumeToken, *, key: str, answer: dict[str, Any], by: Any = None
+    transaction: SessionTransaction, token: ResumeToken, *, key: str, answer: dict[str, Any], by: Any = None
 ) -> tuple[dict[str, Any], bool]:
-    """Use a key up and answer ``answer``; (the answer, whether it is the first).
+    """Consume a key; return the answer to give, and whether this is the first use.
 
-    The same ``key`` again gets the first answer; no key is the same as none. Raises TokenConsumed,
-    with what is known of who was first, TokenRevoked and TokenExpired.
+    A repeat with the same idempotency ``key`` gets the first answer. An empty ``key`` never counts as a repeat. Raises
+    TokenConsumed (with who was first), TokenRevoked and TokenExpired.
     """
-    if consume_token(draft, token, key=key, answer=answer, by=by):
+    if consume_token(transaction, token, key=key, answer=answer, by=by):
         return answer, True
     settled = ResumeToken.objects.select_related("consumed_by").get(id=token.id)
-    told = earlier_answer(settled, key)
-    if told is None:
+    answer_given = earlier_answer(settled, key)
+    if answer_given is None:
         raise _refusal_error(settled)
-    return told, False
+    return answer_given, False
 
 
 def earlier_answer(token: ResumeToken, key: str) -> dict[str, Any] | None:
-    """What a key that opens nothing any more answers: None while it does; raises like ``redeem``."""
+    """Return the first answer if this is a repeat; None while the key is active. Raises as ``redeem_token``."""
     state = token.state(timezone.now())
     if state is TokenState.ACTIVE:
         return None
@@ -89,7 +89,7 @@ def earlier_answer(token: ResumeToken, key: str) -> dict[str, Any] | None:
 
 
 def _refusal_error(token: ResumeToken) -> TokenConsumed | TokenRevoked | TokenExpired:
-    """Why a key opens nothing any more, with what is known."""
+    """Return the error that says why a key is no longer active."""
     state = token.state(timezone.now())
     if state is TokenState.CONSUMED:
         by = token.consumed_by.get_username() if token.consumed_by else None
@@ -104,14 +104,14 @@ def _iso_time(moment: Any) -> str | None:
 
 
 def permission_tokens(asked: Collection[PermissionRequest]) -> dict[str, ResumeToken]:
-    """The newest key of each permission, by its id; one query."""
-    ids = [one.id for one in asked]
+    """Return the newest key of each permission, by permission id; one query."""
+    ids = [request.id for request in asked]
     rows = ResumeToken.objects.filter(wait_kind=WaitKind.PERMISSION, wait_id__in=ids).select_related("consumed_by")
     return {token.wait_id: token for token in rows.order_by("created_at", "id")}
 
 
 def shown_secret(token: ResumeToken | None) -> str | None:
-    """The secret of a key that still opens something, for somebody who may answer."""
+    """Return the secret of an active key; None otherwise. The caller has checked that the user may answer."""
     if token is None or token.state(timezone.now()) is not TokenState.ACTIVE:
         return None
     return token.secret()
@@ -120,28 +120,30 @@ def shown_secret(token: ResumeToken | None) -> str | None:
 def answer_permission(
     session_id: uuid.UUID, permission_id: str, option_id: str, secret: str, by: Any
 ) -> PermissionRequest:
-    """Answer a permission with its key; the same option again gets the first answer, from whomever.
+    """Answer a permission request with its key; answering again with the same option changes nothing.
 
-    Raises NotFound, Invalid for an option that was not offered, and the errors of ``services.tokens``.
+    Raises NotFound, Invalid for an option that was not offered, and the errors of ``redeem_token``.
     """
-    with session_transaction(session_id) as draft:
-        asked = draft.session.permissions.select_for_update().filter(id=permission_id).first()
+    with session_transaction(session_id) as transaction:
+        asked = transaction.session.permissions.select_for_update().filter(id=permission_id).first()
         if asked is None:
-            raise NotFound("The session asked no such permission.")
-        token = find_token_for(secret, draft.session, WaitKind.PERMISSION, asked.id, asked.run_id)
+            raise NotFound("The session has no such permission request.")
+        token = find_token_for(secret, transaction.session, WaitKind.PERMISSION, asked.id, asked.run_id)
         if option_id not in {option.get("option_id") for option in asked.options}:
             raise Invalid("This permission has no such option.", field="option_id")
         try:
-            _, first = redeem_token(draft, token, key=option_id, answer={"option_id": option_id}, by=by)
+            _, first = redeem_token(transaction, token, key=option_id, answer={"option_id": option_id}, by=by)
         except TokenConsumed as error:
             raise _winning_answer(asked, error) from None
         if first:
-            create_intent(draft.session, IntentKind.ANSWER, by, {"permission_id": asked.id, "option_id": option_id})
+            create_intent(
+                transaction.session, IntentKind.ANSWER, by, {"permission_id": asked.id, "option_id": option_id}
+            )
     return asked
 
 
 def _winning_answer(asked: PermissionRequest, error: TokenConsumed) -> TokenConsumed:
-    """Which option won, and whose answer it was."""
+    """Return the error that says which option was chosen, and by whom."""
     token = permission_tokens([asked])[asked.id]
     option_id = str((token.first_answer or {}).get("option_id", ""))
     who = error.details.get("by") or "Somebody"
@@ -150,17 +152,14 @@ def _winning_answer(asked: PermissionRequest, error: TokenConsumed) -> TokenCons
 
 
 def option_name(asked: PermissionRequest, option_id: str) -> str:
-    """An option in the agent's words."""
+    """Return the agent's name of an option."""
     names = {option.get("option_id"): option.get("name") for option in asked.options}
     return str(names.get(option_id) or option_id)
 
 
-OPEN_PROMPT_STATES = (PromptState.QUEUED, PromptState.SENDING, PromptState.ACCEPTED, PromptState.DELIVERED)
-
-
 @dataclass(frozen=True, slots=True)
 class OpenWait:
-    """A wait and its secret, which nobody is shown a second time."""
+    """A wait with the secret of its key, which is shown only this once."""
 
     run_id: uuid.UUID | None
     wait_id: str
@@ -171,48 +170,48 @@ class OpenWait:
 def open_wait(
     session_id: uuid.UUID, reason: str, deadline: datetime | None, by: Any, kind: WaitKind = WaitKind.EXTERNAL
 ) -> OpenWait:
-    """Let a session at rest wait until ``deadline`` (None: for ever) for the outside, or for the result of a tool.
+    """Let an idle session wait until ``deadline`` (None: for ever) for a callback or a tool result.
 
-    Asked again it is the same wait with another key; the earlier one is revoked. Raises Invalid for a
-    deadline that has passed, TerminalState, and Conflict where the agent is at work or about to be.
+    If it already waits, the wait continues with a new key, and the old one is revoked. Raises Invalid for a deadline in
+    the past, TerminalState, and Conflict while the agent works or has a prompt to work on.
     """
     if deadline is not None and deadline <= timezone.now():
         raise Invalid("The deadline has passed.", field="deadline")
-    with session_transaction(session_id) as draft:
-        _refuse_ended(draft)
-        run = draft.open_run
+    with session_transaction(session_id) as transaction:
+        _refuse_ended(transaction)
+        run = transaction.open_run
         if run is not None and not run.has_process and run.state == RunState.WAITING:
             run.wait_kind = kind
-            token = _repeat_wait(draft, run, reason, deadline, by)
+            token = _repeat_wait(transaction, run, reason, deadline, by)
         else:
-            token = _begin_wait(draft, kind, reason, deadline, by)
+            token = _begin_wait(transaction, kind, reason, deadline, by)
     return OpenWait(token.run_id, token.wait_id, token.secret(), deadline)
 
 
 def rotate_wait_token(session_id: uuid.UUID, wait_id: str, by: Any) -> OpenWait:
-    """Give an open wait another key; the earlier one is revoked. Raises Conflict where it is over."""
-    with session_transaction(session_id) as draft:
-        run = _open_run_of(draft, wait_id)
-        token = _repeat_wait(draft, run, run.wait_reason, run.deadline_at, by)
+    """Replace the key of an open wait; the old one is revoked. Raises Conflict if the wait is over."""
+    with session_transaction(session_id) as transaction:
+        run = _open_run_of(transaction, wait_id)
+        token = _repeat_wait(transaction, run, run.wait_reason, run.deadline_at, by)
     return OpenWait(token.run_id, token.wait_id, token.secret(), token.expires_at)
 
 
 def end_wait(session_id: uuid.UUID, wait_id: str) -> None:
-    """Wait no longer: the key is revoked, the run is cancelled. Raises Conflict where the wait is over."""
-    with session_transaction(session_id) as draft:
-        _open_run_of(draft, wait_id)
-        writes.end_external_wait(draft, "cancelled")
+    """Cancel an open wait and revoke its key. Raises Conflict if the wait is over."""
+    with session_transaction(session_id) as transaction:
+        _open_run_of(transaction, wait_id)
+        writes.end_external_wait(transaction, "cancelled")
 
 
-def _open_run_of(draft: SessionTransaction, wait_id: str) -> Run:
-    run = draft.open_run
+def _open_run_of(transaction: SessionTransaction, wait_id: str) -> Run:
+    run = transaction.open_run
     if run is None or run.has_process or run.state != RunState.WAITING or run.wait_id != wait_id:
         raise Conflict("This wait is over.")
     return run
 
 
 def can_begin_wait(session: TaskSession) -> bool:
-    """Whether the session is at rest, so that a wait could begin now."""
+    """Return whether the session is idle, so that a wait could begin now."""
     if session.state in ENDED_STATES or session.task.is_over:
         return False
     return not session.runs.filter(ended_at=None).exists() and not _has_prompts(session)
@@ -223,116 +222,123 @@ def _has_prompts(session: TaskSession) -> bool:
 
 
 def restart_wait(session_id: uuid.UUID, wait_id: str, by: Any, deadline: datetime | None = None) -> OpenWait:
-    """Begin anew a wait that ended without an answer, for as long as before unless a ``deadline`` is given.
+    """Restart a wait that ended without an answer, for the same time again unless a ``deadline`` is given.
 
-    Raises Conflict where it is not the last thing that happened, and what ``open_wait`` raises.
+    Raises Conflict if anything has happened in the session since, and the errors of ``open_wait``.
     """
     if deadline is not None and deadline <= timezone.now():
         raise Invalid("The deadline has passed.", field="deadline")
-    with session_transaction(session_id) as draft:
-        _refuse_ended(draft)
-        wait = _interrupted_run(draft, wait_id)
+    with session_transaction(session_id) as transaction:
+        _refuse_ended(transaction)
+        wait = _interrupted_run(transaction, wait_id)
         if deadline is None and wait["deadline"]:
             since, until = (datetime.fromisoformat(wait[name]) for name in ("since", "deadline"))
             deadline = timezone.now() + max(until - since, timedelta(0))
-        draft.set(metadata={**draft.session.metadata, INTERRUPTED_WAIT: {}})
-        token = _begin_wait(draft, WaitKind(wait["kind"]), wait["reason"], deadline, by)
+        transaction.set_fields(metadata={**transaction.session.metadata, INTERRUPTED_WAIT: {}})
+        token = _begin_wait(transaction, WaitKind(wait["kind"]), wait["reason"], deadline, by)
     return OpenWait(token.run_id, token.wait_id, token.secret(), deadline)
 
 
 def continue_without_answer(session_id: uuid.UUID, wait_id: str, by: Any) -> Prompt:
-    """Tell the agent to go on without what it waited for; the same again gives that prompt, unless it was withdrawn.
+    """Queue a prompt that tells the agent to continue without the answer; repeating this returns the same prompt.
 
-    Raises Conflict where the wait is not the last thing that happened, and whatever refuses a start.
+    A withdrawn prompt is replaced by a new one. Raises Conflict if anything has happened in the session since, and the
+    errors of ``prepare_for_prompt``.
     """
     name = continue_prompt_prefix({"id": wait_id})
-    with session_transaction(session_id) as draft:
-        earlier = list(draft.session.prompts.filter(message_id__startswith=name).order_by("id"))
+    with session_transaction(session_id) as transaction:
+        earlier = list(transaction.session.prompts.filter(message_id__startswith=name).order_by("id"))
         if earlier and earlier[-1].state != PromptState.WITHDRAWN:
             return earlier[-1]
-        _refuse_ended(draft)
-        wait = _interrupted_run(draft, wait_id)
-        prepare_for_prompt(draft, by)
-        resolve_items(draft, "continued", kinds=(AttentionKind.WAIT_INTERRUPTED,))
+        _refuse_ended(transaction)
+        wait = _interrupted_run(transaction, wait_id)
+        prepare_for_prompt(transaction, by)
+        resolve_items(transaction, "continued", kinds=(AttentionKind.WAIT_INTERRUPTED,))
         name, text = f"{name}:{len(earlier)}" if earlier else name, interrupted_wait_prompt(to_interrupted_wait(wait))
-        row = Prompt.objects.create(session=draft.session, message_id=name, text=text, kind="wait", by=by)
-        draft.say("session.prompt.queued", message_id=row.message_id, kind=row.kind, state=row.state)
+        row = Prompt.objects.create(
+            session=transaction.session, message_id=name, text=text, kind=PromptKind.WAIT, by=by
+        )
+        transaction.record_event("session.prompt.queued", message_id=row.message_id, kind=row.kind, state=row.state)
     return row
 
 
-def _interrupted_run(draft: SessionTransaction, wait_id: str) -> Mapping[str, Any]:
-    """The wait that ended without an answer, if nothing has happened since."""
-    wait, run = wait_of(draft.session), draft.newest_run
+def _interrupted_run(transaction: SessionTransaction, wait_id: str) -> Mapping[str, Any]:
+    """Return the wait that ended without an answer; raises Conflict if anything has happened since."""
+    wait, run = wait_of(transaction.session), transaction.newest_run
     if wait is None or run is None or (wait["id"], wait["run_id"]) != (wait_id, str(run.id)):
-        raise Conflict("This wait is not one that has ended without an answer, or the session has gone on since.")
+        raise Conflict("This wait did not end without an answer, or the session has continued since.")
     return wait
 
 
 def _begin_wait(
-    draft: SessionTransaction, kind: WaitKind, reason: str, deadline: datetime | None, by: Any
+    transaction: SessionTransaction, kind: WaitKind, reason: str, deadline: datetime | None, by: Any
 ) -> ResumeToken:
-    if draft.open_run is not None or _has_prompts(draft.session):
-        raise Conflict("The agent is at work, or has a prompt to work on. A wait can begin when its turn has ended.")
+    if transaction.open_run is not None or _has_prompts(transaction.session):
+        raise Conflict("The agent is working, or has a prompt to work on. A wait can begin when its turn has ended.")
     wait_id = str(uuid.uuid4())
-    draft.start_run(wait_message_id(wait_id), has_process=False)
-    resolve_items(draft, "waits_again", kinds=(AttentionKind.WAIT_INTERRUPTED,))
-    return writes.begin_wait(draft, kind, wait_id, deadline=deadline, reason=reason, by=by)
+    transaction.start_run(wait_message_id(wait_id), has_process=False)
+    resolve_items(transaction, "waits_again", kinds=(AttentionKind.WAIT_INTERRUPTED,))
+    return writes.begin_wait(transaction, kind, wait_id, deadline=deadline, reason=reason, by=by)
 
 
-def _repeat_wait(draft: SessionTransaction, run: Run, reason: str, deadline: datetime | None, by: Any) -> ResumeToken:
-    writes.revoke_tokens(draft, "rotated", run=run)
+def _repeat_wait(
+    transaction: SessionTransaction, run: Run, reason: str, deadline: datetime | None, by: Any
+) -> ResumeToken:
+    writes.revoke_tokens(transaction, "rotated", run=run)
     run.wait_reason, run.deadline_at = reason, deadline
     run.save(update_fields=["wait_kind", "wait_reason", "deadline_at"])
-    return writes.mint_token(draft, run, WaitKind(run.wait_kind), run.wait_id, expires_at=deadline, by=by)
+    return writes.mint_token(transaction, run, WaitKind(run.wait_kind), run.wait_id, expires_at=deadline, by=by)
 
 
 def wait_message_id(wait_id: str) -> str:
-    """The name of the prompt that a wait becomes, and of its run from the beginning."""
+    """Return the message id of the prompt that carries a wait's result; the wait's run has it from the start."""
     return f"wait:{wait_id}"
 
 
 def resume_wait(secret: str, payload: Any, key: str) -> dict[str, str]:
-    """End a wait with what has come; ``{run_id, status}``. The key is the only credential.
+    """End a wait with its result; return ``{run_id, status}``. The secret is the only credential.
 
-    It is worth what whoever asked for the wait may do: the key of somebody who may not write in the team any more
-    opens nothing (TokenRevoked). The same idempotency ``key`` again gets the first answer. Raises the errors of
-    ``services.tokens`` and whatever refuses a start; then the key can be used later.
+    It has the rights of the user who requested the wait: if that user may no longer write in the team, it opens nothing
+    (TokenRevoked). A repeat with the same idempotency ``key`` gets the first answer. Raises the errors of
+    ``redeem_token`` and ``prepare_for_prompt``; after the latter, the key remains usable.
     """
-    found = find_token(secret)
-    if found.wait_kind == WaitKind.PERMISSION or found.run_id is None:
+    token = find_token(secret)
+    if token.wait_kind == WaitKind.PERMISSION or token.run_id is None:
         raise TokenInvalid
-    if (told := earlier_answer(found, key)) is not None:
-        return told
-    if found.by is not None and not may_write_session(found.by, found.session):
-        raise TokenRevoked(wait_id=found.wait_id, reason="owner_left")
-    answer = {"run_id": str(found.run_id), "status": str(DerivedStatus.RUNNING)}
-    with session_transaction(found.session_id) as draft:
-        told, first = redeem_token(draft, found, key=key, answer=answer)
+    # A shortcut without a lock. Of two requests that pass it at the same time, ``redeem_token`` lets one win.
+    if (earlier := earlier_answer(token, key)) is not None:
+        return earlier
+    if token.by is not None and not may_write_session(token.by, token.session):
+        raise TokenRevoked(wait_id=token.wait_id, reason="owner_left")
+    answer = {"run_id": str(token.run_id), "status": str(DerivedStatus.RUNNING)}
+    with session_transaction(token.session_id) as transaction:
+        answer, first = redeem_token(transaction, token, key=key, answer=answer)
+        # Key and prompt commit together: if the prompt is refused, the key is not used up.
         if first:
-            _resume_run(draft, found, payload)
-    return told
+            _resume_run(transaction, token, payload)
+    return answer
 
 
-def _resume_run(draft: SessionTransaction, token: ResumeToken, payload: Any) -> None:
-    """The run is resumed, and its prompt waits for the agent, which is woken if it sleeps."""
-    _refuse_ended(draft)
-    run = draft.open_run
+def _resume_run(transaction: SessionTransaction, token: ResumeToken, payload: Any) -> None:
+    """Resume the wait's run and queue its result as a prompt; a sleeping agent is woken."""
+    _refuse_ended(transaction)
+    run = transaction.open_run
     if run is None or run.id != token.run_id:
         raise TokenRevoked
     text = _payload_text(run, payload)
-    draft.move_run("resume")
-    prepare_for_prompt(draft, None)
-    row = Prompt.objects.create(session=draft.session, message_id=run.message_id, text=text, kind="wait")
-    draft.say("session.prompt.queued", message_id=row.message_id, kind=row.kind, state=row.state)
+    transaction.move_run("resume")
+    prepare_for_prompt(transaction, None)
+    row = Prompt.objects.create(session=transaction.session, message_id=run.message_id, text=text, kind=PromptKind.WAIT)
+    transaction.record_event("session.prompt.queued", message_id=row.message_id, kind=row.kind, state=row.state)
 
 
-def _refuse_ended(draft: SessionTransaction) -> None:
-    if draft.session.state in ENDED_STATES or draft.session.task.is_over:
+def _refuse_ended(transaction: SessionTransaction) -> None:
+    if transaction.session.state in ENDED_STATES or transaction.session.task.is_over:
         raise TerminalState
 
 
 def _payload_text(run: Run, payload: Any) -> str:
-    """The payload as the agent is told it: a text as it is, anything else as JSON."""
+    """Return the prompt text for a payload: text unchanged, anything else as JSON."""
     if payload in (None, "", {}, []):
         payload = f"What was waited for has come: {run.wait_reason or 'go on'}"
     text = payload if isinstance(payload, str) else json.dumps(payload, indent=2, ensure_ascii=False)

@@ -23,7 +23,7 @@ from sessions_app.models import TaskSession
 from sessions_app.services.assessment import execution_of
 
 OVERDUE_AFTER: Final = timedelta(seconds=30)
-"""A transfer usually takes seconds; people are told of one that takes longer, or that has failed."""
+"""A transfer usually takes seconds; people are told about one that takes longer or has failed."""
 
 
 def push_runtimes() -> list[str]:
@@ -49,7 +49,7 @@ def transfer_json(execution: ExecutorRunning | None) -> dict[str, Any] | None:
     if execution is None or not is_transfer_due(execution):
         return None
     if not isinstance(runtimes().get(execution.runtime), SupportsPush):
-        return None  # its work is in the team's repository anyway
+        return None  # its workspace is a worktree of the team's repository, so nothing needs to arrive
     since = execution.snapshot_due_since
     return {
         "commit": execution.snapshot_announced,
@@ -61,47 +61,47 @@ def transfer_json(execution: ExecutorRunning | None) -> dict[str, Any] | None:
 
 
 _SHARE: Final = 0.45
-"""Of ``KANDEV_SWEEP_TIMEOUT``: until one that has not answered is asked whether it is there, and for that answer."""
+"""Share of ``KANDEV_SWEEP_TIMEOUT``: the longest silence before a health check, and the longest health check."""
 
 
 def list_files(session: TaskSession, path: str) -> dict[str, Any]:
-    """A directory: ``{path, entries: [{name, type, size}], truncated}``."""
+    """List a directory: ``{path, entries: [{name, type, size}], truncated}``."""
     return _request(session, lambda client: client.list_files(path))
 
 
 def read_file(session: TaskSession, path: str) -> dict[str, Any]:
-    """A file: ``{path, size, encoding: "utf-8" | "base64", binary, content, truncated, hash}``."""
+    """Read a file: ``{path, size, encoding: "utf-8" | "base64", binary, content, truncated, hash}``."""
     return _request(session, lambda client: client.read_file(path))
 
 
 def write_file(session: TaskSession, path: str, content: bytes, expected: str | None) -> dict[str, Any]:
-    """Write over what has the hash ``expected``: ``{path, size, hash, created}``.
+    """Write a file if its present content has the hash ``expected``; return ``{path, size, hash, created}``.
 
-    ``*`` stands for whatever is there, None for nothing.
+    ``expected`` may be ``*`` for any content, or None for a file that must not exist.
     """
     return _request(session, lambda client: client.write_file(path, content, expected))
 
 
 def git_status(session: TaskSession) -> dict[str, Any]:
-    """``{branch, head, clean, staged, unstaged, untracked, conflicted, truncated}``."""
+    """Return ``{branch, head, clean, staged, unstaged, untracked, conflicted, truncated}``."""
     return _request(session, lambda client: client.git("status"))
 
 
 def git_diff(session: TaskSession, path: str = "") -> dict[str, Any]:
-    """``{path, staged, unstaged, truncated}``: of one file, or of all."""
+    """Return ``{path, staged, unstaged, truncated}`` for one file, or for all."""
     return _request(session, lambda client: client.git("diff", {"path": path}))
 
 
 def git_log(session: TaskSession, limit: int, skip: int, ref: str) -> dict[str, Any]:
-    """``{commits: [{id, parents, author, email, at, subject, body}], more, truncated}``."""
+    """Return ``{commits: [{id, parents, author, email, at, subject, body}], more, truncated}``."""
     params = {"limit": str(limit), "skip": str(skip), "ref": ref}
     return _request(session, lambda client: client.git("log", params))
 
 
 class StoredWorkspace:
-    """The same, read only, as the repository keeps it: for a session whose workspace is not open, or gone.
+    """Read-only workspace from the repository's refs, for a session whose workspace is closed or gone.
 
-    Its methods raise NotKept; each answer says with ``kept`` what it is from.
+    Methods raise NotKept. Each answer names in ``kept`` the commit and time that it is from.
     """
 
     def __init__(self, session: TaskSession):
@@ -112,28 +112,28 @@ class StoredWorkspace:
         self._kept = recovery_refs.find_saved_work(Path(repository.path), str(session.worktree_owner_id), branch)
 
     def list_files(self, path: str) -> dict[str, Any]:
-        """A directory."""
+        """List a directory."""
         return recovery_refs.list_saved_directory(self._kept, path)
 
     def read_file(self, path: str) -> dict[str, Any]:
-        """A file."""
+        """Read a file."""
         return recovery_refs.read_saved_content(self._kept, path)
 
     def git_status(self) -> dict[str, Any]:
-        """What was not committed when it was kept."""
+        """Return what was uncommitted when the work was saved."""
         return recovery_refs.saved_status(self._kept)
 
     def git_diff(self, path: str) -> dict[str, Any]:
-        """Both differences, as they were kept."""
+        """Return the staged and unstaged differences as they were saved."""
         return recovery_refs.saved_diff(self._kept, path)
 
     def git_log(self, limit: int, skip: int) -> dict[str, Any]:
-        """The branch's history."""
+        """Return the history of the branch."""
         return recovery_refs.saved_log(self._kept, limit, skip)
 
 
 def git_commit(session: TaskSession, user: Any, message: str, paths: Sequence[str] = ()) -> dict[str, Any]:
-    """Commit all, or some paths, in the name of ``user``: ``{commit, branch, subject}``."""
+    """Commit all changes, or some paths, with ``user`` as the author; return ``{commit, branch, subject}``."""
     name = _plain(user.get_full_name()) or _plain(user.get_username())
     email = _plain(user.email) or f"{_plain(user.get_username())}@localhost"
     order = {"message": message, "paths": list(paths), "author_name": name, "author_email": email}
@@ -141,12 +141,12 @@ def git_commit(session: TaskSession, user: Any, message: str, paths: Sequence[st
 
 
 def _plain(text: str) -> str:
-    """What may stand in a commit's author."""
+    """Return the text without what git does not allow in a commit's author."""
     return "".join(letter for letter in text if letter.isprintable() and letter not in "<>").strip()[:150]
 
 
 def agentctl_client(session: TaskSession) -> AgentctlClient:
-    """The way to the session's agentctl; raises AgentctlUnreachable where none is up."""
+    """Return a client for the session's agentctl. Raises AgentctlUnreachable if none is running."""
     execution = execution_of(session)
     if execution is None or not execution.agentctl_url or execution.status == ExecutorStatus.STOPPED:
         raise AgentctlUnreachable("The session's workspace is not open: nothing runs there now.")
@@ -161,7 +161,7 @@ def _request(session: TaskSession, call: Callable[[AgentctlClient], Awaitable[di
 async def _while_it_answers(
     client: AgentctlClient, call: Callable[[AgentctlClient], Awaitable[dict[str, Any]]]
 ) -> dict[str, Any]:
-    """The answer to ``call``, however long it takes as long as agentctl says that it is there."""
+    """Return the result of ``call``, waiting as long as agentctl answers health checks meanwhile."""
     limit = settings.KANDEV_SWEEP_TIMEOUT * _SHARE
     asked = asyncio.ensure_future(call(client))
     try:

@@ -1,7 +1,7 @@
-"""How many starts a supervisor orders by itself, and whose turn is next (design 9): nobody can make it storm.
+"""Limit how many starts a supervisor creates by itself, and decide whose turn is next.
 
-Its own open orders are bounded by ``KANDEV_MAX_STARTS_PER_PASS``, and an executor by its room. A session
-beyond that keeps a place in its row (``start_rank``); a place that becomes free goes to the next in turn.
+``KANDEV_MAX_STARTS_PER_PASS`` limits its open start intents, and each executor has limited room. A session beyond
+these limits gets a place in the start queue, stored in its row (``start_rank``).
 """
 
 from __future__ import annotations
@@ -25,44 +25,51 @@ from sessions_app.models import QUEUED_FOR_CAPACITY, Intent, IntentKind, TaskSes
 from sessions_app.supervisor import leases
 
 THIS_MACHINE = "this machine"
-"""The place of all executors that share its memory."""
+"""The place of all executors that share this machine's memory."""
 ANYWHERE = "anywhere"
-"""The place of what has no agent: it has room for any number."""
+"""The place of sessions without an agent, which need no room."""
 
 
 @dataclass
 class StartSlots:
-    """What one supervisor has let in of late; kept in memory, so that two sweeps at once do not both use one place."""
+    """Counts the starts that one supervisor has admitted.
+
+    An intent counts as open only once it is committed. These counters cover the time before, so that two concurrent
+    sweeps do not both use the last slot.
+    """
 
     given: int = 0
-    """Starts that were let in since this process began."""
+    """Starts admitted since this process began."""
     under_way: int = 0
-    """Of these, the ones whose order is not committed yet."""
+    """Admitted starts whose intent is not committed yet."""
 
 
 @dataclass
 class Allowance:
-    """What a sweep may order."""
+    """How many starts a sweep may create, and where."""
 
     start_slots: StartSlots
     budget: int
     admitted_before: int
     room: dict[Hashable, int | None] = field(default_factory=dict)
+    """How many more agents each place has room for; None: no limit."""
     places: Mapping[uuid.UUID, Hashable] = field(default_factory=dict)
+    """The place of each executor."""
     ranks: list[int] = field(default_factory=list)
-    """Of those that wait already: nobody goes before them."""
+    """Ranks of the sessions that wait already, before which no other is admitted."""
 
     @property
     def left(self) -> int:
-        """How many more may be let in now."""
+        """How many more starts may be admitted now."""
         return self.budget - (self.start_slots.given - self.admitted_before)
 
     def judge(
         self, applicants: Collection[Applicant], *, admitted: bool
     ) -> dict[uuid.UUID, tuple[int, WaitReason, int]]:
-        """Who has to wait: place, reason and how many are before it. The others are let in, in the fairest order.
+        """Admit as many applicants as the limits allow, in fair order; return those that have to wait.
 
-        ``admitted``: their turn has come, so that those who wait are no reason to wait, too.
+        The result maps each waiting session to its rank, the reason, and how many are before it. ``admitted`` means
+        that the applicants come from the queue, so that other waiting sessions do not hold them back.
         """
         new = restart_rules.rank_applicants(applicants, self.ranks)
         teams = {one.session_id: one for one in applicants}
@@ -87,23 +94,27 @@ class Allowance:
                 self.room[one.place] = left - 1
 
     def place_of(self, executor_id: uuid.UUID, *, has_agent: bool) -> Hashable:
-        """What has room for an executor's agents."""
+        """Return the place whose room an executor's sessions use."""
         return self.places.get(executor_id, executor_id) if has_agent else ANYWHERE
 
 
-def start_allowance(me: str, doors: StartSlots, gone: Collection[uuid.UUID] = ()) -> Allowance:
-    """What ``me`` may order now; a handful of queries. ``gone`` are sessions whose rows do not say so yet."""
-    given, under_way = doors.given, doors.under_way
+def start_allowance(me: str, slots: StartSlots, gone: Collection[uuid.UUID] = ()) -> Allowance:
+    """Return how many starts ``me`` may create now; a constant number of queries.
+
+    ``gone`` are sessions whose executions were observed dead although their rows still claim to run.
+    """
+    # Copied before the rows are read: a start admitted meanwhile by another sweep is then subtracted in ``left``.
+    given, under_way = slots.given, slots.under_way
     mine = Intent.objects.filter(kind=IntentKind.START, by=None, done_at=None, session__executions__owner=me)
     under_way += mine.count() - mine.filter(**{f"payload__{QUEUED_FOR_CAPACITY}": True}).count()
     room, places = _free_capacity(gone)
     waiting = TaskSession.objects.filter(start_rank__isnull=False).values_list("start_rank", flat=True)
     ranks = [rank for rank in waiting if rank is not None]
-    return Allowance(doors, settings.KANDEV_MAX_STARTS_PER_PASS - under_way, given, room, places, ranks)
+    return Allowance(slots, settings.KANDEV_MAX_STARTS_PER_PASS - under_way, given, room, places, ranks)
 
 
 def _free_capacity(gone: Collection[uuid.UUID]) -> tuple[dict[Hashable, int | None], dict[uuid.UUID, Hashable]]:
-    """For how many more each place has room, and by executor which place it is."""
+    """Return the room that each place has left, and the place of each executor."""
     executors = list(Executor.objects.all())
     alive = ExecutorRunning.objects.filter(
         status__in=capacity.LIVE_STATUSES, session__start_rank=None, session__has_agent=True
@@ -127,12 +138,12 @@ def _by_executor(rows: QuerySet[ExecutorRunning]) -> Counter[uuid.UUID]:
     return Counter(dict(rows.order_by().values_list("executor_id").annotate(Count("id"))))
 
 
-def load_next_starts(me: str, doors: StartSlots) -> list[uuid.UUID]:
-    """Those whose turn it is; nobody where nobody waits, or as many as may be are being started."""
+def load_next_starts(me: str, slots: StartSlots) -> list[uuid.UUID]:
+    """Return the sessions of the start queue whose turn it is; empty if no more starts are allowed now."""
     waiting = TaskSession.objects.filter(start_rank__isnull=False)
     if not waiting.exists():
         return []
-    allowed = start_allowance(me, doors)
+    allowed = start_allowance(me, slots)
     if allowed.left <= 0:
         return []
     rows = waiting.values_list("id", "task__team_id", "executor_id", "has_agent", "start_rank")
@@ -154,12 +165,12 @@ def _sessions_of_others(me: str) -> set[uuid.UUID]:
 
 
 def leave_start_queue(session_ids: Iterable[uuid.UUID]) -> None:
-    """Their turn came, and they are not to be started any more: the places are free."""
+    """Remove sessions from the start queue after their turn, whether or not they were started."""
     TaskSession.objects.filter(id__in=list(session_ids), start_rank__isnull=False).update(start_rank=None)
 
 
 def load_due_restarts() -> frozenset[tuple[uuid.UUID, datetime]]:
-    """Sessions whose next try is due and that wait for nothing else, with its time: the loop comes by its own clock."""
+    """Return the sessions whose next restart is due and that are not in the start queue, with the due time."""
     tried = TaskSession.objects.filter(next_restart_at__lte=timezone.now(), start_rank=None)
     wanted = tried.filter(desired_state=DesiredState.RUNNING).exclude(state__in=ENDED_STATES)
     return frozenset((key, at) for key, at in wanted.values_list("id", "next_restart_at") if at is not None)

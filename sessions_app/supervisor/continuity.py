@@ -1,4 +1,4 @@
-"""Continuity of an agent's conversation: its stored id, memory checks, and the receipts that record the proof."""
+"""Continuity of an agent's conversation: its stored id (the resume token), memory checks, and receipts with proofs."""
 
 from __future__ import annotations
 
@@ -10,12 +10,18 @@ from django.db.models import Count, Q, QuerySet, Subquery
 
 from executors_app.models import ExecutorRunning
 from executors_app.plugins import agent_type
-from executors_app.prepared_query import PreparedQuery
 from sessions_app.domain import attention, verification
 from sessions_app.domain.resumability import Strategy
-from sessions_app.domain.states import RunState
-from sessions_app.domain.token_binding import REJECTED_TOKEN_OF, TOKEN_OF, TokenBinding
-from sessions_app.domain.verification import ReceiptKind, Verdict, Verified, fingerprint
+from sessions_app.domain.states import PromptKind, RunState
+from sessions_app.domain.verification import (
+    REJECTED_TOKEN_OF,
+    TOKEN_OF,
+    ReceiptKind,
+    TokenBinding,
+    Verdict,
+    Verified,
+    fingerprint,
+)
 from sessions_app.models import ContinuityReceipt, IntentKind, Message, Prompt, Run, SessionTransaction, TaskSession
 from sessions_app.models.attention import update_wording
 from sessions_app.models.bulk import update_row
@@ -23,99 +29,110 @@ from sessions_app.services import prompt_context
 
 
 def current_binding(session: TaskSession, execution: ExecutorRunning) -> TokenBinding:
-    """What a conversation that is opened now belongs to."""
+    """Return the profile, agent type and directory to which a conversation opened now belongs."""
     profile = session.agent_profile
     return TokenBinding(str(profile.pk), profile.agent_type, execution.workspace_path)
 
 
 def store_reported_token(
-    draft: SessionTransaction, execution: ExecutorRunning, told: Mapping[str, Any] | None
+    transaction: SessionTransaction, execution: ExecutorRunning, told: Mapping[str, Any] | None
 ) -> list[str]:
-    """What agentctl says of its agent's conversation; the names of the fields that are to be saved."""
+    """Set the resume token that agentctl reports for its agent; return the names of the fields to save.
+
+    ``told`` is the answer of ``GET /agent/session``. A token that was rejected, or that is not proven to work in place
+    of the stored one, is ignored.
+    """
     token = str(told.get("resume_token") or "") if told else ""
-    if not told or token in ("", execution.rejected_resume_token) or _is_unproven(draft, execution, token):
+    if not told or token in ("", execution.rejected_resume_token) or _is_unproven(transaction, execution, token):
         return []
     if not execution.resume_token:
-        _note_metadata(draft, TOKEN_OF, current_binding(draft.session, execution).to_json())
+        _note_metadata(transaction, TOKEN_OF, current_binding(transaction.session, execution).to_json())
     execution.resume_token = token
     execution.last_message_uuid = str(told.get("last_message_uuid") or "")
     return ["resume_token", "last_message_uuid"]
 
 
-def _is_unproven(draft: SessionTransaction, execution: ExecutorRunning, token: str) -> bool:
-    """Another conversation in place of the one we have: whether it works, the start that opened it will say.
+def _is_unproven(transaction: SessionTransaction, execution: ExecutorRunning, token: str) -> bool:
+    """Whether the token belongs to another conversation that has not been proven to work yet.
 
-    The agent that is up may go on under another name; any other word is of a start that is under way or has failed.
+    A running agent may continue its conversation under a new id. Otherwise a new id comes from a start that is under
+    way or has failed, and only the end of that start may replace the stored token.
     """
     if execution.resume_token == token or not (execution.resume_token or execution.rejected_resume_token):
         return False
-    start = draft.session.intents.filter(kind=IntentKind.START, done_at=None).first()
+    start = transaction.session.intents.filter(kind=IntentKind.START, done_at=None).first()
     opens_new = start is not None and start.payload.get("strategy") in (Strategy.FRESH, Strategy.HISTORY)
-    return opens_new or not draft.session.launch_id
+    return opens_new or not transaction.session.launch_id
 
 
-def replace_token(draft: SessionTransaction, execution: ExecutorRunning, token: str, strategy: str) -> None:
-    """A start has worked with this conversation; what it replaces is set aside, and what was aside may be back."""
+def replace_token(transaction: SessionTransaction, execution: ExecutorRunning, token: str, strategy: str) -> None:
+    """Store the token of a conversation that a start has proven to work.
+
+    A different old token is set aside as rejected, unless the strategy was native; a rejected token that works again
+    is no longer rejected. ``token`` is empty for agents that name their conversation only in their first turn.
+    """
     old = execution.resume_token
     if old and old != token and strategy != Strategy.NATIVE:
         execution.rejected_resume_token = old
-        _note_metadata(draft, REJECTED_TOKEN_OF, draft.session.metadata.get(TOKEN_OF))
-    execution.resume_token = token or (old if strategy == Strategy.NATIVE else "")  # some name it in their first turn
+        _note_metadata(transaction, REJECTED_TOKEN_OF, transaction.session.metadata.get(TOKEN_OF))
+    execution.resume_token = token or (
+        old if strategy == Strategy.NATIVE else ""
+    )  # some agents name it in their first turn
     if token:
-        _note_metadata(draft, TOKEN_OF, current_binding(draft.session, execution).to_json())
+        _note_metadata(transaction, TOKEN_OF, current_binding(transaction.session, execution).to_json())
     if token and execution.rejected_resume_token == token:
         execution.rejected_resume_token = ""
 
 
-def set_token_aside(draft: SessionTransaction) -> None:
-    """The agent itself says that it does not have this conversation: kept apart, to be tried again."""
-    execution = draft.execution
+def set_token_aside(transaction: SessionTransaction) -> None:
+    """Set the resume token aside as rejected, because the agent does not know its conversation; a user may retry it."""
+    execution = transaction.execution
     if execution is not None and execution.resume_token:
         execution.rejected_resume_token, execution.resume_token = execution.resume_token, ""
         execution.save(update_fields=["rejected_resume_token", "resume_token", "updated_at"])
-        _note_metadata(draft, REJECTED_TOKEN_OF, draft.session.metadata.get(TOKEN_OF))
+        _note_metadata(transaction, REJECTED_TOKEN_OF, transaction.session.metadata.get(TOKEN_OF))
 
 
-def _note_metadata(draft: SessionTransaction, key: str, value: Any) -> None:
-    draft.set(metadata={**draft.session.metadata, key: value})
+def _note_metadata(transaction: SessionTransaction, key: str, value: Any) -> None:
+    transaction.set_fields(metadata={**transaction.session.metadata, key: value})
 
 
 _CHECKABLE = frozenset({Verified.UNPROVEN, Verified.PENDING})
-_LAST_TEXT = PreparedQuery(
-    lambda key: Prompt.objects.filter(
-        session_id=key, message_id=Subquery(count_completed_turns(key).order_by("-started_at").values("message_id")[:1])
-    ).values_list("text")
-)
 
 
-def count_completed_turns(session_id: uuid.UUID) -> QuerySet[Run]:
-    """The turns that were asked for and completed; those that only checked a memory are none of them."""
+def completed_turns(session_id: uuid.UUID) -> QuerySet[Run]:
+    """Select the completed turns of a session, without memory checks."""
     done = Run.objects.filter(session_id=session_id, state=RunState.COMPLETED).order_by()
     return done.exclude(message_id__startswith=verification.MEMORY_CHECK_PREFIX)
 
 
 def last_user_request(session_id: uuid.UUID) -> str | None:
-    """The user's text of the last completed turn; None where none was completed."""
-    return next(iter(_LAST_TEXT.texts(session_id)), None)
+    """Return the prompt of the last completed turn; None if no turn was completed."""
+    last_turn = completed_turns(session_id).order_by("-started_at").values("message_id")[:1]
+    prompts = Prompt.objects.filter(session_id=session_id, message_id=Subquery(last_turn))
+    return prompts.values_list("text", flat=True).first()
 
 
-def queue_memory_check(draft: SessionTransaction, launch_id: str, verdict: Verdict, last_request: str | None) -> None:
-    """Queue the question before all other prompts, where the profile wants it and nothing else has proven the start."""
+def queue_memory_check(
+    transaction: SessionTransaction, launch_id: str, verdict: Verdict, last_request: str | None
+) -> None:
+    """Queue a memory check before all other prompts, if the profile wants one and the start is not proven otherwise."""
     taken_up = verdict.kind in (ReceiptKind.LOADED, ReceiptKind.RESUMED) and verdict.verified in _CHECKABLE
-    if not (taken_up and last_request and draft.session.agent_profile.memory_check):
+    if not (taken_up and last_request and transaction.session.agent_profile.memory_check):
         return
+    # Named after the launch, so that a start that is repeated after a crash asks only once.
     row, made = Prompt.objects.get_or_create(
-        session=draft.session,
+        session=transaction.session,
         message_id=f"{verification.MEMORY_CHECK_PREFIX}{launch_id}",
-        defaults={"text": verification.MEMORY_CHECK_PROMPT, "kind": verification.MEMORY_CHECK_KIND},
+        defaults={"text": verification.MEMORY_CHECK_PROMPT, "kind": PromptKind.CHECK},
     )
     if made:
-        draft.say("session.prompt.queued", message_id=row.message_id, kind=row.kind, state=row.state)
+        transaction.record_event("session.prompt.queued", message_id=row.message_id, kind=row.kind, state=row.state)
 
 
-def judge_memory_check(draft: SessionTransaction, receipt: ContinuityReceipt, answer: str) -> Verified | None:
-    """What the answer proves of a start; None: nothing, which is said in the receipt and in the inbox."""
-    request = last_user_request(draft.session.id)
+def judge_memory_check(transaction: SessionTransaction, receipt: ContinuityReceipt, answer: str) -> Verified | None:
+    """Return what the answer to a memory check proves; None if nothing, which receipt and inbox item then say."""
+    request = last_user_request(transaction.session.id)
     if request and verification.quotes_request(answer, request):
         return Verified.QUOTED
     receipt.evidence = {**receipt.evidence, "memory_check": verification.NOT_QUOTED}
@@ -125,94 +142,98 @@ def judge_memory_check(draft: SessionTransaction, receipt: ContinuityReceipt, an
     return None
 
 
-_PENDING = PreparedQuery(lambda key: ContinuityReceipt.objects.filter(session_id=key, verified=Verified.PENDING))
-_COUNTS = PreparedQuery(
-    lambda key: (
-        Message.objects.filter(session_id=key)
-        .order_by()
-        .values("session_id")
-        .annotate(
-            told=Count("id", filter=Q(role__in=("user", "agent"))),
-            cut=Count("id", filter=Q(role="tool", payload__status="interrupted")),
-        )
-        .values_list("told", "cut")
-    )
-)
+def mark_history_delivered(transaction: SessionTransaction, message_id: str) -> None:
+    """Record in the receipt that the history was injected, if the delivered prompt carried it.
 
-
-def mark_history_delivered(draft: SessionTransaction, message_id: str) -> None:
-    """The agent has a prompt: a history that it carried is injected now, and not before."""
-    injected = draft.session.inject_history
-    if prompt_context.mark_context_delivered(draft, message_id) and injected:
-        receipt = _current_receipt(draft)
+    Only delivery counts: after a crash before it, the history is sent again.
+    """
+    injected = transaction.session.inject_history
+    if prompt_context.mark_context_delivered(transaction, message_id) and injected:
+        receipt = _current_receipt(transaction)
         if receipt is not None and receipt.kind == ReceiptKind.INJECTED:
-            receipt.evidence = {**receipt.evidence, "injected_with": message_id, "injected_at": draft.at.isoformat()}
+            receipt.evidence = {
+                **receipt.evidence,
+                "injected_with": message_id,
+                "injected_at": transaction.at.isoformat(),
+            }
             update_row(receipt, ["evidence"])
 
 
-def resend_history(draft: SessionTransaction, message_id: str) -> None:
-    """The agent refused this prompt, so it does not keep the history that came with it (ACP on ``refusal``)."""
-    receipt = _current_receipt(draft)
+def resend_history(transaction: SessionTransaction, message_id: str) -> None:
+    """Send the history again with the next prompt if this one carried it.
+
+    In ACP, an agent that ends a turn with ``refusal`` drops the prompt from its conversation, and the history with it.
+    """
+    receipt = _current_receipt(transaction)
     if receipt is not None and receipt.evidence.get("injected_with") == message_id:
-        draft.set(inject_history=True)
+        transaction.set_fields(inject_history=True)
 
 
-def settle_pending_receipt(draft: SessionTransaction, *, failed: bool) -> None:
-    """The first turn after a resume proves or refutes what was pending (rules, section 9)."""
-    receipt = _current_receipt(draft)
-    if receipt is None or receipt.verified != Verified.PENDING or draft.execution is None:
+def settle_pending_receipt(transaction: SessionTransaction, *, failed: bool) -> None:
+    """Settle a pending receipt by the first turn after the resume, which proves or refutes it."""
+    receipt = _current_receipt(transaction)
+    if receipt is None or receipt.verified != Verified.PENDING or transaction.execution is None:
         return
-    token = draft.execution.resume_token
+    token = transaction.execution.resume_token
     verified = verification.after_first_turn(
         Verdict(ReceiptKind(receipt.kind), Verified.PENDING),
         str(receipt.evidence.get("fingerprint_after") or ""),
         fingerprint(token) if token else "",
         failed=failed,
-        names_conversation=agent_type(draft.session.agent_profile.agent_type).names_conversation,
+        names_conversation=agent_type(transaction.session.agent_profile.agent_type).names_conversation,
     )
-    _record_verdict(draft, receipt, verified)
+    _record_verdict(transaction, receipt, verified)
 
 
-def settle_memory_check(draft: SessionTransaction, answer: str) -> None:
-    """The agent has answered what its last request was."""
-    receipt = _current_receipt(draft)
+def settle_memory_check(transaction: SessionTransaction, answer: str) -> None:
+    """Settle the present receipt by the agent's answer to a memory check, if it is not proven yet."""
+    receipt = _current_receipt(transaction)
     if receipt is not None and receipt.verified in (Verified.UNPROVEN, Verified.PENDING):
-        verified = judge_memory_check(draft, receipt, answer)
+        verified = judge_memory_check(transaction, receipt, answer)
         if verified is not None:
-            _record_verdict(draft, receipt, verified)
+            _record_verdict(transaction, receipt, verified)
 
 
-def rebuild_evidence(draft: SessionTransaction) -> dict[str, str]:
-    """The evidence that the launch found the workspace lost, and from what it was made again; empty for none."""
-    said = draft.execution.state.get("rebuilt") if draft.execution else ""
+def rebuild_evidence(transaction: SessionTransaction) -> dict[str, str]:
+    """Return the evidence from what a lost workspace was rebuilt at launch; empty if it was not lost."""
+    said = transaction.execution.state.get("rebuilt") if transaction.execution else ""
     return {"workspace_rebuilt": str(said)} if said else {}
 
 
-def refute_receipt(draft: SessionTransaction, reason: str, message: str) -> None:
-    """A turn has shown that the agent is not in the conversation that it was to go on in; once proven stays proven."""
-    receipt = _current_receipt(draft)
+def refute_receipt(transaction: SessionTransaction, reason: str, message: str) -> None:
+    """Mark the present receipt as failed, because a turn has shown that the agent is not in its conversation.
+
+    A receipt that was proven before stays proven.
+    """
+    receipt = _current_receipt(transaction)
     if receipt is None or receipt.verified not in (Verified.PENDING, Verified.UNPROVEN, Verified.NONE):
         return
     receipt.kind, receipt.reason = ReceiptKind.FAILED, reason
     receipt.evidence = {**receipt.evidence, "message": message}
     update_row(receipt, ["kind", "reason", "evidence"])
-    _record_verdict(draft, receipt, Verified.NONE)
+    _record_verdict(transaction, receipt, Verified.NONE)
 
 
-def mark_receipt_unproven(draft: SessionTransaction, but: str = "") -> None:
-    """The agent left before any turn of its could prove what was pending: nothing will. ``but``: of this launch."""
-    for receipt in _PENDING.all(draft.session.id):
+def mark_receipt_unproven(transaction: SessionTransaction, but: str = "") -> None:
+    """Mark pending receipts as unproven: their agent ended before a turn could prove them.
+
+    ``but`` excepts the receipt of this launch id.
+    """
+    for receipt in transaction.session.receipts.filter(verified=Verified.PENDING):
         if receipt.launch_id != but or not but:
-            _record_verdict(draft, receipt, Verified.NONE)
+            _record_verdict(transaction, receipt, Verified.NONE)
 
 
 def process_evidence(answer: Mapping[str, Any]) -> dict[str, Any]:
-    """Which process it is, by the answer to a start or by ``agent`` of a status."""
+    """Return the evidence about the agent process, from the answer to a start or from ``agent`` of a status."""
     return {"agent_pid": answer.get("pid"), "agent_started_at": answer.get("started_at")}
 
 
 def conversation_evidence(token_before: str, answer: Mapping[str, Any]) -> dict[str, Any]:
-    """Which conversation it is: fingerprints of its id before and after, and how much of it was replayed."""
+    """Return the evidence about the conversation: fingerprints of its id, and how many messages were replayed.
+
+    Receipts never contain the id itself, because it is a credential (rule 22).
+    """
     token = str(answer.get("resume_token") or "")
     return {
         "fingerprint_before": fingerprint(token_before) if token_before else None,
@@ -222,25 +243,30 @@ def conversation_evidence(token_before: str, answer: Mapping[str, Any]) -> dict[
 
 
 def count_log(session_id: uuid.UUID) -> dict[str, int]:
-    """What the log has of its conversation: messages, and tool calls that were interrupted."""
-    counts = next(iter(_COUNTS.values(session_id)), [0, 0])
-    return dict(zip(("log_messages", "tool_calls_interrupted"), counts, strict=True))
+    """Return how many messages and interrupted tool calls the log has."""
+    counts: dict[str, int] = Message.objects.filter(session_id=session_id).aggregate(
+        log_messages=Count("id", filter=Q(role__in=("user", "agent"))),
+        tool_calls_interrupted=Count("id", filter=Q(role="tool", payload__status="interrupted")),
+    )
+    return counts
 
 
-def is_same_directory(draft: SessionTransaction, directory: str) -> bool | None:
-    """Whether the conversation was opened where the agent is now; None where nobody knows."""
-    kept = draft.session.metadata.get(TOKEN_OF)
+def is_same_directory(transaction: SessionTransaction, directory: str) -> bool | None:
+    """Whether the conversation was opened in ``directory``; None if that is unknown."""
+    kept = transaction.session.metadata.get(TOKEN_OF)
     return kept.get("directory") == directory if isinstance(kept, dict) else None
 
 
-def _current_receipt(draft: SessionTransaction) -> ContinuityReceipt | None:
-    """Of the start that brought up the agent which is here; another's is not for its turns to prove."""
-    if not draft.session.launch_id:
+def _current_receipt(transaction: SessionTransaction) -> ContinuityReceipt | None:
+    """Return the receipt of the start that brought up the present agent, the only one that its turns can prove."""
+    if not transaction.session.launch_id:
         return None
-    return draft.session.receipts.filter(launch_id=draft.session.launch_id).first()
+    return transaction.session.receipts.filter(launch_id=transaction.session.launch_id).first()
 
 
-def _record_verdict(draft: SessionTransaction, receipt: ContinuityReceipt, verified: Verified) -> None:
+def _record_verdict(transaction: SessionTransaction, receipt: ContinuityReceipt, verified: Verified) -> None:
     receipt.verified = verified
     update_row(receipt, ["verified"])
-    draft.say("session.receipt", receipt_id=str(receipt.id), kind=receipt.kind, verified=receipt.verified)
+    transaction.record_event(
+        "session.receipt", receipt_id=str(receipt.id), kind=receipt.kind, verified=receipt.verified
+    )

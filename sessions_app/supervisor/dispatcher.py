@@ -1,6 +1,6 @@
-"""Dispatch intents and prompts.
+"""Dispatch intents and prompts through two queues for each session.
 
-Two queues for each session, and the intents that overtake (answer, cancel, stop, close).
+One queue runs starts and prompts in order. The other runs the intents that overtake them: answer, cancel, stop, close.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from django.db import InterfaceError, OperationalError
 from django.db.models import Q
 
 from executors_app import crash_points
+from executors_app.backoff import Backoff
 from executors_app.errors import AgentctlRefused, AgentctlUnreachable, ExecutorError, StaleGeneration
 from executors_app.models import ExecutorRunning
 from executors_app.plugins import runtime
-from executors_app.prepared_query import EARLY, LATE, PreparedQuery
 from sessions_app.domain import actor_context
-from sessions_app.domain.states import PromptState
+from sessions_app.domain.states import PermissionState, PromptState
 from sessions_app.models import OVERTAKING_KINDS, Intent, IntentKind, Lease, LeaseLost, Prompt
-from sessions_app.services.intents import due_bounds, due_intents, due_intents_between
+from sessions_app.services.intents import due_intents
 from sessions_app.supervisor import leases
-from sessions_app.supervisor.backoff import Backoff, DatabaseOutage, is_database_outage
+from sessions_app.supervisor.database_outage import DatabaseOutage, is_database_outage
 from sessions_app.supervisor.execution_registry import ExecutionRegistry
 from sessions_app.supervisor.executions import load_execution_facts
 from sessions_app.supervisor.outcomes import settle_intent, write_stopped
@@ -35,129 +35,130 @@ from sessions_app.supervisor.start import execution
 log = logging.getLogger(__name__)
 
 
-async def execute_overtaking_intent(core: ExecutionRegistry, intent: Intent) -> bool:
-    """Carry out one order; False when it has to wait for another try."""
+async def execute_overtaking_intent(registry: ExecutionRegistry, intent: Intent) -> bool:
+    """Carry out one overtaking intent; return False if it stays open for another try."""
     try:
         if intent.kind in (IntentKind.STOP, IntentKind.CLOSE):
-            return await _stop_execution(core, intent)
-        return await _send_command(core, intent)
+            return await _stop_execution(registry, intent)
+        return await _send_command(registry, intent)
     except LeaseLost:
         return False
-    except (OperationalError, InterfaceError) as error:  # the database's trouble: the order stays, to be tried again
+    except (OperationalError, InterfaceError) as error:  # the database is unavailable: the intent stays open
         log.warning("%s could not be carried out: %s", intent, error)
         return False
     except Exception:  # one bad session never stops the others
         log.exception("%s could not be carried out", intent)
-        await core.database(settle_intent, intent.id, "internal_error")
+        await registry.database(settle_intent, intent.id, "internal_error")
         return True
 
 
-async def _send_command(core: ExecutionRegistry, intent: Intent) -> bool:
-    """An answer or a cancel: given to agentctl, which remembers it; its journal tells the rest."""
-    attachment = core.attached(intent.session_id)
-    if attachment is None:
-        pointless = await core.database(_reason_pointless, intent)
+async def _send_command(registry: ExecutionRegistry, intent: Intent) -> bool:
+    """Send an answer or a cancel to agentctl; return False if it stays open for another try.
+
+    The outcome arrives through the journal. After a crash between the command and ``settle_intent`` the command is
+    sent again: agentctl remembers what it names, so repeating it changes nothing (rule 10).
+    """
+    stream = registry.stream_of(intent.session_id)
+    if stream is None:
+        pointless = await registry.database(_reason_pointless, intent)
         if pointless:
-            await core.database(settle_intent, intent.id, "too_late")
+            await registry.database(settle_intent, intent.id, "too_late")
         return pointless
     try:
         if intent.kind == IntentKind.ANSWER:
-            await attachment.client.answer(intent.payload["permission_id"], intent.payload["option_id"])
+            await stream.client.answer(intent.payload["permission_id"], intent.payload["option_id"])
             crash_points.reached("supervisor.answer_sent", intent.session_id)
         else:
-            await attachment.client.cancel(intent.payload["message_id"], str(intent.id))
+            await stream.client.cancel(intent.payload["message_id"], str(intent.id))
             crash_points.reached("supervisor.cancel_sent", intent.session_id)
     except (AgentctlUnreachable, StaleGeneration):
         return False
     except AgentctlRefused as error:
-        await core.database(settle_intent, intent.id, error.refusal)
+        await registry.database(settle_intent, intent.id, error.refusal)
         return True
-    await core.database(settle_intent, intent.id, "done")
+    await registry.database(settle_intent, intent.id, "done")
     return True
 
 
 def _reason_pointless(intent: Intent) -> bool:
-    """What the order is about has ended."""
+    """Whether the permission request or the turn that the intent names is no longer open."""
     if intent.kind == IntentKind.ANSWER:
-        asked = intent.session.permissions.filter(id=intent.payload.get("permission_id"))
-        return not asked.filter(state="pending").exists()
+        permissions = intent.session.permissions.filter(id=intent.payload.get("permission_id"))
+        return not permissions.filter(state=PermissionState.PENDING).exists()
     run = intent.session.runs.filter(message_id=intent.payload.get("message_id"))
     return not run.filter(state__in=("running", "waiting")).exists()
 
 
-async def _stop_execution(core: ExecutionRegistry, intent: Intent) -> bool:
-    """End the execution: politely, and by proof of ownership where it is silent (rules, section 7)."""
-    lease = await core.database(_lease_for, intent.session_id, core.boot_id)
+async def _stop_execution(registry: ExecutionRegistry, intent: Intent) -> bool:
+    """Carry out a stop or a close; return False if it stays open for another try.
+
+    agentctl is asked to end by itself first; what then still runs is ended by the runtime, after proof that it
+    belongs to the execution.
+    """
+    lease = await registry.database(_acquire_lease, intent.session_id, registry.boot_id)
     if lease is None:
         return False
-    facts = await core.database(load_execution_facts, intent.session_id)
+    facts = await registry.database(load_execution_facts, intent.session_id)
     if facts is not None and facts.agentctl_url:
-        await _request_shutdown(core, intent)
+        await _request_shutdown(registry, intent)
         crash_points.reached("supervisor.stop_sent", intent.session_id)
-        await core.detach(intent.session_id)
+        # Closed before the end, so that the loss of the stream requests no recheck of a session that we end ourselves.
+        await registry.close_stream(intent.session_id)
         if not await runtime(facts.runtime).end(facts):
             log.warning("session %s: something of it could not be ended", intent.session_id)
             return False
         crash_points.reached("supervisor.execution_ended", intent.session_id)
+    # Order matters: end, write, settle, release. Until the intent is settled, a crash makes the next lease holder
+    # repeat the whole stop, and every step may be repeated. The lease goes last: nobody else may start in between.
     close_as: str = intent.payload.get("as", "")
     reason = "closed" if close_as else str(intent.payload.get("reason") or "stopped")
-    await core.database(write_stopped, intent.session_id, lease, reason, close_as)
+    await registry.database(write_stopped, intent.session_id, lease, reason, close_as)
     crash_points.reached("supervisor.stop_written", intent.session_id)
-    await core.database(settle_intent, intent.id, reason)
+    await registry.database(settle_intent, intent.id, reason)
     crash_points.reached("supervisor.stop_settled", intent.session_id)
     if facts is not None:
-        await core.database(leases.release_leases, core.boot_id, uuid.UUID(facts.id))
-    core.on_change(intent.session_id)  # a start may have waited for this end
+        await registry.database(leases.release_leases, registry.boot_id, uuid.UUID(facts.id))
+    registry.on_change(intent.session_id)  # a start may have waited for this end
     return True
 
 
-async def _request_shutdown(core: ExecutionRegistry, intent: Intent) -> None:
-    """Let agentctl end its agent and itself; its last lines come over the stream first."""
-    attachment: Any = core.attached(intent.session_id)
+async def _request_shutdown(registry: ExecutionRegistry, intent: Intent) -> None:
+    """Ask agentctl to end its agent and then itself, once the log has the journal's last lines.
+
+    An agentctl that does not answer is only logged: the caller ends it through its runtime.
+    """
+    stream: Any = registry.stream_of(intent.session_id)
     try:
-        attachment = attachment or await core.attach(intent.session_id)
-        if attachment is None:
+        stream = stream or await registry.open_stream(intent.session_id)
+        if stream is None:
             return
-        await attachment.client.stop_agent(grace=5, intent_id=str(intent.id))
+        await stream.client.stop_agent(grace=5, intent_id=str(intent.id))
         crash_points.reached("supervisor.agent_stopped", intent.session_id)
-        report = await attachment.client.status()
-        await attachment.wait_until_logged(report["journal"]["epoch"], report["journal"]["last_seq"], timeout=5)
-        await attachment.client.shutdown(stop_agent=True, intent_id=str(intent.id))
+        report = await stream.client.status()
+        await stream.wait_until_logged(report["journal"]["epoch"], report["journal"]["last_seq"], timeout=5)
+        await stream.client.shutdown(stop_agent=True, intent_id=str(intent.id))
     except ExecutorError as error:
         log.info("session %s does not end by itself: %s", intent.session_id, error.message)
 
 
-def _lease_for(session_id: uuid.UUID, me: str) -> Lease | None:
+def _acquire_lease(session_id: uuid.UUID, me: str) -> Lease | None:
     execution = ExecutorRunning.objects.filter(session_id=session_id).order_by("-created_at").first()
     return leases.acquire_lease(execution.id, me) if execution else None
 
 
-_PENDING_PROMPTS = PreparedQuery(
-    lambda _: (
-        Prompt.objects.filter(state__in=[PromptState.QUEUED, PromptState.SENDING]).order_by().values_list("session_id")
-    )
-)
-_OPEN_INTENTS = PreparedQuery(
-    lambda now, beyond: Intent.objects.filter(
-        due_intents_between(now, beyond) | ~Q(kind=IntentKind.START), done_at=None
-    ).values_list("session_id", "id", "kind"),
-    EARLY,
-    LATE,
-)
-
-
 @dataclass(slots=True)
 class PendingWork:
-    """What waits of one session."""
+    """The open work of one session."""
 
     overtakes: bool = False
-    """An order of it overtakes."""
+    """Whether an open intent overtakes starts and prompts."""
     ends: bool = False
+    """Whether a stop or a close is open."""
     start: uuid.UUID | None = None
-    """The start order that comes next, as ``next_start`` says."""
+    """The start intent to run next, as ``next_start_intent`` finds it; None while a stop or close is open."""
 
-    def take_in(self, intent_id: uuid.UUID, kind: str) -> None:
-        """An open order of it, the oldest first."""
+    def add_intent(self, intent_id: uuid.UUID, kind: str) -> None:
+        """Add an open intent of the session."""
         self.overtakes = self.overtakes or kind in OVERTAKING_KINDS
         self.ends = self.ends or kind in (IntentKind.STOP, IntentKind.CLOSE)
         if kind == IntentKind.START and self.start is None:
@@ -167,20 +168,22 @@ class PendingWork:
 
 
 def load_pending_sessions(me: str) -> dict[uuid.UUID, PendingWork]:
-    """Sessions with an open order or a prompt that is not at work yet, and that no other supervisor holds.
+    """Return the open work of every session with an open intent or an undelivered prompt, by session.
 
-    A handful of queries, whatever the history.
+    Sessions that another supervisor holds are left out. The number of queries is constant.
     """
-    found = {session_id: PendingWork() for (session_id,) in _PENDING_PROMPTS.values()}
-    for session_id, intent_id, kind in _OPEN_INTENTS.values(*due_bounds()):
-        found.setdefault(session_id, PendingWork()).take_in(intent_id, kind)
+    prompts = Prompt.objects.filter(state__in=(PromptState.QUEUED, PromptState.SENDING)).order_by()
+    found = {session_id: PendingWork() for session_id in prompts.values_list("session_id", flat=True)}
+    intents = Intent.objects.filter(due_intents() | ~Q(kind=IntentKind.START), done_at=None)
+    for session_id, intent_id, kind in intents.values_list("session_id", "id", "kind"):
+        found.setdefault(session_id, PendingWork()).add_intent(intent_id, kind)
     owners = ExecutorRunning.objects.filter(session_id__in=found).exclude(owner__in=("", me))
     held = leases.leased_by_others(owners.values_list("session_id", "owner", "lease_expires_at"), me)
-    return {session_id: one for session_id, one in found.items() if session_id not in held}
+    return {session_id: work for session_id, work in found.items() if session_id not in held}
 
 
 def next_overtaking_intent(session_id: uuid.UUID) -> Intent | None:
-    """The oldest open order that overtakes, stops and closes first."""
+    """Return the next open intent that overtakes: by the order of ``OVERTAKING_KINDS``, then the oldest."""
     rows = list(
         Intent.objects.filter(session_id=session_id, done_at=None, kind__in=OVERTAKING_KINDS).select_related("session")
     )
@@ -188,7 +191,7 @@ def next_overtaking_intent(session_id: uuid.UUID) -> Intent | None:
 
 
 def next_start_intent(session_id: uuid.UUID) -> uuid.UUID | None:
-    """The session's open start order, unless it waits for its time or for the end of what it had before."""
+    """Return the session's open start intent; None if its next try is not due, or a stop or close has to end first."""
     ends = Q(kind__in=(IntentKind.STOP, IntentKind.CLOSE))
     rows = Intent.objects.filter(ends | due_intents() & Q(kind=IntentKind.START), session_id=session_id, done_at=None)
     found = list(rows.values_list("id", "kind"))
@@ -196,107 +199,109 @@ def next_start_intent(session_id: uuid.UUID) -> uuid.UUID | None:
 
 
 class SessionQueue:
-    """Runs one step after another until there is nothing to do; ``poke`` makes it look again.
+    """Runs a step until it returns False; ``wake`` makes it run again.
 
-    While the database is away it waits with everybody else for ``outage`` to be over.
+    A step that fails is retried with back-off. During a database outage the queue waits for ``outage`` instead.
     """
 
     def __init__(self, step: Callable[[], Awaitable[bool]], outage: DatabaseOutage | None = None):
         self._step, self._outage = step, outage
-        self._poked = False
-        self._pace = Backoff()
+        self._wake_requested = False
+        self._backoff = Backoff()
         self.task: asyncio.Task[None] | None = None
 
     @property
-    def is_free(self) -> bool:
-        """A poke makes it look at once."""
-        return not self._pace.rests and (self.task is None or self.task.done())
+    def is_idle(self) -> bool:
+        """Whether ``wake`` would run the step at once."""
+        return not self._backoff.is_waiting and (self.task is None or self.task.done())
 
     def wake(self) -> None:
-        """There may be something to do."""
-        self._poked = True
-        if self.is_free:
+        """Run the step again, now or when the present run or the back-off ends."""
+        self._wake_requested = True
+        if self.is_idle:
             self.task = asyncio.create_task(self._run())
 
     async def _run(self) -> None:
         actor_context.begin_context(cause="order")
-        while self._poked:
-            self._poked = False
+        while self._wake_requested:
+            # Cleared before the step reads the rows: a wake-up during the step sets it again, and none is lost.
+            self._wake_requested = False
             try:
                 while await self._step():
                     pass
-                self._pace.succeeded()
-            except Exception as error:  # a lane that has died would leave its session without anybody
+                self._backoff.reset()
+            except Exception as error:  # if the queue ended here, nobody would run the session's intents any more
                 if self._outage is not None and is_database_outage(error):
                     await self._outage.wait(error)
-                    self._poked = True
+                    self._wake_requested = True
                     continue
-                log.exception("a lane of orders failed")
-                asyncio.get_running_loop().call_later(self._pace.failed(), self.wake)
+                log.exception("a queue of orders failed")
+                asyncio.get_running_loop().call_later(self._backoff.record_failure(), self.wake)
                 return
 
 
 class Dispatcher:
-    """The lanes of all sessions of one supervisor."""
+    """The queues of all sessions of one supervisor."""
 
-    def __init__(self, core: ExecutionRegistry):
-        self.core = core
-        self._lanes: dict[uuid.UUID, tuple[SessionQueue, SessionQueue]] = {}
+    def __init__(self, registry: ExecutionRegistry):
+        self.registry = registry
+        self._queues: dict[uuid.UUID, tuple[SessionQueue, SessionQueue]] = {}
         self._starts: dict[uuid.UUID, uuid.UUID] = {}
-        """Start orders that were seen while their lane was free, so that it need not look for them again."""
+        """Start intents that were read while their queue was idle, so that it need not query for them again."""
 
     def wake(self, session_id: uuid.UUID, *, overtakes: bool = True, start: uuid.UUID | None = None) -> None:
-        """Look at a session's orders; at those that overtake unless it is known that there is none.
+        """Run a session's open work; pass ``overtakes=False`` if no open intent overtakes.
 
-        ``start`` is its start order as somebody has seen it just now.
+        ``start`` is the session's next start intent, if the caller has just read it.
         """
-        if session_id not in self._lanes:
-            self._lanes[session_id] = (
-                SessionQueue(lambda: self._run_in_order(session_id), self.core.outage),
-                SessionQueue(lambda: self._run_overtaking(session_id), self.core.outage),
+        if session_id not in self._queues:
+            self._queues[session_id] = (
+                SessionQueue(lambda: self._run_in_order(session_id), self.registry.outage),
+                SessionQueue(lambda: self._run_overtaking(session_id), self.registry.outage),
             )
-        in_order, overtaking = self._lanes[session_id]
-        if start is not None and in_order.is_free:
+        in_order, overtaking = self._queues[session_id]
+        # A queue that is running may have settled this very intent since it was read.
+        if start is not None and in_order.is_idle:
             self._starts[session_id] = start
         in_order.wake()
         if overtakes:
             overtaking.wake()
 
-    async def look(self) -> None:
-        """Poke every session that has something to do."""
-        found = await self.core.database(load_pending_sessions, self.core.boot_id)
-        for session_id, one in found.items():
-            self.wake(session_id, overtakes=one.overtakes, start=one.start)
+    async def wake_pending(self) -> None:
+        """Wake the queues of every session that has open work."""
+        found = await self.registry.database(load_pending_sessions, self.registry.boot_id)
+        for session_id, work in found.items():
+            self.wake(session_id, overtakes=work.overtakes, start=work.start)
 
-    async def settle(self) -> None:
-        """Wait until every lane is at rest."""
+    async def wait_until_idle(self) -> None:
+        """Wait until no queue is running."""
         while running := [task for task in self._tasks() if not task.done()]:
             await asyncio.wait(running)
 
     async def close(self) -> None:
-        """End the lanes; what they were doing is in the rows."""
+        """Cancel the queues; open intents and prompts stay in the rows for the next supervisor."""
         for task in (tasks := self._tasks()):
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def _tasks(self) -> list[asyncio.Task[None]]:
-        return [lane.task for lanes in self._lanes.values() for lane in lanes if lane.task is not None]
+        return [queue.task for queues in self._queues.values() for queue in queues if queue.task is not None]
 
     async def _run_in_order(self, session_id: uuid.UUID) -> bool:
-        intent_id = self._starts.pop(session_id, None) or await self.core.database(next_start_intent, session_id)
+        intent_id = self._starts.pop(session_id, None) or await self.registry.database(next_start_intent, session_id)
         if intent_id is None:
             with actor_context.acting_as(session_id=session_id, cause="prompt"):
-                return await send_next_prompt(self.core, session_id)
+                return await send_next_prompt(self.registry, session_id)
         with actor_context.acting_as(session_id=session_id, intent_id=intent_id, cause="start"):
-            await execution.execute_start(self.core, session_id, intent_id)
-        return await self.core.database(_is_intent_done, intent_id)
+            await execution.execute_start(self.registry, session_id, intent_id)
+        return await self.registry.database(_is_intent_done, intent_id)
 
     async def _run_overtaking(self, session_id: uuid.UUID) -> bool:
-        intent = await self.core.database(next_overtaking_intent, session_id)
+        intent = await self.registry.database(next_overtaking_intent, session_id)
         if intent is None:
             return False
         with actor_context.acting_as(session_id=session_id, intent_id=intent.id, cause=intent.kind):
-            return await execute_overtaking_intent(self.core, intent)
+            return await execute_overtaking_intent(self.registry, intent)
 
 
 def _is_intent_done(intent_id: uuid.UUID) -> bool:

@@ -1,6 +1,6 @@
-"""What one supervisor process holds: leases, execution streams, database threads, the start-up grace period.
+"""What one supervisor process holds: execution streams, database threads, limits on starts, the grace period.
 
-And the tail of an execution's log.
+Also here: reading the tail of an execution's log.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from executors_app.plugins import runtime
 from sessions_app.services.database_threads import BatchExecutor, DatabaseThread
 from sessions_app.supervisor import leases
 from sessions_app.supervisor.admission import StartSlots
-from sessions_app.supervisor.backoff import DatabaseOutage
+from sessions_app.supervisor.database_outage import DatabaseOutage
 from sessions_app.supervisor.execution_stream import ExecutionStream
 from sessions_app.supervisor.executions import (
     Takeover,
@@ -39,15 +39,14 @@ from sessions_app.supervisor.executions import (
     load_session,
     take_over_executions,
 )
-from sessions_app.supervisor.ingest.batches import TROUBLE_MESSAGES
-from sessions_app.supervisor.ingest.writer import JournalWriter
+from sessions_app.supervisor.ingest.writer import TROUBLE_MESSAGES, JournalWriter
 
 
 class GracePeriod:
-    """Which starts are not counted as tries (design 9): of each session the first, while the grace lasts.
+    """Exempts the first start of each session from the count of attempts for a while after the supervisor's start.
 
-    One that dies again and again is counted from its second start on, or it would be started without a pause
-    for as long as the grace is.
+    Further starts of a session count: otherwise an agent that dies again and again would be restarted without a pause
+    for as long as the grace period lasts.
     """
 
     def __init__(self) -> None:
@@ -55,25 +54,28 @@ class GracePeriod:
         self._given: set[uuid.UUID] = set()
 
     def begin(self, seconds: float) -> None:
-        """From now on, by the monotonic clock."""
+        """Begin the grace period now."""
         self._until = time.monotonic() + seconds
 
     def is_exempt(self, session_id: uuid.UUID) -> bool:
-        """Whether a start of the session is not to be counted."""
+        """Whether the session's next start is not counted."""
         return session_id not in self._given and time.monotonic() < self._until
 
     def record_start(self, session_id: uuid.UUID) -> None:
-        """A start of the session was claimed."""
+        """Record that a start of the session was claimed: its next one counts."""
         self._given.add(session_id)
 
 
 log = logging.getLogger(__name__)
 ATTACH_TIMEOUT = 10.0
-"""Seconds until a stream must be open, and its journal in the log."""
+"""Seconds that a stream may take to open, and then its journal to be in the log."""
 
 
 class ExecutionRegistry:
-    """Leases, streams and threads of one supervisor process; the registry is a cache, never trusted."""
+    """Streams and threads of one supervisor process.
+
+    It is only a cache: whether a lease is held is decided by the rows, in each transaction.
+    """
 
     def __init__(self) -> None:
         self.boot_id = uuid.uuid4().hex
@@ -84,40 +86,44 @@ class ExecutionRegistry:
         self._takeovers: BatchExecutor[TakeoverRequest, Takeover | None] = BatchExecutor(
             self.database, lambda wanted: take_over_executions(self.boot_id, wanted)
         )
-        self.attachments: dict[uuid.UUID, ExecutionStream] = {}
+        self.streams: dict[uuid.UUID, ExecutionStream] = {}
         self.starts = asyncio.Semaphore(settings.KANDEV_START_CONCURRENCY)
         self.start_slots = StartSlots()
         self.grace = GracePeriod()
         self.on_change: Callable[[uuid.UUID], None] = lambda session_id: None
-        self.on_stream_lost: Callable[[ExecutionStream], None] = lambda attachment: None
+        self.on_stream_lost: Callable[[ExecutionStream], None] = lambda stream: None
         self.reported_corruption: dict[uuid.UUID, str] = {}
         self._http: aiohttp.ClientSession | None = None
-        self._attaching: dict[uuid.UUID, asyncio.Lock] = {}
+        self._opening: dict[uuid.UUID, asyncio.Lock] = {}
 
     @property
     def http(self) -> aiohttp.ClientSession:
-        """The one connection pool to all agentctls."""
+        """The connection pool for all agentctls."""
         if self._http is None:
             self._http = open_connection_pool()
         return self._http
 
-    def attached(self, session_id: uuid.UUID) -> ExecutionStream | None:
-        """The live stream of a session."""
-        found = self.attachments.get(session_id)
+    def stream_of(self, session_id: uuid.UUID) -> ExecutionStream | None:
+        """Return the session's stream, or None if it has none or it has ended."""
+        found = self.streams.get(session_id)
         return found if found is not None and not found.ended else None
 
-    async def attach(self, session_id: uuid.UUID, report: Mapping[str, Any] | None = None) -> ExecutionStream | None:
-        """Lease a live execution and stream its journal until the log has what ``report`` names.
+    async def open_stream(
+        self, session_id: uuid.UUID, report: Mapping[str, Any] | None = None
+    ) -> ExecutionStream | None:
+        """Return the session's stream; without one, lease the execution and read its journal into the log first.
 
-        Returns None where another supervisor holds the lease. Raises ExecutorError where agentctl
-        does not answer. The take-over counts once agentctl has confirmed the generation (rule 17).
+        ``report`` is agentctl's status, if the caller has it. Returns None if another supervisor holds the lease.
+        Raises ExecutorError if agentctl does not answer. The take-over counts once agentctl has accepted the new
+        generation, which it does when the stream opens (rule 17).
         """
-        async with self._attaching.setdefault(session_id, asyncio.Lock()):
-            found = self.attached(session_id)
+        # One at a time for each session: a sweep and a start may want to attach at the same moment.
+        async with self._opening.setdefault(session_id, asyncio.Lock()):
+            found = self.stream_of(session_id)
             if found is None:
                 try:
                     found = await self._take_over(session_id, report)
-                except StaleGeneration:  # somebody commanded it with a newer one: exactly once more
+                except StaleGeneration:  # agentctl has seen a newer generation since the report: try again, once
                     found = await self._take_over(session_id, None)
             return found
 
@@ -134,19 +140,19 @@ class ExecutionRegistry:
             return None
         crash_points.reached("supervisor.leased", session_id)
         journal = report["journal"]
-        attachment = await self._stream(session_id, taken, journal["epoch"])
+        stream = await self._stream(session_id, taken, journal["epoch"])
         crash_points.reached("supervisor.attached", session_id)
-        await attachment.handle_notices([journal])
-        attachment.observed_agent = report["agent"]["state"] in ALIVE_AGENT_STATES
-        attachment.observed_launch = str(report["agent"].get("launch_id") or "") if attachment.observed_agent else ""
-        if journal["last_seq"] and not await attachment.wait_until_logged(
+        await stream.handle_notices([journal])
+        stream.observed_agent = report["agent"]["state"] in ALIVE_AGENT_STATES
+        stream.observed_launch = str(report["agent"].get("launch_id") or "") if stream.observed_agent else ""
+        if journal["last_seq"] and not await stream.wait_until_logged(
             journal["epoch"], journal["last_seq"], ATTACH_TIMEOUT
         ):
             log.warning("session %s: its journal is not in the log yet", session_id)
-        return attachment
+        return stream
 
     async def _stream(self, session_id: uuid.UUID, taken: Takeover, journal_epoch: str) -> ExecutionStream:
-        attachment = ExecutionStream(
+        stream = ExecutionStream(
             session_id=session_id,
             facts=taken.facts,
             lease=taken.lease,
@@ -160,37 +166,39 @@ class ExecutionRegistry:
             seq=taken.seq,
             stored_trouble=taken.error_code if taken.error_code in TROUBLE_MESSAGES else "",
         )
-        await _open_stream(attachment)
-        self.attachments[session_id] = attachment
-        return attachment
+        await _open_stream(stream)
+        self.streams[session_id] = stream
+        return stream
 
-    def _forget(self, attachment: ExecutionStream) -> None:
-        if self.attachments.get(attachment.session_id) is attachment:
-            del self.attachments[attachment.session_id]
-            self.on_stream_lost(attachment)
+    def _forget(self, stream: ExecutionStream) -> None:
+        # A stream that was closed on purpose, or never registered, is not here: its end requests no recheck.
+        if self.streams.get(stream.session_id) is stream:
+            del self.streams[stream.session_id]
+            self.on_stream_lost(stream)
 
-    async def detach(self, session_id: uuid.UUID) -> None:
-        """End the stream of a session without anybody looking for the reason."""
-        attachment = self.attachments.pop(session_id, None)
-        if attachment is not None:
-            await attachment.stop()
+    async def close_stream(self, session_id: uuid.UUID) -> None:
+        """End the stream of a session without requesting a recheck; the lease stays."""
+        stream = self.streams.pop(session_id, None)
+        if stream is not None:
+            await stream.stop()
 
     async def drain_starts(self) -> None:
-        """Let the log have what the agents that were started here have written by now.
+        """Wait until the log has everything that the agents started here have written so far.
 
-        Else the next supervisor finds those lines and says that it has taken something over, which is no news.
+        Otherwise the next supervisor would find those lines and record a take-over that is no news.
         """
-        started = [attachment for attachment in self.attachments.values() if attachment.has_started]
+        started = [stream for stream in self.streams.values() if stream.has_started]
         await asyncio.gather(*map(_drain_stream, started))
 
     async def release_all(self) -> None:
-        """End the streams and give the leases back (rule 18). Agents go on."""
-        for session_id in list(self.attachments):
-            await self.detach(session_id)
-        await self.database.at_the_end(leases.release_leases, self.boot_id)
+        """End the streams, then release the leases. Agents keep running."""
+        # In this order: after the release another supervisor may write, and our streams would only be refused.
+        for session_id in list(self.streams):
+            await self.close_stream(session_id)
+        await self.database.run_at_shutdown(leases.release_leases, self.boot_id)
 
     async def close(self) -> None:
-        """Give everything back: streams, leases, connections."""
+        """Close everything: streams, leases, connections and threads."""
         await self.outage.close()
         await self.release_all()
         if self._http is not None:
@@ -200,25 +208,28 @@ class ExecutionRegistry:
         self.database.close()
 
 
-async def _open_stream(attachment: ExecutionStream) -> None:
-    """Start its stream; one that does not open, or that nobody waits for any more, is ended: nobody knows of it."""
-    attachment.start()
+async def _open_stream(stream: ExecutionStream) -> None:
+    """Start a stream and wait until it is open. Raises ExecutorError if it does not open.
+
+    Whatever prevents it, a cancellation too, the stream is stopped: it is not registered yet, so nobody else could.
+    """
+    stream.start()
     try:
-        await asyncio.wait_for(attachment.connected.wait(), ATTACH_TIMEOUT)
+        await asyncio.wait_for(stream.connected.wait(), ATTACH_TIMEOUT)
     except TimeoutError:
         raise AgentctlUnreachable("agentctl did not open its event stream in time.", reason="timeout") from None
     finally:
-        if not attachment.connected.is_set():
-            await attachment.stop()
-    if attachment.ended:
-        raise attachment.error or ExecutorError("The event stream of agentctl ended at once.")
+        if not stream.connected.is_set():
+            await stream.stop()
+    if stream.ended:
+        raise stream.error or ExecutorError("The event stream of agentctl ended at once.")
 
 
-async def _drain_stream(attachment: ExecutionStream) -> None:
-    """Who does not answer is left as it is."""
+async def _drain_stream(stream: ExecutionStream) -> None:
+    """Wait until the log has this stream's journal; skip an agentctl that does not answer."""
     with suppress(ExecutorError):
-        journal = (await attachment.client.status(timeout=ATTACH_TIMEOUT))["journal"]
-        await attachment.wait_until_logged(journal["epoch"], journal["last_seq"], ATTACH_TIMEOUT)
+        journal = (await stream.client.status(timeout=ATTACH_TIMEOUT))["journal"]
+        await stream.wait_until_logged(journal["epoch"], journal["last_seq"], ATTACH_TIMEOUT)
 
 
 def _load_present_facts(session_id: uuid.UUID) -> ExecutionFacts | None:
@@ -228,18 +239,19 @@ def _load_present_facts(session_id: uuid.UUID) -> ExecutionFacts | None:
 
 
 TAIL_LINES: Final = 60
+"""Lines of the agent's log that ``read_log_tail`` returns at most."""
 LOOKBACK: Final = 2000
-"""Lines of the journal, the youngest, among which they are looked for."""
+"""Journal lines before the cursor that are searched for them."""
 READ_TIMEOUT: Final = 5.0
 
 
-async def read_log_tail(core: ExecutionRegistry, session_id: uuid.UUID) -> str:
-    """The last lines that its agents have written; empty where they cannot be had in time. Raises nothing."""
+async def read_log_tail(registry: ExecutionRegistry, session_id: uuid.UUID) -> str:
+    """Return the last log lines of a session's agents; empty if they cannot be read in time."""
     try:
-        facts = await core.database(load_execution_facts, session_id)
+        facts = await registry.database(load_execution_facts, session_id)
         if facts is None:
             return ""
-        seq, epoch = await core.database(_cursor, facts.id)
+        seq, epoch = await registry.database(_cursor, facts.id)
         async with asyncio.timeout(READ_TIMEOUT):
             return await asyncio.to_thread(_read, facts, max(seq - LOOKBACK, 0), epoch)
     except (ExecutorError, DatabaseError, OSError, ValueError, TimeoutError) as error:
@@ -254,7 +266,7 @@ def _cursor(execution_id: str) -> tuple[int, str]:
 
 
 def _read(facts: ExecutionFacts, after: int, epoch: str) -> str:
-    lines = runtime(facts.runtime).left_journal(facts, after, epoch)
+    lines = runtime(facts.runtime).unread_journal(facts, after, epoch)
     told = deque(
         (str(line.get("text", "")) for line in lines if line.get("kind") == JournalKind.LOG), maxlen=TAIL_LINES
     )

@@ -1,4 +1,4 @@
-"""A leased execution whose journal streams into the database."""
+"""The stream of one leased execution: its journal is read, written into the log, and acknowledged."""
 
 from __future__ import annotations
 
@@ -14,27 +14,28 @@ from django.db import InterfaceError, OperationalError
 
 from executors_app import crash_points
 from executors_app.agentctl.protocol import TURN_ENDS, JournalKind
+from executors_app.backoff import Backoff
 from executors_app.client import AgentctlClient
 from executors_app.domain import ExecutionFacts
 from executors_app.errors import ExecutorError
 from sessions_app.domain import actor_context
 from sessions_app.models import Lease, LeaseLost
 from sessions_app.services.database_threads import DatabaseThread
-from sessions_app.supervisor.backoff import Backoff, is_database_outage
-from sessions_app.supervisor.ingest.batches import IngestResult, show_agentctl_trouble
-from sessions_app.supervisor.ingest.writer import JournalWriter, buffer_frames
+from sessions_app.supervisor.database_outage import is_database_outage
+from sessions_app.supervisor.ingest.writer import IngestResult, JournalWriter, buffer_frames, show_agentctl_trouble
 
 log = logging.getLogger(__name__)
 RECONNECT_PAUSE = 0.01
+"""Seconds before the first reconnect; each further one waits twice as long."""
 START_ANSWER_HEAD_START = 0.2
-"""Seconds at most that the lines of an agent that is being started wait for the end of the start: not to hold it up."""
+"""Seconds at most that journal lines wait while an agent is being started, so that the start is written first."""
 MAX_RECONNECTS = 5
-"""How often a broken stream is tried again before the sweep looks at the execution."""
+"""How often a broken stream is opened before it ends and its session is rechecked."""
 
 
 @dataclass
 class ExecutionStream:
-    """The stream of one execution: reads, writes, acknowledges; ends when agentctl or the lease does."""
+    """The stream of one execution. It ends when agentctl stops answering or the lease is lost."""
 
     session_id: uuid.UUID
     facts: ExecutionFacts
@@ -43,69 +44,72 @@ class ExecutionStream:
     writer: JournalWriter
     database: DatabaseThread
     on_change: Callable[[uuid.UUID], None]
-    """Called after each commit: orders may be due."""
+    """Called after each commit, because intents and prompts may have become due."""
     on_end: Callable[[ExecutionStream], None]
+    """Called once, when the stream has ended."""
     journal_epoch: str = ""
-    """The journal that its agentctl has; the cursor below may still be in an earlier one."""
+    """The epoch of the journal that agentctl has now; the cursor below may still be in an earlier one."""
     epoch: str = ""
     seq: int = 0
+    """With ``epoch``, the cursor: the last journal line that is in the log."""
     sent: set[str] = field(default_factory=set)
-    """Prompts given over this attachment; the journal says what became of them."""
+    """Message ids of the prompts sent over this stream; the journal brings their outcome."""
     backoff: Backoff = field(default_factory=Backoff)
-    """Between tries to give a prompt."""
+    """Back-off between attempts to send a prompt."""
     connected: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when the stream is open, and also when it has ended."""
     observed_launch: str = ""
-    """The launch of that agent: a start whose answer was lost is answered again."""
+    """The launch id of the agent that was alive at the take-over; empty: none was."""
     observed_agent: bool = True
-    """The agent lived when the execution was taken over."""
+    """Whether an agent was alive at the take-over."""
     agent_gone: bool = False
     has_new_snapshot: bool = False
     turn_ended: bool = False
-    """Since somebody last asked."""
+    """These three are set when the journal reports it, and cleared by ``SupervisorLoop``, which acts on them."""
     has_started: bool = False
-    """An agent was started through it."""
+    """Whether an agent was started through this stream."""
     trouble: str = ""
-    """What keeps its agentctl from writing, as the last notice said."""
+    """The code of what keeps agentctl from writing, as its last notice said; empty: nothing."""
     stored_trouble: str = ""
-    """What the session's row says of it."""
+    """The trouble that the session's row shows."""
     ended: bool = False
     error: ExecutorError | None = None
-    _moved: asyncio.Condition = field(default_factory=asyncio.Condition)
+    _progressed: asyncio.Condition = field(default_factory=asyncio.Condition)
     _not_starting: asyncio.Event = field(default_factory=asyncio.Event)
-    """Cleared while somebody waits for the answer to a start, and writes what came of it."""
+    """Cleared from the request of a start until its outcome is written."""
     _task: asyncio.Task[None] | None = None
-    _showing: asyncio.Task[None] | None = None
-    """Tries to show a trouble, or its end, that could not be shown."""
+    _trouble_task: asyncio.Task[None] | None = None
+    """Retries to write a trouble, or its end, that could not be written."""
 
     def __post_init__(self) -> None:
         self._not_starting.set()
 
     def start(self) -> None:
-        """Begin to stream, in the background."""
-        self._task = asyncio.create_task(self._run(), name=f"attachment {self.session_id}")
+        """Start to stream, in a task of its own."""
+        self._task = asyncio.create_task(self._run(), name=f"stream {self.session_id}")
 
     async def stop(self) -> None:
-        """End the stream, keep the lease; a commit under way may still be made."""
+        """End the stream and keep the lease; a commit that is under way may still happen."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
     async def wait_until_logged(self, epoch: str, seq: int, timeout: float) -> bool:
-        """Wait until the log has line ``seq`` of the journal; False when the stream ended or time is up."""
+        """Wait up to ``timeout`` seconds until the log has line ``seq`` of the journal; False if it does not get it."""
 
-        def there() -> bool:
+        def is_logged() -> bool:
             return self.ended or (self.epoch == epoch and self.seq >= seq)
 
         try:
-            async with asyncio.timeout(timeout), self._moved:
-                await self._moved.wait_for(there)
+            async with asyncio.timeout(timeout), self._progressed:
+                await self._progressed.wait_for(is_logged)
         except TimeoutError:
             return False
         return not self.ended
 
     async def _run(self) -> None:
-        about = {"session_id": self.session_id, "task_id": self.facts.task_id, "execution_id": self.facts.id}
-        actor_context.begin_context(cause="journal", **about)
+        context = {"session_id": self.session_id, "task_id": self.facts.task_id, "execution_id": self.facts.id}
+        actor_context.begin_context(cause="journal", **context)
         try:
             await self._stream_with_retries()
         except LeaseLost:
@@ -114,14 +118,15 @@ class ExecutionStream:
             self.error = error
             log.info("session %s: its stream ended: %s", self.session_id, error.message)
         except Exception as error:
-            if not is_database_outage(error):  # which is said once for all
+            if not is_database_outage(error):  # an outage is logged once for all sessions
                 log.exception("session %s: its stream failed", self.session_id)
         finally:
+            # Set before the waiters are notified: those that wait for the connection or a line must see that it ended.
             self.ended = True
             self.connected.set()
-            if self._showing is not None:
-                self._showing.cancel()
-            await asyncio.shield(self._tell())
+            if self._trouble_task is not None:
+                self._trouble_task.cancel()
+            await asyncio.shield(self._notify_waiters())
             self.on_end(self)
 
     async def _stream_with_retries(self) -> None:
@@ -132,11 +137,11 @@ class ExecutionStream:
             except ExecutorError:
                 if attempt == MAX_RECONNECTS - 1 or not self.connected.is_set():
                     raise
-            if self.seq == before and not await self._answers():
+            if self.seq == before and not await self._is_answering():
                 return
             await asyncio.sleep(RECONNECT_PAUSE * 2**attempt)
 
-    async def _answers(self) -> bool:
+    async def _is_answering(self) -> bool:
         try:
             await self.client.status(timeout=2)
         except ExecutorError:
@@ -152,17 +157,19 @@ class ExecutionStream:
                 lines = [line for line in batch if "kind" in line]
                 if not lines:
                     continue
-                await self._allow_start()
-                done = await self._write(lines)
-                await stream.ack(done.seq)
+                await self._wait_for_start_answer()
+                # Acknowledged after the commit: agentctl may delete what is acknowledged. After a crash in between the
+                # lines arrive again, and the cursor filters them out.
+                result = await self._write(lines)
+                await stream.ack(result.seq)
                 crash_points.reached("supervisor.ingest_acked", self.session_id)
                 await self.handle_notices(())
-                await self._tell()
+                await self._notify_waiters()
                 self.on_change(self.session_id)
 
     @contextmanager
     def starting(self) -> Iterator[None]:
-        """While an agent is being started."""
+        """Hold journal lines back briefly while the block starts an agent, so that its outcome is written first."""
         self.has_started = True
         self._not_starting.clear()
         try:
@@ -170,42 +177,45 @@ class ExecutionStream:
         finally:
             self._not_starting.set()
 
-    async def _allow_start(self) -> None:
+    async def _wait_for_start_answer(self) -> None:
         with suppress(TimeoutError):
             async with asyncio.timeout(START_ANSWER_HEAD_START):
                 await self._not_starting.wait()
 
     async def handle_notices(self, notices: Iterable[Mapping[str, Any]]) -> None:
-        """Show the trouble of agentctl, and its end; a turn that ended meanwhile has taken it away from the row."""
+        """Write agentctl's trouble, or its end, into the session's row.
+
+        Called after each batch too, because a turn that has ended removes the trouble from the row.
+        """
         for notice in notices:
             self.trouble = str(notice.get("trouble") or "")
         if not (self.trouble or self.stored_trouble):
             return
-        obstacle = await self._show()
-        if obstacle and (self._showing is None or self._showing.done()):
+        reason = await self._store_trouble()
+        if reason and (self._trouble_task is None or self._trouble_task.done()):
             health = self.trouble or "health"
-            log.warning("session %s: its %s cannot be shown, trying again: %s", self.session_id, health, obstacle)
-            self._showing = asyncio.create_task(self._show_trouble_until_stored(), name=f"health {self.session_id}")
+            log.warning("session %s: its %s cannot be shown, trying again: %s", self.session_id, health, reason)
+            self._trouble_task = asyncio.create_task(self._retry_storing_trouble(), name=f"health {self.session_id}")
         self.on_change(self.session_id)
 
-    async def _show(self) -> str:
-        """Write the trouble into the row; returns what is in the way of it now, or the empty text."""
+    async def _store_trouble(self) -> str:
+        """Write the trouble into the row; return why that is not possible now, or an empty string."""
         trouble = self.trouble
         try:
             if not await self.database(show_agentctl_trouble, self.session_id, self.lease, trouble):
                 return "its agent is starting"
-        except (OperationalError, InterfaceError) as error:  # on one disk both are full: the stream must not end for it
+        except (OperationalError, InterfaceError) as error:  # a full disk may be the database's too: do not end for it
             return str(error) or type(error).__name__
         self.stored_trouble = trouble
         return ""
 
-    async def _show_trouble_until_stored(self) -> None:
-        """Try again after growing pauses: agentctl does not repeat a notice, and a calm agent is no other occasion."""
-        pace = Backoff()
-        with suppress(LeaseLost):  # then the next supervisor shows what agentctl reports
+    async def _retry_storing_trouble(self) -> None:
+        """Retry with back-off: agentctl does not repeat a notice, and an idle agent sends no lines to retry after."""
+        backoff = Backoff()
+        with suppress(LeaseLost):  # the next supervisor then writes what agentctl reports
             while not self.ended:
-                await asyncio.sleep(pace.failed())
-                if not await self._show():
+                await asyncio.sleep(backoff.record_failure())
+                if not await self._store_trouble():
                     self.on_change(self.session_id)
                     return
 
@@ -213,14 +223,14 @@ class ExecutionStream:
         token = None
         if any(line["kind"] == JournalKind.SESSION_IDENTIFIED for line in lines):
             token = await self.client.agent_session()
-        done = await self.writer(self.session_id, self.lease, lines, token)
-        self.epoch, self.seq = done.epoch, done.seq
-        self.agent_gone = self.agent_gone or done.agent_gone
+        result = await self.writer(self.session_id, self.lease, lines, token)
+        self.epoch, self.seq = result.epoch, result.seq
+        self.agent_gone = self.agent_gone or result.agent_gone
         kinds = {line["kind"] for line in lines}
         self.has_new_snapshot = self.has_new_snapshot or JournalKind.WORKSPACE_SNAPSHOT in kinds
         self.turn_ended = self.turn_ended or not TURN_ENDS.isdisjoint(kinds)
-        return done
+        return result
 
-    async def _tell(self) -> None:
-        async with self._moved:
-            self._moved.notify_all()
+    async def _notify_waiters(self) -> None:
+        async with self._progressed:
+            self._progressed.notify_all()

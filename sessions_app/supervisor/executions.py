@@ -1,4 +1,4 @@
-"""Execution rows as the facts that runtimes and clients need, and taking leases over in bulk."""
+"""Convert execution rows into the facts that runtimes and clients need, and take over executions in bulk."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
+from urllib.parse import urlsplit
 
 from django.db import transaction
 from django.db.models import F, Q
@@ -17,23 +18,23 @@ from sessions_app.models import Lease, TaskSession
 from sessions_app.supervisor import leases
 
 SESSION_RELATED = ("task__repository", "agent_profile", "executor")
-"""What carrying out an order needs beside the session's own row."""
+"""Relations that carrying out an intent needs, for ``select_related``."""
 
 
 def load_session(session_id: uuid.UUID) -> TaskSession:
-    """The session with its task, profile and executor."""
+    """Load a session with its task, repository, profile and executor. Raises DoesNotExist."""
     session: TaskSession = TaskSession.objects.select_related(*SESSION_RELATED).get(id=session_id)
     return session
 
 
 def execution_facts_of(execution: ExecutorRunning, session: TaskSession) -> ExecutionFacts:
-    """The execution as the runtimes and the client need it."""
+    """Build the facts of an execution for runtimes and client."""
     repository = session.task.repository
     return execution.facts(repository.path if repository else "", session.task.base_branch)
 
 
 def launch_spec_of(execution: ExecutorRunning, session: TaskSession) -> LaunchSpec:
-    """What the runtime needs to launch the session's execution, or to find it again."""
+    """Build what a runtime needs to launch the session's execution, or to find an unfinished launch of it."""
     repository = session.task.repository
     worktree_path, worktree_branch = _worktree_of(execution, session)
     return LaunchSpec(
@@ -51,9 +52,10 @@ def launch_spec_of(execution: ExecutorRunning, session: TaskSession) -> LaunchSp
 
 
 def _worktree_of(execution: ExecutorRunning, session: TaskSession) -> tuple[str, str]:
-    """Path and branch, both empty before the first launch; of a shared worktree whoever works in it may have made it.
+    """Return path and branch of the worktree; both empty if it was never created.
 
-    To make it anew where it once was would be a silent loss.
+    A shared worktree may have been created by any session that works in it. Its path must be found: a launch without
+    it would create an empty worktree in place of a lost one, and hide the loss.
     """
     if execution.worktree_path or (session.has_agent and session.shares_worktree_of_id is None):
         return execution.worktree_path, execution.worktree_branch
@@ -62,15 +64,24 @@ def _worktree_of(execution: ExecutorRunning, session: TaskSession) -> tuple[str,
     return beside.values_list("worktree_path", "worktree_branch").first() or ("", "")
 
 
+def address_columns(url: str) -> dict[str, object]:
+    """Return the columns that hold agentctl's address; a Unix socket or a malformed URL has no port."""
+    try:
+        port = urlsplit(url).port
+    except ValueError:
+        port = None
+    return {"agentctl_url": url, "agentctl_port": port}
+
+
 def load_execution_facts(session_id: uuid.UUID) -> ExecutionFacts | None:
-    """The facts of a session's present execution, read anew."""
+    """Load the facts of a session's present execution; None if it has none."""
     session = load_session(session_id)
     execution = load_execution(session)
     return None if execution is None else execution_facts_of(execution, session)
 
 
 def load_execution(session: TaskSession) -> ExecutorRunning | None:
-    """The session's execution, read anew."""
+    """Load the session's present execution with its executor; None if it has none."""
     if session.agent_execution_id is None:
         return None
     return ExecutorRunning.objects.select_related("executor").filter(id=session.agent_execution_id).first()
@@ -81,7 +92,7 @@ _RELATED_COLUMNS = {
     "base_branch": "session__task__base_branch",
     "config": "executor__config",
 }
-"""What of an execution's facts stands in other rows."""
+"""Facts of an execution that are columns of related rows."""
 _FACTS = [each.name for each in fields(ExecutionFacts)]
 _COLUMNS = [_RELATED_COLUMNS.get(name, name) for name in _FACTS]
 _CURSOR = ("journal_epoch", "journal_seq", "session__error_code", "supports_workspace_only")
@@ -93,28 +104,29 @@ class TakeoverRequest:
 
     session_id: uuid.UUID
     reported: int
-    """The generation that its agentctl has seen."""
+    """The generation that its agentctl reports."""
     workspace_only: bool | None = None
-    """Whether its agentctl can serve the workspace without an agent; None: it has not told."""
+    """Whether its agentctl can serve the workspace without an agent; None: it did not say."""
 
 
 @dataclass(frozen=True, slots=True)
 class Takeover:
-    """An execution that is ours."""
+    """An execution that this supervisor has leased."""
 
     facts: ExecutionFacts
     lease: Lease
     epoch: str
-    """Of the journal that the log has, up to ``seq``."""
+    """The epoch of the journal that the log has read up to ``seq``."""
     seq: int
     error_code: str
-    """Of the session."""
+    """The session's error code."""
 
 
 def take_over_executions(me: str, wanted: Sequence[TakeoverRequest]) -> list[Takeover | None]:
     """Lease the present execution of each session, in one transaction and a constant number of queries.
 
-    None for what another supervisor holds or should, and where there is no agentctl. Raises OperationalError.
+    The result is None for a session that another supervisor holds or must manage, and for one without agentctl.
+    Raises LeaseLost if others took some of the rows at the same moment, and OperationalError.
     """
     reported = {one.session_id: one.reported for one in wanted}
     with transaction.atomic():
@@ -132,13 +144,13 @@ def take_over_executions(me: str, wanted: Sequence[TakeoverRequest]) -> list[Tak
 
 
 def _present(sessions: Collection[uuid.UUID]) -> list[tuple[uuid.UUID, uuid.UUID]]:
-    """Execution and session of each that has an agentctl."""
+    """Return (execution, session) of each present execution that has an agentctl."""
     rows = ExecutorRunning.objects.filter(session_id__in=sessions, session__agent_execution_id=F("id"))
     return list(rows.exclude(agentctl_url="").values_list("id", "session_id"))
 
 
 def _facts(values: Sequence[Any]) -> ExecutionFacts:
-    """As ``ExecutorRunning.facts``; a token that cannot be decrypted is none."""
+    """Build the facts like ``ExecutorRunning.facts``; a token that cannot be decrypted counts as empty."""
     known: dict[str, Any] = dict(zip(_FACTS, values, strict=True))
     ids = {name: str(known[name]) for name in ("id", "session_id", "task_id")}
     token = known["auth_token"] if isinstance(known["auth_token"], str) else ""

@@ -1,7 +1,7 @@
-"""Idle sessions are put to sleep: their execution ends, all that it needs to come back stays, a prompt wakes it.
+"""Put idle sessions to sleep: end their executions, keep everything that a resume needs, and let a prompt wake them.
 
-Nobody is put to sleep who is at work or is asked for more, who waits for an answer, has a shell open or a script
-running, or could not take up its own conversation again. Where a machine is paid for by the hour this is what saves it.
+This saves machines that are paid for by the hour. A session stays awake while it works, has queued prompts or open
+requests, waits for an answer, has a shell open or a script running, or could not resume its own conversation.
 """
 
 from __future__ import annotations
@@ -19,7 +19,14 @@ from executors_app.agentctl.protocol import AgentState
 from executors_app.domain import ExecutorStatus
 from executors_app.errors import ExecutorError
 from sessions_app.domain.resumability import Strategy
-from sessions_app.domain.states import OPEN_RUN_STATES, DesiredState, PromptState, SessionState, WorkState
+from sessions_app.domain.states import (
+    OPEN_RUN_STATES,
+    DesiredState,
+    PermissionState,
+    PromptState,
+    SessionState,
+    WorkState,
+)
 from sessions_app.models import (
     IDLE_REASON,
     IntentKind,
@@ -38,28 +45,31 @@ from sessions_app.supervisor.interrupted_turns import record_agent_stopped
 
 log = logging.getLogger(__name__)
 PENDING_STATES: Final = (PromptState.QUEUED, PromptState.SENDING, PromptState.ACCEPTED, PromptState.DELIVERED)
-"""Prompts that want the agent awake."""
+"""States of prompts that need the agent awake."""
 NEVER_PROMPTED: Final = Strategy.FRESH
-"""Of a session that was never prompted: it has nothing to forget."""
+"""The strategy of a session that was never prompted: it has no conversation to lose."""
 MAX_CHECK_INTERVAL: Final = 60.0
 
 
 def check_interval() -> float:
-    """Seconds between two looks: sleep is late by a tenth of its time at most."""
+    """Return the seconds between two checks: a tenth of the idle time, between 0.2 and 60 s."""
     return min(max(settings.KANDEV_IDLE_SLEEP / 10, 0.2), MAX_CHECK_INTERVAL)
 
 
-async def sleep_idle_sessions(core: ExecutionRegistry) -> int:
-    """One look at all that this supervisor holds; how many have fallen asleep."""
+async def sleep_idle_sessions(registry: ExecutionRegistry) -> int:
+    """Put the idle sessions of this supervisor to sleep; return how many."""
     if not settings.KANDEV_IDLE_SLEEP:
         return 0
     return sum(
-        [await _try_to_sleep(core, session_id) for session_id in await core.database(load_idle_sessions, core.boot_id)]
+        [
+            await _try_to_sleep(registry, session_id)
+            for session_id in await registry.database(load_idle_sessions, registry.boot_id)
+        ]
     )
 
 
 def load_idle_sessions(me: str) -> list[uuid.UUID]:
-    """Sessions of ``me`` in which nothing has happened for so long, as far as the rows tell."""
+    """Return the sessions of ``me`` that are idle by their rows; agentctl may know better, see ``_is_quiet``."""
     rows = TaskSession.objects.filter(
         desired_state=DesiredState.RUNNING,
         state=SessionState.WAITING_FOR_INPUT,
@@ -78,16 +88,16 @@ def _idle_limit() -> datetime:
 
 
 def _candidate_filter(limit: datetime) -> Q:
-    """``updated_at`` moves with every change of a session's row: whatever is younger needs no closer look."""
+    """Filter out sessions that changed or became ready after ``limit``: every change of the row sets ``updated_at``."""
     return Q(updated_at__lt=limit) & (Q(ready_since=None) | Q(ready_since__lt=limit))
 
 
-async def _try_to_sleep(core: ExecutionRegistry, session_id: uuid.UUID) -> bool:
-    attachment = core.attached(session_id)
-    if attachment is None or not await _is_quiet(attachment):
+async def _try_to_sleep(registry: ExecutionRegistry, session_id: uuid.UUID) -> bool:
+    stream = registry.stream_of(session_id)
+    if stream is None or not await _is_quiet(stream):
         return False
     try:
-        return await core.database(write_asleep, attachment)
+        return await registry.database(write_asleep, stream)
     except LeaseLost:
         return False
     except Exception:  # one bad row never stops the others
@@ -95,10 +105,10 @@ async def _try_to_sleep(core: ExecutionRegistry, session_id: uuid.UUID) -> bool:
         return False
 
 
-async def _is_quiet(attachment: ExecutionStream) -> bool:
-    """Whether agentctl says the same: no turn, question, shell or script. One that cannot tell stays awake."""
+async def _is_quiet(stream: ExecutionStream) -> bool:
+    """Whether agentctl reports no turn, question, shell or script; False if it does not answer or cannot tell."""
     try:
-        report = await attachment.client.status()
+        report = await stream.client.status()
     except ExecutorError:
         return False
     agent, shells = report["agent"], report["workspace"].get("shells")
@@ -106,44 +116,48 @@ async def _is_quiet(attachment: ExecutionStream) -> bool:
     return at_rest and shells == 0 and not report.get("jobs")
 
 
-def write_asleep(attachment: ExecutionStream) -> bool:
-    """Write that it sleeps, and order the end of its execution; what was asked of it meanwhile goes before."""
-    with session_transaction(attachment.session_id, attachment.lease, beside=("agent_profile", "task")) as draft:
-        since = idle_since(draft)
-        if not _may_sleep(draft) or since is None or since > _idle_limit():
+def write_asleep(stream: ExecutionStream) -> bool:
+    """Record that the session sleeps and create the stop intent; return False if it has to stay awake."""
+    # Rows were read without a lock, and agentctl was asked after that: decide again under the lock, because a prompt
+    # may have arrived meanwhile. State and stop commit together, so no crash leaves a sleeping session that runs on.
+    with session_transaction(stream.session_id, stream.lease, related=("agent_profile", "task")) as transaction:
+        since = idle_since(transaction)
+        if not _may_sleep(transaction) or since is None or since > _idle_limit():
             return False
-        record_agent_stopped(draft)
-        draft.set(next_restart_at=None)
-        draft.move_executor("stop", status_reason=IDLE_REASON)
-        draft.say("session.asleep", reason=IDLE_REASON, idle_since=since.isoformat(), after=settings.KANDEV_IDLE_SLEEP)
-        create_intent(draft.session, IntentKind.STOP, None, {"reason": IDLE_REASON})
-    log.info("session %s: it sleeps, nothing was asked of it since %s", attachment.session_id, since)
+        record_agent_stopped(transaction)
+        transaction.set_fields(next_restart_at=None)
+        transaction.move_executor("stop", status_reason=IDLE_REASON)
+        transaction.record_event(
+            "session.asleep", reason=IDLE_REASON, idle_since=since.isoformat(), after=settings.KANDEV_IDLE_SLEEP
+        )
+        create_intent(transaction.session, IntentKind.STOP, None, {"reason": IDLE_REASON})
+    log.info("session %s: it sleeps, nothing was asked of it since %s", stream.session_id, since)
     return True
 
 
-def idle_since(draft: SessionTransaction) -> datetime | None:
-    """When the agent last had something to do; None where it has not even come up."""
-    newest = draft.newest_run
-    moments = [draft.session.ready_since, newest.ended_at if newest else None]
+def idle_since(transaction: SessionTransaction) -> datetime | None:
+    """Return since when the agent has been idle: its last turn's end or its start; None if it never came up."""
+    newest = transaction.newest_run
+    moments = [transaction.session.ready_since, newest.ended_at if newest else None]
     return max((moment for moment in moments if moment is not None), default=None)
 
 
-def _may_sleep(draft: SessionTransaction) -> bool:
-    session = draft.session
+def _may_sleep(transaction: SessionTransaction) -> bool:
+    session = transaction.session
     wanted = session.desired_state == DesiredState.RUNNING and session.state == SessionState.WAITING_FOR_INPUT
-    if not wanted or session.work_state != WorkState.IDLE or not is_running(session, draft.execution):
+    if not wanted or session.work_state != WorkState.IDLE or not is_running(session, transaction.execution):
         return False
     if _has_open_requests(session):
         return False
     strategy = assess_session(session).without_live_agent.strategy
-    return strategy is Strategy.NATIVE or (strategy is NEVER_PROMPTED and draft.newest_run is None)
+    return strategy is Strategy.NATIVE or (strategy is NEVER_PROMPTED and transaction.newest_run is None)
 
 
 def _has_open_requests(session: TaskSession) -> bool:
-    """Whether somebody wants something of it, or it of somebody."""
+    """Whether the session has an open run, intent or permission request, or a prompt that is not finished."""
     return (
         Run.objects.filter(session=session, state__in=OPEN_RUN_STATES).exists()
         or Prompt.objects.filter(session=session, state__in=PENDING_STATES).exists()
         or session.intents.filter(done_at=None).exists()
-        or session.permissions.filter(state="pending").exists()
+        or session.permissions.filter(state=PermissionState.PENDING).exists()
     )

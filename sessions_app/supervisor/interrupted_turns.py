@@ -1,7 +1,4 @@
-"""Turns that ended without a result.
-
-Interrupted because the agent process is gone, or failed and retried after a transient provider error.
-"""
+"""Turns that ended without a result: interrupted by the agent's death, or retried after a transient provider error."""
 
 from __future__ import annotations
 
@@ -14,8 +11,7 @@ from typing import Any
 from django.conf import settings
 from django.utils import timezone
 
-from executors_app.prepared_query import PreparedQuery
-from sessions_app.domain import continuation, restart_rules, transient_errors, verification
+from sessions_app.domain import continuation, restart_rules, transient_errors
 from sessions_app.domain.continuation import Interruption, retry_prompt
 from sessions_app.domain.recovery import MAX_CLOCK_SKEW, Policy
 from sessions_app.domain.recovery_facts import policy_wants_agent
@@ -25,6 +21,8 @@ from sessions_app.domain.states import (
     UNSETTLED_PROMPT_STATES,
     WORK,
     DesiredState,
+    PermissionState,
+    PromptKind,
     PromptState,
     WorkState,
 )
@@ -38,203 +36,209 @@ from sessions_app.supervisor.conversation import ConversationUpdate
 
 AGENTCTL_GONE, OUT_OF_MEMORY = "agentctl_gone", "out_of_memory"
 PIPE_LOST_REASONS = frozenset({AGENTCTL_GONE, OUT_OF_MEMORY})
-"""Reasons of an interruption in which what stood in the agent's pipe is lost (rule 23)."""
-_PENDING_PERMISSIONS = PreparedQuery(lambda key: PermissionRequest.objects.filter(session_id=key, state="pending"))
-_UNSETTLED = PreparedQuery(
-    lambda key: Prompt.objects.filter(session_id=key, state__in=UNSETTLED_PROMPT_STATES).order_by("id")
-)
+"""Reasons of interruptions in which output was lost that was still in the agent's pipe (rule 23)."""
 
 
-def interrupt_turn(draft: SessionTransaction, reason: str, conversation: ConversationUpdate | None = None) -> bool:
-    """The agent of the open turn is gone: close the turn, its messages, permissions and prompts.
+def interrupt_turn(transaction: SessionTransaction, reason: str, update: ConversationUpdate | None = None) -> bool:
+    """Interrupt the open turn, because its agent is gone: close its messages, permission requests and prompts.
 
-    Appends ``session.run.interrupted`` exactly once per run (unique in the database), and settles
-    every prompt on its way. False where no turn was open. Moves the session to WAITING_FOR_INPUT,
-    unless it has ended for good.
+    Returns False if no turn was open. ``session.run.interrupted`` is recorded once per run: a unique key in the
+    database enforces it. The session moves to WAITING_FOR_INPUT, unless it has ended for good. ``update`` is the
+    conversation of a batch that is being applied; without one, the changes are scheduled here.
     """
-    run = draft.open_turn
-    talk = conversation or ConversationUpdate(draft)
-    tools = talk.unfinished_tools()
-    talk.finish(tool_status="interrupted")
-    _expire_permissions(draft)
+    run = transaction.open_turn
+    conversation = update or ConversationUpdate(transaction)
+    tools = conversation.unfinished_tools()
+    conversation.finish(tool_status="interrupted")
+    _expire_permissions(transaction)
     if run is not None:
-        draft.move_run("interrupt", reason=reason, once=f"run.interrupted:{run.id}", unfinished_tools=tools)
-    interrupted = _settle_prompts(draft)
+        transaction.move_run("interrupt", reason=reason, once=f"run.interrupted:{run.id}", unfinished_tools=tools)
+    interrupted = _settle_prompts(transaction)
     if run is not None:
-        _plan_continuation(draft, run, interrupted, tools)
-    if SESSION.allows(draft.session.state, "interrupt"):
-        if WORK.allows(draft.session.work_state, "rest"):  # else its task is done
-            draft.work("rest")
+        _plan_continuation(transaction, run, interrupted, tools)
+    if SESSION.allows(transaction.session.state, "interrupt"):
+        if WORK.allows(transaction.session.work_state, "rest"):  # not if its task is done
+            transaction.move_work("rest")
         if run is not None:
-            draft.move("interrupt", reason="interrupted")
-    if conversation is None:
-        talk.seal()
+            transaction.move_session("interrupt", reason="interrupted")
+    if update is None:
+        conversation.schedule_write()
     return run is not None
 
 
-def record_agent_stopped(draft: SessionTransaction) -> None:
-    """No agent is up any more, as somebody wanted."""
-    reset_attempts_if_stable(draft)
-    continuity.mark_receipt_unproven(draft)
-    draft.set(launch_id="", ready_since=None)
+def record_agent_stopped(transaction: SessionTransaction) -> None:
+    """Write that no agent is running any more, because that was requested."""
+    reset_attempts_if_stable(transaction)
+    continuity.mark_receipt_unproven(transaction)
+    transaction.set_fields(launch_id="", ready_since=None)
 
 
-def record_agent_death(draft: SessionTransaction) -> None:
-    """No agent is up any more, and nobody wanted that: the next start waits the longer, the more have not helped.
+def record_agent_death(transaction: SessionTransaction) -> None:
+    """Write that the agent has died, and schedule the restart: the more restarts have failed, the later.
 
-    Only starts of our own wait; nothing is promised where the session's policy leaves them to a person.
+    No restart is scheduled if the session's policy leaves it to a person.
     """
-    was_up = bool(draft.session.launch_id)
-    record_agent_stopped(draft)
-    if was_up and _restarts_by_itself(draft):
+    was_up = bool(transaction.session.launch_id)
+    record_agent_stopped(transaction)
+    if was_up and _restarts_by_itself(transaction):
         first = timedelta(seconds=settings.KANDEV_RESTART_DELAY)
         jitter = random.random()  # noqa: S311  (no secret)
-        wait = restart_rules.restart_delay_after_death(draft.session.start_attempts, jitter, first)
-        draft.set(next_restart_at=draft.at + wait if wait else None)
+        wait = restart_rules.restart_delay_after_death(transaction.session.start_attempts, jitter, first)
+        transaction.set_fields(next_restart_at=transaction.at + wait if wait else None)
 
 
-def _restarts_by_itself(draft: SessionTransaction) -> bool:
-    session = draft.session
+def _restarts_by_itself(transaction: SessionTransaction) -> bool:
+    session = transaction.session
     if session.desired_state != DesiredState.RUNNING or session.state in ENDED_STATES or session.task.is_over:
         return False
     if restart_rules.is_exhausted(session.start_attempts, settings.KANDEV_MAX_RESTARTS):
-        return False  # the next look gives it up
+        return False  # the next sweep gives the session up
     queued = session.prompts.filter(state=PromptState.QUEUED).exists()
     return policy_wants_agent(effective_policy_of(session).policy, session.work_state, queued, boot=False)
 
 
-def reset_attempts_if_stable(draft: SessionTransaction, until: datetime | None = None) -> None:
-    """An agent that stayed alive for long enough has earned its starts back (rule 33).
+def reset_attempts_if_stable(transaction: SessionTransaction, until: datetime | None = None) -> None:
+    """Reset the count of start attempts if the agent stayed alive for long enough.
 
-    ``until`` is when it was alive last; None: when it was seen last.
+    ``until`` is when it was last alive; None: when the execution was last seen.
     """
-    since, execution = draft.session.ready_since, draft.execution
+    since, execution = transaction.session.ready_since, transaction.execution
     seen = until or (execution.last_seen_at if execution else None)
     if (
         since is not None
         and seen is not None
-        and seen - since >= restart_rules.stable_after(draft.session.start_attempts)
+        and seen - since >= restart_rules.stable_after(transaction.session.start_attempts)
     ):
-        draft.set(start_attempts=0)
+        transaction.set_fields(start_attempts=0)
 
 
-def _expire_permissions(draft: SessionTransaction) -> None:
-    for asked in _PENDING_PERMISSIONS.all(draft.session.id):
-        asked.state, asked.settled_at = "expired", draft.at
+def _expire_permissions(transaction: SessionTransaction) -> None:
+    for asked in PermissionRequest.objects.filter(session=transaction.session, state=PermissionState.PENDING):
+        asked.state, asked.settled_at = PermissionState.EXPIRED, transaction.at
         asked.save(update_fields=["state", "settled_at"])
-        draft.say("session.permission.expired", permission_id=asked.id, reason="agent_gone")
-        waits.revoke_tokens(draft, "agent_gone", wait_id=asked.id)
+        transaction.record_event("session.permission.expired", permission_id=asked.id, reason="agent_gone")
+        waits.revoke_tokens(transaction, "agent_gone", wait_id=asked.id)
 
 
-def _settle_prompts(draft: SessionTransaction) -> Prompt | None:
-    """What is known to have reached the agent is interrupted, what is in doubt is held (rules 12, 13).
+def _settle_prompts(transaction: SessionTransaction) -> Prompt | None:
+    """Interrupt prompts that reached the agent, and hold those that may have; return the last interrupted one.
 
-    A prompt in ``sending`` is left to the prompt lane: the same journal epoch may be asked again.
+    *Accepted* without *delivered* is in doubt: the process may have died between the two (rule 13). A prompt that is
+    still ``sending`` stays as it is: the dispatcher can send it again to the same journal epoch.
     """
     known = None
-    for row in _UNSETTLED.all(draft.session.id):
+    for row in transaction.session.prompts.filter(state__in=UNSETTLED_PROMPT_STATES).order_by("id"):
         if row.state == PromptState.DELIVERED:
-            draft.move_prompt(row, "interrupt")
+            transaction.move_prompt(row, "interrupt")
             known = row
         elif row.state == PromptState.ACCEPTED:
-            draft.move_prompt(row, "hold")
+            transaction.move_prompt(row, "hold")
     return known
 
 
-def _plan_continuation(draft: SessionTransaction, run: Run, interrupted: Prompt | None, tools: list[str]) -> None:
-    """What the next prompt tells of it, and the continue prompt where nobody else asks for more (rule 16)."""
-    session = draft.session
+def _plan_continuation(transaction: SessionTransaction, run: Run, interrupted: Prompt | None, tools: list[str]) -> None:
+    """Note the interruption for the next prompt, and queue a continue prompt if no new prompt supersedes the turn.
+
+    The continue prompt is created in the transaction that records the interruption, so no crash can lose it (rule 16).
+    """
+    session = transaction.session
     held = effective_policy_of(session)
     facts = continuation.ContinueFacts(
         work_state=WorkState(session.work_state),
         policy=Policy(held.policy),
         setting=held.continues if held.continues_source else None,
         prompt_held=interrupted is None,
-        cancelled_by_user=_was_cancelled(draft, run),
+        cancelled_by_user=_was_cancelled(transaction, run),
         stopped_by_user=session.stopped_by_user,
-        user_prompt_queued=session.prompts.filter(state=PromptState.QUEUED, kind="user").exists(),
+        user_prompt_queued=session.prompts.filter(state=PromptState.QUEUED, kind=PromptKind.USER).exists(),
         agent_owns_turn=False,
         turn_finished=False,
     )
-    if interrupted is not None and interrupted.kind == verification.MEMORY_CHECK_KIND:
-        draft.move_prompt(interrupted, "dismiss")  # the next start asks again
+    if interrupted is not None and interrupted.kind == PromptKind.CHECK:
+        transaction.move_prompt(interrupted, "dismiss")  # the next start queues another memory check
         return
     if not continuation.was_interrupted(facts) or interrupted is None:
         return
-    prompt_context.note_interruption(draft, run, tools)
-    if continuation.should_continue(facts) and _restarts_unasked(draft):
+    prompt_context.note_interruption(transaction, run, tools)
+    if continuation.should_continue(facts) and _restarts_unasked(transaction):
         told = continuation.Interruption(session.task.title, prompt_context.original_request(interrupted), tools)
-        _put_continue_prompt(draft, run, interrupted, continuation.continue_prompt(told))
+        _put_continue_prompt(transaction, run, interrupted, continuation.continue_prompt(told))
 
 
-def _restarts_unasked(draft: SessionTransaction) -> bool:
-    """Whether an agent is started again for this session unasked: else a prompt to continue would wait for nobody."""
-    if restart_rules.is_exhausted(draft.session.start_attempts, settings.KANDEV_MAX_RESTARTS):
+def _restarts_unasked(transaction: SessionTransaction) -> bool:
+    """Whether the session's agent is restarted automatically; otherwise a continue prompt would wait for nothing."""
+    if restart_rules.is_exhausted(transaction.session.start_attempts, settings.KANDEV_MAX_RESTARTS):
         return False
-    execution = draft.execution  # the session carries it from now on
-    return execution is not None and assess_session(draft.session).without_live_agent.needs_resume
+    execution = transaction.execution  # also caches it on the session, for the assessment
+    return execution is not None and assess_session(transaction.session).without_live_agent.needs_resume
 
 
-def _was_cancelled(draft: SessionTransaction, run: Run) -> bool:
-    """A user asked for the end of this turn, whether or not the agent lived to hear it."""
-    return draft.session.intents.filter(kind=IntentKind.CANCEL, payload__message_id=run.message_id).exists()
+def _was_cancelled(transaction: SessionTransaction, run: Run) -> bool:
+    """Whether a user asked to cancel this turn, even if the agent never received the cancel."""
+    return transaction.session.intents.filter(kind=IntentKind.CANCEL, payload__message_id=run.message_id).exists()
 
 
-def hold_unsent_prompts(draft: SessionTransaction) -> None:
-    """No agent comes back to a session by itself: what was on its way is in doubt, and for its user to settle."""
-    for row in draft.session.prompts.filter(state=PromptState.SENDING).order_by("id"):
-        draft.move_prompt(row, "hold")
+def hold_unsent_prompts(transaction: SessionTransaction) -> None:
+    """Hold the prompts that were being sent, for a session whose agent is not restarted automatically.
 
-
-def withdraw_continuation(draft: SessionTransaction) -> None:
-    """The agent cannot come back: what should have told it to go on is taken back, and its user settles the prompt.
-
-    A prompt that a user has asked to continue stays, as every prompt of a user's does.
+    Whether they arrived is unknown, and no agent will show it: a user decides.
     """
-    waiting = draft.session.prompts.filter(kind="continue", state=PromptState.QUEUED, by=None)
+    for row in transaction.session.prompts.filter(state=PromptState.SENDING).order_by("id"):
+        transaction.move_prompt(row, "hold")
+
+
+def withdraw_continuation(transaction: SessionTransaction) -> None:
+    """Withdraw automatic continue prompts of an agent that cannot come back, and reopen the prompts they continued.
+
+    A continue prompt that a user asked for stays, as every prompt of a user does.
+    """
+    waiting = transaction.session.prompts.filter(kind=PromptKind.CONTINUE, state=PromptState.QUEUED, by=None)
     for row in waiting.order_by("id"):
-        draft.move_prompt(row, "withdraw")
-        for cut in draft.session.prompts.filter(continued_by=row, state=PromptState.DISMISSED):
-            draft.move_prompt(cut, "reopen", continued_by=None)
+        transaction.move_prompt(row, "withdraw")
+        for cut in transaction.session.prompts.filter(continued_by=row, state=PromptState.DISMISSED):
+            transaction.move_prompt(cut, "reopen", continued_by=None)
 
 
-def _put_continue_prompt(draft: SessionTransaction, run: Run, interrupted: Prompt, text: str) -> None:
+def _put_continue_prompt(transaction: SessionTransaction, run: Run, interrupted: Prompt, text: str) -> None:
+    # Named after the run: each run gets at most one continue prompt, whoever records its interruption.
     row, made = Prompt.objects.get_or_create(
-        session=draft.session, message_id=f"continue:{run.id}", defaults={"text": text, "kind": "continue"}
+        session=transaction.session,
+        message_id=f"continue:{run.id}",
+        defaults={"text": text, "kind": PromptKind.CONTINUE},
     )
     if made:
-        draft.move_prompt(interrupted, "dismiss", continued_by=row)  # settled by it
-        draft.say("session.prompt.queued", message_id=row.message_id, kind=row.kind, state=row.state)
+        transaction.move_prompt(interrupted, "dismiss", continued_by=row)  # the continue prompt settles it
+        transaction.record_event("session.prompt.queued", message_id=row.message_id, kind=row.kind, state=row.state)
 
 
 MESSAGE_CHARS = 4000
-"""Of the provider's own words that are kept."""
+"""Characters of the provider's error message that are stored."""
 
 
 def plan_retry(
-    draft: SessionTransaction,
+    transaction: SessionTransaction,
     run: Run,
     failed: Prompt | None,
     line: Mapping[str, Any],
     *,
-    talk: ConversationUpdate,
+    conversation: ConversationUpdate,
     tools: Sequence[str],
 ) -> Prompt | None:
-    """Queue another try of the turn that ``line`` has ended, if its error passes; None where it is final.
+    """Queue a retry of the turn that ``line`` has ended, if its error is transient; return it, or None.
 
-    Once for each run; ``tools`` are its tool calls without a result. None is made after a user's cancel or
-    stop, or when all tries are used up.
+    ``tools`` are the titles of the turn's tool calls without a result. There is no retry after a user's cancel or
+    stop, nor when all ``KANDEV_TURN_RETRIES`` are used up.
     """
     message = str(line.get("message") or "")[:MESSAGE_CHARS]
     trouble = transient_errors.transient_trouble(str(line.get("code") or ""), message)
-    if trouble is None or failed is None or not _may_retry(draft, run, failed):
+    if trouble is None or failed is None or not _may_retry(transaction, run, failed):
         return None
     attempt = failed.attempt + 1
     row = Prompt.objects.create(
-        session=draft.session,
+        session=transaction.session,
         message_id=f"retry:{run.id}",
-        kind="retry",
-        text=_retry_text(draft, failed, trouble, talk, tools),
+        kind=PromptKind.RETRY,
+        text=_retry_text(transaction, failed, trouble, conversation, tools),
         attempt=attempt,
         not_before=timezone.now() + transient_errors.retry_delay(attempt, message),
         trouble=trouble,
@@ -242,25 +246,25 @@ def plan_retry(
     )
     failed.resent_as = row
     failed.save(update_fields=["resent_as", "updated_at"])
-    draft.say("session.prompt.queued", message_id=row.message_id, kind=row.kind, state=row.state)
+    transaction.record_event("session.prompt.queued", message_id=row.message_id, kind=row.kind, state=row.state)
     return row
 
 
 def record_turn_failure(
-    draft: SessionTransaction, talk: ConversationUpdate, line: Mapping[str, Any], retry: Prompt | None
+    transaction: SessionTransaction, conversation: ConversationUpdate, line: Mapping[str, Any], retry: Prompt | None
 ) -> None:
-    """Show in the conversation why a turn has failed, and what is done about it."""
+    """Add a message to the conversation that says why a turn failed, and when it is retried."""
     said = str(line.get("message") or "The turn failed.")
-    message = explain_failure(draft.session, str(line.get("code") or ""), said)
+    message = explain_failure(transaction.session, str(line.get("code") or ""), said)
     if retry is None:
-        talk.add("status", message, level="error")
+        conversation.add_message("status", message, level="error")
     else:
-        talk.add("status", f"{message}\n{_record_retry_time(draft, retry)}", level="warning")
+        conversation.add_message("status", f"{message}\n{_record_retry_time(transaction, retry)}", level="warning")
 
 
-def _record_retry_time(draft: SessionTransaction, row: Prompt) -> str:
+def _record_retry_time(transaction: SessionTransaction, row: Prompt) -> str:
     of = settings.KANDEV_TURN_RETRIES
-    draft.say(
+    transaction.record_event(
         "session.run.retrying",
         message_id=row.message_id,
         attempt=row.attempt,
@@ -272,38 +276,42 @@ def _record_retry_time(draft: SessionTransaction, row: Prompt) -> str:
     return transient_errors.Retry(row.trouble, row.trouble_message, row.attempt, of, row.not_before).said
 
 
-def _may_retry(draft: SessionTransaction, run: Run, failed: Prompt) -> bool:
-    session = draft.session
+def _may_retry(transaction: SessionTransaction, run: Run, failed: Prompt) -> bool:
+    session = transaction.session
     wanted = session.desired_state == DesiredState.RUNNING and SESSION.allows(session.state, "turn_ended")
     cancelled = session.intents.filter(kind=IntentKind.CANCEL, payload__message_id=run.message_id).exists()
     return wanted and not cancelled and failed.attempt < settings.KANDEV_TURN_RETRIES
 
 
 def _retry_text(
-    draft: SessionTransaction, failed: Prompt, trouble: str, talk: ConversationUpdate, tools: Sequence[str]
+    transaction: SessionTransaction,
+    failed: Prompt,
+    trouble: str,
+    conversation: ConversationUpdate,
+    tools: Sequence[str],
 ) -> str:
-    """The request once more; in the system's words where the agent has begun to act on it."""
+    """Return the text of a retry: the request itself, or a continuation of it if the agent had begun to use tools."""
     first = _first_attempt(failed)
-    if not talk.has_called_tools_since(first.message_id):
+    if not conversation.has_called_tools_since(first.message_id):
         return first.text
-    told = Interruption(draft.session.task.title, first.text, tools)
+    told = Interruption(transaction.session.task.title, first.text, tools)
     return retry_prompt(told, transient_errors.TROUBLE_SENTENCES[trouble])
 
 
 def _first_attempt(row: Prompt) -> Prompt:
-    """The prompt that all these tries are of."""
-    while row.kind == "retry" and (earlier := Prompt.objects.filter(resent_as=row).first()) is not None:
+    """Return the prompt that a chain of retries began with."""
+    while row.kind == PromptKind.RETRY and (earlier := Prompt.objects.filter(resent_as=row).first()) is not None:
         row = earlier
     return row
 
 
 def is_prompt_due(row: Prompt) -> bool:
-    """Whether a prompt may be sent; one that a wrong clock has put off for ever may."""
+    """Whether a prompt may be sent now; a time that only a wrong clock can have written counts as past."""
     now = timezone.now()
     return row.not_before is None or not now < row.not_before <= now + MAX_CLOCK_SKEW
 
 
 def load_due_retries() -> frozenset[uuid.UUID]:
-    """Sessions with a try again whose time has come and that nobody has sent yet."""
+    """Return the sessions with a queued retry whose time has come."""
     waiting = Prompt.objects.filter(state=PromptState.QUEUED, not_before__isnull=False)
     return frozenset(row.session_id for row in waiting if is_prompt_due(row))

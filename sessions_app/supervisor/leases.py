@@ -1,6 +1,7 @@
-"""Who may command an execution.
+"""Leases with generations, the lock of an embedded database, and the heartbeat of this supervisor.
 
-The lock of an embedded database, leases with generations, and the heartbeat of this supervisor.
+A lease is the right to command an execution and to write what it says. It ends when it is not renewed. Each take-over
+raises its generation: agentctl refuses commands, and the database refuses writes, under an older one.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ LockHolder = Literal["supervise", "sweep", "run"]
 
 
 def is_shared_database() -> bool:
-    """Whether several supervisors may have this database at once."""
+    """Whether several supervisors may use this database at the same time."""
     return connection.vendor == "postgresql"
 
 
@@ -42,7 +43,10 @@ class LockUnusable(Exception):
 
 
 class SupervisorLock:
-    """The right to supervise this database; PostgreSQL needs none, its leases are enough."""
+    """The lock that lets one supervisor at a time use an embedded database.
+
+    PostgreSQL needs no lock: there, leases keep several supervisors apart.
+    """
 
     def __init__(self, holder: LockHolder):
         self.holder = holder
@@ -50,7 +54,7 @@ class SupervisorLock:
         self._descriptor: int | None = None
 
     def take(self) -> bool:
-        """Take it without waiting; True when it is ours. Raises LockUnusable."""
+        """Take the lock without waiting; return whether this process now holds it. Raises LockUnusable."""
         if is_shared_database():
             return True
         try:
@@ -62,13 +66,15 @@ class SupervisorLock:
         except BlockingIOError:
             os.close(descriptor)
             return False
+        # Written after the lock is taken, and never removed: the kernel drops the lock of a killed process, but its
+        # name stays in the file until the next holder replaces it.
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, json.dumps({"holder": self.holder, "pid": os.getpid()}).encode(), 0)
         self._descriptor = descriptor
         return True
 
     def held_by(self) -> str:
-        """Who holds it, as far as the file tells."""
+        """Return the holder named in the file, or an empty string; only ``take`` shows whether it still holds it."""
         try:
             told = json.loads(self.path.read_text() or "{}")
         except (OSError, ValueError):
@@ -76,7 +82,7 @@ class SupervisorLock:
         return str(told.get("holder", ""))
 
     def release(self) -> None:
-        """Give it back."""
+        """Release the lock; does nothing if it is not held."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
@@ -91,7 +97,7 @@ class SupervisorLock:
 
 
 def database_now() -> datetime:
-    """The database's clock: leases of several hosts are compared by it alone."""
+    """Return the time of the database's clock, the only one by which hosts compare leases."""
     if connection.vendor != "postgresql":
         return timezone.now()  # SQLite: one host, one clock
     with connection.cursor() as cursor:
@@ -102,17 +108,21 @@ def database_now() -> datetime:
 
 
 def lease_ttl() -> timedelta:
-    """How long a lease lives without a renewal."""
+    """Return how long a lease lasts without a renewal."""
     return timedelta(seconds=settings.KANDEV_LEASE_TTL)
 
 
 def is_unexpired(expires: datetime | None, now: datetime) -> bool:
-    """Whether a lease until then counts; one that a wrong clock has given for ever does not."""
+    """Whether a lease that ends at ``expires`` is valid; an end that only a wrong clock can have written is not."""
     return expires is not None and now < expires <= now + MAX_CLOCK_SKEW
 
 
 def is_owner_dead(owner: str) -> bool:
-    """Whether the supervisor of that boot id is provably gone: same host, its pid and start time not alive."""
+    """Whether the supervisor with this boot id is proven dead: it ran on this host, and its process is gone.
+
+    Pid and start time identify the process, because a pid alone may have been reused. A supervisor of another host
+    is never proven dead from here: its leases have to expire.
+    """
     row = Supervisor.objects.filter(boot_id=owner).first()
     if row is None or row.host_id != identity.host_id():
         return False
@@ -120,23 +130,27 @@ def is_owner_dead(owner: str) -> bool:
 
 
 def is_local_execution(execution: ExecutorRunning) -> bool:
-    """Whether this machine may look after it (rule 2); one of an unknown runtime is nobody's in particular."""
+    """Whether this machine may manage the execution: a local one is managed only from its own machine (rule 2).
+
+    An execution whose runtime is unknown may be managed from anywhere.
+    """
     if execution.host_id in ("", identity.host_id()):
         return True
     try:
-        return runtime(execution.runtime).is_here(execution.facts("", ""))
+        return runtime(execution.runtime).can_manage(execution.facts("", ""))
     except UnknownPlugin:
         return True
 
 
 def leased_by_others(rows: Iterable[tuple[uuid.UUID, str, datetime | None]], me: str) -> set[uuid.UUID]:
-    """Of rows of (id, owner, end of the lease) the ids of those that another living supervisor holds."""
+    """Return the ids of the rows (id, owner, end of the lease) that another living supervisor holds."""
     now = database_now()
     dead: dict[str, bool] = {}
     held = set()
     for key, owner, expires in rows:
         if owner in ("", me) or not is_unexpired(expires, now):
             continue
+        # A lease of a supervisor that was killed on this host need not expire first: its process is proven gone.
         if owner not in dead:
             dead[owner] = is_owner_dead(owner)
         if not dead[owner]:
@@ -145,7 +159,7 @@ def leased_by_others(rows: Iterable[tuple[uuid.UUID, str, datetime | None]], me:
 
 
 def load_orphaned_sessions(me: str) -> set[tuple[uuid.UUID, str]]:
-    """Sessions that claim to run and that no living supervisor holds, with who held them last."""
+    """Return the sessions that claim to run and that no living supervisor holds, each with its last owner."""
     here = Supervisor.objects.filter(host_id=identity.host_id()).exclude(boot_id=me)
     dead = [row.boot_id for row in here if not identity.is_alive(identity.ProcessIdentity.from_json(row.process))]
     free = Q(owner="") | Q(owner__in=dead) | Q(lease_expires_at=None) | Q(lease_expires_at__lte=database_now())
@@ -154,25 +168,27 @@ def load_orphaned_sessions(me: str) -> set[tuple[uuid.UUID, str]]:
 
 
 def get_lease(session_id: uuid.UUID, me: str) -> Lease | None:
-    """The lease of a session's execution, if ``me`` has it."""
+    """Return the lease of a session's newest execution if ``me`` owns it, else None."""
     row = ExecutorRunning.objects.filter(session_id=session_id, owner=me).order_by("-created_at").first()
     return Lease(me, row.generation, str(row.id)) if row else None
 
 
 def acquire_lease(execution_id: uuid.UUID, me: str, reported: int = 0) -> Lease | None:
-    """Take one execution over; None where ``acquire_all`` would leave it out."""
+    """Take over one execution; None if ``acquire_leases`` leaves it out."""
     return acquire_leases({execution_id: reported}, me).get(execution_id)
 
 
 def acquire_leases(reported: Mapping[uuid.UUID, int], me: str) -> dict[uuid.UUID, Lease]:
-    """Take executions over; left out is what somebody else holds, was quicker to take, or should have.
+    """Take over executions and return their leases by id.
 
-    ``reported`` holds by id the generation that agentctl has seen. A lease that is ours already is kept. Those that
-    are alike in owner and generation are taken by one guarded UPDATE. Raises LeaseLost where that finds some of
-    them only: then nothing is taken, and each can be tried alone.
+    Left out are executions that another supervisor holds, has just taken, or must manage from its own machine.
+    ``reported`` maps each id to the generation that its agentctl has seen. A lease that ``me`` already owns keeps its
+    generation. Rows with the same owner and generation are taken by one guarded UPDATE. Raises LeaseLost if the
+    UPDATE matches only some of its rows: then nothing is taken, and the caller can try each alone.
     """
     alike = defaultdict(list)
     with transaction.atomic():
+        # Ordered by session, as ingest and renewals lock several rows: any other order could deadlock with them.
         rows = ExecutorRunning.objects.select_for_update(no_key=True).filter(id__in=reported)
         found = list(rows.order_by("session_id").only("owner", "lease_expires_at", "generation", "host_id"))
         others = leased_by_others([(row.id, row.owner, row.lease_expires_at) for row in found], me) | _on_other_hosts(
@@ -184,6 +200,7 @@ def acquire_leases(reported: Mapping[uuid.UUID, int], me: str) -> dict[uuid.UUID
         ends = database_now() + lease_ttl()
         taken: dict[uuid.UUID, Lease] = {}
         for (owner, before, generation), ids in alike.items():
+            # Guarded by owner and generation as they were read: of two supervisors that want a row, one gets it.
             guarded = ExecutorRunning.objects.filter(id__in=ids, owner=owner, generation=before)
             won = guarded.update(owner=me, generation=generation, lease_expires_at=ends)
             if won == len(ids):
@@ -194,7 +211,7 @@ def acquire_leases(reported: Mapping[uuid.UUID, int], me: str) -> dict[uuid.UUID
 
 
 def _on_other_hosts(executions: Iterable[ExecutorRunning]) -> set[uuid.UUID]:
-    """Those that this machine may not look after; whole rows are read only of those that name another."""
+    """Return the executions that this machine may not manage; loads full rows only of those on another host."""
     here = ("", identity.host_id())
     named = [execution.id for execution in executions if execution.host_id not in here]
     return {
@@ -203,26 +220,27 @@ def _on_other_hosts(executions: Iterable[ExecutorRunning]) -> set[uuid.UUID]:
 
 
 def _next_generation(execution: ExecutorRunning, me: str, reported: int) -> int:
-    """Above all that is known (rule 17); ours stays as it is unless agentctl has seen a newer one."""
+    """Return a generation above every known one (rule 17); ours is kept unless agentctl has seen a newer one."""
     if execution.owner == me and execution.generation >= reported:
         return execution.generation
     return max(execution.generation, reported) + 1
 
 
 def renew_leases(me: str) -> set[uuid.UUID]:
-    """Prolong every lease of ``me``; returns the executions that are still its own.
-
-    The rows are locked in the order in which ingest locks several, else both would wait for each other.
-    """
+    """Renew every lease of ``me``; return the ids of the executions that it still owns."""
     mine = ExecutorRunning.objects.filter(owner=me)
     with transaction.atomic():
+        # Locked in the order in which ingest locks several rows: in another order both could wait for each other.
         list(mine.select_for_update(no_key=True).order_by("session_id").values_list("id"))
         mine.update(lease_expires_at=database_now() + lease_ttl())
     return set(mine.values_list("id", flat=True))
 
 
 def release_leases(me: str, execution_id: uuid.UUID | None = None) -> None:
-    """Give leases of ``me`` back, one or all; the generation stays."""
+    """Release one lease of ``me``, or all of them.
+
+    The generation stays in the row, so that the next owner takes a higher one.
+    """
     mine = ExecutorRunning.objects.filter(owner=me)
     if execution_id is not None:
         mine = mine.filter(id=execution_id)
@@ -230,11 +248,14 @@ def release_leases(me: str, execution_id: uuid.UUID | None = None) -> None:
 
 
 KEEP_ROWS = timedelta(days=7)
-"""How long the rows of dead supervisors stay, to tell whether a lease's owner is dead."""
+"""How long rows of dead supervisors are kept: they prove that the owner of a lease is dead."""
 
 
 def register_supervisor(boot_id: str) -> None:
-    """Say that this process supervises, before it takes any lease."""
+    """Store the row of this supervisor, and delete outdated rows of others.
+
+    Call it before taking any lease: without the row, nobody could prove that the owner of a lease is dead.
+    """
     Supervisor.objects.filter(beat_at__lt=Now() - KEEP_ROWS).delete()
     Supervisor.objects.create(
         boot_id=boot_id,
@@ -246,15 +267,15 @@ def register_supervisor(boot_id: str) -> None:
 
 
 def record_heartbeat(boot_id: str) -> None:
-    """Say that it still lives."""
+    """Record that this supervisor is alive."""
     Supervisor.objects.filter(boot_id=boot_id).update(beat_at=Now())
 
 
 def mark_first_sweep_done(boot_id: str) -> None:
-    """Say that its first pass has seen every row: pages may be believed."""
+    """Record that the first sweep has seen every row, so that pages can rely on the states they show."""
     Supervisor.objects.filter(boot_id=boot_id).update(swept_at=Now())
 
 
 def unregister_supervisor(boot_id: str) -> None:
-    """It ends in order and holds no lease any more."""
+    """Delete the row of a supervisor that has released its leases and shuts down."""
     Supervisor.objects.filter(boot_id=boot_id).delete()

@@ -1,4 +1,4 @@
-"""The supervisor: sweep at start, then carry out orders, renew leases and reconcile, until told to end."""
+"""The supervisor process: sweep at start, then run jobs concurrently until it is stopped."""
 
 from __future__ import annotations
 
@@ -6,19 +6,21 @@ import asyncio
 import contextlib
 import logging
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
+from typing import Protocol
 
 from django.conf import settings
 
 from executors_app import crash_points
+from executors_app.backoff import Backoff
 from executors_app.domain import Observed
 from sessions_app.domain import actor_context
 from sessions_app.models import wakeups
 from sessions_app.services import database_restore
 from sessions_app.services.metric_counters import FLUSH_EVERY, METRICS_BUFFER
 from sessions_app.supervisor import admission, idle_sleep, leases, sweep_reports, watchdogs
-from sessions_app.supervisor.backoff import Backoff, DatabaseOutage, is_database_outage
+from sessions_app.supervisor.database_outage import DatabaseOutage, is_database_outage
 from sessions_app.supervisor.dispatcher import Dispatcher
 from sessions_app.supervisor.execution_registry import ExecutionRegistry
 from sessions_app.supervisor.execution_stream import ExecutionStream
@@ -28,130 +30,167 @@ from sessions_app.supervisor.recheck_queue import ExitEventListener, RecheckQueu
 from sessions_app.supervisor.sweep.sweep_pass import DecidedRow, SweepRun, SweepScope, run_sweep
 from sessions_app.supervisor.watchdogs import report_ignored_cancels, report_stalled_turns
 from sessions_app.supervisor.workspace_sync import WorkspaceSync
-from sessions_app.workflows.driver.driver import WorkflowDriver
 
 log = logging.getLogger(__name__)
 POLL_EVERY = 0.25
-"""Seconds between two looks for a changed database, whatever wake-ups come (rules, section 5a)."""
+"""Seconds between two checks whether the database has changed, in case a wake-up was lost."""
 DEADLINES_EVERY = 1.0
-"""Seconds between two looks for waits whose time is over."""
+"""Seconds between two checks for waits that have expired."""
 STALLS_EVERY = 15.0
-"""Seconds at most between two looks for turns that are silent."""
+"""Seconds at most between two checks for silent turns and ignored cancels."""
 ORPHANS_EVERY = 1.0
-"""Seconds between two looks for sessions whose supervisor is gone."""
+"""Seconds between two checks for sessions whose supervisor is gone."""
 ADMIT_EVERY = 0.5
-"""Seconds between two looks whose turn to be started has come."""
+"""Seconds between two checks of the start queue."""
 RECHECK_AFTER = 0.02
-"""Seconds at least between two looks, however many wake-ups come."""
+"""Seconds at least between two checks, however many wake-ups arrive."""
+
+Job = Callable[[], Awaitable[None]]
+"""One step of something that the supervisor repeats until it stops."""
+
+
+class Extension(Protocol):
+    """What a feature above the supervisor runs in its process, as workflow runs do."""
+
+    name: str
+    """Names its job in logs and in the cause of its events."""
+
+    async def run_once(self) -> None:
+        """Take one step, then wait until there may be another; the loop repeats it."""
+
+    async def renew(self) -> None:
+        """Renew its own leases, together with the supervisor's."""
+
+    def wake(self) -> None:
+        """A turn has ended: whatever waits for it can continue."""
+
+    async def close(self) -> None:
+        """Stop, and release its leases."""
 
 
 class SupervisorLoop:
-    """Carries out what the rows ask, for every session whose lease it can have."""
+    """Carries out the intents and prompts of every session whose lease it holds, and sweeps."""
 
-    def __init__(self) -> None:
-        self.core = ExecutionRegistry()
-        self.orders = Dispatcher(self.core)
-        self.export = ExportJob(self.core.boot_id)
-        self.workflows = WorkflowDriver(self.core)
-        self.core.on_change = self._changed
-        self.core.on_stream_lost = self._lost
-        self._deaths = ExitEventListener(self.core, self._look_for)
-        self._workspace_sync = WorkspaceSync(self.core.database, self.core.boot_id)
+    def __init__(self, extensions: Sequence[Callable[[ExecutionRegistry], Extension]] = ()) -> None:
+        self.registry = ExecutionRegistry()
+        self.dispatcher = Dispatcher(self.registry)
+        self.exporter = ExportJob(self.registry.boot_id)
+        self.extensions = [extension(self.registry) for extension in extensions]
+        self.registry.on_change = self._on_stream_change
+        self.registry.on_stream_lost = self._on_stream_lost
+        self._exit_events = ExitEventListener(self.registry, self._request_recheck)
+        self._workspace_sync = WorkspaceSync(self.registry.database, self.registry.boot_id)
         self.unknown: set[str] = set()
+        """Executions that the last sweep could not observe."""
         self._tasks: list[asyncio.Task[None]] = []
-        self._bell = asyncio.Event()
-        self._asked = asyncio.Event()
-        self._losses = RecheckQueue()
-        self._paces: dict[uuid.UUID, Backoff] = {}
-        self._due: frozenset[uuid.UUID] = frozenset()
-        self._tries: frozenset[tuple[uuid.UUID, datetime]] = frozenset()
-        self._left_behind: set[tuple[uuid.UUID, str]] = set()
+        self._work_available = asyncio.Event()
+        self._database_changed = asyncio.Event()
+        self._recheck_queue = RecheckQueue()
+        self._backoffs: dict[uuid.UUID, Backoff] = {}
+        self._due_retries: frozenset[uuid.UUID] = frozenset()
+        self._due_restarts: frozenset[tuple[uuid.UUID, datetime]] = frozenset()
+        self._orphans: set[tuple[uuid.UUID, str]] = set()
 
     async def open(self) -> None:
-        """Begin to beat and to renew; nothing is taken over yet. A restored database is made safe before."""
-        actor_context.begin_context(owner=self.core.boot_id, cause="opening")
-        await self.core.database(database_restore.detect_restore)
-        await self.core.database(leases.register_supervisor, self.core.boot_id)
-        self._spawn(self._renew)
+        """Register this supervisor and start renewing its leases; nothing is taken over yet."""
+        actor_context.begin_context(owner=self.registry.boot_id, cause="opening")
+        # Before anything can be sent: prompts of a restored database may have been delivered already.
+        await self.registry.database(database_restore.detect_restore)
+        await self.registry.database(leases.register_supervisor, self.registry.boot_id)
+        self._spawn("renew leases", self._renew_leases)
 
     async def sweep(self, scope: SweepScope, **kwargs: object) -> SweepRun:
-        """One pass over what claims to run; stored, and followed by the orders it wrote."""
-        result = await run_sweep(self.core, scope, self.unknown, **kwargs)  # type: ignore[arg-type]
+        """Sweep once and store the result. The starts and stops that it decides on are written as intents."""
+        result = await run_sweep(self.registry, scope, self.unknown, **kwargs)  # type: ignore[arg-type]
         if not scope.dry_run:
-            document = await self.core.database(sweep_reports.build_report, result, self.core.boot_id)
-            await self.core.database(sweep_reports.store_sweep, document, result)
+            document = await self.registry.database(sweep_reports.build_report, result, self.registry.boot_id)
+            await self.registry.database(sweep_reports.store_sweep, document, result)
         return result
 
+    def jobs(self) -> dict[str, Job]:
+        """Every job that runs until the supervisor stops, by name; a job that is switched off is left out."""
+        jobs: dict[str, Job] = {
+            "dispatch": self._dispatch_pending_work,
+            "watch database": self._watch_database,
+            "reconcile": self._sweep_at_intervals,
+            "transfers": self._catch_up_on_transfers,
+            "start queue": self._start_queued_sessions,
+            "recheck": self._recheck_sessions,
+            "requested sweeps": self._run_requested_sweeps,
+            "deadlines": self._enforce_deadlines,
+            "stalls": self._report_stalls,
+            "exit events": self._exit_events.refresh_listeners,
+            "metrics": self._flush_metrics,
+            "export": self.exporter.run_step,
+            **{extension.name: extension.run_once for extension in self.extensions},
+        }
+        if leases.is_shared_database():
+            jobs["orphans"] = self._take_over_orphans
+        if settings.KANDEV_IDLE_SLEEP:
+            jobs["idle sleep"] = self._sleep_idle_sessions
+        return jobs
+
     async def run(self, stop: asyncio.Event, *, first_sweep: bool = True) -> None:
-        """Supervise until ``stop``; then give everything back. Agents go on."""
+        """Supervise until ``stop`` is set, then release all leases. Agents keep running."""
         await self.open()
-        self.core.grace.begin(settings.KANDEV_BOOT_GRACE)
+        self.registry.grace.begin(settings.KANDEV_BOOT_GRACE)
         try:
             if first_sweep:
                 await self.sweep(SweepScope("boot"))
-            await self.core.database(leases.mark_first_sweep_done, self.core.boot_id)
-            log.info("supervising: %d sessions attached", len(self.core.attachments))
-            for job in (
-                self._carry_out,
-                self._listen,
-                self._reconcile,
-                self._catch_up_transfers,
-                self._admit,
-                self._look_after_losses,
-                *([self._look_for_the_left_behind] if leases.is_shared_database() else []),
-                self._sweep_on_request,
-                self._keep_deadlines,
-                self._notice_stalls,
-                self._put_to_sleep,
-                self._deaths.keep,
-                self._keep_tally,
-                self.export.go_on,
-                self.workflows.keep,
-            ):
-                self._spawn(job)
+            await self.registry.database(leases.mark_first_sweep_done, self.registry.boot_id)
+            log.info("supervising: %d sessions attached", len(self.registry.streams))
+            for name, job in self.jobs().items():
+                self._spawn(name, job)
             await stop.wait()
         finally:
             await self.close()
 
     async def close(self) -> None:
-        """End what is under way and give the leases back (rule 18)."""
+        """Cancel all jobs and release the leases, so that the next supervisor need not wait for them to expire."""
         crash_points.reached("shutdown.begun")
-        self.core.on_stream_lost = lambda attachment: None
+        # Streams that end from here on are ended by us: their sessions need no recheck.
+        self.registry.on_stream_lost = lambda stream: None
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self._deaths.close()
+        await self._exit_events.close()
         await self._workspace_sync.close()
-        await self.workflows.close()
-        await self.orders.close()
-        await self.export.close()
-        await self.core.release_all()
+        for extension in self.extensions:
+            await extension.close()
+        await self.dispatcher.close()
+        await self.exporter.close()
+        await self.registry.release_all()
         crash_points.reached("shutdown.released")
-        await self.core.database.at_the_end(METRICS_BUFFER.flush, self.core.boot_id)
-        await self.core.database.at_the_end(leases.unregister_supervisor, self.core.boot_id)
+        await self.registry.database.run_at_shutdown(METRICS_BUFFER.flush, self.registry.boot_id)
+        # Last: as long as our row is there, our leases count as those of a living supervisor.
+        await self.registry.database.run_at_shutdown(leases.unregister_supervisor, self.registry.boot_id)
         crash_points.reached("shutdown.unregistered")
-        await self.core.close()
+        await self.registry.close()
 
-    def _spawn(self, job: Callable[[], Awaitable[None]]) -> None:
-        self._tasks.append(asyncio.create_task(_repeat_forever(job, self.core.outage), name=job.__name__))
+    def _spawn(self, name: str, job: Job) -> None:
+        self._tasks.append(asyncio.create_task(_repeat_forever(name, job, self.registry.outage), name=name))
 
-    async def _renew(self) -> None:
+    async def _renew_leases(self) -> None:
+        """Renew at a third of a lease's lifetime, so that two renewals may fail before it expires."""
         await asyncio.sleep(settings.KANDEV_LEASE_TTL / 3)
-        await self.core.database(leases.record_heartbeat, self.core.boot_id)
-        mine = await self.core.database(leases.renew_leases, self.core.boot_id)
-        await self.workflows.renew()
-        for attachment in list(self.core.attachments.values()):
-            if uuid.UUID(attachment.facts.id) not in mine:
-                log.warning("session %s: its lease is somebody else's now", attachment.session_id)
-                await self.core.detach(attachment.session_id)
+        await self.registry.database(leases.record_heartbeat, self.registry.boot_id)
+        mine = await self.registry.database(leases.renew_leases, self.registry.boot_id)
+        for extension in self.extensions:
+            await extension.renew()
+        for stream in list(self.registry.streams.values()):
+            # The lease expired before we renewed it, and somebody took it: whatever this stream wrote would be refused.
+            if uuid.UUID(stream.facts.id) not in mine:
+                log.warning("session %s: another supervisor has its lease now", stream.session_id)
+                await self.registry.close_stream(stream.session_id)
 
-    async def _carry_out(self) -> None:
-        await self.orders.look()
-        self._bell.clear()
-        await self._bell.wait()
+    async def _dispatch_pending_work(self) -> None:
+        # Cleared before the rows are read: what is written during the read sets it again, and is read next time.
+        self._work_available.clear()
+        await self.dispatcher.wake_pending()
+        await self._work_available.wait()
 
-    async def _listen(self) -> None:
-        """Ring the bell after wake-ups and, by the clock, after any change of the database."""
+    async def _watch_database(self) -> None:
+        """Notice changes of the database: at once after a wake-up, else by polling its version."""
         # Not in a thread: a task that is cancelled while the thread works would never learn of its socket.
         listener, loop = wakeups.open_listener(), asyncio.get_running_loop()
         version = ""
@@ -160,155 +199,159 @@ class SupervisorLoop:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(POLL_EVERY):
                         await loop.sock_recv(listener, 16)
-                changed = await self.core.database(wakeups.database_version)
+                changed = await self.registry.database(wakeups.database_version)
                 if changed != version:
                     version = changed
-                    self._bell.set()
+                    self._work_available.set()
                     await asyncio.sleep(RECHECK_AFTER)
-                    self._asked.set()  # orders have gone first
+                    # Later than the dispatcher: intents go first.
+                    self._database_changed.set()
         finally:
             wakeups.close_listener(listener)
 
-    async def _reconcile(self) -> None:
+    async def _sweep_at_intervals(self) -> None:
         await asyncio.sleep(settings.KANDEV_RECONCILE_INTERVAL)
         await self.sweep(SweepScope("reconcile"))
-        self._bell.set()
+        self._work_available.set()
 
-    async def _catch_up_transfers(self) -> None:
-        """Let work arrive that a kill, or an engine that was away, has kept from it: at first after the boot sweep."""
+    async def _catch_up_on_transfers(self) -> None:
+        """Push snapshots whose transfer was cut short by a kill or by an unreachable engine."""
         await self._workspace_sync.catch_up()
         await asyncio.sleep(settings.KANDEV_RECONCILE_INTERVAL)
 
-    async def _admit(self) -> None:
-        """Start those whose turn has come, and look after those whose next try is due, before a whole pass does."""
-        await self.admit()
-        before, self._tries = self._tries, await self.core.database(admission.load_due_restarts)
-        for session_id, _ in self._tries - before:
-            self._look_for(session_id)
+    async def _start_queued_sessions(self) -> None:
+        """Start the next sessions of the start queue, and recheck those whose next restart is due."""
+        await self.start_queued_sessions()
+        # Once for each due time: a session that cannot start yet would otherwise be rechecked twice a second.
+        before, self._due_restarts = self._due_restarts, await self.registry.database(admission.load_due_restarts)
+        for session_id, _ in self._due_restarts - before:
+            self._request_recheck(session_id)
         await asyncio.sleep(ADMIT_EVERY)
 
-    async def admit(self) -> SweepRun | None:
-        """Start those whose turn has come; None where there is nobody."""
-        picked = await self.core.database(admission.load_next_starts, self.core.boot_id, self.core.start_slots)
-        if not picked:
+    async def start_queued_sessions(self) -> SweepRun | None:
+        """Start the sessions whose turn has come; None if there are none."""
+        due = await self.registry.database(admission.load_next_starts, self.registry.boot_id, self.registry.start_slots)
+        if not due:
             return None
-        result = await self.sweep(SweepScope("reconcile", sessions=picked, admitted=True))
-        stay = {item.row.stored.session_id for item in result.decided if _still_waits(item, result)}
-        await self.core.database(admission.leave_start_queue, set(picked) - stay)
-        self._bell.set()
+        result = await self.sweep(SweepScope("reconcile", sessions=due, admitted=True))
+        stay = {item.row.stored.session_id for item in result.decided if _is_still_waiting(item, result)}
+        await self.registry.database(admission.leave_start_queue, set(due) - stay)
+        self._work_available.set()
         return result
 
-    async def _keep_deadlines(self) -> None:
-        """End the waits whose time is over; keys that became unusable are made anew before the first look."""
-        await self.core.database(watchdogs.renew_tokens)
+    async def _enforce_deadlines(self) -> None:
+        """Expire waits and report overdue prompts; wait tokens that became unusable are replaced first."""
+        await self.registry.database(watchdogs.renew_tokens)
         while True:
-            if await self.core.database(watchdogs.expire_waits):
-                self._bell.set()
-            await self.core.database(watchdogs.report_overdue_prompts)
-            before, self._due = self._due, await self.core.database(load_due_retries)
-            if self._due - before:
-                self._bell.set()
+            if await self.registry.database(watchdogs.expire_waits):
+                self._work_available.set()
+            await self.registry.database(watchdogs.report_overdue_prompts)
+            before, self._due_retries = self._due_retries, await self.registry.database(load_due_retries)
+            if self._due_retries - before:
+                self._work_available.set()
             await asyncio.sleep(DEADLINES_EVERY)
 
-    async def _keep_tally(self) -> None:
+    async def _flush_metrics(self) -> None:
         await asyncio.sleep(FLUSH_EVERY)
-        await self.core.database(METRICS_BUFFER.flush, self.core.boot_id)
+        await self.registry.database(METRICS_BUFFER.flush, self.registry.boot_id)
 
-    async def _notice_stalls(self) -> None:
-        """Look for turns in which nothing is heard of the agent, or that outlive their cancel."""
-        await asyncio.sleep(min(max(settings.KANDEV_STALL_NOTICE / 10, 0.2), STALLS_EVERY))
-        held = {session_id: one.lease for session_id, one in self.core.attachments.items() if not one.ended}
-        await self.core.database(report_stalled_turns, held)
-        await self.core.database(report_ignored_cancels, held)
+    async def _report_stalls(self) -> None:
+        """Report silent turns, and turns that outlive their cancel."""
+        # Without a stall notice there are still ignored cancels to report, which have no hurry.
+        notice = settings.KANDEV_STALL_NOTICE
+        await asyncio.sleep(min(max(notice / 10, 0.2), STALLS_EVERY) if notice else STALLS_EVERY)
+        held = {session_id: one.lease for session_id, one in self.registry.streams.items() if not one.ended}
+        await self.registry.database(report_stalled_turns, held)
+        await self.registry.database(report_ignored_cancels, held)
 
-    async def _put_to_sleep(self) -> None:
-        """End the agents that have been idle for long."""
+    async def _sleep_idle_sessions(self) -> None:
+        """Put sessions to sleep whose agents have been idle for ``KANDEV_IDLE_SLEEP``."""
         await asyncio.sleep(idle_sleep.check_interval())
-        if await idle_sleep.sleep_idle_sessions(self.core):
-            self._bell.set()
+        if await idle_sleep.sleep_idle_sessions(self.registry):
+            self._work_available.set()
 
-    async def _sweep_on_request(self) -> None:
-        """One sweep that somebody asked for, or else the wait for a change of the database."""
-        asked = await self.core.database(sweep_reports.next_request)
-        if asked is None:
-            await self._asked.wait()
-            self._asked.clear()
+    async def _run_requested_sweeps(self) -> None:
+        """Run the oldest requested sweep; without one, wait until the database changes."""
+        request = await self.registry.database(sweep_reports.next_request)
+        if request is None:
+            await self._database_changed.wait()
+            # Cleared before the rows are read again, so that no change after that read is missed.
+            self._database_changed.clear()
             return
-        async with sweep_reports.progress_writer(self.core, asked) as progress:
-            result = await run_sweep(self.core, sweep_reports.request_scope(asked), self.unknown, progress)
-        await self.core.database(sweep_reports.settle_request, asked, result, self.core.boot_id)
-        self._bell.set()
+        async with sweep_reports.progress_writer(self.registry, request) as progress:
+            result = await run_sweep(self.registry, sweep_reports.request_scope(request), self.unknown, progress)
+        await self.registry.database(sweep_reports.settle_request, request, result, self.registry.boot_id)
+        self._work_available.set()
 
-    def _changed(self, session_id: uuid.UUID) -> None:
-        """A commit of ingest: orders may be due, and an agent that has gone is looked after at once."""
-        self.orders.wake(session_id)
-        attachment = self.core.attached(session_id)
-        if attachment is None:
+    def _on_stream_change(self, session_id: uuid.UUID) -> None:
+        """After a commit of ingest: wake the session's queues, and recheck a session whose agent is gone."""
+        self.dispatcher.wake(session_id)
+        stream = self.registry.stream_of(session_id)
+        if stream is None:
             return
-        if attachment.turn_ended:
-            attachment.turn_ended = False
-            self.workflows.ring()
-        if attachment.has_new_snapshot:
-            attachment.has_new_snapshot = False
-            self._workspace_sync.request(attachment.facts)
-        if attachment.agent_gone:
-            attachment.agent_gone = False
-            self._lost(attachment)
+        if stream.turn_ended:
+            stream.turn_ended = False
+            for extension in self.extensions:
+                extension.wake()
+        if stream.has_new_snapshot:
+            stream.has_new_snapshot = False
+            self._workspace_sync.request(stream.facts)
+        if stream.agent_gone:
+            stream.agent_gone = False
+            self._on_stream_lost(stream)
 
-    def _lost(self, attachment: ExecutionStream) -> None:
-        """A stream ended by itself: its session is looked at now, not at the next pass.
+    def _on_stream_lost(self, stream: ExecutionStream) -> None:
+        """Recheck the session of a stream that ended unexpectedly: at once, with back-off if that keeps happening."""
+        backoff = self._backoffs.setdefault(stream.session_id, Backoff())
+        pause = 0.0 if backoff.is_reset else backoff.remaining
+        backoff.record_failure()
+        asyncio.get_running_loop().call_later(pause, self._request_recheck, stream.session_id)
 
-        One that ends again and again, whatever is done about it, is looked at after ever longer pauses.
-        """
-        pace = self._paces.setdefault(attachment.session_id, Backoff())
-        pause = 0.0 if pace.is_reset else pace.rest
-        pace.failed()
-        asyncio.get_running_loop().call_later(pause, self._look_for, attachment.session_id)
+    def _request_recheck(self, session_id: uuid.UUID) -> None:
+        self._recheck_queue.add({session_id})
 
-    def _look_for(self, session_id: uuid.UUID) -> None:
-        self._losses.tell({session_id})
-
-    async def _look_after_losses(self) -> None:
-        lost = await self._losses.take()
+    async def _recheck_sessions(self) -> None:
+        sessions = await self._recheck_queue.take()
         try:
-            result = await self.sweep(SweepScope("reconcile", sessions=lost))
+            result = await self.sweep(SweepScope("reconcile", sessions=sessions))
         except Exception:
-            self._losses.tell(lost)  # they are looked after when it can be done
+            self._recheck_queue.add(sessions)  # taken out already: a failed sweep must not lose them
             raise
         unknown = {one.row.stored.session_id for one in result.decided if one.seen.observed is Observed.UNKNOWN}
-        self._losses.record_result(lost, unknown)
-        self._bell.set()
+        self._recheck_queue.record_result(sessions, unknown)
+        self._work_available.set()
 
-    async def _look_for_the_left_behind(self) -> None:
-        """Take over at once what a supervisor that is provably gone has left, and what nobody has renewed."""
+    async def _take_over_orphans(self) -> None:
+        """Take over sessions whose supervisor is provably dead or has let its lease expire."""
         await asyncio.sleep(ORPHANS_EVERY)
-        found = await self.core.database(leases.load_orphaned_sessions, self.core.boot_id)
-        new, self._left_behind = found - self._left_behind, found
+        # Each only once: if another supervisor takes it, we are done; if nobody can, the regular sweeps try again.
+        found = await self.registry.database(leases.load_orphaned_sessions, self.registry.boot_id)
+        new, self._orphans = found - self._orphans, found
         if new:
             await self.sweep(SweepScope("reconcile", sessions={session_id for session_id, _ in new}))
-            self._bell.set()
+            self._work_available.set()
 
 
-def _still_waits(item: DecidedRow, result: SweepRun) -> bool:
-    """Whether it still waits for its turn, or another supervisor has it."""
+def _is_still_waiting(item: DecidedRow, result: SweepRun) -> bool:
+    """Whether the session keeps its place in the start queue, or another supervisor has it."""
     outcome = result.outcomes.get(item.facts.session_id)
     return item.decision.rule == "waits_for_turn" or bool(outcome and outcome.skipped)
 
 
-async def _repeat_forever(job: Callable[[], Awaitable[None]], outage: DatabaseOutage) -> None:
-    """Repeat a job. Whatever misses the database waits for it with all others; any other failure is said once."""
-    actor_context.begin_context(cause=job.__name__.strip("_").replace("_", " "))
-    pace, said = Backoff(), ""
+async def _repeat_forever(name: str, job: Job, outage: DatabaseOutage) -> None:
+    """Repeat a job. During a database outage all jobs wait together; any other failure is logged once and retried."""
+    actor_context.begin_context(cause=name)
+    backoff, logged = Backoff(), ""
     while True:
         try:
             await job()
-            pace.succeeded()
+            backoff.reset()
         except Exception as error:
             if is_database_outage(error):
                 await outage.wait(error)
                 continue
-            told = f"{type(error).__name__}: {error}"
-            if pace.is_reset or told != said:
-                log.exception("%s failed; trying again", job.__name__)
-            said = told
-            await asyncio.sleep(pace.failed())
+            failure = f"{type(error).__name__}: {error}"
+            if backoff.is_reset or failure != logged:
+                log.exception("the job %s failed; trying again", name)
+            logged = failure
+            await asyncio.sleep(backoff.record_failure())

@@ -1,4 +1,8 @@
-"""Carrying out the ledger of prompts: one at a time, in order, each at most once (rules 12, 13)."""
+"""Deliver queued prompts: one at a time, in order, each at most once.
+
+A prompt is committed as ``sending`` before the command leaves, and the command is repeated only to the same journal
+epoch, whose agentctl would recognize it (rule 12). If nobody can know whether it arrived, the prompt is held (rule 13).
+"""
 
 from __future__ import annotations
 
@@ -11,11 +15,17 @@ from executors_app import crash_points
 from executors_app.agentctl.protocol import Code
 from executors_app.errors import AgentctlRefused, ExecutorError, StaleGeneration
 from executors_app.models import ExecutorRunning
-from executors_app.prepared_query import PreparedQuery
-from sessions_app.domain import verification
 from sessions_app.domain.history import prepend_history
-from sessions_app.domain.states import DesiredState, PromptState
-from sessions_app.models import Lease, LeaseLost, Prompt, SessionTransaction, TaskSession, session_transaction
+from sessions_app.domain.states import DesiredState, PromptKind, PromptState
+from sessions_app.models import (
+    IntentKind,
+    Lease,
+    LeaseLost,
+    Prompt,
+    SessionTransaction,
+    TaskSession,
+    session_transaction,
+)
 from sessions_app.services import prompt_context
 from sessions_app.services.assessment import is_running, session_flaws
 from sessions_app.services.prompt_context import load_history
@@ -25,123 +35,121 @@ from sessions_app.supervisor.interrupted_turns import is_prompt_due
 
 log = logging.getLogger(__name__)
 REPORT_TIMEOUT = 10.0
-"""Seconds for the journal of an agentctl that answers to be in the log."""
-
-_WAITING = PreparedQuery(
-    lambda key: (
-        Prompt.objects.filter(session_id=key, state__in=(PromptState.QUEUED, PromptState.SENDING))
-        .order_by()
-        .values_list("id")[:1]
-    )
-)
+"""Seconds that the log may take to catch up with the journal of an agentctl that answers."""
 
 
 @dataclass(frozen=True, slots=True)
 class PromptDelivery:
-    """A prompt that is on its way; the row says so before the command leaves."""
+    """A prompt to send, whose row is already committed as ``sending``."""
 
     message_id: str
     text: str
     kind: str
 
 
-async def send_next_prompt(core: ExecutionRegistry, session_id: uuid.UUID) -> bool:
-    """Send the next prompt if the agent can take one; True when there may be more to do at once."""
-    attachment = core.attached(session_id)
-    if attachment is None or attachment.backoff.rests:
+async def send_next_prompt(registry: ExecutionRegistry, session_id: uuid.UUID) -> bool:
+    """Send the next prompt if the agent can take one.
+
+    Always returns False: the next journal line of the session wakes its queue for the next prompt.
+    """
+    stream = registry.stream_of(session_id)
+    if stream is None or stream.backoff.is_waiting:
         return False
     try:
-        sending = await core.database(
-            claim_next_prompt, session_id, attachment.lease, attachment.journal_epoch, frozenset(attachment.sent)
+        sending = await registry.database(
+            claim_next_prompt, session_id, stream.lease, stream.journal_epoch, frozenset(stream.sent)
         )
         if sending is not None:
             crash_points.reached("supervisor.prompt_sending", session_id)
-            await _send_prompt(core, attachment, sending)
+            await _send_prompt(registry, stream, sending)
             crash_points.reached("supervisor.prompt_sent", session_id)
     except LeaseLost:
         pass
-    return False  # what became of it is in the journal, whose next line leads here again
+    return False
 
 
-async def _send_prompt(core: ExecutionRegistry, attachment: ExecutionStream, sending: PromptDelivery) -> None:
-    attachment.sent.add(sending.message_id)
+async def _send_prompt(registry: ExecutionRegistry, stream: ExecutionStream, sending: PromptDelivery) -> None:
+    stream.sent.add(sending.message_id)  # before the first await, so that a wake-up meanwhile does not send it twice
     try:
-        answer = await attachment.client.prompt(sending.message_id, sending.text, prompt_kind=sending.kind)
+        answer = await stream.client.prompt(sending.message_id, sending.text, prompt_kind=sending.kind)
     except ExecutorError as error:
-        attachment.sent.discard(sending.message_id)
+        stream.sent.discard(sending.message_id)
         log.info("prompt %s: %s", sending.message_id, error.message)
-        await _handle_rejection(core, attachment, sending, error)
+        await _handle_rejection(registry, stream, sending, error)
         return
-    attachment.backoff.succeeded()
+    stream.backoff.reset()
     if answer.get("duplicate"):
-        await _settle_duplicate(core, attachment, sending)
+        await _settle_duplicate(registry, stream, sending)
 
 
 async def _handle_rejection(
-    core: ExecutionRegistry, attachment: ExecutionStream, sending: PromptDelivery, error: ExecutorError
+    registry: ExecutionRegistry, stream: ExecutionStream, sending: PromptDelivery, error: ExecutorError
 ) -> None:
-    """Only agentctl's own no says that it did not arrive; else the row stays ``sending``, for this epoch alone."""
+    """Requeue a prompt that agentctl refused; after any other error it stays ``sending``.
+
+    Only a refusal proves that it did not arrive. Otherwise it is sent again, but only to the same journal epoch.
+    """
     if isinstance(error, AgentctlRefused) and not isinstance(error, StaleGeneration):
-        await core.database(_requeue_refused, attachment.session_id, attachment.lease, sending.message_id)
+        await registry.database(_requeue_refused, stream.session_id, stream.lease, sending.message_id)
         if error.refusal == Code.NOT_RUNNING:
-            core.on_stream_lost(attachment)  # its agent went between the decision and the delivery: look, and resume it
-    asyncio.get_running_loop().call_later(attachment.backoff.failed(), core.on_change, attachment.session_id)
+            registry.on_stream_lost(stream)  # the agent ended after we decided to send: a recheck resumes it
+    asyncio.get_running_loop().call_later(stream.backoff.record_failure(), registry.on_change, stream.session_id)
 
 
-async def _settle_duplicate(core: ExecutionRegistry, attachment: ExecutionStream, sending: PromptDelivery) -> None:
-    """Agentctl had it before: the journal tells what became of it. Where it does not, nobody knows."""
+async def _settle_duplicate(registry: ExecutionRegistry, stream: ExecutionStream, sending: PromptDelivery) -> None:
+    """Settle a prompt that agentctl already had: its journal shows the outcome, or else the prompt is held."""
     try:
-        journal = (await attachment.client.status())["journal"]
+        journal = (await stream.client.status())["journal"]
     except ExecutorError:
-        return  # the stream ends with it, and the next attachment asks again
-    if not journal["last_seq"] or await attachment.wait_until_logged(
-        journal["epoch"], journal["last_seq"], REPORT_TIMEOUT
-    ):
-        await core.database(_hold_unreported, attachment.session_id, attachment.lease, sending.message_id)
+        return  # an agentctl that is gone ends the stream, and the next stream sends the prompt again
+    if not journal["last_seq"] or await stream.wait_until_logged(journal["epoch"], journal["last_seq"], REPORT_TIMEOUT):
+        await registry.database(_hold_unreported, stream.session_id, stream.lease, sending.message_id)
 
 
 def claim_next_prompt(session_id: uuid.UUID, lease: Lease, epoch: str, sent: frozenset[str]) -> PromptDelivery | None:
-    """The prompt to send now, committed as ``sending`` with execution and journal epoch (rule 12).
+    """Commit the next prompt as ``sending``, with execution and journal epoch, and return it; None if none can be sent.
 
-    Mostly none waits, and nothing is locked to see that: whoever gives one rings afterwards.
+    ``sent`` are the prompts already given over this stream. Raises LeaseLost.
     """
-    if not _WAITING.values(session_id):
+    # Without a lock, because usually none waits. A prompt that is queued right now wakes this queue after its commit.
+    if not Prompt.objects.filter(session_id=session_id, state__in=(PromptState.QUEUED, PromptState.SENDING)).exists():
         return None
-    with session_transaction(session_id, lease) as draft:
-        execution = draft.execution
-        if execution is None or not _can_take(draft, execution):
+    with session_transaction(session_id, lease) as transaction:
+        execution = transaction.execution
+        if execution is None or not _can_take(transaction, execution):
             return None
-        row = _next_prompt(draft, epoch)
+        row = _next_prompt(transaction, epoch)
         if row is None or row.message_id in sent:
             return None
-        text = _text_with_context(draft.session, row)
-        prompt_context.mark_carrier(draft, row)
-        draft.move_prompt(row, "send", execution_id=str(execution.id), journal_epoch=epoch)
+        text = _text_with_context(transaction.session, row)
+        prompt_context.mark_carrier(transaction, row)
+        transaction.move_prompt(row, "send", execution_id=str(execution.id), journal_epoch=epoch)
     return PromptDelivery(row.message_id, text, row.kind)
 
 
-def _can_take(draft: SessionTransaction, execution: ExecutorRunning) -> bool:
-    wanted = draft.session.desired_state == DesiredState.RUNNING
-    starting = draft.session.intents.filter(kind="start", done_at=None).exists()
-    free = wanted and not starting and is_running(draft.session, execution) and draft.open_turn is None
-    return free and not session_flaws(draft.session, execution)
+def _can_take(transaction: SessionTransaction, execution: ExecutorRunning) -> bool:
+    wanted = transaction.session.desired_state == DesiredState.RUNNING
+    starting = transaction.session.intents.filter(kind=IntentKind.START, done_at=None).exists()
+    free = wanted and not starting and is_running(transaction.session, execution) and transaction.open_turn is None
+    return free and not session_flaws(transaction.session, execution)
 
 
-def _next_prompt(draft: SessionTransaction, epoch: str) -> Prompt | None:
-    """The prompt under way, else the next of the queue; what a resumed wait has become goes before the others.
+def _next_prompt(transaction: SessionTransaction, epoch: str) -> Prompt | None:
+    """Return the prompt being sent, else the next one to send; None if there is none or it is not due yet.
 
-    And of these a turn that is tried again, which keeps its place while it waits, and the continue prompt (rule 16).
+    The order is: the prompt of an open run (the result of an external wait), memory checks, retries, continue
+    prompts, then the queue. A retry keeps its place while it waits for its time.
     """
-    for row in draft.session.prompts.filter(state=PromptState.SENDING).order_by("id"):
+    for row in transaction.session.prompts.filter(state=PromptState.SENDING).order_by("id"):
         if row.journal_epoch == epoch:
             return row
-        draft.move_prompt(row, "hold")  # that journal is gone, and with it the answer
-    queued = draft.session.prompts.filter(state=PromptState.QUEUED)
-    first = [queued.filter(message_id=draft.open_run.message_id)] if draft.open_run else []
+        transaction.move_prompt(row, "hold")  # only the lost journal could show whether it arrived
+    queued = transaction.session.prompts.filter(state=PromptState.QUEUED)
+    first = [queued.filter(message_id=transaction.open_run.message_id)] if transaction.open_run else []
     first += [
-        queued.filter(kind=verification.MEMORY_CHECK_KIND),
-        queued.filter(kind="retry"),
-        queued.filter(kind="continue"),
+        queued.filter(kind=PromptKind.CHECK),
+        queued.filter(kind=PromptKind.RETRY),
+        queued.filter(kind=PromptKind.CONTINUE),
         queued,
     ]
     found = next((one for rows in first if (one := rows.order_by("id").first()) is not None), None)
@@ -149,9 +157,9 @@ def _next_prompt(draft: SessionTransaction, epoch: str) -> Prompt | None:
 
 
 def _text_with_context(session: TaskSession, row: Prompt) -> str:
-    """The prompt's text with what a new agent, or one that was interrupted, has to know first.
+    """Return the prompt's text, preceded by the history for a new agent and the notes on interrupted work.
 
-    Both are told again with every try, until the journal says that the agent has the prompt that carries them.
+    Every try carries them again, until the journal confirms that the agent has received them.
     """
     note = prompt_context.context_before(session, row)
     text = f"{note}\n\n{row.text}" if note else row.text
@@ -159,16 +167,19 @@ def _text_with_context(session: TaskSession, row: Prompt) -> str:
 
 
 def _requeue_refused(session_id: uuid.UUID, lease: Lease, message_id: str) -> None:
-    """Agentctl has said that it did not take it: it waits for its turn again."""
-    with session_transaction(session_id, lease) as draft:
-        row = draft.session.prompts.filter(message_id=message_id, state=PromptState.SENDING).first()
+    """Put a prompt that agentctl refused back into the queue."""
+    with session_transaction(session_id, lease) as transaction:
+        row = transaction.session.prompts.filter(message_id=message_id, state=PromptState.SENDING).first()
         if row is not None:
-            draft.move_prompt(row, "refuse")
+            transaction.move_prompt(row, "refuse")
 
 
 def _hold_unreported(session_id: uuid.UUID, lease: Lease, message_id: str) -> None:
-    """The whole journal is in the log and says nothing of it: in doubt, and no longer in the others' way."""
-    with session_transaction(session_id, lease) as draft:
-        row = draft.session.prompts.filter(message_id=message_id, state=PromptState.SENDING).first()
+    """Hold a prompt that is still ``sending`` although the whole journal has been read: whether it arrived is unknown.
+
+    A held prompt no longer blocks the others.
+    """
+    with session_transaction(session_id, lease) as transaction:
+        row = transaction.session.prompts.filter(message_id=message_id, state=PromptState.SENDING).first()
         if row is not None:
-            draft.move_prompt(row, "hold")
+            transaction.move_prompt(row, "hold")

@@ -1,6 +1,6 @@
-"""Sessions that need a recheck now.
+"""The queue of sessions that need a recheck at once, and the listeners for exit events of container engines.
 
-The queue of lost streams, and the listeners for exit events of container engines.
+A recheck is a sweep of just these sessions.
 """
 
 from __future__ import annotations
@@ -19,79 +19,84 @@ from executors_app.runtimes import SupportsExitEvents
 from sessions_app.supervisor.execution_registry import ExecutionRegistry
 
 RETRY_UNKNOWN_AFTER: Final = (0.2, 0.5, 1.0, 2.0, 5.0)
-"""Seconds until one that nobody could tell anything of is looked at again; after them the loop's passes do.
+"""Seconds before each further recheck of a session that was observed as unknown; then the regular sweeps take over.
 
-An engine tells of a death some moments before it lists the container as dead.
+A container engine reports an exit some moments before it lists the container as dead.
 """
 
 
 class RecheckQueue:
-    """Each is taken once for however often it was told of; what is told of after that needs another look."""
+    """A set of sessions to recheck: adding one several times before it is taken rechecks it once."""
 
     def __init__(self) -> None:
         self._sessions: set[uuid.UUID] = set()
-        self._told = asyncio.Event()
-        self._looks: dict[uuid.UUID, int] = {}
-        """How often the unsure ones were looked at again."""
+        self._not_empty = asyncio.Event()
+        self._attempts: dict[uuid.UUID, int] = {}
+        """How many rechecks of a session in a row have found it unknown."""
 
-    def tell(self, sessions: Iterable[uuid.UUID]) -> None:
-        """These need a look."""
+    def add(self, sessions: Iterable[uuid.UUID]) -> None:
+        """Add sessions that need a recheck."""
         self._sessions.update(sessions)
-        self._told.set()
+        self._not_empty.set()
 
     async def take(self) -> frozenset[uuid.UUID]:
-        """All that need one, as soon as there are any; they are the caller's to look at."""
-        await self._told.wait()
-        self._told.clear()
+        """Wait until the queue has sessions, then remove and return all of them."""
+        await self._not_empty.wait()
+        self._not_empty.clear()
         taken, self._sessions = frozenset(self._sessions), set()
         return taken
 
     def record_result(self, taken: Iterable[uuid.UUID], unknown: Collection[uuid.UUID]) -> None:
-        """What came of the look: those that it could not tell anything of get another one soon."""
+        """Record a recheck; the sessions in ``unknown`` are added again after ``RETRY_UNKNOWN_AFTER``."""
         for session_id in taken:
-            looks = self._looks.pop(session_id, 0)
-            if session_id in unknown and looks < len(RETRY_UNKNOWN_AFTER):
-                self._looks[session_id] = looks + 1
-                asyncio.get_running_loop().call_later(RETRY_UNKNOWN_AFTER[looks], self.tell, (session_id,))
+            attempts = self._attempts.pop(session_id, 0)
+            if session_id in unknown and attempts < len(RETRY_UNKNOWN_AFTER):
+                self._attempts[session_id] = attempts + 1
+                asyncio.get_running_loop().call_later(RETRY_UNKNOWN_AFTER[attempts], self.add, (session_id,))
 
 
 log = logging.getLogger(__name__)
 REFRESH_SOURCES_EVERY = 0.5
-"""Seconds between two looks whom to listen to."""
+"""Seconds between two updates of the set of listeners."""
 LISTEN_FOR = 60.0
-"""Seconds for which one is listened to whose last session here is gone: what ended its stream may be told later."""
+"""Seconds for which a source is kept after its last stream here ended: the event that explains the end may be late."""
 
 EventSource = tuple[str, Hashable]
-"""Runtime, and who tells."""
+"""The runtime's name, and the source of exit events within it, such as a container engine."""
 
 
 class ExitEventListener:
-    """One listener for each source; ``look_for`` is called for a session that needs a look."""
+    """Listens to the exit events of every source that an attached session has, with one task for each source.
 
-    def __init__(self, core: ExecutionRegistry, look_for: Callable[[uuid.UUID], None], listen_on: float = LISTEN_FOR):
-        self._core, self._look_for, self._listen_on = core, look_for, listen_on
+    ``request_recheck`` is called with each session that needs a recheck.
+    """
+
+    def __init__(
+        self, registry: ExecutionRegistry, request_recheck: Callable[[uuid.UUID], None], linger: float = LISTEN_FOR
+    ):
+        self._registry, self._request_recheck, self._linger = registry, request_recheck, linger
         self._needed: dict[EventSource, float] = {}
-        """When each was needed last."""
+        """When each source was last needed, by the monotonic clock."""
         self._listeners: dict[EventSource, asyncio.Task[None]] = {}
-        self._silenced: dict[EventSource, set[uuid.UUID]] = {}
-        """Sessions whose streams were ended because nobody answers there; looked for when somebody does."""
+        self._unreachable_streams: dict[EventSource, set[uuid.UUID]] = {}
+        """Sessions whose streams were ended because the source fell silent; rechecked when it answers again."""
 
-    async def keep(self) -> None:
-        """Listen to those that attached sessions have, for a moment; a job to be repeated."""
+    async def refresh_listeners(self) -> None:
+        """Start and stop listeners to match the attached sessions, then wait a moment; the loop repeats this job."""
         now = time.monotonic()
-        needed = {source for one in self._core.attachments if (source := self._source_of(one)) is not None}
+        needed = {source for one in self._registry.streams if (source := self._source_of(one)) is not None}
         self._needed |= dict.fromkeys(needed, now)
-        for source in [source for source, at in self._needed.items() if now - at > self._listen_on]:
+        for source in [source for source, at in self._needed.items() if now - at > self._linger]:
             del self._needed[source]
-            self._silenced.pop(source, None)
+            self._unreachable_streams.pop(source, None)
             self._listeners.pop(source).cancel()
         for source in self._needed:
             if source not in self._listeners or self._listeners[source].done():
-                self._listeners[source] = asyncio.create_task(self._listen(source), name=f"deaths {source[0]}")
+                self._listeners[source] = asyncio.create_task(self._listen(source), name=f"exit events {source[0]}")
         await asyncio.sleep(REFRESH_SOURCES_EVERY)
 
     async def close(self) -> None:
-        """Listen no more."""
+        """Cancel all listeners."""
         for task in self._listeners.values():
             task.cancel()
         await asyncio.gather(*self._listeners.values(), return_exceptions=True)
@@ -99,46 +104,47 @@ class ExitEventListener:
     async def _listen(self, source: EventSource) -> None:
         place = runtime(source[0])
         assert isinstance(place, SupportsExitEvents)  # noqa: S101  (it named the source)
-        async for death in place.deaths(source[1]):
-            if death.session_id:
-                await self._died(death)
-            elif death.silent:
+        async for event in place.exit_events(source[1]):
+            if event.session_id:
+                await self._on_exit(event)
+            elif event.silent:
                 await self._on_silence(source)
             else:
-                for session_id in self._sessions_of(source) | self._silenced.pop(source, set()):
-                    self._look_for(session_id)
+                for session_id in self._sessions_of(source) | self._unreachable_streams.pop(source, set()):
+                    self._request_recheck(session_id)
 
     async def _on_silence(self, source: EventSource) -> None:
-        """End the streams from there, which else seem to live until a connection times out."""
+        """End the streams from a silent source: they would seem alive until their connections time out."""
         ended = self._sessions_of(source)
-        self._silenced.setdefault(source, set()).update(ended)
+        self._unreachable_streams.setdefault(source, set()).update(ended)
         log.warning("nobody answers at the source of %d streams (%s)", len(ended), source[0])
-        streams = [stream for session_id in ended if (stream := self._core.attached(session_id)) is not None]
-        await asyncio.gather(*(stream.stop() for stream in streams))  # their ends are looked after like any other
+        streams = [stream for session_id in ended if (stream := self._registry.stream_of(session_id)) is not None]
+        await asyncio.gather(*(stream.stop() for stream in streams))  # each end requests a recheck, like any other
 
     def _sessions_of(self, source: EventSource) -> set[uuid.UUID]:
-        return {session_id for session_id in list(self._core.attachments) if self._source_of(session_id) == source}
+        return {session_id for session_id in list(self._registry.streams) if self._source_of(session_id) == source}
 
-    async def _died(self, death: ExitEvent) -> None:
+    async def _on_exit(self, event: ExitEvent) -> None:
         try:
-            session_id = uuid.UUID(death.session_id)
+            session_id = uuid.UUID(event.session_id)
         except ValueError:
             return
-        attachment = self._core.attached(session_id)
-        if attachment is None or not death.ended:
-            self._look_for(session_id)
-        elif attachment.facts.state.get("container", death.place_id) == death.place_id:
+        stream = self._registry.stream_of(session_id)
+        if stream is None or not event.ended:
+            self._request_recheck(session_id)
+        elif stream.facts.state.get("container", event.place_id) == event.place_id:
             log.info("session %s: what it runs in has died", session_id)
-            await attachment.stop()  # its end is looked after like any other
+            await stream.stop()  # its end requests a recheck, like any other
+        # Else the event is about an earlier container: the session has moved to another one.
 
     def _source_of(self, session_id: uuid.UUID) -> EventSource | None:
-        attachment = self._core.attachments.get(session_id)
-        if attachment is None:
+        stream = self._registry.streams.get(session_id)
+        if stream is None:
             return None
         try:
-            place: Any = runtime(attachment.facts.runtime)
+            place: Any = runtime(stream.facts.runtime)
             if isinstance(place, SupportsExitEvents):
-                return attachment.facts.runtime, place.source_of_deaths(attachment.facts)
+                return stream.facts.runtime, place.exit_event_source(stream.facts)
         except ExecutorError as error:
             log.debug("session %s: nobody tells of its end: %s", session_id, error.message)
         return None

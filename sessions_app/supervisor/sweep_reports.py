@@ -1,7 +1,4 @@
-"""What a sweep reports.
-
-The rows it stores, the document of `recover_sessions --json`, and sweeps that somebody requested.
-"""
+"""Reports of sweeps: the stored rows, the document of `recover_sessions --json`, and requested sweeps."""
 
 from __future__ import annotations
 
@@ -40,25 +37,25 @@ _STORED: Final = (
     *("runtime", "observed", "rule", "executor_status", "session_state", "agent_action", "strategy"),
     *("receipt_kind", "reason", "error_message", "duration_ms"),
 )
-"""What is kept of a row of the document."""
+"""Fields of a document's row that are stored."""
 _FOREIGN_RULE: Final = "foreign_lease"
-"""The rule of what another supervisor holds."""
+"""The rule for sessions that another supervisor holds."""
 _REPORTED: Final = ("rule", "observed", "agent_action", "strategy", "receipt_kind", "reason", "error_message")
-"""What a row tells of another supervisor's sweep."""
+"""Fields that a row repeats from the other supervisor's sweep."""
 
 
 @dataclass(frozen=True, slots=True)
 class _CurrentRows:
-    """What the rows of the document say of the present; by session, except ``statuses``."""
+    """The present states for the document's rows; by session, except ``statuses``."""
 
     states: Mapping[uuid.UUID, str]
     statuses: Mapping[uuid.UUID, str]
-    """By execution."""
+    """By execution id."""
     receipts: Mapping[str, ContinuityReceipt]
     by_supervisor: Mapping[uuid.UUID, dict[str, Any]] = field(default_factory=dict)
-    """What the supervisor that holds it came to."""
+    """The newest result of the supervisor that holds a session."""
     ordered: frozenset[uuid.UUID] = frozenset()
-    """Those whose start is ordered and not carried out."""
+    """Sessions with an open start intent."""
 
 
 def _load_current_rows(result: SweepRun) -> _CurrentRows:
@@ -75,7 +72,7 @@ def _load_current_rows(result: SweepRun) -> _CurrentRows:
 
 
 def build_report(result: SweepRun, boot_id: str) -> dict[str, Any]:
-    """The sweep with the states as they are now: starts that have ended meanwhile are in it."""
+    """Build the JSON document of a sweep, with the present states: it includes starts that have ended meanwhile."""
     now = _load_current_rows(result)
     sessions = [_report_row(item, result, now) for item in result.decided]
     counts = dict.fromkeys((*COUNTED_KINDS, "skipped"), 0)
@@ -96,7 +93,7 @@ def build_report(result: SweepRun, boot_id: str) -> dict[str, Any]:
 
 
 def _receipts(result: SweepRun) -> dict[str, ContinuityReceipt]:
-    """The newest receipt of each session since the sweep began."""
+    """Return the newest receipt of each session since the sweep began, by session id."""
     if result.scope.dry_run:
         return {}
     ids = [item.row.stored.session_id for item in result.decided]
@@ -105,7 +102,7 @@ def _receipts(result: SweepRun) -> dict[str, ContinuityReceipt]:
 
 
 def _by_supervisor(result: SweepRun) -> dict[uuid.UUID, dict[str, Any]]:
-    """The newest outcome of the supervisor that holds a session, with the newest receipt since its sweep began."""
+    """Return what other supervisors last decided on the sessions they hold, with the newest receipt since then."""
     held = {
         item.row.stored.session_id: item.row.stored.owner
         for item in result.decided
@@ -132,7 +129,7 @@ def _report_row(item: DecidedRow, result: SweepRun, now: _CurrentRows) -> dict[s
     outcome = result.outcomes.get(session_id, ActionOutcome())
     receipt = now.receipts.get(session_id)
     reported = now.by_supervisor.get(item.row.stored.session_id)
-    # The executor's row says so only once somebody has begun with the start.
+    # The execution's own status becomes STARTING only when a supervisor claims the start.
     ordered = item.row.stored.session_id in now.ordered
     row = {
         "session_id": session_id,
@@ -166,7 +163,7 @@ def _row_result(row: Mapping[str, Any], *, ordered: bool, dry_run: bool) -> str:
 
 
 def _corrupt_report_row(one: CorruptRow) -> dict[str, Any]:
-    """A session that the sweep passed over."""
+    """Build the row of a session that the sweep skipped as corrupt."""
     return {
         "session_id": str(one.session_id),
         "task_id": str(one.task_id),
@@ -189,8 +186,10 @@ def _corrupt_report_row(one: CorruptRow) -> dict[str, Any]:
 
 
 def store_sweep(document: Mapping[str, Any], result: SweepRun, *, asked: bool = False) -> None:
-    """Keep a sweep and its outcomes; loop passes that nobody asked for only where something was decided."""
-    decided = [row for row, item in zip(document["sessions"], result.decided, strict=False) if not item.decision.quiet]
+    """Store a sweep and its outcomes; a periodic sweep that decided nothing is stored only if it was requested."""
+    decided = [
+        row for row, item in zip(document["sessions"], result.decided, strict=False) if not item.decision.is_noop
+    ]
     if result.scope.trigger == "reconcile" and not decided and not asked:
         return
     rows = document["sessions"] if result.scope.boot else decided
@@ -213,22 +212,22 @@ def _outcome_row(sweep_id: uuid.UUID, row: Mapping[str, Any]) -> tuple[Any, ...]
 
 
 PROGRESS_EVERY = 0.5
-"""Seconds between two looks at how far it is."""
+"""Seconds between two writes of a sweep's progress."""
 
 
 def next_request() -> SweepRequest | None:
-    """The oldest that is not done."""
+    """Return the oldest request that is not done, or None."""
     return SweepRequest.objects.filter(done_at=None).order_by("created_at", "id").first()
 
 
 def request_scope(asked: SweepRequest) -> SweepScope:
-    """What is looked at for it: as in a pass of the loop, which takes no first unknown at its word."""
+    """Return the scope of a requested sweep; like a periodic one, it does not act on a first *unknown*."""
     return SweepScope("reconcile", sessions=[uuid.UUID(one) for one in asked.sessions], dry_run=asked.dry_run)
 
 
 @asynccontextmanager
-async def progress_writer(core: ExecutionRegistry, asked: SweepRequest) -> AsyncIterator[ProgressCallback]:
-    """Write down how far the sweep is, as long as it goes on and something changes."""
+async def progress_writer(registry: ExecutionRegistry, asked: SweepRequest) -> AsyncIterator[ProgressCallback]:
+    """Yield a progress callback, and store its latest values in the request while the block runs."""
     far: list[tuple[int, int]] = []
 
     async def tell() -> None:
@@ -236,7 +235,7 @@ async def progress_writer(core: ExecutionRegistry, asked: SweepRequest) -> Async
         while True:
             if far and far[-1] != told:
                 told = far[-1]
-                await core.database(_save_progress, asked.id, *told)
+                await registry.database(_save_progress, asked.id, *told)
             await asyncio.sleep(PROGRESS_EVERY)
 
     task = asyncio.create_task(tell())
@@ -253,7 +252,10 @@ def _save_progress(request_id: uuid.UUID, done: int, total: int) -> None:
 
 
 def settle_request(asked: SweepRequest, result: SweepRun, boot_id: str) -> None:
-    """Keep the sweep, unless it was a dry run, and its report; the first to say that it is done is believed."""
+    """Store the sweep, unless it was a dry run, and mark its request as done with the report.
+
+    If two supervisors ran the same request, the first result stays.
+    """
     document = build_report(result, boot_id)
     with transaction.atomic():
         if not asked.dry_run:

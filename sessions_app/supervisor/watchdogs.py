@@ -1,6 +1,6 @@
-"""Periodic checks of rows.
+"""Periodic checks for ignored cancels, stalled turns, overdue prompts, expired waits and unusable wait tokens.
 
-Ignored cancels, stalled turns, overdue prompts, expired waits and unusable wait tokens.
+Rows are first read without a lock, and checked again under the session's lock before anything is written.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from django.db import IntegrityError
 from django.db.models import OuterRef, Q, Subquery
 from django.utils import timezone
 
-from sessions_app.domain.states import OPEN_RUN_STATES, RunState, SessionState
+from sessions_app.domain.states import OPEN_RUN_STATES, PermissionState, RunState, SessionState
 from sessions_app.domain.wait_tokens import TokenState, WaitKind
 from sessions_app.models import (
     CANCEL_IGNORED,
@@ -43,9 +43,9 @@ from sessions_app.supervisor.conversation import ConversationUpdate
 
 log = logging.getLogger(__name__)
 IGNORED_AFTER: Final = timedelta(seconds=30)
-"""An agent that heeds a cancel ends its turn within seconds."""
+"""How long a turn may outlive its cancel; agents that obey end it within seconds."""
 DELIVERED_OUTCOME: Final = "done"
-"""Outcome of a cancel that agentctl has passed on."""
+"""Outcome of a cancel intent that agentctl has passed on to the agent."""
 
 
 class _IgnoredCancel(NamedTuple):
@@ -54,7 +54,10 @@ class _IgnoredCancel(NamedTuple):
 
 
 def report_ignored_cancels(held: Mapping[uuid.UUID, Lease]) -> int:
-    """Say ``session.run.cancel_ignored`` once of each turn of these sessions that outlives its cancel; how many."""
+    """Record ``session.run.cancel_ignored`` once for each turn that outlives its cancel; return how many.
+
+    ``held`` are the sessions to check, with the leases under which to write.
+    """
     if not held:
         return 0
     return sum(_record_ignored_cancel(one, held[one.run.session_id]) for one in _load_ignored(held))
@@ -71,18 +74,18 @@ def _load_ignored(sessions: Iterable[uuid.UUID]) -> list[_IgnoredCancel]:
         if order.done_at is not None and order.payload.get("message_id") == run.message_id and told != str(run.id):
             found[order.session_id] = _IgnoredCancel(
                 run, order.done_at
-            )  # the last one that stays is the first that was asked
+            )  # newest first, so that the oldest cancel of the turn stays
     return list(found.values())
 
 
 def _record_ignored_cancel(one: _IgnoredCancel, lease: Lease) -> bool:
     try:
-        with session_transaction(one.run.session_id, lease) as draft:
-            if draft.open_turn is None or draft.open_turn.id != one.run.id:
-                return False  # it has ended meanwhile
+        with session_transaction(one.run.session_id, lease) as transaction:
+            if transaction.open_turn is None or transaction.open_turn.id != one.run.id:
+                return False  # the turn has ended since it was read
             said = {"run_id": str(one.run.id), "since": one.asked_at.isoformat()}
-            draft.set(metadata={**draft.session.metadata, CANCEL_IGNORED: said})
-            draft.say("session.run.cancel_ignored", message_id=one.run.message_id, **said)
+            transaction.set_fields(metadata={**transaction.session.metadata, CANCEL_IGNORED: said})
+            transaction.record_event("session.run.cancel_ignored", message_id=one.run.message_id, **said)
     except LeaseLost:
         return False
     except Exception:  # one bad session never stops the others
@@ -96,13 +99,14 @@ _AGENT_EVENTS = (
     | Q(name__startswith="session.run.")
     | Q(name__startswith="session.permission.")
 )
-"""Events that tell of the turn, and not of what is asked of it meanwhile."""
+"""Events that the agent's turn causes, as opposed to requests to it."""
 
 
 def report_stalled_turns(held: Mapping[uuid.UUID, Lease]) -> int:
-    """Say ``session.run.stalled`` once of every silence that has become too long, of these sessions; how many.
+    """Record ``session.run.stalled`` once for each turn that has been silent for too long; return how many.
 
-    Silence is measured in the log, from the time of the agent's last word, whoever was there to hear it.
+    ``held`` are the sessions to check, with the leases under which to write. Silence is measured from the last event
+    of the agent in the log, so a restart of the control plane does not reset it.
     """
     if not settings.KANDEV_STALL_NOTICE or not held:
         return 0
@@ -125,12 +129,14 @@ def _load_silent_runs(since: datetime) -> list[tuple[Run, datetime]]:
 
 def _record_stall(run: Run, heard: datetime, lease: Lease) -> bool:
     try:
-        with session_transaction(run.session_id, lease) as draft:
-            if draft.open_turn is None or draft.open_turn.id != run.id:
+        with session_transaction(run.session_id, lease) as transaction:
+            if transaction.open_turn is None or transaction.open_turn.id != run.id:
                 return False
-            draft.set(stalled_since=heard)
-            tools = ConversationUpdate(draft).unfinished_tools()
-            draft.say("session.run.stalled", run_id=str(run.id), since=heard.isoformat(), unfinished_tools=tools)
+            transaction.set_fields(stalled_since=heard)
+            tools = ConversationUpdate(transaction).unfinished_tools()
+            transaction.record_event(
+                "session.run.stalled", run_id=str(run.id), since=heard.isoformat(), unfinished_tools=tools
+            )
     except LeaseLost:
         return False
     except Exception:  # one bad session never stops the others
@@ -140,11 +146,11 @@ def _record_stall(run: Run, heard: datetime, lease: Lease) -> bool:
 
 
 OVERDUE_BATCH = 200
-"""Prompts that one pass looks at; the next one is not far."""
+"""Prompts that one pass handles at most; the next pass follows within a second."""
 
 
 def report_overdue_prompts() -> int:
-    """Say ``session.prompt.overdue`` once of every prompt that is; how many."""
+    """Record ``session.prompt.overdue`` once for every overdue prompt; return how many."""
     found = list(overdue_prompts().order_by("id").values_list("id", "session_id")[:OVERDUE_BATCH])
     known = set(
         SessionEvent.objects.filter(once__in=[_event_key(key) for key, _ in found]).values_list("once", flat=True)
@@ -162,20 +168,20 @@ def _event_key(key: int) -> str:
 
 def _record_overdue(session_id: uuid.UUID, keys: list[int]) -> int:
     try:
-        with session_transaction(session_id) as draft:
+        with session_transaction(session_id) as transaction:
             rows = list(overdue_prompts().filter(id__in=keys))
             for row in rows:
-                draft.say(
+                transaction.record_event(
                     "session.prompt.overdue",
                     _event_key(row.id),
                     message_id=row.message_id,
                     kind=row.kind,
                     state=row.state,
-                    reason=_overdue_reason(draft),
+                    reason=_overdue_reason(transaction),
                     waited_seconds=_seconds_waited(row),
                 )
     except IntegrityError:
-        return 0  # another supervisor has just said it
+        return 0  # the event's unique key exists: another supervisor has just recorded it
     except Exception:  # one bad session never stops the others
         log.exception("session %s: its overdue prompts could not be told", session_id)
         return 0
@@ -186,12 +192,12 @@ def _seconds_waited(row: Prompt) -> int:
     return round((timezone.now() - row.created_at).total_seconds())
 
 
-def _overdue_reason(draft: SessionTransaction) -> str:
-    """What it waits for, in a code: the error, the start under way, or why none is."""
-    session = draft.session
+def _overdue_reason(transaction: SessionTransaction) -> str:
+    """Return a code for what the prompt waits for: the session's error, an open start, or why there is none."""
+    session = transaction.session
     if session.state == SessionState.ERROR and session.error_code:
         return session.error_code
-    order = session.intents.filter(kind="start", done_at=None).first()
+    order = session.intents.filter(kind=IntentKind.START, done_at=None).first()
     if order is not None:
         return QUEUED_FOR_CAPACITY if order.payload.get(QUEUED_FOR_CAPACITY) else "starting"
     return str(assess_session(session).resume_reason)
@@ -199,58 +205,60 @@ def _overdue_reason(draft: SessionTransaction) -> str:
 
 Id = TypeVar("Id")
 DEADLINE_BATCH = 100
-"""Waits that one pass ends; the next one is not far."""
+"""Waits that one pass ends at most; the next pass follows within a second."""
 
 
 def expire_waits() -> int:
-    """Say of every key that is too old that it is, and end what waits for it; how many."""
+    """Expire every wait token whose time has passed, and end the wait; return how many."""
     due = list(ResumeToken.objects.due(timezone.now()).values_list("id", "session_id")[:DEADLINE_BATCH])
     return sum(_run_guarded(_expire_wait, token_id, session_id) for token_id, session_id in due)
 
 
 def _expire_wait(token_id: uuid.UUID, session_id: uuid.UUID) -> bool:
-    with session_transaction(session_id) as draft:
-        token = waits.expire_token(draft, token_id)
+    with session_transaction(session_id) as transaction:
+        token = waits.expire_token(transaction, token_id)
         if token is None:
             return False
         if token.wait_kind == WaitKind.PERMISSION:
-            # The agent is told that nobody answered, as an order, which survives whatever happens to us.
-            create_intent(draft.session, IntentKind.ANSWER, None, {"permission_id": token.wait_id, "option_id": None})
-        elif draft.open_run is not None and draft.open_run.id == token.run_id:
-            waits.interrupt_external_wait(draft, "wait_timeout")
+            # As an intent in this transaction: the agent learns that nobody answered even if we crash now.
+            create_intent(
+                transaction.session, IntentKind.ANSWER, None, {"permission_id": token.wait_id, "option_id": None}
+            )
+        elif transaction.open_run is not None and transaction.open_run.id == token.run_id:
+            waits.interrupt_external_wait(transaction, "wait_timeout")
     return True
 
 
 def renew_tokens() -> int:
-    """Give a permission that is open without a key, or with one that nobody can be shown, another; how many."""
-    asked = list(PermissionRequest.objects.filter(state="pending"))
+    """Mint a new token for every open permission request that has none, or an undecryptable one; return how many."""
+    asked = list(PermissionRequest.objects.filter(state=PermissionState.PENDING))
     known = permission_tokens(asked)
     return sum(_run_guarded(_renew_token, one.id, one.session_id) for one in asked if _is_unusable(known.get(one.id)))
 
 
 def _is_unusable(token: ResumeToken | None) -> bool:
-    """None was minted (it was asked before there were keys), or the server's key that made it is gone."""
+    """Whether a request has no token, or an active one whose secret the server's present keys cannot restore."""
     if token is None:
         return True
     return token.state(timezone.now()) is TokenState.ACTIVE and token.secret() is None
 
 
 def _renew_token(permission_id: str, session_id: uuid.UUID) -> bool:
-    with session_transaction(session_id) as draft:
-        asked = draft.session.permissions.filter(id=permission_id, state="pending").first()
+    with session_transaction(session_id) as transaction:
+        asked = transaction.session.permissions.filter(id=permission_id, state=PermissionState.PENDING).first()
         if asked is None:
             return False
         old = permission_tokens([asked]).get(asked.id)
         if not _is_unusable(old):
             return False
-        waits.revoke_tokens(draft, "rotated", wait_id=asked.id)
+        waits.revoke_tokens(transaction, "rotated", wait_id=asked.id)
         ends = old.expires_at if old else None
-        waits.mint_token(draft, asked.run, WaitKind.PERMISSION, asked.id, expires_at=ends)
+        waits.mint_token(transaction, asked.run, WaitKind.PERMISSION, asked.id, expires_at=ends)
     return True
 
 
 def _run_guarded(do: Callable[[Id, uuid.UUID], bool], about: Id, session_id: uuid.UUID) -> bool:
-    """One bad row never stops the others."""
+    """Call ``do``; log its failure and return False, so that one bad row never stops the others."""
     try:
         return do(about, session_id)
     except Exception:

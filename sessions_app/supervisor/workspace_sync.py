@@ -13,6 +13,7 @@ from django.db.models import F, Q
 from django.utils import timezone
 
 from executors_app import workspace_store
+from executors_app.backoff import Backoff
 from executors_app.domain import ExecutionFacts
 from executors_app.errors import ExecutorError, RuntimeUnavailable, SnapshotMissing
 from executors_app.models import SNAPSHOT_DUE, ExecutorRunning
@@ -25,7 +26,6 @@ from sessions_app.services.database_threads import DatabaseThread
 from sessions_app.services.metric_counters import METRICS_BUFFER
 from sessions_app.services.workspace import is_transfer_due, is_transfer_overdue, push_runtimes
 from sessions_app.supervisor import leases
-from sessions_app.supervisor.backoff import Backoff
 from sessions_app.supervisor.executions import execution_facts_of, load_session
 
 log = logging.getLogger(__name__)
@@ -34,12 +34,12 @@ _STATE = ("snapshot_announced", "snapshot_arrived", "snapshot_due_since", "snaps
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """One try, and under which lease its result may be written."""
+    """One attempt to transfer a snapshot, and the lease under which its result is written."""
 
     facts: ExecutionFacts
     lease: Lease
     announced: str
-    """The snapshot that is to arrive."""
+    """The commit of the snapshot that has to arrive."""
 
     @property
     def session_id(self) -> uuid.UUID:
@@ -48,14 +48,14 @@ class Transfer:
 
     @property
     def owner_id(self) -> str:
-        """The session whose work tree it is; its archive and recovery ref have this name."""
+        """The session that owns the worktree; its archive and recovery ref have this name."""
         return self.facts.worktree_id or self.facts.session_id
 
 
 def load_due_transfers(me: str) -> dict[uuid.UUID, str]:
-    """Return the executions with a snapshot that has not arrived, with its commit.
+    """Return the executions whose newest snapshot has not arrived, with its commit.
 
-    Left out are those that another living supervisor holds. One query finds them by an index of just these rows.
+    Executions that another living supervisor holds are left out.
     """
     # Only a session's present execution: an earlier one would move the archive back to older work.
     rows = ExecutorRunning.objects.filter(
@@ -67,11 +67,9 @@ def load_due_transfers(me: str) -> dict[uuid.UUID, str]:
 
 
 def begin_transfer(me: str, execution_id: uuid.UUID) -> Transfer | None:
-    """Lease an execution for its transfer; None where it is another supervisor's to do. SecretUnreadable.
-
-    The lease stays ours until we end, as that of a live execution does: to give it back here could take it from a
-    start of ours that has begun meanwhile.
-    """
+    """Lease an execution for its transfer; None if another supervisor holds it. Raises SecretUnreadable."""
+    # The lease is kept until we shut down: releasing it after the transfer could take it from a start of ours that has
+    # begun meanwhile.
     lease = leases.acquire_lease(execution_id, me)
     execution = ExecutorRunning.objects.select_related("executor").filter(id=execution_id).first()
     if lease is None or execution is None:
@@ -81,15 +79,18 @@ def begin_transfer(me: str, execution_id: uuid.UUID) -> Transfer | None:
 
 
 def record_arrival(transfer: Transfer, arrived: str | None) -> bool:
-    """Write what the archive has after a push that succeeded; False if a newer snapshot was announced meanwhile.
+    """Write what the archive has after a successful push; return False if a newer snapshot was announced meanwhile.
 
-    ``arrived``: of ``workspace_store.newest_snapshot``. Raises LeaseLost, SnapshotMissing.
+    ``arrived`` is the result of ``workspace_store.newest_snapshot``. Raises LeaseLost, and SnapshotMissing if the
+    announced snapshot did not arrive.
     """
-    with session_transaction(transfer.session_id, transfer.lease) as draft:
-        execution = draft.execution
+    with session_transaction(transfer.session_id, transfer.lease) as transaction:
+        execution = transaction.execution
         if execution is None:
             raise LeaseLost
         late, code = is_transfer_overdue(execution, timezone.now()), execution.snapshot_error_code
+        # Without an archive, or with a newer snapshot of a session that shares the worktree, the announced one can
+        # never arrive: what is there now counts as announced.
         if arrived is None or _is_superseded(transfer, execution, arrived):
             execution.snapshot_announced = arrived or ""
         execution.snapshot_arrived = arrived or ""
@@ -98,7 +99,7 @@ def record_arrival(transfer: Transfer, arrived: str | None) -> bool:
             execution.snapshot_due_since = None
             execution.snapshot_error_code = execution.snapshot_error = ""
             if late:
-                draft.say("session.workspace.arrived", commit=execution.snapshot_arrived)
+                transaction.record_event("session.workspace.arrived", commit=execution.snapshot_arrived)
         update_row(execution, _STATE)
     if missing:
         raise SnapshotMissing
@@ -108,7 +109,7 @@ def record_arrival(transfer: Transfer, arrived: str | None) -> bool:
 
 
 def _is_superseded(transfer: Transfer, execution: ExecutorRunning, arrived: str) -> bool:
-    """Whether another session that works in the same work tree has taken a newer snapshot under the same ref."""
+    """Whether another session in the same worktree has taken a newer snapshot under the same ref."""
     owner = transfer.owner_id
     beside = ExecutorRunning.objects.filter(Q(worktree_id=owner) | Q(session_id=owner), snapshot_announced=arrived)
     unchanged = execution.snapshot_announced == transfer.announced
@@ -120,8 +121,8 @@ def record_failure(transfer: Transfer, error: ExecutorError) -> None:
 
     Raises LeaseLost.
     """
-    with session_transaction(transfer.session_id, transfer.lease) as draft:
-        execution = draft.execution
+    with session_transaction(transfer.session_id, transfer.lease) as transaction:
+        execution = transaction.execution
         if execution is None or not is_transfer_due(execution):
             return
         is_first = not execution.snapshot_error_code
@@ -129,20 +130,20 @@ def record_failure(transfer: Transfer, error: ExecutorError) -> None:
         execution.snapshot_error_code, execution.snapshot_error = told["error_code"], told["error_message"]
         update_row(execution, _STATE)
         if is_first:
-            draft.say("session.workspace.delayed", commit=execution.snapshot_announced, **told)
+            transaction.record_event("session.workspace.delayed", commit=execution.snapshot_announced, **told)
     if is_first:
         METRICS_BUFFER.count("kandev_workspace_transfer_outages_total", runtime=transfer.facts.runtime)
         log.warning("session %s: its newest snapshot has not arrived: %s", transfer.session_id, error.message)
 
 
 MAX_PUSHES: Final = 4
-"""Pushes at a time from one place: one that is silent holds up its own sessions and no others."""
+"""Concurrent pushes from one place; each place has its own limit, so that a silent one delays only its own sessions."""
 MAX_MISSING_TRIES: Final = 5
-"""Tries until a snapshot counts as lost that the workspace does not contain: its successor may not be announced yet."""
+"""Tries after which a snapshot missing from the workspace counts as lost: its successor may not be announced yet."""
 
 
 class WorkspaceSync:
-    """At most one push at a time for each execution; what becomes due meanwhile follows."""
+    """Transfers snapshots, at most one at a time for each execution; what becomes due meanwhile follows."""
 
     def __init__(self, database: DatabaseThread, me: str) -> None:
         self._database, self._me = database, me
@@ -150,10 +151,10 @@ class WorkspaceSync:
         self._pushes: dict[uuid.UUID, asyncio.Task[None]] = {}
         self._gates: defaultdict[str, asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(MAX_PUSHES))
         self._given_up: dict[uuid.UUID, str] = {}
-        """Snapshots that can never arrive as things stand; forgotten with this supervisor, so a restart tries again."""
+        """Snapshots that cannot arrive as things stand; kept in memory only, so that a restart tries them again."""
 
     def request(self, facts: ExecutionFacts) -> None:
-        """Push after a snapshot; nothing to do where the work is in the team's repository anyway."""
+        """Push after a new snapshot; does nothing if the runtime keeps its work in the team's repository anyway."""
         if isinstance(runtime(facts.runtime), SupportsPush):
             self._request(uuid.UUID(facts.id))
 
@@ -190,11 +191,11 @@ class WorkspaceSync:
                 except SnapshotMissing:
                     missing += 1
                 except Exception:
-                    # Where not even the row can be read or written: told once, not at each try.
+                    # Not even the row could be read or written: log the first failure loudly, the next ones quietly.
                     level = logging.ERROR if backoff.is_reset else logging.DEBUG
                     log.log(level, "execution %s: its work could not be transferred", execution_id, exc_info=True)
                 self._due.add(execution_id)
-                await asyncio.sleep(backoff.failed())
+                await asyncio.sleep(backoff.record_failure())
         finally:
             self._due.discard(execution_id)
             del self._pushes[execution_id]
@@ -208,7 +209,7 @@ class WorkspaceSync:
             arrived = await self._push_and_verify(transfer)
             return await self._database(record_arrival, transfer, arrived)
         except LeaseLost:
-            return False  # the next try finds out whose it is
+            return False  # the next try finds out who holds it
         except SnapshotMissing as error:
             if not is_lost:
                 raise

@@ -1,1 +1,4 @@
-"""What the worker does (django-q2): slow and regular work that needs no lease; each task may be done again."""
+"""Jobs of the worker (django-q2): slow and regular work that needs no lease. Each job may run twice.
+
+Queued jobs and schedules store the dotted paths of these functions: keep a renamed one importable for one release.
+"""

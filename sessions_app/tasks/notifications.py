@@ -1,4 +1,4 @@
-"""Telling people outside the pages, once a minute; and one delivery at once, where somebody waits for it."""
+"""Send notifications once a minute, and single deliveries at once."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from sessions_app.notifications import delivery
 
 
 def notify() -> dict[str, int]:
-    """One round; how many were planned, given and forgotten."""
+    """Run one round; return the numbers of planned, sent and deleted deliveries."""
     return delivery.run_notifications()
 
 
 def give(delivery_id: uuid.UUID) -> bool:
-    """One delivery; False where somebody else has given it."""
+    """Send one delivery; return False if another worker has sent it."""
     return delivery.send_delivery(delivery_id)

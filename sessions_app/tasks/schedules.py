@@ -1,4 +1,4 @@
-"""What the worker does regularly; made when the database is migrated, and again by whoever finds it gone."""
+"""The schedules of the worker, created after each migration and again if they are missing."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ SCHEDULES: Final[Mapping[str, Mapping[str, Any]]] = {
     },
     "workflows": {"func": "sessions_app.tasks.workflows.start_due", "schedule_type": Schedule.MINUTES, "minutes": 1},
 }
-"""By name; whatever else a schedule is made of may be said, too."""
+"""Fields of each schedule, by its name."""
 FIRST_RUN_DELAY: Final = timedelta(minutes=10)
-"""A deployment that has just come up has other things to do."""
+"""Delay of the first run, so that it does not slow down a start."""
 FIRST_RUN_DELAYS: Final[Mapping[str, timedelta]] = {"workflows": timedelta(seconds=10)}
-"""What people wait for: a workflow that is due now is not started ten minutes late."""
+"""Shorter delays for jobs that people wait for, such as a workflow that is due."""
 
 
 def ensure_schedules(**signal: Any) -> None:
-    """Let every schedule be there, once, as it is said here. Called after each migration, too."""
+    """Create missing schedules, correct changed ones and delete duplicates. A ``post_migrate`` handler, too."""
     if Schedule._meta.db_table not in connection.introspection.table_names():
-        return  # only a part was migrated
+        return  # the app of the worker is not migrated yet
     there = {row.name: row for row in Schedule.objects.filter(name__in=SCHEDULES).order_by("-id")}
     for name, wanted in SCHEDULES.items():
         row = there.get(name)
@@ -42,6 +42,6 @@ def ensure_schedules(**signal: Any) -> None:
 
 
 def _newest_schedule_ids() -> list[int]:
-    """Of two that were made at the same moment one is enough."""
+    """Return the newest schedule of each name; two processes may have created one at the same time."""
     ids: dict[str, int] = dict(Schedule.objects.filter(name__in=SCHEDULES).order_by("id").values_list("name", "id"))
     return list(ids.values())

@@ -1,4 +1,4 @@
-"""What workflows start by themselves."""
+"""Start scheduled workflows."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ from sessions_app.workflows.services import runs
 
 
 def start_due() -> int:
-    """Start the runs that are due; how many were new."""
+    """Start the runs that are due; return the number of new ones."""
     return runs.start_due_runs(timezone.now())

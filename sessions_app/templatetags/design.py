@@ -1,4 +1,4 @@
-"""The components of the design system that are more than a class: ``{% load design %}``; /design/ shows them."""
+"""Template tags (``{% load design %}``) for components of the design system, which ``/design/`` shows."""
 
 from __future__ import annotations
 
@@ -31,31 +31,31 @@ ICONS: Final = {
     "M13 9.5a2.2 2.2 0 1 0-.6-4.3M14 11.9c1.8.2 3 1.4 3.3 3.6",
     "workflow": "M4 4h4v4H4zM12 12h4v4h-4zM8 6h4a2 2 0 0 1 2 2v4",
 }
-"""Drawn for this project on 20 by 20, as lines."""
+"""SVG paths of the icons, drawn for this project as lines on a grid of 20 by 20."""
 
 
 @register.simple_tag
 def icon(name: str) -> SafeString:
-    """An icon beside a word; it says nothing by itself, so readers of screens do not hear of it."""
+    """Render an icon next to a word. It adds no information, so it is hidden from screen readers."""
     return format_html('<svg class="icon" viewBox="0 0 20 20" aria-hidden="true"><path d="{}"/></svg>', ICONS[name])
 
 
 @register.simple_block_tag
 def card(content: str, title: str = "", lead: str = "", name: str = "", tone: str = "") -> SafeString:
-    """``{% card title="…" lead="…" name="id" %}…{% endcard %}``: a part of a page with a heading of its own."""
+    """Render ``{% card title="…" lead="…" name="id" %}…{% endcard %}``: a section of a page with a heading."""
     context = {"content": content, "title": title, "lead": lead, "name": name or title.lower().replace(" ", "-")}
     return mark_safe(render_to_string("parts/card.html", {**context, "tone": tone}))  # noqa: S308 - rendered from templates
 
 
 @register.simple_block_tag
 def dialog(content: str, name: str, title: str) -> SafeString:
-    """``{% dialog name="id" title="…" %}…{% enddialog %}``: opened by ``data-opens="id"``, closed by Escape."""
+    """Render ``{% dialog name="id" title="…" %}…{% enddialog %}``: opened by ``data-opens="id"``, closed by Escape."""
     context: dict[str, Any] = {"content": content, "name": name, "title": title}
     return mark_safe(render_to_string("parts/dialog.html", context))  # noqa: S308 - rendered from templates
 
 
 @register.filter
 def initials(name: str) -> str:
-    """One or two letters for a name: ``Ada Lovelace`` is AL, ``ada`` is A."""
+    """Return the initials of a name: AL for ``Ada Lovelace``, A for ``ada``."""
     words = [word for word in str(name).replace(".", " ").replace("_", " ").split() if word]
     return "".join(word[0] for word in words[:1] + words[1:][-1:])

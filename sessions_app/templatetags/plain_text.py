@@ -1,4 +1,4 @@
-"""The filters ``visible`` and ``sentence``: what agents, files and other people wrote, as a reader may see it."""
+"""Template filters ``visible`` and ``sentence``, which make texts of agents, files and users safe to show."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ _CLOCK: Final = re.compile(r"\b([0-2]\d:[0-5]\d:[0-5]\d) UTC\b")
 
 @register.filter(needs_autoescape=True)
 def sentence(value: Any, at: datetime | None = None, *, autoescape: bool = True) -> SafeString:
-    """A sentence for people: commands in backquotes are set as code, and the clock of ``at`` as the reader's own."""
+    """Render a sentence as HTML: commands in backquotes as code, and the time of day of ``at`` in the reader's zone."""
     html: str = escape(sanitizing.make_visible(str(value)))
     html = _COMMAND.sub(r"<code>\1</code>", html)
     if at is not None:
         html = _CLOCK.sub(rf'<time datetime="{at.isoformat()}" data-clock>\1 UTC</time>', html)
-    return mark_safe(html)  # noqa: S308  (escaped above; what is put around it is ours)
+    return mark_safe(html)  # noqa: S308  (escaped above; the tags around it are ours)
 
 
 @register.filter(is_safe=True)
 def visible(value: Any) -> str:
-    """``domain.plain_text.visible`` of whatever is to be shown; escaped as everything else."""
+    """Return the value with invisible characters made visible; Django escapes it as usual."""
     return sanitizing.make_visible(str(value))

@@ -1,4 +1,5 @@
-"""Loop workflows: what a file says, as a checked graph, and what is to be done next in a run of it.
+"""Workflows: graphs of shells, agents, functions, loops and gates in YAML or JSON, and their runs.
 
-Everything here is pure, but for ``functions``, which runs a limited process: no database, no framework, no clock.
+``language``, ``nodes``, ``loader`` and ``engine`` are pure: no database, no framework, no clock. ``services``,
+``driver``, ``api`` and ``pages`` build on them.
 """

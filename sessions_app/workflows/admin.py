@@ -1,16 +1,16 @@
-"""Workflows, their runs, and what ran in them: read-only, for they are edited where their mistakes are told."""
+"""Workflows, runs and node runs in the admin: read-only, because the editor checks the text."""
 
 from __future__ import annotations
 
 from django.contrib import admin
 
 from executors_app.staff_admin import ReadOnlyModelAdmin
-from sessions_app.models import NodeRun, Workflow, WorkflowRun
+from sessions_app.workflows.models import NodeRun, Workflow, WorkflowRun
 
 
 @admin.register(Workflow)
 class WorkflowAdmin(ReadOnlyModelAdmin):
-    """What teams keep."""
+    """Workflows of all teams."""
 
     list_display = (
         *("name", "team", "revision", "is_valid", "triggers_enabled", "triggers_enabled_by", "next_run_at"),
@@ -26,7 +26,7 @@ class WorkflowAdmin(ReadOnlyModelAdmin):
 
 @admin.register(WorkflowRun)
 class WorkflowRunAdmin(ReadOnlyModelAdmin):
-    """Runs, newest first."""
+    """Workflow runs, newest first."""
 
     list_display = ("created_at", "name", "team", "state", "trigger", "task", "started_by", "owner", "ended_at")
     list_filter = ("state", "trigger", "team")
@@ -39,7 +39,7 @@ class WorkflowRunAdmin(ReadOnlyModelAdmin):
 
 @admin.register(NodeRun)
 class NodeRunAdmin(ReadOnlyModelAdmin):
-    """Each time that a node ran."""
+    """Node runs, newest first."""
 
     list_display = ("started_at", "run", "path", "kind", "state", "waiting_for", "attempt", "session", "ended_at")
     list_filter = ("state", "kind", "waiting_for")

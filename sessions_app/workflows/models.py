@@ -1,4 +1,4 @@
-"""Loop workflows: the file that a team keeps, a run of it, and each time that a node ran (seed 003, design 11)."""
+"""Workflows that teams keep, their runs, and the node runs of each run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TRIGGERS = ("manual", "cron", "idle", "api", "command")
 
 
 class Workflow(TeamModel):
-    """A workflow that a team keeps. ``text`` is YAML or JSON as somebody wrote it, valid or not yet."""
+    """A workflow of a team. ``text`` is YAML or JSON as its author wrote it, and may still have errors."""
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     team = models.ForeignKey("auth.Group", models.PROTECT, related_name="workflows")
@@ -24,34 +24,34 @@ class Workflow(TeamModel):
     description = models.TextField(blank=True, default="")
     text = models.TextField()
     files = ObjectField(default=dict, blank=True)
-    """Other files that it names, as components and prompts: text by path relative to the project."""
+    """Other files that it names, such as components: text by path relative to the project."""
     revision = models.PositiveIntegerField(default=1)
-    """Grows with each change of the text; who saves names the one that they read."""
+    """Rises with each change of the text. A save names the revision that it is based on."""
     is_valid = models.BooleanField(default=False)
     repository = models.ForeignKey(
         "sessions_app.Repository", models.PROTECT, null=True, blank=True, related_name="workflows"
     )
-    """Where runs work unless they name another; None: in an empty directory."""
+    """Where runs work unless they name another repository. None: an empty directory."""
     agent_profile = models.ForeignKey(
         "executors_app.AgentProfile", models.PROTECT, null=True, blank=True, related_name="+"
     )
-    """The agent of nodes without a runner."""
+    """The agent for nodes without a runner."""
     executor = models.ForeignKey("executors_app.Executor", models.PROTECT, null=True, blank=True, related_name="+")
     triggers_enabled = models.BooleanField(default=False)
     """Whether its cron and idle triggers start runs."""
     triggers_enabled_by = models.ForeignKey(
         settings.AUTH_USER_MODEL, models.SET_NULL, null=True, blank=True, related_name="+"
     )
-    """Who enabled its triggers, or confirmed a change last: scheduled runs use this person's rights."""
+    """The user who enabled the triggers or confirmed the last change. Scheduled runs have this user's rights."""
     triggers_confirmed_at = models.DateTimeField(null=True, blank=True)
     triggers_paused = models.TextField(blank=True, default="")
-    """Why its triggers wait until somebody entitled confirms what has changed; empty: they do not wait."""
+    """Why the triggers are paused until a change is confirmed; empty if they are not."""
     confirmed = ObjectField(default=dict, blank=True, editable=False)
-    """What was confirmed last, as ``services.workflow_confirmation.confirmed_parts`` describes it."""
+    """The state that was confirmed last, as ``services.trigger_confirmation.serialize_parts`` returns it."""
     next_run_at = models.DateTimeField(null=True, blank=True)
     """When its cron trigger is due next."""
     trigger_error = models.TextField(blank=True, default="")
-    """What kept its last trigger from starting it; empty: nothing."""
+    """What prevented the last trigger from starting it; empty if nothing did."""
     created_by = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, blank=True, related_name="+")
     created_at = models.DateTimeField(auto_now_add=True)
     updated_at = models.DateTimeField(auto_now=True)
@@ -74,19 +74,19 @@ class Workflow(TeamModel):
 
 
 class WorkflowRun(TeamModel):
-    """One run, of the text as it was when it began. Its states are written by ``supervisor.workflows`` alone."""
+    """One run of a workflow, with the text as it was at the start. The driver advances its state."""
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     team = models.ForeignKey("auth.Group", models.PROTECT, related_name="workflow_runs")
     workflow = models.ForeignKey(Workflow, models.SET_NULL, null=True, blank=True, related_name="runs")
-    """None: of a file (``manage.py run_workflow``), or its workflow was deleted."""
+    """None for the run of a file (``manage.py run_workflow``), or if the workflow was deleted."""
     name = models.CharField(max_length=200)
     text = models.TextField()
     files = ObjectField(default=dict, blank=True)
     state = models.CharField(max_length=10, choices=[(s, s) for s in RUN_STATES], default="queued")
     error = models.TextField(blank=True, default="")
     inputs = ObjectField(default=dict, blank=True)
-    """What triggers give: timestamp, type, text, params; other keys are inputs by name."""
+    """The values for triggers (timestamp, type, text, params), and other inputs by name."""
     outputs = ObjectField(default=dict, blank=True)
     trigger = models.CharField(max_length=10, choices=[(s, s) for s in TRIGGERS], default="manual")
     task = models.ForeignKey("sessions_app.Task", models.PROTECT, related_name="workflow_runs")
@@ -94,30 +94,30 @@ class WorkflowRun(TeamModel):
     workspace = models.ForeignKey(
         "sessions_app.TaskSession", models.SET_NULL, null=True, blank=True, related_name="+", editable=False
     )
-    """The session without an agent whose worktree all nodes work in; None: not made yet, or none is needed."""
+    """The session without an agent whose worktree all nodes share. None: not created yet, or not needed."""
     agent_profile = models.ForeignKey(
         "executors_app.AgentProfile", models.PROTECT, null=True, blank=True, related_name="+"
     )
     executor = models.ForeignKey("executors_app.Executor", models.PROTECT, related_name="+")
     started_by = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, blank=True, related_name="+")
     revision = models.PositiveIntegerField(default=0)
-    """Of its workflow when it began."""
+    """The revision of the workflow at the start."""
     cancel_requested_at = models.DateTimeField(null=True, blank=True)
     owner = models.CharField(max_length=64, blank=True, default="", editable=False)
-    """Boot id of the supervisor that drives it; as for executions (rules 17-19)."""
+    """Boot id of the supervisor that drives it: only the holder of the lease may write."""
     lease_expires_at = models.DateTimeField(null=True, blank=True, editable=False)
     generation = models.BigIntegerField(default=0, editable=False)
     round = models.PositiveIntegerField(default=0, editable=False)
-    """How often somebody had it go on after its end, so that what is asked again is another prompt and job."""
+    """How often it was resumed. Prompt and job ids depend on it, so that a repeated node gets new ones."""
     version = models.BigIntegerField(default=0, editable=False)
-    """Grows with each commit of the run, so that a page knows whether anything is new."""
+    """Rises with each commit of the run, so that a page knows whether anything is new."""
     idempotency_key = models.CharField(max_length=128, blank=True, default="", editable=False)
     asked = models.CharField(max_length=64, blank=True, default="", editable=False)
     created_at = models.DateTimeField(auto_now_add=True)
     started_at = models.DateTimeField(null=True, blank=True)
     ended_at = models.DateTimeField(null=True, blank=True)
     note = ""
-    """What whoever starts it is told beforehand; no column, so empty once it is read again."""
+    """A note for the user who starts it. Not a column, so it is empty when the row is read again."""
 
     class Meta(TeamModel.Meta):
         abstract = False
@@ -144,18 +144,18 @@ class WorkflowRun(TeamModel):
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing more comes of it."""
+        """Whether the run has ended."""
         return self.state not in ("queued", "running")
 
 
 class NodeRun(TeamModel):
-    """One time that a node ran, or an iteration of a loop (``workflows.records``, which names the fields)."""
+    """One run of a node, or one iteration of a loop. ``engine.records`` describes the fields."""
 
     team_path = "run__team"
 
     run = models.ForeignKey(WorkflowRun, models.CASCADE, related_name="node_runs")
     position = models.PositiveIntegerField()
-    """Its place in the order of beginnings, from 0."""
+    """Position in the order in which node runs began, from 0."""
     path = models.CharField(max_length=1024)
     node = models.CharField(max_length=200)
     kind = models.CharField(max_length=40)
@@ -167,18 +167,18 @@ class NodeRun(TeamModel):
     iteration = models.PositiveIntegerField(default=0)
     flawed = models.BooleanField(default=False)
     attempt = models.PositiveIntegerField(default=1)
-    """How often its work was asked for; a repair of an answer is one more."""
+    """How often its work was requested. Requesting an invalid answer again counts, too."""
     waiting_for = models.CharField(max_length=20, blank=True, default="")
-    """``user``: a prompt is held, a permission is asked; ``agent``, ``machine``: it cannot begin yet; else empty."""
+    """``user`` (a held prompt, a permission request), ``agent`` or ``machine`` (it cannot start yet), or empty."""
     session = models.ForeignKey(
         "sessions_app.TaskSession", models.SET_NULL, null=True, blank=True, related_name="node_runs"
     )
     message_id = models.CharField(max_length=64, blank=True, default="")
-    """The prompt of an agent node in the ledger of its session; a chain of prompts that settle it is followed."""
+    """The prompt of an agent node. Prompts that continue it or send it again are followed from it."""
     job_id = models.CharField(max_length=64, blank=True, default="")
-    """The job of a shell or function node at agentctl."""
+    """The job of a shell node at agentctl."""
     output_tail = models.TextField(blank=True, default="")
-    """The last of what a shell that is still running has said, for pages."""
+    """The latest output of a running shell, for pages."""
     deadline_at = models.DateTimeField(null=True, blank=True)
     started_at = models.DateTimeField(null=True, blank=True)
     ended_at = models.DateTimeField(null=True, blank=True)

@@ -1,7 +1,4 @@
-"""What ``manage.py run_workflow`` does.
-
-Read the file, resolve its arguments, follow the run and print its progress.
-"""
+"""The parts of ``manage.py run_workflow``: read the file, resolve the arguments, follow the run, print progress."""
 
 from __future__ import annotations
 
@@ -29,44 +26,46 @@ from rich.tree import Tree
 from executors_app.models import AgentProfile, Executor
 from sessions_app.accounts.authorization import may_write
 from sessions_app.management.startup import EXIT_COULD_NOT_RUN
-from sessions_app.models import Intent, NodeRun, Repository, WorkflowRun
+from sessions_app.models import Intent, Repository
 from sessions_app.services.catalogue import add_repository
 from sessions_app.services.errors import Invalid
 from sessions_app.supervisor.leases import SupervisorLock
 from sessions_app.supervisor.loop import SupervisorLoop
+from sessions_app.workflows.driver.driver import WorkflowDriver
+from sessions_app.workflows.language.diagnostics import invalid_workflow
 from sessions_app.workflows.language.files import CachedFiles, DirectoryFiles, project_root_of
 from sessions_app.workflows.language.graph import WorkflowGraph
-from sessions_app.workflows.language.reader import invalid_workflow
 from sessions_app.workflows.loader import client
 from sessions_app.workflows.loader.loading import LoadResult
+from sessions_app.workflows.models import NodeRun, WorkflowRun
 from sessions_app.workflows.services.workflows import cancel_run
 
 POLL_INTERVAL: Final = 0.2
-"""Seconds between two looks at the run."""
+"""Seconds between two reads of the run."""
 STOP_TIMEOUT: Final = 30.0
 ReportProgress = Callable[[WorkflowRun, list[NodeRun]], None]
 
 
 async def follow_run(run: WorkflowRun, report: ReportProgress) -> WorkflowRun:
-    """Report every change until the run is over; the run then. Ctrl-C asks for its end, and waits for that.
+    """Report every change until the run is over, and return it. Ctrl-C cancels the run, and waits for its end.
 
-    While a server has this database it drives the run; where there is none, or it ends, a supervisor here does,
-    which also ends the run's sessions before it goes.
+    If a server uses this database, it drives the run. Otherwise, or once the server has stopped, a supervisor in this
+    process does, which also stops the sessions of the run before it returns.
     """
     stop, supervisor = asyncio.Event(), None
     with SupervisorLock("run") as lock, _cancel_on_signal(run):
         try:
             while True:
                 if supervisor is None and lock.take():
-                    supervisor = asyncio.create_task(SupervisorLoop().run(stop, first_sweep=False))
+                    supervisor = asyncio.create_task(SupervisorLoop([WorkflowDriver]).run(stop, first_sweep=False))
                 if supervisor is not None and supervisor.done():
-                    supervisor.result()
-                seen, nodes = await sync_to_async(_read_run)(run.id)
-                report(seen, nodes)
-                if seen.is_over:
+                    supervisor.result()  # raises the error that ended it
+                row, nodes = await sync_to_async(_read_run)(run.id)
+                report(row, nodes)
+                if row.is_over:
                     if supervisor is not None:
-                        await _wait_for_stops(seen)
-                    return seen
+                        await _wait_for_stops(row)
+                    return row
                 await asyncio.sleep(POLL_INTERVAL)
         finally:
             stop.set()
@@ -76,7 +75,7 @@ async def follow_run(run: WorkflowRun, report: ReportProgress) -> WorkflowRun:
 
 @contextlib.contextmanager
 def _cancel_on_signal(run: WorkflowRun) -> Iterator[None]:
-    """Signals ask for the end of the run."""
+    """Cancel the run on SIGINT or SIGTERM."""
     loop = asyncio.get_running_loop()
     asked: set[asyncio.Future[WorkflowRun]] = set()
 
@@ -93,7 +92,7 @@ def _cancel_on_signal(run: WorkflowRun) -> Iterator[None]:
 
 
 async def _wait_for_stops(run: WorkflowRun) -> None:
-    """Until its sessions are stopped; what takes too long is the next supervisor's."""
+    """Wait until the sessions of the run are stopped. What takes too long is left to the next supervisor."""
     deadline = time.monotonic() + STOP_TIMEOUT
     while time.monotonic() < deadline:
         if not await Intent.objects.filter(session__task_id=run.task_id, done_at=None).aexists():
@@ -115,12 +114,12 @@ STATE_MARKS: Final = {
     "cancelled": "[dim]■[/dim]",
 }
 MAX_NODES_LISTED: Final = 60
-"""Node runs of the tree, the newest: a terminal has so many lines."""
+"""Maximum number of node runs in the tree (the newest ones), because a terminal has few lines."""
 
 
 @contextmanager
 def make_reporter(*, quiet: bool) -> Iterator[ReportProgress]:
-    """What is called with every look: a tree on a terminal, else a line for each change; nothing if ``quiet``."""
+    """Provide the progress callback: a tree on a terminal, otherwise a line for each change; nothing if ``quiet``."""
     console = Console(stderr=True)
     if quiet:
         yield lambda run, nodes: None
@@ -132,7 +131,7 @@ def make_reporter(*, quiet: bool) -> Iterator[ReportProgress]:
 
 
 class _LineReporter:
-    """Prints what is new."""
+    """Prints a line for each node run that has changed."""
 
     def __init__(self, console: Console):
         self._console = console
@@ -140,27 +139,27 @@ class _LineReporter:
 
     def report(self, run: WorkflowRun, nodes: list[NodeRun]) -> None:
         for node in nodes:
-            told = describe_node(node)
-            if self._known.get(node.path) != told:
-                self._known[node.path] = told
-                self._console.print(f"{escape(node.path)}: {told}", highlight=False, soft_wrap=True)
+            description = describe_node(node)
+            if self._known.get(node.path) != description:
+                self._known[node.path] = description
+                self._console.print(f"{escape(node.path)}: {description}", highlight=False, soft_wrap=True)
 
 
 def run_tree(run: WorkflowRun, nodes: list[NodeRun]) -> Tree:
-    """What ran, each within the iteration that it was in."""
-    whole = Tree(f"[bold]{escape(run.name)}[/bold] {run.state}")
-    places = {"": whole}
+    """Return the node runs as a tree, each under its iteration."""
+    tree = Tree(f"[bold]{escape(run.name)}[/bold] {run.state}")
+    places = {"": tree}
     for node in nodes[-MAX_NODES_LISTED:]:
-        around = next((places[way] for way in _parent_paths(node.path) if way in places), whole)
+        around = next((places[way] for way in _parent_paths(node.path) if way in places), tree)
         label = (
             f"{STATE_MARKS.get(node.state, '')} {escape(node.path.rpartition('/')[2])} [dim]{describe_node(node)}[/dim]"
         )
         places[node.path] = around.add(label)
-    return whole
+    return tree
 
 
 def _parent_paths(path: str) -> Iterator[str]:
-    """What a node lies in, the nearest first: its iteration, its loop, and so on."""
+    """Yield the paths around a node run, nearest first: its iteration, its loop, and so on."""
     while path:
         before, _, step = path.rpartition("/")
         if "[" in step:
@@ -170,24 +169,24 @@ def _parent_paths(path: str) -> Iterator[str]:
 
 
 def describe_node(node: NodeRun) -> str:
-    """How far it is, in a few words."""
+    """Return the state of a node run in a few words."""
     if node.state == "running" and node.waiting_for == "user":
-        return f"waits for you in session {node.session_id}"
+        return f"waiting for you in session {node.session_id}"
     if node.state == "running" and node.waiting_for:
-        return f"waits for its {node.waiting_for}"
+        return f"waiting for its {node.waiting_for}"
     error = f": {escape(node.error.strip().splitlines()[0])}" if node.error.strip() else ""
     return f"{node.state}{error}"
 
 
 def describe_outcome(run: WorkflowRun) -> str:
-    """The last line: how it ended, where its sessions are, and what it gave."""
+    """Return the last line: the result of the run, its ids, and its outputs."""
     outputs = "".join(f"\n{name}: {value}" for name, value in run.outputs.items())
     return f"{run.name}: {run.state}{f': {run.error}' if run.error else ''} (run {run.id}, task {run.task_id}){outputs}"
 
 
 @dataclass(frozen=True, slots=True)
 class WorkflowInput:
-    """A file, what came of it, and the files that it names."""
+    """A workflow file, the result of loading it, and the files that it names."""
 
     text: str
     loaded: LoadResult
@@ -195,11 +194,11 @@ class WorkflowInput:
 
 
 def read_workflow_file(path: Path) -> WorkflowInput:
-    """A workflow file with all that it names in the project around it."""
+    """Read a workflow file, with the files that it names in its project."""
     try:
         raw = path.read_bytes()
     except OSError as error:
-        reason = f"it cannot be read: {error.strerror}"
+        reason = f"the file cannot be read: {error.strerror}"
         return WorkflowInput(
             "", LoadResult(None, invalid_workflow(str(path), 0, "unreadable", reason, "").problems), {}
         )
@@ -212,27 +211,27 @@ def read_workflow_file(path: Path) -> WorkflowInput:
 
 
 def parse_inputs(graph: WorkflowGraph, given: Sequence[str]) -> dict[str, str]:
-    """The inputs of ``NAME=VALUE`` words, each of which the workflow declares."""
+    """Return the inputs of ``NAME=VALUE`` arguments, each of which the workflow must declare."""
     found = dict[str, str]()
-    known = [one.name for one in graph.inputs]
+    known = [port.name for port in graph.inputs]
     for word in given:
         name, is_set, value = word.partition("=")
         if not is_set:
-            raise command_error(f"--set wants NAME=VALUE, not “{word}”")
+            raise command_error(f"--set needs NAME=VALUE, not “{word}”")
         if name not in known:
-            has = ", ".join(f"“{one}”" for one in known) or "none"
+            has = ", ".join(f"“{name}”" for name in known) or "none"
             raise command_error(f"the workflow declares no input “{name}”; it has {has}")
         found[name] = value
     return found
 
 
 def command_error(message: str) -> CommandError:
-    """The error of a command that has touched nothing."""
+    """Return the error of a command that could not run and has changed nothing."""
     return CommandError(message, returncode=EXIT_COULD_NOT_RUN)
 
 
 def find_by_name(rows: Any, name: str, what: str) -> Any:
-    """The row of this name, where one is named."""
+    """Return the row with this name; None if ``name`` is empty."""
     found = rows.filter(name=name).first() if name else None
     if name and found is None:
         raise command_error(f"there is no {what} “{name}”")
@@ -240,16 +239,18 @@ def find_by_name(rows: Any, name: str, what: str) -> Any:
 
 
 def resolve_team(name: str) -> Group:
-    """The team that was named, or the only one there is."""
+    """Return the named team, or the only one."""
     found = find_by_name(Group.objects.all(), name, "team")
     teams = [found] if found else list(Group.objects.order_by("name")[:2])
     if len(teams) != 1:
-        raise command_error("there are several teams; say which with --team" if teams else "there is no team yet")
+        raise command_error(
+            "there are several teams; choose one with --team" if teams else "there is no team yet; create one first"
+        )
     return teams[0]
 
 
 def resolve_user(name: str, team: Group) -> Any:
-    """Who was named, or the only one in the team who may write."""
+    """Return the named user, or the only one with write access in the team."""
     if name:
         found = get_user_model().objects.filter(username=name, is_active=True).first()
         if found is None:
@@ -258,20 +259,20 @@ def resolve_user(name: str, team: Group) -> Any:
     members = get_user_model().objects.filter(groups=team, is_active=True)
     writers = [user for user in members.order_by("username") if may_write(user, team)]
     if len(writers) != 1:
-        raise command_error(f"{len(writers)} people of the team may write; say in whose name with --user")
+        raise command_error(f"{len(writers)} users have write access in the team; choose one with --user")
     return writers[0]
 
 
 def resolve_repository(team: Group, given: Path | None, file: Path) -> Repository | None:
-    """The team's repository at ``--cwd``, opened to it if need be.
+    """Return the team's repository at ``--cwd``, and add it to the team if necessary.
 
-    Without ``given`` it is that of the file, if the team has it, else the only one that the team has.
+    Without ``given`` it is the repository of the file, if the team has it, or else the only one of the team.
     """
     place = given if given is not None else file.resolve().parent
-    path = next((one for one in (place, *place.parents) if (one / ".git").exists()), None)
+    path = next((folder for folder in (place, *place.parents) if (folder / ".git").exists()), None)
     if path is None:
         if given is not None:
-            raise command_error(f"{given} lies in no git repository")
+            raise command_error(f"{given} is not in a git repository")
         return _only_repository(team)
     found = Repository.objects.filter(team=team, path=str(path)).first()
     if found is not None or given is None:
@@ -288,13 +289,13 @@ def _only_repository(team: Group) -> Repository | None:
 
 
 def resolve_profile(name: str, team: Group) -> AgentProfile | None:
-    """The agent profile that was named: the team's, or everybody's."""
+    """Return the named agent profile, of the team or of all teams."""
     rows = AgentProfile.objects.filter(team__in=(team,)) | AgentProfile.objects.filter(team=None)
     found: AgentProfile | None = find_by_name(rows, name, "agent profile")
     return found
 
 
 def resolve_executor(name: str) -> Executor | None:
-    """The executor that was named."""
+    """Return the named executor."""
     found: Executor | None = find_by_name(Executor.objects.all(), name, "executor")
     return found

@@ -1,1 +1,1 @@
-"""Accounts: logins, passwords, keys of the API, teams and how the pages look."""
+"""Accounts: logins, passwords, API tokens, teams, profiles and the design system."""

@@ -1,4 +1,4 @@
-"""Ada, who may write in her team, and Bob, who is in another."""
+"""Ada, who may write in her team, and Bob, who belongs to another."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def world(db: None) -> World:
 
 
 def browser_of(user: User) -> Client:
-    """A browser in which ``user`` is logged in."""
+    """Return a browser in which ``user`` is logged in."""
     client = Client()
     client.force_login(user)
     return client
@@ -45,5 +45,5 @@ def bob(world: World) -> Client:
 
 @pytest.fixture
 def staff(world: World) -> Client:
-    """The browser of somebody of staff who is in no team."""
+    """The browser of a staff user who is in no team."""
     return browser_of(User.objects.create(username="operator", is_staff=True))

@@ -1,4 +1,4 @@
-"""Guesses are counted in the database: a flood of others evicts no count, and locks nobody out who knows better."""
+"""Login attempts are counted in the database: a flood evicts no count and does not lock out known users."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from django.utils import timezone
 from rest_framework.test import APIClient
 
 from sessions_app.accounts import models, rate_limits
+from sessions_app.accounts.models import ApiToken, AttemptCount, LoginLink
 from sessions_app.accounts.pages.login import KNOWN_BROWSER_COOKIE
 from sessions_app.accounts.rate_limits import (
     MAX_IN_TOTAL,
@@ -24,7 +25,6 @@ from sessions_app.accounts.rate_limits import (
     attempt_key,
     network_of_address,
 )
-from sessions_app.models import ApiToken, AttemptCount, LoginLink
 from sessions_app.services.maintenance.chore_run import ChoreRun
 from sessions_app.services.maintenance.chores import clean_logins
 from tests.pages.world import World
@@ -37,7 +37,7 @@ def address(number: int) -> str:
 
 
 def guess(name: str, caller: str, browser: str = "") -> bool:
-    """Whether a password may be tried; it was wrong."""
+    """Record a wrong guess and return whether it was allowed."""
     return LoginAttempt(name, caller, browser).count_and_check()
 
 
@@ -46,7 +46,7 @@ def log_in(caller: str, given: str = "lovelace", client: Client | None = None) -
     return (client or Client()).post("/login/", credentials, REMOTE_ADDR=caller).status_code
 
 
-def test_an_attempt_is_counted_before_it_is_made(db: None) -> None:
+def test_attempt_is_counted_before_it_is_made(db: None) -> None:
     limit = AttemptLimit("test", 2, 60)
     assert [limit.admits("a") for _ in range(3)] == [True, True, False]
     assert limit.admits("b")
@@ -55,43 +55,43 @@ def test_an_attempt_is_counted_before_it_is_made(db: None) -> None:
     assert 0 < limit.seconds_left("a") <= 60
 
 
-def test_a_count_ends_with_its_window(db: None) -> None:
+def test_count_ends_with_its_window(db: None) -> None:
     limit = AttemptLimit("test", 1, 60)
     assert (limit.admits("a"), limit.admits("a")) == (True, False)
     AttemptCount.objects.update(ends_at=timezone.now() - timedelta(seconds=1))
     assert (limit.admits("a"), limit.admits("a")) == (True, False)
 
 
-def test_three_hundred_other_addresses_evict_no_count(db: None) -> None:
+def test_three_hundred_other_addresses_do_not_evict_a_count(db: None) -> None:
     for _ in range(MAX_PER_ADDRESS):
         guess(f"name{_}", ADDRESS)
     for number in range(300):
         guess(f"other{number}", address(number))
-    cache.clear()  # as another process, or after a restart
+    cache.clear()  # as another process would see it, or this one after a restart
     assert not guess("ada", ADDRESS)
 
 
-class TestThreeHundredWrongPasswordsFromAsManyAddresses:
+class TestWrongPasswordsFrom300Addresses:
     @pytest.fixture(autouse=True)
     def attacked(self, world: World) -> None:
         for number in range(300):
             guess("ada", address(number))
 
-    def test_let_the_right_one_in_from_a_new_address(self) -> None:
+    def test_let_the_right_password_in_from_a_new_address(self) -> None:
         assert log_in(ADDRESS) == 302
 
-    def test_leave_a_network_one_guess_in_a_while(self) -> None:
+    def test_leave_each_network_one_guess_at_a_time(self) -> None:
         assert [log_in(ADDRESS, "wrong"), log_in(ADDRESS, "wrong"), log_in(ADDRESS)] == [429] * 3
         assert {guess("ada", address(number)) for number in range(20, 300)} == {False}
 
-    def test_are_as_slow_for_a_name_that_nobody_has(self) -> None:
+    def test_limit_unknown_names_equally(self) -> None:
         for number in range(300):
             guess("nobody", address(number))
         said = Client().post("/login/", {"username": "nobody", "password": "x"}, REMOTE_ADDR=ADDRESS)
         assert said.status_code == 429
 
 
-def test_a_browser_that_was_logged_in_does_not_wait_for_others(world: World) -> None:
+def test_known_browser_does_not_wait_for_other_guessers(world: World) -> None:
     client = Client()
     assert log_in(ADDRESS, client=client) == 302
     del client.cookies["kandev_session"]
@@ -103,7 +103,7 @@ def test_a_browser_that_was_logged_in_does_not_wait_for_others(world: World) -> 
     assert log_in(ADDRESS, client=client) == 302
 
 
-def test_a_one_time_link_makes_a_browser_known(world: World, settings: Any) -> None:
+def test_login_link_makes_a_browser_known(world: World, settings: Any) -> None:
     settings.SESSION_COOKIE_SECURE = True
     client = Client()
     client.post(f"/login/{LoginLink.mint(world.ada)}/")
@@ -112,7 +112,7 @@ def test_a_one_time_link_makes_a_browser_known(world: World, settings: Any) -> N
     assert rate_limits._read_known_browser(kept.value, "ada")
 
 
-def test_a_known_browser_is_one_for_its_own_name_and_has_a_limit(db: None) -> None:
+def test_known_browser_counts_only_for_its_own_name_and_has_a_limit(db: None) -> None:
     cookie = rate_limits.make_known_browser_cookie("ada")
     for number in range(MAX_PER_NAME):
         guess("bob", address(number))
@@ -130,18 +130,18 @@ def test_a_known_browser_is_one_for_its_own_name_and_has_a_limit(db: None) -> No
         ([attempt_key("login-name", "ada"), "1"], "another"),
     ],
 )
-def test_a_cookie_that_is_not_ours_makes_no_browser_known(said: Any, salt: str) -> None:
+def test_forged_cookie_makes_no_browser_known(said: Any, salt: str) -> None:
     for cookie in (signing.dumps(said, salt=salt), "", "nonsense", "a:b:c"):
         assert not rate_limits._read_known_browser(cookie, "ada")
 
 
-def test_one_password_tried_with_many_names_is_slowed(db: None) -> None:
+def test_one_password_tried_with_many_names_is_throttled(db: None) -> None:
     for number in range(MAX_IN_TOTAL):
         guess(f"name{number}", address(number))
     assert [guess("another", ADDRESS) for _ in range(2)] == [True, False]
 
 
-def test_a_crowd_is_stopped_in_the_end(db: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_guesses_from_many_networks_for_one_name_are_stopped(db: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rate_limits, "_strangers_per_name_limit", AttemptLimit("login-crowd", 5, 3600))
     said = [guess("ada", address(number)) for number in range(MAX_PER_NAME + 6)]
     assert said == [True] * (MAX_PER_NAME + 5) + [False]
@@ -158,11 +158,11 @@ def test_a_crowd_is_stopped_in_the_end(db: None, monkeypatch: pytest.MonkeyPatch
         ("", "", True),
     ],
 )
-def test_a_caller_is_an_address_or_a_network_of_64_bits(one: str, other: str, is_same: bool) -> None:
+def test_caller_is_an_ipv4_address_or_an_ipv6_64_network(one: str, other: str, is_same: bool) -> None:
     assert (network_of_address(one) == network_of_address(other)) is is_same
 
 
-def test_one_network_of_ipv6_is_one_caller(world: World) -> None:
+def test_one_ipv6_network_is_one_caller(world: World) -> None:
     for number in range(MAX_PER_ADDRESS):
         guess(f"name{number}", f"2001:db8::{number:x}")
     assert log_in("2001:db8::ffff") == 429
@@ -170,12 +170,12 @@ def test_one_network_of_ipv6_is_one_caller(world: World) -> None:
 
 
 class TestWrongKeys:
-    """Of the API, of waits and of login links: guessing has to pause, and a right key is never refused."""
+    """Of the API, of waits and of login links: guesses are throttled, and a correct key is never refused."""
 
     def wrong_token(self, caller: str = ADDRESS) -> Any:
         return APIClient(REMOTE_ADDR=caller, HTTP_AUTHORIZATION="Token kdv_guess").get("/api/v1/tasks/")
 
-    def test_of_the_api_have_to_pause(self, world: World) -> None:
+    def test_of_the_api_are_throttled(self, world: World) -> None:
         key = ApiToken.mint(world.ada, "build", ApiToken.Scope.READ, None)[1]
         said = [self.wrong_token().status_code for _ in range(31)]
         assert said == [401] * 30 + [429]
@@ -184,28 +184,28 @@ class TestWrongKeys:
         right = APIClient(REMOTE_ADDR=ADDRESS, HTTP_AUTHORIZATION=f"Token {key}")
         assert right.get("/api/v1/tasks/").status_code == 200
 
-    def test_from_three_hundred_addresses_evict_no_count(self, world: World) -> None:
+    def test_from_300_addresses_evict_no_count(self, world: World) -> None:
         for _ in range(30):
             self.wrong_token()
         for number in range(300):
             assert self.wrong_token(address(number)).status_code == 401
         assert self.wrong_token().status_code == 429
 
-    def test_of_a_login_link_have_to_pause(self, world: World) -> None:
+    def test_of_a_login_link_are_throttled(self, world: World) -> None:
         client = Client(REMOTE_ADDR=ADDRESS)
         assert [client.get(f"/login/guess-{number}/").status_code for number in range(31)] == [410] * 30 + [429]
         assert client.post(f"/login/{LoginLink.mint(world.ada)}/").status_code == 302
 
 
-class TestRows:
-    def test_that_are_over_are_cleaned_up(self, db: None) -> None:
+class TestAttemptRows:
+    def test_that_have_expired_are_deleted(self, db: None) -> None:
         AttemptLimit("test", 1, 60).admits("over")
         AttemptCount.objects.update(ends_at=timezone.now() - timedelta(seconds=1))
         AttemptLimit("test", 1, 60).admits("goes on")
         clean_logins(ChoreRun("logins"))
         assert AttemptCount.objects.count() == 1
 
-    def test_are_bounded_and_those_that_end_first_go(self, db: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_are_limited_and_those_expiring_first_are_deleted(self, db: None, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(models, "MAX_ATTEMPT_ROWS", 10)
         kept = AttemptLimit("login-name", 1, 3600)
         kept.admits("ada")
@@ -214,7 +214,7 @@ class TestRows:
         AttemptCount.trim()
         assert (AttemptCount.objects.count(), kept.admits("ada")) == (10, False)
 
-    def test_tell_neither_name_nor_address(self, db: None) -> None:
+    def test_contain_neither_name_nor_address(self, db: None) -> None:
         guess("ada", ADDRESS)
         with connection.cursor() as cursor:
             cursor.execute("SELECT * FROM attempt_counts")

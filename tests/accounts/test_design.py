@@ -1,4 +1,4 @@
-"""The tokens of the design system: enough contrast in both themes, and no colour beside them."""
+"""The tokens of the design system: enough contrast in both themes, and no other colours."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def contrast(one: str, other: str) -> float:
 
 
 @pytest.mark.parametrize("theme", THEMES)
-def test_words_and_edges_can_be_told_from_what_they_stand_on(theme: str) -> None:
+def test_text_and_borders_have_enough_contrast(theme: str) -> None:
     low = {
         (front, back): round(found, 2)
         for front, back, least in PAIRS
@@ -52,7 +52,7 @@ def test_words_and_edges_can_be_told_from_what_they_stand_on(theme: str) -> None
     assert low == {}
 
 
-def test_a_colour_is_named_in_the_tokens_alone() -> None:
+def test_colours_are_defined_only_in_the_tokens() -> None:
     named = {
         path.name: found
         for path in sorted(STYLES.glob("*.css"))
@@ -62,7 +62,7 @@ def test_a_colour_is_named_in_the_tokens_alone() -> None:
     assert named == {}
 
 
-def test_every_variable_that_a_style_uses_is_a_token() -> None:
+def test_every_style_variable_is_a_token() -> None:
     used = {
         (path.name, name)
         for path in sorted(STYLES.glob("*.css"))
@@ -71,7 +71,7 @@ def test_every_variable_that_a_style_uses_is_a_token() -> None:
     assert {pair for pair in used if pair[1] not in read_design_tokens()} == set()
 
 
-def test_the_page_shows_every_token_and_component(ada: Client) -> None:
+def test_design_page_shows_every_token_and_component(ada: Client) -> None:
     told = ada.get("/design/").text
     assert [name for name in COLOURS if f"swatch-{name}" not in told] == []
     styles = (STYLES / "swatches.css").read_text()

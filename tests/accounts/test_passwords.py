@@ -1,4 +1,4 @@
-"""Wrong passwords are counted, a new one ends the other logins, and a link of staff's sets one."""
+"""Wrong passwords are throttled, a new one ends other logins, and a link from staff sets one."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import pytest
 from django.contrib.auth.models import User
 from django.test import Client
 
+from sessions_app.accounts.models import LoginLink
 from sessions_app.accounts.pages.profile import MAX_PASSWORD_ATTEMPTS
 from sessions_app.accounts.rate_limits import MAX_PER_ADDRESS, MAX_PER_NAME
-from sessions_app.models import LoginLink
 from tests.accounts.conftest import browser_of
 from tests.pages.world import World
 
@@ -29,40 +29,38 @@ def log_in(name: str = "ada", password: str = RIGHT, address: str = "203.0.113.1
 
 @pytest.fixture
 def clever_ada(world: World) -> Client:
-    """In a browser that has logged in with her password."""
+    """Ada's browser, logged in with her password."""
     client = Client()
     assert client.post("/login/", {"username": "ada", "password": "lovelace"}).status_code == 302
     return client
 
 
-class TestTooManyWrongPasswords:
+class TestWrongPasswords:
     @pytest.mark.parametrize("name", ["ada", "nobody-of-this-name", "ADA", "\u00e5da"])
-    def test_for_one_name_wait_from_everywhere_and_tell_not_whether_it_is_anybodys(
-        self, name: str, world: World
-    ) -> None:
+    def test_for_one_name_are_throttled_everywhere_even_if_it_is_unknown(self, name: str, world: World) -> None:
         said = [log_in(name, "wrong", f"203.0.113.{number}") for number in range(MAX_PER_NAME + 1)]
         assert said == [200] * MAX_PER_NAME + [429]
 
-    def test_from_one_address_wait_whatever_the_name(self, world: World) -> None:
+    def test_from_one_address_are_throttled_for_every_name(self, world: World) -> None:
         said = [log_in(f"name{number}", "wrong") for number in range(MAX_PER_ADDRESS)]
         assert (set(said), log_in()) == ({200}, 429)
         assert log_in(address="203.0.113.2") == 302
 
-    def test_are_counted_by_who_calls_and_not_by_what_they_say(self, world: World) -> None:
+    def test_are_counted_by_peer_address_not_by_forwarded_header(self, world: World) -> None:
         for number in range(MAX_PER_ADDRESS):
             log_in(f"n{number}", "wrong", HTTP_X_FORWARDED_FOR=f"198.51.100.{number}")
         assert log_in(HTTP_X_FORWARDED_FOR="198.51.100.99") == 429
 
-    def test_do_not_count_those_that_were_right(self, world: World) -> None:
+    def test_do_not_count_correct_ones(self, world: World) -> None:
         assert {log_in() for _ in range(MAX_PER_ADDRESS + 2)} == {302}
 
-    def test_leave_the_link_of_whoever_has_to_wait(self, world: World) -> None:
+    def test_do_not_block_a_login_link(self, world: World) -> None:
         for _ in range(MAX_PER_NAME + 1):
             log_in(password="wrong")
         assert Client().post(f"/login/{LoginLink.mint(world.ada)}/").status_code == 302
 
 
-def test_a_new_password_ends_every_other_login_and_link(clever_ada: Client, world: World) -> None:
+def test_new_password_ends_every_other_login_and_link(clever_ada: Client, world: World) -> None:
     elsewhere, link = browser_of(world.ada), LoginLink.mint(world.ada)
     assert "1 other browser" in clever_ada.get(PASSWORD).text
     assert clever_ada.post(PASSWORD, CHANGE).status_code == 302
@@ -81,14 +79,14 @@ def test_a_new_password_ends_every_other_login_and_link(clever_ada: Client, worl
         ({"new_password1": "password1", "new_password2": "password1"}, "too common"),
     ],
 )
-def test_a_password_is_not_changed_by(wrong: dict[str, str], why: str, ada: Client) -> None:
+def test_password_change_is_refused(wrong: dict[str, str], why: str, ada: Client) -> None:
     told = ada.post(PASSWORD, {**CHANGE, **wrong})
     assert told.status_code == 422
     assert why in told.text
     assert log_in() == 302
 
 
-def test_wrong_old_passwords_have_to_wait(ada: Client) -> None:
+def test_wrong_old_passwords_are_throttled(ada: Client) -> None:
     said = [
         ada.post(PASSWORD, {**CHANGE, "old_password": "byron"}).status_code for _ in range(MAX_PASSWORD_ATTEMPTS + 1)
     ]
@@ -97,7 +95,7 @@ def test_wrong_old_passwords_have_to_wait(ada: Client) -> None:
     assert log_in() == 302
 
 
-def test_other_logins_can_be_ended_alone(ada: Client, bob: Client, world: World) -> None:
+def test_other_logins_can_be_ended_separately(ada: Client, bob: Client, world: World) -> None:
     elsewhere = browser_of(world.ada)
     assert ada.post(f"{PASSWORD}logins/").status_code == 302
     assert [client.get("/").status_code for client in (ada, elsewhere, bob)] == [200, 302, 200]
@@ -110,14 +108,14 @@ def link_of(told: str) -> str:
     return found[0]
 
 
-class TestALinkOfStaffs:
+class TestStaffLink:
     def given(self, staff: Client, user: User, purpose: str = "password") -> str:
         told = staff.post(f"/settings/people/{user.pk}/link/", {"purpose": purpose})
         assert told.status_code == 201
         assert "no-store" in told.headers["Cache-Control"]
         return link_of(told.text)
 
-    def test_sets_a_password_without_the_old_one_once(self, staff: Client, world: World) -> None:
+    def test_sets_a_password_once_without_the_old_one(self, staff: Client, world: World) -> None:
         link, client = self.given(staff, world.ada), Client()
         assert "Set a password for ada?" in client.get(link).text
         assert client.post(link).headers["Location"] == PASSWORD
@@ -126,27 +124,27 @@ class TestALinkOfStaffs:
         assert "old_password" in client.get(PASSWORD).text
         assert log_in(password=NEW) == 302
 
-    def test_to_log_in_does_not_set_one(self, staff: Client, world: World) -> None:
+    def test_for_login_does_not_set_a_password(self, staff: Client, world: World) -> None:
         client = Client()
         assert client.post(self.given(staff, world.ada, "login")).headers["Location"] == "/"
         assert "old_password" in client.get(PASSWORD).text
 
-    def test_replaces_earlier_ones(self, staff: Client, world: World) -> None:
+    def test_replaces_earlier_links(self, staff: Client, world: World) -> None:
         first, second = self.given(staff, world.ada), self.given(staff, world.ada)
         assert [Client().post(link).status_code for link in (first, second)] == [410, 302]
 
-    def test_says_who_has_made_it(self, staff: Client, world: World) -> None:
+    def test_records_who_created_it(self, staff: Client, world: World) -> None:
         self.given(staff, world.ada)
         assert LoginLink.objects.get().made_by == User.objects.get(username="operator")
 
     @pytest.mark.parametrize("more", [{"is_staff": True}, {"is_superuser": True}], ids=str)
-    def test_is_no_way_into_the_account_of_other_staff(self, more: Any, staff: Client, world: World) -> None:
+    def test_cannot_be_created_for_other_staff(self, more: Any, staff: Client, world: World) -> None:
         User.objects.filter(pk=world.ada.pk).update(**more)
         assert staff.post(f"/settings/people/{world.ada.pk}/link/").status_code == 403
         assert not LoginLink.objects.exists()
 
 
-def test_who_has_no_password_sets_one_without_an_old_one(bob: Client, world: World) -> None:
+def test_user_without_a_password_sets_one_without_an_old_one(bob: Client, world: World) -> None:
     world.bob.set_unusable_password()
     world.bob.save()
     client = browser_of(world.bob)
@@ -154,7 +152,7 @@ def test_who_has_no_password_sets_one_without_an_old_one(bob: Client, world: Wor
     assert log_in("bob", NEW) == 302
 
 
-def test_cookies_are_for_the_server_alone(clever_ada: Client) -> None:
+def test_session_cookies_are_http_only(clever_ada: Client) -> None:
     for name in ("kandev_session", "kandev_csrf"):
         if name in clever_ada.cookies:
             assert clever_ada.cookies[name]["httponly"] is True

@@ -1,18 +1,18 @@
-"""Name, address, zone and theme: kept for the user, and there before any script runs."""
+"""Name, address, time zone and theme are stored for the user and applied without any script."""
 
 from __future__ import annotations
 
 import pytest
 from django.test import Client
 
-from sessions_app.models import Preferences
+from sessions_app.accounts.models import Preferences
 from tests.pages.world import World
 
 PROFILE = "/settings/profile/"
 WISH = {"name": "Ada Lovelace", "email": "ada@example.org", "time_zone": "Europe/London", "theme": "dark"}
 
 
-def test_a_profile_is_kept_and_shown(ada: Client, world: World) -> None:
+def test_profile_is_saved_and_shown(ada: Client, world: World) -> None:
     assert ada.post(PROFILE, WISH).status_code == 302
     world.ada.refresh_from_db()
     assert (world.ada.get_full_name(), world.ada.email) == ("Ada Lovelace", "ada@example.org")
@@ -26,14 +26,14 @@ def test_a_profile_is_kept_and_shown(ada: Client, world: World) -> None:
 @pytest.mark.parametrize(
     "wrong", [{"email": "ada"}, {"time_zone": "Mars/Olympus"}, {"theme": "pink"}, {"name": "x" * 151}]
 )
-def test_nothing_is_kept_of_a_profile_that_is_wrong(wrong: dict[str, str], ada: Client, world: World) -> None:
+def test_invalid_profile_is_not_saved(wrong: dict[str, str], ada: Client, world: World) -> None:
     assert ada.post(PROFILE, {**WISH, **wrong}).status_code == 422
     world.ada.refresh_from_db()
     assert (world.ada.first_name, world.ada.email) == ("", "")
     assert not Preferences.objects.exists()
 
 
-def test_the_choice_comes_along_to_another_browser_and_stays_after_leaving(ada: Client, world: World) -> None:
+def test_theme_follows_the_user_and_stays_after_logout(ada: Client, world: World) -> None:
     ada.post(PROFILE, WISH)
     other = Client()
     assert 'data-theme="system"' in other.get("/login/").text
@@ -43,7 +43,7 @@ def test_the_choice_comes_along_to_another_browser_and_stays_after_leaving(ada: 
     assert 'data-theme="dark"' in other.get("/login/").text
 
 
-def test_the_switch_is_for_everybody_and_leads_back_to_our_own_pages_alone(ada: Client, world: World) -> None:
+def test_theme_switch_works_for_everyone_and_redirects_only_locally(ada: Client, world: World) -> None:
     for client, kept in ((Client(), 0), (ada, 1)):
         told = client.post("/settings/theme/", {"theme": "dark", "next": "/executors/"})
         assert told.headers["Location"] == "/executors/"
@@ -56,7 +56,7 @@ def test_the_switch_is_for_everybody_and_leads_back_to_our_own_pages_alone(ada: 
 
 
 @pytest.mark.parametrize(("name", "value"), [("kandev_theme", '"><script>'), ("kandev_zone", "Mars/Olympus")])
-def test_an_invented_cookie_says_nothing(name: str, value: str, ada: Client) -> None:
+def test_invalid_preference_cookie_is_ignored(name: str, value: str, ada: Client) -> None:
     ada.cookies[name] = value
     told = ada.get("/").text
     assert 'data-theme="system"' in told

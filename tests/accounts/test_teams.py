@@ -1,4 +1,4 @@
-"""Who is in a team: said by staff, and by the team's own admins and nobody else."""
+"""Team membership is managed by staff and by the team's own admins, and by nobody else."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from django.contrib.auth.models import Group, User
 from django.test import Client
 
 from sessions_app.accounts import authorization
-from sessions_app.models import TeamRole
+from sessions_app.accounts.models import TeamRole
 from tests.accounts.conftest import browser_of
 from tests.pages.world import World
 
@@ -33,7 +33,7 @@ def member(world: World, user: User, tail: str = "") -> str:
 
 
 @pytest.mark.parametrize("manager", ["admin", "staff"])
-def test_a_new_person_comes_in_by_a_link_and_sets_a_password(
+def test_invited_user_logs_in_by_link_and_sets_a_password(
     manager: str, world: World, request: pytest.FixtureRequest
 ) -> None:
     client: Client = request.getfixturevalue(manager)
@@ -51,29 +51,29 @@ def test_a_new_person_comes_in_by_a_link_and_sets_a_password(
 
 
 @pytest.mark.parametrize("name", ["ada", "with a space", "", "x" * 151])
-def test_an_account_is_made_once_and_with_a_name_that_can_be_one(name: str, admin: Client, world: World) -> None:
+def test_existing_or_invalid_name_cannot_be_invited(name: str, admin: Client, world: World) -> None:
     before = User.objects.count()
     told = admin.post(page(world, "invite/"), {"new-username": name, "new-role": "member"})
     assert (told.status_code, User.objects.count()) == (422, before)
     assert "/login/" not in told.text
 
 
-def test_a_link_into_an_account_that_is_there_is_not_an_admins_to_give(admin: Client, world: World) -> None:
+def test_team_admin_cannot_create_links_for_existing_accounts(admin: Client, world: World) -> None:
     assert admin.post(f"/settings/people/{world.bob.pk}/link/").status_code == 403
     assert admin.get("/settings/people/").status_code == 403
 
 
-def test_somebody_who_has_an_account_is_added(admin: Client, bob: Client, world: World) -> None:
+def test_existing_account_can_be_added_to_a_team(admin: Client, bob: Client, world: World) -> None:
     assert bob.get(page(world)).status_code == 404
     assert admin.post(page(world, "add/"), {"add-username": "bob", "add-role": "member"}).status_code == 302
     assert authorization.may_write(world.bob, world.team)
     assert bob.get(page(world)).status_code == 200
     told = admin.post(page(world, "add/"), {"add-username": "nobody", "add-role": "member"})
     assert told.status_code == 422
-    assert "Nobody is called" in told.text
+    assert "There is no account" in told.text
 
 
-def test_a_role_is_changed_and_changed_back(admin: Client, world: World) -> None:
+def test_role_can_be_changed_back_and_forth(admin: Client, world: World) -> None:
     for role, writes, manages in (("viewer", False, False), ("admin", True, True), ("member", True, False)):
         assert admin.post(member(world, world.ada), {"role": role}).status_code == 302
         assert authorization.may_write(world.ada, world.team) is writes
@@ -82,7 +82,7 @@ def test_a_role_is_changed_and_changed_back(admin: Client, world: World) -> None
     assert admin.post(member(world, world.bob), {"role": "admin"}).status_code == 404
 
 
-def test_who_is_removed_finds_nothing_any_more(admin: Client, ada: Client, world: World) -> None:
+def test_removed_member_loses_access(admin: Client, ada: Client, world: World) -> None:
     task = world.task()
     assert ada.get(f"/tasks/{task.id}/").status_code == 200
     assert admin.post(member(world, world.ada, "remove/")).status_code == 302
@@ -90,7 +90,7 @@ def test_who_is_removed_finds_nothing_any_more(admin: Client, ada: Client, world
     assert admin.post(member(world, world.ada, "remove/")).status_code == 404
 
 
-def test_an_admin_who_leaves_says_nothing_any_more(admin: Client, world: World) -> None:
+def test_team_admin_who_leaves_loses_the_role(admin: Client, world: World) -> None:
     grace = User.objects.get(username="grace")
     assert admin.post(member(world, grace, "remove/")).headers["Location"] == "/settings/teams/"
     assert admin.post(page(world, "add/"), {"add-username": "bob", "add-role": "admin"}).status_code == 404
@@ -98,7 +98,7 @@ def test_an_admin_who_leaves_says_nothing_any_more(admin: Client, world: World) 
     assert not authorization.may_manage(grace, world.team)
 
 
-def test_an_admin_of_one_team_is_nobody_in_another(admin: Client, world: World) -> None:
+def test_team_admin_has_no_rights_in_another_team(admin: Client, world: World) -> None:
     other = Group.objects.get(name="Bob's team")
     for tail in ("", "invite/", "add/", f"members/{world.bob.pk}/", f"members/{world.bob.pk}/remove/"):
         path = f"/settings/teams/{other.pk}/{tail}"
@@ -106,14 +106,14 @@ def test_an_admin_of_one_team_is_nobody_in_another(admin: Client, world: World) 
 
 
 @pytest.mark.parametrize("tail", ["invite/", "add/", "members/{}/", "members/{}/remove/"])
-def test_a_member_sees_who_is_there_and_changes_nothing(tail: str, ada: Client, world: World) -> None:
+def test_member_sees_the_team_and_changes_nothing(tail: str, ada: Client, world: World) -> None:
     assert "ada" in ada.get(page(world)).text
     form = {"role": "admin", "add-username": "bob", "add-role": "admin", "new-username": "eve", "new-role": "admin"}
     assert ada.post(page(world, tail.format(world.ada.pk)), form).status_code == 403
     assert not TeamRole.objects.exists()
 
 
-def test_staff_makes_a_team_and_no_second_of_its_name(staff: Client) -> None:
+def test_staff_creates_a_team_with_a_unique_name(staff: Client) -> None:
     told = staff.post("/settings/teams/", {"name": "Compilers"})
     assert told.headers["Location"] == f"/settings/teams/{Group.objects.get(name='Compilers').pk}/"
     again = staff.post("/settings/teams/", {"name": "Compilers"})
@@ -135,7 +135,7 @@ def test_staff_deactivates_and_activates_accounts_on_the_people_page(staff: Clie
     assert world.bob.is_active
 
 
-def test_only_superusers_deactivate_staff_and_nobody_themselves(staff: Client, world: World) -> None:
+def test_only_superusers_deactivate_staff_and_nobody_deactivates_themselves(staff: Client, world: World) -> None:
     colleague = User.objects.create(username="colleague", is_staff=True)
     me = User.objects.get(username="operator")
     for user in (colleague, me):
@@ -148,9 +148,9 @@ def test_only_superusers_deactivate_staff_and_nobody_themselves(staff: Client, w
     assert list(User.objects.filter(is_active=False)) == [colleague]
 
 
-def test_people_are_found_by_any_of_their_names(staff: Client, world: World) -> None:
+def test_people_search_matches_name_and_email(staff: Client, world: World) -> None:
     User.objects.filter(pk=world.ada.pk).update(first_name="Countess", email="count@example.org")
     for words, there in (("ada", True), ("countess", True), ("count@", True), ("charles", False)):
         told = staff.get("/settings/people/", {"q": words}).text
         assert ("count@example.org" in told) is there
-        assert ("Nobody is called that" in told) is not there
+        assert ("No matching accounts" in told) is not there

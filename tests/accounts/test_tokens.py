@@ -1,4 +1,4 @@
-"""Keys of the API: named, hashed, of a scope, with an end; a key has no say in keys."""
+"""API tokens are named, hashed, scoped and expiring, and cannot manage tokens."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from importlib import import_module
 from typing import Any
 
 import pytest
-from django.apps import apps
 from django.core.management import CommandError, call_command
 from django.db import connection
 from django.test import Client
@@ -16,8 +15,9 @@ from django.utils import timezone
 from rest_framework.authtoken.models import Token
 
 from sessions_app.accounts import authorization, credentials
-from sessions_app.models import ApiToken, Preferences
+from sessions_app.accounts.models import ApiToken, Preferences
 from tests.accounts.conftest import browser_of
+from tests.history import apps_with_old_labels
 from tests.pages.world import World, asks, hear
 
 TOKENS = "/api/v1/tokens/"
@@ -33,7 +33,7 @@ def minted(world: World, scope: str = "write") -> str:
 
 
 def all_that_is_kept() -> str:
-    """Every text of every row of every table."""
+    """Return every text of every row of every table."""
     with connection.cursor() as cursor:
         found = []
         for table in connection.introspection.table_names(cursor):
@@ -42,7 +42,7 @@ def all_that_is_kept() -> str:
     return "".join(found)
 
 
-def test_a_page_shows_a_new_key_once_and_keeps_its_hash_alone(ada: Client) -> None:
+def test_page_shows_a_new_token_once_and_stores_only_its_hash(ada: Client) -> None:
     told = ada.post("/settings/tokens/", {"name": "Nightly build", "scope": "write", "days": "30"})
     assert told.status_code == 201
     assert "no-store" in told.headers["Cache-Control"]
@@ -53,7 +53,7 @@ def test_a_page_shows_a_new_key_once_and_keeps_its_hash_alone(ada: Client) -> No
     assert Client().get(TASKS, headers=with_key(key[0])).status_code == 200
 
 
-def test_the_api_makes_lists_and_revokes(ada: Client, bob: Client, world: World) -> None:
+def test_api_creates_lists_and_revokes_tokens(ada: Client, bob: Client, world: World) -> None:
     made = ada.post(TOKENS, {"name": "CI", "scope": "read", "days": 7}, content_type="application/json")
     assert made.status_code == 201
     key, token = made.json()["key"], made.json()["id"]
@@ -69,7 +69,7 @@ def test_the_api_makes_lists_and_revokes(ada: Client, bob: Client, world: World)
 
 
 @pytest.mark.parametrize("method", ["get", "post", "delete"])
-def test_a_key_has_no_say_in_keys(method: str, world: World) -> None:
+def test_token_cannot_manage_tokens(method: str, world: World) -> None:
     key = minted(world)
     path = f"{TOKENS}{ApiToken.objects.get().id}/" if method == "delete" else TOKENS
     told = getattr(Client(), method)(path, headers=with_key(key))
@@ -85,13 +85,13 @@ def test_a_key_has_no_say_in_keys(method: str, world: World) -> None:
     ],
     ids=["revoked", "ended"],
 )
-def test_a_key_that_is_over_opens_nothing(spoil: dict[str, Any], world: World) -> None:
+def test_expired_or_revoked_token_is_refused(spoil: dict[str, Any], world: World) -> None:
     key = minted(world)
     ApiToken.objects.update(**spoil)
     assert Client().get(TASKS, headers=with_key(key)).status_code == 401
 
 
-class TestAKeyThatOnlyReads:
+class TestReadOnlyToken:
     def test_reads_what_its_user_may_and_changes_nothing(self, world: World) -> None:
         session = world.session()
         headers = with_key(minted(world, "read"))
@@ -101,7 +101,7 @@ class TestAKeyThatOnlyReads:
         assert (told.status_code, told.json()["code"]) == (403, "permission_denied")
         assert not session.intents.filter(kind="stop").exists()
 
-    def test_sees_no_key_with_which_a_permission_is_answered(self, world: World) -> None:
+    def test_sees_no_permission_answer_key(self, world: World) -> None:
         session = world.running_session()
         hear(session, asks())
         at = f"{TASKS}{session.task_id}/sessions/{session.id}/permissions/"
@@ -116,7 +116,7 @@ class TestAKeyThatOnlyReads:
         assert authorization.may_write(world.ada, world.team)
 
 
-def test_the_last_use_is_written_once_an_hour(world: World) -> None:
+def test_last_use_is_written_once_an_hour(world: World) -> None:
     key, now = minted(world), timezone.now()
     for used, written in ((None, True), (now - timedelta(minutes=50), False), (now - timedelta(minutes=70), True)):
         ApiToken.objects.update(last_used_at=used)
@@ -124,7 +124,7 @@ def test_the_last_use_is_written_once_an_hour(world: World) -> None:
         assert (ApiToken.objects.get().last_used_at != used) is written, used
 
 
-def test_there_are_not_endlessly_many(ada: Client, world: World) -> None:
+def test_number_of_tokens_is_limited(ada: Client, world: World) -> None:
     for number in range(credentials.MAX_TOKENS):
         ApiToken.mint(world.ada, str(number), "read", None)
     told = ada.post("/settings/tokens/", {"name": "one more", "scope": "read", "days": "7"})
@@ -136,14 +136,14 @@ def test_there_are_not_endlessly_many(ada: Client, world: World) -> None:
 @pytest.mark.parametrize(
     "wrong", [{"name": ""}, {"name": "x" * 101}, {"scope": "all"}, {"days": 0}, {"days": 366}, {"days": None}]
 )
-def test_the_api_refuses_what_is_no_key(wrong: dict[str, Any], ada: Client) -> None:
+def test_api_refuses_an_invalid_token_request(wrong: dict[str, Any], ada: Client) -> None:
     told = ada.post(TOKENS, {"name": "x", **wrong}, content_type="application/json")
     assert (told.status_code, told.json()["code"]) == (400, "validation_error")
     assert not ApiToken.objects.exists()
 
 
-class TestTheCommand:
-    """``drf_create_token`` prints what it always has."""
+class TestDrfCreateToken:
+    """``drf_create_token`` keeps its output format."""
 
     def key(self, capsys: pytest.CaptureFixture[str], *args: str) -> str:
         call_command("drf_create_token", *args)
@@ -151,32 +151,34 @@ class TestTheCommand:
         assert said is not None
         return said[1]
 
-    def test_makes_a_key_that_works_and_is_not_kept(self, world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_creates_a_working_token_and_stores_only_its_hash(
+        self, world: World, capsys: pytest.CaptureFixture[str]
+    ) -> None:
         key = self.key(capsys, "ada")
         assert Client().get(TASKS, headers=with_key(key)).status_code == 200
         assert ApiToken.objects.get().scope == "write"
         assert key not in all_that_is_kept()
 
-    def test_replaces_those_of_its_name_alone(self, world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_replaces_only_tokens_of_the_same_name(self, world: World, capsys: pytest.CaptureFixture[str]) -> None:
         other = self.key(capsys, "ada", "--name", "CI", "--scope", "read", "--days", "7")
         first, second = self.key(capsys, "ada"), self.key(capsys, "ada", "-r")
         works = [Client().get(TASKS, headers=with_key(key)).status_code for key in (other, first, second)]
         assert works == [200, 401, 200]
 
     @pytest.mark.parametrize("args", [("nobody",), ("ada", "--days", "0"), ("ada", "--scope", "all")])
-    def test_refuses_what_cannot_be(self, args: tuple[str, ...], world: World) -> None:
+    def test_refuses_invalid_arguments(self, args: tuple[str, ...], world: World) -> None:
         with pytest.raises(CommandError):
             call_command("drf_create_token", *args)
         assert not ApiToken.objects.exists()
 
 
-def test_a_key_that_others_make_works_and_is_not_kept_in_clear(world: World) -> None:
+def test_token_created_by_the_framework_works_and_is_stored_hashed(world: World) -> None:
     token = Token.objects.create(user=world.ada)
     assert Client().get(TASKS, headers=with_key(token.key)).status_code == 200
     assert token.key not in all_that_is_kept()
 
 
-def test_a_prompt_that_came_by_a_key_is_its_users(world: World) -> None:
+def test_prompt_sent_with_a_token_belongs_to_its_user(world: World) -> None:
     session = world.session()
     at = f"{TASKS}{session.task_id}/sessions/{session.id}/prompt/"
     body = {"message_id": "m", "text": "Go on."}
@@ -185,16 +187,16 @@ def test_a_prompt_that_came_by_a_key_is_its_users(world: World) -> None:
     assert session.prompts.get(message_id="m").by == world.ada
 
 
-def test_a_key_opens_no_page(world: World) -> None:
+def test_token_opens_no_page(world: World) -> None:
     for path in ("/", "/settings/tokens/", "/admin/"):
         assert Client().get(path, headers=with_key(minted(world))).status_code == 302
     assert not Preferences.objects.exists()
     assert browser_of(world.ada).get("/settings/tokens/").status_code == 200
 
 
-def test_keys_that_were_kept_in_clear_go_on_and_are_kept_no_more(world: World) -> None:
+def test_plain_text_tokens_keep_working_and_are_replaced_by_hashes(world: World) -> None:
     key = "0123456789abcdef0123456789abcdef01234567"
-    Token.objects.bulk_create([Token(user=world.ada, key=key)])  # as an earlier version has left it
-    import_module("sessions_app.migrations.0008_accounts").keep_hashes_alone(apps, None)
+    Token.objects.bulk_create([Token(user=world.ada, key=key)])  # as an earlier release stored it
+    import_module("sessions_app.migrations.0008_accounts").keep_hashes_alone(apps_with_old_labels(), None)
     assert Client().get(TASKS, headers=with_key(key)).status_code == 200
     assert key not in all_that_is_kept()

@@ -1,4 +1,4 @@
-"""No new account has a name that is easily taken for another's, whichever way it is made."""
+"""No new account gets a name that looks like another user's, however it is created."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ def test_names_that_look_alike_have_one_skeleton(one: str, other: str) -> None:
 
 
 @pytest.mark.parametrize(("one", "other"), [("ada", "adam"), ("ali", "all"), ("ada.b", "ada-b"), ("user1", "user2")])
-def test_names_that_differ_to_the_eye_stay_apart(one: str, other: str) -> None:
+def test_names_that_look_different_have_different_skeletons(one: str, other: str) -> None:
     assert name_skeleton(one) != name_skeleton(other)
 
 
 @pytest.mark.parametrize("name", LOOK_ALIKES)
-class TestALookAlikeOfAdaIsRefused:
-    def test_by_the_page(self, name: str, staff: Client, world: World) -> None:
+class TestLookAlikeNameIsRefused:
+    def test_by_the_people_page(self, name: str, staff: Client, world: World) -> None:
         answer = staff.post("/settings/people/", {"username": name})
         assert answer.status_code == 422
         assert User.objects.filter(username=name).count() == 0
@@ -53,7 +53,7 @@ class TestALookAlikeOfAdaIsRefused:
         world.bob.refresh_from_db()
         assert world.bob.username == "bob"
 
-    def test_by_whatever_else_writes_an_account(self, name: str, world: World) -> None:
+    def test_by_every_other_way_to_create_an_account(self, name: str, world: World) -> None:
         for make in (User.objects.create_user, User.objects.create_superuser):
             with pytest.raises(ValidationError):
                 make(name)
@@ -64,8 +64,8 @@ class TestALookAlikeOfAdaIsRefused:
             world.bob.save()
 
 
-def test_accounts_that_are_there_keep_working(world: World) -> None:
-    User.objects.bulk_create([User(username=CYRILLIC_ADA), User(username="ADA")])  # as an earlier version did
+def test_existing_accounts_keep_working(world: World) -> None:
+    User.objects.bulk_create([User(username=CYRILLIC_ADA), User(username="ADA")])  # as an earlier release allowed
     for user in User.objects.all():
         user.first_name = "Somebody"
         user.save()
@@ -79,6 +79,6 @@ def test_accounts_that_are_there_keep_working(world: World) -> None:
 
 
 @pytest.mark.parametrize("name", ["eve smith", "ada ", "eve\x08", "eve\n", "eve/ada", ""])
-def test_a_name_has_no_other_characters_whichever_way_it_is_made(name: str, world: World) -> None:
+def test_unsupported_characters_in_a_name_are_refused(name: str, world: World) -> None:
     with pytest.raises(ValidationError, match="letters a to z"):
         User(username=name).save()

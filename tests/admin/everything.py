@@ -1,4 +1,4 @@
-"""At least one row of every model that the admin shows, each with a secret where there can be one."""
+"""At least one row of every model in the admin, with a secret wherever one can be stored."""
 
 from __future__ import annotations
 
@@ -14,27 +14,20 @@ from django_q.models import Task as QueueTask
 from django_q.signing import SignedPackage
 
 from executors_app.models import AgentCapability, AgentProfile, Executor, ExecutorRunning
+from sessions_app.accounts.models import ApiToken, AttemptCount, LoginLink, Preferences, TeamRole
 from sessions_app.domain.wait_tokens import WaitKind
 from sessions_app.models import (
-    ApiToken,
-    AttemptCount,
     AttentionItem,
     AttentionMark,
     Chore,
     ContinuityReceipt,
-    DeliveredItem,
-    Delivery,
     Intent,
     Leftover,
-    LoginLink,
     Message,
     MessagePart,
     MetricCount,
-    NodeRun,
-    NotificationSettings,
     Orphaned,
     PermissionRequest,
-    Preferences,
     Presence,
     Prompt,
     RecoverySweep,
@@ -46,21 +39,19 @@ from sessions_app.models import (
     Task,
     TaskSession,
     TeamPolicy,
-    TeamRole,
-    Webhook,
-    Workflow,
-    WorkflowRun,
     session_transaction,
 )
 from sessions_app.models.waits import mint_token
+from sessions_app.notifications.models import DeliveredItem, Delivery, NotificationSettings, Webhook
 from sessions_app.services.tasks import create_session
+from sessions_app.workflows.models import NodeRun, Workflow, WorkflowRun
 
 SECRET: Final = "s3cr3t-value"
-"""Stands in every field that nobody may see, but for the keys of the API and of links, which are drawn."""
+"""Stored in every secret field, except for API tokens and login links, which are generated."""
 
 
 def make_set(name: str) -> TaskSession:
-    """One row of everything, around a session of its own."""
+    """Create one row of everything around a new session."""
     team = Group.objects.create(name=f"team {name}")
     user = User.objects.create(username=f"user-{name}")
     user.groups.add(team)
@@ -90,14 +81,14 @@ def make_set(name: str) -> TaskSession:
 
 def _make_record(session: TaskSession, user: User, name: str) -> None:
     now = timezone.now()
-    with session_transaction(session.id) as draft:
-        draft.say("session.workspace.changed")
+    with session_transaction(session.id) as transaction:
+        transaction.record_event("session.workspace.changed")
     message = Message.objects.create(session=session, seq=1, updated_seq=1, role="agent", created_at=now)
     MessagePart.objects.create(message=message, number=0, text="Hello")
     run = Run.objects.create(session=session, message_id="m", started_at=now)
     PermissionRequest.objects.create(id=f"permission-{name}", session=session, run=run, requested_at=now)
-    with session_transaction(session.id) as draft:
-        mint_token(draft, run, WaitKind.PERMISSION, f"permission-{name}", by=user)
+    with session_transaction(session.id) as transaction:
+        mint_token(transaction, run, WaitKind.PERMISSION, f"permission-{name}", by=user)
     ContinuityReceipt.objects.create(session=session, kind="resumed", launch_id=uuid.uuid4().hex)
     sweep = RecoverySweep.objects.create(boot_id="boot", trigger="boot", started_at=now, outcomes={"resumed": 1})
     SweepOutcome.objects.create(sweep=sweep, session=session, rule="reattach")
@@ -157,17 +148,17 @@ def _make_queue(name: str) -> None:
 
 
 def browser(user: User) -> Client:
-    """A browser in which ``user`` is logged in."""
+    """Return a browser in which ``user`` is logged in."""
     client = Client()
     client.force_login(user)
     return client
 
 
 def staff() -> User:
-    """Somebody of staff who is in no team."""
+    """Return a staff user who is in no team."""
     return User.objects.create(username="staff", is_staff=True)
 
 
 def superuser() -> User:
-    """Somebody who may do whatever can be done."""
+    """Return a superuser."""
     return User.objects.create(username="root", is_staff=True, is_superuser=True)

@@ -1,4 +1,4 @@
-"""The admin in a real browser: its scripts work under our policy, and nothing is refused to it."""
+"""The admin in a real browser: its scripts work under the content security policy."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def visit(chromium: Browser, live_server: Any) -> Iterator[Visit]:
     made.context.close()
 
 
-def test_every_session_is_ticked_and_swept_by_the_scripts_of_the_page(visit: Visit) -> None:
+def test_selected_sessions_are_swept_through_the_page_scripts(visit: Visit) -> None:
     sessions = [make_set(name) for name in "ab"]
     SweepRequest.objects.all().delete()
     page = visit.open("/admin/sessions_app/tasksession/")
@@ -39,12 +39,12 @@ def test_every_session_is_ticked_and_swept_by_the_scripts_of_the_page(visit: Vis
     expect(page.locator(".action-counter")).to_have_text("2 of 2 selected")
     page.locator("select[name=action]").select_option(label="Sweep selected sessions now")
     page.locator("button[name=index]").click()
-    expect(page.locator(".messagelist")).to_contain_text("for 2 sessions was made")
+    expect(page.locator(".messagelist")).to_contain_text("of 2 sessions")
     assert set(SweepRequest.objects.get().sessions) == {str(one.id) for one in sessions}
     assert visit.complaints == []
 
 
-def test_forms_with_scripts_of_their_own_are_refused_nothing(visit: Visit) -> None:
+def test_forms_with_scripts_violate_no_content_security_policy(visit: Visit) -> None:
     session: TaskSession = make_set("a")
     team = session.task.team
     page = visit.open(f"/admin/auth/group/{team.pk}/change/")
@@ -57,5 +57,5 @@ def test_forms_with_scripts_of_their_own_are_refused_nothing(visit: Visit) -> No
     ):
         visit.open(f"/admin/{path}")
         expect(page.locator("#header")).to_be_visible()
-        expect(page.locator("button.theme-toggle")).to_have_count(0)  # the theme is a setting of the reader's
+        expect(page.locator("button.theme-toggle")).to_have_count(0)  # the theme is a setting of the user
     assert visit.complaints == []

@@ -1,4 +1,4 @@
-"""What staff can edit in the admin, and what nobody can: states, the record, secrets that were given."""
+"""What staff can edit in the admin, and what nobody can: states, the record, stored secrets."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from django.urls import reverse
 from executors_app.agentctl.workspace.repository_git import run_git
 from executors_app.models import AgentProfile, Executor
 from executors_app.staff_admin import ReadOnlyModelAdmin
-from sessions_app.models import LoginLink, Repository, TaskSession
+from sessions_app.accounts.models import LoginLink
+from sessions_app.models import Repository, TaskSession
 from tests.admin.everything import SECRET, browser, make_set, staff, superuser
 
 PROFILE = {"name": "demo", "agent_type": "demo", "command": "[]", "args": "[]", "permission_mode": "ask"}
@@ -47,7 +48,7 @@ def profile(db: None) -> AgentProfile:
     )
 
 
-def test_variables_are_set_and_removed_without_being_read(desk: Client, profile: AgentProfile) -> None:
+def test_variables_are_set_and_removed_without_being_shown(desk: Client, profile: AgentProfile) -> None:
     answer = change(desk, profile, **PROFILE, change_env='{"OLD": null, "NEW": "y"}')
     assert answer.status_code == 302
     profile.refresh_from_db()
@@ -55,13 +56,13 @@ def test_variables_are_set_and_removed_without_being_read(desk: Client, profile:
     assert profile.mcp_servers == [{"name": "tools", "k": SECRET}]
 
 
-def test_an_empty_field_leaves_the_secrets(desk: Client, profile: AgentProfile) -> None:
+def test_empty_field_keeps_the_secrets(desk: Client, profile: AgentProfile) -> None:
     assert change(desk, profile, **{**PROFILE, "name": "renamed"}).status_code == 302
     profile.refresh_from_db()
     assert (profile.name, profile.env["API_KEY"], len(profile.mcp_servers)) == ("renamed", SECRET, 1)
 
 
-def test_servers_are_replaced_as_a_whole(desk: Client, profile: AgentProfile) -> None:
+def test_mcp_servers_are_replaced_as_a_whole(desk: Client, profile: AgentProfile) -> None:
     assert change(desk, profile, **PROFILE, change_mcp_servers="[]").status_code == 302
     profile.refresh_from_db()
     assert (profile.mcp_servers, profile.env["API_KEY"]) == ([], SECRET)
@@ -81,7 +82,7 @@ def test_servers_are_replaced_as_a_whole(desk: Client, profile: AgentProfile) ->
         ("agent_type", "nothing"),
     ],
 )
-def test_a_bad_value_is_refused_beside_its_field(desk: Client, profile: AgentProfile, field: str, value: str) -> None:
+def test_invalid_value_is_refused_beside_its_field(desk: Client, profile: AgentProfile, field: str, value: str) -> None:
     answer = change(desk, profile, **{**PROFILE, field: value})
     assert answer.status_code == 200
     assert list(errors(answer)) == [field]
@@ -90,13 +91,13 @@ def test_a_bad_value_is_refused_beside_its_field(desk: Client, profile: AgentPro
     assert (profile.env, profile.command) == ({"API_KEY": SECRET, "OLD": "x"}, [])
 
 
-def test_a_profile_whose_secrets_no_key_opens_can_be_seen_and_renamed(
+def test_profile_with_undecryptable_secrets_can_be_viewed_and_renamed(
     desk: Client, profile: AgentProfile, settings: Any
 ) -> None:
     settings.SECRET_KEY, settings.SECRET_KEY_FALLBACKS, old = "another key", [], settings.SECRET_KEY
     desk = browser(superuser())
     url = reverse("admin:executors_app_agentprofile_change", args=[profile.pk])
-    assert "no present key opens it" in desk.get(url).text
+    assert "cannot be decrypted with the current keys" in desk.get(url).text
     assert change(desk, profile, **{**PROFILE, "name": "renamed"}).status_code == 302
     settings.SECRET_KEY = old
     assert AgentProfile.objects.get().env == {"API_KEY": SECRET, "OLD": "x"}
@@ -104,7 +105,7 @@ def test_a_profile_whose_secrets_no_key_opens_can_be_seen_and_renamed(
 
 
 @pytest.mark.parametrize(("config", "status"), [("", 302), ("{}", 302), ("[]", 200), ('{"image": "x"}', 200)])
-def test_an_executor_is_checked_by_its_runtime(desk: Client, config: str, status: int) -> None:
+def test_executor_settings_are_validated_by_the_runtime(desk: Client, config: str, status: int) -> None:
     form = {"name": "here", "runtime": "local_standalone", "config": config}
     assert desk.post(reverse("admin:executors_app_executor_add"), form).status_code == status
     assert Executor.objects.count() == (status == 302)
@@ -123,20 +124,20 @@ def add_repository(desk: Client, path: str) -> HttpResponse:
     return desk.post(reverse("admin:sessions_app_repository_add"), form)  # type: ignore[return-value]
 
 
-def test_a_repository_is_added_with_the_branch_that_is_checked_out(desk: Client, repository: Path) -> None:
+def test_repository_is_added_with_its_checked_out_branch(desk: Client, repository: Path) -> None:
     assert add_repository(desk, str(repository)).status_code == 302
     row = Repository.objects.get()
     assert (row.path, row.default_branch) == (str(repository.resolve()), "trunk")
 
 
 @pytest.mark.parametrize("path", ["relative", "/", "/nowhere", "{inside}/nothing"])
-def test_a_repository_outside_the_allowed_folders_is_refused(desk: Client, repository: Path, path: str) -> None:
+def test_repository_outside_the_allowed_folders_is_refused(desk: Client, repository: Path, path: str) -> None:
     answer = add_repository(desk, path.format(inside=repository))
     assert list(errors(answer)) == ["path"]
     assert not Repository.objects.exists()
 
 
-def test_the_place_of_a_repository_is_settled_when_it_is_added(desk: Client) -> None:
+def test_path_and_team_of_a_repository_cannot_be_changed(desk: Client) -> None:
     row = make_set("a").task.repository
     assert row is not None
     change(desk, row, name="renamed", path="/etc", team=Group.objects.create(name="other").pk, default_branch="main")
@@ -164,7 +165,7 @@ def test_states_cannot_be_edited(desk: Client) -> None:
     assert (session.task.title, session.task.state) == ("New", "TODO")
 
 
-def test_an_edit_does_not_undo_what_the_supervisor_writes_meanwhile(desk: Client) -> None:
+def test_edit_does_not_overwrite_concurrent_supervisor_writes(desk: Client) -> None:
     session = make_set("a")
 
     def supervise(sender: Any, instance: Any, **_: Any) -> None:
@@ -184,7 +185,7 @@ def test_an_edit_does_not_undo_what_the_supervisor_writes_meanwhile(desk: Client
     [model for model, shown in admin.site._registry.items() if isinstance(shown, ReadOnlyModelAdmin)],
     ids=lambda model: model.__name__,
 )
-def test_the_record_cannot_be_changed_even_by_a_superuser(db: None, model: Any) -> None:
+def test_record_cannot_be_changed_even_by_a_superuser(db: None, model: Any) -> None:
     make_set("a")
     root, row = browser(superuser()), model._default_manager.first()
     base = f"admin:{model._meta.app_label}_{model._meta.model_name}"
@@ -199,13 +200,13 @@ def test_the_record_cannot_be_changed_even_by_a_superuser(db: None, model: Any) 
 
 
 @pytest.mark.parametrize("page", ["auth_user", "auth_group"])
-def test_people_and_teams_are_for_those_who_were_given_them(desk: Client, page: str) -> None:
+def test_users_and_groups_require_their_permissions(desk: Client, page: str) -> None:
     url = reverse(f"admin:{page}_changelist")
     assert desk.get(url).status_code == 403
     assert browser(superuser()).get(url).status_code == 200
 
 
-def test_a_team_gets_members_and_viewers_on_one_page(db: None) -> None:
+def test_team_members_and_viewers_are_edited_on_one_page(db: None) -> None:
     root, session = browser(superuser()), make_set("a")
     team, person = session.task.team, staff()
     form: dict[str, Any] = {"name": team.name}
@@ -218,7 +219,7 @@ def test_a_team_gets_members_and_viewers_on_one_page(db: None) -> None:
     assert person.team_roles.get().role == "viewer"
 
 
-def test_the_door_of_the_admin_is_the_one_login_page(db: None) -> None:
+def test_admin_login_redirects_to_the_login_page(db: None) -> None:
     answer = Client().get("/admin/login/?next=/admin/sessions_app/task/")
     assert (answer.status_code, answer.headers["Location"]) == (302, "/login/?next=/admin/sessions_app/task/")
     assert Client().post("/admin/login/", {"username": "x", "password": "y"}).status_code == 302
@@ -228,6 +229,6 @@ def test_the_door_of_the_admin_is_the_one_login_page(db: None) -> None:
     assert browser(member).get("/admin/login/?next=/admin/").status_code == 403
 
 
-def test_the_list_of_login_links_lets_nobody_in(desk: Client) -> None:
+def test_list_of_login_links_shows_no_secret(desk: Client) -> None:
     secret = LoginLink.mint(User.objects.get(username="staff"))
-    assert secret not in desk.get(reverse("admin:sessions_app_loginlink_changelist")).text
+    assert secret not in desk.get(reverse("admin:accounts_loginlink_changelist")).text

@@ -1,4 +1,4 @@
-"""What a form says of a text that is no JSON."""
+"""Errors of admin forms for invalid JSON."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from executors_app.models import Executor
         ("[1]", "Expected a JSON object"),
     ],
 )
-def test_text_that_is_no_json_is_refused_with_the_position(text: str, says: str) -> None:
+def test_invalid_json_is_refused_with_its_position(text: str, says: str) -> None:
     staff = Client()
     staff.force_login(User.objects.create(username="operator", is_staff=True))
     form = {"name": "Here", "runtime": "local_standalone", "config": text}

@@ -1,4 +1,4 @@
-"""What staff asks of sessions in the admin: orders are written, and what was refused is said."""
+"""Admin actions on sessions: intents are stored and refusals are reported."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ LIST = "/admin/sessions_app/tasksession/"
 
 @pytest.fixture
 def desk(db: None) -> Client:
-    """The browser of somebody of staff, who is in no team."""
+    """The browser of a staff user who is in no team."""
     return browser(staff())
 
 
 def resting(name: str) -> TaskSession:
-    """A session whose agent is gone and was never prompted, so that it can be started."""
+    """Return a stopped session that was never prompted, so that it can be started."""
     session = make_set(name)
     session.intents.update(done_at=timezone.now())
     session.runs.all().delete()
@@ -40,7 +40,7 @@ def ended(name: str) -> TaskSession:
 
 
 def act(desk: Client, action: str, *sessions: TaskSession) -> list[str]:
-    """Tick sessions and choose an action; what the page then says."""
+    """Select sessions, run an action and return the messages on the page."""
     form = {"action": action, "_selected_action": [str(session.id) for session in sessions]}
     answer = desk.post(LIST, form)
     assert answer.status_code == 302
@@ -51,7 +51,7 @@ def open_orders(session: TaskSession) -> list[str]:
     return list(Intent.objects.filter(session=session, done_at=None).values_list("kind", flat=True))
 
 
-def test_resume_asks_for_each_session_and_says_what_was_refused(desk: Client) -> None:
+def test_resume_requests_each_session_and_reports_refusals(desk: Client) -> None:
     first, second, over = resting("a"), resting("b"), ended("c")
     said = act(desk, "resume", first, second, over)
     assert said[0] == "2 sessions asked to resume, 1 refused."
@@ -60,24 +60,24 @@ def test_resume_asks_for_each_session_and_says_what_was_refused(desk: Client) ->
     assert [open_orders(one) for one in (first, second, over)] == [["start"], ["start"], []]
 
 
-def test_who_asked_is_known(desk: Client) -> None:
+def test_requesting_user_is_recorded(desk: Client) -> None:
     session = resting("a")
     act(desk, "resume", session)
     assert [order.by.username for order in session.intents.filter(done_at=None) if order.by] == ["staff"]
     assert [entry.user.username for entry in LogEntry.objects.filter(object_id=session.id)] == ["staff"]
 
 
-def test_resuming_what_runs_is_refused_and_asks_nothing(desk: Client) -> None:
+def test_resume_of_a_running_session_is_refused(desk: Client) -> None:
     session = resting("a")
     ExecutorRunning.objects.filter(session=session).update(status="ready")
     TaskSession.objects.filter(id=session.id).update(launch_id="launch")
     said = act(desk, "resume", session)
     assert said[0] == "0 sessions asked to resume, 1 refused."
-    assert "It is running already." in said[1]
+    assert "The session is already running." in said[1]
     assert open_orders(session) == []
 
 
-def test_stop_asks_for_the_execution_to_end(desk: Client) -> None:
+def test_stop_requests_the_end_of_the_execution(desk: Client) -> None:
     session, over = resting("a"), ended("b")
     said = act(desk, "stop", session, over)
     assert said[0] == "1 session asked to stop, 1 refused."
@@ -86,7 +86,7 @@ def test_stop_asks_for_the_execution_to_end(desk: Client) -> None:
     assert (session.desired_state, session.state) == ("stopped", "WAITING_FOR_INPUT")
 
 
-def test_only_the_first_refusals_are_told_one_by_one(desk: Client) -> None:
+def test_only_the_first_refusals_are_listed(desk: Client) -> None:
     over = [ended(str(number)) for number in range(12)]
     said = act(desk, "stop", *over)
     assert said[0] == "0 sessions asked to stop, 12 refused."
@@ -94,7 +94,7 @@ def test_only_the_first_refusals_are_told_one_by_one(desk: Client) -> None:
     assert len(said) == 12
 
 
-def test_sweep_now_asks_the_supervisor_to_look_after_the_chosen_sessions(desk: Client) -> None:
+def test_sweep_now_requests_a_sweep_of_the_selected_sessions(desk: Client) -> None:
     first, second = resting("a"), resting("b")
     SweepRequest.objects.all().delete()
     [said] = act(desk, "sweep_now", first, second)
@@ -104,7 +104,7 @@ def test_sweep_now_asks_the_supervisor_to_look_after_the_chosen_sessions(desk: C
     assert str(asked.id) in said
 
 
-def test_a_sweep_of_everything_is_asked_for_by_adding_a_request(desk: Client) -> None:
+def test_adding_a_request_sweeps_all_sessions(desk: Client) -> None:
     answer = desk.post(reverse("admin:sessions_app_sweeprequest_add"), {"dry_run": "on"})
     assert answer.status_code == 302
     asked = SweepRequest.objects.get()
@@ -112,7 +112,7 @@ def test_a_sweep_of_everything_is_asked_for_by_adding_a_request(desk: Client) ->
 
 
 @pytest.mark.parametrize("action", ["delete_selected", "state", "nothing"])
-def test_there_is_no_other_action(desk: Client, action: str) -> None:
+def test_no_other_action_is_available(desk: Client, action: str) -> None:
     session = resting("a")
     desk.post(LIST, {"action": action, "_selected_action": [str(session.id)], "post": "yes"})
     assert TaskSession.objects.filter(id=session.id, state="WAITING_FOR_INPUT").exists()

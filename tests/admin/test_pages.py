@@ -1,4 +1,4 @@
-"""Every page of the admin: it opens, costs the same for many rows as for one, and shows no secret."""
+"""Every page of the admin opens, needs a constant number of queries, and shows no secret."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
-from sessions_app.models import ApiToken, LoginLink
+from sessions_app.accounts.models import ApiToken, LoginLink
 from tests.admin.everything import SECRET, browser, make_set, superuser
 from tests.pages.inline import foreign_inline
 
 pytestmark = pytest.mark.any_database
 
 MODELS = sorted(admin.site._registry, key=lambda model: model._meta.label)
-OURS = [*apps.get_app_config("sessions_app").get_models(), *apps.get_app_config("executors_app").get_models()]
+OURS = [model for model in apps.get_models() if model.__module__.startswith(("sessions_app.", "executors_app."))]
 OUTSIDE = re.compile(r"(?:src|href|action|formaction)=\"(?:[a-z]+:)?//", re.IGNORECASE)
 MANY = 20
 
@@ -40,7 +40,7 @@ def root(db: None) -> Client:
 
 
 def pages_of(model: Any) -> list[str]:
-    """The list, the form for a new row, and the pages of the first one."""
+    """Return the list, the form for a new row, and the pages of the first row."""
     row = model._default_manager.first()
     rows = [address(model, page, quote(row.pk)) for page in ("change", "history", "delete")]
     return [address(model, "changelist"), f"{address(model, 'changelist')}?q=x", address(model, "add"), *rows]
@@ -52,7 +52,7 @@ def test_every_model_has_its_pages(model: Any) -> None:
 
 
 @pytest.mark.parametrize("model", MODELS, ids=ids(MODELS))
-def test_a_list_can_be_searched_and_filtered(model: Any) -> None:
+def test_list_can_be_searched_and_filtered(model: Any) -> None:
     shown = admin.site._registry[model]
     assert shown.search_fields or shown.list_filter
     assert len(shown.list_display) > 1
@@ -63,7 +63,7 @@ def test_a_list_can_be_searched_and_filtered(model: Any) -> None:
 @pytest.mark.parametrize("model", MODELS, ids=ids(MODELS))
 def test_twenty_rows_cost_as_many_queries_as_one(root: Client, model: Any) -> None:
     make_set("0")
-    root.get(address(model, "changelist"))  # fills the cache of content types
+    root.get(address(model, "changelist"))  # fills the content type cache
     with CaptureQueriesContext(connection) as one:
         assert root.get(address(model, "changelist")).status_code == 200
     for number in range(1, MANY):
@@ -76,7 +76,7 @@ def test_twenty_rows_cost_as_many_queries_as_one(root: Client, model: Any) -> No
 
 
 @pytest.mark.parametrize("model", MODELS, ids=ids(MODELS))
-def test_no_page_shows_a_secret_or_breaks_the_policy(root: Client, model: Any) -> None:
+def test_no_page_shows_a_secret_or_violates_the_policy(root: Client, model: Any) -> None:
     make_set("0")
     hidden = [SECRET, ApiToken.objects.get().secret_hash, LoginLink.objects.get().secret_hash]
     for page in pages_of(model):
@@ -88,11 +88,11 @@ def test_no_page_shows_a_secret_or_breaks_the_policy(root: Client, model: Any) -
         assert not [word for word in hidden if word in answer.text], page
 
 
-def test_the_model_that_keeps_keys_in_clear_has_no_page(root: Client) -> None:
+def test_plain_text_token_model_has_no_page(root: Client) -> None:
     assert root.get("/admin/authtoken/tokenproxy/").status_code == 404
 
 
-def test_the_index_names_what_there_is(root: Client) -> None:
+def test_index_lists_the_models(root: Client) -> None:
     told = root.get("/admin/").text
     assert not foreign_inline(told)
     for words in ("Task sessions", "Repositories", "Continuity receipts", "Agent profiles"):
@@ -100,7 +100,7 @@ def test_the_index_names_what_there_is(root: Client) -> None:
 
 
 @pytest.mark.parametrize("model", ["sessionevent", "intent", "prompt", "message", "run", "continuityreceipt"])
-def test_what_belongs_to_a_session_is_found_by_its_id_with_dashes_or_without(root: Client, model: str) -> None:
+def test_session_rows_are_found_by_id_with_or_without_dashes(root: Client, model: str) -> None:
     session, _ = make_set("0"), make_set("1")
     url = reverse(f"admin:sessions_app_{model}_changelist")
     for asked in (f"?q={session.id}", f"?q={session.id.hex}", f"?session__id__exact={session.id}"):

@@ -1,4 +1,4 @@
-"""An agentctl for each test that wants one."""
+"""Fixtures for agentctl tests."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ async def started(running: Running) -> Running:
 
 @pytest.fixture
 def repository(running: Running) -> Path:
-    """The workspace of ``running``, as a repository with one commit."""
+    """Make the workspace of ``running`` a repository with one commit."""
     run_git(running.workspace, "init", "--quiet")
     run_git(running.workspace, "config", "user.name", "Owner")
     run_git(running.workspace, "config", "user.email", "owner@example.org")

@@ -1,4 +1,4 @@
-"""A driver without an agent: it does what the command line and the prompt say."""
+"""A driver without an agent that does what the command line and the prompt say."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DELIVERED = "delivered.txt"
 
 
 class ObedientDriver:
-    """Reaches for no process; every prompt it was given is a line of ``delivered.txt`` in its cwd."""
+    """Driver without a process; it appends every prompt that it gets to ``delivered.txt`` in its cwd."""
 
     def __init__(self, host: Host, marker: Mapping[str, str]):
         self.host, self.marker = host, marker
@@ -97,7 +97,7 @@ class ObedientDriver:
 
 
 class Obedient:
-    """Makes obedient drivers and remembers them."""
+    """Factory that creates obedient drivers and remembers them."""
 
     def __init__(self) -> None:
         self.made: list[ObedientDriver] = []

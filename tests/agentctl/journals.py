@@ -17,7 +17,7 @@ QUICK = JournalLimits(retry_pause=0.02, closing=1)
 
 @asynccontextmanager
 async def opened(directory: Path, **options: Any) -> AsyncIterator[Journal]:
-    """A journal that is closed at the end."""
+    """Open a journal and close it at the end."""
     journal = Journal(directory, **{"limits": QUICK, **options})
     try:
         yield journal
@@ -26,7 +26,7 @@ async def opened(directory: Path, **options: Any) -> AsyncIterator[Journal]:
 
 
 async def write_lines(directory: Path, count: int, **options: Any) -> str:
-    """A closed journal with that many lines; returns its epoch."""
+    """Write a journal with that many lines, close it and return its epoch."""
     async with opened(directory, **options) as journal:
         for number in range(count):
             journal.append("message.agent", text=f"line {number}")
@@ -34,12 +34,12 @@ async def write_lines(directory: Path, count: int, **options: Any) -> str:
 
 
 def seqs(directory: Path, after: int = 0, epoch: str | None = None) -> list[int]:
-    """What a reader of the files finds."""
+    """Return the seqs that a reader of the files finds."""
     return [line["seq"] for line in read_lines(directory, after, epoch)]
 
 
 def shown(journal: Journal, after: int = 0) -> Iterator[dict[str, Any]]:
-    """Everything that the journal shows behind ``after``."""
+    """Return every line that the journal shows after ``after``."""
     while lines := journal.read(after):
         for raw in lines:
             line = orjson.loads(raw)
@@ -48,5 +48,5 @@ def shown(journal: Journal, after: int = 0) -> Iterator[dict[str, Any]]:
 
 
 def last_segment(directory: Path) -> Path:
-    """The file that is written to."""
+    """Return the segment that is written to."""
     return list_segments(directory)[-1][1]

@@ -26,7 +26,7 @@ REAL = "executors_app.agentctl"
 
 @dataclass(frozen=True)
 class Place:
-    """Where an execution lives, whatever becomes of its agentctl."""
+    """Directories of one execution; they survive its agentctl."""
 
     base: Path
 
@@ -59,7 +59,7 @@ class Place:
 
     @contextlib.contextmanager
     def agentctl(self, module: str = OBEDIENT, env: Mapping[str, str] | None = None) -> Iterator[subprocess.Popen[str]]:
-        """Started and ready; killed at the end if it still runs."""
+        """Start agentctl and wait until it is ready; kill it at the end if it still runs."""
         self.ready_file.unlink(missing_ok=True)
         environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), **(env or {})}
         with subprocess.Popen(self.argv(module), env=environment, text=True, stderr=subprocess.PIPE) as process:
@@ -74,7 +74,7 @@ class Place:
         return ready
 
     def state(self) -> dict[str, Any]:
-        """What a row keeps of its process."""
+        """Return what a row stores of its process."""
         process = identity.identify(self.ready()["pid"])
         assert process is not None
         return {"process": process.to_json()}

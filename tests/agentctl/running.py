@@ -28,7 +28,7 @@ TOKEN = "a-token-of-some-length"
 
 @dataclass
 class Running:
-    """A live agentctl and how to talk to it."""
+    """A running agentctl and helpers to call it."""
 
     url: str
     http: aiohttp.ClientSession
@@ -100,7 +100,7 @@ class Running:
 async def agentctl(
     base: Path, limits: Any = QUICK, drivers: Mapping[str, DriverFactory] | None = None
 ) -> AsyncIterator[Running]:
-    """Over ``base``, where an earlier one may have been; ``drivers`` beside the obedient one."""
+    """Run agentctl over ``base``, which an earlier one may have used; ``drivers`` adds to the obedient one."""
     state_dir, workspace = base / "state", base / "workspace"
     state_dir.mkdir(exist_ok=True)
     workspace.mkdir(exist_ok=True)
@@ -124,7 +124,7 @@ async def agentctl(
 
 
 async def next_lines(socket: aiohttp.ClientWebSocketResponse, count: int) -> list[dict[str, Any]]:
-    """The next lines of an event stream, at least that many."""
+    """Return the next lines of an event stream, at least ``count`` of them."""
     lines: list[dict[str, Any]] = []
     while len(lines) < count:
         message = await socket.receive(timeout=10)

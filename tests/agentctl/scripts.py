@@ -14,14 +14,14 @@ DEADLINE = 60
 
 
 async def begin(running: Running, script: str, job_id: str = "job-1", **more: Any) -> dict[str, Any]:
-    """A job that was just asked for."""
+    """Request a job."""
     status, answer = await running.post("/jobs", job_id=job_id, script=script, **more)
     assert status == 200, answer
     return dict(answer)
 
 
 async def end(running: Running, job_id: str = "job-1") -> dict[str, Any]:
-    """The same once it has ended."""
+    """Return the job once it has ended."""
 
     async def ended() -> dict[str, Any]:
         answer = await running.get(f"/jobs/{job_id}", wait="20")
@@ -31,13 +31,13 @@ async def end(running: Running, job_id: str = "job-1") -> dict[str, Any]:
 
 
 async def run(running: Running, script: str, job_id: str = "job-1", **more: Any) -> dict[str, Any]:
-    """A job from its beginning to its end."""
+    """Run a job from start to end."""
     await begin(running, script, job_id, **more)
     return await end(running, job_id)
 
 
 async def pid_in(path: Path) -> int:
-    """The process id that a script writes into a file."""
+    """Return the process id that a script writes into a file."""
 
     def written() -> str:
         return path.read_text() if path.exists() and path.read_text().endswith("\n") else ""
@@ -46,12 +46,12 @@ async def pid_in(path: Path) -> int:
 
 
 async def process_in(path: Path) -> ProcessIdentity:
-    """The live process whose id a script writes into a file."""
+    """Return the live process whose id a script writes into a file."""
     found = identity.identify(await pid_in(path))
     assert found is not None
     return found
 
 
 async def is_gone(process: ProcessIdentity) -> None:
-    """It has ended, or does within the deadline."""
+    """Wait until the process has ended."""
     assert await eventually_async(lambda: not identity.is_alive(process), DEADLINE, describe=f"the end of {process}")

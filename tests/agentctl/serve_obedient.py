@@ -1,4 +1,4 @@
-"""agentctl with the obedient driver, as a program; Django cannot be imported in it."""
+"""agentctl with the obedient driver, as a program that cannot import Django."""
 
 from __future__ import annotations
 

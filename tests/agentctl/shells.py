@@ -1,4 +1,4 @@
-"""A shell over a WebSocket, as a test talks to it."""
+"""A client of a shell's WebSocket."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Typist:
         await self.socket.send_str(orjson.dumps({"resize": [columns, rows]}).decode())
 
     async def hears(self, wanted: str) -> None:
-        """Until the output holds ``wanted``."""
+        """Read until the output contains ``wanted``."""
         try:
             while self.heard.find(wanted.encode(), max(0, self._searched - len(wanted))) < 0:
                 self._searched = len(self.heard)
@@ -42,7 +42,7 @@ class Typist:
             raise AssertionError(f"never heard {wanted!r} but {self.heard[-2000:]!r}, told {self.told}") from error
 
     async def ends(self) -> int | None:
-        """Until the socket closes; the exit code that was told before."""
+        """Read until the socket closes and return the exit code that was reported."""
         while await self._next():
             pass
         return next((one["exit"] for one in self.told if "exit" in one), None)
@@ -60,7 +60,7 @@ class Typist:
 
 @asynccontextmanager
 async def shell(running: Running, name: str = "main", **size: int) -> AsyncIterator[Typist]:
-    """Open or find a shell."""
+    """Open a shell or connect to an existing one."""
     params = {"shell": name, **{side: str(value) for side, value in size.items()}}
     url = f"{running.url}/shell"
     async with running.http.ws_connect(

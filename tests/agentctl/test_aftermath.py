@@ -1,4 +1,4 @@
-"""What is known afterwards of a turn that was cut short: the files it changed, the processes that ended with it."""
+"""What is known about an interrupted turn: changed files and processes that ended with it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _repository(place: Place) -> None:
 
 def _start(place: Place) -> dict[str, Any]:
     home = str(place.base / "conversations")
-    argv = [sys.executable, "-m", "executors_app.testing_agent", "--behaviour", "forks", "--home", home]
+    argv = [sys.executable, "-m", "tests.support.faulty_agent", "--behaviour", "forks", "--home", home]
     env = {"PYTHONPATH": str(ROOT)}
     return {"launch_id": "launch-1", "argv": argv, "env": env, "cwd": str(place.workspace), "driver": "acp"}
 
@@ -46,7 +46,9 @@ def _is_gone(pid: int) -> bool:
 
 
 @pytest.mark.parametrize("killed", ["agent", "agentctl"])
-async def test_changed_files_and_ended_processes_are_known_whoever_was_killed(tmp_path: Path, killed: str) -> None:
+async def test_changed_files_and_ended_processes_are_reported_whichever_process_was_killed(
+    tmp_path: Path, killed: str
+) -> None:
     place = Place(tmp_path)
     _repository(place)
     with place.agentctl(REAL) as process:
@@ -82,7 +84,7 @@ async def _check(place: Place, since: str) -> None:
             await client.git("changes", {"since": unknown})
 
 
-async def test_a_new_agent_begins_with_nothing_left_behind(tmp_path: Path) -> None:
+async def test_new_agent_starts_with_an_empty_report(tmp_path: Path) -> None:
     place = Place(tmp_path)
     with place.agentctl(REAL):
         client = place.client()

@@ -1,4 +1,4 @@
-"""A launch happens once; its agent lives until it is stopped or dies."""
+"""A launch happens once, and its agent lives until it is stopped or dies."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from tests.agentctl.running import Running, agentctl, holds
 
 
-async def test_a_start_answers_with_the_conversation_and_tells_the_journal(running: Running) -> None:
+async def test_start_returns_and_journals_the_conversation(running: Running) -> None:
     status, answer = await running.start(strategy="native", resume_token="conversation-1")
 
     assert status == 200
@@ -28,7 +28,7 @@ async def test_a_start_answers_with_the_conversation_and_tells_the_journal(runni
     assert running.agent.driver.marker == {"KANDEV_EXECUTION_ID": "execution-1"}
 
 
-async def test_before_a_start_nothing_is_known_of_the_agent(running: Running) -> None:
+async def test_status_before_a_start_reports_no_agent(running: Running) -> None:
     status = await running.get("/status")
 
     assert holds(status["agent"], {"state": "none", "pid": None, "active_turn": None, "launch_id": None})
@@ -36,12 +36,12 @@ async def test_before_a_start_nothing_is_known_of_the_agent(running: Running) ->
     assert status["capabilities"]["supports_workspace_only"] is True
 
 
-async def test_a_workspace_that_is_gone_supports_nothing_without_an_agent(running: Running) -> None:
+async def test_missing_workspace_supports_no_workspace_only_session(running: Running) -> None:
     running.workspace.rmdir()
     assert (await running.get("/capabilities"))["supports_workspace_only"] is False
 
 
-async def test_after_a_start_the_status_tells_all_of_it(started: Running) -> None:
+async def test_status_after_a_start_is_complete(started: Running) -> None:
     status = await started.get("/status")
 
     assert holds(status, {"execution_id": "execution-1", "session_id": "session-1", "generation": 1, "version": 1})
@@ -51,7 +51,7 @@ async def test_after_a_start_the_status_tells_all_of_it(started: Running) -> Non
     assert holds(status["workspace"], {"path": str(started.workspace), "exists": True, "branch": None})
 
 
-async def test_the_same_launch_again_gets_the_first_result(running: Running) -> None:
+async def test_repeated_launch_returns_the_first_result(running: Running) -> None:
     answers = await asyncio.gather(*(running.start(argv=["x"]) for _ in range(4)))
     answers.append(await running.start(argv=["refuses"]))
 
@@ -60,14 +60,14 @@ async def test_the_same_launch_again_gets_the_first_result(running: Running) -> 
     assert len(running.agent.made) == 1
 
 
-async def test_another_launch_is_refused_while_an_agent_lives(started: Running) -> None:
+async def test_another_launch_is_refused_while_an_agent_runs(started: Running) -> None:
     status, body = await started.start("launch-2")
 
     assert (status, body["code"]) == (409, "already_running")
 
 
 @pytest.mark.parametrize("end", ["stop", "death", "restart"])
-async def test_a_launch_whose_agent_has_ended_is_never_started_again(tmp_path: Path, end: str) -> None:
+async def test_launch_whose_agent_has_ended_is_never_started_again(tmp_path: Path, end: str) -> None:
     async with agentctl(tmp_path) as first:
         await first.start()
         match end:
@@ -86,7 +86,7 @@ async def test_a_launch_whose_agent_has_ended_is_never_started_again(tmp_path: P
         assert (await second.start("launch-2"))[0] == 200
 
 
-async def test_a_refused_start_says_whether_the_token_is_still_good_and_says_the_same_again(running: Running) -> None:
+async def test_repeated_failed_start_returns_the_same_error_and_token_validity(running: Running) -> None:
     first = await running.start(argv=["refuses"])
     again = await running.start(argv=["x"])
 
@@ -99,21 +99,21 @@ async def test_a_refused_start_says_whether_the_token_is_still_good_and_says_the
     assert (await running.start("launch-2"))[0] == 200
 
 
-async def test_a_driver_that_breaks_is_a_failed_start(running: Running) -> None:
+async def test_driver_exception_is_a_failed_start(running: Running) -> None:
     status, body = await running.start(argv=["breaks"])
 
     assert (status, body["code"], body["token_valid"]) == (502, "internal_error", True)
     assert await running.state() == "failed"
 
 
-async def test_an_agent_that_is_gone_before_its_start_was_told(running: Running) -> None:
+async def test_agent_that_exits_during_its_start_is_reported_as_exited(running: Running) -> None:
     assert (await running.start(argv=["dies at once"]))[0] == 200
 
     assert await running.state() == "exited"
     assert running.kinds()[-3:] == ["agent.started", "session.created", "agent.exited"]
 
 
-async def test_a_stop_ends_a_start_that_hangs(running: Running) -> None:
+async def test_stop_ends_a_hanging_start(running: Running) -> None:
     start = asyncio.create_task(running.start(argv=["slow"]))
     await running.reaches("starting")
 
@@ -124,7 +124,7 @@ async def test_a_stop_ends_a_start_that_hangs(running: Running) -> None:
     assert await running.state() == "failed"
 
 
-async def test_a_stop_given_again_does_not_stop_the_next_agent(started: Running) -> None:
+async def test_repeated_stop_does_not_stop_the_next_agent(started: Running) -> None:
     first = await started.post("/agent/stop", grace=0, intent_id="intent-1")
     assert first == (200, {"stopped": True, "exit_code": -15})
     await started.start("launch-2")
@@ -135,7 +135,7 @@ async def test_a_stop_given_again_does_not_stop_the_next_agent(started: Running)
     assert (await started.post("/agent/stop", grace=0, intent_id="intent-2"))[1]["stopped"]
 
 
-async def test_a_shutdown_spares_a_live_agent_unless_told(started: Running) -> None:
+async def test_shutdown_spares_a_running_agent_unless_asked_to_stop_it(started: Running) -> None:
     status, body = await started.post("/shutdown", stop_agent=False)
     assert (status, body["code"]) == (409, "already_running")
     assert not started.sidecar.ended.is_set()
@@ -145,7 +145,7 @@ async def test_a_shutdown_spares_a_live_agent_unless_told(started: Running) -> N
     assert started.sidecar.ended.is_set()
 
 
-async def test_a_shutdown_that_an_earlier_agentctl_obeyed_does_not_end_the_next(tmp_path: Path) -> None:
+async def test_shutdown_already_obeyed_does_not_end_the_next_agentctl(tmp_path: Path) -> None:
     async with agentctl(tmp_path) as first:
         answer = await first.post("/shutdown", stop_agent=True, intent_id="intent-1")
 
@@ -154,7 +154,7 @@ async def test_a_shutdown_that_an_earlier_agentctl_obeyed_does_not_end_the_next(
         assert not second.sidecar.ended.is_set()
 
 
-async def test_without_a_control_plane_agentctl_ends_by_itself(running: Running) -> None:
+async def test_abandoned_agentctl_ends_by_itself(running: Running) -> None:
     attached = iter([True, False])
     running.sidecar.last_contact = time.monotonic()
 
@@ -188,7 +188,7 @@ BAD_STARTS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("wrong", BAD_STARTS.values(), ids=BAD_STARTS)
-async def test_a_start_that_cannot_be_right_is_refused(running: Running, wrong: dict[str, Any]) -> None:
+async def test_invalid_start_is_refused(running: Running, wrong: dict[str, Any]) -> None:
     status, body = await running.start(**{"launch_id": "launch-1", **wrong})
 
     assert (status, body["code"]) == (400, "validation_error")

@@ -1,4 +1,4 @@
-"""The id of a conversation is a credential: it stands in nothing that agentctl writes down or tells."""
+"""The conversation id is a credential: agentctl redacts it in everything that it writes or returns."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.waiting import eventually_async
 TOKEN = "0195f3a2-conversation-secret"
 
 
-def test_an_id_is_named_instead_of_told_wherever_it_stands() -> None:
+def test_token_is_replaced_by_its_fingerprint_everywhere() -> None:
     discretion = TokenRedactor()
     discretion.add_token(TOKEN)
     discretion.add_token(f"{TOKEN}-longer")
@@ -33,7 +33,7 @@ def test_an_id_is_named_instead_of_told_wherever_it_stands() -> None:
 
 
 @pytest.mark.parametrize("token", ["", None, "abc"])
-def test_a_word_is_no_id(token: str | None) -> None:
+def test_short_words_are_not_redacted(token: str | None) -> None:
     discretion = TokenRedactor()
     discretion.add_token(token)
     assert discretion.redact("abc and nothing else") == "abc and nothing else"
@@ -54,7 +54,7 @@ STRANGE = json.dumps({"jsonrpc": "2.0", "method": "_vendor/thing", "params": {"s
 NEWS = json.dumps({"jsonrpc": "2.0", "method": "session/update", "params": {"sessionId": "another-id", "update": {}}})
 
 
-async def test_what_an_agent_says_of_its_new_conversation_is_not_written_down(tmp_path: Path) -> None:
+async def test_agent_text_with_the_conversation_id_is_redacted_in_the_journal(tmp_path: Path) -> None:
     place = Place(tmp_path)
     script = agent(session_new=[STRANGE, result({"sessionId": TOKEN})])
     script["session/prompt"] = [[STRANGE, NEWS, error(-32603, f"session {TOKEN} is full")]]
@@ -71,13 +71,13 @@ async def test_what_an_agent_says_of_its_new_conversation_is_not_written_down(tm
 
 
 @pytest.mark.parametrize("patterns", [["is gone"], []])
-async def test_a_refusal_that_quotes_the_id_is_told_without_it(tmp_path: Path, patterns: list[str]) -> None:
+async def test_error_that_quotes_the_token_is_redacted(tmp_path: Path, patterns: list[str]) -> None:
     place = Place(tmp_path)
     script = agent(load=True, session_load=[error(-32002, f"conversation {TOKEN} is gone", {"sessionId": TOKEN})])
     native = {"strategy": "native", "resume_token": TOKEN, "gone_patterns": patterns}
     with place.agentctl(REAL):
         client = place.client()
-        for _ in range(2):  # the second time it is remembered
+        for _ in range(2):  # the second answer comes from memory
             with pytest.raises(AgentctlRefused) as refused:
                 await client.start_agent(_body(place, script, **native), 30)
             told = f"{refused.value} {refused.value.details}"

@@ -1,4 +1,4 @@
-"""Nobody gets in without the token, through a browser, or by another name; every error has one shape."""
+"""Authentication of requests: token, Host and Origin; every error has one shape."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ async def _call(running: Running, method: str, path: str, headers: dict[str, str
 
 
 @pytest.mark.parametrize(("headers", "status", "code"), INTRUDERS.values(), ids=INTRUDERS)
-async def test_no_endpoint_lets_an_intruder_in(
+async def test_every_endpoint_refuses_unauthorized_requests(
     running: Running, headers: dict[str, str], status: int, code: str
 ) -> None:
     before = running.sidecar.journal.last_seq
@@ -64,7 +64,7 @@ async def test_no_endpoint_lets_an_intruder_in(
     assert not running.sidecar.ended.is_set()
 
 
-async def test_health_needs_no_token_but_the_right_host_and_no_browser(running: Running) -> None:
+async def test_health_needs_no_token_but_checks_host_and_origin(running: Running) -> None:
     status, health = await _call(running, "GET", "/health", {"Authorization": ""})
     assert (status, health) == (200, {"status": "ok", "version": 1, "boot_id": running.sidecar.boot_id})
 
@@ -73,7 +73,7 @@ async def test_health_needs_no_token_but_the_right_host_and_no_browser(running: 
 
 
 @pytest.mark.parametrize("name", ["127.0.0.1", "localhost", "LocalHost", "[::1]"])
-async def test_every_name_of_this_machine_is_ours(running: Running, name: str) -> None:
+async def test_every_local_host_name_is_accepted(running: Running, name: str) -> None:
     port = running.url.rpartition(":")[2]
 
     assert (await _call(running, "GET", "/status", {"Host": f"{name}:{port}"}))[0] == 200
@@ -89,7 +89,7 @@ async def test_every_name_of_this_machine_is_ours(running: Running, name: str) -
         ("", False),
     ],
 )
-def test_one_who_listens_everywhere_is_called_by_address_never_by_a_foreign_name(host: str, is_ours: bool) -> None:
+def test_wildcard_listener_accepts_addresses_but_no_foreign_names(host: str, is_ours: bool) -> None:
     assert AuthMiddleware(TOKEN, "0.0.0.0", 8080, lambda: None).is_our_host(host) is is_ours  # noqa: S104
 
 
@@ -113,7 +113,7 @@ BAD_BODIES: dict[str, tuple[str, bytes]] = {
 
 
 @pytest.mark.parametrize(("path", "data"), BAD_BODIES.values(), ids=BAD_BODIES)
-async def test_a_body_that_cannot_be_right_is_refused(running: Running, path: str, data: bytes) -> None:
+async def test_invalid_body_is_refused(running: Running, path: str, data: bytes) -> None:
     status, body = await _call(running, "POST", path, {}, data)
 
     assert (status, body["code"]) == (400, "validation_error")
@@ -121,7 +121,7 @@ async def test_a_body_that_cannot_be_right_is_refused(running: Running, path: st
 
 
 @pytest.mark.parametrize("chunked", [False, True])
-async def test_a_body_beyond_all_measure_is_refused(running: Running, chunked: bool) -> None:
+async def test_oversized_body_is_refused(running: Running, chunked: bool) -> None:
     async def parts() -> Any:
         for _ in range(17):
             yield b" " * (1 << 20)
@@ -132,7 +132,7 @@ async def test_a_body_beyond_all_measure_is_refused(running: Running, chunked: b
     assert (status, body["code"]) == (413, "too_large")
 
 
-async def test_what_is_not_there_and_what_is_not_done_here(running: Running) -> None:
+async def test_unknown_path_and_method_return_errors(running: Running) -> None:
     status, body = await _call(running, "GET", "/none/such", {})
     assert (status, body["code"]) == (404, "not_found")
     status, body = await _call(running, "DELETE", "/status", {})
@@ -143,13 +143,13 @@ COMMANDS = [path for method, path in ENDPOINTS if method == "POST"]
 
 
 @pytest.mark.parametrize("generation", ["", "-1", "one", "1.0", "9" * 30, "١"])
-async def test_a_command_without_a_proper_generation_is_refused(running: Running, generation: str) -> None:
+async def test_command_without_a_valid_generation_is_refused(running: Running, generation: str) -> None:
     for path in COMMANDS:
         status, body = await _call(running, "POST", path, {GENERATION_HEADER: generation}, b"{}")
         assert (status, body["code"]) == (400, "validation_error")
 
 
-async def test_an_older_generation_commands_nothing(running: Running) -> None:
+async def test_command_of_an_older_generation_is_refused(running: Running) -> None:
     assert (await _call(running, "POST", "/cancel", {GENERATION_HEADER: "7"}, b'{"message_id": "m"}'))[0] == 200
 
     for path in COMMANDS:
@@ -158,13 +158,13 @@ async def test_an_older_generation_commands_nothing(running: Running) -> None:
     assert (await running.get("/status"))["generation"] == 7
 
 
-async def test_a_bug_answers_in_the_same_shape_and_without_its_inside(
+async def test_unexpected_error_has_the_same_shape_and_no_internals(
     running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def bug(*_: object) -> None:
         raise ZeroDivisionError("secret")
 
-    monkeypatch.setattr(running.sidecar, "cancel", bug)  # no bug is known to be there
+    monkeypatch.setattr(running.sidecar, "cancel", bug)  # stands for an unknown bug
 
     status, body = await _call(running, "POST", "/cancel", {}, b'{"message_id": "m"}')
 

@@ -1,4 +1,4 @@
-"""A consumer that comes back misses nothing and gets nothing twice."""
+"""A consumer that reconnects misses nothing and gets nothing twice."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.agentctl.running import Running, agentctl, next_lines
 from tests.waiting import eventually_async
 
 
-async def test_old_lines_then_live_ones(started: Running) -> None:
+async def test_stored_lines_are_followed_by_live_ones(started: Running) -> None:
     async with started.events() as socket:
         old = await next_lines(socket, 4)
         await started.prompt("hello")
@@ -26,7 +26,7 @@ async def test_old_lines_then_live_ones(started: Running) -> None:
 
 
 @pytest.mark.parametrize("after", [0, 1, 3, 4])
-async def test_a_consumer_goes_on_behind_its_last_line(started: Running, after: int) -> None:
+async def test_consumer_continues_after_its_last_line(started: Running, after: int) -> None:
     async with started.events(after, started.sidecar.journal.epoch) as socket:
         started.sidecar.journal.append(JournalKind.LOG, text="last")
         lines = await next_lines(socket, 5 - after)
@@ -35,7 +35,7 @@ async def test_a_consumer_goes_on_behind_its_last_line(started: Running, after: 
 
 
 @pytest.mark.parametrize(("after", "epoch"), [(2, "another"), (2, ""), (99, None), (0, "another")])
-async def test_a_point_that_is_not_in_this_journal_is_told_and_the_stream_begins_anew(
+async def test_unknown_position_is_reported_and_the_stream_starts_over(
     started: Running, after: int, epoch: str | None
 ) -> None:
     here = started.sidecar.journal.epoch
@@ -46,11 +46,11 @@ async def test_a_point_that_is_not_in_this_journal_is_told_and_the_stream_begins
     assert [line["seq"] for line in lines] == [1, 2, 3, 4]
 
 
-async def test_lines_that_were_acknowledged_away_are_told_as_truncated(tmp_path: Path) -> None:
+async def test_acknowledged_lines_are_reported_as_truncated(tmp_path: Path) -> None:
     async with agentctl(tmp_path, JournalLimits(segment=1)) as running:
         journal = running.sidecar.journal
         for _ in range(6):
-            await journal.durable(journal.append(JournalKind.LOG, text="x"))
+            await journal.wait_until_durable(journal.append(JournalKind.LOG, text="x"))
         async with running.events() as socket:
             await next_lines(socket, 6)
             await socket.send_str('{"ack": 4}')
@@ -62,23 +62,23 @@ async def test_lines_that_were_acknowledged_away_are_told_as_truncated(tmp_path:
     assert [line["seq"] for line in lines] == [5, 6]
 
 
-async def test_an_acknowledgement_reaches_no_further_than_what_was_sent(tmp_path: Path) -> None:
+async def test_acknowledgement_cannot_exceed_what_was_sent(tmp_path: Path) -> None:
     async with agentctl(tmp_path, JournalLimits(segment=1)) as running:
         journal = running.sidecar.journal
         for _ in range(3):
-            await journal.durable(journal.append(JournalKind.LOG, text="x"))
+            await journal.wait_until_durable(journal.append(JournalKind.LOG, text="x"))
         async with running.events(1, journal.epoch) as socket:
             await next_lines(socket, 2)
             for odd in ("{", "[]", "null", '{"ack": "3"}', '{"ack": true}', '{"ack": -5}', '{"else": 1}', '{"ack": 2}'):
                 await socket.send_str(odd)
             await eventually_async(lambda: journal.first_seq == 3)
             await socket.send_str('{"ack": 999999}')
-            await journal.durable(journal.append(JournalKind.LOG, text="x"))
+            await journal.wait_until_durable(journal.append(JournalKind.LOG, text="x"))
             assert [line["seq"] for line in await next_lines(socket, 1)] == [4]
         assert journal.first_seq == 3
 
 
-async def test_a_newer_generation_closes_older_streams_and_older_ones_are_refused(started: Running) -> None:
+async def test_newer_generation_closes_older_streams_and_refuses_new_ones(started: Running) -> None:
     async with started.events(generation=3) as old, started.events(generation=3) as twin:
         await next_lines(old, 4)
         await next_lines(twin, 4)
@@ -97,7 +97,7 @@ async def test_a_newer_generation_closes_older_streams_and_older_ones_are_refuse
     assert (await started.get("/status"))["generation"] == 4
 
 
-async def test_a_command_of_a_newer_generation_closes_older_streams_too(started: Running) -> None:
+async def test_command_of_a_newer_generation_closes_older_streams(started: Running) -> None:
     async with started.events(generation=1) as socket:
         await next_lines(socket, 4)
         started.generation = 2
@@ -108,24 +108,24 @@ async def test_a_command_of_a_newer_generation_closes_older_streams_too(started:
 
 
 @pytest.mark.parametrize("query", ["", "generation=x", "generation=1&after=-1", "generation=1&after=1e3"])
-async def test_a_stream_that_is_asked_for_badly_is_refused_in_our_shape(running: Running, query: str) -> None:
+async def test_invalid_stream_request_is_refused(running: Running, query: str) -> None:
     async with running.http.get(f"{running.url}/events?{query}", headers=running.headers) as response:
         assert response.status == 400
         assert (await response.json())["code"] == "validation_error"
 
 
-async def test_a_plain_request_is_no_stream_and_raises_no_generation(running: Running) -> None:
+async def test_plain_request_opens_no_stream_and_raises_no_generation(running: Running) -> None:
     async with running.http.get(f"{running.url}/events?generation=9", headers=running.headers) as response:
         assert response.status == 400
 
     assert (await running.get("/status"))["generation"] == 0
 
 
-async def test_many_lines_come_in_few_frames_and_in_order(running: Running) -> None:
+async def test_many_lines_arrive_in_few_frames_and_in_order(running: Running) -> None:
     journal = running.sidecar.journal
     for number in range(20_000):
         last = journal.append(JournalKind.MESSAGE_AGENT, text=f"chunk {number} " + "x" * 40)
-    await journal.durable(last)
+    await journal.wait_until_durable(last)
 
     frames = 0
     seqs: list[int] = []
@@ -138,12 +138,12 @@ async def test_many_lines_come_in_few_frames_and_in_order(running: Running) -> N
     assert frames < 100
 
 
-async def test_a_consumer_that_does_not_read_costs_no_memory_and_holds_up_nobody(running: Running) -> None:
+async def test_slow_consumer_uses_no_memory_and_blocks_nobody(running: Running) -> None:
     journal = running.sidecar.journal
     async with running.events() as idle, running.events() as reading:
         for _ in range(80):
             last = journal.append(JournalKind.MESSAGE_AGENT, text="x" * (1 << 20))
-            await journal.durable(last)
+            await journal.wait_until_durable(last)
         seen = 0
         while seen < last:
             seen = (await next_lines(reading, 1))[-1]["seq"]

@@ -1,4 +1,4 @@
-"""A full disk in the middle of a turn: the turn fails with a reason, nothing is lost, and with room it all works."""
+"""A disk that fills up during a turn: the turn fails with a reason, and nothing is lost."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.waiting import eventually_async
 
 
 class Disk:
-    """The disk of the journal, with so many bytes of room; what does not fit is written in part, as tmpfs does."""
+    """The journal's disk with ``room`` bytes left; a write that does not fit is written in part, as on tmpfs."""
 
     def __init__(self) -> None:
         self.room: float = float("inf")
@@ -61,7 +61,7 @@ async def _listening(running: Running) -> Any:
         await asyncio.gather(listener, return_exceptions=True)
 
 
-async def test_a_turn_on_a_full_disk_fails_and_the_next_one_works(tmp_path: Path, disk: Disk) -> None:
+async def test_turn_on_a_full_disk_fails_and_the_next_one_works(tmp_path: Path, disk: Disk) -> None:
     async with agentctl(tmp_path) as running, _listening(running) as told:
         await running.start()
         assert await running.prompt("hang") == (202, {"accepted": True, "duplicate": False})
@@ -92,19 +92,17 @@ async def test_a_turn_on_a_full_disk_fails_and_the_next_one_works(tmp_path: Path
         assert [line["seq"] for line in running.lines()] == list(range(1, len(running.lines()) + 1))
 
 
-async def test_what_is_acknowledged_makes_room_on_a_disk_that_the_journal_itself_has_filled(
-    tmp_path: Path, disk: Disk
-) -> None:
+async def test_acknowledging_lines_frees_a_disk_filled_by_the_journal(tmp_path: Path, disk: Disk) -> None:
     async with agentctl(tmp_path) as running:
         await running.start()
         journal = running.sidecar.journal
         for _ in range(5):
-            await journal.durable(journal.append(JournalKind.LOG, text="x" * FRAME_BYTES))
+            await journal.wait_until_durable(journal.append(JournalKind.LOG, text="x" * FRAME_BYTES))
         journal.ack(journal.last_seq)
         first = journal.first_seq
         disk.room = 10
         journal.append(JournalKind.LOG, text="y")
         await eventually_async(lambda: journal.first_seq > first, describe="what was acknowledged is gone")
         disk.room = float("inf")
-        await asyncio.wait_for(journal.durable(journal.last_seq), 5)
+        await asyncio.wait_for(journal.wait_until_durable(journal.last_seq), 5)
         assert [line["seq"] for line in running.lines()][-1] == journal.last_seq

@@ -1,4 +1,4 @@
-"""Requests and scripts that try to be something else: each has one clear answer, and nothing gets out."""
+"""Hostile job requests and scripts get a clear answer, and nothing escapes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.waiting import eventually_async
 
 @dataclass(frozen=True)
 class Attack:
-    """A request that is refused, and why."""
+    """A request that is refused, with the expected code."""
 
     name: str
     body: dict[str, Any] = field(default_factory=dict)
@@ -65,7 +65,7 @@ ATTACKS = [
 
 @pytest.fixture
 def outside(running: Running) -> Path:
-    """A directory beside the workspace, and what leads there."""
+    """A directory beside the workspace, and links that lead to it."""
     found = running.workspace.parent / "outside"
     for directory in (found, running.workspace / "folder"):
         directory.mkdir()
@@ -78,7 +78,7 @@ def outside(running: Running) -> Path:
 
 
 @pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.name)
-async def test_an_attack_gets_a_clear_error_and_runs_nothing(running: Running, outside: Path, attack: Attack) -> None:
+async def test_attack_gets_a_clear_error_and_runs_nothing(running: Running, outside: Path, attack: Attack) -> None:
     body = {"job_id": "job-1", "script": f"touch {outside}/ran ran", **attack.body}
 
     status, answer = await running.post("/jobs", **body)
@@ -91,20 +91,20 @@ async def test_an_attack_gets_a_clear_error_and_runs_nothing(running: Running, o
 
 
 @pytest.mark.parametrize("raw", [b"{", b"[]", b"null", b'"x"', b"\xff\xfe", b'{"job_id": "a", "script": "\\ud800"}'])
-async def test_a_body_that_is_no_object_is_refused(running: Running, raw: bytes) -> None:
+async def test_body_that_is_not_an_object_is_refused(running: Running, raw: bytes) -> None:
     headers = {**running.headers, GENERATION_HEADER: "1"}
     async with running.http.post(running.url + "/jobs", data=raw, headers=headers) as response:
         assert (response.status, (await response.json())["code"]) == (400, "validation_error")
 
 
 @pytest.mark.parametrize("query", [{"wait": "-1"}, {"wait": "x"}, {"wait": "nan"}, {"wait": "26"}, {"tail": "-1"}])
-async def test_a_question_that_cannot_be_is_refused(running: Running, query: dict[str, str]) -> None:
+async def test_invalid_query_is_refused(running: Running, query: dict[str, str]) -> None:
     await run(running, "true")
     assert (await running.get("/jobs/job-1", **query))["code"] == "validation_error"
 
 
 @pytest.mark.parametrize("job_id", ["../../etc/passwd", "run-1/loop[3]/coder#2", "%2e%2e", "a?b&c", "...", "~", "-rf"])
-async def test_an_id_may_be_anything_and_names_no_file(running: Running, job_id: str) -> None:
+async def test_any_job_id_works_and_never_becomes_a_path(running: Running, job_id: str) -> None:
     from yarl import URL  # noqa: PLC0415
 
     await begin(running, "echo mine", job_id)
@@ -118,7 +118,7 @@ async def test_an_id_may_be_anything_and_names_no_file(running: Running, job_id:
     assert directory.name.isalnum()
 
 
-async def test_a_workspace_that_is_gone_is_told_as_such(running: Running) -> None:
+async def test_missing_workspace_is_reported(running: Running) -> None:
     running.workspace.rmdir()
     try:
         status, answer = await running.post("/jobs", job_id="job-1", script="true")
@@ -127,19 +127,19 @@ async def test_a_workspace_that_is_gone_is_told_as_such(running: Running) -> Non
         running.workspace.mkdir()
 
 
-async def test_a_script_that_cannot_be_started_is_told_in_its_end(running: Running) -> None:
+async def test_unstartable_script_reports_spawn_failed(running: Running) -> None:
     ended = await run(running, "true", environment={"LARGE": "x" * 200_000})
 
     assert (ended["state"], ended["error"], ended["exit_code"]) == ("ended", "spawn_failed", None)
     assert ended["stderr"] == "/bin/sh: Argument list too long\n"
 
 
-async def test_a_script_that_closes_its_output_is_followed_to_its_end(running: Running) -> None:
+async def test_script_that_closes_its_output_is_followed_to_its_end(running: Running) -> None:
     ended = await run(running, "echo before; exec >&- 2>&- <&-; sleep 0.2; exit 6")
     assert (ended["exit_code"], ended["stdout"]) == (6, "before\n")
 
 
-async def test_a_script_that_floods_without_a_line_end_can_be_cancelled(running: Running) -> None:
+async def test_script_flooding_one_endless_line_can_be_cancelled(running: Running) -> None:
     await begin(running, "tr '\\0' x </dev/zero")
 
     async def is_full() -> bool:
@@ -150,7 +150,7 @@ async def test_a_script_that_floods_without_a_line_end_can_be_cancelled(running:
     assert (answer["error"], len(answer["stdout"])) == ("cancelled", 1 << 20)
 
 
-async def test_a_storm_of_processes_that_leave_their_group_ends_with_its_job(running: Running) -> None:
+async def test_forked_processes_in_their_own_sessions_end_with_their_job(running: Running) -> None:
     storm = "i=0; while [ $i -lt 60 ]; do setsid sh -c 'echo $$ >>pids; exec sleep 3600' & i=$((i+1)); done\n"
     (running.workspace / "storm").write_text(storm)
     await begin(running, "sh storm; setsid sh -c '(setsid sh storm &)'\nsleep 3600")
@@ -165,11 +165,11 @@ async def test_a_storm_of_processes_that_leave_their_group_ends_with_its_job(run
 
 
 def _is_sleeper(one: ProcessIdentity) -> bool:
-    """Whether a pid still is a process of the storm: it may be another's by now."""
+    """Return whether the pid still is a process of the storm: it may have been reused."""
     return b"KANDEV_EXECUTION_ID=execution-1" in identity.read_environment(one.pid)
 
 
-async def test_a_script_that_kills_its_guard_is_ended_and_told_as_lost(running: Running) -> None:
+async def test_script_that_kills_its_guard_is_ended_and_reported_lost(running: Running) -> None:
     await begin(running, "setsid sleep 3600 & echo $! >pid; echo said; sleep 0.2; kill -9 $PPID; sleep 3600")
     left = await process_in(running.workspace / "pid")
 
@@ -184,7 +184,7 @@ async def test_a_script_that_kills_its_guard_is_ended_and_told_as_lost(running: 
 
 
 @pytest.mark.parametrize(("order", "why"), [("cancel", "cancelled"), ("timeout", "timeout")])
-async def test_a_script_that_stops_its_guard_is_ended_all_the_same(
+async def test_script_that_stops_its_guard_is_ended_anyway(
     running: Running, monkeypatch: pytest.MonkeyPatch, order: str, why: str
 ) -> None:
     monkeypatch.setattr(runner, "_GUARD_TIMEOUT", 0.5)
@@ -201,14 +201,14 @@ async def test_a_script_that_stops_its_guard_is_ended_all_the_same(
     assert script is None or await eventually_async(lambda: not identity.is_alive(script), DEADLINE)
 
 
-async def test_a_script_cannot_reach_what_is_kept_of_it_by_a_descriptor(running: Running) -> None:
+async def test_script_has_no_descriptor_of_its_stored_output(running: Running) -> None:
     ended = await run(
         running, "ls -l /proc/self/fd | sed 's/.*-> //' | grep -v -e '^/proc' -e '^pipe:' -e '^/dev/null'"
     )
     assert [line for line in ended["stdout"].splitlines() if not line.startswith("total")] == []
 
 
-async def test_a_full_disk_begins_nothing_and_says_so(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_full_disk_starts_no_job_and_says_so(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
@@ -222,8 +222,8 @@ async def test_a_full_disk_begins_nothing_and_says_so(running: Running, monkeypa
     assert (await run(running, "echo ran >>ran"))["exit_code"] == 0, "with room it runs"
 
 
-async def test_the_end_is_known_where_the_output_found_no_room(running: Running) -> None:
-    """A limit on the size of the guard's files stands for a disk that is full: its writes fail alike."""
+async def test_exit_code_is_kept_when_the_output_finds_no_room(running: Running) -> None:
+    """A file size limit on the guard stands for a full disk: writes fail the same way."""
     limit = "prlimit --pid $PPID --fsize=8192"
     ended = await run(running, f"{limit} && echo first && yes | head -c 100000; exit 9")
 
@@ -233,7 +233,7 @@ async def test_the_end_is_known_where_the_output_found_no_room(running: Running)
     assert len(ended["stdout"]) < 8192
 
 
-async def test_a_signal_to_its_guard_ends_the_job_in_order(running: Running) -> None:
+async def test_signal_to_the_guard_ends_the_job_cleanly(running: Running) -> None:
     await begin(running, "echo $PPID >pid; sleep 3600")
     os.kill(await pid_in(running.workspace / "pid"), signal.SIGTERM)
     ended = await end(running)

@@ -1,4 +1,4 @@
-"""Whoever is killed beside a job: it is not run again, nothing of it is left, and its end is told truthfully."""
+"""Whichever process of a job is killed, the job is not repeated and its end is reported truthfully."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from executors_app.agentctl.process.identity import ProcessIdentity
 from executors_app.errors import AgentctlRefused, AgentctlUnreachable, StaleGeneration
 from tests.agentctl.processes import REAL, Place
 from tests.agentctl.scripts import DEADLINE, is_gone, pid_in, process_in
-from tests.executors.places import ended_job
+from tests.executors.harness import ended_job
 from tests.waiting import eventually
 
 TREE = "echo ran >>times; setsid sh -c 'echo $$ >left; exec sleep 3600' & echo $$ >pid; echo $PPID >guard; echo said\n"
@@ -25,12 +25,12 @@ async def _processes(place: Place) -> list[ProcessIdentity]:
 
 
 def _times(place: Place) -> int:
-    """How often the script has begun."""
+    """Return how often the script has started."""
     found = place.workspace / "times"
     return found.read_text().count("ran\n") if found.exists() else 0
 
 
-async def test_an_agentctl_that_is_killed_takes_its_job_with_it_and_the_next_one_tells_it(tmp_path: Path) -> None:
+async def test_killed_agentctl_ends_its_job_and_the_next_reports_it(tmp_path: Path) -> None:
     place = Place(tmp_path)
     with place.agentctl(REAL) as process:
         await place.client().start_job("job-1", LONG)
@@ -51,7 +51,7 @@ async def test_an_agentctl_that_is_killed_takes_its_job_with_it_and_the_next_one
     assert _times(place) == 1
 
 
-async def test_an_exit_code_outlives_an_agentctl_that_is_frozen_and_then_killed(tmp_path: Path) -> None:
+async def test_exit_code_survives_a_frozen_and_killed_agentctl(tmp_path: Path) -> None:
     place = Place(tmp_path)
     with place.agentctl(REAL) as process:
         await place.client().start_job("job-1", {"script": f"{TREE}until [ -e go ]; do sleep 0.05; done; exit 7"})
@@ -74,7 +74,7 @@ def _end_is_written(place: Place) -> bool:
     return b"\nended " in end.read_bytes()
 
 
-async def test_a_job_whose_guard_and_agentctl_are_killed_at_once_is_lost(tmp_path: Path) -> None:
+async def test_job_is_lost_when_guard_and_agentctl_die_together(tmp_path: Path) -> None:
     place = Place(tmp_path)
     with place.agentctl(REAL) as process:
         await place.client().start_job("job-1", LONG)
@@ -94,7 +94,7 @@ async def test_a_job_whose_guard_and_agentctl_are_killed_at_once_is_lost(tmp_pat
     assert _times(place) == 1
 
 
-async def test_a_guard_that_hangs_does_not_keep_the_next_agentctl(tmp_path: Path) -> None:
+async def test_hanging_guard_does_not_block_the_next_agentctl(tmp_path: Path) -> None:
     place = Place(tmp_path)
     with place.agentctl(REAL) as process:
         await place.client().start_job("job-1", LONG)
@@ -115,11 +115,11 @@ KILLS = {
     "agentctl.job_spawned": ("ended", "agentctl_ended"),
     "agentctl.job_ended": ("ended", ""),
 }
-"""What the next agentctl tells of a job at whose start, or end, the one before was killed; None: it knows of none."""
+"""What the next agentctl reports of a job during which its predecessor was killed; None: it knows of no job."""
 
 
 @pytest.mark.parametrize("point", KILLS)
-async def test_a_kill_at_any_point_of_a_job_runs_it_at_most_once(tmp_path: Path, point: str) -> None:
+async def test_kill_at_any_point_runs_a_job_at_most_once(tmp_path: Path, point: str) -> None:
     place = Place(tmp_path)
     state, error = KILLS[point]
     script = {"script": "echo ran >>times; echo said" if point == "agentctl.job_ended" else f"{TREE}sleep 3600"}
@@ -152,7 +152,7 @@ async def test_a_kill_at_any_point_of_a_job_runs_it_at_most_once(tmp_path: Path,
         assert process_left is None or not identity.is_alive(process_left)
 
 
-async def test_a_shutdown_ends_a_job_and_keeps_its_end(tmp_path: Path) -> None:
+async def test_shutdown_ends_a_job_and_stores_its_result(tmp_path: Path) -> None:
     place = Place(tmp_path)
     with place.agentctl(REAL) as process:
         await place.client().start_job("job-1", LONG)
@@ -166,7 +166,7 @@ async def test_a_shutdown_ends_a_job_and_keeps_its_end(tmp_path: Path) -> None:
         assert (ended["state"], ended["error"], ended["stdout"]) == ("ended", "agentctl_ended", "said\n")
 
 
-async def test_an_overtaken_supervisor_starts_and_cancels_nothing(tmp_path: Path) -> None:
+async def test_older_generation_can_neither_start_nor_cancel_jobs(tmp_path: Path) -> None:
     place = Place(tmp_path)
     with place.agentctl(REAL):
         await place.client(generation=7).start_job("job-1", LONG)

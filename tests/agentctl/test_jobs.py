@@ -1,4 +1,4 @@
-"""Jobs: a script runs once in the workspace, and what becomes of it is told."""
+"""Jobs: a script runs once in the workspace, and its result is reported."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ FORKS = {
     "without its environment": "setsid env -i sh -c 'echo $$ >pid; exec sleep 3600' &",
     "deaf to TERM": "setsid sh -c 'trap \"\" TERM; echo $$ >pid; while :; do sleep 1; done' &",
 }
-"""What a script starts that writes its id into ``pid`` and would go on for an hour."""
+"""Child processes of a script that write their id into ``pid`` and would run for an hour."""
 
 
-async def test_a_job_tells_its_exit_code_and_what_it_said(running: Running) -> None:
+async def test_finished_job_reports_its_exit_code_and_output(running: Running) -> None:
     asked = await begin(running, "echo said; echo complained >&2; exit 3")
     assert (asked["state"], asked["exit_code"], asked["ended_at"]) == ("running", None, None)
 
@@ -44,7 +44,7 @@ async def test_a_job_tells_its_exit_code_and_what_it_said(running: Running) -> N
     assert ended["started_at"] < ended["ended_at"]
 
 
-async def test_a_job_runs_in_the_workspace_with_what_it_was_given_and_what_agentctl_allows(
+async def test_job_runs_in_the_workspace_with_a_filtered_environment(
     running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DATABASE_URL", "secret")
@@ -59,7 +59,7 @@ async def test_a_job_runs_in_the_workspace_with_what_it_was_given_and_what_agent
     assert ended["exit_code"] == 0, "its input is at its end"
 
 
-async def test_the_same_id_is_run_once_and_another_request_of_that_id_is_refused(running: Running) -> None:
+async def test_job_id_runs_once_and_refuses_a_different_request(running: Running) -> None:
     first = await run(running, "echo once >>times")
 
     assert await begin(running, "echo once >>times") == first
@@ -69,7 +69,7 @@ async def test_the_same_id_is_run_once_and_another_request_of_that_id_is_refused
     assert (running.workspace / "times").read_text() == "once\n"
 
 
-async def test_while_it_runs_the_last_that_it_said_is_there(running: Running) -> None:
+async def test_output_is_available_while_a_job_runs(running: Running) -> None:
     await begin(running, "echo one; echo two; echo oops >&2; sleep 3600")
 
     async def said() -> Any:
@@ -84,7 +84,7 @@ async def test_while_it_runs_the_last_that_it_said_is_there(running: Running) ->
 
 
 @pytest.mark.parametrize("stream", ["stdout", "stderr"])
-async def test_of_a_giant_output_the_last_mebibyte_is_kept(running: Running, stream: str) -> None:
+async def test_last_mebibyte_of_a_huge_output_is_kept(running: Running, stream: str) -> None:
     to = ">&2" if stream == "stderr" else ""
     ended = await run(running, f"(seq 1 400000; echo the last) {to}", timeout=300)
 
@@ -95,7 +95,7 @@ async def test_of_a_giant_output_the_last_mebibyte_is_kept(running: Running, str
     assert sum(path.stat().st_size for path in (running.state_dir / "jobs").rglob("*")) < 2 * KEPT_BYTES
 
 
-async def test_output_is_text_that_every_database_takes(running: Running) -> None:
+async def test_output_is_valid_text_for_every_database(running: Running) -> None:
     ended = await run(running, r"printf 'a\0b\377c\303\274'")
     assert ended["stdout"] == "a\ufffdb\ufffdcü"
 
@@ -105,7 +105,7 @@ async def test_output_is_text_that_every_database_takes(running: Running) -> Non
 
 
 @pytest.mark.parametrize("forked", FORKS.values(), ids=FORKS)
-async def test_what_a_script_leaves_running_ends_with_it(running: Running, forked: str) -> None:
+async def test_processes_left_by_a_script_end_with_it(running: Running, forked: str) -> None:
     await begin(running, f"{forked}\nuntil [ -e go ]; do sleep 0.05; done; exit 4")
     left = await process_in(running.workspace / "pid")
 
@@ -116,7 +116,7 @@ async def test_what_a_script_leaves_running_ends_with_it(running: Running, forke
 
 
 @pytest.mark.parametrize("forked", FORKS.values(), ids=FORKS)
-async def test_a_cancel_ends_the_whole_tree(running: Running, forked: str) -> None:
+async def test_cancel_ends_the_whole_process_tree(running: Running, forked: str) -> None:
     await begin(running, f"{forked}\nsleep 3600")
     left = await process_in(running.workspace / "pid")
 
@@ -129,7 +129,7 @@ async def test_a_cancel_ends_the_whole_tree(running: Running, forked: str) -> No
 
 
 @pytest.mark.parametrize("forked", FORKS.values(), ids=FORKS)
-async def test_a_timeout_ends_the_whole_tree(running: Running, forked: str) -> None:
+async def test_timeout_ends_the_whole_process_tree(running: Running, forked: str) -> None:
     script = f"{forked}\nuntil [ -s pid ]; do sleep 0.05; done; echo said; sleep 3600"
     await begin(running, script, timeout=3, grace=0.2)
     left = await process_in(running.workspace / "pid")
@@ -140,14 +140,14 @@ async def test_a_timeout_ends_the_whole_tree(running: Running, forked: str) -> N
     await is_gone(left)
 
 
-async def test_a_cancel_that_comes_at_once_is_one_too(running: Running) -> None:
+async def test_immediate_cancel_counts_as_cancelled(running: Running) -> None:
     await begin(running, "sleep 3600")
     _, answer = await running.post("/jobs/job-1/cancel")
     assert (answer["state"], answer["error"]) == ("ended", "cancelled")
     assert answer["exit_code"] in (None, -15, -9), "none where it never began"
 
 
-async def test_a_script_that_is_told_to_end_can_say_goodbye(running: Running) -> None:
+async def test_cancelled_script_can_clean_up(running: Running) -> None:
     await begin(running, "trap 'echo goodbye; exit 5' TERM; echo ready; while :; do sleep 0.1; done")
     await eventually_async(lambda: _said(running, "ready\n"), DEADLINE)
 
@@ -160,7 +160,7 @@ async def _said(running: Running, words: str) -> bool:
     return bool((await running.get("/jobs/job-1"))["stdout"] == words)
 
 
-async def test_the_end_of_agentctl_ends_its_jobs_and_says_so(tmp_path: Path) -> None:
+async def test_stopping_agentctl_ends_its_jobs_and_records_why(tmp_path: Path) -> None:
     async with agentctl(tmp_path) as running:
         await begin(running, f"{FORKS['orphaned twice']}\necho said; sleep 3600")
         left = await process_in(running.workspace / "pid")
@@ -172,14 +172,14 @@ async def test_the_end_of_agentctl_ends_its_jobs_and_says_so(tmp_path: Path) -> 
         assert await begin(again, f"{FORKS['orphaned twice']}\necho said; sleep 3600") == ended
 
 
-async def test_an_agentctl_that_ends_begins_no_more(running: Running) -> None:
+async def test_stopping_agentctl_starts_no_more_jobs(running: Running) -> None:
     await running.sidecar.stop_for_good()
     status, answer = await running.post("/jobs", job_id="job-1", script="touch ran")
     assert (status, answer["code"]) == (409, "not_running")
     assert not (running.workspace / "ran").exists()
 
 
-async def test_a_result_is_there_after_another_start_and_an_old_one_without_its_output(
+async def test_results_survive_a_restart_and_old_ones_lose_their_output(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(store, "MAX_KEPT", 2)
@@ -196,9 +196,7 @@ async def test_a_result_is_there_after_another_start_and_an_old_one_without_its_
     assert len(list((tmp_path / "state" / "jobs").iterdir())) == 2
 
 
-async def test_no_more_scripts_run_at_a_time_than_agentctl_takes(
-    running: Running, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_number_of_running_jobs_is_limited(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runner, "MAX_RUNNING", 1)
     await begin(running, "sleep 3600")
     status, answer = await running.post("/jobs", job_id="job-2", script="true")
@@ -207,7 +205,7 @@ async def test_no_more_scripts_run_at_a_time_than_agentctl_takes(
     assert (await run(running, "true", "job-2"))["exit_code"] == 0
 
 
-async def test_what_a_job_is_run_with_stands_in_no_file_of_agentctls(running: Running) -> None:
+async def test_script_and_environment_of_a_job_are_never_stored(running: Running) -> None:
     await run(running, "echo $SECRET_NAME | wc -c; true a-script-with-words", environment={"SECRET_NAME": "the-secret"})
     kept = b"".join(path.read_bytes() for path in running.state_dir.rglob("*") if path.is_file())
     assert b"job-1" in kept
@@ -215,7 +213,7 @@ async def test_what_a_job_is_run_with_stands_in_no_file_of_agentctls(running: Ru
     assert b"a-script-with-words" not in kept
 
 
-async def test_the_words_for_why_a_job_ended_are_the_same_on_both_sides() -> None:
+async def test_job_error_codes_match_in_guard_and_agentctl() -> None:
     from executors_app.agentctl.process import job_process  # noqa: PLC0415
 
     assert {job_process.TIMED_OUT, job_process.ORPHANED, job_process.NOT_STARTED} == {

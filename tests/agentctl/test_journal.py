@@ -1,4 +1,4 @@
-"""The journal keeps its order and its promises, and comes back from what a crash leaves."""
+"""The journal keeps its order and its guarantees, and recovers from what a crash leaves."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ async def flood():
     while True:
         for size in range(200):
             journal.append("message.agent", text="x" * size * 20)
-        await journal.room()
-        await journal.wait_beyond(journal.shown_seq)
+        await journal.wait_for_room()
+        await journal.wait_for_lines(journal.shown_seq)
         print(journal.shown_seq, flush=True)
 
 asyncio.run(flood())
 """
 
 
-async def test_lines_count_from_one_and_go_on_after_a_restart(tmp_path: Path) -> None:
+async def test_line_numbers_start_at_one_and_continue_after_a_restart(tmp_path: Path) -> None:
     epoch = await write_lines(tmp_path, 3)
 
     async with opened(tmp_path) as journal:
         assert journal.epoch == epoch == read_epoch(tmp_path)
         assert journal.append(JournalKind.LOG, text="again") == 4
-        await journal.wait_beyond(3)
+        await journal.wait_for_lines(3)
         lines = list(shown(journal))
 
     assert [line["seq"] for line in lines] == [1, 2, 3, 4]
@@ -48,7 +48,7 @@ async def test_lines_count_from_one_and_go_on_after_a_restart(tmp_path: Path) ->
     assert lines[3]["ts"] > 1_600_000_000
 
 
-async def test_a_restart_tells_what_was_there(tmp_path: Path) -> None:
+async def test_restart_replays_the_stored_lines(tmp_path: Path) -> None:
     await write_lines(tmp_path, 3)
     seen: list[int] = []
 
@@ -58,25 +58,23 @@ async def test_a_restart_tells_what_was_there(tmp_path: Path) -> None:
     assert seen == [1, 2, 3]
 
 
-async def test_a_line_that_decides_is_on_the_disk_before_it_is_shown(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_decisive_line_is_durable_before_it_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with opened(tmp_path) as journal:
         release = _hold_syncs(journal, monkeypatch)
         journal.append(JournalKind.MESSAGE_AGENT, text="said")
         journal.append(JournalKind.TURN_COMPLETED, message_id="m", stop_reason="end_turn")
         journal.append(JournalKind.LOG, text="behind it")
 
-        await journal.wait_beyond(0)
+        await journal.wait_for_lines(0)
         assert [line["kind"] for line in shown(journal)] == [JournalKind.MESSAGE_AGENT]
 
         release.set()
-        await journal.durable(3)
+        await journal.wait_until_durable(3)
         assert len(list(shown(journal))) == 3
 
 
 def _hold_syncs(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
-    """A slow disk: no machine here has one that can be told to wait."""
+    """Delay syncs, as a slow disk would."""
     release, loop = asyncio.Event(), asyncio.get_running_loop()
     sync = journal._store.sync
 
@@ -98,7 +96,7 @@ TAILS = {
 
 
 @pytest.mark.parametrize("tail", TAILS.values(), ids=TAILS)
-async def test_a_torn_tail_is_cut_and_the_epoch_goes_on(tmp_path: Path, tail: bytes) -> None:
+async def test_torn_tail_is_truncated_and_the_epoch_continues(tmp_path: Path, tail: bytes) -> None:
     epoch = await write_lines(tmp_path, 3)
     with last_segment(tmp_path).open("ab") as file:
         file.write(tail.replace(b"EPOCH", epoch.encode()))
@@ -111,7 +109,7 @@ async def test_a_torn_tail_is_cut_and_the_epoch_goes_on(tmp_path: Path, tail: by
     assert seqs(tmp_path) == [1, 2, 3, 4]
 
 
-async def test_damage_in_the_middle_starts_an_epoch_and_keeps_what_is_readable(tmp_path: Path) -> None:
+async def test_damage_in_the_middle_starts_an_epoch_and_keeps_readable_lines(tmp_path: Path) -> None:
     epoch = await write_lines(tmp_path, 5)
     file = last_segment(tmp_path)
     lines = file.read_bytes().splitlines(keepends=True)
@@ -129,7 +127,7 @@ async def test_damage_in_the_middle_starts_an_epoch_and_keeps_what_is_readable(t
 
 
 @pytest.mark.parametrize("harm", ["missing segment", "missing meta", "empty meta"])
-async def test_a_journal_that_cannot_go_on_never_gives_a_seq_twice_in_an_epoch(tmp_path: Path, harm: str) -> None:
+async def test_broken_journal_never_reuses_a_seq_within_an_epoch(tmp_path: Path, harm: str) -> None:
     epoch = await write_lines(tmp_path, 3)
     match harm:
         case "missing segment":
@@ -144,7 +142,7 @@ async def test_a_journal_that_cannot_go_on_never_gives_a_seq_twice_in_an_epoch(t
         assert journal.last_seq == 0
 
 
-async def test_another_boot_of_the_kernel_starts_an_epoch_and_the_old_lines_can_still_be_read(tmp_path: Path) -> None:
+async def test_new_kernel_boot_starts_an_epoch_and_old_lines_stay_readable(tmp_path: Path) -> None:
     old = await write_lines(tmp_path, 4, boot_id="before")
     assert await write_lines(tmp_path, 0, boot_id="before") == old
 
@@ -157,17 +155,17 @@ async def test_another_boot_of_the_kernel_starts_an_epoch_and_the_old_lines_can_
     assert seqs(tmp_path, 2, "unheard-of") == [1, 2]
 
 
-async def test_only_so_many_old_epochs_are_kept(tmp_path: Path) -> None:
+async def test_number_of_kept_epochs_is_limited(tmp_path: Path) -> None:
     for boot in range(7):
         await write_lines(tmp_path, 1, boot_id=str(boot))
 
     assert len(list((tmp_path / ASIDE).iterdir())) == 4
 
 
-async def test_segments_turn_over_and_go_once_they_are_acknowledged(tmp_path: Path) -> None:
+async def test_segments_rotate_and_are_deleted_once_acknowledged(tmp_path: Path) -> None:
     async with opened(tmp_path, limits=JournalLimits(segment=1000)) as journal:
         for _ in range(30):
-            await journal.durable(journal.append(JournalKind.LOG, text="x" * 100))
+            await journal.wait_until_durable(journal.append(JournalKind.LOG, text="x" * 100))
         before = list_segments(tmp_path)
         assert len(before) > 3
         assert [line["seq"] for line in shown(journal)] == list(range(1, 31))
@@ -187,12 +185,12 @@ async def test_segments_turn_over_and_go_once_they_are_acknowledged(tmp_path: Pa
         assert journal.last_seq == 30
 
 
-async def test_at_the_cap_the_agent_waits_until_lines_are_acknowledged(tmp_path: Path) -> None:
+async def test_full_journal_blocks_the_agent_until_lines_are_acknowledged(tmp_path: Path) -> None:
     async with opened(tmp_path, limits=JournalLimits(cap=20_000)) as journal:
-        while not journal.full:
-            await journal.durable(journal.append(JournalKind.LOG, text="x" * 200))
-        waiting = asyncio.create_task(journal.room())
-        await eventually_async(lambda: "at its cap" in list(shown(journal))[-1]["text"])
+        while not journal.is_full:
+            await journal.wait_until_durable(journal.append(JournalKind.LOG, text="x" * 200))
+        waiting = asyncio.create_task(journal.wait_for_room())
+        await eventually_async(lambda: "reached its cap" in list(shown(journal))[-1]["text"])
         assert not waiting.done()
 
         journal.ack(journal.shown_seq)
@@ -201,29 +199,27 @@ async def test_at_the_cap_the_agent_waits_until_lines_are_acknowledged(tmp_path:
         await eventually_async(lambda: "has room again" in list(shown(journal, journal.first_seq - 1))[-1]["text"])
 
 
-async def test_more_than_half_a_reserve_that_is_not_durable_holds_the_agent_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_too_many_lines_not_yet_durable_block_the_agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with opened(tmp_path) as journal:
         release = _hold_syncs(journal, monkeypatch)
-        await journal.room()
+        await journal.wait_for_room()
         for _ in range(5):
             journal.append(JournalKind.LOG, text="x" * (1 << 17))
-        waiting = asyncio.create_task(journal.room())
-        await journal.wait_beyond(4)
+        waiting = asyncio.create_task(journal.wait_for_room())
+        await journal.wait_for_lines(4)
         assert not waiting.done()
 
         release.set()
         await asyncio.wait_for(waiting, 5)
 
 
-async def test_a_reader_from_any_point_gets_exactly_the_rest(tmp_path: Path) -> None:
+async def test_reader_from_any_position_gets_exactly_the_rest(tmp_path: Path) -> None:
     async with opened(tmp_path, limits=JournalLimits(segment=300_000)) as journal:
         for number in range(2000):
             last = journal.append(JournalKind.LOG, text="x" * (number % 700))
             if number % 50 == 0:
-                await journal.durable(last)
-        await journal.durable(last)
+                await journal.wait_until_durable(last)
+        await journal.wait_until_durable(last)
 
         for after in (0, 1, 49, 50, 51, 777, 1234, 1998, 1999, 2000):
             assert [line["seq"] for line in shown(journal, after)] == list(range(after + 1, 2001))
@@ -233,7 +229,7 @@ async def test_a_reader_from_any_point_gets_exactly_the_rest(tmp_path: Path) -> 
         assert [line["seq"] for line in shown(journal, 1500)] == list(range(1501, 2001))
 
 
-async def test_a_kill_in_the_middle_of_a_flood_leaves_no_gap_and_takes_back_nothing_shown(tmp_path: Path) -> None:
+async def test_kill_during_a_flood_leaves_no_gap_and_loses_nothing_shown(tmp_path: Path) -> None:
     for _ in range(3):
         last_told = await asyncio.to_thread(_flood_and_kill, tmp_path)
         kept = seqs(tmp_path)

@@ -1,4 +1,4 @@
-"""A disk that is full or failing holds the agent back; nothing is lost and nothing crashes."""
+"""A full or failing disk pauses the agent; nothing is lost and nothing crashes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.waiting import eventually_async
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 3 MiB."""
+    """Mount a file system of 3 MiB."""
     where = tmp_path / "disk"
     where.mkdir()
     mounted = subprocess.run(
@@ -34,12 +34,12 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 async def _write_until_it_fails(journal: Journal) -> None:
-    while not journal.full:
+    while not journal.is_full:
         journal.append(JournalKind.MESSAGE_AGENT, text="x" * 90_001)
-        await eventually_async(lambda: journal.full or journal.shown_seq == journal.last_seq)
+        await eventually_async(lambda: journal.is_full or journal.shown_seq == journal.last_seq)
 
 
-async def test_a_full_disk_is_waited_out(small_disk: Path) -> None:
+async def test_full_disk_is_waited_out(small_disk: Path) -> None:
     filler = small_disk / "filler"
     filler.write_bytes(b"x" * (1 << 20))
     async with opened(small_disk / "journal") as journal:
@@ -48,13 +48,13 @@ async def test_a_full_disk_is_waited_out(small_disk: Path) -> None:
         for _ in range(200):  # more than the freed reserve can take
             journal.append(JournalKind.MESSAGE_AGENT, text="y" * 9_001)
         await eventually_async(lambda: not (small_disk / "journal" / "reserve").exists())
-        waiting = asyncio.create_task(journal.room())
-        await eventually_async(lambda: journal.full)
+        waiting = asyncio.create_task(journal.wait_for_room())
+        await eventually_async(lambda: journal.is_full)
         assert not waiting.done()
 
         filler.unlink()
 
-        await asyncio.wait_for(journal.durable(journal.last_seq), 10)
+        await asyncio.wait_for(journal.wait_until_durable(journal.last_seq), 10)
         await asyncio.wait_for(waiting, 5)
         lines = list(shown(journal))
     assert [line["seq"] for line in lines] == list(range(1, len(lines) + 1))
@@ -63,20 +63,20 @@ async def test_a_full_disk_is_waited_out(small_disk: Path) -> None:
     assert seqs(small_disk / "journal")[-1] >= len(lines)
 
 
-async def test_the_last_words_fit_into_the_reserve(small_disk: Path) -> None:
+async def test_last_lines_fit_into_the_reserve(small_disk: Path) -> None:
     async with opened(small_disk / "journal") as journal:
         (small_disk / "filler").write_bytes(b"x" * (1 << 20))
         await _write_until_it_fails(journal)
 
-        await asyncio.wait_for(journal.durable(journal.append(JournalKind.AGENT_EXITED, exit_code=0)), 5)
+        await asyncio.wait_for(journal.wait_until_durable(journal.append(JournalKind.AGENT_EXITED, exit_code=0)), 5)
 
 
-async def test_a_file_that_may_not_grow_is_waited_out(tmp_path: Path) -> None:
+async def test_file_size_limit_is_waited_out(tmp_path: Path) -> None:
     async with opened(tmp_path) as journal:
         with _files_no_larger_than(200_000):
             await _write_until_it_fails(journal)
 
-        await asyncio.wait_for(journal.durable(journal.last_seq), 10)
+        await asyncio.wait_for(journal.wait_until_durable(journal.last_seq), 10)
         lines = list(shown(journal))
     assert [line["seq"] for line in lines] == list(range(1, len(lines) + 1))
     assert lines[-1]["text"] == "the journal is written again"
@@ -93,23 +93,23 @@ def _files_no_larger_than(limit: int) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("written_before", [0, 5])
-async def test_a_failed_sync_is_never_repeated_on_the_same_file(
+async def test_failed_sync_is_never_repeated_on_the_same_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written_before: int
 ) -> None:
     failed: list[int] = []
 
-    def fails_once(fd: int) -> None:  # no disk here can be told to fail
+    def fails_once(fd: int) -> None:  # a real disk cannot be made to fail here
         if not failed:
-            failed.append(os.dup(fd))  # held open, so that its inode number is not given again
+            failed.append(os.dup(fd))  # kept open so that its inode number is not reused
             raise OSError(errno.EIO, "Input/output error")
         assert not os.path.sameopenfile(fd, failed[0])
 
     async with opened(tmp_path) as journal:
         for _ in range(written_before):
-            await journal.durable(journal.append(JournalKind.LOG, text="before"))
+            await journal.wait_until_durable(journal.append(JournalKind.LOG, text="before"))
         monkeypatch.setattr(os, "fdatasync", fails_once)
         last = journal.append(JournalKind.TURN_COMPLETED, message_id="m", stop_reason="end_turn")
-        await asyncio.wait_for(journal.durable(last + 1), 5)
+        await asyncio.wait_for(journal.wait_until_durable(last + 1), 5)
         assert [line["seq"] for line in shown(journal)][:last] == list(range(1, last + 1))
 
     os.close(failed[0])

@@ -31,7 +31,7 @@ ODD_VALUES: list[tuple[str, Any, Any]] = [
 
 
 @pytest.mark.parametrize(("value", "stored"), [case[1:] for case in ODD_VALUES], ids=[case[0] for case in ODD_VALUES])
-def test_odd_values_are_stored_as_plain_json(value: Any, stored: Any) -> None:
+def test_unusual_values_are_stored_as_plain_json(value: Any, stored: Any) -> None:
     line = encode_line(1, "e", 1.0, "log", {"data": value})
 
     assert line.endswith(b"\n")
@@ -40,7 +40,7 @@ def test_odd_values_are_stored_as_plain_json(value: Any, stored: Any) -> None:
     assert orjson.loads(line)["data"] == stored
 
 
-def test_nesting_without_an_end_is_cut() -> None:
+def test_excessive_nesting_is_cut() -> None:
     deep: Any = "bottom"
     for _ in range(5000):
         deep = [deep]
@@ -51,7 +51,7 @@ def test_nesting_without_an_end_is_cut() -> None:
     assert len(line) < 500
 
 
-def test_a_body_cannot_pose_as_another_line() -> None:
+def test_body_cannot_override_the_line_header() -> None:
     line = orjson.loads(encode_line(7, "real", 1.0, "log", {"seq": 1, "epoch": "false", "kind": "turn.completed"}))
 
     assert (line["seq"], line["epoch"], line["kind"]) == (7, "real", "log")

@@ -1,4 +1,4 @@
-"""What is kept is there after a restart, and a torn end takes nothing else with it."""
+"""The durable store: values survive a restart, and damage affects only the damaged entry."""
 
 from __future__ import annotations
 
@@ -10,68 +10,68 @@ from executors_app.agentctl.journal.filters import token_fingerprint
 from executors_app.agentctl.state_files import DurableStore, TokenFile
 
 
-def test_the_last_value_is_recalled_after_a_restart(tmp_path: Path) -> None:
+def test_last_value_is_recalled_after_a_restart(tmp_path: Path) -> None:
     memory = DurableStore(tmp_path / "memory")
-    memory.keep("generation", "", 1)
-    memory.keep("generation", "", 2)
-    memory.keep("prompt", "generation", True)
+    memory.put("generation", "", 1)
+    memory.put("generation", "", 2)
+    memory.put("prompt", "generation", True)
     memory.close()
 
     memory = DurableStore(tmp_path / "memory")
-    assert (memory.recall("generation"), memory.recall("prompt", "generation")) == (2, True)
-    assert memory.recall("prompt", "other") is None
+    assert (memory.get("generation"), memory.get("prompt", "generation")) == (2, True)
+    assert memory.get("prompt", "other") is None
     memory.close()
 
 
 @pytest.mark.parametrize("torn", [b'["prompt","m2"', b'["prompt","m2",true]', b"\0\0\0", b"[]\n", b"5\n"])
-def test_a_torn_end_is_cut(tmp_path: Path, torn: bytes) -> None:
+def test_torn_end_is_truncated(tmp_path: Path, torn: bytes) -> None:
     path = tmp_path / "memory"
     memory = DurableStore(path)
-    memory.keep("prompt", "m1", True)
+    memory.put("prompt", "m1", True)
     memory.close()
     with path.open("ab") as file:
         file.write(torn)
 
     memory = DurableStore(path)
-    assert (memory.recall("prompt", "m1"), memory.recall("prompt", "m2")) == (True, None)
-    memory.keep("prompt", "m3", True)
+    assert (memory.get("prompt", "m1"), memory.get("prompt", "m2")) == (True, None)
+    memory.put("prompt", "m3", True)
     memory.close()
 
     memory = DurableStore(path)
-    assert memory.recall("prompt", "m3") is True
+    assert memory.get("prompt", "m3") is True
     memory.close()
 
 
-def test_a_damaged_entry_takes_no_other_with_it(tmp_path: Path) -> None:
+def test_damaged_entry_loses_no_other(tmp_path: Path) -> None:
     path = tmp_path / "memory"
     path.write_bytes(b'["prompt","m1",true]\n["prompt",#\n["prompt","m3",true]\n')
 
     for _ in range(2):
         memory = DurableStore(path)
-        assert [memory.recall("prompt", f"m{number}") for number in (1, 2, 3)] == [True, None, True]
+        assert [memory.get("prompt", f"m{number}") for number in (1, 2, 3)] == [True, None, True]
         memory.close()
 
 
-def test_what_is_superseded_is_thrown_out_at_the_next_start(tmp_path: Path) -> None:
+def test_superseded_entries_are_removed_at_the_next_start(tmp_path: Path) -> None:
     path = tmp_path / "memory"
     path.write_text("".join(f'["generation","",{generation}]\n' for generation in range(1100)))
     before = path.stat().st_size
 
     memory = DurableStore(path)
-    assert memory.recall("generation") == 1099
+    assert memory.get("generation") == 1099
     assert path.stat().st_size < before / 100
     assert path.stat().st_mode & 0o777 == 0o600
     memory.close()
 
 
 @pytest.mark.parametrize("damage", [b"", b"{", b"[]", b"\xff", b'{"resume_token":5}', b'{"resume_token":["x"]}'])
-def test_a_damaged_token_file_is_no_token(tmp_path: Path, damage: bytes) -> None:
+def test_damaged_token_file_holds_no_token(tmp_path: Path, damage: bytes) -> None:
     path = tmp_path / "token.json"
-    assert TokenFile(path).keep("conversation", "uuid") is True
+    assert TokenFile(path).save("conversation", "uuid") is True
     kept = TokenFile(path)
     assert (kept.value, kept.last_message_uuid) == ("conversation", "uuid")
     assert kept.fingerprint == token_fingerprint("conversation") != token_fingerprint("another")
-    assert kept.keep("conversation", "uuid") is False
+    assert kept.save("conversation", "uuid") is False
 
     path.write_bytes(damage)
 

@@ -1,4 +1,4 @@
-"""The kernel's count of what it killed for want of memory."""
+"""The kernel's count of processes killed for lack of memory."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from executors_app.agentctl.process import control_group
         ("\xff", 0),
     ],
 )
-def test_it_is_read_from_either_version_of_control_groups(tmp_path: Path, text: str, count: int) -> None:
+def test_oom_kills_are_read_from_both_cgroup_versions(tmp_path: Path, text: str, count: int) -> None:
     place = tmp_path / "events"
     place.write_text(text)
     assert control_group.count_oom_kills((tmp_path / "absent", place)) == count
 
 
-def test_where_nobody_counts_it_is_none(tmp_path: Path) -> None:
+def test_missing_counter_is_zero(tmp_path: Path) -> None:
     assert control_group.count_oom_kills((tmp_path / "absent",)) == 0

@@ -1,4 +1,4 @@
-"""A permission stays open until it is answered, cancelled, or its agent goes."""
+"""A permission stays open until it is answered or cancelled, or its agent exits."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.agentctl.fakes import OPTIONS
 from tests.agentctl.running import Running, agentctl, holds
 
 
-async def test_the_answer_reaches_the_agent_once(started: Running) -> None:
+async def test_answer_reaches_the_agent_once(started: Running) -> None:
     await started.prompt("ask")
     permission = await started.pending_permission()
 
@@ -23,7 +23,7 @@ async def test_the_answer_reaches_the_agent_once(started: Running) -> None:
     assert (await started.get("/status"))["pending_permissions"] == []
 
 
-async def test_the_first_answer_stands_also_after_a_restart(tmp_path: Path) -> None:
+async def test_first_answer_stands_after_a_restart(tmp_path: Path) -> None:
     async with agentctl(tmp_path) as first:
         await first.start()
         await first.prompt("ask")
@@ -49,7 +49,7 @@ async def test_unknown_permissions_and_options_are_refused(started: Running) -> 
     assert await started.pending_permission() == permission
 
 
-async def test_an_agent_whom_nobody_answers_in_time_is_told_so_once_also_after_a_restart(tmp_path: Path) -> None:
+async def test_permission_timeout_is_reported_to_the_agent_once_across_restarts(tmp_path: Path) -> None:
     async with agentctl(tmp_path) as first:
         await first.start()
         await first.prompt("ask")
@@ -67,7 +67,7 @@ async def test_an_agent_whom_nobody_answers_in_time_is_told_so_once_also_after_a
         assert (await second.post("/permissions/none-such", option_id=None))[0] == 404
 
 
-async def test_an_answer_that_was_given_is_not_taken_back_for_being_late(started: Running) -> None:
+async def test_given_answer_is_not_revoked_by_a_timeout(started: Running) -> None:
     await started.prompt("ask")
     permission = await started.pending_permission()
     await started.post(f"/permissions/{permission}", option_id="yes")
@@ -75,7 +75,7 @@ async def test_an_answer_that_was_given_is_not_taken_back_for_being_late(started
     assert (status, body["code"], body["details"]) == (409, "already_answered", {"option_id": "yes"})
 
 
-async def test_a_cancelled_turn_cancels_its_permission(started: Running) -> None:
+async def test_cancelled_turn_cancels_its_permission(started: Running) -> None:
     await started.prompt("ask")
     permission = await started.pending_permission()
 
@@ -87,7 +87,7 @@ async def test_a_cancelled_turn_cancels_its_permission(started: Running) -> None
     assert (await started.post(f"/permissions/{permission}", option_id="yes"))[0] == 404
 
 
-async def test_a_permission_goes_with_its_agent(started: Running) -> None:
+async def test_exit_of_the_agent_cancels_its_permission(started: Running) -> None:
     await started.prompt("ask")
     await started.pending_permission()
 
@@ -97,7 +97,7 @@ async def test_a_permission_goes_with_its_agent(started: Running) -> None:
     assert started.kinds()[-2:] == ["permission.cancelled", "agent.exited"]
 
 
-async def test_a_stop_says_that_it_was_a_stop(started: Running) -> None:
+async def test_stop_is_recorded_as_the_reason(started: Running) -> None:
     await started.prompt("ask")
     await started.pending_permission()
 
@@ -107,7 +107,7 @@ async def test_a_stop_says_that_it_was_a_stop(started: Running) -> None:
     assert holds(await started.line("agent.exited"), {"expected": True, "message_id": "m1", "exit_code": -15})
 
 
-async def test_automatic_approval_takes_the_first_option_that_allows_and_says_so(running: Running) -> None:
+async def test_automatic_approval_takes_the_first_allowing_option_and_records_it(running: Running) -> None:
     await running.start(permission_mode="auto_approve")
     await running.prompt("ask")
 

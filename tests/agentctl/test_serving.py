@@ -1,4 +1,4 @@
-"""agentctl as a program: one per state directory, without Django, and itself again after a kill."""
+"""agentctl as a program: one per state directory, without Django, and recovering after a kill."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _run(argv: list[str]) -> subprocess.CompletedProcess[str]:
 
 
 def processor_seconds(pid: int) -> float:
-    """What a process has used so far."""
+    """Return the processor time that a process has used."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
@@ -29,7 +29,7 @@ def processor_seconds(pid: int) -> float:
 START: dict[str, Any] = {"launch_id": "launch-1", "argv": ["x"], "driver": "obedient"}
 
 
-async def test_it_is_ready_within_a_second_and_says_where(tmp_path: Path) -> None:
+async def test_agentctl_is_ready_within_a_second_and_writes_its_address(tmp_path: Path) -> None:
     place = Place(tmp_path)
     with place.agentctl() as process:
         took = processor_seconds(process.pid)
@@ -43,7 +43,7 @@ async def test_it_is_ready_within_a_second_and_says_where(tmp_path: Path) -> Non
         assert set(mode.values()) == {0o600}, mode
 
 
-async def test_a_second_one_reports_the_first_and_ends(tmp_path: Path) -> None:
+async def test_second_agentctl_reports_the_first_and_exits(tmp_path: Path) -> None:
     place = Place(tmp_path)
     with place.agentctl() as first:
         ready = place.ready_file.read_text()
@@ -57,7 +57,7 @@ async def test_a_second_one_reports_the_first_and_ends(tmp_path: Path) -> None:
         await place.client().status()
 
 
-async def test_sigterm_ends_it_in_good_order_even_where_its_starter_had_blocked_it(tmp_path: Path) -> None:
+async def test_sigterm_shuts_down_cleanly_even_if_it_was_blocked(tmp_path: Path) -> None:
     place = Place(tmp_path)
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
     try:
@@ -76,7 +76,7 @@ async def test_sigterm_ends_it_in_good_order_even_where_its_starter_had_blocked_
     assert place.lines()[-1]["expected"] is True
 
 
-async def test_a_shutdown_answers_and_then_ends_it(tmp_path: Path) -> None:
+async def test_shutdown_answers_before_exiting(tmp_path: Path) -> None:
     place = Place(tmp_path)
     with place.agentctl() as process:
         await place.client().start_agent(START, 10)
@@ -88,7 +88,7 @@ async def test_a_shutdown_answers_and_then_ends_it(tmp_path: Path) -> None:
     assert answer["journal"]["last_seq"] == place.lines()[-1]["seq"]
 
 
-async def test_after_a_kill_in_a_turn_it_goes_on_in_the_same_journal_and_delivers_nothing_twice(tmp_path: Path) -> None:
+async def test_kill_in_a_turn_keeps_the_journal_and_duplicates_no_prompt(tmp_path: Path) -> None:
     place = Place(tmp_path)
     with place.agentctl() as process:
         await place.client(generation=5).start_agent(START, 10)
@@ -113,7 +113,7 @@ async def test_after_a_kill_in_a_turn_it_goes_on_in_the_same_journal_and_deliver
     assert (place.workspace / DELIVERED).read_text().split() == ["m1"]
 
 
-async def test_a_death_between_acceptance_and_delivery_is_seen_in_the_journal_and_never_delivered(
+async def test_prompt_accepted_before_a_crash_is_never_delivered(
     tmp_path: Path,
 ) -> None:
     place = Place(tmp_path)
@@ -141,7 +141,7 @@ async def test_a_death_between_acceptance_and_delivery_is_seen_in_the_journal_an
         "--state-dir=/proc/none",
     ],
 )
-def test_what_cannot_be_started_says_so_in_one_line(tmp_path: Path, wrong: str) -> None:
+def test_failed_start_reports_one_line(tmp_path: Path, wrong: str) -> None:
     done = _run([*Place(tmp_path).argv(), wrong])
 
     assert done.returncode == 2
@@ -149,7 +149,7 @@ def test_what_cannot_be_started_says_so_in_one_line(tmp_path: Path, wrong: str) 
     assert done.stderr.count("\n") == 1
 
 
-def test_a_token_that_can_be_guessed_is_refused(tmp_path: Path) -> None:
+def test_guessable_token_is_refused(tmp_path: Path) -> None:
     place = Place(tmp_path)
     argv = place.argv()
     (tmp_path / "token").write_text("short\n")

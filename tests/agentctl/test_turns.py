@@ -1,4 +1,4 @@
-"""A prompt is taken once, delivered at most once, and its turn ends once."""
+"""A prompt is accepted once, delivered at most once, and its turn ends once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.agentctl.running import Running, agentctl, holds
 ROOT = Path(__file__).resolve().parents[2]
 
 
-async def test_a_turn_from_its_prompt_to_its_end(started: Running) -> None:
+async def test_turn_is_recorded_from_prompt_to_end(started: Running) -> None:
     assert await started.prompt("hello") == (202, {"accepted": True, "duplicate": False})
 
     end = await started.line("turn.completed")
@@ -27,7 +27,7 @@ async def test_a_turn_from_its_prompt_to_its_end(started: Running) -> None:
     assert await started.state() == "idle"
 
 
-async def test_a_second_delivery_of_the_same_prompt_does_nothing(started: Running) -> None:
+async def test_duplicate_delivery_of_a_prompt_does_nothing(started: Running) -> None:
     answers = await asyncio.gather(*(started.prompt("hello") for _ in range(5)))
     await started.line("turn.completed")
     answers.append(await started.prompt("another text, same id"))
@@ -37,8 +37,8 @@ async def test_a_second_delivery_of_the_same_prompt_does_nothing(started: Runnin
     assert started.delivered() == ["m1"]
 
 
-async def test_a_prompt_is_a_duplicate_after_a_restart_too_and_after_its_lines_are_gone(tmp_path: Path) -> None:
-    tiny = JournalLimits(segment=1)  # each batch a segment of its own
+async def test_duplicate_prompt_is_recognised_after_restart_and_truncated_journal(tmp_path: Path) -> None:
+    tiny = JournalLimits(segment=1)  # one segment for each batch
     async with agentctl(tmp_path, tiny) as first:
         await first.start()
         await first.prompt("hello")
@@ -52,7 +52,7 @@ async def test_a_prompt_is_a_duplicate_after_a_restart_too_and_after_its_lines_a
         assert second.delivered() == ["m1"]
 
 
-async def test_a_prompt_that_only_the_journal_remembers_is_a_duplicate(tmp_path: Path) -> None:
+async def test_prompt_found_only_in_the_journal_is_a_duplicate(tmp_path: Path) -> None:
     async with agentctl(tmp_path) as first:
         await first.start()
         await first.prompt("hello")
@@ -64,7 +64,7 @@ async def test_a_prompt_that_only_the_journal_remembers_is_a_duplicate(tmp_path:
         assert (await second.prompt("hello"))[1]["duplicate"]
 
 
-async def test_while_a_turn_is_active_another_prompt_is_refused(started: Running) -> None:
+async def test_prompt_during_a_turn_is_refused(started: Running) -> None:
     await started.prompt("hang")
 
     status, body = await started.prompt("me too", "m2")
@@ -76,7 +76,7 @@ async def test_while_a_turn_is_active_another_prompt_is_refused(started: Running
     assert started.kinds().count("prompt.accepted") == 1
 
 
-async def test_without_an_agent_a_prompt_is_refused_and_not_remembered(running: Running) -> None:
+async def test_prompt_without_an_agent_is_refused_and_not_remembered(running: Running) -> None:
     assert (await running.prompt("hello"))[1]["code"] == "not_running"
 
     await running.start()
@@ -84,7 +84,7 @@ async def test_without_an_agent_a_prompt_is_refused_and_not_remembered(running: 
 
 
 @pytest.mark.parametrize("text", ["hang", "hang, then fail"])
-async def test_a_cancelled_turn_is_cancelled_whatever_the_agent_makes_of_it(started: Running, text: str) -> None:
+async def test_cancelled_turn_is_cancelled_whatever_the_agent_answers(started: Running, text: str) -> None:
     await started.prompt(text)
 
     assert await started.post("/cancel", message_id="m1") == (200, {"cancelled": True})
@@ -95,7 +95,7 @@ async def test_a_cancelled_turn_is_cancelled_whatever_the_agent_makes_of_it(star
 
 
 @pytest.mark.parametrize("message_id", ["m0", "m2"])
-async def test_a_cancel_names_its_turn_and_ends_no_other(started: Running, message_id: str) -> None:
+async def test_cancel_names_its_turn_and_ends_no_other(started: Running, message_id: str) -> None:
     await started.prompt("hello", "m0")
     await started.line("turn.completed")
     await started.prompt("hang", "m1")
@@ -106,7 +106,7 @@ async def test_a_cancel_names_its_turn_and_ends_no_other(started: Running, messa
 
 
 @pytest.mark.parametrize(("text", "code"), [("fail", "overloaded"), ("break", "internal_error")])
-async def test_a_failed_turn_says_why_and_leaves_the_agent_idle(started: Running, text: str, code: str) -> None:
+async def test_failed_turn_has_a_reason_and_leaves_the_agent_idle(started: Running, text: str, code: str) -> None:
     await started.prompt(text)
 
     assert holds(await started.line("turn.failed"), {"message_id": "m1", "code": code})
@@ -114,7 +114,7 @@ async def test_a_failed_turn_says_why_and_leaves_the_agent_idle(started: Running
 
 
 @pytest.mark.parametrize("text", ["die", "break off, then die"])
-async def test_an_agent_that_dies_in_a_turn_names_the_turn_and_the_turn_has_no_end(started: Running, text: str) -> None:
+async def test_agent_death_in_a_turn_is_recorded_without_a_turn_end(started: Running, text: str) -> None:
     await started.prompt(text)
 
     exited = await started.line("agent.exited")
@@ -130,10 +130,10 @@ async def test_an_agent_that_dies_in_a_turn_names_the_turn_and_the_turn_has_no_e
     ("behaviour", "stop_reason", "output"),
     [("honest", "end_turn", True), ("says_nothing", "end_turn", False), ("refuses_turns", "refusal", False)],
 )
-async def test_the_end_of_a_turn_tells_whether_the_agent_said_anything(
+async def test_end_of_a_turn_records_whether_the_agent_said_anything(
     tmp_path: Path, behaviour: str, stop_reason: str, output: bool
 ) -> None:
-    argv = [sys.executable, "-m", "executors_app.testing_agent", "--behaviour", behaviour, "--home", str(tmp_path)]
+    argv = [sys.executable, "-m", "tests.support.faulty_agent", "--behaviour", behaviour, "--home", str(tmp_path)]
     async with agentctl(tmp_path, drivers={"acp": acp.create}) as place:
         status, told = await place.start(driver="acp", argv=argv, env={"PYTHONPATH": str(ROOT)})
         assert status == 200, told

@@ -1,4 +1,4 @@
-"""agentctl and its children as two users: what each can still do, as the kernel tells it."""
+"""agentctl and its children as two users: their rights, as the kernel enforces them."""
 
 from __future__ import annotations
 
@@ -37,18 +37,18 @@ print(json.dumps(told))
 
 
 @pytest.mark.parametrize("spec", ["", "1000", "a:b", "1000:1000:1", "-1:0", f"{AGENTCTL_UID}:0"])
-def test_what_names_no_other_user_is_refused(spec: str) -> None:
+def test_invalid_run_as_user_is_refused(spec: str) -> None:
     with pytest.raises(ValueError, match="--run-as"):
         privilege_drop.drop_privileges(spec)
 
 
-def test_where_there_is_one_user_children_are_the_same() -> None:
+def test_children_run_as_the_same_user_by_default() -> None:
     assert privilege_drop.child_user_arguments() == {}
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 @pytest.mark.parametrize("owner", [0, OWNER])
-def test_children_are_wholly_the_owners_and_cannot_touch_agentctl(tmp_path: Path, owner: int) -> None:
+def test_children_have_only_the_owners_rights_and_cannot_touch_agentctl(tmp_path: Path, owner: int) -> None:
     told = run_as(tmp_path, owner)
 
     assert told["self"] == [AGENTCTL_UID, owner, AGENTCTL_UID]
@@ -61,7 +61,7 @@ def test_children_are_wholly_the_owners_and_cannot_touch_agentctl(tmp_path: Path
 
 
 def run_as(directory: Path, owner: int) -> dict[str, Any]:
-    """In a directory of the owner's, with a token that only agentctl's group can get to."""
+    """Run in a directory of the owner, with a token that only agentctl's group can read."""
     kept = directory / "kept"
     kept.mkdir()
     (kept / "token").write_text("secret")

@@ -1,4 +1,4 @@
-"""Control planes and agentctls of neighbouring versions understand each other, whichever of them is the older one."""
+"""Control plane and agentctl of neighbouring versions work together, whichever is older."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ asyncio.run(converse(*sys.argv[1:]))
 
 @pytest.fixture(scope="module")
 def older(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The project before agentctl was changed last."""
+    """Return the project as it was before agentctl was last changed."""
     return before_last_change_of("executors_app/agentctl", tmp_path_factory.mktemp("older"))
 
 
@@ -71,7 +71,7 @@ def environment_of(code: Path, home: Path) -> dict[str, str]:
 
 @contextmanager
 def agentctl_of(code: Path, home: Path) -> Iterator[str]:
-    """An agentctl of that code over a workspace; its address."""
+    """Run an agentctl of that version over a workspace and return its address."""
     home.mkdir()
     make_repository(home / "workspace")
     token, ready = home / "token", home / "ready.json"
@@ -95,7 +95,7 @@ def agentctl_of(code: Path, home: Path) -> Iterator[str]:
 
 
 def converse(code: Path, url: str, home: Path) -> dict[str, Any]:
-    """A whole conversation, led by the client of that code."""
+    """Hold a whole conversation with the client of that version."""
     arguments = (url, TOKEN, EXECUTION, str(home / "agent"), str(ROOT / "executors_app" / "demo_agent.py"))
     command = [sys.executable, "-P", "-W", "error", "-c", CONVERSE, *arguments]
     env = environment_of(code, home)
@@ -106,7 +106,7 @@ def converse(code: Path, url: str, home: Path) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("newer_one", ["client", "agentctl", "both"])
-def test_a_whole_conversation_of_neighbours(older: Path, tmp_path: Path, newer_one: str) -> None:
+def test_neighbouring_versions_can_hold_a_conversation(older: Path, tmp_path: Path, newer_one: str) -> None:
     client, agentctl = (ROOT if newer_one in {who, "both"} else older for who in ("client", "agentctl"))
     with agentctl_of(agentctl, tmp_path / "place") as url:
         found = converse(client, url, tmp_path / "place")
@@ -125,19 +125,19 @@ def test_a_whole_conversation_of_neighbours(older: Path, tmp_path: Path, newer_o
 
 
 @pytest.mark.parametrize("version", [PROTOCOL_VERSION - 1, PROTOCOL_VERSION, PROTOCOL_VERSION + 1])
-def test_neighbours_are_understood(version: int) -> None:
+def test_neighbouring_versions_are_accepted(version: int) -> None:
     check_execution({"execution_id": EXECUTION, "version": version, "from_the_future": {"x": 1}}, EXECUTION)
 
 
 @pytest.mark.parametrize("version", [PROTOCOL_VERSION + 2, PROTOCOL_VERSION - 2, None, "1", 1.5])
-def test_whoever_is_further_away_is_neither_alive_nor_dead(version: Any) -> None:
+def test_more_distant_version_is_neither_alive_nor_dead(version: Any) -> None:
     status: Mapping[str, Any] = {"execution_id": EXECUTION, "version": version}
     with pytest.raises(AgentctlForeign, match="speaks version") as refused:
         check_execution(status, EXECUTION)
     assert refused.value.details["reason"] == "protocol_version"
 
 
-def test_what_a_later_control_plane_adds_is_left_alone(tmp_path: Path) -> None:
+def test_unknown_fields_of_a_newer_control_plane_are_ignored(tmp_path: Path) -> None:
     import urllib.request  # noqa: PLC0415 - as a program would
 
     with agentctl_of(ROOT, tmp_path / "place") as url:

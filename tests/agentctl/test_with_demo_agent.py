@@ -1,4 +1,4 @@
-"""The whole far end, for real: agentctl, the ACP driver and a real agent process."""
+"""agentctl, the ACP driver and a real agent process together."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _said(place: Place) -> str:
     return "".join(line["text"] for line in place.lines() if line["kind"] == "message.agent")
 
 
-async def test_a_conversation_outlives_its_agent_and_its_agentctl(tmp_path: Path) -> None:
+async def test_conversation_survives_its_agent_and_its_agentctl(tmp_path: Path) -> None:
     place = Place(tmp_path)
     with place.agentctl(REAL) as process:
         client = place.client()

@@ -1,4 +1,4 @@
-"""Paths, revisions and messages that try to be something else: each is a clear error, and nothing is changed."""
+"""Hostile paths, revisions and messages get a clear error and change nothing."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Expected = tuple[int, str]
 
 @dataclass(frozen=True)
 class Attack:
-    """A request and the only answer it may get."""
+    """A request and the only response that it may get."""
 
     name: str
     method: str
@@ -145,7 +145,7 @@ def fortress(running: Running, repository: Path) -> Path:
 
 
 def fortify(repository: Path) -> None:
-    """Put a secret beside a workspace, and links that lead there."""
+    """Put a secret beside a workspace, and links to it into the workspace."""
     outside = repository.parent
     (outside / "secret").write_text("classified")
     (repository / "folder").mkdir()
@@ -164,7 +164,7 @@ def fortify(repository: Path) -> None:
 
 
 def everything(root: Path) -> dict[str, bytes]:
-    """Every file at or beside the workspace, git's own included, but for what a mere look rewrites."""
+    """Return every file in or beside the workspace, git's own included, except those that reading rewrites."""
     files = (path for path in root.parent.rglob("*") if path.is_file() and not path.is_symlink())
     skipped = {"index", "memory.jsonl"}
     return {
@@ -174,14 +174,12 @@ def everything(root: Path) -> dict[str, bytes]:
     }
 
 
-def test_there_are_at_least_forty() -> None:
+def test_there_are_at_least_forty_attacks() -> None:
     assert len({attack.name for attack in ATTACKS}) == len(ATTACKS) >= 40
 
 
 @pytest.mark.parametrize("attack", ATTACKS, ids=[attack.name for attack in ATTACKS])
-async def test_an_attack_gets_a_clear_error_and_changes_nothing(
-    running: Running, fortress: Path, attack: Attack
-) -> None:
+async def test_attack_gets_a_clear_error_and_changes_nothing(running: Running, fortress: Path, attack: Attack) -> None:
     before = everything(fortress)
     head = run_git(fortress, "rev-parse", "HEAD")
 
@@ -198,7 +196,7 @@ async def test_an_attack_gets_a_clear_error_and_changes_nothing(
     assert run_git(fortress, "rev-parse", "HEAD") == head
 
 
-async def test_a_branch_named_like_an_option_hinders_nobody(running: Running, fortress: Path) -> None:
+async def test_branch_named_like_an_option_causes_no_errors(running: Running, fortress: Path) -> None:
     run_git(fortress, "symbolic-ref", "HEAD", "refs/heads/--stolen")
     assert (await running.get("/git/status"))["branch"] == "--stolen"
     assert (await running.post("/snapshot"))[0] == 200

@@ -1,4 +1,4 @@
-"""Files of the workspace are served, and nothing else of the machine."""
+"""Files of the workspace are served, and no other files of the machine."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from tests.agentctl.running import Running
 
 
-async def test_a_directory_is_listed_by_name_and_type(running: Running) -> None:
+async def test_directory_is_listed_by_name_and_type(running: Running) -> None:
     root = running.workspace
     (root / "b.txt").write_text("hello")
     (root / "a").mkdir()
@@ -36,7 +36,9 @@ async def test_a_directory_is_listed_by_name_and_type(running: Running) -> None:
     ("data", "encoding"),
     [(b"", "utf-8"), ("grüße\n".encode(), "utf-8"), (b"\xff\xfe", "base64"), (b"a\0b", "base64")],
 )
-async def test_content_comes_as_text_where_it_is_text(running: Running, data: bytes, encoding: str) -> None:
+async def test_content_is_text_where_possible_and_base64_otherwise(
+    running: Running, data: bytes, encoding: str
+) -> None:
     (running.workspace / "file").write_bytes(data)
 
     answer = await running.get("/files/content", path="file")
@@ -45,7 +47,7 @@ async def test_content_comes_as_text_where_it_is_text(running: Running, data: by
     assert (answer["encoding"], content, answer["size"], answer["truncated"]) == (encoding, data, len(data), False)
 
 
-async def test_a_large_file_is_cut_between_characters_and_says_so(running: Running) -> None:
+async def test_large_file_is_truncated_between_characters_and_marked(running: Running) -> None:
     (running.workspace / "file").write_text("x" + "ü" * (1 << 20))
 
     answer = await running.get("/files/content", path="file")
@@ -55,14 +57,14 @@ async def test_a_large_file_is_cut_between_characters_and_says_so(running: Runni
     assert answer["content"] == "x" + "ü" * ((1 << 19) - 1)
 
 
-async def test_a_link_inside_the_workspace_is_followed(running: Running) -> None:
+async def test_link_inside_the_workspace_is_followed(running: Running) -> None:
     (running.workspace / "real").write_text("hello")
     (running.workspace / "link").symlink_to("real")
 
     assert (await running.get("/files/content", path="link"))["content"] == "hello"
 
 
-async def test_names_that_are_not_utf8_do_not_break_the_answer(running: Running) -> None:
+async def test_names_that_are_not_utf8_do_not_break_the_listing(running: Running) -> None:
     (running.workspace / os.fsdecode(b"bad\xffname")).write_text("x")
 
     assert [entry["name"] for entry in (await running.get("/files"))["entries"]] == ["bad\ufffdname"]
@@ -112,7 +114,7 @@ async def test_nothing_outside_the_workspace_is_read(running: Running, path: str
         ("path=socket", 400),
     ],
 )
-async def test_what_cannot_be_read_is_refused_in_our_shape(running: Running, query: str, status: int) -> None:
+async def test_unreadable_path_is_refused(running: Running, query: str, status: int) -> None:
     (running.workspace / "file").write_text("x")
     (running.workspace / "directory").mkdir()
     os.mkfifo(running.workspace / "pipe")
@@ -129,7 +131,7 @@ async def test_what_cannot_be_read_is_refused_in_our_shape(running: Running, que
 def _bind(path: Path) -> socket.socket:
     listener = socket.socket(socket.AF_UNIX)
     here = Path.cwd()
-    os.chdir(path.parent)  # a socket's path is short
+    os.chdir(path.parent)  # the path of a socket must be short
     try:
         listener.bind(path.name)
     finally:
@@ -137,7 +139,7 @@ def _bind(path: Path) -> socket.socket:
     return listener
 
 
-async def test_a_workspace_that_is_gone_is_said(running: Running) -> None:
+async def test_missing_workspace_is_reported(running: Running) -> None:
     running.workspace.rmdir()
 
     assert (await running.get("/files"))["code"] == "worktree_missing"
@@ -145,7 +147,7 @@ async def test_a_workspace_that_is_gone_is_said(running: Running) -> None:
 
 
 @pytest.mark.parametrize("is_worktree", [False, True])
-async def test_the_status_names_the_branch(running: Running, is_worktree: bool) -> None:
+async def test_status_names_the_branch(running: Running, is_worktree: bool) -> None:
     git_directory = running.workspace / ".git"
     if is_worktree:
         git_directory = running.workspace.parent / "worktrees" / "one"

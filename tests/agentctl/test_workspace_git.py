@@ -1,4 +1,4 @@
-"""git over agentctl: status, differences, history and commits, without any agent."""
+"""git through agentctl without an agent: status, diffs, history and commits."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.agentctl.running import Running
 from tests.executors.repositories import commit, run_git
 
 
-async def test_the_status_tells_staged_from_unstaged_from_untracked(running: Running, repository: Path) -> None:
+async def test_status_separates_staged_unstaged_and_untracked_changes(running: Running, repository: Path) -> None:
     for name in ("both", "old name", "gone"):
         commit(repository, name, f"{name}\n" * 9)
     run_git(repository, "mv", "old name", "new name")
@@ -40,7 +40,7 @@ async def test_the_status_tells_staged_from_unstaged_from_untracked(running: Run
     assert (await running.get("/status"))["workspace"]["dirty"] is True
 
 
-async def test_a_fresh_repository_and_a_detached_head_have_a_status_too(running: Running) -> None:
+async def test_empty_repository_and_detached_head_have_a_status(running: Running) -> None:
     run_git(running.workspace, "init", "--quiet")
     fresh = await running.get("/git/status")
     assert (fresh["head"], fresh["clean"]) == (None, True)
@@ -63,7 +63,7 @@ async def test_conflicts_are_named_and_not_committed(running: Running, repositor
     assert (status, answer["code"]) == (409, "conflict")
 
 
-async def test_both_differences_are_shown_and_one_file_alone(running: Running, repository: Path) -> None:
+async def test_diff_shows_staged_and_unstaged_changes_or_one_file(running: Running, repository: Path) -> None:
     commit(repository, "other", "1\n")
     (repository / "README").write_text("staged\n")
     run_git(repository, "add", "README")
@@ -80,13 +80,13 @@ async def test_both_differences_are_shown_and_one_file_alone(running: Running, r
     assert not whole["truncated"]
 
 
-async def test_a_long_difference_is_cut(running: Running, repository: Path) -> None:
+async def test_long_diff_is_truncated(running: Running, repository: Path) -> None:
     (repository / "README").write_text("line\n" * (1 << 19))
     answer = await running.get("/git/diff")
     assert (len(answer["unstaged"]), answer["truncated"]) == (1 << 20, True)
 
 
-async def test_the_history_comes_in_pieces(running: Running, repository: Path) -> None:
+async def test_history_is_paginated(running: Running, repository: Path) -> None:
     ids = [run_git(repository, "rev-parse", "HEAD")]
     ids += [commit(repository, f"file{number}", "x") for number in range(4)]
 
@@ -100,7 +100,7 @@ async def test_the_history_comes_in_pieces(running: Running, repository: Path) -
     assert (await running.get("/git/log", ref=ids[1]))["commits"][0]["id"] == ids[1]
 
 
-async def test_everything_is_committed_in_the_name_that_is_given(running: Running, repository: Path) -> None:
+async def test_everything_is_committed_under_the_given_author(running: Running, repository: Path) -> None:
     (repository / "README").write_text("changed\n")
     (repository / "new").write_text("x")
     author = {"author_name": "Ada", "author_email": "ada@example.org"}
@@ -116,7 +116,7 @@ async def test_everything_is_committed_in_the_name_that_is_given(running: Runnin
     assert (await running.get("/status"))["workspace"]["dirty"] is False
 
 
-async def test_a_commit_of_some_paths_leaves_the_others(running: Running, repository: Path) -> None:
+async def test_commit_of_some_paths_leaves_the_others(running: Running, repository: Path) -> None:
     for name in ("a", "b", "[c]*"):
         (repository / name).write_text("x")
     run_git(repository, "add", "b")
@@ -125,7 +125,7 @@ async def test_a_commit_of_some_paths_leaves_the_others(running: Running, reposi
     assert run_git(repository, "status", "--porcelain") == "A  b"
 
 
-async def test_who_commits_is_known_from_git_or_is_kandev(running: Running, repository: Path) -> None:
+async def test_author_defaults_to_the_git_user_or_kandev(running: Running, repository: Path) -> None:
     (repository / "a").write_text("x")
     await running.post("/git/commit", message="One")
     assert run_git(repository, "log", "-1", "--format=%an") == "Owner"
@@ -135,12 +135,14 @@ async def test_who_commits_is_known_from_git_or_is_kandev(running: Running, repo
     assert run_git(repository, "log", "-1", "--format=%an %ae") == "Kandev kandev@localhost"
 
 
-async def test_nothing_to_commit_is_said(running: Running, repository: Path) -> None:
+async def test_empty_commit_is_refused(running: Running, repository: Path) -> None:
     status, answer = await running.post("/git/commit", message="Nothing")
     assert (status, answer["code"], answer["message"]) == (409, "conflict", "there is nothing to commit")
 
 
-async def test_hooks_editors_and_outer_programs_never_run(running: Running, repository: Path, tmp_path: Path) -> None:
+async def test_hooks_editors_and_external_programs_never_run(
+    running: Running, repository: Path, tmp_path: Path
+) -> None:
     ran = tmp_path / "ran"
     trap = tmp_path / "trap"
     trap.write_text(f"#!/bin/sh\necho $0 $* >> {ran}\n")
@@ -168,7 +170,7 @@ async def test_hooks_editors_and_outer_programs_never_run(running: Running, repo
     assert ran.exists(), "the trap itself does not work"
 
 
-async def test_the_repository_cannot_turn_git_to_another_directory(running: Running, repository: Path) -> None:
+async def test_repository_cannot_redirect_git_to_another_directory(running: Running, repository: Path) -> None:
     elsewhere = repository.parent / "elsewhere"
     elsewhere.mkdir()
     (elsewhere / "secret").write_text("secret")
@@ -177,7 +179,7 @@ async def test_the_repository_cannot_turn_git_to_another_directory(running: Runn
     assert "secret" not in str(await running.get("/git/diff"))
 
 
-async def test_without_a_repository_git_says_so(running: Running) -> None:
+async def test_missing_repository_is_reported(running: Running) -> None:
     for endpoint in ("/git/status", "/git/diff", "/git/log"):
         answer = await running.get(endpoint)
         assert (answer["code"], "not a git repository" in answer["message"]) == ("git_failed", True)

@@ -1,4 +1,4 @@
-"""A shell is a real terminal, survives whoever looks at it, is bounded, and ends with agentctl."""
+"""A shell is a real terminal that survives its readers, has limits, and ends with agentctl."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from tests.waiting import eventually, eventually_async
 
 @pytest.fixture(autouse=True)
 def plain_shell(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """One that every machine has, without anybody's own settings."""
+    """Use a shell that every machine has, without user settings."""
     monkeypatch.setenv("SHELL", "/bin/sh")
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("KANDEV_SECRET_KEY", "a secret of the control plane")
 
 
-async def test_a_shell_runs_in_the_workspace_on_a_terminal_of_its_own(running: Running) -> None:
+async def test_shell_runs_in_the_workspace_on_its_own_terminal(running: Running) -> None:
     async with shell(running, cols=101, rows=37) as typist:
         assert typist.hello == {"shell": "main", "offset": 0, "running": True}
         await typist.type("pwd; stty size; test -t 0 && echo is-a-$((1+1))-tty\n")
@@ -40,7 +40,7 @@ async def test_a_shell_runs_in_the_workspace_on_a_terminal_of_its_own(running: R
 
 
 @pytest.mark.parametrize(("last", "code"), [("exit 7", 7), ("kill -9 $$", -9), ("sleep 600 & exit 3", 3)])
-async def test_the_exit_code_is_told_and_the_name_is_free_again(running: Running, last: str, code: int) -> None:
+async def test_exit_code_is_reported_and_the_name_is_reusable(running: Running, last: str, code: int) -> None:
     async with shell(running) as typist:
         await typist.type(f"echo last-$((40+2))\n{last}\n")
         assert await typist.ends() == code
@@ -53,7 +53,7 @@ async def test_the_exit_code_is_told_and_the_name_is_free_again(running: Running
         assert b"last-42" not in typist.heard
 
 
-async def test_a_shell_survives_a_reload_with_its_scrollback(running: Running) -> None:
+async def test_shell_survives_a_reload_with_its_scrollback(running: Running) -> None:
     async with shell(running) as typist:
         await typist.type("here=me; echo before-$((1+1))\n")
         await typist.hears("before-2")
@@ -63,7 +63,7 @@ async def test_a_shell_survives_a_reload_with_its_scrollback(running: Running) -
         await typist.hears("still-me")
 
 
-async def test_what_was_said_while_nobody_listened_is_heard_later_and_so_is_the_end(running: Running) -> None:
+async def test_output_and_exit_without_a_reader_are_replayed_later(running: Running) -> None:
     async with shell(running) as typist:
         await typist.type("sleep 0.2; echo meanwhile-$((1+1)); exit 5\n")
         await typist.hears("sleep")
@@ -78,7 +78,7 @@ async def test_what_was_said_while_nobody_listened_is_heard_later_and_so_is_the_
         assert b"meanwhile-2" in typist.heard
 
 
-async def test_several_shells_know_nothing_of_each_other(running: Running) -> None:
+async def test_shells_are_independent(running: Running) -> None:
     async with shell(running, "one") as one, shell(running, "two") as two:
         await one.type("x=1; echo one-$x\n")
         await two.type("echo two-$x-\n")
@@ -87,7 +87,7 @@ async def test_several_shells_know_nothing_of_each_other(running: Running) -> No
     assert (await running.get("/status"))["workspace"]["shells"] == 2
 
 
-async def test_a_second_reader_takes_the_shell_over(running: Running) -> None:
+async def test_second_reader_takes_the_shell_over(running: Running) -> None:
     async with shell(running) as first, shell(running) as second:
         await first.ends()
         assert first.socket.close_code == CLOSE_OVERTAKEN
@@ -95,7 +95,7 @@ async def test_a_second_reader_takes_the_shell_over(running: Running) -> None:
         await second.hears("mine-2")
 
 
-async def test_control_c_reaches_what_runs(running: Running) -> None:
+async def test_control_c_interrupts_the_running_program(running: Running) -> None:
     async with shell(running) as typist:
         trapped = """trap 'echo caught-$((1+1)); exit' INT; echo begin-$((1+1)); while :; do sleep 1; done"""
         await typist.type(f'sh -c "{trapped}"\n'.replace("$", "\\$"))
@@ -104,14 +104,14 @@ async def test_control_c_reaches_what_runs(running: Running) -> None:
         await typist.hears("caught-2")
 
 
-async def test_bytes_come_as_they_are(running: Running) -> None:
+async def test_bytes_are_passed_unchanged(running: Running) -> None:
     async with shell(running) as typist:
         await typist.type("stty -opost; printf '\\377\\000gr\\303\\274\\303'; printf '\\237e'; echo -end\n")
         await typist.hears("-end\n")
         assert b"\xff\0gr\xc3\xbc\xc3\x9fe-end" in typist.heard
 
 
-async def test_no_secret_of_the_control_plane_is_in_its_environment(running: Running) -> None:
+async def test_environment_holds_no_control_plane_secrets(running: Running) -> None:
     async with shell(running) as typist:
         await typist.type("env; echo done-$((1+1))\n")
         await typist.hears("done-2")
@@ -119,13 +119,13 @@ async def test_no_secret_of_the_control_plane_is_in_its_environment(running: Run
         assert b"TERM=xterm-256color" in typist.heard
 
 
-async def test_a_reader_that_is_slow_holds_up_its_shell_and_loses_nothing(running: Running, tmp_path: Path) -> None:
+async def test_slow_reader_pauses_its_shell_and_loses_nothing(running: Running, tmp_path: Path) -> None:
     size = 12_000_000
     async with shell(running) as typist:
         await typist.type(
             f"stty -echo -opost; head -c {size} /dev/zero | tr '\\0' x; touch {tmp_path}/said; echo -end\n"
         )
-        # Nothing is read: the sockets' buffers fill, then the shell waits.
+        # Nothing is read: the socket buffers fill up, then the shell blocks.
         with pytest.raises(AssertionError):
             await eventually_async((tmp_path / "said").exists, timeout=1)
         assert running.sidecar.workspace.shells._shells["main"].scrollback.end < size
@@ -133,7 +133,7 @@ async def test_a_reader_that_is_slow_holds_up_its_shell_and_loses_nothing(runnin
         assert typist.heard.count(b"x") >= size
 
 
-async def test_without_a_reader_only_the_end_is_kept(running: Running, tmp_path: Path) -> None:
+async def test_only_the_end_of_unread_output_is_kept(running: Running, tmp_path: Path) -> None:
     async with shell(running) as typist:
         await typist.type(f"stty -echo; seq 400000; touch {tmp_path}/said; echo -end\n")
         await typist.hears("stty")
@@ -145,7 +145,7 @@ async def test_without_a_reader_only_the_end_is_kept(running: Running, tmp_path:
         assert typist.heard[:6].strip().isdigit(), "a replay begins with a whole line"
 
 
-async def test_a_shell_that_takes_no_input_holds_up_its_typist_alone(running: Running) -> None:
+async def test_shell_that_reads_no_input_blocks_only_its_own_typist(running: Running) -> None:
     async with shell(running, "stuck") as typist:
         await typist.type("stty raw -echo; echo ready-$((1+1)); sleep 600\n")
         await typist.hears("ready-2")
@@ -161,7 +161,7 @@ async def test_a_shell_that_takes_no_input_holds_up_its_typist_alone(running: Ru
     "query",
     ["cols=0", "rows=0", "cols=1001", "cols=x", "rows=-1", "shell=a/b", "shell=", "shell=..", "shell=" + "x" * 33],
 )
-async def test_a_shell_of_nonsense_is_refused(running: Running, query: str) -> None:
+async def test_invalid_shell_request_is_refused(running: Running, query: str) -> None:
     with pytest.raises(aiohttp.WSServerHandshakeError) as caught:
         async with running.http.ws_connect(f"{running.url}/shell?{query}", headers=running.headers):
             pass
@@ -170,7 +170,7 @@ async def test_a_shell_of_nonsense_is_refused(running: Running, query: str) -> N
 
 
 @pytest.mark.parametrize("text", ["", "x", "[]", '{"resize": [0, 1]}', '{"resize": [true, 5]}', '{"resize": "ab"}'])
-async def test_a_text_that_is_no_order_is_told_and_changes_nothing(running: Running, text: str) -> None:
+async def test_invalid_text_message_is_reported_and_changes_nothing(running: Running, text: str) -> None:
     async with shell(running, cols=80, rows=24) as typist:
         await typist.socket.send_str(text)
         await typist.type("stty size\n")
@@ -178,7 +178,7 @@ async def test_a_text_that_is_no_order_is_told_and_changes_nothing(running: Runn
         assert [list(one) for one in typist.told] == [["error"]]
 
 
-async def test_there_are_only_so_many(running: Running) -> None:
+async def test_number_of_shells_is_limited(running: Running) -> None:
     for number in range(MAX_SHELLS):
         async with shell(running, f"n{number}"):
             pass
@@ -193,14 +193,14 @@ async def test_there_are_only_so_many(running: Running) -> None:
         assert typist.hello["running"]
 
 
-async def test_without_a_token_nobody_gets_a_shell(running: Running) -> None:
+async def test_shell_requires_a_token(running: Running) -> None:
     with pytest.raises(aiohttp.WSServerHandshakeError) as caught:
         async with running.http.ws_connect(f"{running.url}/shell"):
             pass
     assert caught.value.status == 401
 
 
-async def test_a_workspace_that_is_gone_has_no_shell(running: Running) -> None:
+async def test_missing_workspace_has_no_shell(running: Running) -> None:
     running.workspace.rmdir()
     with pytest.raises(aiohttp.WSServerHandshakeError) as caught:
         async with shell(running):
@@ -222,7 +222,7 @@ JOBS = {
 
 
 @pytest.mark.parametrize("job", JOBS.values(), ids=JOBS)
-async def test_a_shell_ends_with_agentctl_and_so_does_what_it_started(tmp_path: Path, job: str) -> None:
+async def test_shell_and_its_processes_end_with_agentctl(tmp_path: Path, job: str) -> None:
     async with agentctl(tmp_path) as running:
         async with shell(running) as typist:
             pid = await _starts(typist, job, tmp_path / "pid")
@@ -234,7 +234,7 @@ async def test_a_shell_ends_with_agentctl_and_so_does_what_it_started(tmp_path: 
         eventually(lambda: not identity.is_alive(left))  # noqa: B023
 
 
-async def test_a_shell_that_ignores_the_hang_up_is_killed(tmp_path: Path) -> None:
+async def test_shell_that_ignores_hangup_is_killed(tmp_path: Path) -> None:
     async with agentctl(tmp_path) as running, shell(running) as typist:
         await typist.type("trap '' HUP TERM; echo deaf-$((1+1))\n")
         await typist.hears("deaf-2")
@@ -244,11 +244,11 @@ async def test_a_shell_that_ignores_the_hang_up_is_killed(tmp_path: Path) -> Non
     assert not os.path.exists(f"/proc/{terminal.pid}/fd/0")  # noqa: PTH110
 
 
-def test_a_replay_begins_at_a_line_where_the_beginning_has_gone() -> None:
+def test_truncated_replay_starts_at_a_whole_line() -> None:
     kept = Scrollback(limit=10)
     for chunk in (b"12345\n", b"\x1b[31m6", b"\n789\nabc"):
         kept.append(chunk)
     assert (kept.start, kept.end) == (6, 20)
-    assert kept.read(kept.beginning(), 100) == b"789\nabc"
+    assert kept.read(kept.replay_start(), 100) == b"789\nabc"
     assert kept.read(0, 3) == b"\x1b[3"
     assert kept.read(20, 3) == b""

@@ -1,4 +1,4 @@
-"""agentctl keeps uncommitted work around each turn and at its end, and no turn suffers from it."""
+"""agentctl snapshots uncommitted work around each turn and at its end without disturbing turns."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def reasons(running: Running) -> list[str]:
     return [line["reason"] for line in running.lines() if line["kind"] == "workspace.snapshot"]
 
 
-async def test_a_snapshot_is_taken_before_and_after_each_turn(running: Running, repository: Path) -> None:
+async def test_snapshot_is_taken_before_and_after_each_turn(running: Running, repository: Path) -> None:
     (repository / "mine").write_text("x")
     await running.start()
 
@@ -29,20 +29,20 @@ async def test_a_snapshot_is_taken_before_and_after_each_turn(running: Running, 
     assert (snapshot["reason"], snapshot["ref"], snapshot["dirty"]) == ("turn_start", REF, True)
     kinds = running.kinds()
     assert kinds.index("prompt.accepted") < kinds.index("workspace.snapshot") < kinds.index("prompt.delivered")
-    await running.sidecar.keeper.take("asked")
+    await running.sidecar.snapshots.take("asked")
     assert reasons(running)[:2] == ["turn_start", "turn_end"]
     assert set(run_git(repository, "ls-tree", "--name-only", REF).split()) == {"README", "delivered.txt", "mine"}
 
 
-async def test_what_a_dying_agent_leaves_is_kept(running: Running, repository: Path) -> None:
+async def test_work_of_a_dying_agent_is_kept(running: Running, repository: Path) -> None:
     await running.start()
     await running.prompt("die")
     await running.line("agent.exited")
-    await running.sidecar.keeper.take("asked")
+    await running.sidecar.snapshots.take("asked")
     assert reasons(running)[:2] == ["turn_start", "turn_end"]
 
 
-async def test_the_last_state_is_kept_at_shutdown(tmp_path: Path) -> None:
+async def test_last_state_is_kept_at_shutdown(tmp_path: Path) -> None:
     async with agentctl(tmp_path) as running:
         run_git(running.workspace, "init", "--quiet")
         (running.workspace / "mine").write_text("x")
@@ -52,21 +52,21 @@ async def test_the_last_state_is_kept_at_shutdown(tmp_path: Path) -> None:
     assert run_git(tmp_path / "workspace", "ls-tree", "--name-only", REF) == "mine"
 
 
-async def test_a_snapshot_that_fails_is_a_log_line_and_the_turn_goes_on(running: Running) -> None:
+async def test_failed_snapshot_is_logged_and_the_turn_continues(running: Running) -> None:
     (running.workspace / ".git").write_text("gitdir: /nowhere\n")
     await running.start()
     await running.prompt("hello")
     await running.line("turn.completed")
     line = await running.line("log")
-    assert line["text"] == "the working tree could not be kept"
+    assert line["text"] == "no snapshot of the working tree could be taken"
     assert "not a git repository" in line["data"]["error"]
 
 
-async def test_a_snapshot_that_hangs_delays_a_turn_up_to_its_limit_only(running: Running, repository: Path) -> None:
+async def test_hanging_snapshot_delays_a_turn_only_up_to_its_limit(running: Running, repository: Path) -> None:
     run_git(repository, "config", "filter.stuck.clean", "sleep 600")
     (repository / ".gitattributes").write_text("*.stuck filter=stuck\n")
     (repository / "a.stuck").write_text("x")
-    running.sidecar.keeper._limits = SnapshotLimits(seconds=2.0, turn_waits=0.2, end_waits=0.2)
+    running.sidecar.snapshots._limits = SnapshotLimits(seconds=2.0, turn_waits=0.2, end_waits=0.2)
     await running.start()
     began = time.monotonic()
 
@@ -77,14 +77,14 @@ async def test_a_snapshot_that_hangs_delays_a_turn_up_to_its_limit_only(running:
     assert "did not end" in (await running.line("log"))["data"]["error"]
 
 
-async def test_without_a_repository_nothing_is_kept_and_nothing_said(started: Running) -> None:
+async def test_workspace_without_a_repository_takes_no_snapshots_silently(started: Running) -> None:
     await started.prompt("hello")
     await started.line("turn.completed")
     assert not {"workspace.snapshot", "log"} & set(started.kinds())
     assert (await started.post("/snapshot"))[1]["code"] == "git_failed"
 
 
-async def test_the_status_says_whether_something_is_not_committed(running: Running, repository: Path) -> None:
+async def test_status_tells_whether_the_workspace_is_dirty(running: Running, repository: Path) -> None:
     async def dirty() -> bool | None:
         return (await running.get("/status"))["workspace"]["dirty"]  # type: ignore[no-any-return]
 
@@ -97,7 +97,7 @@ async def test_the_status_says_whether_something_is_not_committed(running: Runni
     assert (status, answer["ref"], answer["dirty"], answer["changed"], answer["left_out"]) == (200, REF, True, True, [])
 
 
-async def test_a_snapshot_is_brought_back_and_what_was_there_is_kept(running: Running, repository: Path) -> None:
+async def test_snapshot_is_restored_and_the_replaced_state_is_kept(running: Running, repository: Path) -> None:
     (repository / "README").write_text("good\n")
     (repository / "new").write_text("good\n")
     _, good = await running.post("/snapshot")
@@ -112,13 +112,15 @@ async def test_a_snapshot_is_brought_back_and_what_was_there_is_kept(running: Ru
     assert run_git(repository, "show", f"{answer['kept']}:README") == "bad"
 
 
-async def test_the_newest_snapshot_of_the_present_state_changes_nothing(running: Running, repository: Path) -> None:
+async def test_restoring_the_newest_snapshot_of_the_present_state_changes_nothing(
+    running: Running, repository: Path
+) -> None:
     (repository / "new").write_text("x")
     _, taken = await running.post("/snapshot")
     assert await running.post("/snapshot/restore") == (200, {"restored": taken["commit"], "kept": None})
 
 
-async def test_a_snapshot_from_before_a_commit_is_not_brought_back(running: Running, repository: Path) -> None:
+async def test_snapshot_from_before_a_commit_is_not_restored(running: Running, repository: Path) -> None:
     (repository / "new").write_text("x")
     _, taken = await running.post("/snapshot")
     commit(repository, "new", "committed\n")
@@ -131,7 +133,7 @@ async def test_a_snapshot_from_before_a_commit_is_not_brought_back(running: Runn
     ("named", "status"),
     [("HEAD", 400), ("--all", 400), ("0" * 39, 400), ("0" * 40, 404), ("head", 404), ("theirs", 404), ("", 404)],
 )
-async def test_only_a_snapshot_of_this_session_is_brought_back(
+async def test_only_snapshots_of_this_session_are_restored(
     running: Running, repository: Path, named: str, status: int
 ) -> None:
     (repository / "new").write_text("x")

@@ -1,4 +1,4 @@
-"""A file is written over what its writer has read, whole or not at all."""
+"""A file is written only over the version that its writer has read, and completely or not at all."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def hash_of(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-async def test_a_file_is_read_changed_and_written(running: Running) -> None:
+async def test_file_is_read_changed_and_written(running: Running) -> None:
     place = running.workspace / "script"
     place.write_bytes(b"old")
     place.chmod(0o750)
@@ -29,7 +29,7 @@ async def test_a_file_is_read_changed_and_written(running: Running) -> None:
     assert [path.name for path in running.workspace.iterdir()] == ["script"]
 
 
-async def test_a_new_file_is_made(running: Running) -> None:
+async def test_new_file_is_created(running: Running) -> None:
     (running.workspace / "folder").mkdir()
     status, answer = await running.put("folder/new", b"x")
     assert (status, answer["created"]) == (201, True)
@@ -41,7 +41,7 @@ async def test_a_new_file_is_made(running: Running) -> None:
     [(b"changed", hash_of(b"old")), (b"old", None), (None, hash_of(b"old")), (None, "*")],
     ids=["changed since", "there is one already", "deleted since", "nothing there"],
 )
-async def test_what_the_writer_did_not_know_is_not_overwritten(
+async def test_unseen_changes_are_not_overwritten(
     running: Running, present: bytes | None, expected: str | None
 ) -> None:
     place = running.workspace / "file"
@@ -54,18 +54,18 @@ async def test_what_the_writer_did_not_know_is_not_overwritten(
     assert (place.read_bytes() if place.exists() else None) == present
 
 
-async def test_a_star_overwrites_whatever_is_there(running: Running) -> None:
+async def test_star_precondition_overwrites_any_content(running: Running) -> None:
     (running.workspace / "file").write_bytes(b"x")
     assert (await running.put("file", b"y", "*"))[0] == 200
     assert (await running.put("file", b"z", f'"{hash_of(b"y")}"'))[0] == 200
 
 
 @pytest.mark.parametrize("expected", ["", "abc", "W/abc", "a" * 63, '"*"', "* , *"])
-async def test_a_precondition_that_says_nothing_is_refused(running: Running, expected: str) -> None:
+async def test_invalid_precondition_is_refused(running: Running, expected: str) -> None:
     assert (await running.put("file", b"y", expected))[1]["code"] == "validation_error"
 
 
-async def test_a_link_inside_is_followed_and_stays(running: Running) -> None:
+async def test_link_inside_the_workspace_is_followed_and_kept(running: Running) -> None:
     (running.workspace / "real").write_bytes(b"x")
     (running.workspace / "link").symlink_to("real")
     assert (await running.put("link", b"y", hash_of(b"x")))[0] == 200
@@ -73,7 +73,7 @@ async def test_a_link_inside_is_followed_and_stays(running: Running) -> None:
     assert (running.workspace / "real").read_bytes() == b"y"
 
 
-async def test_another_name_of_the_same_file_keeps_its_content(running: Running) -> None:
+async def test_hard_link_outside_the_workspace_keeps_its_content(running: Running) -> None:
     outside = running.workspace.parent / "outside"
     outside.write_bytes(b"x")
     os.link(outside, running.workspace / "file")
@@ -82,14 +82,14 @@ async def test_another_name_of_the_same_file_keeps_its_content(running: Running)
 
 
 @pytest.mark.parametrize("size", [WRITE_LIMIT + 1, 17 << 20])
-async def test_too_much_is_refused(running: Running, size: int) -> None:
+async def test_oversized_content_is_refused(running: Running, size: int) -> None:
     status, answer = await running.put("file", b"x" * size)
     assert (status, answer["code"]) == (413, "too_large")
     assert not list(running.workspace.iterdir())
 
 
 @pytest.mark.parametrize("kind", ["pipe", "directory", "device", "socket"])
-async def test_only_files_are_written(running: Running, kind: str) -> None:
+async def test_only_regular_files_are_written(running: Running, kind: str) -> None:
     place = running.workspace / "it"
     if kind == "directory":
         place.mkdir()
@@ -100,12 +100,12 @@ async def test_only_files_are_written(running: Running, kind: str) -> None:
     assert (await running.put("it", b"x", "*"))[1]["code"] == "validation_error"
 
 
-async def test_a_directory_that_is_not_there_is_not_made(running: Running) -> None:
+async def test_missing_directory_is_not_created(running: Running) -> None:
     status, answer = await running.put("no/such/file", b"x")
     assert (status, answer["code"]) == (404, "not_found")
 
 
-async def test_what_is_read_says_whether_it_is_a_text(running: Running) -> None:
+async def test_read_tells_whether_a_file_is_binary(running: Running) -> None:
     for name, data, binary in (("text", b"hi", False), ("picture", b"\x89PNG\0", True)):
         (running.workspace / name).write_bytes(data)
         answer = await running.get("/files/content", path=name)
@@ -114,12 +114,12 @@ async def test_what_is_read_says_whether_it_is_a_text(running: Running) -> None:
     assert (await running.get("/files/content", path="long"))["hash"] is None
 
 
-async def test_a_writer_that_is_overtaken_changes_nothing(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_write_overtaken_by_the_agent_changes_nothing(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     place = running.workspace / "file"
     place.write_bytes(b"old")
     fsync = os.fsync
 
-    def overtaken(fd: int) -> None:  # the agent writes while we do
+    def overtaken(fd: int) -> None:  # the agent writes at the same time
         place.write_bytes(b"the agent's")
         fsync(fd)
 

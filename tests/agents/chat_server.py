@@ -1,4 +1,4 @@
-"""A provider of chat completions for tests: a loopback server that answers what a test has told it to."""
+"""A chat completions provider for tests: a loopback server with prepared answers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Handler = Callable[[web.Request, "ChatServer"], Any]
 
 
 def event(**said: Any) -> bytes:
-    """One event of a stream; ``text``, ``thought``, ``finish``, or the fields of a chunk."""
+    """Build one event of a stream from ``text``, ``thought``, ``finish`` or the fields of a chunk."""
     delta = {"content": said.pop("text", None), "reasoning_content": said.pop("thought", None)}
     choice = {"index": 0, "delta": {key: value for key, value in delta.items() if value is not None}}
     choice["finish_reason"] = said.pop("finish", None)
@@ -28,21 +28,21 @@ DONE: Final = b"data: [DONE]\n\n"
 
 @dataclass
 class ChatServer:
-    """What it was asked, and what it answers: an answer a request, the last one again and again."""
+    """Requests received and answers to give: one for each request, the last one repeatedly."""
 
     url: str = ""
     asked: list[dict[str, Any]] = field(default_factory=list)
     headers: list[Mapping[str, str]] = field(default_factory=list)
     answers: list[Handler] = field(default_factory=list)
     hung_up: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set when the client has gone away from an answer that stood still."""
+    """Set when the client has disconnected from a hanging answer."""
 
     def texts(self, request: int = -1) -> list[tuple[str, str]]:
-        """Role and text of what a request brought."""
+        """Return role and text of each message in a request."""
         return [(message["role"], message["content"]) for message in self.asked[request]["messages"]]
 
     def env(self, **more: str) -> dict[str, str]:
-        """The environment of a profile that names this provider."""
+        """Return the environment of a profile that uses this provider."""
         return {"OPENAI_BASE_URL": self.url, "OPENAI_API_KEY": KEY, **more}
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
@@ -55,7 +55,7 @@ class ChatServer:
 
 
 def says(*pieces: bytes, hangs: bool = False, breaks: bool = False) -> Handler:
-    """A streamed answer; one that ``hangs`` stands still after its pieces, one that ``breaks`` is cut off."""
+    """Build a streamed answer; ``hangs`` stops it after its pieces, ``breaks`` cuts the connection."""
 
     async def answer(request: web.Request, server: ChatServer) -> web.StreamResponse:
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
@@ -75,12 +75,12 @@ def says(*pieces: bytes, hangs: bool = False, breaks: bool = False) -> Handler:
 
 
 def answer_of(text: str) -> Handler:
-    """A whole streamed answer."""
+    """Build a complete streamed answer."""
     return says(event(text=text), event(finish="stop"), DONE)
 
 
 def refuses(status: int, body: Any = None, **headers: str) -> Handler:
-    """An answer without a completion."""
+    """Build an error response without a completion."""
 
     async def answer(request: web.Request, server: ChatServer) -> web.StreamResponse:
         told = {name.replace("_", "-"): value for name, value in headers.items()}
@@ -92,7 +92,7 @@ def refuses(status: int, body: Any = None, **headers: str) -> Handler:
 
 @asynccontextmanager
 async def chat_server(*answers: Handler) -> AsyncIterator[ChatServer]:
-    """A running provider."""
+    """Run a provider."""
     server = ChatServer(answers=list(answers) or [answer_of("ok")])
     app = web.Application(client_max_size=64 * 1024 * 1024)
     app.router.add_post("/v1/chat/completions", server.handle)

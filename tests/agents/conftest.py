@@ -1,4 +1,4 @@
-"""Agents and drivers for tests; whatever a test starts is gone when it ends."""
+"""Agents and drivers for tests; everything that a test starts has ended when it ends."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ async def driver(host: RecordingHost) -> AsyncIterator[Driver]:
 
 @pytest.fixture
 def request_for(tmp_path: Path) -> MakeRequest:
-    """A start request for a program of ours: ``request_for("demo")``, a behaviour, or a script."""
+    """Build a start request for a test program: ``request_for("demo")``, a behaviour, or a script."""
 
     def make(what: str | scripts.Script = "demo", *options: str, **changes: Any) -> StartRequest:
         argv = [sys.executable, *_command(what, tmp_path), *options]
@@ -60,7 +60,7 @@ def _command(what: str | scripts.Script, directory: Path) -> list[str]:
     if what == "demo":
         return ["-m", "executors_app.demo_agent"]
     if isinstance(what, str):
-        return ["-m", "executors_app.testing_agent", "--behaviour", what]
+        return ["-m", "tests.support.faulty_agent", "--behaviour", what]
     script = directory / "script.json"
     script.write_text(json.dumps(what))
     return [str(Path(__file__).with_name("scripted_agent.py")), str(script)]
@@ -68,7 +68,7 @@ def _command(what: str | scripts.Script, directory: Path) -> list[str]:
 
 @pytest.fixture
 def read_by_agent(tmp_path: Path) -> Callable[[], list[dict[str, Any]]]:
-    """What the scripted agent has read so far."""
+    """Return what the scripted agent has read so far."""
     return lambda: [json.loads(line) for line in (tmp_path / "script.json.read").read_bytes().splitlines()]
 
 
@@ -79,7 +79,7 @@ def agent(request: pytest.FixtureRequest) -> Agent:
 
 @pytest_asyncio.fixture
 async def talk(agent: Agent, tmp_path: Path) -> AsyncIterator[Talk]:
-    """A talk with each agent of the contract; nothing of it is left when the test ends."""
+    """Talk with each agent of the contract; none of its processes is left when the test ends."""
     talk = Talk(agent, tmp_path)
     yield talk
     talk.host.has_room.set()

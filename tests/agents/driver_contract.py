@@ -1,7 +1,7 @@
-"""The contract that every driver keeps, whatever its agent speaks: which agents, and how a test talks with one.
+"""The contract of every driver, whatever its agent speaks: the agents, and how a test talks to them.
 
-``AGENTS`` are stand-ins, real processes that speak the real wire format (``standins``). A new driver is one
-more line of it; `test_driver_contract` asks the same of all.
+``AGENTS`` are stand-ins: real processes that speak the real wire format (``standins``). For a new driver, add a
+line to it; ``test_driver_contract`` runs the same tests for all.
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ UNKNOWN: Final = "019a0000-0000-7000-8000-000000000000"
 
 @dataclass(frozen=True)
 class Agent:
-    """One stand-in and what may be asked of it beyond the contract."""
+    """One stand-in and what it supports beyond the contract."""
 
     name: str
     driver: ModuleType
     gone: str
-    """The pattern of its type for a conversation that it does not have."""
+    """Its agent type's pattern for a lost conversation."""
     process_per_turn: bool = False
     resumed: str = "resumed"
-    """The outcome of a start that goes on in a conversation."""
+    """The outcome of a start that continues a conversation."""
     names_itself: bool = True
-    """It tells which conversation it is in, so another one is noticed."""
+    """It reports the id of its conversation, so another one is noticed."""
     forks: bool = False
     asks: Mapping[str, str] | None = None
-    """It asks for permission: what it says for each option chosen."""
+    """If it asks for permission: what it says for each chosen option."""
 
 
 AGENTS: Final = (
@@ -78,7 +78,7 @@ AGENTS: Final = (
 
 
 class ContractHost(RecordingHost):
-    """Remembers the names of last messages too."""
+    """Host that also remembers the ids of last messages."""
 
     def __init__(self, directory: Path):
         super().__init__(directory)
@@ -90,7 +90,7 @@ class ContractHost(RecordingHost):
 
 
 class Talk:
-    """A test's talk with one agent through its driver."""
+    """A test's conversation with one agent through its driver."""
 
     def __init__(self, agent: Agent, directory: Path):
         self.agent, self.home = agent, directory / "home"
@@ -100,7 +100,7 @@ class Talk:
         self._messages = 0
 
     def request(self, **changes: Any) -> StartRequest:
-        """A start request for the stand-in; ``lies=True`` makes it name another conversation on a resume."""
+        """Build a start request for the stand-in; ``lies=True`` makes it name another conversation on a resume."""
         env = {"PYTHONPATH": str(ROOT), "STANDIN_HOME": str(self.home)}
         if changes.pop("lies", False):
             env["STANDIN_LIES"] = "1"
@@ -115,7 +115,7 @@ class Talk:
         return await self.start(strategy="native", resume_token=token or self.host.tokens[-1], **changes)
 
     async def say(self, text: str) -> str:
-        """A turn from its beginning to its end: the stop reason."""
+        """Run one turn and return its stop reason."""
         self._messages += 1
         return await self.driver.prompt(f"message-{self._messages}", text, (), self._delivered)
 
@@ -123,14 +123,14 @@ class Talk:
         self.host.record("prompt.delivered")
 
     async def begin_again(self) -> None:
-        """Stop the agent and forget what it said; the driver is another one, as after a restart of agentctl."""
+        """Stop the agent, forget its output and create a new driver, as after a restart of agentctl."""
         await self.driver.stop(0)
         self.host.lines.clear()
         self.host.exits.clear()
         self.driver = self.agent.driver.create(self.host, {EXECUTION_MARKER: EXECUTION})
 
     def processes_left(self) -> list[int]:
-        """Whatever still runs with this test's stand-in home in its environment."""
+        """Return the processes that still have this test's stand-in home in their environment."""
         mark = f"STANDIN_HOME={self.home}".encode()
         ours = identity.find_marked(EXECUTION, EXECUTION_MARKER)
         return [each.pid for each in ours if mark in identity.read_environment(each.pid)]
@@ -139,6 +139,6 @@ class Talk:
         return self.driver.pid is not None
 
     def commands(self) -> list[list[str]]:
-        """The arguments of every process that took a turn, oldest first."""
+        """Return the arguments of every process that took a turn, oldest first."""
         path = self.home / "commands"
         return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []

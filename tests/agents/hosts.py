@@ -1,4 +1,4 @@
-"""A host that keeps what a driver reports, and answers what a test tells it to."""
+"""A host that records what a driver reports and gives the answers of the test."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from executors_app.agentctl.conversation_store import ConversationStore
 
 
 class RecordingHost:
-    """Keeps every line; a permission waits until the test answers it.
+    """Host that records every line; a permission waits until the test answers it.
 
-    ``directory``: for the conversations of a driver that has to keep them.
+    ``directory`` is where a driver that stores conversations puts them.
     """
 
     def __init__(self, directory: Path = Path("/nonexistent")) -> None:
@@ -28,11 +28,11 @@ class RecordingHost:
         self.conversations = ConversationStore(directory / "conversations")
 
     def record(self, kind: str, **body: Any) -> int:
-        orjson.dumps(body)  # the journal takes only what is JSON
+        orjson.dumps(body)  # the journal accepts only JSON values
         self.lines.append({"kind": str(kind), **body})
         return len(self.lines)
 
-    async def room(self) -> None:
+    async def wait_for_room(self) -> None:
         await self.has_room.wait()
 
     async def keep_token(self, token: str, last_message_uuid: str | None = None) -> None:

@@ -1,8 +1,8 @@
-"""What agentctl is to an agent, and no more: ``parent.py HOME BEHAVIOUR``.
+"""The part of agentctl that an agent sees, and no more: ``parent.py HOME BEHAVIOUR``.
 
-Starts the agent under a guard, makes it initialize, and writes ``HOME/parent.json``: the pids of
-this process, the guard and the agent. When the agent's whole tree has ended, however that came
-about, it writes ``HOME/ended.json`` with the exit code; it goes on until its input ends.
+Starts the agent under a guard, sends ``initialize``, and writes ``HOME/parent.json`` with the identities of
+this process, the guard and the agent. When the agent's whole process tree has ended, for whatever reason,
+it writes the exit code to ``HOME/ended.json``. It runs until its input ends.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 async def main(home: Path, behaviour: str) -> None:
     control_group.enter_group(home.name)
-    argv = [sys.executable, "-m", "executors_app.testing_agent", "--behaviour", behaviour, "--home", str(home)]
+    argv = [sys.executable, "-m", "tests.support.faulty_agent", "--behaviour", behaviour, "--home", str(home)]
     marker = {EXECUTION_MARKER: home.name}
     agent = await AgentProcess.spawn(argv, {"PYTHONPATH": str(ROOT)}, "/", marker, lambda *_, **__: None)
     await agent.write(b'{"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {}}\n')

@@ -1,8 +1,8 @@
 """An agent that answers from a script: ``scripted_agent.py SCRIPT``, a JSON file.
 
-The script gives for each method what to do at its first, second, ... call (the last one again and
-again): a list of lines to print, in which ``$ID`` is the request's id; a number ends the agent with
-that code, ``$CLOSE`` closes its output for ever. What the agent reads it appends to ``SCRIPT.read``.
+The script gives the actions for the first, second, ... call of each method; the last one is repeated. An
+action is a list of lines to print, in which ``$ID`` is the request's id. A number ends the agent with that
+exit code, and ``$CLOSE`` closes its output. The agent appends everything that it reads to ``SCRIPT.read``.
 """
 
 from __future__ import annotations

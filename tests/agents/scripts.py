@@ -1,4 +1,4 @@
-"""Words to write scripts for the scripted agent with."""
+"""Helpers to write scripts for the scripted agent."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ def agent(
     version: str = "",
     **methods: list[Action],
 ) -> Script:
-    """A script; ``session_new`` is ``session/new``. What is not told goes well.
+    """Build a script; ``session_new`` is ``session/new``. Methods that are not given succeed.
 
-    ``also``: what it claims beside load and resume, ``list`` for instance.
+    ``also`` names further capabilities beside load and resume, such as ``list``.
     """
     info = {"name": name, **({"version": version} if version else {})}
     of_sessions: dict[str, Any] = {name: {} for name in (*(["resume"] if resume else []), *also)}

@@ -1,4 +1,4 @@
-"""What an agent claims is put to the test at a start, and what became of it is told."""
+"""Capabilities that an agent claims are tested at a start, and failures are reported."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def hows(unkept: Any) -> dict[str, str]:
     return {name: told["how"] for name, told in unkept.items()}
 
 
-async def test_a_claim_that_only_one_way_keeps_is_told_with_the_success(
+async def test_capability_kept_another_way_is_reported_with_the_success(
     driver: Driver, request_for: MakeRequest
 ) -> None:
     script = agent(load=True, resume=True, session_load=[NOT_FOUND], session_resume=[result({})])
@@ -48,7 +48,7 @@ async def test_a_claim_that_only_one_way_keeps_is_told_with_the_success(
         *("wants a login", "says gone", "ends", "is silent"),
     ],
 )
-async def test_what_becomes_of_a_claim(
+async def test_failed_start_reports_which_claimed_capability_failed(
     script: Script, unkept: dict[str, str], driver: Driver, request_for: MakeRequest
 ) -> None:
     request = request_for(script, strategy="native", resume_token=SESSION, gone_patterns=("is gone",), timeout=2.0)
@@ -58,7 +58,7 @@ async def test_what_becomes_of_a_claim(
     assert hows(failed.value.told["unkept"]) == unkept
 
 
-async def test_a_new_conversation_puts_no_claim_to_the_test(driver: Driver, request_for: MakeRequest) -> None:
+async def test_new_conversation_does_not_test_resume_capabilities(driver: Driver, request_for: MakeRequest) -> None:
     script = agent(load=True, session_new=[WENT_WRONG])
     with pytest.raises(StartFailed) as failed:
         await driver.start(request_for(script))
@@ -66,7 +66,7 @@ async def test_a_new_conversation_puts_no_claim_to_the_test(driver: Driver, requ
     assert failed.value.told["unkept"] == {}
 
 
-async def test_who_fails_before_it_has_told_of_itself_is_not_taken_for_its_predecessor(
+async def test_agent_failing_at_initialize_is_not_confused_with_its_predecessor(
     driver: Driver, request_for: MakeRequest
 ) -> None:
     await driver.start(request_for("demo"))

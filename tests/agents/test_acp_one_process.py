@@ -1,4 +1,4 @@
-"""Never two agents in one conversation: whatever starts are asked for, and however an agent hangs."""
+"""There are never two agents in one conversation, however many starts are requested or hang."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ BORN = """
 for earlier in $(cat born 2>/dev/null); do kill -0 "$earlier" 2>/dev/null && echo "$earlier" >> beside; done
 echo $$ >> born
 """
-"""Each agent writes its pid down, and every earlier one that it finds alive."""
+"""Each agent records its pid, and that of every earlier one that it finds alive."""
 DEAF = """
 trap '' TERM HUP INT
 setsid sleep 1000 >/dev/null 2>&1 </dev/null &
 echo $! >> born
 """
-"""It does not hear TERM, nor does the child that it leaves in a session of its own."""
+"""It ignores SIGTERM, and so does the child that it starts in another process session."""
 
 
 class Unending(AcpDriver):
-    """Breaks in its start, and breaks again when it is to be ended; its agent lives on."""
+    """Driver that cannot end its process, so that an agent outlives its failed start."""
 
     ends = False
 
@@ -62,7 +62,7 @@ async def running(tmp_path: Path, unending: list[Unending]) -> AsyncIterator[Run
 
 
 async def start(running: Running, launch_id: str, behaviour: str = "honest", *, deaf: bool = False, **more: Any) -> Any:
-    agent = [sys.executable, "-m", "executors_app.testing_agent", "--behaviour", behaviour, "--home", "home"]
+    agent = [sys.executable, "-m", "tests.support.faulty_agent", "--behaviour", behaviour, "--home", "home"]
     argv = ["/bin/sh", "-c", f'{BORN}{DEAF if deaf else ""}exec "$@"', "sh", *agent]
     told = {"argv": argv, "env": {"PYTHONPATH": str(ROOT)}, "driver": "acp", "timeout": 20, **more}
     status, body = await running.start(launch_id, **told)
@@ -82,7 +82,7 @@ def is_alive(pid: int) -> bool:
     return Path(f"/proc/{pid}").exists()
 
 
-async def test_of_many_starts_at_once_one_agent_comes(running: Running) -> None:
+async def test_concurrent_starts_create_one_agent(running: Running) -> None:
     launches = ["launch-1", "launch-2", "launch-1", "launch-3", "launch-1"]
 
     answers = await asyncio.gather(*(start(running, launch_id) for launch_id in launches))
@@ -93,7 +93,7 @@ async def test_of_many_starts_at_once_one_agent_comes(running: Running) -> None:
 
 @pytest.mark.parametrize("behaviour", ["hangs_at_initialize", "hangs_at_load"])
 @pytest.mark.parametrize("deaf", [False, True], ids=["hears TERM", "ignores TERM"])
-async def test_beside_a_start_that_hangs_none_begins_and_after_it_nothing_of_it_is_left(
+async def test_no_agent_starts_during_a_hanging_start_and_none_remains(
     behaviour: str, deaf: bool, running: Running
 ) -> None:
     native = {"strategy": "native", "resume_token": "conversation-1"} if behaviour == "hangs_at_load" else {}
@@ -116,7 +116,7 @@ async def test_beside_a_start_that_hangs_none_begins_and_after_it_nothing_of_it_
     assert never_two(running)
 
 
-async def test_a_stop_of_a_hanging_start_leaves_nothing_that_the_next_could_meet(running: Running) -> None:
+async def test_stopping_a_hanging_start_leaves_no_process_behind(running: Running) -> None:
     hanging = asyncio.create_task(start(running, "launch-1", "hangs_at_initialize", deaf=True))
     await eventually_async(lambda: len(born(running)) == 2)
 
@@ -129,9 +129,7 @@ async def test_a_stop_of_a_hanging_start_leaves_nothing_that_the_next_could_meet
     assert never_two(running)
 
 
-async def test_an_agent_that_could_not_be_ended_keeps_every_other_away(
-    running: Running, unending: list[Unending]
-) -> None:
+async def test_agent_that_could_not_be_ended_blocks_every_start(running: Running, unending: list[Unending]) -> None:
     status, _ = await start(running, "launch-1", "hangs_at_initialize", driver="unending", timeout=1)
     assert status == 502
 

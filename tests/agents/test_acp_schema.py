@@ -1,4 +1,4 @@
-"""Every message that the driver and the demo agent send, checked against the protocol's own schema."""
+"""Messages of the driver and the demo agent are checked against the protocol's own schema."""
 
 from __future__ import annotations
 
@@ -54,11 +54,11 @@ QUESTION = {
 
 
 def _check(model: type[BaseModel], body: Any) -> None:
-    """Valid, and nothing in it that the schema does not know."""
+    """Check that a message is valid and has no field unknown to the schema."""
     assert model.model_validate(body).model_dump(by_alias=True, exclude_unset=True, mode="json") == body
 
 
-async def test_what_the_driver_sends_is_valid(
+async def test_driver_messages_conform_to_the_schema(
     driver: Driver,
     host: RecordingHost,
     request_for: MakeRequest,
@@ -103,7 +103,7 @@ async def test_what_the_driver_sends_is_valid(
             _check(schema.RequestPermissionResponse, message["result"])
 
 
-def test_what_the_demo_agent_sends_is_valid(tmp_path: Path) -> None:
+def test_demo_agent_messages_conform_to_the_schema(tmp_path: Path) -> None:
     client = Client(tmp_path / "home", tmp_path)
     try:
         _check(schema.InitializeResponse, client.call("initialize", protocolVersion=1)["result"])
@@ -142,11 +142,11 @@ def test_what_the_demo_agent_sends_is_valid(tmp_path: Path) -> None:
         (b'{"a": 1', None),
     ],
 )
-def test_a_line_is_decoded_as_far_as_it_makes_sense(line: bytes, value: Any) -> None:
+def test_message_is_decoded_as_far_as_it_is_valid(line: bytes, value: Any) -> None:
     assert decode_message(line) == value
 
 
 @pytest.mark.parametrize("value", [{"id": 10**30}, {"text": "half \ud83d"}, {"text": "two\nlines"}])
-def test_whatever_is_sent_is_one_line_of_json(value: Any) -> None:
+def test_every_message_is_encoded_as_one_line_of_json(value: Any) -> None:
     assert b"\n" not in encode_message(value)
     assert json.loads(encode_message(value)) == value

@@ -1,4 +1,4 @@
-"""Model, mode and place of a conversation: told anew at every start, whatever way the conversation was opened."""
+"""Model, mode, directories and MCP servers are sent at every start, however the conversation was opened."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SET: dict[str, Any] = {"session/set_mode": [[result({})]], "session/set_model": 
     ],
     ids=["new", "load", "resume"],
 )
-async def test_model_and_mode_are_chosen_after_every_way_to_open_a_conversation(
+async def test_model_and_mode_are_set_however_the_conversation_was_opened(
     script: Script,
     changes: dict[str, Any],
     driver: Driver,
@@ -48,7 +48,7 @@ async def test_model_and_mode_are_chosen_after_every_way_to_open_a_conversation(
     assert host.logs() == []
 
 
-async def test_a_mode_may_be_an_option_among_others(
+async def test_mode_can_be_a_configuration_option(
     driver: Driver, request_for: MakeRequest, read_by_agent: ReadByAgent
 ) -> None:
     script = agent(session_new=[result({"sessionId": SESSION, **MODE_OPTION})])
@@ -68,7 +68,7 @@ async def test_a_mode_may_be_an_option_among_others(
     ],
     ids=["not offered", "offered in no way that makes sense", "refused", "no answer"],
 )
-async def test_a_wish_that_is_not_fulfilled_is_said_and_the_conversation_is_open(
+async def test_unavailable_model_or_mode_is_logged_and_conversation_stays_open(
     offers: dict[str, Any],
     answer: list[Any],
     reason: str,
@@ -87,7 +87,7 @@ async def test_a_wish_that_is_not_fulfilled_is_said_and_the_conversation_is_open
 
 
 @pytest.mark.parametrize("way", ["new", "load", "resume"])
-async def test_place_servers_and_directories_are_told_again_every_time(
+async def test_directories_and_mcp_servers_are_sent_at_every_start(
     way: str, driver: Driver, request_for: MakeRequest, read_by_agent: ReadByAgent, tmp_path: Path
 ) -> None:
     script = agent(load=way == "load", resume=way == "resume", also=["additionalDirectories"])
@@ -109,7 +109,7 @@ async def test_place_servers_and_directories_are_told_again_every_time(
     }
 
 
-async def test_an_agent_that_takes_no_further_directories_is_told_of_none_and_that_is_said(
+async def test_unsupported_additional_directories_are_withheld_and_logged(
     driver: Driver, host: RecordingHost, request_for: MakeRequest, read_by_agent: ReadByAgent
 ) -> None:
     await driver.start(request_for(agent(), additional_directories=["/srv/docs"]))
@@ -118,7 +118,7 @@ async def test_an_agent_that_takes_no_further_directories_is_told_of_none_and_th
     assert host.logs() == ["the agent takes no directories beside its working directory, so it was told of none"]
 
 
-async def test_nothing_of_what_a_resume_replays_is_news(
+async def test_replayed_messages_of_a_resume_are_not_journalled(
     driver: Driver, host: RecordingHost, request_for: MakeRequest
 ) -> None:
     replay = [chunk("user", "fix it"), chunk("agent", "done")]
@@ -167,7 +167,7 @@ LOST, LOCKED = error(-32602, "no such thread"), error(-32603, "the database is l
         *("no list", "a list that is none", "a list without end", "ends over the list", "wants a login"),
     ],
 )
-async def test_the_list_tells_a_lost_conversation_from_one_that_could_not_be_opened(
+async def test_session_list_distinguishes_lost_conversation_from_failed_load(
     answer: str,
     patterns: tuple[str, ...],
     pages: list[list[Any]],
@@ -186,7 +186,7 @@ async def test_the_list_tells_a_lost_conversation_from_one_that_could_not_be_ope
     assert driver.pid is None
 
 
-async def test_a_list_that_does_not_come_is_no_witness_and_is_not_waited_for_long(
+async def test_missing_session_list_proves_nothing_and_has_a_short_timeout(
     driver: Driver, request_for: MakeRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(acp_session_setup, "LIST_TIMEOUT", 0.3)
@@ -217,7 +217,7 @@ async def test_a_list_that_does_not_come_is_no_witness_and_is_not_waited_for_lon
     ],
     ids=["initialize", "new", "a load that stops in its replay", "resume"],
 )
-async def test_the_step_that_hangs_is_named_and_the_token_stays(
+async def test_hanging_step_is_named_and_the_token_stays_valid(
     script: Script,
     changes: dict[str, Any],
     step: str,

@@ -1,4 +1,4 @@
-"""Starting an agent: a new conversation, an old one, and everything that can go wrong."""
+"""Starting an agent: new and restored conversations, and failures."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ async def _talk(driver: Driver, *texts: str) -> None:
         await driver.prompt(f"message-{number}", text, (), lambda: None)
 
 
-async def test_a_new_conversation_is_created_and_its_id_kept_before_the_start_is_told(
+async def test_new_conversation_id_is_stored_before_the_start_is_reported(
     driver: Driver, host: RecordingHost, request_for: MakeRequest
 ) -> None:
     started = await driver.start(request_for("demo"))
@@ -41,7 +41,7 @@ async def test_a_new_conversation_is_created_and_its_id_kept_before_the_start_is
     assert driver.pid is not None
 
 
-async def test_a_conversation_is_loaded_again_after_the_agent_was_killed(
+async def test_conversation_is_loaded_after_the_agent_was_killed(
     driver: Driver, host: RecordingHost, request_for: MakeRequest
 ) -> None:
     started = await driver.start(request_for("demo"))
@@ -59,24 +59,20 @@ async def test_a_conversation_is_loaded_again_after_the_agent_was_killed(
     assert host.said() == "The word was pelican.\n"
 
 
-async def test_a_load_that_replays_another_conversation_is_passed_on_as_it_was(
-    driver: Driver, request_for: MakeRequest
-) -> None:
+async def test_replay_of_another_conversation_is_reported_unchanged(driver: Driver, request_for: MakeRequest) -> None:
     loaded = await driver.start(request_for("lies_about_load", strategy="native", resume_token="conversation-7"))
 
     assert loaded.outcome == "loaded"
     assert loaded.replayed_user_texts == ["paint the shed green"]
 
 
-async def test_a_load_that_replays_nothing_is_passed_on_as_it_was(driver: Driver, request_for: MakeRequest) -> None:
+async def test_empty_replay_is_reported_unchanged(driver: Driver, request_for: MakeRequest) -> None:
     loaded = await driver.start(request_for("forgets", strategy="native", resume_token="conversation-7"))
 
     assert (loaded.outcome, loaded.replayed, loaded.replayed_user_texts) == ("loaded", 0, [])
 
 
-async def test_only_the_last_twenty_user_texts_are_kept_and_each_is_cut(
-    driver: Driver, request_for: MakeRequest
-) -> None:
+async def test_only_the_last_twenty_user_texts_are_kept_and_truncated(driver: Driver, request_for: MakeRequest) -> None:
     replay = [line for n in range(30) for line in (chunk("user", f"{n} " + "ä" * 4096), chunk("agent", "yes"))]
     script = agent(load=True, session_load=[*replay, result(None)])
 
@@ -87,7 +83,7 @@ async def test_only_the_last_twenty_user_texts_are_kept_and_each_is_cut(
     assert all(4090 < len(text.encode()) <= 4096 for text in loaded.replayed_user_texts)
 
 
-async def test_the_chunks_of_one_replayed_message_are_one_text(driver: Driver, request_for: MakeRequest) -> None:
+async def test_chunks_of_one_replayed_message_are_joined(driver: Driver, request_for: MakeRequest) -> None:
     replay = [
         *(chunk("user", "fix ", messageId="m1"), chunk("user", "the roof", messageId="m1")),
         chunk("user", "and the door", messageId="m2"),
@@ -100,7 +96,7 @@ async def test_the_chunks_of_one_replayed_message_are_one_text(driver: Driver, r
     assert loaded.replayed == 2
 
 
-async def test_what_comes_right_after_the_answer_to_a_load_is_news(
+async def test_message_right_after_the_load_response_is_new(
     driver: Driver, host: RecordingHost, request_for: MakeRequest
 ) -> None:
     lines = "\n".join([chunk("user", "old"), result({}), chunk("agent", "new")])
@@ -128,7 +124,7 @@ async def test_what_comes_right_after_the_answer_to_a_load_is_news(
     ],
     ids=["load first", "resume first", "only resume", "only load", "load only claimed"],
 )
-async def test_the_way_to_restore_a_conversation(
+async def test_restore_method_follows_capabilities_and_preference(
     script: Script,
     prefer_load: bool,
     outcome: str,
@@ -156,7 +152,7 @@ async def test_the_way_to_restore_a_conversation(
     ],
     ids=["nothing offered", "load only claimed", "both only claimed"],
 )
-async def test_a_conversation_that_cannot_be_restored_is_never_replaced_by_a_new_one(
+async def test_unrestorable_conversation_is_never_replaced_by_a_new_one(
     script: Script,
     driver: Driver,
     host: RecordingHost,
@@ -187,7 +183,7 @@ async def test_a_conversation_that_cannot_be_restored_is_never_replaced_by_a_new
         ('{"id": $ID, "error": "no object"}', GONE, "handshake_failed", True),
     ],
 )
-async def test_resource_not_found_for_ours_and_known_words_say_gone(
+async def test_resource_not_found_and_known_messages_mean_conversation_is_gone(
     answer: str,
     patterns: tuple[str, ...],
     code: str,
@@ -214,7 +210,7 @@ async def test_resource_not_found_for_ours_and_known_words_say_gone(
         (agent(session_new=[3]), "agent_exited", False),
     ],
 )
-async def test_a_handshake_that_fails_is_told_and_leaves_no_process(
+async def test_failed_handshake_is_reported_and_leaves_no_process(
     script: Script, code: str, permanent: bool, driver: Driver, host: RecordingHost, request_for: MakeRequest
 ) -> None:
     with pytest.raises(StartFailed) as failed:
@@ -229,7 +225,7 @@ async def test_a_handshake_that_fails_is_told_and_leaves_no_process(
     ("behaviour", "changes"),
     [("hangs_at_initialize", {}), ("hangs_at_load", {"strategy": "native", "resume_token": SESSION})],
 )
-async def test_an_agent_that_hangs_is_given_up_after_the_time_limit_and_ended(
+async def test_hanging_agent_is_ended_after_the_timeout(
     behaviour: str, changes: dict[str, Any], driver: Driver, host: RecordingHost, request_for: MakeRequest
 ) -> None:
     with pytest.raises(StartFailed) as failed:
@@ -240,7 +236,7 @@ async def test_an_agent_that_hangs_is_given_up_after_the_time_limit_and_ended(
     assert len(host.exits) == 1
 
 
-async def test_an_agent_that_ends_at_once_is_told_with_its_last_words(driver: Driver, tmp_path: Path) -> None:
+async def test_agent_that_exits_at_once_is_reported_with_its_stderr(driver: Driver, tmp_path: Path) -> None:
     argv = ["/bin/sh", "-c", "echo 'no licence found' >&2; exit 4"]
 
     with pytest.raises(StartFailed) as failed:
@@ -263,7 +259,7 @@ async def test_an_agent_that_ends_at_once_is_told_with_its_last_words(driver: Dr
         (["a\0b"], None, "spawn_failed"),
     ],
 )
-async def test_a_program_that_cannot_be_started_is_a_permanent_failure(
+async def test_unstartable_program_is_a_permanent_failure(
     argv: list[str], cwd: str | None, code: str, driver: Driver, host: RecordingHost, tmp_path: Path
 ) -> None:
     with pytest.raises(StartFailed) as failed:
@@ -273,7 +269,7 @@ async def test_a_program_that_cannot_be_started_is_a_permanent_failure(
     assert host.exits == [], "there was no process"
 
 
-async def test_agent_that_ends_because_nobody_logged_it_in_says_so(driver: Driver, tmp_path: Path) -> None:
+async def test_agent_that_exits_for_missing_login_reports_auth_required(driver: Driver, tmp_path: Path) -> None:
     argv = ["/bin/sh", "-c", "echo 'Not logged in. Please run /login' >&2; exit 1"]
 
     with pytest.raises(StartFailed) as failed:
@@ -283,9 +279,7 @@ async def test_agent_that_ends_because_nobody_logged_it_in_says_so(driver: Drive
     assert "Please run /login" in failed.value.message
 
 
-async def test_a_start_that_is_called_off_leaves_no_process(
-    driver: Driver, host: RecordingHost, request_for: MakeRequest
-) -> None:
+async def test_cancelled_start_leaves_no_process(driver: Driver, host: RecordingHost, request_for: MakeRequest) -> None:
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.7):
             await driver.start(request_for("hangs_at_initialize"))
@@ -294,7 +288,7 @@ async def test_a_start_that_is_called_off_leaves_no_process(
     assert len(host.exits) == 1
 
 
-async def test_a_slow_agent_is_waited_for(driver: Driver, request_for: MakeRequest) -> None:
+async def test_slow_agent_is_waited_for(driver: Driver, request_for: MakeRequest) -> None:
     started = await driver.start(request_for("slow_start"))
 
     assert started.timings["initialize"] > 1000
@@ -318,7 +312,7 @@ MODELS = {"availableModels": [{"modelId": "big-2", "name": "Big"}], "currentMode
         ({"models": MODELS}, "session/set_model", {"modelId": "big-2"}),
     ],
 )
-async def test_the_model_is_selected_where_the_agent_offers_it(
+async def test_model_is_selected_where_the_agent_offers_it(
     settings: dict[str, Any],
     method: str,
     chosen: dict[str, str],
@@ -336,7 +330,7 @@ async def test_the_model_is_selected_where_the_agent_offers_it(
     assert host.logs() == []
 
 
-async def test_a_model_that_is_not_offered_is_said_and_does_not_stop_the_start(
+async def test_unavailable_model_is_logged_and_does_not_fail_the_start(
     driver: Driver, host: RecordingHost, request_for: MakeRequest
 ) -> None:
     await driver.start(request_for(agent(), model="big"))
@@ -344,7 +338,7 @@ async def test_a_model_that_is_not_offered_is_said_and_does_not_stop_the_start(
     assert host.logs() == ["model big was not selected: the agent does not offer it"]
 
 
-async def test_commands_and_the_like_may_come_before_the_conversation_has_an_id(
+async def test_updates_may_arrive_before_the_conversation_has_an_id(
     driver: Driver, host: RecordingHost, request_for: MakeRequest
 ) -> None:
     script = agent(session_new=[update("available_commands_update", availableCommands=[]), result({"sessionId": "x"})])

@@ -1,4 +1,4 @@
-"""Turns with an agent: what it says, asks and does, and the ways in which a turn ends."""
+"""Turns with an agent: output, permissions, tool calls, and the ways in which a turn ends."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from typing import Any
 import pytest
 
 from executors_app.agentctl.drivers import Driver, TurnFailed
-from executors_app.testing_agent import BIG_LINE, Garbage
 from tests.agents.conftest import MakeRequest
 from tests.agents.hosts import RecordingHost
 from tests.agents.scripts import SESSION, agent, chunk, error, request, result, update
+from tests.support.faulty_agent import BIG_LINE, Garbage
 from tests.waiting import eventually_async
 
 
 def _said_by(home: Path) -> str:
-    """All that the agent says that it has said, from its own log."""
+    """Return all that the agent has said according to its own log."""
     return "".join(path.read_text() for path in home.glob("*.said"))
 
 
-async def test_a_turn_streams_what_the_agent_says_to_the_byte(
+async def test_turn_streams_the_agents_text_unchanged(
     driver: Driver, host: RecordingHost, request_for: MakeRequest, tmp_path: Path
 ) -> None:
     await driver.start(request_for("demo"))
@@ -37,7 +37,7 @@ async def test_a_turn_streams_what_the_agent_says_to_the_byte(
     assert host.said() == _said_by(tmp_path / "home")
 
 
-async def test_delivered_is_told_before_the_agent_can_answer(
+async def test_prompt_is_reported_delivered_before_the_agent_can_answer(
     driver: Driver, host: RecordingHost, request_for: MakeRequest
 ) -> None:
     await driver.start(request_for("demo"))
@@ -50,7 +50,7 @@ async def test_delivered_is_told_before_the_agent_can_answer(
     assert [line["kind"] for line in host.lines] == ["prompt.delivered", "message.agent"]
 
 
-async def test_tool_calls_and_their_results_are_told(
+async def test_tool_calls_and_their_results_are_recorded(
     driver: Driver, host: RecordingHost, request_for: MakeRequest, tmp_path: Path
 ) -> None:
     await driver.start(request_for("demo"))
@@ -67,7 +67,7 @@ async def test_tool_calls_and_their_results_are_told(
 @pytest.mark.parametrize(
     ("option", "words"), [("allow", "The answer was allow.\n"), ("reject", "The answer was reject.\n")]
 )
-async def test_a_permission_waits_until_it_is_answered(
+async def test_permission_waits_until_it_is_answered(
     option: str, words: str, driver: Driver, host: RecordingHost, request_for: MakeRequest
 ) -> None:
     await driver.start(request_for("demo"))
@@ -83,7 +83,7 @@ async def test_a_permission_waits_until_it_is_answered(
     assert host.said() == words
 
 
-async def test_a_cancelled_permission_ends_the_turn_as_the_agent_likes(
+async def test_cancelled_permission_ends_the_turn_as_the_agent_decides(
     driver: Driver, host: RecordingHost, request_for: MakeRequest
 ) -> None:
     await driver.start(request_for("demo"))
@@ -95,7 +95,7 @@ async def test_a_cancelled_permission_ends_the_turn_as_the_agent_likes(
     assert await turn == "cancelled"
 
 
-async def test_a_cancelled_turn_ends_at_once_and_the_next_one_works(
+async def test_cancelled_turn_ends_at_once_and_the_next_one_works(
     driver: Driver, host: RecordingHost, request_for: MakeRequest
 ) -> None:
     await driver.start(request_for("demo"))
@@ -108,7 +108,7 @@ async def test_a_cancelled_turn_ends_at_once_and_the_next_one_works(
     assert await driver.prompt("m2", "hello", (), lambda: None) == "end_turn"
 
 
-async def test_a_cancel_without_a_turn_does_nothing(
+async def test_cancel_without_a_turn_does_nothing(
     driver: Driver, request_for: MakeRequest, read_by_agent: Callable[[], list[dict[str, Any]]]
 ) -> None:
     await driver.cancel()
@@ -119,7 +119,7 @@ async def test_a_cancel_without_a_turn_does_nothing(
     assert "session/cancel" not in [message["method"] for message in read_by_agent()]
 
 
-async def test_an_error_after_our_own_cancel_is_a_cancel(driver: Driver, request_for: MakeRequest) -> None:
+async def test_error_after_our_cancel_counts_as_cancelled(driver: Driver, request_for: MakeRequest) -> None:
     answer = error(-32603, "Request was aborted.").replace("$ID", "3")
     await driver.start(request_for(agent(session_prompt=[], session_cancel=[answer])))
     sent = asyncio.Event()
@@ -135,7 +135,7 @@ async def test_an_error_after_our_own_cancel_is_a_cancel(driver: Driver, request
     ("answer", "code"),
     [(error(-32603, "overloaded"), "agent_error"), (error(-32000, "Authentication required"), "auth_required")],
 )
-async def test_an_error_answer_fails_the_turn_and_the_agent_stays(
+async def test_error_response_fails_the_turn_and_the_agent_stays(
     answer: str, code: str, driver: Driver, host: RecordingHost, request_for: MakeRequest
 ) -> None:
     await driver.start(request_for(agent(session_prompt=[answer])))
@@ -152,7 +152,7 @@ async def test_an_error_answer_fails_the_turn_and_the_agent_stays(
     ("told", "reason"),
     [({"stopReason": "max_tokens"}, "max_tokens"), ({"stopReason": None}, "end_turn"), (None, "end_turn")],
 )
-async def test_the_agents_own_stop_reason_is_returned(
+async def test_stop_reason_of_the_agent_is_returned(
     told: Any, reason: str, driver: Driver, request_for: MakeRequest
 ) -> None:
     await driver.start(request_for(agent(session_prompt=[result(told)])))
@@ -160,7 +160,7 @@ async def test_the_agents_own_stop_reason_is_returned(
     assert await driver.prompt("m1", "hello", (), lambda: None) == reason
 
 
-async def test_an_agent_that_dies_in_a_turn_is_told_gone_before_the_turn_fails(
+async def test_exit_of_an_agent_is_recorded_before_its_turn_fails(
     driver: Driver, host: RecordingHost, request_for: MakeRequest
 ) -> None:
     await driver.start(request_for("dies_in_turn"))
@@ -177,7 +177,7 @@ async def test_an_agent_that_dies_in_a_turn_is_told_gone_before_the_turn_fails(
     assert failed.value.code == "not_running"
 
 
-async def test_an_agent_killed_from_outside_is_noticed_though_a_child_holds_its_output(
+async def test_killed_agent_is_noticed_while_a_child_holds_its_output(
     driver: Driver, host: RecordingHost, request_for: MakeRequest
 ) -> None:
     await driver.start(request_for("relaunches_itself"))
@@ -192,7 +192,7 @@ async def test_an_agent_killed_from_outside_is_noticed_though_a_child_holds_its_
     assert host.exits == [-signal.SIGKILL]
 
 
-async def test_an_agent_that_closes_its_output_is_ended(
+async def test_agent_that_closes_its_output_is_ended(
     driver: Driver, host: RecordingHost, request_for: MakeRequest
 ) -> None:
     await driver.start(request_for(agent(session_prompt=["$CLOSE"])))
@@ -204,7 +204,7 @@ async def test_an_agent_that_closes_its_output_is_ended(
     assert len(host.exits) == 1
 
 
-async def test_a_stopped_agent_is_gone_and_its_exit_told_once(
+async def test_exit_of_a_stopped_agent_is_reported_once(
     driver: Driver, host: RecordingHost, request_for: MakeRequest
 ) -> None:
     await driver.start(request_for("demo"))
@@ -216,7 +216,7 @@ async def test_a_stopped_agent_is_gone_and_its_exit_told_once(
     assert driver.pid is None
 
 
-async def test_an_agent_that_ignores_term_is_killed_after_the_grace(
+async def test_agent_that_ignores_sigterm_is_killed_after_the_grace_period(
     driver: Driver, host: RecordingHost, request_for: MakeRequest
 ) -> None:
     await driver.start(request_for("ignores_term"))
@@ -227,7 +227,7 @@ async def test_an_agent_that_ignores_term_is_killed_after_the_grace(
 # -- odd input
 
 
-async def test_litter_between_good_lines_does_no_harm(
+async def test_invalid_lines_between_valid_ones_are_logged(
     driver: Driver, host: RecordingHost, request_for: MakeRequest
 ) -> None:
     await driver.start(request_for("garbage"))
@@ -240,7 +240,7 @@ async def test_litter_between_good_lines_does_no_harm(
     assert any(text.startswith("not json") for text in host.logs("stdout"))
 
 
-async def test_a_line_of_five_megabytes_is_read(driver: Driver, host: RecordingHost, request_for: MakeRequest) -> None:
+async def test_line_of_five_megabytes_is_read(driver: Driver, host: RecordingHost, request_for: MakeRequest) -> None:
     await driver.start(request_for("big_line"))
 
     await driver.prompt("m1", "hello", (), lambda: None)
@@ -248,7 +248,7 @@ async def test_a_line_of_five_megabytes_is_read(driver: Driver, host: RecordingH
     assert len(host.said()) == BIG_LINE
 
 
-async def test_a_flood_arrives_complete_and_in_order(
+async def test_flood_of_messages_arrives_complete_and_in_order(
     driver: Driver, host: RecordingHost, request_for: MakeRequest, tmp_path: Path
 ) -> None:
     await driver.start(request_for("floods", "--count", "5000"))
@@ -259,7 +259,7 @@ async def test_a_flood_arrives_complete_and_in_order(
     assert host.said() == _said_by(tmp_path / "home")
 
 
-async def test_an_agent_is_not_read_on_while_the_journal_has_no_room(
+async def test_agent_output_is_not_read_while_the_journal_is_full(
     driver: Driver, host: RecordingHost, request_for: MakeRequest, tmp_path: Path
 ) -> None:
     await driver.start(request_for("floods", "--count", "20000"))
@@ -280,7 +280,7 @@ async def test_an_agent_is_not_read_on_while_the_journal_has_no_room(
     assert len(host.of("message.agent")) == 20000
 
 
-async def test_a_flood_on_stderr_does_not_hold_the_agent_back_and_leaves_a_few_lines(
+async def test_flood_on_stderr_does_not_block_and_is_rate_limited(
     driver: Driver, host: RecordingHost, request_for: MakeRequest
 ) -> None:
     await driver.start(request_for("stderr_flood"))
@@ -294,7 +294,7 @@ async def test_a_flood_on_stderr_does_not_hold_the_agent_back_and_leaves_a_few_l
 
 
 @pytest.mark.parametrize("request_id", [7, "seven", 7.5, None, 0])
-async def test_unknown_requests_are_refused_and_their_ids_echoed_untouched(
+async def test_unknown_requests_are_refused_with_their_id_unchanged(
     request_id: Any, driver: Driver, request_for: MakeRequest, read_by_agent: Callable[[], list[dict[str, Any]]]
 ) -> None:
     asks = request(request_id, "fs/read_text_file", {"sessionId": SESSION, "path": "/etc/passwd"})
@@ -310,7 +310,7 @@ async def test_unknown_requests_are_refused_and_their_ids_echoed_untouched(
 @pytest.mark.parametrize(
     "params", [None, {}, {"options": [], "toolCall": {}}, {"options": [{"name": "x"}], "toolCall": {}}, {"options": 5}]
 )
-async def test_a_permission_that_makes_no_sense_is_refused(
+async def test_invalid_permission_request_is_refused(
     params: Any, driver: Driver, request_for: MakeRequest, read_by_agent: Callable[[], list[dict[str, Any]]]
 ) -> None:
     asks = request(9, "session/request_permission", params)
@@ -321,7 +321,7 @@ async def test_a_permission_that_makes_no_sense_is_refused(
     assert read_by_agent()[-1]["error"]["code"] == -32602
 
 
-async def test_half_a_surrogate_pair_costs_one_character_and_no_line(
+async def test_lone_surrogate_costs_one_character_not_the_line(
     driver: Driver, host: RecordingHost, request_for: MakeRequest
 ) -> None:
     halves = [chunk("agent", "a\ud83d"), chunk("agent", "\ude00b")]
@@ -332,7 +332,7 @@ async def test_half_a_surrogate_pair_costs_one_character_and_no_line(
     assert host.said() == "a\ufffd\ufffdb"
 
 
-async def test_news_of_another_conversation_is_logged_and_no_message_of_ours(
+async def test_update_for_another_conversation_is_logged_not_shown(
     driver: Driver, host: RecordingHost, request_for: MakeRequest
 ) -> None:
     strange = chunk("agent", "psst").replace(SESSION, "another")
@@ -345,7 +345,7 @@ async def test_news_of_another_conversation_is_logged_and_no_message_of_ours(
     assert host.lines[-1]["data"] == {"sessionUpdate": "from_the_future", "x": 1}
 
 
-async def test_an_attachment_the_agent_cannot_take_fails_the_turn_before_anything_is_sent(
+async def test_unsupported_attachment_fails_the_turn_before_anything_is_sent(
     driver: Driver, request_for: MakeRequest, read_by_agent: Callable[[], list[dict[str, Any]]]
 ) -> None:
     await driver.start(request_for(agent()))

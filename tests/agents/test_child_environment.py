@@ -1,4 +1,4 @@
-"""No secret of ours reaches a child."""
+"""No secret of the control plane reaches a child; and crash points."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from executors_app.agentctl.protocol import EXECUTION_MARKER
 from tests.agents.conftest import ROOT
 
 
-def test_only_what_is_allowed_is_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_allowed_variables_are_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
     secrets = ("KANDEV_SECRET_KEY", "DATABASE_URL", "AWS_SECRET_ACCESS_KEY", "GIT_DIR", "PYTHONPATH", "LD_PRELOAD")
     for name in (*secrets, "LC_ALL", "TZ", "https_proxy"):
         monkeypatch.setenv(name, "x")
@@ -27,7 +27,7 @@ def test_only_what_is_allowed_is_passed_on(monkeypatch: pytest.MonkeyPatch) -> N
     assert {"LC_ALL", "TZ", "https_proxy", "PATH"} <= set(built)
 
 
-def test_the_mark_stands_above_what_is_asked_for() -> None:
+def test_execution_marker_overrides_the_requested_environment() -> None:
     built = child_environment.build_environment(
         {EXECUTION_MARKER: "forged", "KANDEV_X": "asked for", "PATH": "/mine"}, {EXECUTION_MARKER: "true"}
     )
@@ -63,7 +63,7 @@ def _run(spec: str, directory: Path, times: int = 1) -> int:
         ("sweep.written", 3, 0),
     ],
 )
-def test_an_armed_process_dies_at_its_point(spec: str, times: int, code: int, tmp_path: Path) -> None:
+def test_armed_process_dies_at_its_crash_point(spec: str, times: int, code: int, tmp_path: Path) -> None:
     assert _run(spec, tmp_path, times) == code
     assert (tmp_path / "sweep.decided").exists() == bool(code)
     noted = tmp_path / "sweep.decided.log"
@@ -71,7 +71,7 @@ def test_an_armed_process_dies_at_its_point(spec: str, times: int, code: int, tm
     assert not noted.exists() or len(noted.read_text().splitlines()) == times
 
 
-def test_a_process_may_die_once_for_each_session(tmp_path: Path) -> None:
+def test_crash_point_can_kill_once_for_each_session(tmp_path: Path) -> None:
     script = (
         "from executors_app import crash_points\n"
         f"crash_points.arm('sweep.drained:each,sweep.decided', {str(tmp_path)!r})\n"
@@ -82,12 +82,12 @@ def test_a_process_may_die_once_for_each_session(tmp_path: Path) -> None:
     assert (tmp_path / "sweep.drained.log").read_text().split() == ["one", "one", "two", "one", "two"]
 
 
-def test_a_point_kills_once_so_that_the_restarted_process_lives(tmp_path: Path) -> None:
+def test_crash_point_kills_once_so_the_restarted_process_lives(tmp_path: Path) -> None:
     assert _run("sweep.decided", tmp_path) == -signal.SIGKILL
     assert _run("sweep.decided", tmp_path) == 0
 
 
-def test_an_unknown_point_is_refused_with_the_nearest_name(tmp_path: Path) -> None:
+def test_unknown_crash_point_is_refused_with_the_nearest_name(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"sweep\.decided"):
         crash_points.reached("sweep.decide")
     with pytest.raises(ValueError, match=r"agentctl\.token_kept"):
@@ -96,6 +96,6 @@ def test_an_unknown_point_is_refused_with_the_nearest_name(tmp_path: Path) -> No
         crash_points.arm("sweep.decided:0", tmp_path)
 
 
-def test_an_unarmed_process_passes_every_point() -> None:
+def test_unarmed_process_passes_every_crash_point() -> None:
     for name in crash_points.POINT_NAMES:
         crash_points.reached(name)

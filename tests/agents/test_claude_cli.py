@@ -1,4 +1,4 @@
-"""What Claude Code's command line alone has: where it resumes, what it is asked and told beside its turns."""
+"""What is specific to Claude Code's command line: resuming, control messages, subagents and plans."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ async def talk(tmp_path: Path) -> AsyncIterator[Talk]:
     await talk.driver.stop(0)
 
 
-async def test_it_speaks_stream_json_and_its_permissions_come_to_us(talk: Talk) -> None:
+async def test_claude_uses_stream_json_and_asks_us_for_permissions(talk: Talk) -> None:
     await talk.start(model="opus")
     await talk.say("remember the word PELICAN")
 
@@ -35,7 +35,7 @@ async def test_it_speaks_stream_json_and_its_permissions_come_to_us(talk: Talk) 
     assert command[-1].startswith("--session-id=")
 
 
-async def test_it_resumes_at_the_last_message_of_its_last_finished_turn(talk: Talk) -> None:
+async def test_resume_uses_the_last_message_of_the_last_finished_turn(talk: Talk) -> None:
     await talk.start()
     await talk.say("remember the word PELICAN")
     token, at = talk.host.tokens[-1], talk.host.last_message_uuid
@@ -49,7 +49,7 @@ async def test_it_resumes_at_the_last_message_of_its_last_finished_turn(talk: Ta
     assert talk.host.last_message_uuid not in (None, at)
 
 
-async def test_a_message_that_it_does_not_know_costs_nothing_but_a_second_try(talk: Talk) -> None:
+async def test_unknown_resume_message_only_costs_a_second_attempt(talk: Talk) -> None:
     await talk.start()
     await talk.say("remember the word PELICAN")
     await talk.begin_again()
@@ -63,7 +63,7 @@ async def test_a_message_that_it_does_not_know_costs_nothing_but_a_second_try(ta
     assert any("does not know the message" in text for text in talk.host.logs())
 
 
-async def test_while_a_turn_is_open_no_message_is_the_last_one(talk: Talk) -> None:
+async def test_last_message_is_unset_while_a_turn_is_open(talk: Talk) -> None:
     await talk.start()
     await talk.say("remember the word PELICAN")
     assert talk.host.last_message_uuid is not None
@@ -74,7 +74,7 @@ async def test_while_a_turn_is_open_no_message_is_the_last_one(talk: Talk) -> No
     assert talk.host.last_message_uuid is None, "a resume at an older message would forget the turn"
 
 
-async def test_mcp_servers_are_told_on_stdin_and_never_in_its_command(talk: Talk) -> None:
+async def test_mcp_servers_are_sent_on_stdin_not_on_the_command_line(talk: Talk) -> None:
     servers = [{"name": "tickets", "command": "tickets-mcp", "env": {"KEY": "s3cret"}}]
     await talk.start(mcp_servers=servers)
     await talk.say("remember the word PELICAN")
@@ -87,7 +87,7 @@ async def test_mcp_servers_are_told_on_stdin_and_never_in_its_command(talk: Talk
     assert "s3cret" not in str(talk.commands())
 
 
-async def test_an_agent_that_ends_before_it_is_ready_is_said_with_its_last_words(talk: Talk) -> None:
+async def test_agent_that_exits_before_it_is_ready_is_quoted(talk: Talk) -> None:
     with pytest.raises(StartFailed) as failed:
         await talk.start(strategy="native", resume_token="../../etc")
 
@@ -110,11 +110,11 @@ def lines_of(*messages: dict[str, object]) -> list[object]:
         ({"subtype": "error_max_budget_usd"}, "error_max_budget_usd"),
     ],
 )
-def test_an_error_result_is_no_proof_of_the_conversation_that_it_names(result: dict[str, object], words: str) -> None:
+def test_error_result_does_not_confirm_its_conversation_id(result: dict[str, object], words: str) -> None:
     assert lines_of({"type": "result", "session_id": "asked-for", **result}) == [TurnErrored(words)]
 
 
-def test_what_a_subagent_says_is_kept_apart_and_what_it_does_is_shown() -> None:
+def test_subagent_text_is_logged_and_its_tool_calls_are_shown() -> None:
     nested = {"parent_tool_use_id": "toolu_1"}
     said = {"role": "assistant", "content": [{"type": "text", "text": "inner"}]}
     did = {
@@ -130,7 +130,7 @@ def test_what_a_subagent_says_is_kept_apart_and_what_it_does_is_shown() -> None:
     assert call.body["locations"] == [{"path": "a"}]
 
 
-def test_a_list_of_todos_is_a_plan_as_well() -> None:
+def test_todo_list_is_also_a_plan() -> None:
     todos = [{"content": "first", "status": "completed"}, {"content": "second", "status": "in_progress"}]
     block = {"type": "tool_use", "id": "t1", "name": "TodoWrite", "input": {"todos": todos}}
     _, plan = lines_of({"type": "assistant", "message": {"content": [block]}, "parent_tool_use_id": None})
@@ -142,7 +142,7 @@ def test_a_list_of_todos_is_a_plan_as_well() -> None:
     ]
 
 
-def test_its_first_message_names_the_conversation_and_news_of_tomorrow_are_kept_as_logs() -> None:
+def test_init_message_names_the_conversation_and_unknown_messages_are_logged() -> None:
     named, log = lines_of(
         {"type": "system", "subtype": "init", "session_id": "one"}, {"type": "weather_report", "x": 1}
     )

@@ -1,4 +1,4 @@
-"""Agents of the command line under a real agentctl: what it tells of an agent that has no process between turns."""
+"""Command-line agents under a real agentctl, which have no process between turns."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _last(place: Place, kind: str) -> dict[str, Any]:
     return [line for line in place.lines() if line["kind"] == kind][-1]
 
 
-async def test_an_agent_without_a_process_is_idle_and_goes_on_after_its_agentctl_was_killed(tmp_path: Path) -> None:
+async def test_agent_without_a_process_is_idle_and_survives_agentctl_death(tmp_path: Path) -> None:
     place = Place(tmp_path)
     with place.agentctl(REAL) as process:
         client = place.client()
@@ -62,7 +62,7 @@ async def test_an_agent_without_a_process_is_idle_and_goes_on_after_its_agentctl
     assert token not in str(place.lines())
 
 
-async def test_an_agent_whose_conversation_is_gone_is_stopped_after_the_turn_that_showed_it(tmp_path: Path) -> None:
+async def test_agent_whose_conversation_is_gone_is_stopped_after_its_turn(tmp_path: Path) -> None:
     place = Place(tmp_path)
     with place.agentctl(REAL):
         client = place.client()
@@ -77,7 +77,7 @@ async def test_an_agent_whose_conversation_is_gone_is_stopped_after_the_turn_tha
         assert (await client.agent_session())["resume_token"] == UNKNOWN, "the token is kept"
 
 
-async def test_a_process_that_dies_in_its_turn_ends_the_agent_and_the_journal_says_which_turn_it_broke(
+async def test_process_death_in_a_turn_ends_the_agent_and_names_it(
     tmp_path: Path,
 ) -> None:
     place = Place(tmp_path)
@@ -92,7 +92,7 @@ async def test_a_process_that_dies_in_its_turn_ends_the_agent_and_the_journal_sa
         assert "turn.failed" not in place.kinds()
 
 
-async def test_the_last_message_is_told_to_the_next_agent_and_only_after_a_finished_turn(tmp_path: Path) -> None:
+async def test_last_message_is_passed_on_only_after_a_finished_turn(tmp_path: Path) -> None:
     place = Place(tmp_path)
     with place.agentctl(REAL):
         client = place.client()

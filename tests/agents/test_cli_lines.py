@@ -1,4 +1,4 @@
-"""How the lines of Codex and Gemini read, beyond what their stand-ins say; what is no line of theirs does no harm."""
+"""Parsing of Codex and Gemini lines beyond what their stand-ins print; other lines are ignored."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ ITEMS: list[tuple[str, dict[str, Any], list[tuple[str, dict[str, Any]]]]] = [
 
 
 @pytest.mark.parametrize(("kind", "body", "expected"), ITEMS)
-def test_an_item_of_codex_is_told_in_our_words(
+def test_codex_items_become_journal_lines(
     kind: str, body: dict[str, Any], expected: list[tuple[str, dict[str, Any]]]
 ) -> None:
     told = lines_of(item("completed", kind, **body))
@@ -70,7 +70,7 @@ def test_an_item_of_codex_is_told_in_our_words(
         assert {name: line.body[name] for name in fields} == fields
 
 
-def test_a_call_that_was_told_at_its_beginning_is_not_told_again() -> None:
+def test_started_call_is_not_announced_again_when_completed() -> None:
     running = {"command": "ls", "aggregated_output": "", "exit_code": None, "status": "in_progress"}
     told = lines_of(
         item("started", "command_execution", **running),
@@ -80,7 +80,7 @@ def test_a_call_that_was_told_at_its_beginning_is_not_told_again() -> None:
     assert [line.kind for line in told] == ["tool.call", "tool.update"]
 
 
-def test_two_whole_messages_are_two_paragraphs_and_two_with_a_call_between_them_are_not() -> None:
+def test_consecutive_messages_become_paragraphs_unless_a_call_separates_them() -> None:
     said = item("completed", "agent_message", text="a")
     call = item("completed", "web_search", query="b")
 
@@ -89,7 +89,7 @@ def test_two_whole_messages_are_two_paragraphs_and_two_with_a_call_between_them_
     assert [line.body["text"] for line in (first, second, last)] == ["a", "\n\na", "a"]
 
 
-def test_a_failed_turn_of_codex_has_its_own_words() -> None:
+def test_failed_codex_turn_reports_its_message() -> None:
     again = {"type": "error", "message": "Reconnecting... 1/1"}
     log, failed = lines_of(again, {"type": "turn.failed", "error": {"message": "high demand"}})
 
@@ -97,7 +97,7 @@ def test_a_failed_turn_of_codex_has_its_own_words() -> None:
     assert failed == TurnErrored("high demand")
 
 
-def test_a_failed_turn_of_gemini_has_its_own_words() -> None:
+def test_failed_gemini_turn_reports_its_message() -> None:
     read = GeminiEventReader()
     result = {"type": "result", "status": "error", "error": {"type": "FatalError", "message": "quota"}}
 
@@ -134,7 +134,7 @@ COMMANDS: list[tuple[Any, dict[str, Any], str | None, bool, str]] = [
 
 
 @pytest.mark.parametrize(("dialect", "changes", "conversation", "fork", "command"), COMMANDS)
-def test_the_command_of_a_turn(
+def test_turn_has_the_expected_command_line(
     dialect: Any, changes: dict[str, Any], conversation: str | None, fork: bool, command: str
 ) -> None:
     assert " ".join(dialect.turn(request(**changes), conversation, fork=fork)) == command
@@ -152,5 +152,5 @@ def test_the_command_of_a_turn(
         ("401 from a tool", "agent_error"),
     ],
 )
-def test_an_agent_that_nobody_has_logged_in_is_told_from_other_errors(words: str, code: str) -> None:
+def test_missing_login_is_distinguished_from_other_errors(words: str, code: str) -> None:
     assert failure_code(words) == code

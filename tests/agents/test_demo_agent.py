@@ -1,4 +1,4 @@
-"""The demo agent, spoken to over its pipes like any other program."""
+"""The demo agent, driven over its pipes."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from typing import Any
 
 import pytest
 
+from sessions_app.domain.continuation import Interruption, continue_prompt
 from tests.agents.conftest import ROOT
 
 SCRIPT = ROOT / "executors_app" / "demo_agent.py"
 
 
 class Client:
-    """The simplest client: sends a line, reads until the answer."""
+    """Minimal client: it sends a line and reads until the response."""
 
     def __init__(self, home: Path, cwd: Path):
         env = {"KANDEV_DEMO_AGENT_HOME": str(home), "PATH": os.environ["PATH"]}
@@ -67,7 +68,7 @@ class Client:
         self.send(id=1, method="session/prompt", params={"sessionId": self.conversation, "prompt": prompt})
 
     def prompt(self, text: str) -> str:
-        """The stop reason of a turn, its words being the ``words`` that follow."""
+        """Run a turn, keep its text in ``words``, and return its stop reason."""
         self.updates.clear()
         self.begin(text)
         reason: str = self.until_answer()["result"]["stopReason"]
@@ -99,7 +100,7 @@ def connect(tmp_path: Path) -> Iterator[Callable[[], Client]]:
         client.close()
 
 
-def test_it_counts_by_its_conversation_after_it_was_killed_and_loaded_again(connect: Callable[[], Client]) -> None:
+def test_count_continues_after_kill_and_load(connect: Callable[[], Client]) -> None:
     first = connect()
     conversation = first.new()
     first.prompt("Add 1.")
@@ -114,7 +115,7 @@ def test_it_counts_by_its_conversation_after_it_was_killed_and_loaded_again(conn
     assert second.words == "44\n"
 
 
-def test_it_remembers_a_word_after_it_was_killed_and_loaded_again(connect: Callable[[], Client]) -> None:
+def test_word_is_remembered_after_kill_and_load(connect: Callable[[], Client]) -> None:
     first = connect()
     conversation = first.new()
     first.prompt("remember pelican\nhello")
@@ -129,7 +130,7 @@ def test_it_remembers_a_word_after_it_was_killed_and_loaded_again(connect: Calla
     assert second.words == "The word was pelican.\n"
 
 
-def test_it_knows_a_prompt_in_whose_middle_it_was_killed(connect: Callable[[], Client]) -> None:
+def test_prompt_interrupted_by_a_kill_is_remembered(connect: Callable[[], Client]) -> None:
     first = connect()
     conversation = first.new()
     first.begin("remember pelican\nwork 60")
@@ -145,7 +146,7 @@ def test_it_knows_a_prompt_in_whose_middle_it_was_killed(connect: Callable[[], C
     assert second.texts("agent")[:3] == ["I will remember pelican.\n", "tick 1\n", "tick 2\n"]
 
 
-def test_it_does_not_know_what_it_was_never_told(connect: Callable[[], Client]) -> None:
+def test_unknown_word_is_admitted(connect: Callable[[], Client]) -> None:
     client = connect()
     client.new()
 
@@ -154,7 +155,7 @@ def test_it_does_not_know_what_it_was_never_told(connect: Callable[[], Client]) 
     assert client.words == "I do not know.\n"
 
 
-def test_it_finds_the_word_in_a_history_that_is_told_to_it(connect: Callable[[], Client]) -> None:
+def test_word_is_found_in_an_injected_history(connect: Callable[[], Client]) -> None:
     client = connect()
     client.new()
 
@@ -164,14 +165,14 @@ def test_it_finds_the_word_in_a_history_that_is_told_to_it(connect: Callable[[],
 
 
 @pytest.mark.parametrize("conversation", ["demo-0", "../secrets", "", 5, None, "a/b"])
-def test_a_conversation_it_does_not_have_is_gone(conversation: Any, connect: Callable[[], Client]) -> None:
+def test_unknown_conversation_is_reported_as_gone(conversation: Any, connect: Callable[[], Client]) -> None:
     answer = connect().load(conversation)
 
     assert answer["error"]["code"] == -32002
     assert answer["error"]["message"] == f"Resource not found: conversation {conversation} is gone"
 
 
-def test_a_torn_line_in_its_memory_does_no_harm(connect: Callable[[], Client]) -> None:
+def test_torn_line_in_its_memory_is_ignored(connect: Callable[[], Client]) -> None:
     first = connect()
     conversation = first.new()
     first.prompt("remember pelican")
@@ -187,7 +188,7 @@ def test_a_torn_line_in_its_memory_does_no_harm(connect: Callable[[], Client]) -
     assert third.texts("user") == ["remember pelican", "remember heron"]
 
 
-def test_its_own_log_is_what_it_has_said(connect: Callable[[], Client]) -> None:
+def test_its_own_log_equals_its_output(connect: Callable[[], Client]) -> None:
     client = connect()
     conversation = client.new()
     client.prompt("work 0.3\ntool\nGrüße")
@@ -196,7 +197,7 @@ def test_its_own_log_is_what_it_has_said(connect: Callable[[], Client]) -> None:
     assert client.words.startswith("tick 1\ntick 2\ntick 3\nThe tool is done.\n")
 
 
-def test_a_schema_is_answered_with_json_that_keeps_to_it(connect: Callable[[], Client]) -> None:
+def test_answer_to_a_schema_conforms_to_it(connect: Callable[[], Client]) -> None:
     kinds = {"ok": "boolean", "n": "integer", "why": "string", "all": "array"}
     properties: dict[str, Any] = {name: {"type": kind} for name, kind in kinds.items()}
     properties |= {"level": {"enum": ["low", "high"]}, "inner": {"type": "object", "properties": {"x": {}}}}
@@ -207,14 +208,14 @@ def test_a_schema_is_answered_with_json_that_keeps_to_it(connect: Callable[[], C
     assert json.loads(client.words) == answer
 
 
-def test_it_works_as_fast_as_it_is_told_to(connect: Callable[[], Client]) -> None:
+def test_work_rate_is_as_requested(connect: Callable[[], Client]) -> None:
     client = connect()
     client.new()
     client.prompt("work 0.1 at 100")
     assert "".join(client.texts("agent")) == "".join(f"tick {number}\n" for number in range(1, 11))
 
 
-def test_a_cancel_ends_its_work(connect: Callable[[], Client]) -> None:
+def test_cancel_ends_its_work(connect: Callable[[], Client]) -> None:
     client = connect()
     client.new()
     client.begin("work 60")
@@ -232,7 +233,7 @@ def test_a_cancel_ends_its_work(connect: Callable[[], Client]) -> None:
         ({"outcome": "cancelled"}, "cancelled", "tick 1\n"),
     ],
 )
-def test_it_asks_for_permission(
+def test_permission_is_requested(
     outcome: dict[str, str], reason: str, words: str, connect: Callable[[], Client]
 ) -> None:
     client = connect()
@@ -247,7 +248,7 @@ def test_it_asks_for_permission(
     assert client.words == words
 
 
-def test_it_fails_when_told_to_and_refuses_what_it_does_not_know(connect: Callable[[], Client]) -> None:
+def test_requested_failure_and_unknown_methods_return_errors(connect: Callable[[], Client]) -> None:
     client = connect()
     client.new()
     client.begin("fail")
@@ -257,7 +258,7 @@ def test_it_fails_when_told_to_and_refuses_what_it_does_not_know(connect: Callab
     assert client.prompt("hello") == "end_turn"
 
 
-def test_it_ends_with_its_input_in_the_middle_of_its_work(connect: Callable[[], Client]) -> None:
+def test_closed_input_ends_the_agent_during_work(connect: Callable[[], Client]) -> None:
     client = connect()
     client.new()
     client.begin("work 60")
@@ -270,3 +271,36 @@ def test_it_ends_with_its_input_in_the_middle_of_its_work(connect: Callable[[], 
     assert client.process.stdout
     client.process.stdout.close()
     client.process.stdin = client.process.stdout = None
+
+
+def interrupted(request: str) -> str:
+    return continue_prompt(Interruption("Write and check", request, changed_files=["notes.txt"]))
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_continued_request_writes_only_missing_files(connect: Callable[[], Client], times: int) -> None:
+    client = connect()
+    client.new()
+    (client.cwd / "first.txt").write_text("One\n")
+    request = "Write two files.\nwork 60\nwrite first.txt One\nwrite second.txt Two"
+    for _ in range(times):
+        request = interrupted(request)
+    assert client.prompt(request) == "end_turn"
+    assert (client.cwd / "second.txt").read_text() == "Two\n"
+    assert client.words == "first.txt is already there.\nI wrote second.txt.\n"
+
+
+def test_continued_request_adds_its_number_once(connect: Callable[[], Client]) -> None:
+    client = connect()
+    client.new()
+    client.prompt("Your number is 42")
+    client.prompt("Add 1")
+    client.prompt(interrupted("Add 1"))
+    assert client.words == "43\n"
+
+
+def test_continued_request_gives_its_json(connect: Callable[[], Client]) -> None:
+    client = connect()
+    client.new()
+    client.prompt(interrupted('Review it.\n{"properties": {"approved": {"type": "boolean"}}}'))
+    assert json.loads(client.words) == {"approved": True}

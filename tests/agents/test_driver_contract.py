@@ -1,4 +1,4 @@
-"""What every driver promises, asked of each with a stand-in for its agent (``driver_contract``)."""
+"""The contract of every driver, tested with a stand-in for each agent (``driver_contract``)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.agents.driver_contract import UNKNOWN, Talk
 from tests.waiting import eventually_async
 
 
-async def test_a_turn_tells_its_text_its_tool_call_and_its_usage(talk: Talk) -> None:
+async def test_turn_records_text_tool_call_and_usage(talk: Talk) -> None:
     started = await talk.start()
 
     assert await talk.say("use a tool") == "end_turn"
@@ -32,7 +32,7 @@ async def test_a_turn_tells_its_text_its_tool_call_and_its_usage(talk: Talk) -> 
     assert kinds == ["prompt.delivered", "tool.call", "tool.update", "message.agent", "usage"]
 
 
-async def test_two_turns_never_give_two_tool_calls_one_name(talk: Talk) -> None:
+async def test_tool_call_ids_are_unique_across_turns(talk: Talk) -> None:
     await talk.start()
 
     await talk.say("use a tool")
@@ -42,7 +42,7 @@ async def test_two_turns_never_give_two_tool_calls_one_name(talk: Talk) -> None:
     assert len(set(names)) == 2
 
 
-async def test_the_conversation_has_its_name_before_anything_is_said_in_it(talk: Talk) -> None:
+async def test_conversation_has_its_id_before_its_first_message(talk: Talk) -> None:
     started = await talk.start()
     record, said_unnamed = talk.host.record, []
 
@@ -59,7 +59,7 @@ async def test_the_conversation_has_its_name_before_anything_is_said_in_it(talk:
     assert started.resume_token in (None, talk.host.tokens[0])
 
 
-async def test_turns_of_one_agent_are_one_conversation(talk: Talk) -> None:
+async def test_turns_of_one_agent_share_one_conversation(talk: Talk) -> None:
     await talk.start()
 
     await talk.say("remember the word PELICAN")
@@ -69,7 +69,7 @@ async def test_turns_of_one_agent_are_one_conversation(talk: Talk) -> None:
     assert len(set(talk.host.tokens)) == 1
 
 
-async def test_a_resumed_agent_knows_what_it_was_told(talk: Talk) -> None:
+async def test_resumed_agent_remembers_the_conversation(talk: Talk) -> None:
     await talk.start()
     await talk.say("remember the word PELICAN")
     token = talk.host.tokens[-1]
@@ -83,7 +83,7 @@ async def test_a_resumed_agent_knows_what_it_was_told(talk: Talk) -> None:
     assert set(talk.host.tokens) == {token}
 
 
-async def test_an_agent_killed_in_a_turn_has_its_conversation_when_it_is_back(talk: Talk) -> None:
+async def test_agent_killed_in_a_turn_resumes_its_conversation(talk: Talk) -> None:
     await talk.start()
     await talk.say("remember the word PELICAN")
     with pytest.raises(TurnFailed):
@@ -96,7 +96,7 @@ async def test_an_agent_killed_in_a_turn_has_its_conversation_when_it_is_back(ta
     assert talk.host.said() == "The word was PELICAN."
 
 
-async def test_a_conversation_that_is_gone_is_told_from_other_failures_and_never_begun_anew(talk: Talk) -> None:
+async def test_lost_conversation_is_recognised_and_never_started_anew(talk: Talk) -> None:
     if talk.agent.process_per_turn:
         await talk.resume(UNKNOWN)
         with pytest.raises(TurnFailed) as in_turn:
@@ -112,7 +112,7 @@ async def test_a_conversation_that_is_gone_is_told_from_other_failures_and_never
     assert talk.host.tokens == []
 
 
-async def test_an_error_that_no_pattern_knows_keeps_the_token(talk: Talk) -> None:
+async def test_unrecognised_error_keeps_the_token(talk: Talk) -> None:
     patterns = {"gone_patterns": ["a word that it never says"]}
     if talk.agent.process_per_turn:
         await talk.resume(UNKNOWN, **patterns)
@@ -127,7 +127,7 @@ async def test_an_error_that_no_pattern_knows_keeps_the_token(talk: Talk) -> Non
     assert talk.host.tokens == []
 
 
-async def test_an_agent_that_goes_on_in_another_conversation_is_found_out(talk: Talk) -> None:
+async def test_agent_that_resumes_another_conversation_is_detected(talk: Talk) -> None:
     if not talk.agent.names_itself:
         pytest.skip("it does not say which conversation it is in; its replay is compared instead")
     await talk.start()
@@ -144,7 +144,7 @@ async def test_an_agent_that_goes_on_in_another_conversation_is_found_out(talk: 
     assert set(talk.host.tokens) == set(tokens), "the token is kept"
 
 
-async def test_a_cancel_ends_the_turn_and_the_next_one_goes_on(talk: Talk) -> None:
+async def test_cancel_ends_the_turn_and_the_next_one_works(talk: Talk) -> None:
     await talk.start()
     await talk.say("remember the word PELICAN")
     turn = asyncio.create_task(talk.say("hang"))
@@ -161,7 +161,7 @@ async def test_a_cancel_ends_the_turn_and_the_next_one_goes_on(talk: Talk) -> No
     assert talk.host.said().endswith("The word was PELICAN.")
 
 
-async def test_a_cancel_without_a_turn_does_nothing(talk: Talk) -> None:
+async def test_cancel_without_a_turn_does_nothing(talk: Talk) -> None:
     await talk.driver.cancel()
     await talk.start()
     await talk.driver.cancel()
@@ -169,7 +169,7 @@ async def test_a_cancel_without_a_turn_does_nothing(talk: Talk) -> None:
     assert await talk.say("remember the word PELICAN") == "end_turn"
 
 
-async def test_a_stop_in_a_turn_leaves_no_process_and_is_told_once(talk: Talk) -> None:
+async def test_stop_in_a_turn_leaves_no_process_and_is_reported_once(talk: Talk) -> None:
     await talk.start()
     turn = asyncio.create_task(talk.say("hang"))
     await eventually_async(lambda: "waiting" in talk.host.said())
@@ -187,7 +187,7 @@ async def test_a_stop_in_a_turn_leaves_no_process_and_is_told_once(talk: Talk) -
     assert late.value.code == "not_running"
 
 
-async def test_a_stop_between_turns_leaves_no_process(talk: Talk) -> None:
+async def test_stop_between_turns_leaves_no_process(talk: Talk) -> None:
     await talk.start()
     await talk.say("remember the word PELICAN")
 
@@ -198,7 +198,7 @@ async def test_a_stop_between_turns_leaves_no_process(talk: Talk) -> None:
     assert len(talk.host.exits) == (0 if talk.agent.process_per_turn else 1)
 
 
-async def test_between_turns_an_agent_with_a_process_per_turn_has_none_and_is_well(talk: Talk) -> None:
+async def test_agent_with_a_process_per_turn_has_none_between_turns(talk: Talk) -> None:
     await talk.start()
     assert talk.has_process() != talk.agent.process_per_turn
     turn = asyncio.create_task(talk.say("hang"))
@@ -212,7 +212,7 @@ async def test_between_turns_an_agent_with_a_process_per_turn_has_none_and_is_we
     assert talk.host.exits == []
 
 
-async def test_an_agent_is_not_started_twice(talk: Talk) -> None:
+async def test_agent_is_not_started_twice(talk: Talk) -> None:
     await talk.start()
 
     with pytest.raises(StartFailed) as failed:
@@ -221,7 +221,7 @@ async def test_an_agent_is_not_started_twice(talk: Talk) -> None:
     assert failed.value.code == "already_running"
 
 
-async def test_a_line_of_a_megabyte_is_read(talk: Talk) -> None:
+async def test_line_of_a_megabyte_is_read(talk: Talk) -> None:
     await talk.start()
 
     await talk.say("shout 1048576")
@@ -229,7 +229,7 @@ async def test_a_line_of_a_megabyte_is_read(talk: Talk) -> None:
     assert len(talk.host.said()) == 1024 * 1024
 
 
-async def test_a_prompt_of_a_megabyte_arrives(talk: Talk) -> None:
+async def test_prompt_of_a_megabyte_arrives(talk: Talk) -> None:
     await talk.start()
 
     assert await talk.say("x" * 1024 * 1024 + "\nremember the word PELICAN") == "end_turn"

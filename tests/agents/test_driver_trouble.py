@@ -1,4 +1,4 @@
-"""What every driver promises when its agent fails, dies, asks, or says what it should not (``driver_contract``)."""
+"""The contract of every driver when its agent fails, dies, asks, or prints invalid output."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.agents.driver_contract import UNKNOWN, Talk
 from tests.waiting import eventually_async
 
 
-async def test_a_copy_has_the_memory_and_a_name_of_its_own(talk: Talk) -> None:
+async def test_fork_has_the_memory_and_its_own_id(talk: Talk) -> None:
     if not talk.agent.forks:
         pytest.skip("it cannot copy a conversation")
     await talk.start()
@@ -36,7 +36,7 @@ async def test_a_copy_has_the_memory_and_a_name_of_its_own(talk: Talk) -> None:
     assert talk.host.said() == "The word was PELICAN.", "the original is as it was"
 
 
-async def test_a_copy_is_never_begun_where_there_is_none(talk: Talk) -> None:
+async def test_fork_is_refused_where_unsupported(talk: Talk) -> None:
     if talk.agent.forks:
         pytest.skip("it can")
     with pytest.raises(StartFailed) as failed:
@@ -45,7 +45,7 @@ async def test_a_copy_is_never_begun_where_there_is_none(talk: Talk) -> None:
     assert (failed.value.code, failed.value.permanent) == ("handshake_failed", True)
 
 
-async def test_an_agent_that_dies_in_a_turn_is_told_gone_once_before_the_turn_fails(talk: Talk) -> None:
+async def test_exit_of_an_agent_is_recorded_once_before_its_turn_fails(talk: Talk) -> None:
     await talk.start()
 
     with pytest.raises(TurnFailed) as failed:
@@ -60,7 +60,7 @@ async def test_an_agent_that_dies_in_a_turn_is_told_gone_once_before_the_turn_fa
     assert late.value.code == "not_running"
 
 
-async def test_an_agent_killed_from_outside_takes_its_tree_along(talk: Talk) -> None:
+async def test_killed_agent_takes_its_process_tree_with_it(talk: Talk) -> None:
     await talk.start()
     turn = asyncio.create_task(talk.say("hang"))
     await eventually_async(lambda: "waiting" in talk.host.said())
@@ -74,7 +74,7 @@ async def test_an_agent_killed_from_outside_takes_its_tree_along(talk: Talk) -> 
     assert talk.processes_left() == []
 
 
-async def test_an_error_of_the_agent_fails_the_turn_and_the_agent_stays(talk: Talk) -> None:
+async def test_agent_error_fails_the_turn_and_the_agent_stays(talk: Talk) -> None:
     await talk.start()
 
     with pytest.raises(TurnFailed) as failed:
@@ -86,7 +86,7 @@ async def test_an_error_of_the_agent_fails_the_turn_and_the_agent_stays(talk: Ta
     assert await talk.say("remember the word PELICAN") == "end_turn"
 
 
-async def test_a_program_that_is_not_there_is_said_and_permanent(talk: Talk) -> None:
+async def test_missing_program_is_a_permanent_failure(talk: Talk) -> None:
     absent = replace(talk.request(), argv=["/none/such"])
 
     with pytest.raises(StartFailed) as failed:
@@ -95,7 +95,7 @@ async def test_a_program_that_is_not_there_is_said_and_permanent(talk: Talk) -> 
     assert (failed.value.code, failed.value.permanent, failed.value.token_valid) == ("program_missing", True, True)
 
 
-async def test_an_agent_that_says_nothing_at_its_start_is_given_up_and_gone(talk: Talk) -> None:
+async def test_silent_agent_is_ended_after_the_start_timeout(talk: Talk) -> None:
     silent = [sys.executable, "-S", "-c", "import time; time.sleep(3600)"]
 
     with pytest.raises(StartFailed) as failed:
@@ -105,7 +105,7 @@ async def test_an_agent_that_says_nothing_at_its_start_is_given_up_and_gone(talk
     assert talk.processes_left() == []
 
 
-async def test_a_permission_waits_until_it_is_answered(talk: Talk) -> None:
+async def test_permission_waits_until_it_is_answered(talk: Talk) -> None:
     if talk.agent.asks is None:
         pytest.skip("nobody can be asked in its turns")
     await talk.start()
@@ -119,7 +119,7 @@ async def test_a_permission_waits_until_it_is_answered(talk: Talk) -> None:
         assert talk.host.said().endswith(words)
 
 
-async def test_litter_between_good_lines_does_no_harm(talk: Talk) -> None:
+async def test_invalid_lines_between_valid_ones_are_logged(talk: Talk) -> None:
     await talk.start()
 
     assert await talk.say("litter") == "end_turn"
@@ -128,7 +128,7 @@ async def test_litter_between_good_lines_does_no_harm(talk: Talk) -> None:
     assert any("not json at all" in text for text in talk.host.logs())
 
 
-async def test_a_flood_on_stderr_holds_nobody_back_and_leaves_a_few_lines(talk: Talk) -> None:
+async def test_flood_on_stderr_does_not_block_and_is_rate_limited(talk: Talk) -> None:
     await talk.start()
 
     assert await talk.say("whisper") == "end_turn"
@@ -138,7 +138,7 @@ async def test_a_flood_on_stderr_holds_nobody_back_and_leaves_a_few_lines(talk: 
     assert 1 <= len(talk.host.logs("stderr")) < 100
 
 
-async def test_an_agent_is_not_read_on_while_the_journal_has_no_room(talk: Talk) -> None:
+async def test_agent_output_is_not_read_while_the_journal_is_full(talk: Talk) -> None:
     await talk.start()
     turn = asyncio.create_task(talk.say("flood 1000"))
     await eventually_async(lambda: len(talk.host.said()) > 10_000)

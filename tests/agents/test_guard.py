@@ -1,4 +1,4 @@
-"""Whoever is killed: nothing of an agent is left, and no stranger is hit."""
+"""Whichever process is killed, no process of an agent is left, and no other process is signalled."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.waiting import eventually
 
 @dataclass(frozen=True)
 class Family:
-    """An agentctl-like parent, its guard, the agent, and all that the agent has started."""
+    """A parent in agentctl's place, its guard, the agent, and every process that the agent has started."""
 
     home: Path
     parent: ProcessIdentity
@@ -86,7 +86,7 @@ def _identity(pid: int) -> ProcessIdentity:
 
 @pytest.mark.parametrize("behaviour", ["forks", "relaunches_itself"])
 @pytest.mark.parametrize("victim", ["agent", "guard", "parent"])
-def test_nothing_is_left_when_one_of_them_is_killed(
+def test_no_process_is_left_whichever_one_is_killed(
     victim: str, behaviour: str, family: Callable[[str], Family]
 ) -> None:
     those = family(behaviour)
@@ -100,7 +100,7 @@ def test_nothing_is_left_when_one_of_them_is_killed(
         assert those.exit_code() == (-signal.SIGKILL if victim == "agent" else None)
 
 
-def test_what_outlives_a_guard_and_its_parent_is_found_by_its_mark(family: Callable[[str], Family]) -> None:
+def test_process_that_outlives_guard_and_parent_is_found_by_marker(family: Callable[[str], Family]) -> None:
     those = family("forks")
     child, leader, cleared = those.forked
     grouped = control_group.execution_of_process(cleared.pid) == those.home.name
@@ -118,7 +118,7 @@ def test_what_outlives_a_guard_and_its_parent_is_found_by_its_mark(family: Calla
     assert identity.is_alive(cleared) is not grouped, "without mark and group it is nobody's: the documents say so"
 
 
-def test_where_a_control_group_can_be_had_even_an_emptied_environment_does_not_help(
+def test_control_group_finds_a_process_with_a_cleared_environment(
     family: Callable[[str], Family],
 ) -> None:
     those = family("forks")
@@ -152,7 +152,7 @@ async def _rest(agent: AgentProcess) -> bytes:
     return output
 
 
-async def test_the_agent_gets_its_arguments_environment_and_directory_and_gives_its_exit_code(tmp_path: Path) -> None:
+async def test_agent_gets_arguments_environment_and_directory_and_returns_exit_code(tmp_path: Path) -> None:
     lines: list[str] = []
     agent = await _spawn(
         'pwd; echo "$WHO $KANDEV_EXECUTION_ID"; read x; echo "got $x"; echo oh >&2; exit 7', tmp_path, lines
@@ -166,7 +166,7 @@ async def test_the_agent_gets_its_arguments_environment_and_directory_and_gives_
     assert agent.output_tail() == "oh"
 
 
-async def test_the_agent_inherits_nothing_but_its_three_pipes_and_no_ignored_signal(tmp_path: Path) -> None:
+async def test_agent_inherits_only_three_pipes_and_no_ignored_signals(tmp_path: Path) -> None:
     agent = await _spawn("ls -x /proc/self/fd; grep -E 'SigBlk|SigIgn' /proc/self/status", tmp_path, [])
 
     descriptors, blocked, ignored = (await _rest(agent)).decode().splitlines()
@@ -178,11 +178,11 @@ async def test_the_agent_inherits_nothing_but_its_three_pipes_and_no_ignored_sig
 
 
 def _ours(mask: str) -> int:
-    """The signals of a line of ``/proc/self/status`` but for 32 and 33, which the C library keeps to itself."""
+    """Return the signals of a line of ``/proc/self/status`` except 32 and 33, which the C library reserves."""
     return int(mask.split()[1], 16) & ~(0b11 << 31)
 
 
-async def test_a_stop_sends_term_first_and_leaves_time_to_clean_up(tmp_path: Path) -> None:
+async def test_stop_sends_sigterm_first_and_allows_a_clean_up(tmp_path: Path) -> None:
     agent = await _spawn("trap 'echo tidy; exit 5' TERM; echo ready; while :; do sleep 0.05; done", tmp_path, [])
     await agent.read()
 
@@ -191,7 +191,7 @@ async def test_a_stop_sends_term_first_and_leaves_time_to_clean_up(tmp_path: Pat
     await agent.close()
 
 
-async def test_a_second_shorter_stop_overtakes_a_patient_one(tmp_path: Path) -> None:
+async def test_second_shorter_stop_overtakes_a_longer_one(tmp_path: Path) -> None:
     agent = await _spawn("trap '' TERM; echo ready; while :; do sleep 0.05; done", tmp_path, [])
     await agent.read()
     patient = asyncio.create_task(agent.stop(60))
@@ -213,14 +213,14 @@ async def test_children_that_outlive_a_finished_agent_are_ended(tmp_path: Path) 
 
 @pytest.fixture
 def subreaper() -> Iterator[None]:
-    """This process adopts orphans, for this test alone: others would find theirs unburied."""
+    """Adopt orphans in this process, for this test only: other tests would find zombies."""
     adoption.become_subreaper()
     yield
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
 
 
 @pytest.mark.usefixtures("subreaper")
-def test_the_reaper_takes_in_adopted_corpses_and_none_that_somebody_waits_for() -> None:
+def test_reaper_collects_orphans_but_no_awaited_children() -> None:
     ours = subprocess.Popen(["/bin/true"])
     script = "sh -c 'echo $$; exec >&-; read x' &"
     pipe = subprocess.PIPE
@@ -239,7 +239,7 @@ def test_the_reaper_takes_in_adopted_corpses_and_none_that_somebody_waits_for() 
     assert ours.wait() == 0, "its status was left to who started it"
 
 
-def test_a_guard_imports_nothing_that_takes_long() -> None:
+def test_guard_imports_no_slow_modules() -> None:
     """Every start of an agent waits for it."""
     source = Path(guard_process.__file__)
     program = f"import sys; exec(open({str(source)!r}).read(), {{'__name__': 'guard'}}); print(*sys.modules)"
@@ -249,7 +249,7 @@ def test_a_guard_imports_nothing_that_takes_long() -> None:
 
 @pytest.fixture
 async def ready() -> AsyncIterator[Callable[[], ProcessIdentity]]:
-    """One guard is kept ready; gives the process that waits now."""
+    """Keep one spare guard and return a function that gives its process."""
     execution = uuid.uuid4().hex
     guard_client.keep_spare_guard({EXECUTION_MARKER: execution})
 
@@ -263,7 +263,7 @@ async def ready() -> AsyncIterator[Callable[[], ProcessIdentity]]:
     assert identity.find_marked(execution) == []
 
 
-async def test_the_next_agent_gets_the_guard_that_waits_and_its_end_brings_another(
+async def test_next_agent_uses_the_spare_guard_and_another_replaces_it(
     ready: Callable[[], ProcessIdentity], tmp_path: Path
 ) -> None:
     first = ready()
@@ -279,9 +279,7 @@ async def test_the_next_agent_gets_the_guard_that_waits_and_its_end_brings_anoth
     assert ready() != first
 
 
-async def test_a_guard_that_died_while_it_waited_costs_no_start(
-    ready: Callable[[], ProcessIdentity], tmp_path: Path
-) -> None:
+async def test_dead_spare_guard_does_not_fail_a_start(ready: Callable[[], ProcessIdentity], tmp_path: Path) -> None:
     dead = ready()
     identity.kill_all([dead], 5)
 
@@ -292,7 +290,7 @@ async def test_a_guard_that_died_while_it_waited_costs_no_start(
     await agent.close()
 
 
-async def test_a_start_that_fails_says_where_and_leaves_the_next_one_a_guard(
+async def test_failed_start_names_the_cause_and_leaves_a_spare_guard(
     ready: Callable[[], ProcessIdentity], tmp_path: Path
 ) -> None:
     with pytest.raises(SpawnFailed, match=r"the program .*no-such-program was not found") as told:
@@ -302,7 +300,7 @@ async def test_a_start_that_fails_says_where_and_leaves_the_next_one_a_guard(
     assert ready(), "another one waits"
 
 
-def test_a_guard_that_waits_ends_with_its_agentctl(tmp_path: Path) -> None:
+def test_spare_guard_ends_with_its_agentctl(tmp_path: Path) -> None:
     execution = uuid.uuid4().hex
     program = (
         "import asyncio, sys\n"

@@ -1,4 +1,4 @@
-"""A process is known by more than its pid, and nobody else is ever signalled."""
+"""A process is identified by more than its pid, and no other process is ever signalled."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _of(process: subprocess.Popen[bytes]) -> ProcessIdentity:
     return found
 
 
-def test_an_identity_survives_json(sleeper: subprocess.Popen[bytes]) -> None:
+def test_identity_survives_json(sleeper: subprocess.Popen[bytes]) -> None:
     found = _of(sleeper)
 
     assert ProcessIdentity.from_json(found.to_json()) == found
@@ -50,13 +50,13 @@ def test_an_identity_survives_json(sleeper: subprocess.Popen[bytes]) -> None:
         [],
     ],
 )
-def test_what_is_no_identity_is_refused(data: Any) -> None:
+def test_invalid_identity_is_refused(data: Any) -> None:
     with pytest.raises(ValueError, match="not a process identity"):
         ProcessIdentity.from_json(data)
 
 
 @pytest.mark.parametrize("change", [{"start_time": 1}, {"boot_id": "another"}, {"pid_namespace": "pid:[1]"}])
-def test_a_process_with_the_same_pid_is_another_one(change: dict[str, Any], sleeper: subprocess.Popen[bytes]) -> None:
+def test_process_with_a_reused_pid_is_another_one(change: dict[str, Any], sleeper: subprocess.Popen[bytes]) -> None:
     other = dataclasses.replace(_of(sleeper), **change)
 
     assert not identity.is_alive(other)
@@ -65,7 +65,7 @@ def test_a_process_with_the_same_pid_is_another_one(change: dict[str, Any], slee
     assert sleeper.poll() is None
 
 
-def test_a_zombie_is_dead(sleeper: subprocess.Popen[bytes]) -> None:
+def test_zombie_is_dead(sleeper: subprocess.Popen[bytes]) -> None:
     found = _of(sleeper)
 
     assert identity.send_signal(found, signal.SIGKILL) is True
@@ -76,7 +76,7 @@ def test_a_zombie_is_dead(sleeper: subprocess.Popen[bytes]) -> None:
     assert identity.send_signal(found, signal.SIGKILL) is False
 
 
-def test_a_name_with_parentheses_and_spaces_is_parsed(tmp_path: Path) -> None:
+def test_process_name_with_parentheses_and_spaces_is_parsed(tmp_path: Path) -> None:
     program = tmp_path / ") S 1 (x"
     program.symlink_to("/bin/sleep")
     process = subprocess.Popen([str(program), "3600"])
@@ -90,14 +90,14 @@ def test_a_name_with_parentheses_and_spaces_is_parsed(tmp_path: Path) -> None:
         process.wait()
 
 
-def test_all_marked_processes_are_found_and_no_other(sleeper: subprocess.Popen[bytes]) -> None:
+def test_only_processes_with_the_exact_marker_are_found(sleeper: subprocess.Popen[bytes]) -> None:
     with subprocess.Popen(["sleep", "3600"], env={EXECUTION_MARKER: "a-test-of-marks-2"}) as other:
         assert identity.find_marked("a-test-of-marks") == [_of(sleeper)]
         assert identity.find_marked("a-test") == []
         other.kill()
 
 
-def test_end_all_ends_them_and_waits(sleeper: subprocess.Popen[bytes]) -> None:
+def test_kill_all_ends_processes_and_waits(sleeper: subprocess.Popen[bytes]) -> None:
     found = _of(sleeper)
 
     assert identity.kill_all([found], 5) == []
@@ -105,15 +105,15 @@ def test_end_all_ends_them_and_waits(sleeper: subprocess.Popen[bytes]) -> None:
     assert not identity.is_alive(found)
 
 
-def test_the_host_is_told_apart_by_machine_boot_and_namespace() -> None:
+def test_host_id_is_stable_and_does_not_reveal_the_boot_id() -> None:
     assert identity.host_id() == identity.host_id()
     assert len(identity.host_id()) == 32
     assert identity.kernel_boot_id() not in identity.host_id()
     assert identity.identify(2**22 + 1) is None
 
 
-def test_a_process_that_has_only_just_been_started_is_known_by_its_marks() -> None:
-    """In the middle of ``execve`` the kernel shows no environment; taken at its word, that hides a live process."""
+def test_process_still_in_exec_is_found_by_its_marker() -> None:
+    """During ``execve`` the kernel shows no environment; taken literally, that would hide a live process."""
     for number in range(200):
         mark = f"{EXECUTION_MARKER}=just-started-{number}"
         process = subprocess.Popen(["sleep", "3600"], env=dict([mark.split("=")]))
@@ -124,7 +124,7 @@ def test_a_process_that_has_only_just_been_started_is_known_by_its_marks() -> No
             process.wait()
 
 
-def test_a_process_without_any_environment_is_not_waited_for() -> None:
+def test_process_without_an_environment_is_not_waited_for() -> None:
     process = subprocess.Popen(["sleep", "3600"], env={})
     try:
         eventually(lambda: Path(f"/proc/{process.pid}/cmdline").read_bytes().startswith(b"sleep"))

@@ -1,4 +1,4 @@
-"""A chat model as an agent: it forgets everything, and its conversation survives all the same."""
+"""A chat model as an agent: the model forgets everything, and its conversation survives."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ async def start_with(driver: ChatDriver, server: ChatServer, *answers: Handler) 
     return await driver.start(request_to(server))
 
 
-async def test_an_answer_arrives_piece_by_piece_with_thoughts_and_what_it_cost(
+async def test_answer_streams_in_pieces_with_thoughts_and_usage(
     driver: ChatDriver, host: RecordingHost, provider: ChatServer
 ) -> None:
     usage = {"prompt_tokens": 3, "completion_tokens": 2}
@@ -77,7 +77,7 @@ async def test_an_answer_arrives_piece_by_piece_with_thoughts_and_what_it_cost(
     assert provider.headers[0]["Authorization"] == f"Bearer {KEY}"
 
 
-async def test_the_conversation_goes_out_with_every_prompt_and_is_taken_up_again_by_its_token(
+async def test_conversation_is_sent_with_every_prompt_and_reloaded_by_token(
     driver: ChatDriver, host: RecordingHost, provider: ChatServer
 ) -> None:
     started = await start_with(driver, provider, answer_of("I will."), answer_of("pelican"))
@@ -100,7 +100,7 @@ async def test_the_conversation_goes_out_with_every_prompt_and_is_taken_up_again
 
 
 @pytest.mark.parametrize("token", ["chat-" + "0" * 32, "chat-../../../etc/passwd", "", "conversation-1"])
-async def test_a_conversation_that_is_not_in_the_store_is_gone_and_no_new_one_is_made(
+async def test_conversation_missing_from_the_store_is_gone_and_not_replaced(
     token: str, driver: ChatDriver, host: RecordingHost, provider: ChatServer, tmp_path: Path
 ) -> None:
     with pytest.raises(StartFailed) as failed:
@@ -111,14 +111,14 @@ async def test_a_conversation_that_is_not_in_the_store_is_gone_and_no_new_one_is
     assert not (tmp_path / "conversations").exists()
 
 
-async def test_a_store_that_cannot_be_read_is_no_lost_conversation(
+async def test_unreadable_store_does_not_mean_a_lost_conversation(
     driver: ChatDriver, host: RecordingHost, provider: ChatServer, tmp_path: Path
 ) -> None:
     token = (await driver.start(request_to(provider))).resume_token
     await driver.stop(0)
     kept = tmp_path / "conversations" / f"{token}.jsonl"
     kept.unlink()
-    kept.symlink_to("/dev/null")  # whoever put it there: it is not followed
+    kept.symlink_to("/dev/null")  # a link is not followed, whoever created it
 
     with pytest.raises(StartFailed) as failed:
         await driver.start(request_to(provider, token))
@@ -136,7 +136,7 @@ BAD: dict[str, dict[str, str]] = {
 
 
 @pytest.mark.parametrize("wrong", BAD.values(), ids=BAD)
-async def test_a_profile_that_names_no_usable_provider_is_refused_for_good(
+async def test_profile_without_a_usable_provider_fails_permanently(
     wrong: dict[str, str], driver: ChatDriver, provider: ChatServer
 ) -> None:
     with pytest.raises(StartFailed) as failed:
@@ -147,7 +147,7 @@ async def test_a_profile_that_names_no_usable_provider_is_refused_for_good(
 
 
 @pytest.mark.parametrize(("model", "env", "asked"), [("big", "small", "big"), (None, "small", "small")])
-async def test_the_model_is_the_profiles_or_that_of_its_environment(
+async def test_model_comes_from_the_profile_or_the_environment(
     model: str | None, env: str, asked: str, driver: ChatDriver, provider: ChatServer
 ) -> None:
     await driver.start(request_to(provider, model=model, env=provider.env(OPENAI_MODEL=env)))
@@ -184,7 +184,7 @@ TOO_LONG = {"error": {"code": "context_length_exceeded", "message": "too long"}}
         (says(b"data: nonsense\n\n", b"event: x\nid: 1\n\n"), "provider_connection_lost", None),
     ],
 )
-async def test_why_a_provider_did_not_answer_and_when_to_ask_again(
+async def test_provider_failure_has_a_code_and_a_retry_delay(
     answer: Handler, code: str, after: float | None, driver: ChatDriver, host: RecordingHost, provider: ChatServer
 ) -> None:
     await start_with(driver, provider, answer, answer_of("ok"))
@@ -201,7 +201,7 @@ async def test_why_a_provider_did_not_answer_and_when_to_ask_again(
     assert provider.texts() == [("user", "hi")], "a prompt that nobody has read does not stand there twice"
 
 
-async def test_a_provider_that_is_not_there_is_no_answer(
+async def test_unreachable_provider_fails_the_turn(
     driver: ChatDriver, provider: ChatServer, unused_tcp_port: int
 ) -> None:
     address = {"OPENAI_BASE_URL": f"http://127.0.0.1:{unused_tcp_port}/v1"}
@@ -213,7 +213,7 @@ async def test_a_provider_that_is_not_there_is_no_answer(
     assert failed.value.code == "provider_unreachable"
 
 
-async def test_a_provider_that_falls_silent_is_given_up(
+async def test_silent_provider_is_given_up(
     driver: ChatDriver, provider: ChatServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(openai_chat, "SILENCE_TIMEOUT", 0.3)
@@ -227,7 +227,7 @@ async def test_a_provider_that_falls_silent_is_given_up(
     assert provider.texts() == [("user", "hi"), ("assistant", "let me th"), ("user", "and?")]
 
 
-async def test_a_cancel_breaks_the_answer_off_and_what_was_said_stays_said(
+async def test_cancel_aborts_the_answer_and_keeps_its_text(
     driver: ChatDriver, host: RecordingHost, provider: ChatServer
 ) -> None:
     await start_with(driver, provider, says(event(text="First, "), hangs=True), answer_of("ok"))
@@ -243,9 +243,7 @@ async def test_a_cancel_breaks_the_answer_off_and_what_was_said_stays_said(
     assert provider.texts() == [("user", "tell me all"), ("assistant", "First, "), ("user", "shorter")]
 
 
-async def test_a_stop_in_the_middle_of_a_turn_is_the_agents_end(
-    driver: ChatDriver, host: RecordingHost, provider: ChatServer
-) -> None:
+async def test_stop_in_a_turn_ends_the_agent(driver: ChatDriver, host: RecordingHost, provider: ChatServer) -> None:
     started = await start_with(driver, provider, says(event(text="One"), hangs=True), answer_of("ok"))
     turn = asyncio.create_task(ask(driver, "m1", "count"))
     await eventually_async(host.said)
@@ -261,7 +259,7 @@ async def test_a_stop_in_the_middle_of_a_turn_is_the_agents_end(
     assert loaded.replayed == 2, "the half answer was kept"
 
 
-async def test_an_answer_without_end_is_broken_off(
+async def test_endless_answer_is_cut_off(
     driver: ChatDriver, host: RecordingHost, provider: ChatServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(openai_chat, "ANSWER_LIMIT", 1000)
@@ -275,7 +273,7 @@ async def test_an_answer_without_end_is_broken_off(
         await provider.hung_up.wait()
 
 
-async def test_an_answer_that_was_not_streamed_is_taken_too(
+async def test_answer_without_streaming_is_accepted(
     driver: ChatDriver, host: RecordingHost, provider: ChatServer
 ) -> None:
     whole = {"choices": [{"message": {"role": "assistant", "content": "all at once"}, "finish_reason": "stop"}]}
@@ -285,7 +283,7 @@ async def test_an_answer_that_was_not_streamed_is_taken_too(
     assert host.said() == "all at once"
 
 
-async def test_a_journal_without_room_holds_the_provider_back(
+async def test_full_journal_pauses_reading_from_the_provider(
     driver: ChatDriver, host: RecordingHost, provider: ChatServer
 ) -> None:
     await start_with(driver, provider, answer_of("hello"))
@@ -300,7 +298,7 @@ async def test_a_journal_without_room_holds_the_provider_back(
     assert host.said() == "hello"
 
 
-async def test_only_text_is_taken_in_a_prompt(driver: ChatDriver, provider: ChatServer) -> None:
+async def test_attachments_are_refused(driver: ChatDriver, provider: ChatServer) -> None:
     await driver.start(request_to(provider))
 
     with pytest.raises(TurnFailed) as failed:
@@ -309,7 +307,7 @@ async def test_only_text_is_taken_in_a_prompt(driver: ChatDriver, provider: Chat
     assert (failed.value.code, provider.asked) == ("attachment_unsupported", [])
 
 
-async def test_a_second_start_beside_a_live_conversation_is_refused(driver: ChatDriver, provider: ChatServer) -> None:
+async def test_second_start_during_a_live_conversation_is_refused(driver: ChatDriver, provider: ChatServer) -> None:
     await driver.start(request_to(provider))
 
     with pytest.raises(StartFailed) as failed:

@@ -1,4 +1,4 @@
-"""What every driver promises, asked of the one without a process: all of it that needs neither process nor tools."""
+"""The parts of the driver contract that need neither process nor tools, for the driver without a process."""
 
 from __future__ import annotations
 
@@ -17,23 +17,21 @@ from tests.agents import test_driver_contract as contract
 from tests.agents.chat_server import ChatServer, answer_of, chat_server, event, says
 from tests.agents.driver_contract import Agent, Talk
 
-test_a_cancel_ends_the_turn_and_the_next_one_goes_on = contract.test_a_cancel_ends_the_turn_and_the_next_one_goes_on
-test_a_cancel_without_a_turn_does_nothing = contract.test_a_cancel_without_a_turn_does_nothing
-test_a_conversation_that_is_gone_is_told_from_other_failures_and_never_begun_anew = (
-    contract.test_a_conversation_that_is_gone_is_told_from_other_failures_and_never_begun_anew
+test_cancel_ends_the_turn_and_the_next_one_works = contract.test_cancel_ends_the_turn_and_the_next_one_works
+test_cancel_without_a_turn_does_nothing = contract.test_cancel_without_a_turn_does_nothing
+test_lost_conversation_is_recognised_and_never_started_anew = (
+    contract.test_lost_conversation_is_recognised_and_never_started_anew
 )
-test_a_line_of_a_megabyte_is_read = contract.test_a_line_of_a_megabyte_is_read
-test_a_prompt_of_a_megabyte_arrives = contract.test_a_prompt_of_a_megabyte_arrives
-test_a_resumed_agent_knows_what_it_was_told = contract.test_a_resumed_agent_knows_what_it_was_told
-test_a_stop_between_turns_leaves_no_process = contract.test_a_stop_between_turns_leaves_no_process
-test_a_stop_in_a_turn_leaves_no_process_and_is_told_once = (
-    contract.test_a_stop_in_a_turn_leaves_no_process_and_is_told_once
+test_line_of_a_megabyte_is_read = contract.test_line_of_a_megabyte_is_read
+test_prompt_of_a_megabyte_arrives = contract.test_prompt_of_a_megabyte_arrives
+test_resumed_agent_remembers_the_conversation = contract.test_resumed_agent_remembers_the_conversation
+test_stop_between_turns_leaves_no_process = contract.test_stop_between_turns_leaves_no_process
+test_stop_in_a_turn_leaves_no_process_and_is_reported_once = (
+    contract.test_stop_in_a_turn_leaves_no_process_and_is_reported_once
 )
-test_an_agent_is_not_started_twice = contract.test_an_agent_is_not_started_twice
-test_the_conversation_has_its_name_before_anything_is_said_in_it = (
-    contract.test_the_conversation_has_its_name_before_anything_is_said_in_it
-)
-test_turns_of_one_agent_are_one_conversation = contract.test_turns_of_one_agent_are_one_conversation
+test_agent_is_not_started_twice = contract.test_agent_is_not_started_twice
+test_conversation_has_its_id_before_its_first_message = contract.test_conversation_has_its_id_before_its_first_message
+test_turns_of_one_agent_share_one_conversation = contract.test_turns_of_one_agent_share_one_conversation
 
 
 @pytest.fixture
@@ -42,7 +40,7 @@ def agent() -> Agent:
 
 
 class ChatTalk(Talk):
-    """The talk with a model, which knows what each request brings and nothing else."""
+    """A conversation with a model that knows only what each request contains."""
 
     def __init__(self, agent: Agent, directory: Path, server: ChatServer):
         super().__init__(agent, directory)
@@ -61,7 +59,7 @@ async def talk(agent: Agent, tmp_path: Path) -> AsyncIterator[Talk]:
 
 
 async def _mind(request: web.Request, server: ChatServer) -> web.StreamResponse:
-    """Obey the last line of the prompt, with the memory that came along."""
+    """Obey the last line of the prompt, using the conversation in the request as memory."""
     told = [text for role, text in server.texts() if role == "user"]
     words = [word for text in told for word in re.findall(r"remember the word (\w+)", text)]
     match told[-1].strip().splitlines()[-1].split():

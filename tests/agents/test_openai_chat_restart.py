@@ -1,4 +1,4 @@
-"""A chat in a real agentctl that is killed: nothing acknowledged is lost, nothing is said twice, no key is shown."""
+"""A chat in a real agentctl that is killed: nothing is lost or repeated, and no key is shown."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def said(place: Place) -> str:
     return "".join(line["text"] for line in place.lines() if line["kind"] == "message.agent")
 
 
-async def test_a_chat_outlives_its_agentctl_that_is_killed_in_the_middle_of_an_answer(tmp_path: Path) -> None:
+async def test_chat_survives_agentctl_killed_in_the_middle_of_an_answer(tmp_path: Path) -> None:
     place = Place(tmp_path)
     answers = (answer_of("I will."), says(event(text="To be"), hangs=True), answer_of("pelican"))
     async with chat_server(*answers) as provider:
@@ -59,7 +59,7 @@ async def test_a_chat_outlives_its_agentctl_that_is_killed_in_the_middle_of_an_a
     assert not [path for path in everything if KEY.encode() in path.read_bytes()]
 
 
-async def test_a_store_that_was_lost_is_said_to_be_gone_and_a_fresh_start_works(tmp_path: Path) -> None:
+async def test_lost_store_is_reported_as_gone_and_a_fresh_start_works(tmp_path: Path) -> None:
     place = Place(tmp_path)
     async with chat_server(refuses(429, {"error": {"message": "slow down"}}, Retry_After="30"), answer_of("ok")) as far:
         with place.agentctl(REAL) as process:
@@ -82,7 +82,7 @@ async def test_a_store_that_was_lost_is_said_to_be_gone_and_a_fresh_start_works(
 
 
 async def client_refusal(client: Any, body: dict[str, Any]) -> dict[str, Any]:
-    """What agentctl says of a start that fails."""
+    """Return the error that agentctl gives for a failed start."""
     with pytest.raises(AgentctlRefused) as refused:
         await client.start_agent(body, 30)
     answer: dict[str, Any] = refused.value.details["answer"]

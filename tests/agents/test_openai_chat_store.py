@@ -1,4 +1,4 @@
-"""The store of a chat: what was acknowledged is there after every kill, once; and what goes out of it."""
+"""The store of a chat keeps each acknowledged entry exactly once, and decides what is sent to the model."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def read(store: ConversationStore, conversation_id: str) -> tuple[list[Conversat
     return list(conversation.entries), conversation.lost
 
 
-def test_what_was_appended_is_read_again_and_nobody_else_can(store: ConversationStore, tmp_path: Path) -> None:
+def test_appended_entries_are_read_back_and_files_are_private(store: ConversationStore, tmp_path: Path) -> None:
     conversation_id = kept(store, HELLO)
 
     assert read(store, conversation_id) == (HELLO, 0)
@@ -54,11 +54,11 @@ def test_what_was_appended_is_read_again_and_nobody_else_can(store: Conversation
     assert (file.stat().st_mode & 0o777, file.parent.stat().st_mode & 0o777) == (0o600, 0o700)
 
 
-def test_the_same_entry_again_is_kept_once(store: ConversationStore) -> None:
+def test_duplicate_entry_is_kept_once(store: ConversationStore) -> None:
     assert read(store, kept(store, [*HELLO, *HELLO])) == (HELLO, 0)
 
 
-def test_a_prompt_that_was_taken_back_is_not_told_again(store: ConversationStore) -> None:
+def test_withdrawn_prompt_is_not_sent_again(store: ConversationStore) -> None:
     refused = [ConversationEntry("m2", USER, "again?"), ConversationEntry("m2", WITHDRAWN, "")]
 
     assert read(store, kept(store, [*HELLO, *refused])) == (HELLO, 0)
@@ -67,7 +67,7 @@ def test_a_prompt_that_was_taken_back_is_not_told_again(store: ConversationStore
 @pytest.mark.parametrize(
     "torn", [b'{"key": "m2", "role": "us', b"\0" * 40, b'{"key": "m2", "role": "user", "text": "cut just before"}']
 )
-def test_a_torn_end_is_cut_and_told_and_the_next_entry_is_whole(
+def test_torn_end_is_truncated_and_the_next_entry_is_whole(
     torn: bytes, store: ConversationStore, tmp_path: Path
 ) -> None:
     conversation_id = kept(store, HELLO)
@@ -82,7 +82,7 @@ def test_a_torn_end_is_cut_and_told_and_the_next_entry_is_whole(
     assert read(store, conversation_id) == ([*HELLO, ConversationEntry("m3", USER, "go on")], 0)
 
 
-def test_damage_in_the_middle_costs_the_damaged_lines_alone(store: ConversationStore, tmp_path: Path) -> None:
+def test_damage_in_the_middle_loses_only_the_damaged_lines(store: ConversationStore, tmp_path: Path) -> None:
     conversation_id = kept(store, HELLO)
     file = tmp_path / "conversations" / f"{conversation_id}.jsonl"
     damage = [b'{"key": 7}', b"[]", b"\xff\xfe"]
@@ -91,7 +91,7 @@ def test_damage_in_the_middle_costs_the_damaged_lines_alone(store: ConversationS
     assert read(store, conversation_id) == (HELLO, sum(map(len, damage)))
 
 
-def test_an_entry_that_the_disk_does_not_take_leaves_nothing_behind(
+def test_entry_that_does_not_fit_on_the_disk_leaves_nothing(
     store: ConversationStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     conversation = store.create()
@@ -111,13 +111,13 @@ def test_an_entry_that_the_disk_does_not_take_leaves_nothing_behind(
     assert read(store, conversation.id) == (HELLO, 0)
 
 
-def test_half_a_character_costs_one_character(store: ConversationStore) -> None:
+def test_lone_surrogate_costs_one_character(store: ConversationStore) -> None:
     assert read(store, kept(store, [ConversationEntry("m1", USER, "a\ud83d")]))[0] == [
         ConversationEntry("m1", USER, "a?")
     ]
 
 
-def test_a_conversation_of_another_store_is_not_found(store: ConversationStore, tmp_path: Path) -> None:
+def test_conversation_of_another_store_is_not_found(store: ConversationStore, tmp_path: Path) -> None:
     conversation_id = kept(ConversationStore(tmp_path / "other"), HELLO)
 
     with pytest.raises(ConversationGone):
@@ -138,9 +138,7 @@ for number in itertools.count():
 """
 
 
-def test_a_kill_loses_nothing_that_was_acknowledged_and_doubles_nothing(
-    store: ConversationStore, tmp_path: Path
-) -> None:
+def test_kill_loses_and_duplicates_no_acknowledged_entry(store: ConversationStore, tmp_path: Path) -> None:
     command = [sys.executable, "-c", APPENDS_FOR_EVER, str(tmp_path / "conversations")]
     said = tmp_path / "said"
     with said.open("wb") as output:
@@ -168,7 +166,7 @@ def test_a_kill_loses_nothing_that_was_acknowledged_and_doubles_nothing(
     ],
     ids=["as it was", "two prompts in a row", "the oldest is left out", "the newest goes out whatever its size"],
 )
-def test_what_goes_out_with_a_prompt(
+def test_prompt_is_sent_with_as_much_history_as_fits(
     entries: list[tuple[str, str]], limit: int, messages: list[tuple[str, str]], left_out: int
 ) -> None:
     told = [ConversationEntry(f"m{number}", role, text) for number, (role, text) in enumerate(entries)]
@@ -190,7 +188,7 @@ def test_what_goes_out_with_a_prompt(
         ({"https_proxy": "http://proxy:1", "no_proxy": "*"}, None),
     ],
 )
-def test_the_proxy_is_the_one_that_the_environment_names(
+def test_proxy_is_taken_from_the_environment(
     env: dict[str, str], proxy: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
@@ -206,7 +204,7 @@ def test_the_proxy_is_the_one_that_the_environment_names(
 
 
 @pytest.mark.parametrize("size", [1, 3, 1000])
-def test_events_are_the_same_however_the_bytes_are_cut(size: int) -> None:
+def test_events_do_not_depend_on_how_bytes_are_split(size: int) -> None:
     raw = "data: {ä\r\ndata:b}\r\n\r\n: nothing\n\nevent: x\ndata: two\n\ndata: [DONE]".encode()
     events = ServerSentEvents()
 

@@ -1,4 +1,4 @@
-"""Bytes to lines, lines to a child, and a noisy source to a few lines."""
+"""Pipes: bytes to lines, writes to a child, and rate limits for noisy output."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from executors_app.agentctl.process.async_io import LAST_OUTPUT_TIMEOUT, LineSpl
         ([b"12345", b"6789", b"more", b"\nok\n"], [b"ok"], b"", 1),
     ],
 )
-def test_a_stream_is_cut_into_lines(pieces: list[bytes], lines: list[bytes], torn: bytes, skipped: int) -> None:
+def test_stream_is_split_into_lines(pieces: list[bytes], lines: list[bytes], torn: bytes, skipped: int) -> None:
     splitter = LineSplitter(limit=8)
 
     assert [line for piece in pieces for line in splitter.feed(piece)] == lines
@@ -45,7 +45,7 @@ def pipe() -> Iterator[tuple[int, int]]:
             continue
 
 
-async def test_messages_of_several_tasks_do_not_mix(pipe: tuple[int, int]) -> None:
+async def test_messages_of_concurrent_tasks_do_not_mix(pipe: tuple[int, int]) -> None:
     reader, writer = PipeReader(os.dup(pipe[0])), PipeWriter(os.dup(pipe[1]))
     messages = [bytes([letter]) * 300_000 + b"\n" for letter in b"abcd"]
     writing = asyncio.gather(*(writer.write(message, 10) for message in messages))
@@ -60,7 +60,7 @@ async def test_messages_of_several_tasks_do_not_mix(pipe: tuple[int, int]) -> No
     assert read.splitlines(keepends=True) == messages
 
 
-async def test_a_child_that_does_not_read_is_given_up_and_never_gets_the_rest(pipe: tuple[int, int]) -> None:
+async def test_child_that_does_not_read_is_given_up(pipe: tuple[int, int]) -> None:
     writer = PipeWriter(os.dup(pipe[1]))
 
     with pytest.raises(PipeStuck):
@@ -80,7 +80,7 @@ def _closed_pipe() -> int:
     return write_end
 
 
-async def test_after_the_end_of_a_child_its_output_is_read_but_not_waited_for(pipe: tuple[int, int]) -> None:
+async def test_output_left_after_exit_is_read_without_waiting_for_more(pipe: tuple[int, int]) -> None:
     reader = PipeReader(os.dup(pipe[0]))
     os.write(pipe[1], b"last words")
     reader.end()
@@ -92,7 +92,7 @@ async def test_after_the_end_of_a_child_its_output_is_read_but_not_waited_for(pi
     reader.close()
 
 
-async def test_a_read_in_flight_ends_with_the_close(pipe: tuple[int, int]) -> None:
+async def test_close_ends_a_pending_read(pipe: tuple[int, int]) -> None:
     reader = PipeReader(os.dup(pipe[0]))
     reading = asyncio.create_task(reader.read())
     await asyncio.wait([reading], timeout=0)
@@ -102,7 +102,7 @@ async def test_a_read_in_flight_ends_with_the_close(pipe: tuple[int, int]) -> No
     assert await reading == b""
 
 
-def test_a_valve_lets_a_burst_and_then_a_few_lines_a_second_pass() -> None:
+def test_rate_limit_allows_a_burst_and_then_a_few_lines() -> None:
     now, recorded = [0.0], list[dict[str, Any]]()
     valve = RateLimitedLog(
         lambda _, **body: recorded.append(body), "stderr", burst=3, per_second=1.0, clock=lambda: now[0]
@@ -118,7 +118,7 @@ def test_a_valve_lets_a_burst_and_then_a_few_lines_a_second_pass() -> None:
     assert valve.tail().endswith("line 9\nlater")
 
 
-def test_a_valve_cuts_long_lines_and_mends_bad_bytes() -> None:
+def test_rate_limited_log_truncates_long_lines_and_replaces_invalid_bytes() -> None:
     recorded = list[dict[str, Any]]()
     valve = RateLimitedLog(lambda _, **body: recorded.append(body), "stderr")
 

@@ -1,4 +1,4 @@
-"""Whatever is asked, as the schema allows or not, the answer is what the schema says and never a fault of ours."""
+"""Any request, valid or not, gets a response that the schema documents, and never a 500."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from sessions_app.models import ApiToken
+from sessions_app.accounts.models import ApiToken
 from tests.rights.world import ROLES, Cast, make_cast
 from tests.services import ROOT
 
@@ -35,18 +35,18 @@ CONFORMS: Final = [
     response_schema_conformance,
 ]
 AWAY: Final = {"agentctl_unreachable", "runtime_unavailable"}
-"""What an address under test may say with a 503: nothing runs here."""
+"""Codes that a 503 may have here, where no agentctl runs."""
 SCHEMA: Final = schemathesis.openapi.from_path(ROOT / "docs" / "openapi.yaml")
 SCHEMA.app = get_wsgi_application()
 STREAMS: Final = "/events/stream"
-"""An answer without an end has tests of its own."""
+"""An endless response; other tests cover it."""
 FOUND: Final = [one.ok() for one in SCHEMA.get_all_operations() if isinstance(one, Ok)]
 OPERATIONS: Final = {one.label: one for one in FOUND if not one.path.endswith(STREAMS)}
 
 
 @pytest.fixture(autouse=True)
 def _keep_the_connection() -> Iterator[None]:
-    """The transaction of the test is the connection's, which a request's end would close."""
+    """Keep the connection open after a request: the test's transaction belongs to it."""
     signals = (request_started, request_finished)
     for signal in signals:
         signal.disconnect(close_old_connections)
@@ -69,7 +69,7 @@ def headers_of(user: User | None) -> dict[str, str]:
 
 @contextlib.contextmanager
 def undone() -> Iterator[None]:
-    """Whatever is written within is not kept."""
+    """Roll back everything that is written inside."""
     with transaction.atomic():
         yield
         transaction.set_rollback(True)
@@ -83,7 +83,7 @@ def is_an_error_as_all_are(response: Any) -> None:
 
 
 @pytest.mark.parametrize("label", OPERATIONS)
-def test_any_request_of_anybody_is_answered_as_the_schema_says(label: str, cast: Cast) -> None:
+def test_every_response_conforms_to_the_schema(label: str, cast: Cast) -> None:
     headers = {role: headers_of(cast.people[role]) for role in ROLES}
 
     @settings(

@@ -1,4 +1,4 @@
-"""A lost answer that is asked for again, with the same idempotency key, makes nothing twice."""
+"""Repeating a request with the same idempotency key creates nothing twice."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def new_task(world: World, **more: Any) -> dict[str, Any]:
     return {"title": "Dig", "repository": str(world.repository.id), "idempotency_key": "k 1", **more}
 
 
-def test_a_session_that_is_asked_for_again_is_the_same_one(world: World, api: APIClient) -> None:
+def test_repeated_session_request_returns_the_same_session(world: World, api: APIClient) -> None:
     first = api.post(sessions_of(world), new_session(world), format="json")
     again = api.post(sessions_of(world), new_session(world, desired_state="running", policy=""), format="json")
     assert (first.status_code, again.status_code) == (201, 400), "an empty policy is none"
@@ -41,7 +41,7 @@ def test_a_session_that_is_asked_for_again_is_the_same_one(world: World, api: AP
     assert (Prompt.objects.filter(session__in=made).count(), Intent.objects.filter(session__in=made).count()) == (1, 1)
 
 
-def test_it_is_found_again_when_the_task_is_over_and_the_colleague_asks(world: World, api: APIClient) -> None:
+def test_repeated_request_succeeds_for_a_colleague_after_the_task_ended(world: World, api: APIClient) -> None:
     first = api.post(sessions_of(world), new_session(world), format="json").json()
     api.post(f"{TASKS}{world.task.id}/done/")
     again = client_of(world.staff).post(sessions_of(world), new_session(world), format="json")
@@ -51,14 +51,16 @@ def test_it_is_found_again_when_the_task_is_over_and_the_colleague_asks(world: W
 @pytest.mark.parametrize(
     "change", [{"prompt": "Stop"}, {"prompt": ""}, {"policy": "manual"}, {"desired_state": "stopped"}]
 )
-def test_another_session_with_the_same_key_is_refused(world: World, api: APIClient, change: dict[str, Any]) -> None:
+def test_different_session_request_with_the_same_key_is_refused(
+    world: World, api: APIClient, change: dict[str, Any]
+) -> None:
     first = api.post(sessions_of(world), new_session(world), format="json").json()
     refused = api.post(sessions_of(world), new_session(world, **change), format="json")
     assert (refused.status_code, refused.json()["code"]) == (409, "idempotency_key_reused")
     assert refused.json()["details"] == {"id": first["id"]}
 
 
-def test_without_a_key_and_on_another_task_each_is_a_new_one(world: World, api: APIClient) -> None:
+def test_requests_without_a_key_or_on_another_task_create_new_sessions(world: World, api: APIClient) -> None:
     other = api.post(TASKS, new_task(world), format="json").json()["id"]
     for path, key in ((sessions_of(world), ""), (sessions_of(world), ""), (sessions_of(world), "k 1")):
         assert api.post(path, new_session(world, idempotency_key=key), format="json").status_code == 201
@@ -67,13 +69,13 @@ def test_without_a_key_and_on_another_task_each_is_a_new_one(world: World, api: 
 
 
 @pytest.mark.parametrize("key", ["x" * 129, "a\nb", 1, None, {}])
-def test_a_bad_key_is_named(world: World, api: APIClient, key: Any) -> None:
+def test_invalid_key_is_named(world: World, api: APIClient, key: Any) -> None:
     for path, body in ((TASKS, new_task(world)), (sessions_of(world), new_session(world))):
         refused = api.post(path, {**body, "idempotency_key": key}, format="json")
         assert (refused.status_code, list(refused.json()["details"])) == (400, ["idempotency_key"])
 
 
-def test_a_task_that_is_asked_for_again_is_the_same_one(world: World, api: APIClient) -> None:
+def test_repeated_task_request_returns_the_same_task(world: World, api: APIClient) -> None:
     first = api.post(TASKS, new_task(world), format="json")
     again = api.post(TASKS, new_task(world, team=world.team.name, description=""), format="json")
     assert (first.status_code, again.status_code, again.json()) == (201, 200, first.json())
@@ -82,7 +84,7 @@ def test_a_task_that_is_asked_for_again_is_the_same_one(world: World, api: APICl
     assert Task.objects.filter(title__startswith="Dig").count() == 1
 
 
-def test_a_key_of_one_team_says_nothing_to_another(world: World, api: APIClient) -> None:
+def test_key_of_one_team_is_independent_of_another(world: World, api: APIClient) -> None:
     api.post(TASKS, new_task(world), format="json")
     theirs = client_of(world.stranger).post(TASKS, {"title": "Dig", "idempotency_key": "k 1"}, format="json")
     assert theirs.status_code == 201
@@ -92,7 +94,7 @@ def test_a_key_of_one_team_says_nothing_to_another(world: World, api: APIClient)
 
 
 @pytest.mark.django_db(transaction=True)
-def test_of_those_who_ask_at_once_one_makes_it_and_all_are_told_of_it() -> None:
+def test_concurrent_requests_create_one_session_and_all_return_it() -> None:
     world = make_world()
     barrier = Barrier(6)
 

@@ -13,7 +13,7 @@ from tests.api.world import SECRET, World, client_of
 PROFILES, EXECUTORS = "/api/v1/agent-profiles/", "/api/v1/executors/"
 
 
-def test_agent_types_say_what_they_can(world: World, api: APIClient) -> None:
+def test_agent_types_state_their_capabilities(world: World, api: APIClient) -> None:
     types = {row["name"]: row for row in api.get("/api/v1/agent-types/").json()["results"]}
     assert types["demo"]["wants_command"] is False
     assert types["custom_acp"]["wants_command"] is True
@@ -21,7 +21,7 @@ def test_agent_types_say_what_they_can(world: World, api: APIClient) -> None:
         assert row["requires_new_session"] is not row["supports_session_resume"]
 
 
-def test_a_profile_made_by_staff_tells_the_names_of_its_secrets_only(world: World, staff: APIClient) -> None:
+def test_profile_shows_only_the_names_of_its_secrets(world: World, staff: APIClient) -> None:
     asked = {
         "name": "custom",
         "agent_type": "custom_acp",
@@ -44,13 +44,13 @@ def test_a_profile_made_by_staff_tells_the_names_of_its_secrets_only(world: Worl
     assert SECRET not in told.content.decode()
 
 
-def test_a_profile_whose_secrets_cannot_be_read_spoils_no_list(world: World, api: APIClient, settings: Any) -> None:
+def test_profile_with_unreadable_secrets_is_still_listed(world: World, api: APIClient, settings: Any) -> None:
     settings.SECRET_KEY, settings.SECRET_KEY_FALLBACKS = "another key", []
     [profile] = api.get(PROFILES).json()["results"]
     assert (profile["name"], profile["env"], profile["mcp_servers"]) == ("demo", [], [])
 
 
-def test_a_stranger_sees_the_shared_profiles_only(world: World) -> None:
+def test_stranger_sees_only_shared_profiles(world: World) -> None:
     AgentProfile.objects.create(name="shared", agent_type="demo")
     rows = client_of(world.stranger).get(PROFILES).json()["results"]
     assert [row["name"] for row in rows] == ["shared"]
@@ -83,12 +83,14 @@ def test_a_stranger_sees_the_shared_profiles_only(world: World) -> None:
         (EXECUTORS, {"name": "x", "runtime": "local_standalone", "max_live": -1}, "max_live"),
     ],
 )
-def test_what_staff_says_is_checked(world: World, staff: APIClient, url: str, body: dict[str, Any], field: str) -> None:
+def test_invalid_staff_input_is_named(
+    world: World, staff: APIClient, url: str, body: dict[str, Any], field: str
+) -> None:
     answer = staff.post(url, body, format="json")
     assert (answer.status_code, list(answer.json()["details"])) == (400, [field])
 
 
-def test_staff_makes_an_executor_whose_settings_only_staff_sees(world: World, staff: APIClient) -> None:
+def test_executor_settings_are_shown_only_to_staff(world: World, staff: APIClient) -> None:
     answer = staff.post(EXECUTORS, {"name": "there", "runtime": "local_standalone", "max_live": 3}, format="json")
     assert answer.status_code == 201
     made = answer.json()
@@ -97,7 +99,7 @@ def test_staff_makes_an_executor_whose_settings_only_staff_sees(world: World, st
     assert [(row["name"], row["config"]) for row in seen] == [("here", None), ("there", None)]
 
 
-def test_a_probe_looks_at_what_should_run_there(world: World, staff: APIClient) -> None:
+def test_probe_counts_what_it_observes(world: World, staff: APIClient) -> None:
     world.run_it("http://127.0.0.1:1")
     answer = staff.post(f"{EXECUTORS}{world.executor.id}/probe/")
     assert answer.status_code == 200
@@ -106,19 +108,19 @@ def test_a_probe_looks_at_what_should_run_there(world: World, staff: APIClient) 
     assert answer.json()["observed"]["alive"] == 0
 
 
-def test_a_probe_of_a_place_that_cannot_be_used_says_so(world: World, staff: APIClient) -> None:
+def test_probe_of_an_unusable_executor_says_so(world: World, staff: APIClient) -> None:
     Executor.objects.update(config={"unknown": 1})
     answer = staff.post(f"{EXECUTORS}{world.executor.id}/probe/")
     assert (answer.status_code, answer.json()["code"]) == (503, "runtime_unavailable")
 
 
-def test_probes_are_for_staff_and_limited(world: World, api: APIClient, staff: APIClient) -> None:
+def test_probes_require_staff_and_are_throttled(world: World, api: APIClient, staff: APIClient) -> None:
     probe = f"{EXECUTORS}{world.executor.id}/probe/"
     assert api.post(probe).status_code == 403
     assert [staff.post(probe).status_code for _ in range(21)] == [200] * 20 + [429]
 
 
-def test_the_address_of_an_unusable_host_is_for_staff(
+def test_address_of_an_unusable_host_is_shown_to_staff(
     world: World, staff: APIClient, settings: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     settings.KANDEV_DATA_DIR = tmp_path
@@ -129,23 +131,23 @@ def test_the_address_of_an_unusable_host_is_for_staff(
     answer = staff.post(f"{EXECUTORS}{world.executor.id}/probe/")
     assert (answer.status_code, answer.json()["message"]) == (
         503,
-        f"The remote host: Nothing listens where agentctl was. Its address is {url}.",
+        f"The remote host: Nothing is listening at agentctl's address. Its address is {url}.",
     )
     assert url in caplog.text, "operators read it in the log"
     [row] = client_of(world.member).get(EXECUTORS).json()["results"]
     assert url not in str(row)
 
 
-def test_a_probe_refuses_a_fingerprint_that_nothing_checks(world: World, staff: APIClient) -> None:
+def test_fingerprint_without_tls_is_refused(world: World, staff: APIClient) -> None:
     config = {"url": "http://127.0.0.1:1", "token_file": "build", "fingerprint": "ab" * 32}
     Executor.objects.update(runtime="remote", config=config)
     answer = staff.post(f"{EXECUTORS}{world.executor.id}/probe/")
-    assert (answer.status_code, "over http no certificate is shown" in answer.json()["message"]) == (503, True)
+    assert (answer.status_code, "over http there is no certificate to check" in answer.json()["message"]) == (503, True)
     made = staff.post(EXECUTORS, {"name": "there", "runtime": "remote", "config": config}, format="json")
     assert (made.status_code, list(made.json()["details"])) == (400, ["config"])
 
 
-def test_an_executor_that_nothing_uses_can_be_deleted(world: World, api: APIClient, staff: APIClient) -> None:
+def test_unused_executor_can_be_deleted(world: World, api: APIClient, staff: APIClient) -> None:
     idle = Executor.objects.create(name="idle", runtime="local_standalone")
     assert api.get(f"{EXECUTORS}{idle.id}/").json()["name"] == "idle"
     assert api.delete(f"{EXECUTORS}{idle.id}/").status_code == 403
@@ -153,14 +155,14 @@ def test_an_executor_that_nothing_uses_can_be_deleted(world: World, api: APIClie
     assert staff.delete(f"{EXECUTORS}{idle.id}/").status_code == 404
 
 
-def test_an_executor_that_sessions_use_is_kept(world: World, staff: APIClient) -> None:
+def test_executor_used_by_sessions_is_kept(world: World, staff: APIClient) -> None:
     answer = staff.delete(f"{EXECUTORS}{world.executor.id}/")
     assert (answer.status_code, answer.json()["code"]) == (409, "executor_in_use")
     assert answer.json()["details"]["sessions"] == TaskSession.objects.filter(executor=world.executor).count() > 0
     assert Executor.objects.filter(id=world.executor.id).exists()
 
 
-def test_a_sweep_is_shown_with_the_sessions_of_the_users_teams(world: World, api: APIClient) -> None:
+def test_sweep_lists_sessions_of_the_users_teams(world: World, api: APIClient) -> None:
     [listed] = api.get("/api/v1/sweeps/").json()["results"]
     assert (listed["sweep_id"], listed["trigger"], listed["examined"]) == (str(world.sweep.id), "boot", 1)
     shown = api.get(f"/api/v1/sweeps/{world.sweep.id}/").json()

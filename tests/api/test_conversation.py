@@ -10,7 +10,7 @@ from sessions_app.models import Intent, PermissionRequest, Prompt, ResumeToken, 
 from tests.api.world import PERMISSION, World, message, prompt, say
 
 
-def test_events_are_the_objects_of_the_socket(world: World, api: APIClient) -> None:
+def test_events_equal_those_of_the_socket(world: World, api: APIClient) -> None:
     say(world.session, times=2)
     session = TaskSession.objects.get()
     answer = api.get(world.url("events/")).json()
@@ -28,7 +28,7 @@ def test_events_are_the_objects_of_the_socket(world: World, api: APIClient) -> N
     }
 
 
-def test_the_log_is_read_in_pieces_without_gap(world: World, api: APIClient) -> None:
+def test_log_is_paginated_without_gaps(world: World, api: APIClient) -> None:
     say(world.session, times=7)
     seen, url = [], world.url("events/?after=1&limit=3")
     while url:
@@ -43,13 +43,13 @@ def test_the_log_is_read_in_pieces_without_gap(world: World, api: APIClient) -> 
 @pytest.mark.parametrize(
     "query", [{"after": "x"}, {"after": "-1"}, {"after": "9" * 30}, {"after": ""}, {"limit": "0"}, {"limit": "100000"}]
 )
-def test_a_piece_is_asked_for_in_numbers(world: World, api: APIClient, tail: str, query: dict[str, str]) -> None:
+def test_invalid_page_parameters_are_named(world: World, api: APIClient, tail: str, query: dict[str, str]) -> None:
     answer = api.get(world.url(tail), query)
     assert answer.status_code == 400
     assert answer.json()["details"].keys() == query.keys()
 
 
-def test_a_message_is_shown_with_its_whole_text(world: World, api: APIClient) -> None:
+def test_message_has_its_whole_text(world: World, api: APIClient) -> None:
     message(world.session, 1, "One, ", "two, ", "three.")
     message(world.session, 2)
     rows = api.get(world.url("messages/")).json()["results"]
@@ -68,7 +68,7 @@ def test_receipts_and_runs_are_listed(world: World, api: APIClient) -> None:
     assert (run["message_id"], run["state"], run["ended_at"]) == ("m", "running", None)
 
 
-def test_the_ledger_can_be_asked_for_one_state(world: World, api: APIClient) -> None:
+def test_prompts_can_be_filtered_by_state(world: World, api: APIClient) -> None:
     prompt(world.session, "held", "1")
     prompt(world.session, "queued", "2")
     held = api.get(world.url("prompts/"), {"state": "held"}).json()["results"]
@@ -77,7 +77,7 @@ def test_the_ledger_can_be_asked_for_one_state(world: World, api: APIClient) -> 
     assert api.get(world.url("prompts/"), {"state": "lost"}).status_code == 400
 
 
-def test_a_held_prompt_sent_again_is_a_new_one_once(world: World, api: APIClient) -> None:
+def test_resending_a_held_prompt_creates_one_new_prompt(world: World, api: APIClient) -> None:
     prompt(world.session, "held", "a/1")
     first = api.post(world.url("prompts/a/1/resend/"))
     second = api.post(world.url("prompts/a/1/resend/"))
@@ -89,18 +89,20 @@ def test_a_held_prompt_sent_again_is_a_new_one_once(world: World, api: APIClient
 
 
 def interrupted(world: World) -> Run:
-    """A turn that was cut short in the middle of a tool call."""
+    """Return a turn that was interrupted during a tool call."""
     now = timezone.now()
     run = Run.objects.create(session=world.session, message_id="1", state="interrupted", started_at=now, ended_at=now)
     prompt(world.session, "interrupted", "1")
     TaskSession.objects.update(state="WAITING_FOR_INPUT")
     world.run_it()
-    with session_transaction(world.session.id) as draft:
-        draft.say("session.run.interrupted", f"run.interrupted:{run.id}", unfinished_tools=["Paint the gate"])
+    with session_transaction(world.session.id) as transaction:
+        transaction.record_event(
+            "session.run.interrupted", f"run.interrupted:{run.id}", unfinished_tools=["Paint the gate"]
+        )
     return run
 
 
-def test_an_interrupted_prompt_is_continued_once_in_the_systems_words(world: World, api: APIClient) -> None:
+def test_continuing_an_interrupted_prompt_creates_one_system_prompt(world: World, api: APIClient) -> None:
     run = interrupted(world)
     first = api.post(world.url("prompts/1/continue/"))
     assert first.status_code == 202
@@ -112,14 +114,14 @@ def test_an_interrupted_prompt_is_continued_once_in_the_systems_words(world: Wor
     assert old == {"state": "dismissed", "continued_by__message_id": f"continue:{run.id}"}
 
 
-def test_a_prompt_in_doubt_is_not_continued(world: World, api: APIClient) -> None:
+def test_held_prompt_cannot_be_continued(world: World, api: APIClient) -> None:
     prompt(world.session, "held", "1")
     answer = api.post(world.url("prompts/1/continue/"))
     assert (answer.status_code, answer.json()["code"]) == (409, "conflict")
     assert Prompt.objects.count() == 1
 
 
-def test_a_held_prompt_is_dismissed_and_a_queued_one_withdrawn(world: World, api: APIClient) -> None:
+def test_held_prompt_is_dismissed_and_queued_one_withdrawn(world: World, api: APIClient) -> None:
     prompt(world.session, "held", "1")
     prompt(world.session, "queued", "2")
     assert api.post(world.url("prompts/1/dismiss/")).json()["state"] == "dismissed"
@@ -129,7 +131,7 @@ def test_a_held_prompt_is_dismissed_and_a_queued_one_withdrawn(world: World, api
 
 
 @pytest.mark.parametrize("verb", ["resend", "continue", "dismiss"])
-def test_there_is_no_such_prompt(world: World, api: APIClient, verb: str) -> None:
+def test_unknown_prompt_returns_404(world: World, api: APIClient, verb: str) -> None:
     assert api.post(world.url(f"prompts/nothing/{verb}/")).status_code == 404
 
 
@@ -137,7 +139,7 @@ def answer_to(world: World, api: APIClient, **body: Any) -> Any:
     return api.post(world.url(f"permissions/{PERMISSION}/"), body, format="json")
 
 
-def test_a_permission_is_answered_once(world: World, api: APIClient) -> None:
+def test_repeated_answer_to_a_permission_is_accepted_once(world: World, api: APIClient) -> None:
     [asked] = api.get(world.url("permissions/"), {"state": "pending"}).json()["results"]
     assert asked["options"][0]["option_id"] == "allow"
     key = asked["resume_token"]
@@ -150,7 +152,7 @@ def test_a_permission_is_answered_once(world: World, api: APIClient) -> None:
     assert (asked["resume_token"], asked["answered_by"]) == (None, world.member.username)
 
 
-def test_a_permission_has_only_its_own_options_and_key(world: World, api: APIClient) -> None:
+def test_permission_accepts_only_its_own_options_and_key(world: World, api: APIClient) -> None:
     refused = answer_to(world, api, option_id="everything", resume_token=world.token())
     assert (refused.status_code, list(refused.json()["details"])) == (400, ["option_id"])
     for wrong in ({}, {"resume_token": ""}, {"resume_token": "kwt_guess"}):
@@ -169,9 +171,7 @@ def test_a_permission_has_only_its_own_options_and_key(world: World, api: APICli
         ({"consumed_at": timezone.now(), "idempotency_key": "deny", "first_answer": {}}, "token_consumed"),
     ],
 )
-def test_a_key_that_opens_nothing_any_more_says_why(
-    world: World, api: APIClient, became: dict[str, Any], code: str
-) -> None:
+def test_unusable_permission_key_says_why(world: World, api: APIClient, became: dict[str, Any], code: str) -> None:
     key = world.token()
     ResumeToken.objects.update(**became)
     refused = answer_to(world, api, option_id="allow", resume_token=key)

@@ -1,4 +1,4 @@
-"""Whatever is wrong with a request, the answer is ``{code, message, details}`` and never a traceback."""
+"""Every error has the shape ``{code, message, details}`` and never shows a traceback."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def post_bytes(api: APIClient, body: bytes) -> Any:
     ],
     ids=range(15),
 )
-def test_what_is_no_good_json_is_refused(api: APIClient, body: bytes) -> None:
+def test_invalid_json_is_refused(api: APIClient, body: bytes) -> None:
     is_error(post_bytes(api, body), 400, "validation_error")
 
 
@@ -91,7 +91,7 @@ def test_what_is_no_good_json_is_refused(api: APIClient, body: bytes) -> None:
         ({"title": "x", "base_branch": "a b"}, "base_branch"),
     ],
 )
-def test_a_bad_field_of_a_task_is_named(api: APIClient, body: dict[str, Any], field: str) -> None:
+def test_invalid_field_of_a_task_is_named(api: APIClient, body: dict[str, Any], field: str) -> None:
     answer = api.post(TASKS, json.dumps(body), content_type=JSON)
     is_error(answer, 400, "validation_error")
     assert list(answer.json()["details"]) == [field]
@@ -119,7 +119,7 @@ def test_a_bad_field_of_a_task_is_named(api: APIClient, body: dict[str, Any], fi
         ("permissions/permission-1/", {"option_id": 1}, "option_id"),
     ],
 )
-def test_a_bad_field_of_an_order_is_named(
+def test_invalid_field_of_a_command_is_named(
     world: World, api: APIClient, tail: str, body: dict[str, Any], field: str
 ) -> None:
     answer = api.post(world.url(tail), body, format="json")
@@ -140,7 +140,7 @@ def test_a_bad_field_of_an_order_is_named(
         ({"desired_state": 1}, "desired_state"),
     ],
 )
-def test_a_bad_field_of_a_session_is_named(world: World, api: APIClient, change: dict[str, Any], field: str) -> None:
+def test_invalid_field_of_a_session_is_named(world: World, api: APIClient, change: dict[str, Any], field: str) -> None:
     body = {"agent_profile": str(world.profile.id), "executor": str(world.executor.id), **change}
     answer = api.post(f"{TASKS}{world.task.id}/sessions/", json.dumps(body), content_type=JSON)
     is_error(answer, 400, "validation_error")
@@ -149,23 +149,23 @@ def test_a_bad_field_of_a_session_is_named(world: World, api: APIClient, change:
 
 @pytest.mark.parametrize("path", ["nothing/", "tasks/1/", "tasks/%00/", "tasks/%0a/", "tasks", "", "sweeps/x/"])
 @pytest.mark.parametrize("method", ["GET", "POST", "OPTIONS"])
-def test_an_address_that_is_none_is_a_404_for_everybody(db: None, path: str, method: str) -> None:
+def test_unknown_path_returns_404_for_everybody(db: None, path: str, method: str) -> None:
     is_error(APIClient().generic(method, f"/api/v1/{path}"), 404, "not_found")
 
 
-def test_the_longest_prompt_fits_and_a_larger_body_is_too_large(world: World, api: APIClient) -> None:
+def test_longest_prompt_fits_and_a_larger_body_is_refused(world: World, api: APIClient) -> None:
     longest = {"message_id": "1", "text": "\U0001f600" * (512 * 1024)}
     assert api.post(world.url("prompt/"), json.dumps(longest), content_type=JSON).status_code == 202
     is_error(post_bytes(api, b" " * (MAX_BODY + 1)), 413, "too_large")
 
 
-def test_only_json_is_taken_and_given(world: World, api: APIClient) -> None:
+def test_only_json_is_accepted_and_returned(world: World, api: APIClient) -> None:
     is_error(api.post(TASKS, {"title": "x"}, format=None, content_type="text/csv"), 415, "unsupported_media_type")
     is_error(api.put(TASKS, {}, format="json"), 405, "method_not_allowed")
     is_error(api.get(TASKS, headers={"accept": "text/html"}), 406, "not_acceptable")
 
 
-def test_a_token_lets_in_and_a_wrong_one_does_not(world: World) -> None:
+def test_valid_token_authenticates_and_invalid_one_does_not(world: World) -> None:
     token = Token.objects.create(user=world.member)
     client = APIClient()
     assert client.get(TASKS, headers={"authorization": f"Token {token.key}"}).status_code == 200
@@ -176,7 +176,7 @@ def test_a_token_lets_in_and_a_wrong_one_does_not(world: World) -> None:
     is_error(client.get(TASKS, headers={"authorization": f"Token {token.key}"}), 401, "not_authenticated")
 
 
-def test_a_browsers_session_reads_but_writes_only_with_its_csrf_token(world: World) -> None:
+def test_browser_session_needs_a_csrf_token_to_write(world: World) -> None:
     browser = Client(enforce_csrf_checks=True)
     browser.force_login(world.member)
     assert browser.get(TASKS).status_code == 200
@@ -187,7 +187,7 @@ def test_a_browsers_session_reads_but_writes_only_with_its_csrf_token(world: Wor
     assert allowed.status_code == 201
 
 
-def test_what_nobody_expected_is_logged_and_tells_nothing(
+def test_unexpected_error_is_logged_and_reveals_nothing(
     world: World, api: APIClient, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def breaks(user: Any) -> None:

@@ -1,4 +1,4 @@
-"""Files come from the session's agentctl; here a small one that knows its token."""
+"""Files come from the session's agentctl; here from a small one that checks its token."""
 
 from __future__ import annotations
 
@@ -53,17 +53,17 @@ def agentctl(world: World) -> Iterator[World]:
         server.shutdown()
 
 
-def test_files_of_the_workspace_are_shown(agentctl: World, api: APIClient) -> None:
+def test_workspace_files_are_shown(agentctl: World, api: APIClient) -> None:
     assert api.get(agentctl.url("files/")).json() == FOLDER
     assert api.get(agentctl.url("files/content/"), {"path": "a.txt"}).json() == CONTENT
 
 
-def test_a_file_that_is_not_there_is_a_404(agentctl: World, api: APIClient) -> None:
+def test_missing_file_returns_404(agentctl: World, api: APIClient) -> None:
     answer = api.get(agentctl.url("files/content/"), {"path": "b.txt"})
     assert (answer.status_code, answer.json()["code"]) == (404, "not_found")
 
 
-def test_what_does_not_know_us_is_not_our_agentctl(agentctl: World, api: APIClient) -> None:
+def test_agentctl_that_refuses_our_token_counts_as_unreachable(agentctl: World, api: APIClient) -> None:
     execution = agentctl.execution()
     execution.auth_token = "another"
     execution.save()
@@ -74,7 +74,7 @@ def test_what_does_not_know_us_is_not_our_agentctl(agentctl: World, api: APIClie
 @pytest.mark.parametrize(
     "values", [{"status": "stopped"}, {"agentctl_url": ""}, {"agentctl_url": "http://127.0.0.1:1"}]
 )
-def test_without_agentctl_there_are_no_files(world: World, api: APIClient, values: dict[str, str]) -> None:
+def test_files_are_unavailable_without_agentctl(world: World, api: APIClient, values: dict[str, str]) -> None:
     world.run_it("http://127.0.0.1:1")
     ExecutorRunning.objects.update(**values)
     answer = api.get(world.url("files/"))
@@ -82,6 +82,6 @@ def test_without_agentctl_there_are_no_files(world: World, api: APIClient, value
 
 
 @pytest.mark.parametrize("query", [{}, {"path": ""}, {"path": "a\0b"}, {"path": "x" * 5000}])
-def test_a_path_is_needed_and_must_be_one(world: World, api: APIClient, query: dict[str, str]) -> None:
+def test_path_is_required_and_validated(world: World, api: APIClient, query: dict[str, str]) -> None:
     answer = api.get(world.url("files/content/"), query)
     assert (answer.status_code, list(answer.json()["details"])) == (400, ["path"])

@@ -1,4 +1,4 @@
-"""What may be done with a prompt, for every state it can be in, over the API and on the page."""
+"""Which actions each prompt state allows, over the API and on the page."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ CASES: Final = [
 
 @pytest.fixture
 def ledger(world: World) -> World:
-    """A session whose agent is up, and had this prompt."""
+    """A session with a running agent that got this prompt."""
     now = timezone.now()
     Run.objects.create(session=world.session, message_id=NAME, state="interrupted", started_at=now, ended_at=now)
     world.run_it()
@@ -75,7 +75,7 @@ def said(answer: Any) -> Any:
 
 
 def check(state: str, action: str, expected: Any) -> None:
-    """A refusal changes nothing; what is allowed settles this prompt, and makes at most one more."""
+    """Check that a refusal changed nothing, and that a success settled the prompt and made at most one more."""
     rows = ledger_now()
     if isinstance(expected, tuple) or action.startswith("post"):
         assert rows == [(NAME, state)]
@@ -84,26 +84,28 @@ def check(state: str, action: str, expected: Any) -> None:
         assert [left for _, left in rows[1:]] == (["queued"] if action in ("resend", "continue") else [])
 
 
-def test_the_table_holds_every_state() -> None:
+def test_table_has_every_prompt_state() -> None:
     assert set(TABLE) == {state.value for state in PromptState}
 
 
 @pytest.mark.parametrize(("state", "action", "answer"), CASES)
-def test_over_the_api(ledger: World, api: APIClient, state: str, action: str, answer: Any) -> None:
+def test_api_allows_each_action_only_in_its_prompt_states(
+    ledger: World, api: APIClient, state: str, action: str, answer: Any
+) -> None:
     prompt(ledger.session, state, NAME)
     assert said(over_the_api(ledger, api, action)) == answer
     check(state, action, answer)
 
 
 @pytest.mark.parametrize(("state", "action", "answer"), CASES)
-def test_on_the_page(ledger: World, state: str, action: str, answer: Any) -> None:
+def test_page_allows_each_action_only_in_its_prompt_states(ledger: World, state: str, action: str, answer: Any) -> None:
     prompt(ledger.session, state, NAME)
     assert said(on_the_page(ledger, action)) == (answer if isinstance(answer, tuple) else 200)
     check(state, action, answer)
 
 
 @pytest.mark.parametrize("state", sorted(TABLE))
-def test_the_page_offers_what_would_be_taken(ledger: World, state: str) -> None:
+def test_page_offers_exactly_the_accepted_actions(ledger: World, state: str) -> None:
     prompt(ledger.session, state, NAME)
     browser = Client()
     browser.force_login(ledger.member)

@@ -1,4 +1,4 @@
-"""An answer costs the same number of queries, however much there is to tell."""
+"""The number of queries for a response does not grow with the number of rows."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ COSTS: list[tuple[str, Callable[[World, int], None], int]] = [
 
 
 @pytest.mark.parametrize(("route", "more", "queries"), COSTS, ids=[cost[0].split("/")[-2] for cost in COSTS])
-def test_one_and_twenty_rows_cost_the_same(
+def test_one_row_and_twenty_rows_cost_the_same(
     world: World, api: APIClient, django_assert_num_queries: Any, route: str, more: Any, queries: int
 ) -> None:
     url = route.format(task=world.task.id, session=world.session.id)
@@ -72,9 +72,7 @@ def test_one_and_twenty_rows_cost_the_same(
         assert api.get(url).status_code == 200
 
 
-def test_a_status_does_not_ask_whether_a_supervisor_lives_unless_something_claims_to_run(
-    world: World, api: APIClient
-) -> None:
+def test_status_checks_for_a_supervisor_only_while_a_session_runs(world: World, api: APIClient) -> None:
     with CaptureQueriesContext(
         connection,
     ) as at_rest:

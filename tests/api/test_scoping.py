@@ -1,4 +1,4 @@
-"""Who may see what, for every address of the API: the table is made from the URL conf."""
+"""Who may see what, for every route of the API; the table is built from the URL conf."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import pytest
 from django.urls import URLPattern
 from rest_framework.test import APIClient
 
+from sessions_app.accounts.models import ApiToken
 from sessions_app.api import urls
-from sessions_app.models import ApiToken, Webhook
+from sessions_app.notifications.models import Webhook
 from tests.api.world import PERMISSION, World, client_of, prompt, workflow_run
 from tests.attention.raising import raised
 
@@ -24,14 +25,14 @@ CALLS = [
     if hasattr(view, method) and method in view.http_method_names
 ]
 WITH_A_KEY = ("runs/resume/", "post")
-"""Whoever has the key of a wait needs no account."""
+"""The key of a wait is enough; no account is needed."""
 CALLS.remove(WITH_A_KEY)
 OF_A_TEAM = [call for call in CALLS if re.search("<uuid:(task|item|webhook|workflow|run)_id>|<int:team_id>", call[0])]
 OF_ALL = [call for call in CALLS if call not in OF_A_TEAM]
 STAFF_WRITES = {(f"{things}/", "post") for things in ("repositories", "agent-profiles", "executors", "sweeps")}
 STAFF_WRITES |= {("executors/<uuid:executor_id>/probe/", "post"), ("executors/<uuid:executor_id>/", "delete")}
 OPERATORS_WRITE = {("tasks/<uuid:task_id>/sessions/<uuid:session_id>/files/content/", "put")}
-"""Where agents are not isolated, as here."""
+"""Requires the right to operate where agents are not isolated, as here."""
 MANAGERS_WRITE = {("teams/<int:team_id>/policy/", "patch")}
 STRANGERS_GET = {
     ("notifications/test/", "post"): 409,
@@ -43,7 +44,7 @@ STRANGERS_GET = {
     ("tokens/", "post"): 400,
     ("tokens/<uuid:token_id>/", "delete"): 404,
 }
-"""Where it is not 200."""
+"""The status where it is not 200."""
 
 
 def call(client: APIClient, world: World, route: str, method: str) -> Any:
@@ -68,14 +69,14 @@ def call(client: APIClient, world: World, route: str, method: str) -> Any:
     return getattr(client, method)(f"/api/v1/{path}", {}, format="json" if method != "get" else None)
 
 
-def test_the_table_holds_every_address() -> None:
+def test_table_has_every_route() -> None:
     assert len(PATTERNS) == len(urls.urlpatterns) - 1
     assert all(isinstance(pattern, URLPattern) for pattern in PATTERNS)
     assert len(OF_A_TEAM) > 20
 
 
 @pytest.mark.parametrize(("route", "method"), CALLS)
-def test_nobody_is_asked_to_log_in(world: World, route: str, method: str) -> None:
+def test_anonymous_request_is_refused(world: World, route: str, method: str) -> None:
     answer = call(client_of(None), world, route, method)
     assert answer.status_code == 401
     assert answer.json()["code"] == "not_authenticated"
@@ -83,7 +84,7 @@ def test_nobody_is_asked_to_log_in(world: World, route: str, method: str) -> Non
 
 
 @pytest.mark.parametrize(("route", "method"), OF_A_TEAM)
-def test_a_stranger_finds_nothing_of_the_team(world: World, route: str, method: str) -> None:
+def test_stranger_finds_nothing_of_the_team(world: World, route: str, method: str) -> None:
     prompt(world.session, "held", "message-1")
     answer = call(client_of(world.stranger), world, route, method)
     assert answer.status_code == 404
@@ -91,7 +92,7 @@ def test_a_stranger_finds_nothing_of_the_team(world: World, route: str, method: 
 
 
 @pytest.mark.parametrize(("route", "method"), [one for one in OF_ALL if one not in STAFF_WRITES])
-def test_what_is_for_all_names_nothing_of_a_team_to_a_stranger(world: World, route: str, method: str) -> None:
+def test_shared_routes_reveal_nothing_of_a_team_to_a_stranger(world: World, route: str, method: str) -> None:
     world.run_it()
     answer = call(client_of(world.stranger), world, route, method)
     assert answer.status_code == STRANGERS_GET.get((route, method), 200)
@@ -101,7 +102,7 @@ def test_what_is_for_all_names_nothing_of_a_team_to_a_stranger(world: World, rou
 
 
 @pytest.mark.parametrize(("route", "method"), CALLS)
-def test_a_member_is_let_in(world: World, route: str, method: str) -> None:
+def test_member_is_allowed(world: World, route: str, method: str) -> None:
     prompt(world.session, "held", "message-1")
     answer = call(client_of(world.member), world, route, method)
     refused = (route, method) in STAFF_WRITES | OPERATORS_WRITE | MANAGERS_WRITE
@@ -109,12 +110,12 @@ def test_a_member_is_let_in(world: World, route: str, method: str) -> None:
     assert answer.status_code in allowed, answer.content
 
 
-def test_somebody_who_left_the_team_sees_nothing_more(world: World, api: APIClient) -> None:
+def test_former_member_loses_access(world: World, api: APIClient) -> None:
     assert api.get(world.url()).status_code == 200
     world.member.groups.clear()
     assert api.get(world.url()).status_code == 404
 
 
-def test_a_session_is_not_found_under_another_task(world: World, api: APIClient) -> None:
+def test_session_is_not_found_under_another_task(world: World, api: APIClient) -> None:
     made = api.post("/api/v1/tasks/", {"title": "Another"}, format="json").json()
     assert api.get(f"/api/v1/tasks/{made['id']}/sessions/{world.session.id}/").status_code == 404

@@ -20,7 +20,7 @@ def new_session(world: World, **more: Any) -> dict[str, Any]:
     return {"agent_profile": str(world.profile.id), "executor": str(world.executor.id), **more}
 
 
-def test_a_session_is_made_with_its_first_prompt_and_launched_in_the_background(world: World, api: APIClient) -> None:
+def test_new_session_has_its_first_prompt_and_starts_in_the_background(world: World, api: APIClient) -> None:
     answer = api.post(sessions_of(world), new_session(world, prompt="  Go\n", policy="manual"), format="json")
     assert answer.status_code == 201
     made = answer.json()
@@ -33,25 +33,25 @@ def test_a_session_is_made_with_its_first_prompt_and_launched_in_the_background(
     assert [row["id"] for row in api.get(sessions_of(world)).json()["results"]] == [made["id"], str(world.session.id)]
 
 
-def test_a_session_that_shall_not_run_yet_is_not_launched(world: World, api: APIClient) -> None:
+def test_session_created_as_stopped_is_not_started(world: World, api: APIClient) -> None:
     made = api.post(sessions_of(world), new_session(world, desired_state="stopped", prompt=" "), format="json").json()
     assert not Intent.objects.filter(session=made["id"]).exists()
     assert not Prompt.objects.filter(session=made["id"]).exists()
 
 
-def test_another_teams_profile_is_as_if_it_were_not_there(world: World, api: APIClient) -> None:
+def test_profile_of_another_team_is_not_found(world: World, api: APIClient) -> None:
     theirs = AgentProfile.objects.create(name="theirs", agent_type="demo", team=world.stranger.groups.get())
     answer = api.post(sessions_of(world), new_session(world, agent_profile=str(theirs.id)), format="json")
     assert (answer.status_code, list(answer.json()["details"])) == (400, ["agent_profile"])
 
 
-def test_a_task_that_is_over_gets_no_session(world: World, api: APIClient) -> None:
+def test_finished_task_gets_no_session(world: World, api: APIClient) -> None:
     api.post(f"/api/v1/tasks/{world.task.id}/done/")
     answer = api.post(sessions_of(world), new_session(world), format="json")
     assert (answer.status_code, answer.json()["code"]) == (409, "terminal_state")
 
 
-def test_the_status_has_the_shape_that_the_schema_says(world: World, api: APIClient) -> None:
+def test_status_has_the_documented_fields(world: World, api: APIClient) -> None:
     status = api.get(world.url("status/")).json()
     assert status.keys() == STATUS_FIELDS
     assert status["session_id"] == str(world.session.id)
@@ -68,7 +68,7 @@ def test_the_status_has_the_shape_that_the_schema_says(world: World, api: APICli
         ({}, False),
     ],
 )
-def test_whatever_cannot_be_resumed_requires_a_new_session(
+def test_session_that_cannot_resume_requires_a_new_one(
     world: World, api: APIClient, profile: dict[str, bool], is_resumable: bool
 ) -> None:
     prompted(world)
@@ -83,7 +83,7 @@ def test_reading_the_status_changes_nothing(world: World, api: APIClient) -> Non
     assert TaskSession.objects.values().get() == before
 
 
-def test_a_resume_is_taken_and_answers_with_the_status(world: World, api: APIClient) -> None:
+def test_resume_is_accepted_and_returns_the_status(world: World, api: APIClient) -> None:
     Intent.objects.all().delete()
     answer = api.post(world.url("resume/"))
     assert answer.status_code == 202
@@ -91,14 +91,14 @@ def test_a_resume_is_taken_and_answers_with_the_status(world: World, api: APICli
     assert Intent.objects.get().payload == {"mode": "auto"}
 
 
-def test_a_running_session_is_not_resumed_again(world: World, api: APIClient) -> None:
+def test_running_session_is_not_resumed_again(world: World, api: APIClient) -> None:
     world.run_it()
     answer = api.post(world.url("resume/"), {"mode": "resume"}, format="json")
     assert (answer.status_code, answer.json()["code"]) == (409, "already_running")
 
 
 def prompted(world: World, **values: Any) -> None:
-    """The session has had a turn, and its agent is gone."""
+    """Record a finished turn for the session, whose agent is gone."""
     Run.objects.create(session=world.session, message_id="m", state="completed", started_at=timezone.now())
     TaskSession.objects.filter(id=world.session.id).update(**{"state": "WAITING_FOR_INPUT", **values})
 
@@ -112,13 +112,13 @@ def prompted(world: World, **values: Any) -> None:
         ({"state": "COMPLETED"}, "terminal_state"),
     ],
 )
-def test_what_cannot_run_again_says_why(world: World, api: APIClient, values: dict[str, Any], code: str) -> None:
+def test_refused_resume_says_why(world: World, api: APIClient, values: dict[str, Any], code: str) -> None:
     prompted(world, **values)
     answer = api.post(world.url("resume/"), {"mode": "resume"}, format="json")
     assert (answer.status_code, answer.json()["code"]) == (409, code)
 
 
-def test_a_prompt_given_again_gets_the_first_answer_and_happens_once(world: World, api: APIClient) -> None:
+def test_repeated_prompt_returns_the_first_answer_and_is_queued_once(world: World, api: APIClient) -> None:
     asked = {"message_id": "mine/1", "text": "Go on"}
     first = api.post(world.url("prompt/"), asked, format="json")
     Prompt.objects.update(state="delivered")
@@ -129,7 +129,7 @@ def test_a_prompt_given_again_gets_the_first_answer_and_happens_once(world: Worl
     assert Prompt.objects.count() == 1
 
 
-def test_a_prompt_wakes_a_session_that_was_stopped(world: World, api: APIClient) -> None:
+def test_prompt_restarts_a_stopped_session(world: World, api: APIClient) -> None:
     api.post(world.url("stop/"))
     assert not Intent.objects.filter(kind="start", done_at=None).exists()
     api.post(world.url("prompt/"), {"message_id": "1", "text": "Go on"}, format="json")
@@ -137,7 +137,7 @@ def test_a_prompt_wakes_a_session_that_was_stopped(world: World, api: APIClient)
     assert TaskSession.objects.get().desired_state == "running"
 
 
-def test_the_name_of_a_prompt_in_doubt_is_not_used_again(world: World, api: APIClient) -> None:
+def test_id_of_a_held_prompt_cannot_be_reused(world: World, api: APIClient) -> None:
     asked = {"message_id": "1", "text": "Go on"}
     api.post(world.url("prompt/"), asked, format="json")
     Prompt.objects.update(state="held")
@@ -146,7 +146,7 @@ def test_the_name_of_a_prompt_in_doubt_is_not_used_again(world: World, api: APIC
 
 
 @pytest.mark.parametrize("open_turn", [True, False])
-def test_cancel_ends_the_turn_where_there_is_one(world: World, api: APIClient, open_turn: bool) -> None:
+def test_cancel_ends_an_open_turn(world: World, api: APIClient, open_turn: bool) -> None:
     if open_turn:
         Run.objects.create(session=world.session, message_id="m", started_at=timezone.now())
     answer = api.post(world.url("cancel/"))
@@ -154,7 +154,7 @@ def test_cancel_ends_the_turn_where_there_is_one(world: World, api: APIClient, o
     assert Intent.objects.filter(kind="cancel", payload={"message_id": "m"}).exists() is open_turn
 
 
-def test_stop_can_be_said_twice(world: World, api: APIClient) -> None:
+def test_stop_is_idempotent(world: World, api: APIClient) -> None:
     for _ in range(2):
         answer = api.post(world.url("stop/"))
         assert answer.status_code == 202
@@ -162,7 +162,7 @@ def test_stop_can_be_said_twice(world: World, api: APIClient) -> None:
     assert Intent.objects.filter(kind="stop").count() == 1
 
 
-def test_close_ends_a_session_for_good(world: World, api: APIClient) -> None:
+def test_close_ends_a_session_permanently(world: World, api: APIClient) -> None:
     answer = api.post(world.url("close/"), {"as": "completed"}, format="json")
     assert answer.status_code == 202
     assert Intent.objects.get(kind="close").payload == {"as": "completed"}
@@ -180,7 +180,7 @@ def test_only_a_session_without_a_live_execution_is_deleted(world: World, api: A
     assert api.get(world.url()).status_code == 404
 
 
-def test_running_executions_are_listed_without_their_secrets(world: World, api: APIClient) -> None:
+def test_running_executions_are_listed_without_secrets(world: World, api: APIClient) -> None:
     assert api.get("/api/v1/executors/running/").json()["count"] == 0
     world.run_it("http://127.0.0.1:1")
     [row] = api.get("/api/v1/executors/running/").json()["results"]

@@ -18,7 +18,7 @@ def one(world: World, tail: str = "") -> str:
     return f"{TASKS}{world.task.id}/{tail}"
 
 
-def test_a_task_is_made_in_the_only_team_of_its_maker(world: World, api: APIClient) -> None:
+def test_task_is_created_in_the_only_team_of_its_creator(world: World, api: APIClient) -> None:
     asked = {"title": "Dig", "description": "Deep.", "repository": str(world.repository.id), "base_branch": "main"}
     answer = api.post(TASKS, asked, format="json")
     assert answer.status_code == 201
@@ -29,20 +29,20 @@ def test_a_task_is_made_in_the_only_team_of_its_maker(world: World, api: APIClie
 
 
 @pytest.mark.parametrize("by", ["id", "name"])
-def test_a_task_names_its_team_by_id_or_name_and_its_repository_by_path(world: World, api: APIClient, by: str) -> None:
+def test_task_accepts_team_id_or_name_and_repository_path(world: World, api: APIClient, by: str) -> None:
     asked = {"title": "Dig", "team": getattr(world.team, by), "repository_path": world.repository.path}
     made = api.post(TASKS, asked, format="json").json()
     assert (made["repository"], made["repository_path"]) == (str(world.repository.id), world.repository.path)
 
 
-def test_somebody_in_two_teams_has_to_say_which(world: World, api: APIClient) -> None:
+def test_user_in_two_teams_must_name_one(world: World, api: APIClient) -> None:
     world.member.groups.add(Group.objects.create(name="second"))
     answer = api.post(TASKS, {"title": "Dig"}, format="json")
     assert answer.status_code == 400
     assert "team" in answer.json()["details"]
 
 
-def test_another_teams_repository_is_as_if_it_were_not_there(world: World) -> None:
+def test_repository_of_another_team_is_not_found(world: World) -> None:
     stranger = client_of(world.stranger)
     for asked in ({"repository": str(world.repository.id)}, {"repository_path": world.repository.path}):
         answer = stranger.post(TASKS, {"title": "Dig", **asked}, format="json")
@@ -62,17 +62,17 @@ def test_tasks_are_listed_newest_first_in_pages(world: World, api: APIClient) ->
 
 
 @pytest.mark.parametrize(("page", "status"), [("7", 404), ("x", 400), ("-1", 400), ("9" * 5000, 404), ("0", 404)])
-def test_a_page_that_is_not_there(world: World, api: APIClient, page: str, status: int) -> None:
+def test_page_number_is_validated(world: World, api: APIClient, page: str, status: int) -> None:
     assert api.get(TASKS, {"page": page}).status_code == status
 
 
-def test_title_and_description_can_be_changed_always(world: World, api: APIClient) -> None:
+def test_title_and_description_can_always_be_changed(world: World, api: APIClient) -> None:
     answer = api.patch(one(world), {"title": "Mend it well", "description": "  two\nlines"}, format="json")
     assert answer.status_code == 200
     assert (answer.json()["title"], answer.json()["description"]) == ("Mend it well", "  two\nlines")
 
 
-def test_where_a_task_works_is_settled_by_its_first_session(world: World, api: APIClient) -> None:
+def test_repository_and_branch_are_fixed_by_the_first_session(world: World, api: APIClient) -> None:
     answer = api.patch(one(world), {"base_branch": "other"}, format="json")
     assert (answer.status_code, answer.json()["code"]) == (409, "conflict")
     fresh = api.post(TASKS, {"title": "Dig"}, format="json").json()
@@ -81,7 +81,7 @@ def test_where_a_task_works_is_settled_by_its_first_session(world: World, api: A
 
 
 @pytest.mark.parametrize(("verb", "field"), [("archive", "archived_at"), ("done", "state")])
-def test_putting_a_task_away_stops_its_sessions_and_may_be_said_twice(
+def test_ending_or_archiving_a_task_stops_its_sessions_and_is_idempotent(
     world: World, api: APIClient, verb: str, field: str
 ) -> None:
     first = api.post(one(world, f"{verb}/"))
@@ -134,8 +134,8 @@ def test_reopened_task_takes_the_state_of_its_sessions(
 
 
 def test_closing_the_only_session_leaves_the_task_for_review(world: World) -> None:
-    with session_transaction(world.session.id) as draft:
-        draft.move("complete")
+    with session_transaction(world.session.id) as transaction:
+        transaction.move_session("complete")
     assert Task.objects.get().state == "REVIEW"
 
 
@@ -151,7 +151,7 @@ def test_archived_tasks_can_be_left_out(world: World, api: APIClient) -> None:
 @pytest.mark.parametrize(
     ("states", "shown"), [(["idle", "working"], "working"), (["done", "idle"], "done"), ([], "idle")]
 )
-def test_a_task_shows_what_the_busiest_of_its_sessions_does(
+def test_task_shows_the_work_state_of_its_busiest_session(
     world: World, api: APIClient, states: list[str], shown: str
 ) -> None:
     world.session.delete()
@@ -170,7 +170,7 @@ def repository(tmp_path: Path) -> Path:
     return path
 
 
-def test_staff_opens_a_git_repository_to_a_team(world: World, staff: APIClient, repository: Path) -> None:
+def test_staff_adds_a_git_repository_to_a_team(world: World, staff: APIClient, repository: Path) -> None:
     asked = {"name": "new", "team": world.team.id, "path": str(repository)}
     answer = staff.post("/api/v1/repositories/", asked, format="json")
     assert answer.status_code == 201
@@ -179,7 +179,7 @@ def test_staff_opens_a_git_repository_to_a_team(world: World, staff: APIClient, 
     assert staff.post("/api/v1/repositories/", asked, format="json").status_code == 400
 
 
-def test_a_repository_lies_under_the_allowed_folders(
+def test_repository_must_be_inside_the_allowed_folders(
     world: World, staff: APIClient, repository: Path, settings: Any, tmp_path: Path
 ) -> None:
     (tmp_path / "link").symlink_to(repository)
@@ -192,7 +192,7 @@ def test_a_repository_lies_under_the_allowed_folders(
 
 
 @pytest.mark.parametrize("path", ["relative", "/nonexistent/x", "/", "/" + "x" * 4000, "/etc/passwd"])
-def test_what_is_no_repository_is_refused(world: World, staff: APIClient, path: str) -> None:
+def test_invalid_repository_is_refused(world: World, staff: APIClient, path: str) -> None:
     asked = {"name": "new", "team": world.team.id, "path": path}
     answer = staff.post("/api/v1/repositories/", asked, format="json")
     assert (answer.status_code, list(answer.json()["details"])) == (400, ["path"])

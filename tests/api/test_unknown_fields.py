@@ -1,4 +1,4 @@
-"""A request that says more than is done with it is refused: by name, and before anything of it is done."""
+"""A request with an unknown field is refused before any of it takes effect, and the field is named."""
 
 from __future__ import annotations
 
@@ -7,26 +7,27 @@ from typing import Any
 import pytest
 from rest_framework.test import APIClient
 
-from sessions_app.models import NotificationSettings, Prompt, Task
+from sessions_app.models import Prompt, Task
+from sessions_app.notifications.models import NotificationSettings
 from tests.api.world import World
 
 
 def refused(answer: Any) -> list[str]:
-    """The fields that a refusal names."""
+    """Return the fields that an error names."""
     body = answer.json()
     assert (answer.status_code, body["code"]) == (400, "validation_error")
     return sorted(body["details"])
 
 
-def test_a_prompt_with_attachments_is_refused(world: World, api: APIClient) -> None:
+def test_prompt_with_attachments_is_refused(world: World, api: APIClient) -> None:
     asked = {"message_id": "1", "text": "Look at this", "attachments": [{"name": "a.png"}]}
     answer = api.post(world.url("prompt/"), asked, format="json")
     assert refused(answer) == ["attachments"]
-    assert answer.json()["details"]["attachments"] == ["This field is not known here. Known fields: message_id, text."]
+    assert answer.json()["details"]["attachments"] == ["Unknown field. Known fields: message_id, text."]
     assert not Prompt.objects.exists()
 
 
-def test_what_else_is_wrong_is_told_beside_it(world: World, api: APIClient) -> None:
+def test_unknown_fields_are_reported_beside_other_errors(world: World, api: APIClient) -> None:
     assert refused(api.post(world.url("prompt/"), {"text": 1, "model": "x"}, format="json")) == [
         "message_id",
         "model",
@@ -34,14 +35,14 @@ def test_what_else_is_wrong_is_told_beside_it(world: World, api: APIClient) -> N
     ]
 
 
-def test_a_change_with_an_unknown_field_changes_nothing(world: World, api: APIClient) -> None:
+def test_update_with_an_unknown_field_changes_nothing(world: World, api: APIClient) -> None:
     url = f"/api/v1/tasks/{world.task.id}/"
     assert refused(api.patch(url, {"title": "Another", "state": "DONE"}, format="json")) == ["state"]
     assert Task.objects.get(id=world.task.id).title == world.task.title
 
 
 @pytest.mark.parametrize("asked", [{"agent_profile": "x"}, {"policy": "auto", "desired_state": "stopped"}])
-def test_a_session_is_changed_in_its_policy_alone(world: World, api: APIClient, asked: dict[str, str]) -> None:
+def test_only_the_policy_of_a_session_can_be_changed(world: World, api: APIClient, asked: dict[str, str]) -> None:
     assert set(refused(api.patch(world.url(), asked, format="json"))) == set(asked) - {"policy"}
 
 

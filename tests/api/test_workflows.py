@@ -1,4 +1,4 @@
-"""Workflows in the API: kept with their mistakes, run once for each key, cancelled, gone on with."""
+"""Workflows in the API: saved even if invalid, run once for each key, cancelled and resumed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from rest_framework.test import APIClient
 
-from sessions_app.models import NodeRun, Workflow, WorkflowRun
+from sessions_app.workflows.models import NodeRun, Workflow, WorkflowRun
 from tests.api.world import World, client_of, workflow_run
 
 LIST = "/api/v1/workflows/"
@@ -23,7 +23,7 @@ def made(api: APIClient, **values: Any) -> dict[str, Any]:
     return dict(answer.json())
 
 
-def test_a_text_that_cannot_be_run_is_kept_and_told_with_its_lines(world: World, api: APIClient) -> None:
+def test_invalid_workflow_is_saved_with_problems_and_line_numbers(world: World, api: APIClient) -> None:
     told = made(api, name="Mine", text=PLAIN.replace("type: trigger", "type: nothing"))
     assert (told["is_valid"], told["revision"], told["team"]) == (False, 1, world.team.pk)
     assert {"severity": "error", "line": 1, "node": "one"}.items() <= told["problems"][0].items()
@@ -32,7 +32,7 @@ def test_a_text_that_cannot_be_run_is_kept_and_told_with_its_lines(world: World,
     assert api.get(f"{LIST}{told['id']}/").json() == mended
 
 
-def test_who_read_an_older_revision_is_told(world: World, api: APIClient) -> None:
+def test_update_of_an_older_revision_is_refused(world: World, api: APIClient) -> None:
     told = made(api)
     api.patch(f"{LIST}{told['id']}/", {"text": f"{PLAIN}\n"}, format="json")
     answer = api.patch(f"{LIST}{told['id']}/", {"text": PLAIN, "revision": 1}, format="json")
@@ -53,14 +53,14 @@ def test_who_read_an_older_revision_is_told(world: World, api: APIClient) -> Non
         ({"team": "other team"}, "team"),
     ],
 )
-def test_what_cannot_be_is_refused_by_field(world: World, api: APIClient, values: Any, field: str) -> None:
+def test_invalid_value_is_refused_by_field(world: World, api: APIClient, values: Any, field: str) -> None:
     answer = api.post(LIST, {"text": PLAIN, **values}, format="json")
     assert (answer.status_code, answer.json()["code"]) == (400, "validation_error")
     assert field in answer.json()["details"]
     assert not Workflow.objects.exists()
 
 
-def test_a_run_is_started_once_for_each_key(world: World, api: APIClient) -> None:
+def test_run_is_started_once_for_each_key(world: World, api: APIClient) -> None:
     workflow = made(api)
     body = {"text": "the fence", "params": {"a": [1]}, "inputs": {"b": 2}, "idempotency_key": "k"}
     answers = [api.post(f"{LIST}{workflow['id']}/runs/", body, format="json") for _ in range(2)]
@@ -73,7 +73,7 @@ def test_a_run_is_started_once_for_each_key(world: World, api: APIClient) -> Non
     assert (other.status_code, other.json()["code"]) == (409, "idempotency_key_reused")
 
 
-def test_a_workflow_that_was_put_away_is_listed_apart_and_starts_nothing(world: World, api: APIClient) -> None:
+def test_archived_workflow_is_listed_separately_and_starts_nothing(world: World, api: APIClient) -> None:
     workflow = made(api)
     assert api.delete(f"{LIST}{workflow['id']}/").status_code == 204
     assert api.get(LIST).json()["count"] == 0
@@ -81,7 +81,7 @@ def test_a_workflow_that_was_put_away_is_listed_apart_and_starts_nothing(world: 
     assert api.post(f"{LIST}{workflow['id']}/runs/", {}, format="json").status_code == 409
 
 
-def test_runs_are_listed_shown_cancelled_and_gone_on_with(world: World, api: APIClient) -> None:
+def test_runs_can_be_listed_shown_cancelled_and_resumed(world: World, api: APIClient) -> None:
     run = workflow_run(world)
     NodeRun.objects.create(run=run, position=0, path="one", node="one", kind="trigger", outputs={"text": "x"})
     listed = api.get(f"/api/v1/workflow-runs/?workflow={run.workflow_id}&state=queued").json()
@@ -95,7 +95,7 @@ def test_runs_are_listed_shown_cancelled_and_gone_on_with(world: World, api: API
     assert api.post(f"{address}resume/", {"node": "nowhere"}, format="json").status_code == 400
 
 
-def test_a_check_tells_problems_and_draws_and_writes_nothing(world: World, api: APIClient) -> None:
+def test_check_returns_problems_and_drawing_and_writes_nothing(world: World, api: APIClient) -> None:
     good = api.post(f"{LIST}check/", {"text": PLAIN}, format="json").json()
     assert (good["valid"], good["problems"]) == (True, [])
     assert good["svg"].startswith("<svg")
@@ -109,7 +109,7 @@ def test_a_check_tells_problems_and_draws_and_writes_nothing(world: World, api: 
     assert not Workflow.objects.exists()
 
 
-def test_looks_are_counted(world: World, api: APIClient) -> None:
+def test_checks_are_throttled(world: World, api: APIClient) -> None:
     cache.clear()
     statuses = [api.post(f"{LIST}check/", {"text": ""}, format="json").status_code for _ in range(121)]
     assert statuses == [200] * 120 + [429]
@@ -136,7 +136,7 @@ def more_nodes(world: World, count: int) -> None:
     ("path", "more", "most"),
     [(LIST, more_workflows, 3), ("/api/v1/workflow-runs/", more_workflows, 3), ("one", more_nodes, 4)],
 )
-def test_an_answer_costs_the_same_number_of_queries(world: World, path: str, more: Any, most: int) -> None:
+def test_query_count_does_not_grow_with_rows(world: World, path: str, more: Any, most: int) -> None:
     run = workflow_run(world)
     path = f"/api/v1/workflow-runs/{run.id}/" if path == "one" else path
     costs = []
@@ -149,7 +149,7 @@ def test_an_answer_costs_the_same_number_of_queries(world: World, path: str, mor
     assert costs[0] <= most
 
 
-def test_paused_triggers_tell_what_changed_and_are_confirmed_by_who_may(world: World, api: APIClient) -> None:
+def test_paused_triggers_show_the_change_and_need_an_entitled_confirmation(world: World, api: APIClient) -> None:
     staff = client_of(world.staff)
     clock = PLAIN.replace("type: trigger", 'type: trigger, data: {triggerType: cron, cron: "0 5 * * *"}')
     row = made(staff, team=world.team.pk, text=clock, triggers_enabled=True, repository=str(world.repository.id))
@@ -171,7 +171,7 @@ def test_paused_triggers_tell_what_changed_and_are_confirmed_by_who_may(world: W
     assert staff.post(f"{address}confirm/", {}, format="json").status_code == 400
 
 
-def test_a_run_is_not_started_of_a_revision_that_nobody_has_read(world: World, api: APIClient) -> None:
+def test_run_of_an_outdated_revision_is_refused(world: World, api: APIClient) -> None:
     row = made(api)
     api.patch(f"{LIST}{row['id']}/", {"text": f"{PLAIN}\n"}, format="json")
     answer = api.post(f"{LIST}{row['id']}/runs/", {"revision": 1}, format="json")

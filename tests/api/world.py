@@ -25,10 +25,10 @@ from sessions_app.models import (
     SweepRequest,
     Task,
     TaskSession,
-    WorkflowRun,
     session_transaction,
 )
 from sessions_app.services.tasks import create_session, create_task
+from sessions_app.workflows.models import WorkflowRun
 from sessions_app.workflows.services.runs import start_saved_run
 from sessions_app.workflows.services.workflows import save_workflow
 
@@ -39,7 +39,7 @@ OPTIONS = [{"option_id": "allow", "name": "Allow", "kind": "allow_once"}]
 
 @dataclass(frozen=True)
 class World:
-    """Everything that the tests of the API start from."""
+    """The rows that the API tests start from."""
 
     team: Group
     member: User
@@ -54,26 +54,26 @@ class World:
     sweep_request: SweepRequest
 
     def url(self, tail: str = "") -> str:
-        """An address under the session."""
+        """Return a URL below the session."""
         return f"/api/v1/tasks/{self.task.id}/sessions/{self.session.id}/{tail}"
 
     def token(self) -> str:
-        """The key of the permission that the agent waits for."""
+        """Return the key of the permission that the agent waits for."""
         return ResumeToken.objects.get(session=self.session, wait_id=PERMISSION).secret() or ""
 
     def execution(self) -> ExecutorRunning:
-        """The session's execution."""
+        """Return the session's execution."""
         return ExecutorRunning.objects.get(session=self.session)
 
     def run_it(self, url: str = "") -> None:
-        """Make the session look as if its agent were up."""
+        """Make the session look as if its agent were running."""
         values = {"status": "ready", "agentctl_url": url, "last_seen_at": timezone.now(), "resume_token": SECRET}
         ExecutorRunning.objects.filter(session=self.session).update(**values)
         TaskSession.objects.filter(id=self.session.id).update(launch_id="launch", state="WAITING_FOR_INPUT")
 
 
 def make_world() -> World:
-    """A new one, in the database of the test."""
+    """Create a world in the test's database."""
     team, other = Group.objects.create(name="team"), Group.objects.create(name="other team")
     member, stranger = person("member", team), person("stranger", other)
     staff = person("staff", team, is_staff=True)
@@ -100,14 +100,14 @@ def make_world() -> World:
 
 
 def person(name: str, team: Group, **more: Any) -> User:
-    """A user in a team, without a password: hashing one is slow."""
+    """Create a user in a team, without a password because hashing one is slow."""
     user = User.objects.create(username=name, **more)
     user.groups.add(team)
     return user
 
 
 def client_of(user: User | None) -> APIClient:
-    """A client that is logged in as ``user``."""
+    """Return a client that is logged in as ``user``."""
     client = APIClient()
     if user is not None:
         client.force_authenticate(user)
@@ -115,21 +115,21 @@ def client_of(user: User | None) -> APIClient:
 
 
 def workflow_run(world: World) -> WorkflowRun:
-    """A run of a workflow of the team's that asks for neither script nor agent."""
+    """Create a workflow run of the team that needs neither scripts nor agents."""
     text = "{version: 3, metadata: {name: Plain}, nodes: [{id: one, type: trigger}], edges: []}"
     workflow, _ = save_workflow(world.member, {"team": world.team, "name": "Plain", "text": text})
     return start_saved_run(world.member, workflow, {})[0]
 
 
 def say(session: TaskSession, name: str = "session.workspace.changed", times: int = 1) -> None:
-    """Put events into a session's log."""
-    with session_transaction(session.id) as draft:
+    """Write events into a session's log."""
+    with session_transaction(session.id) as transaction:
         for number in range(times):
-            draft.say(name, number=number)
+            transaction.record_event(name, number=number)
 
 
 def message(session: TaskSession, seq: int, *parts: str) -> Message:
-    """A message of the agent whose text came in ``parts``."""
+    """Create a message of the agent whose text arrived in ``parts``."""
     row = Message.objects.create(session=session, seq=seq, updated_seq=seq, role="agent", created_at=timezone.now())
     for number, text in enumerate(parts):
         MessagePart.objects.create(message=row, number=number, text=text)
@@ -137,7 +137,7 @@ def message(session: TaskSession, seq: int, *parts: str) -> Message:
 
 
 def prompt(session: TaskSession, state: str, message_id: str = "") -> Prompt:
-    """A prompt of the ledger in some state."""
+    """Create a prompt in the given state."""
     return Prompt.objects.create(
         session=session, message_id=message_id or str(uuid.uuid4()), text="Paint it green", state=state
     )

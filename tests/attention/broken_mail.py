@@ -1,4 +1,4 @@
-"""A mail server that does not work, and says too much about it."""
+"""A mail server that fails with an error that names its password."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from django.core.mail.backends.base import BaseEmailBackend
 
 
 class EmailBackend(BaseEmailBackend):
-    """Refuses everything."""
+    """A backend that refuses every message."""
 
     def send_messages(self, email_messages: Any) -> int:
-        """An error with a secret in its words."""
+        """Raise an error that contains a password."""
         raise ConnectionError("smtp: wrong password hunter2")

@@ -1,4 +1,4 @@
-"""Items as the backend raises them, for tests of what becomes of them."""
+"""Attention items raised the way the backend raises them."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from sessions_app.models import AttentionItem, TaskSession, raise_item, resolve_
 
 
 def raised(session: TaskSession, kind: str = "error", name: str = "one", *, age: float = 60) -> AttentionItem:
-    """One that was raised ``age`` seconds ago."""
+    """Raise an item ``age`` seconds ago."""
     notice = Notice(AttentionKind(kind), f"{kind}:{name}", f"What {name}", f"Why {name}", f"Next {name}", "The log")
-    with session_transaction(session.id) as draft:
-        raise_item(draft, notice)
+    with session_transaction(session.id) as transaction:
+        raise_item(transaction, notice)
     return made_at(AttentionItem.objects.get(key=notice.key), age)
 
 
 def made_at(item: AttentionItem, age: float) -> AttentionItem:
-    """The same, raised ``age`` seconds ago."""
+    """Return the item, dated ``age`` seconds back."""
     item.created_at = timezone.now() - timedelta(seconds=age)
     item.save(update_fields=["created_at"])
     return item
 
 
 def settled(session: TaskSession, **wanted: Any) -> None:
-    """What it tells is true no longer."""
-    with session_transaction(session.id) as draft:
-        resolve_items(draft, "settled", **wanted)
+    """Resolve the session's items that match ``wanted``."""
+    with session_transaction(session.id) as transaction:
+        resolve_items(transaction, "settled", **wanted)

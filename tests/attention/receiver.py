@@ -1,4 +1,4 @@
-"""A far end of webhooks, as somebody would write it: it checks each signature, and answers what it is told to."""
+"""A webhook receiver as a user would write it: it checks each signature and answers with a configured status."""
 
 from __future__ import annotations
 
@@ -16,32 +16,32 @@ from typing import Any
 
 @dataclass
 class Receiver:
-    """What was received, and what is answered."""
+    """The requests received, and the response to give."""
 
     port: int = 0
     status: int = 204
     headers: Mapping[str, str] = field(default_factory=dict)
     hangs: threading.Event | None = None
-    """Set: it says nothing until this event."""
+    """If set, it does not answer before this event."""
     requests: list[tuple[dict[str, str], bytes]] = field(default_factory=list)
 
     @property
     def url(self) -> str:
-        """Its address."""
+        """The address of the receiver."""
         return f"http://127.0.0.1:{self.port}/hook?x=1"
 
     @property
     def authority(self) -> str:
-        """What a deployment names to allow it."""
+        """The host and port that a deployment lists to allow it."""
         return f"127.0.0.1:{self.port}"
 
     def told(self) -> list[dict[str, Any]]:
-        """The bodies."""
+        """The decoded bodies of the requests."""
         return [json.loads(body) for _, body in self.requests]
 
 
 def is_genuine(secret: str, headers: Mapping[str, str], body: bytes) -> bool:
-    """The check that the documents give."""
+    """Check a signature as the documents describe it."""
     signed = headers["x-kandev-timestamp"].encode() + b"." + body
     expected = "v1=" + hmac.new(secret.encode(), signed, hashlib.sha256).hexdigest()
     return hmac.compare_digest(expected, headers["x-kandev-signature"])
@@ -49,7 +49,7 @@ def is_genuine(secret: str, headers: Mapping[str, str], body: bytes) -> bool:
 
 @contextmanager
 def receiving(secure: ssl.SSLContext | None = None) -> Iterator[Receiver]:
-    """One that listens on this machine, with TLS if it is given a context."""
+    """Run a receiver on this machine, with TLS if a context is given."""
     receiver = Receiver()
 
     class Handler(BaseHTTPRequestHandler):

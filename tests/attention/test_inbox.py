@@ -1,4 +1,4 @@
-"""The inbox of a user: what is open in the user's teams, less what the user has dismissed or looks at now."""
+"""The inbox of a user: open items of the user's teams, except those that the user dismissed or is looking at."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def keys(api: APIClient, query: str = "") -> list[str]:
     return [row["key"] for row in api.get(f"{URL}?{query}").json()["results"]]
 
 
-def test_an_item_is_shown_with_what_happened_why_and_what_to_do(world: World, api: APIClient) -> None:
+def test_item_says_what_happened_why_and_what_to_do(world: World, api: APIClient) -> None:
     item = raised(world.session)
     (shown,) = api.get(URL).json()["results"]
     assert shown == {
@@ -49,13 +49,13 @@ def test_an_item_is_shown_with_what_happened_why_and_what_to_do(world: World, ap
     }
 
 
-def test_the_most_pressing_comes_first(world: World, api: APIClient) -> None:
+def test_most_urgent_items_come_first(world: World, api: APIClient) -> None:
     for kind in ("idle", "permission", "receipt", "gave_up", "held"):
         raised(world.session, kind)
     assert [key.split(":")[0] for key in keys(api)] == ["gave_up", "permission", "held", "receipt", "idle"]
 
 
-def test_acknowledging_is_each_users_own_and_saying_it_twice_changes_nothing(world: World, api: APIClient) -> None:
+def test_acknowledging_is_per_user_and_idempotent(world: World, api: APIClient) -> None:
     item = raised(world.session)
     first = api.post(f"{URL}{item.id}/acknowledge/").json()["acknowledged_at"]
     assert first and api.post(f"{URL}{item.id}/acknowledge/").json()["acknowledged_at"] == first
@@ -63,14 +63,14 @@ def test_acknowledging_is_each_users_own_and_saying_it_twice_changes_nothing(wor
     assert keys(client_of(world.staff), "state=news") == ["error:one"]
 
 
-def test_dismissing_takes_it_out_of_ones_own_inbox_alone(world: World, api: APIClient) -> None:
+def test_dismissing_hides_the_item_only_for_that_user(world: World, api: APIClient) -> None:
     item = raised(world.session)
     assert api.post(f"{URL}{item.id}/dismiss/").json()["dismissed_at"]
     assert (keys(api), keys(api, "state=all")) == ([], ["error:one"])
     assert keys(client_of(world.staff)) == ["error:one"]
 
 
-def test_what_is_settled_or_of_a_task_that_is_over_is_gone(world: World, api: APIClient) -> None:
+def test_resolved_items_and_items_of_finished_tasks_are_hidden(world: World, api: APIClient) -> None:
     raised(world.session)
     settled(world.session)
     assert (keys(api), keys(api, "state=all")) == ([], ["error:one"])
@@ -82,14 +82,14 @@ def test_what_is_settled_or_of_a_task_that_is_over_is_gone(world: World, api: AP
     assert keys(api) == []
 
 
-def test_another_teams_are_not_there(world: World) -> None:
+def test_items_of_another_team_are_not_visible(world: World) -> None:
     item = raised(world.session)
     stranger = client_of(world.stranger)
     assert keys(stranger, "state=all") == []
     assert stranger.post(f"{URL}{item.id}/acknowledge/").status_code == 404
 
 
-def test_staff_of_no_team_sees_that_an_owner_left_and_nothing_else(world: World) -> None:
+def test_staff_without_a_team_see_only_owner_left_items(world: World) -> None:
     raised(world.session)
     raised(world.session, "owner_left")
     world.staff.groups.clear()
@@ -107,7 +107,7 @@ def test_staff_of_no_team_sees_that_an_owner_left_and_nothing_else(world: World)
         ("task=00000000-0000-0000-0000-000000000000", []),
     ],
 )
-def test_it_can_be_narrowed(world: World, api: APIClient, query: str, found: list[str]) -> None:
+def test_inbox_can_be_filtered(world: World, api: APIClient, query: str, found: list[str]) -> None:
     raised(world.session)
     raised(world.session, "held", "two")
     other = create_session(world.staff, world.task, world.profile, world.executor)
@@ -116,11 +116,11 @@ def test_it_can_be_narrowed(world: World, api: APIClient, query: str, found: lis
     assert keys(api, query.format(session=world.session.id)) == found
 
 
-def test_a_wrong_query_is_refused(world: World, api: APIClient) -> None:
+def test_invalid_filter_is_rejected(world: World, api: APIClient) -> None:
     assert {api.get(f"{URL}?{query}").status_code for query in ("kind=x", "state=x", "task=x")} == {400}
 
 
-def test_it_costs_the_same_number_of_queries_whatever_is_in_it(
+def test_query_count_does_not_depend_on_the_number_of_items(
     world: World, api: APIClient, django_assert_num_queries: Any
 ) -> None:
     raised(world.session)
@@ -132,9 +132,7 @@ def test_it_costs_the_same_number_of_queries_whatever_is_in_it(
         assert api.get(URL).json()["count"] == 21
 
 
-def test_while_a_user_looks_at_the_session_nothing_of_it_is_news_and_looking_settles_what_wants_no_more(
-    world: World, api: APIClient
-) -> None:
+def test_items_of_a_session_being_viewed_do_not_count_as_new(world: World, api: APIClient) -> None:
     raised(world.session, "permission")
     raised(world.session, "idle")
     assert attention.count_unseen(world.member) == 2
@@ -145,7 +143,7 @@ def test_while_a_user_looks_at_the_session_nothing_of_it_is_news_and_looking_set
     assert sorted(keys(api, "state=news")) == ["held:one", "permission:one"]
 
 
-def test_presence_ends_by_itself_and_is_renewed_by_being_said_again(world: World) -> None:
+def test_presence_expires_and_can_be_renewed(world: World) -> None:
     attention.mark_present(world.session, world.member)
     attention.mark_present(world.session, world.member)
     row = Presence.objects.get()
@@ -156,7 +154,7 @@ def test_presence_ends_by_itself_and_is_renewed_by_being_said_again(world: World
     assert attention.is_present(world.session, world.member)
 
 
-def test_a_status_says_whether_the_user_is_wanted_until_the_user_has_seen_it(world: World, api: APIClient) -> None:
+def test_status_needs_attention_until_the_user_acknowledges(world: World, api: APIClient) -> None:
     world.session.permissions.all().delete()
     assert api.get(world.url("status/")).json()["needs_attention"] is False
     raised(world.session, "idle")

@@ -1,4 +1,4 @@
-"""Items are raised with the change that calls for somebody, once, and resolved with the change that ends it."""
+"""An item is raised once, together with the event that needs a person, and resolved with the event that ends it."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def told(session: TaskSession) -> list[tuple[str, str]]:
 
 
 def edit(session: TaskSession, does: Callable[[SessionTransaction], Any]) -> None:
-    with session_transaction(session.id) as draft:
-        does(draft)
+    with session_transaction(session.id) as transaction:
+        does(transaction)
 
 
 def in_turn(journal: Journal) -> TaskSession:
@@ -50,7 +50,7 @@ def in_turn(journal: Journal) -> TaskSession:
     return session
 
 
-def test_a_turn_that_ends_needs_a_look_until_the_next_one_begins() -> None:
+def test_completed_turn_raises_an_idle_item_until_the_next_turn() -> None:
     journal = Journal()
     session = in_turn(journal)
     assert open_kinds(session) == []
@@ -64,7 +64,7 @@ def test_a_turn_that_ends_needs_a_look_until_the_next_one_begins() -> None:
     assert told(session) == [("idle", "raised"), ("idle", "resolved")]
 
 
-def test_a_turn_behind_which_another_prompt_waits_needs_no_look() -> None:
+def test_completed_turn_with_a_queued_prompt_raises_nothing() -> None:
     journal = Journal()
     session = in_turn(journal)
     Prompt.objects.create(session=session, message_id="queued", text="and then this")
@@ -73,7 +73,7 @@ def test_a_turn_behind_which_another_prompt_waits_needs_no_look() -> None:
 
 
 @pytest.mark.parametrize("state", ["cancelled", "stopped"])
-def test_what_a_user_has_ended_needs_no_look(state: str) -> None:
+def test_turn_ended_by_a_user_raises_nothing(state: str) -> None:
     journal = Journal()
     session = in_turn(journal)
     if state == "stopped":
@@ -92,7 +92,7 @@ def test_what_a_user_has_ended_needs_no_look(state: str) -> None:
         (lambda j: [j.exits("m")], "agent_gone"),
     ],
 )
-def test_a_permission_waits_until_it_is_settled(ends: Any, resolution: str) -> None:
+def test_permission_item_stays_open_until_the_request_ends(ends: Any, resolution: str) -> None:
     journal = Journal()
     session = in_turn(journal)
     hear(session, [journal.asks("q1")])
@@ -106,7 +106,7 @@ def test_a_permission_waits_until_it_is_settled(ends: Any, resolution: str) -> N
 
 
 @pytest.mark.parametrize("settle", ["resend", "dismiss"])
-def test_an_interrupted_turn_waits_until_somebody_settles_it(settle: str, settings: Any) -> None:
+def test_interrupted_turn_item_stays_open_until_someone_settles_the_prompt(settle: str, settings: Any) -> None:
     settings.KANDEV_CONTINUE = "off"
     journal = Journal()
     session = in_turn(journal)
@@ -122,10 +122,10 @@ def test_an_interrupted_turn_waits_until_somebody_settles_it(settle: str, settin
 
 
 @pytest.mark.parametrize("settle", ["resend", "dismiss"])
-def test_a_held_prompt_waits_until_somebody_settles_it(settle: str) -> None:
+def test_held_prompt_item_stays_open_until_someone_settles_the_prompt(settle: str) -> None:
     session = running_session("do it")
     row = change(session.prompts.get(), state="sending")
-    edit(session, lambda draft: draft.move_prompt(row, "hold"))
+    edit(session, lambda transaction: transaction.move_prompt(row, "hold"))
     item = AttentionItem.objects.get(kind="held")
     assert item.key == f"held:{session.id}:{row.message_id}"
     if settle == "resend":
@@ -136,25 +136,25 @@ def test_a_held_prompt_waits_until_somebody_settles_it(settle: str) -> None:
     assert (item.resolved_at is not None, open_kinds(session)) == (True, [])
 
 
-def test_a_prompt_that_is_held_once_more_is_the_same_item_and_news_again() -> None:
+def test_prompt_held_again_reopens_its_item_as_new() -> None:
     session = running_session("do it")
     row = change(session.prompts.get(), state="sending")
-    edit(session, lambda draft: draft.move_prompt(row, "hold"))
+    edit(session, lambda transaction: transaction.move_prompt(row, "hold"))
     item = AttentionItem.objects.get()
     item.marks.create(user=make_user(), acknowledged_at=item.created_at)
-    edit(session, lambda draft: draft.move_prompt(row, "accept"))
-    edit(session, lambda draft: draft.move_prompt(row, "hold"))
+    edit(session, lambda transaction: transaction.move_prompt(row, "accept"))
+    edit(session, lambda transaction: transaction.move_prompt(row, "hold"))
     again = AttentionItem.objects.get()
     assert (again.id, again.resolved_at, again.marks.count()) == (item.id, None, 0)
     assert told(session) == [("held", "raised"), ("held", "resolved"), ("held", "raised")]
 
 
-def test_a_give_up_is_one_item_with_the_last_error_and_the_end_of_the_log() -> None:
+def test_giving_up_raises_one_item_with_last_error_and_log_tail() -> None:
     session = make_session("do it", start_attempts=5, state="STARTING")
 
-    def give_up(draft: SessionTransaction) -> None:
-        draft.log_tail = "x" * 20_000 + f"\ntoken={GHOST}\nboom"
-        draft.move("give_up", error_code="spawn_failed", error_message="No such program.")
+    def give_up(transaction: SessionTransaction) -> None:
+        transaction.log_tail = "x" * 20_000 + f"\ntoken={GHOST}\nboom"
+        transaction.move_session("give_up", error_code="spawn_failed", error_message="No such program.")
 
     edit(session, give_up)
     item = AttentionItem.objects.get()
@@ -162,13 +162,13 @@ def test_a_give_up_is_one_item_with_the_last_error_and_the_end_of_the_log() -> N
     assert "5 starts" in item.why and "No such program." in item.why
     assert item.detail.endswith("boom") and GHOST not in item.detail and len(item.detail) <= DETAIL_LIMIT
     intents.request_resume(session.id, make_user())
-    edit(session, lambda draft: draft.move("start"))
+    edit(session, lambda transaction: transaction.move_session("start"))
     assert open_kinds(session) == []
     edit(session, give_up)
     assert AttentionItem.objects.filter(kind="gave_up").count() == 2
 
 
-def test_a_failed_start_that_is_tried_again_by_itself_calls_nobody() -> None:
+def test_failed_start_that_is_retried_raises_nothing() -> None:
     session = make_session(state="STARTING", start_attempts=1)
     order = session.intents.get()
     failure = StartFailure("spawn_failed", "No such program.", permanent=False)
@@ -179,25 +179,28 @@ def test_a_failed_start_that_is_tried_again_by_itself_calls_nobody() -> None:
 @pytest.mark.parametrize(
     ("code", "what"),
     [
-        ("context_mismatch", "The agent came back with another conversation than this one"),
-        ("worktree_missing", "The session’s worktree is gone"),
-        ("not_resumable", "The session cannot go on by itself"),
+        ("context_mismatch", "The agent loaded a conversation that is not the one shown here"),
+        ("worktree_missing", "The worktree of this session is gone and cannot be rebuilt"),
+        ("not_resumable", "The session needs your decision"),
     ],
 )
-def test_an_error_that_nothing_cures_by_itself_waits_for_somebody(code: str, what: str) -> None:
+def test_error_that_needs_a_person_raises_one_item(code: str, what: str) -> None:
     session = running_session()
-    edit(session, lambda draft: draft.move("fail", error_code=code, error_message="Why it is so."))
+    edit(session, lambda transaction: transaction.move_session("fail", error_code=code, error_message="Why it is so."))
     item = AttentionItem.objects.get()
     assert (item.kind, item.what, item.why) == ("error", what, "Why it is so.")
-    edit(session, lambda draft: draft.move("fail", error_code=code, error_message="Said anew."))
+    edit(session, lambda transaction: transaction.move_session("fail", error_code=code, error_message="Said anew."))
     assert AttentionItem.objects.count() == 1
-    edit(session, lambda draft: draft.move("ready"))
+    edit(session, lambda transaction: transaction.move_session("ready"))
     assert open_kinds(session) == []
 
 
-def test_what_may_live_and_only_does_not_answer_calls_nobody() -> None:
+def test_unreachable_agentctl_raises_nothing() -> None:
     session = running_session()
-    edit(session, lambda draft: draft.move("fail", error_code="unreachable", error_message="No answer."))
+    edit(
+        session,
+        lambda transaction: transaction.move_session("fail", error_code="unreachable", error_message="No answer."),
+    )
     assert open_kinds(session) == []
 
 
@@ -211,47 +214,47 @@ def test_what_may_live_and_only_does_not_answer_calls_nobody() -> None:
         ("injected", "auto", 1, []),
     ],
 )
-def test_a_start_that_lost_the_conversation_is_told_unless_it_was_asked_for(
+def test_start_that_lost_the_conversation_raises_an_item_unless_requested(
     kind: str, reason: str, turns: int, raised: list[str]
 ) -> None:
     session = running_session()
     for _ in range(turns):
         Run.objects.create(session=session, message_id="m", state="completed", started_at=session.created_at)
-    edit(session, lambda draft: draft.receipt(kind, "none", reason=reason))
+    edit(session, lambda transaction: transaction.write_receipt(kind, "none", reason=reason))
     assert open_kinds(session) == raised
 
 
-def test_an_owner_who_left_is_told_once() -> None:
+def test_departed_owner_raises_one_item() -> None:
     session = make_session()
     for _ in range(3):
         _raise_owner_left(session.id)
     item = AttentionItem.objects.get()
     assert (item.kind, "ada" in item.why, told(session)) == ("owner_left", True, [("owner_left", "raised")])
-    edit(session, lambda draft: draft.move("start"))
+    edit(session, lambda transaction: transaction.move_session("start"))
     assert open_kinds(session) == []
 
 
 @pytest.mark.parametrize("end", ["complete", "cancel"])
-def test_a_session_that_has_ended_for_good_calls_nobody_any_more(end: str) -> None:
+def test_session_that_ends_resolves_all_its_items(end: str) -> None:
     session = running_session("do it")
     row = change(session.prompts.get(), state="sending")
 
-    def trouble(draft: SessionTransaction) -> None:
-        draft.move_prompt(row, "hold")
-        draft.move("fail", error_code="not_resumable")
+    def trouble(transaction: SessionTransaction) -> None:
+        transaction.move_prompt(row, "hold")
+        transaction.move_session("fail", error_code="not_resumable")
 
     edit(session, trouble)
     assert open_kinds(session) == ["error", "held"]
-    edit(session, lambda draft: draft.move(end))
+    edit(session, lambda transaction: transaction.move_session(end))
     assert open_kinds(session) == []
 
 
-def test_nothing_is_raised_where_the_change_itself_is_undone() -> None:
+def test_rolled_back_change_raises_nothing() -> None:
     session = running_session("do it")
     row = change(session.prompts.get(), state="sending")
 
-    def fails(draft: SessionTransaction) -> None:
-        draft.move_prompt(row, "hold")
+    def fails(transaction: SessionTransaction) -> None:
+        transaction.move_prompt(row, "hold")
         raise RuntimeError
 
     with pytest.raises(RuntimeError):
@@ -259,7 +262,7 @@ def test_nothing_is_raised_where_the_change_itself_is_undone() -> None:
     assert AttentionItem.objects.count() == 0
 
 
-def test_words_of_an_agent_are_cut_and_lose_their_secrets() -> None:
+def test_quoted_agent_text_is_shortened_and_redacted() -> None:
     journal = Journal()
     session = in_turn(journal)
     asks = journal.asks("q1")
@@ -272,6 +275,6 @@ def test_words_of_an_agent_are_cut_and_lose_their_secrets() -> None:
 def test_raising_is_idempotent_by_key() -> None:
     session = make_session()
     notice = Notice(AttentionKind.ERROR, "error:one", "What", "Why", "Next")
-    with session_transaction(session.id) as draft:
-        assert [raise_item(draft, notice), raise_item(draft, notice)] == [True, False]
+    with session_transaction(session.id) as transaction:
+        assert [raise_item(transaction, notice), raise_item(transaction, notice)] == [True, False]
     assert told(session) == [("error", "raised")]

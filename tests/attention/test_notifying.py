@@ -1,4 +1,4 @@
-"""Whoever asked is told once of what is new, in digests, until it has arrived; nobody of what is over."""
+"""Subscribers get one notification per new item, in digests, retried until delivered; resolved items are dropped."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ import pytest
 from django.core import mail
 from django.utils import timezone
 
-from sessions_app.models import AttentionItem, DeliveredItem, Delivery, NotificationSettings, Webhook
+from sessions_app.models import AttentionItem
 from sessions_app.notifications import delivery as notifying
+from sessions_app.notifications.models import DeliveredItem, Delivery, NotificationSettings, Webhook
 from sessions_app.notifications.user_settings import change_settings, create_webhook, send_test_call, send_test_email
 from sessions_app.services import attention
 from sessions_app.services.errors import Throttled
@@ -29,7 +30,7 @@ def mail_server(settings: Any) -> None:
 
 @pytest.fixture
 def reader(world: World) -> NotificationSettings:
-    """The member, who wants e-mail."""
+    """The member, who has turned on e-mail."""
     world.member.email = "member@example.com"
     world.member.save()
     return change_settings(world.member, {"email": True})
@@ -43,7 +44,7 @@ def receiver(settings: Any) -> Iterator[Receiver]:
 
 
 def later(**more: float) -> None:
-    """Time passes since the last e-mail and the last attempts."""
+    """Let time pass since the last e-mail and the last attempts."""
     gone = timedelta(**more)
     for row in NotificationSettings.objects.all():
         if row.last_email_at is not None:
@@ -56,7 +57,7 @@ def subjects() -> list[str]:
     return [str(message.subject) for message in mail.outbox]
 
 
-def test_an_email_says_what_happened_why_what_next_and_where(world: World, reader: Any) -> None:
+def test_email_says_what_happened_why_what_next_and_where(world: World, reader: Any) -> None:
     raised(world.session, "gave_up")
     assert notifying.run_notifications() == {"planned": 1, "given": 1, "forgotten": 0}
     (message,) = mail.outbox
@@ -68,7 +69,7 @@ def test_an_email_says_what_happened_why_what_next_and_where(world: World, reade
     assert Delivery.objects.get().state == "sent"
 
 
-def test_nobody_is_told_twice_nor_before_a_moment_has_passed(world: World, reader: Any) -> None:
+def test_each_item_is_mailed_once_and_after_a_short_delay(world: World, reader: Any) -> None:
     item = raised(world.session, age=1)
     notifying.run_notifications()
     assert subjects() == []
@@ -79,7 +80,7 @@ def test_nobody_is_told_twice_nor_before_a_moment_has_passed(world: World, reade
     assert len(mail.outbox) == 1
 
 
-def test_what_comes_within_the_pause_comes_together(world: World, reader: Any) -> None:
+def test_items_within_the_pause_are_sent_in_one_email(world: World, reader: Any) -> None:
     raised(world.session, "gave_up")
     notifying.run_notifications()
     for name in ("two", "three"):
@@ -94,7 +95,7 @@ def test_what_comes_within_the_pause_comes_together(world: World, reader: Any) -
 @pytest.mark.parametrize(
     "why", ["settled", "acknowledged", "dismissed", "present", "off", "kind", "old", "left", "inactive"]
 )
-def test_what_needs_nobody_is_not_sent(world: World, reader: Any, why: str) -> None:
+def test_no_email_for_an_item_the_user_does_not_need(world: World, reader: Any, why: str) -> None:
     item = raised(world.session)
     match why:
         case "settled":
@@ -120,7 +121,7 @@ def test_what_needs_nobody_is_not_sent(world: World, reader: Any, why: str) -> N
     assert subjects() == []
 
 
-def test_whoever_only_looked_is_told_when_it_is_still_open_after_they_have_gone(world: World, reader: Any) -> None:
+def test_viewer_is_notified_of_items_still_open_after_leaving(world: World, reader: Any) -> None:
     raised(world.session, "permission")
     attention.mark_present(world.session, world.member)
     notifying.run_notifications()
@@ -129,7 +130,7 @@ def test_whoever_only_looked_is_told_when_it_is_still_open_after_they_have_gone(
     assert len(mail.outbox) == 1
 
 
-def test_of_sessions_of_others_only_those_hear_who_want_to(world: World, reader: Any) -> None:
+def test_other_users_sessions_notify_only_those_who_opted_in(world: World, reader: Any) -> None:
     change_settings(world.member, {"only_mine": True})
     theirs = create_session(world.staff, world.task, world.profile, world.executor)
     raised(theirs)
@@ -140,7 +141,7 @@ def test_of_sessions_of_others_only_those_hear_who_want_to(world: World, reader:
     assert len(mail.outbox) == 1
 
 
-def test_a_user_can_wait_until_a_share_of_the_agents_waits(world: World, reader: Any) -> None:
+def test_notifications_can_wait_for_a_minimum_share_of_sessions(world: World, reader: Any) -> None:
     change_settings(world.member, {"minimum_share": 50})
     others = [create_session(world.member, world.task, world.profile, world.executor) for _ in range(3)]
     raised(world.session)
@@ -151,7 +152,7 @@ def test_a_user_can_wait_until_a_share_of_the_agents_waits(world: World, reader:
     assert len(mail.outbox) == 1
 
 
-def test_what_is_settled_between_plan_and_sending_is_dropped(world: World, reader: Any) -> None:
+def test_item_resolved_between_planning_and_sending_is_dropped(world: World, reader: Any) -> None:
     raised(world.session)
     assert notifying.plan_deliveries() == 1
     settled(world.session)
@@ -159,7 +160,7 @@ def test_what_is_settled_between_plan_and_sending_is_dropped(world: World, reade
     assert (subjects(), Delivery.objects.get().state) == ([], "dropped")
 
 
-def test_a_mail_server_that_fails_is_tried_again_and_its_words_are_not_kept(
+def test_failing_mail_server_is_retried_without_storing_its_error_text(
     world: World, reader: Any, settings: Any
 ) -> None:
     settings.EMAIL_BACKEND = "tests.attention.broken_mail.EmailBackend"
@@ -175,9 +176,9 @@ def test_a_mail_server_that_fails_is_tried_again_and_its_words_are_not_kept(
     assert (row.state, row.attempts, len(mail.outbox)) == ("sent", 2, 1)
 
 
-def test_a_test_email_is_sent_at_once(world: World, reader: Any) -> None:
+def test_test_email_is_sent_immediately(world: World, reader: Any) -> None:
     assert notifying.send_delivery(send_test_email(world.member).id)
-    assert subjects() == ["[Kandev] A test"]
+    assert subjects() == ["[Kandev] Test message"]
 
 
 # --- webhooks ---
@@ -189,7 +190,7 @@ def hook_of(world: World, receiver: Receiver, **more: Any) -> Webhook:
     return hook
 
 
-def test_a_webhook_is_told_of_each_item_signed_with_its_secret(world: World, receiver: Receiver) -> None:
+def test_webhook_gets_each_item_in_a_signed_request(world: World, receiver: Receiver) -> None:
     hook = hook_of(world, receiver)
     item = raised(world.session, "permission")
     raised(world.session, "held")
@@ -208,7 +209,7 @@ def test_a_webhook_is_told_of_each_item_signed_with_its_secret(world: World, rec
     assert "detail" not in first["item"]
 
 
-def test_a_teams_webhook_hears_of_the_team_alone(world: World, receiver: Receiver) -> None:
+def test_team_webhook_gets_only_items_of_its_team(world: World, receiver: Receiver) -> None:
     world.staff.is_staff = True
     hook = create_webhook(world.staff, receiver.url, team=world.team)
     Webhook.objects.filter(id=hook.id).update(created_at=timezone.now() - timedelta(hours=1))
@@ -219,14 +220,19 @@ def test_a_teams_webhook_hears_of_the_team_alone(world: World, receiver: Receive
     assert [row.webhook_id for row in Delivery.objects.all()] == [hook.id]
 
 
-def test_a_call_that_fails_is_made_again_with_the_same_id_until_it_arrives(world: World, receiver: Receiver) -> None:
+def test_failed_webhook_call_is_retried_with_the_same_delivery_id(world: World, receiver: Receiver) -> None:
     hook_of(world, receiver)
     raised(world.session)
     receiver.status = 503
     notifying.run_notifications()
     notifying.run_notifications()
     row = Delivery.objects.get()
-    assert (row.state, row.attempts, row.last_error, len(receiver.requests)) == ("pending", 1, "It answered 503.", 1)
+    assert (row.state, row.attempts, row.last_error, len(receiver.requests)) == (
+        "pending",
+        1,
+        "The server answered 503.",
+        1,
+    )
     receiver.status = 200
     later(hours=1)
     notifying.run_notifications()
@@ -235,7 +241,7 @@ def test_a_call_that_fails_is_made_again_with_the_same_id_until_it_arrives(world
     assert len({headers["x-kandev-delivery"] for headers, _ in receiver.requests}) == 1
 
 
-def test_a_call_that_never_arrives_is_given_up(world: World, receiver: Receiver) -> None:
+def test_webhook_call_is_given_up_after_the_maximum_attempts(world: World, receiver: Receiver) -> None:
     hook_of(world, receiver)
     raised(world.session)
     receiver.status = 500
@@ -246,21 +252,19 @@ def test_a_call_that_never_arrives_is_given_up(world: World, receiver: Receiver)
     assert (row.state, row.attempts, len(receiver.requests)) == ("failed", notifying.MOST_ATTEMPTS, 8)
 
 
-def test_a_worker_that_dies_within_an_attempt_leaves_it_to_the_next(world: World, receiver: Receiver) -> None:
+def test_delivery_of_a_dead_worker_is_sent_by_the_next_one(world: World, receiver: Receiver) -> None:
     hook_of(world, receiver)
     raised(world.session)
     notifying.plan_deliveries()
     row = Delivery.objects.get()
-    row.attempts, row.next_attempt_at = 1, timezone.now() + notifying.CLAIM_TIMEOUT  # as the dead one has left it
+    row.attempts, row.next_attempt_at = 1, timezone.now() + notifying.CLAIM_TIMEOUT  # as the dead worker left it
     row.save()
     assert notifying.send_due_deliveries() == 0
     later(minutes=6)
     assert (notifying.send_due_deliveries(), len(receiver.requests)) == (1, 1)
 
 
-def test_a_webhook_that_is_switched_off_or_gone_inside_is_not_called(
-    world: World, receiver: Receiver, settings: Any
-) -> None:
+def test_disabled_or_disallowed_webhook_is_not_called(world: World, receiver: Receiver, settings: Any) -> None:
     hook = hook_of(world, receiver)
     raised(world.session)
     notifying.plan_deliveries()
@@ -273,7 +277,7 @@ def test_a_webhook_that_is_switched_off_or_gone_inside_is_not_called(
     assert notifying.plan_deliveries() == 0
 
 
-def test_a_test_call_is_made_once_whatever_comes_of_it(world: World, receiver: Receiver) -> None:
+def test_failed_test_call_is_not_retried(world: World, receiver: Receiver) -> None:
     hook = hook_of(world, receiver)
     receiver.status = 500
     delivery = send_test_call(world.member, hook)
@@ -282,7 +286,7 @@ def test_a_test_call_is_made_once_whatever_comes_of_it(world: World, receiver: R
     assert (delivery.state, receiver.told()[0]["type"]) == ("failed", "ping")
 
 
-def test_tests_of_one_user_are_limited(world: World, receiver: Receiver) -> None:
+def test_test_calls_are_rate_limited_per_user(world: World, receiver: Receiver) -> None:
     hook = hook_of(world, receiver)
     for _ in range(10):
         send_test_call(world.member, hook)
@@ -294,7 +298,7 @@ def test_tests_of_one_user_are_limited(world: World, receiver: Receiver) -> None
     assert Delivery.objects.count() == 10
 
 
-def test_what_is_long_over_is_forgotten(world: World, reader: Any) -> None:
+def test_old_resolved_items_and_deliveries_are_deleted(world: World, reader: Any) -> None:
     raised(world.session)
     notifying.run_notifications()
     old = timezone.now() - timedelta(days=31)

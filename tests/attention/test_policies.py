@@ -1,4 +1,4 @@
-"""The nearest word counts: the session's own, else its team's, else the deployment's."""
+"""The nearest setting wins: the session's own, else its team's, else the deployment's."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 from rest_framework.test import APIClient
 
+from sessions_app.accounts.models import TeamRole
 from sessions_app.domain.recovery_facts import EffectivePolicy, PolicyChoice, PolicySource, effective_policy
-from sessions_app.models import TeamPolicy, TeamRole
+from sessions_app.models import TeamPolicy
 from sessions_app.services.policies import effective_policy_of
 from sessions_app.supervisor.sweep import candidates
 from tests.api.world import World, client_of
@@ -41,7 +42,7 @@ NOTHING = PolicyChoice()
         (NOTHING, NOTHING, PolicyChoice("manual", True), EffectivePolicy("manual", D, True, D)),
     ],
 )
-def test_each_of_the_two_is_taken_from_the_nearest_who_says_it(
+def test_policy_and_continue_setting_come_from_the_nearest_level(
     session: PolicyChoice, team: PolicyChoice, deployment: PolicyChoice, holds: EffectivePolicy
 ) -> None:
     assert effective_policy(session, team, deployment) == holds
@@ -57,7 +58,7 @@ def sweep_sees(world: World) -> str:
     return row.policy
 
 
-def test_page_api_and_sweep_agree_on_what_holds(world: World, api: APIClient, settings: Any) -> None:
+def test_page_api_and_sweep_agree_on_the_effective_policy(world: World, api: APIClient, settings: Any) -> None:
     world.run_it()
     assert (status(api, world), sweep_sees(world)) == (("auto", "deployment", True), "auto")
     settings.KANDEV_RECOVERY_POLICY = "working"
@@ -72,7 +73,7 @@ def test_page_api_and_sweep_agree_on_what_holds(world: World, api: APIClient, se
     assert effective_policy_of(fresh(world.session)).source == T
 
 
-def test_a_change_of_a_session_is_said_in_its_log(world: World, api: APIClient) -> None:
+def test_policy_change_of_a_session_is_logged_once(world: World, api: APIClient) -> None:
     api.patch(world.url(), {"policy": "manual"}, format="json")
     api.patch(world.url(), {"policy": "manual"}, format="json")
     said = list(world.session.events.filter(name="session.policy_changed").values_list("payload", flat=True))
@@ -80,7 +81,7 @@ def test_a_change_of_a_session_is_said_in_its_log(world: World, api: APIClient) 
 
 
 @pytest.mark.parametrize("body", [{"policy": "never"}, {"continue_prompts": "perhaps"}])
-def test_a_word_that_is_none_is_refused(world: World, api: APIClient, body: dict[str, Any]) -> None:
+def test_invalid_policy_values_are_rejected(world: World, api: APIClient, body: dict[str, Any]) -> None:
     assert api.patch(world.url(), body, format="json").status_code == 400
 
 
@@ -88,7 +89,9 @@ def test_a_word_that_is_none_is_refused(world: World, api: APIClient, body: dict
     ("who", "role", "expected"),
     [("member", None, 403), ("member", "viewer", 403), ("member", "admin", 200), ("staff", None, 200)],
 )
-def test_a_teams_policy_is_set_by_staff_and_its_admins(world: World, who: str, role: str | None, expected: int) -> None:
+def test_only_staff_and_team_admins_can_set_a_team_policy(
+    world: World, who: str, role: str | None, expected: int
+) -> None:
     user, url = getattr(world, who), f"/api/v1/teams/{world.team.id}/policy/"
     if role:
         TeamRole.objects.create(user=user, team=world.team, role=role)

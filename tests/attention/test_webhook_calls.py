@@ -1,4 +1,4 @@
-"""A webhook leads where it was allowed to lead and nowhere else, and what it says is signed."""
+"""A webhook calls only addresses that it may call, and signs what it sends."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ANY = ".".join("0000")
 
 @pytest.fixture
 def receiver(settings: Any) -> Iterator[Receiver]:
-    """One that the deployment allows."""
+    """A receiver that the deployment allows."""
     with receiving() as found:
         settings.KANDEV_WEBHOOK_ALLOWED_HOSTS = (found.authority,)
         yield found
@@ -47,7 +47,7 @@ def tell(url: str) -> int:
         *("nonsense", ""),
     ],
 )
-def test_an_address_that_is_not_of_the_open_internet_is_nobodys_business(address: str) -> None:
+def test_reserved_and_private_addresses_are_not_public(address: str) -> None:
     assert not is_public(address)
 
 
@@ -58,7 +58,7 @@ def test_an_address_that_is_not_of_the_open_internet_is_nobodys_business(address
         *("2606:4700::1111", "::ffff:1.1.1.1", "64:ff9b::101:101", "2002:101:101::1"),
     ],
 )
-def test_an_address_of_the_open_internet_may_be_called(address: str) -> None:
+def test_internet_addresses_are_public(address: str) -> None:
     assert is_public(address)
 
 
@@ -84,7 +84,7 @@ def test_an_address_of_the_open_internet_may_be_called(address: str) -> None:
         ),
     ],
 )
-def test_an_address_of_a_shape_that_none_has_is_refused(url: str) -> None:
+def test_malformed_webhook_urls_are_rejected(url: str) -> None:
     with pytest.raises(InvalidWebhookAddress):
         parse_webhook_address(url)
 
@@ -100,7 +100,7 @@ def test_an_address_of_a_shape_that_none_has_is_refused(url: str) -> None:
         ("https://build.internal:8080/", ("build.internal:9090",), False, "build.internal:8080"),
     ],
 )
-def test_a_host_is_trusted_where_the_deployment_names_it(
+def test_hosts_named_by_the_deployment_are_trusted(
     url: str, allowed: tuple[str, ...], trusted: bool, authority: str
 ) -> None:
     found = parse_webhook_address(url, allowed)
@@ -114,7 +114,7 @@ def test_a_host_is_trusted_where_the_deployment_names_it(
         *("https://2130706433/", "https://0x7f.1/", "https://0177.0.0.1/", "https://0/"),
     ],
 )
-def test_this_machine_is_not_called_however_it_is_written(url: str) -> None:
+def test_local_addresses_are_refused_in_every_notation(url: str) -> None:
     with pytest.raises((InvalidWebhookAddress, OSError)):
         check_address(url)
     with pytest.raises(WebhookFailed):
@@ -127,13 +127,13 @@ def answers(*addresses: str) -> Any:
     ]
 
 
-def test_a_name_with_one_address_inside_is_refused_whatever_its_others_are(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_name_with_any_private_address_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket, "getaddrinfo", answers("93.184.216.34", "10.0.0.1"))
     with pytest.raises(InvalidWebhookAddress):
         check_address("https://hooks.example/")
 
 
-def test_a_name_that_changes_between_look_and_call_is_looked_up_once_and_judged_again(
+def test_dns_rebinding_is_caught_by_checking_the_address_called(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(socket, "getaddrinfo", answers("93.184.216.34"))
@@ -150,7 +150,7 @@ def test_a_name_that_changes_between_look_and_call_is_looked_up_once_and_judged_
     assert looked == ["hooks.example"]
 
 
-def test_the_connection_is_made_to_the_address_that_was_judged(
+def test_connection_is_made_to_the_checked_address(
     monkeypatch: pytest.MonkeyPatch, receiver: Receiver, settings: Any
 ) -> None:
     settings.KANDEV_WEBHOOK_ALLOWED_HOSTS = ("hooks.example",)
@@ -160,7 +160,7 @@ def test_the_connection_is_made_to_the_address_that_was_judged(
 
 
 @pytest.mark.parametrize(("shown", "arrives"), [("hooks.example", True), ("127.0.0.1", False)])
-def test_tls_is_spoken_to_the_name_at_the_address_that_was_judged(
+def test_tls_verifies_the_name_at_the_checked_address(
     shown: str, arrives: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: Any
 ) -> None:
     authority = Authority(tmp_path)
@@ -182,7 +182,7 @@ def test_tls_is_spoken_to_the_name_at_the_address_that_was_judged(
     assert names == ["hooks.example"]
 
 
-def test_what_arrives_is_signed_and_named(receiver: Receiver) -> None:
+def test_request_is_signed_and_carries_its_delivery_id(receiver: Receiver) -> None:
     assert tell(receiver.url) == 204
     ((headers, body),) = receiver.requests
     assert (body, headers[":path"], headers["content-type"]) == (b'{"type":"ping"}', "/hook?x=1", "application/json")
@@ -195,16 +195,14 @@ def test_what_arrives_is_signed_and_named(receiver: Receiver) -> None:
 
 
 @pytest.mark.parametrize(("status", "permanent"), [(500, False), (404, False), (410, True), (302, False), (307, False)])
-def test_another_answer_than_a_good_one_is_a_failure_and_no_redirect_is_followed(
-    receiver: Receiver, status: int, permanent: bool
-) -> None:
+def test_error_and_redirect_responses_are_failures(receiver: Receiver, status: int, permanent: bool) -> None:
     receiver.status, receiver.headers = status, {"Location": receiver.url}
     with pytest.raises(WebhookFailed, match=f"answered {status}") as failed:
         tell(receiver.url)
     assert (failed.value.permanent, len(receiver.requests)) == (permanent, 1)
 
 
-def test_whoever_says_nothing_is_not_waited_for(receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_silent_server_times_out(receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(webhooks, "TIMEOUT", 0.3)
     receiver.hangs = threading.Event()
     begun = time.monotonic()
@@ -214,7 +212,7 @@ def test_whoever_says_nothing_is_not_waited_for(receiver: Receiver, monkeypatch:
     assert time.monotonic() - begun < 5
 
 
-def test_whoever_drips_is_cut_off(monkeypatch: pytest.MonkeyPatch, settings: Any) -> None:
+def test_server_that_sends_byte_by_byte_times_out(monkeypatch: pytest.MonkeyPatch, settings: Any) -> None:
     monkeypatch.setattr(webhooks, "TIMEOUT", 0.5)
     with socket.create_server(("127.0.0.1", 0)) as server:
         port, over = server.getsockname()[1], threading.Event()
@@ -241,12 +239,12 @@ def test_whoever_drips_is_cut_off(monkeypatch: pytest.MonkeyPatch, settings: Any
     assert time.monotonic() - begun < 5
 
 
-def test_a_server_that_cannot_show_its_name_is_not_told(receiver: Receiver) -> None:
+def test_server_without_a_valid_certificate_is_not_called(receiver: Receiver) -> None:
     with pytest.raises(WebhookFailed, match="could not be reached"):
         tell(receiver.url.replace("http://", "https://"))
 
 
-def test_an_error_holds_nothing_of_the_answer_nor_of_the_secret(receiver: Receiver) -> None:
+def test_error_message_contains_neither_response_nor_secret(receiver: Receiver) -> None:
     receiver.status, receiver.headers = 500, {"X-Inside": "confidential"}
     with pytest.raises(WebhookFailed) as failed:
         tell(receiver.url)

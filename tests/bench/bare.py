@@ -11,7 +11,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 from executors_app.agentctl.http import sockets
-from executors_app.fake_agentctl import FakeAgentctl
+from tests.support.fake_agentctl import FakeAgentctl
 
 AT_ONCE = 50
 TABLE = "CREATE TABLE events (session BLOB, seq INTEGER PRIMARY KEY, name TEXT, payload TEXT, at TEXT)"

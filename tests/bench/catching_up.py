@@ -65,16 +65,16 @@ def _journal_of(session: TaskSession) -> Path:
 
 
 async def _catch_up(session: TaskSession) -> float:
-    core = ExecutionRegistry()
+    registry = ExecutionRegistry()
     began = time.perf_counter()
     try:
-        attachment = await core.attach(session.id)
-        assert attachment is not None
-        report = await attachment.client.status()
-        assert await attachment.wait_until_logged(attachment.journal_epoch, report["journal"]["last_seq"], PATIENCE)
+        stream = await registry.open_stream(session.id)
+        assert stream is not None
+        report = await stream.client.status()
+        assert await stream.wait_until_logged(stream.journal_epoch, report["journal"]["last_seq"], PATIENCE)
         return time.perf_counter() - began
     finally:
-        await core.close()
+        await registry.close()
 
 
 def _check(session: TaskSession, count: int) -> None:

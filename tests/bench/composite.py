@@ -16,7 +16,6 @@ import aiohttp
 from django.utils import timezone
 
 from executors_app.agentctl.http.sockets import AgentctlListener, LocalConnector, connector_url
-from executors_app.fake_agentctl import FakeAgentctl, fake_status
 from executors_app.models import ExecutorRunning
 from sessions_app.supervisor import sweep_reports
 from sessions_app.supervisor.execution_registry import ExecutionRegistry
@@ -24,6 +23,7 @@ from sessions_app.supervisor.sweep.sweep_pass import SweepScope, run_sweep
 from tests.bench.bare import BareGets
 from tests.bench.figures import Figure, in_turn
 from tests.bench.world import World, fleet_of
+from tests.support.fake_agentctl import FakeAgentctl, fake_status
 
 FLOOR_LIMIT = 2.0
 SLOW_WAY_LIMIT = 0.5
@@ -51,24 +51,26 @@ def of_the_living(world: World, count: int, rounds: int, *, limited: bool) -> li
 
 
 async def _beside(world: World, fleet: Sequence[FakeAgentctl], rounds: int) -> list[float]:
-    core, bare = ExecutionRegistry(), BareSweep(world, fleet)
+    registry, bare = ExecutionRegistry(), BareSweep(world, fleet)
 
     async def swept() -> None:
-        result = await run_sweep(core, SweepScope("command", dry_run=True), set())
+        result = await run_sweep(registry, SweepScope("command", dry_run=True), set())
         assert len(result.decided) == len(fleet)
-        await core.database(lambda: sweep_reports.store_sweep(sweep_reports.build_report(result, core.boot_id), result))
+        await registry.database(
+            lambda: sweep_reports.store_sweep(sweep_reports.build_report(result, registry.boot_id), result)
+        )
 
     async def slowly() -> None:
-        rows = await core.database(lambda: list(ExecutorRunning.objects.select_related("session")))
+        rows = await registry.database(lambda: list(ExecutorRunning.objects.select_related("session")))
         async with aiohttp.ClientSession(connector=LocalConnector(limit=AT_ONCE)) as http:
             await asyncio.gather(*(_get(http, row) for row in rows))
-        await core.database(lambda: ExecutorRunning.objects.bulk_update(rows, ["last_seen_at"], batch_size=500))
+        await registry.database(lambda: ExecutorRunning.objects.bulk_update(rows, ["last_seen_at"], batch_size=500))
 
     try:
         return list(map(min, await in_turn(rounds, swept, bare, slowly)))
     finally:
         bare.close()
-        await core.close()
+        await registry.close()
 
 
 async def _get(http: aiohttp.ClientSession, row: ExecutorRunning) -> None:

@@ -11,11 +11,11 @@ from django.test import Client
 from django.urls import reverse
 
 from executors_app.domain import Observed
-from executors_app.fake_agentctl import plan_fleet
 from sessions_app.models import Task
 from tests.bench import screens, sweeps
 from tests.bench.figures import Figure, Point
 from tests.bench.world import World, fleet_of
+from tests.support.fake_agentctl import plan_fleet
 
 
 def curves(world: World, sizes: Collection[int], rounds: int) -> Iterator[Point]:

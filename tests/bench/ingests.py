@@ -12,7 +12,6 @@ from django.db import transaction
 from django.utils import timezone
 
 from executors_app.agentctl.protocol import JournalKind
-from executors_app.fake_agentctl import plan_fleet
 from executors_app.models import ExecutorRunning
 from sessions_app.domain.states import SessionState
 from sessions_app.models import Lease, SessionEvent
@@ -23,6 +22,7 @@ from sessions_app.supervisor.ingest.writer import Batch, write_batches
 from tests.bench.bare import BareTable
 from tests.bench.figures import Figure, in_turn
 from tests.bench.world import World
+from tests.support.fake_agentctl import plan_fleet
 
 TOOL_EVERY = 20
 CREATED_FROM = 10**9

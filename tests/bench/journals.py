@@ -43,7 +43,7 @@ async def _beside_writes(home: Path, batch: int, rounds: int) -> list[float]:
     async def append() -> None:
         for _ in range(batch):
             seq = journal.append(JournalKind.MESSAGE_AGENT, text=TEXT)
-        await journal.durable(seq)
+        await journal.wait_until_durable(seq)
 
     with appending(home / "bare") as file:
         try:
@@ -88,18 +88,20 @@ async def _hear(journal: Journal, reader: PipeReader) -> None:
         kind, body = update_to_journal_line(params["update"])
         journal.append(kind, **body)
 
-    async def room() -> None:
+    async def wait_for_room() -> None:
         journal.ack(journal.shown_seq)  # the control plane keeps up, a batch at a time
-        await journal.room()
+        await journal.wait_for_room()
 
     async def refused(method: str, params: Any) -> None:
         raise NotImplementedError(method)
 
     process = cast(AgentProcess, reader)  # all that is wanted of it is to be read
-    wire = JsonRpcConnection(process, on_notification=heard, on_request=refused, room=room, record=journal.append)
-    wire.begin()
+    wire = JsonRpcConnection(
+        process, on_notification=heard, on_request=refused, room=wait_for_room, record=journal.append
+    )
+    wire.start_reading()
     await wire.closed.wait()
-    await journal.durable(journal.last_seq)
+    await journal.wait_until_durable(journal.last_seq)
 
 
 def _copy(descriptor: int, file: int) -> None:

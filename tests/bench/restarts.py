@@ -17,7 +17,6 @@ from unittest.mock import patch
 from django.utils import timezone
 
 from executors_app import plugins
-from executors_app.fake_agentctl import FakeAgentctl
 from executors_app.models import Executor, ExecutorRunning
 from sessions_app.models import TaskSession
 from sessions_app.supervisor.execution_registry import ExecutionRegistry
@@ -26,6 +25,7 @@ from tests.bench.fanout import Crowd
 from tests.bench.figures import Figure, seconds_of
 from tests.bench.world import World
 from tests.supervisor import stand_ins
+from tests.support.fake_agentctl import FakeAgentctl
 
 LIMIT = 3.0
 
@@ -65,14 +65,14 @@ def _forget() -> None:
 
 
 async def _round(url: str, count: int) -> tuple[float, float, float]:
-    core = ExecutionRegistry()
+    registry = ExecutionRegistry()
     try:
-        await core.database(_forget)
-        look = await seconds_of(lambda: run_sweep(core, SweepScope("boot", dry_run=True), set()))
-        back = await seconds_of(lambda: run_sweep(core, SweepScope("boot"), set()))
-        assert len(core.attachments) == count, f"{len(core.attachments)} of {count} are attached"
+        await registry.database(_forget)
+        look = await seconds_of(lambda: run_sweep(registry, SweepScope("boot", dry_run=True), set()))
+        back = await seconds_of(lambda: run_sweep(registry, SweepScope("boot"), set()))
+        assert len(registry.streams) == count, f"{len(registry.streams)} of {count} are attached"
     finally:
-        await core.close()
+        await registry.close()
     return back, look, await asyncio.to_thread(_connect_all, url, count)
 
 

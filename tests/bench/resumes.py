@@ -20,7 +20,6 @@ from typing import Any, Final
 from executors_app.agentctl.process import identity
 from executors_app.agentctl.protocol import EXECUTION_MARKER
 from executors_app.models import AgentProfile, ExecutorRunning
-from executors_app.prepared_query import PreparedQuery
 from sessions_app.domain.states import SessionState
 from sessions_app.models import ContinuityReceipt, Run, TaskSession, wakeups
 from sessions_app.services import intents, tasks
@@ -39,15 +38,6 @@ PATIENCE: Final = 90.0
 LOOK_EVERY: Final = 0.05
 WORD: Final = "remember the word heron, answer ok"
 ASKED: Final = "what was the word?"
-
-_LOADED: Final = PreparedQuery(
-    lambda key: (
-        ContinuityReceipt.objects.filter(session_id=key, kind="loaded", session__state=SessionState.WAITING_FOR_INPUT)
-        .order_by()
-        .values_list("id")
-    )
-)
-"""The receipts of a session that is ready again: looked for after each commit, so the look itself must not show."""
 
 
 @dataclass
@@ -169,10 +159,12 @@ class Ours:
 
     def resume(self) -> float:
         """Seconds from a user's *resume* until the agent has its conversation again."""
-        before = ContinuityReceipt.objects.filter(session_id=self.id, kind="loaded").count()
+        receipts = ContinuityReceipt.objects.filter(session_id=self.id, kind="loaded")
+        loaded = receipts.filter(session__state=SessionState.WAITING_FOR_INPUT)
+        before = receipts.count()
         began = time.perf_counter()
         intents.request_resume(self.id, self.user)
-        _at_once(lambda: len(_LOADED.values(self.id)) > before)
+        _at_once(lambda: loaded.count() > before)
         return time.perf_counter() - began
 
     def prompt(self) -> float:

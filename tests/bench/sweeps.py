@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Sequence
 
 from executors_app.domain import Observed
-from executors_app.fake_agentctl import FakeAgentctl, plan_fleet
 from executors_app.models import ExecutorRunning
 from sessions_app.domain.states import SessionState
 from sessions_app.models import TaskSession
@@ -16,6 +15,7 @@ from sessions_app.supervisor.sweep.sweep_pass import SweepRun, SweepScope, run_s
 from tests.bench.bare import BareGets, BareTable
 from tests.bench.figures import Figure, in_turn
 from tests.bench.world import World, fleet_of
+from tests.support.fake_agentctl import FakeAgentctl, plan_fleet
 
 TIMEOUT = 1.0
 ADDED_LIMIT = 1.0
@@ -52,17 +52,17 @@ async def beside_gets(
     fleet: Sequence[FakeAgentctl], rounds: int, expected: Counter[Observed], timeout: float = 0.0
 ) -> list[float]:
     """Best rounds of a sweep, and of the GETs of those that answer."""
-    core = ExecutionRegistry()
+    registry = ExecutionRegistry()
 
     async def swept() -> None:
-        result = await run_sweep(core, SweepScope("command", timeout=timeout, dry_run=True), set())
+        result = await run_sweep(registry, SweepScope("command", timeout=timeout, dry_run=True), set())
         assert _observed(result) == expected
 
     try:
         gets = BareGets([one for one in fleet if one.behaviour == "answers"])
         return list(map(min, await in_turn(rounds, swept, gets)))
     finally:
-        await core.close()
+        await registry.close()
 
 
 def _observed(result: SweepRun) -> Counter[Observed]:
@@ -77,7 +77,7 @@ def of_the_dead(world: World, count: int, rounds: int) -> Figure:
 
 
 async def _beside_commits(world: World, count: int, rounds: int) -> list[float]:
-    core, table = ExecutionRegistry(), BareTable(world.home / "losses.sqlite3")
+    registry, table = ExecutionRegistry(), BareTable(world.home / "losses.sqlite3")
     taken = []
 
     def forget() -> None:
@@ -85,7 +85,7 @@ async def _beside_commits(world: World, count: int, rounds: int) -> list[float]:
         TaskSession.objects.update(state=SessionState.RUNNING, launch_id="stand-in")
 
     async def acted() -> None:
-        result = await run_sweep(core, SweepScope("command"), set())
+        result = await run_sweep(registry, SweepScope("command"), set())
         assert [item.decision.rule for item in result.decided] == ["dead_resume_later"] * count
         assert not any(outcome.error or outcome.skipped for outcome in result.outcomes.values())
 
@@ -95,9 +95,9 @@ async def _beside_commits(world: World, count: int, rounds: int) -> list[float]:
 
     try:
         for _ in range(rounds):
-            await core.database(forget)
+            await registry.database(forget)
             taken.append(await in_turn(1, acted, committed))
     finally:
-        await core.close()
+        await registry.close()
         table.close()
     return [min(each)[0] for each in zip(*taken, strict=True)]

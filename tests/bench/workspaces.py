@@ -16,6 +16,7 @@ from typing import Final
 from executors_app.agentctl.workspace import workspace_root, worktrees
 from executors_app.repositories.archive import Archive
 from executors_app.repositories.object_store import ObjectStore
+from executors_app.repositories.publishing import publish
 from executors_app.repositories.team import TeamRepository
 from tests.bench.figures import Figure, in_turn
 
@@ -64,7 +65,7 @@ def _make(data: Path, team: Path, session: str) -> None:
     archive, branch = Archive.of(data, session, store), worktrees.session_worktree(data, session).branch
     store.update()
     archive.begin(branch, repository.start_of(""))
-    repository.publish(archive, branch)
+    publish(repository, archive, branch)
     seed, root = data / "seed", data / "workspaces" / session
     archive.write_seed(
         seed,

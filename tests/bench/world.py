@@ -25,12 +25,12 @@ from django.utils import timezone
 from executors_app.agentctl.process import identity
 from executors_app.agentctl.workspace import worktrees
 from executors_app.agentctl.workspace.repository_git import run_git
-from executors_app.fake_agentctl import FakeAgentctl
 from executors_app.models import AgentProfile, Executor, ExecutorRunning
 from sessions_app.domain.states import SessionState
 from sessions_app.models import Repository, Task, TaskSession
 from sessions_app.services import intents
 from tests.services import ROOT
+from tests.support.fake_agentctl import FakeAgentctl
 from tests.waiting import eventually
 
 AT_ONCE = 500
@@ -147,7 +147,7 @@ def fleet_of(count: int, base: str, *, refusing: int = 0, hanging: int = 0) -> I
     with (
         tempfile.TemporaryDirectory(prefix="kandev-fleet-") as directory,
         subprocess.Popen(
-            [sys.executable, "-m", "executors_app.fake_agentctl", *words, "--directory", directory],
+            [sys.executable, "-m", "tests.support.fake_agentctl", *words, "--directory", directory],
             cwd=ROOT,
             stdout=subprocess.PIPE,
             text=True,

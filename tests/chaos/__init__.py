@@ -1,1 +1,1 @@
-"""Killing at every named point and at random: nothing lost, nothing twice (``python -m tests.chaos``)."""
+"""Kill processes at crash points and at random: nothing is lost or happens twice (``python -m tests.chaos``)."""

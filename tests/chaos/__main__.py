@@ -19,12 +19,12 @@ from tests.chaos.walk import Walk
 from tests.chaos.world import World
 from tests.drills.deployment import Deployment
 from tests.environment import DATABASE_URL
-from tests.workflows.kills import drill
-from tests.workflows.runs import Desk
+from tests.workflows.deployed_runs import Desk
+from tests.workflows.kill_drill import drill
 
 NAMES = [point.name for point in CRASH_POINTS]
 TOGETHER = 6
-"""Into how many deployments the command's points are dealt."""
+"""The number of deployments that share the command's points."""
 BY_COMMAND = ("refuses_load", "forks", "honest", "honest", "honest", "honest", "slow_start", "ignores_term", "honest")
 
 
@@ -41,7 +41,7 @@ def every_group(prefixes: Sequence[str]) -> list[Group]:
 
 
 def run_matrix(world: World, groups: Sequence[Group]) -> tuple[Outcome, list[Group]]:
-    """Run all cells; what was seen, and which of them nobody reached."""
+    """Run all cells; return the outcome and the cells that were not reached."""
     outcome, unreached = Outcome(), list[Group]()
     if not groups:
         return outcome, unreached
@@ -56,7 +56,7 @@ def run_matrix(world: World, groups: Sequence[Group]) -> tuple[Outcome, list[Gro
 
 
 def killed_runs(home: Path, seed: int, kills: int) -> list[str]:
-    """So many runs of a workflow are killed in their third iteration, at moments that follow from ``seed``."""
+    """Kill that many workflow runs in their third iteration, at moments drawn from ``seed``."""
     violations, made = list[str](), Deployment(home)
     if not kills:
         return violations
@@ -76,7 +76,7 @@ def killed_runs(home: Path, seed: int, kills: int) -> list[str]:
 
 
 def main() -> int:
-    """Run what was asked for; 1 where anything was violated or not reached."""
+    """Run what the arguments ask for; return 1 if an invariant was violated or a cell not reached."""
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
     parser.add_argument("--seed", type=int, default=None, help="of the walk; drawn and told if left out")
     parser.add_argument("--kills", type=int, default=200, help="of the walk; 0 leaves it out (default: %(default)s)")

@@ -1,8 +1,8 @@
-"""An agent of the tests that keeps books: ``python -m tests.chaos.agent --behaviour NAME --home DIR``.
+"""An agent that records all it hears and says: ``python -m tests.chaos.agent --behaviour NAME --home DIR``.
 
-In ``<home>/<execution id>``: ``heard.jsonl`` has a line for each prompt, on the disk before it is
-looked at; ``spoken.jsonl`` each piece of an answer, written before it is said. Every answer begins
-with a heading that exists once in the world, so that a log can be compared answer by answer.
+In ``<home>/<execution id>``: ``heard.jsonl`` has a line for each prompt, on disk before the agent looks at
+it; ``spoken.jsonl`` each piece of an answer, written before it is said. Every answer begins with a heading
+that is unique in the deployment, so that a log can be compared answer by answer.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
-from executors_app import testing_agent
 from executors_app.agentctl.protocol import EXECUTION_MARKER
 from executors_app.demo_agent import Turn
-from executors_app.testing_agent import FaultyAgent
+from tests.support import faulty_agent
+from tests.support.faulty_agent import FaultyAgent
 
 HEADING: Final = re.compile(r"<answer (\d+-\d+)>\n")
 HEARD: Final = "heard.jsonl"
@@ -27,7 +27,7 @@ SPOKEN: Final = "spoken.jsonl"
 
 
 def bookkeeping(kind: type[FaultyAgent]) -> type[FaultyAgent]:
-    """The same agent, with books."""
+    """Return the agent class with records of what it hears and says."""
 
     class Bookkeeper(kind):  # type: ignore[misc,valid-type]
         module = "tests.chaos.agent"
@@ -69,9 +69,9 @@ def _write(path: Path, *, sync: bool = False, **entry: Any) -> None:
 
 
 def command(behaviour: str, home: Path, *args: str) -> list[str]:
-    """The command line of one behaviour; it needs ``PYTHONPATH``."""
+    """Return the command line of a behaviour; it needs ``PYTHONPATH``."""
     return [sys.executable, "-m", "tests.chaos.agent", "--behaviour", behaviour, "--home", str(home), *args]
 
 
 if __name__ == "__main__":
-    testing_agent.main(bookkeeping)
+    faulty_agent.main(bookkeeping)

@@ -1,4 +1,4 @@
-"""What each misbehaving agent can be brought to do: where a crash point needs more, it cannot be reached with it."""
+"""What each misbehaving agent supports. A crash point that needs more cannot be reached with that agent."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ ENDLESS: Final = "its answers are over at once, or never ask"
 
 @dataclass(frozen=True, slots=True)
 class Behaviour:
-    """One way to misbehave, by its name in ``executors_app.testing_agent``."""
+    """One way to misbehave, by its name in ``tests.support.faulty_agent``."""
 
     name: str
     lacks: Mapping[str, str] = field(default_factory=dict)
-    """Stages of a session's life that it does not come to, and why."""
+    """Stages of a session's life that it does not reach, and why."""
     args: tuple[str, ...] = ()
     about_load: bool = False
-    """What is wrong with it shows when a conversation is taken up again."""
+    """Whether its fault shows only when a conversation is resumed."""
 
 
 _ALL: Final = (
@@ -72,10 +72,10 @@ NEEDS: Final = {
     **dict.fromkeys(("workflow.job_asked", "workflow.jobs_ended"), "workflow"),
     **dict.fromkeys(("agentctl.segment_added", "agentctl.segment_dropped"), "segment"),
 }
-"""The stage of life that a point needs; a point that is not here needs nothing of its agent."""
+"""The stage of life that a point needs; a point that is missing here needs nothing from its agent."""
 
 FAILING: Final = frozenset({"hangs_at_initialize", "hangs_at_load", "refuses_load"})
-"""Those whose starts fail by themselves."""
+"""Behaviours whose starts always fail."""
 
 
 ELSEWHERE: Final = {
@@ -85,7 +85,7 @@ ELSEWHERE: Final = {
 
 
 def why_unreachable(point: str, behaviour: Behaviour) -> str:
-    """Why a session with this agent never comes to this point; empty where it must."""
+    """Say why a session with this agent never reaches the point; empty if it must."""
     stage = NEEDS.get(point, "")
     if stage == "failure":
         return "" if behaviour.name in FAILING else "its starts do not fail"
@@ -103,7 +103,7 @@ def why_unreachable(point: str, behaviour: Behaviour) -> str:
 
 
 def args_for(points: Iterable[str], behaviour: Behaviour) -> tuple[str, ...]:
-    """The behaviour's arguments; a flood for the journal's segments is a large one."""
+    """Return the behaviour's arguments; a flood has to be large enough to fill a journal segment."""
     if behaviour.name == "floods" and any(NEEDS.get(point) == "segment" for point in points):
         return ("--count", "60", "--size", "300000")
     return behaviour.args

@@ -1,4 +1,4 @@
-"""The agent's own books, and the log of a session cut into the same answers."""
+"""The agent's own records, and the log of a session split into the same answers."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from tests.chaos.world import ChaosSession
 
 
 def heard(session: ChaosSession) -> dict[str, str]:
-    """The texts of the prompts that the agent got, by answer, in order."""
+    """Return the texts of the prompts that the agent got, by answer, in order."""
     return {line["answer"]: line["text"] for line in _lines(session, HEARD)}
 
 
 def spoken(session: ChaosSession) -> dict[str, str]:
-    """What the agent said, by answer."""
+    """Return what the agent said, by answer."""
     said: dict[str, str] = defaultdict(str)
     for line in _lines(session, SPOKEN):
         said[line["answer"]] += line["text"]
@@ -25,7 +25,7 @@ def spoken(session: ChaosSession) -> dict[str, str]:
 
 
 def _lines(session: ChaosSession, name: str) -> list[Mapping[str, Any]]:
-    """The whole lines of a book; the last one may be torn by a kill."""
+    """Return the complete lines of a record; a kill may have cut off the last one."""
     try:
         raw = (session.book / name).read_bytes()
     except FileNotFoundError:
@@ -34,7 +34,7 @@ def _lines(session: ChaosSession, name: str) -> list[Mapping[str, Any]]:
 
 
 def kept_text(session: ChaosSession) -> str:
-    """All that the agent said, by the messages that the page shows."""
+    """Return all that the agent said, from the messages that the page shows."""
     parts: dict[str, str] = defaultdict(str)
     query = (
         "SELECT p.message_id, p.text FROM session_message_parts p JOIN session_messages m ON m.id = p.message_id"
@@ -47,12 +47,12 @@ def kept_text(session: ChaosSession) -> str:
 
 
 def answers_of(text: str) -> tuple[str, list[tuple[str, str]]]:
-    """What stands before the first heading, and each answer with its heading's id, in order."""
+    """Return the text before the first heading, then each answer with the id of its heading, in order."""
     first, *rest = HEADING.split(text)
     pairs = zip(rest[::2], rest[1::2], strict=True)
     return first, [(answer, f"<answer {answer}>\n{body}") for answer, body in pairs]
 
 
 def events_of(session: ChaosSession) -> list[dict[str, Any]]:
-    """The whole log, in order."""
+    """Return the whole log, in order."""
     return [{**row, "payload": json.loads(row["payload"])} for row in session.rows("session_events", "seq")]

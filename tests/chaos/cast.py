@@ -1,4 +1,4 @@
-"""Web, supervisor and worker as processes of one deployment: killed at will, and started again at once."""
+"""Web, supervisor and worker as processes of one deployment that can be killed and started again at any time."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ LOOK_EVERY: Final = 0.05
 
 
 class Cast:
-    """The processes of the control plane; a thread starts again what has died."""
+    """The processes of the control plane; a thread restarts those that die."""
 
     def __init__(self, deployment: Deployment):
         self.deployment = deployment
         self.port = _free_port()
         self.deaths: Counter[str] = Counter()
-        """By role: how often a process was killed, whoever did it."""
+        """How often a process was killed, by role, whoever did it."""
         self.failures: list[str] = []
-        """Processes that ended although nobody had killed them."""
+        """Processes that ended without being killed."""
         self._environments: dict[Role, Mapping[str, str]] = {}
         self._processes: dict[Role, subprocess.Popen[bytes]] = {}
         self._lock = threading.Lock()
@@ -39,7 +39,7 @@ class Cast:
         deployment.url = f"http://127.0.0.1:{self.port}"
 
     def start(self, environments: Mapping[Role, Mapping[str, str]]) -> None:
-        """Start the named roles, each with variables of its own, and keep them running."""
+        """Start the named roles, each with its own environment variables, and keep them running."""
         with self._lock:
             for role, environment in environments.items():
                 self._environments[role] = environment
@@ -48,58 +48,58 @@ class Cast:
             self._keeper.start()
 
     def wait_until_ready(self) -> None:
-        """Until the web answers and the supervisor's first pass is over."""
+        """Wait until the web answers and the supervisor's first pass is over."""
         eventually(self.deployment.is_ready, timeout=90, describe="/readyz answers 200")
 
     def kill(self, role: Role) -> None:
-        """Kill a process; it is started again."""
+        """Kill a process, which is then restarted."""
         with self._lock:
             process = self._processes.get(role)
             if process is not None and process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)  # a worker has children
 
     def rearm(self, role: Role, environment: Mapping[str, str]) -> None:
-        """Kill a process; it is started again with other variables."""
+        """Kill a process, which is then restarted with other variables."""
         with self._lock:
             self._environments[role] = environment
         self.kill(role)
 
     def pid(self, role: Role) -> int | None:
-        """Of the process that plays it now."""
+        """Return the pid of the role's current process."""
         with self._lock:
             process = self._processes.get(role)
             return None if process is None else process.pid
 
     def terminate(self, role: Role) -> None:
-        """Tell a process to end in order; it is started again."""
+        """Ask a process to end in order; it is then restarted."""
         with self._lock:
             process = self._processes.get(role)
             if process is not None and process.poll() is None:
                 process.terminate()
 
     def stop_at_once(self, role: Role) -> None:
-        """Kill a process and leave it so."""
+        """Kill a process without a restart."""
         self.stop(role, signal.SIGKILL)
 
     def stop(self, role: Role, number: signal.Signals = signal.SIGTERM) -> None:
-        """End a process and leave it so."""
+        """End a process without a restart."""
         with self._lock:
             process = self._processes.pop(role, None)
         if process is not None:
             _end(process, number)
 
     def rest(self) -> None:
-        """Kill all of them, and start none."""
+        """Kill all processes and restart none."""
         for role in list(self._processes):
             self.stop_at_once(role)
 
     def take_failures(self) -> list[str]:
-        """What was told of since the last time."""
+        """Return the failures since the last call."""
         taken, self.failures = self.failures, []
         return taken
 
     def close(self) -> None:
-        """End all of them for good."""
+        """End all processes for good."""
         self._over.set()
         if self._keeper.is_alive():
             self._keeper.join()
@@ -138,7 +138,7 @@ class Cast:
 
 
 def armed(spec: str, directory: Path) -> dict[str, str]:
-    """The environment of a process that is to die at crash points."""
+    """Return the environment of a process that dies at crash points."""
     directory.mkdir(parents=True, exist_ok=True)
     return {"KANDEV_CRASH_AT": spec, "KANDEV_CRASH_DIR": str(directory)}
 

@@ -1,4 +1,4 @@
-"""What must hold of a session once all is at rest, however often something was killed."""
+"""What must hold for a session once everything is idle, whatever was killed before."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from tests.drills.deployment import agent_text
 NEVER_SENT: Final = frozenset({"queued", "withdrawn"})
 RUN_ENDS: Final = frozenset({"completed", "failed", "cancelled", "interrupted"})
 NO_RECEIPT: Final = frozenset({"stopped", "already_running", "no_execution"})
-"""Outcomes of start orders that started nothing."""
+"""Outcomes of start intents that started nothing."""
 
 
 @dataclass
 class Evidence:
-    """One session, read once: the database on the one side, the agent's own books on the other."""
+    """One session, read once: the database on one side, the agent's own records on the other."""
 
     session: ChaosSession
     excused: bool
-    """Its agentctl, or its agent, was killed or stopped in a turn: the log may be a prefix there."""
+    """Its agentctl or agent was killed or stopped in a turn, so the log of that turn may be incomplete."""
 
     @cached_property
     def row(self) -> dict[str, Any]:
-        """The session's own row."""
+        """The session's row."""
         return self.session.row
 
     @cached_property
@@ -40,17 +40,17 @@ class Evidence:
 
     @cached_property
     def prompts(self) -> list[dict[str, Any]]:
-        """The ledger."""
+        """The prompts of the session."""
         return self.session.rows("session_prompts", "created_at")
 
     @cached_property
     def runs(self) -> dict[str, str]:
-        """The state of each turn, by message id."""
+        """The state of each run, by message id."""
         return {row["message_id"]: row["state"] for row in self.session.rows("session_runs", "started_at")}
 
     @cached_property
     def heard(self) -> dict[str, str]:
-        """The texts that the agent got, by answer."""
+        """The prompt texts that the agent got, by answer."""
         return books.heard(self.session)
 
     @cached_property
@@ -60,21 +60,21 @@ class Evidence:
 
     @cached_property
     def kept(self) -> str:
-        """What the agent said, by the messages that the page shows."""
+        """What the agent said, from the messages that the page shows."""
         return books.kept_text(self.session)
 
     @cached_property
     def execution_status(self) -> str:
-        """The stored status of its execution."""
+        """The stored status of the execution."""
         return str(self.session.rows("executors_running")[-1]["status"])
 
     def named(self, name: str) -> list[dict[str, Any]]:
-        """The payloads of all events of a name."""
+        """Return the payloads of all events of a name."""
         return [event["payload"] for event in self.events if event["name"] == name]
 
 
 def no_prompt_twice(seen: Evidence) -> Iterator[str]:
-    """The agent got no prompt more often than the ledger holds it, and each that was completed."""
+    """The agent got each prompt at most as often as it is in the queue, and got every completed one."""
     rows: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for row in seen.prompts:
         rows[row["text"]].append(row)
@@ -90,12 +90,12 @@ def no_prompt_twice(seen: Evidence) -> Iterator[str]:
 
 
 def _row_text(text: str, rows: Iterable[str]) -> str:
-    """The ledger's text of what the agent got, which may have a note or a history before it."""
+    """Return the stored text of a prompt that may have reached the agent behind a note or a history."""
     return max((known for known in rows if text.endswith(known)), key=len, default=text)
 
 
 def no_event_lost_or_doubled(seen: Evidence) -> Iterator[str]:
-    """The log holds what the agent said, answer by answer; a prefix only where something was killed in the turn."""
+    """The log has what the agent said, answer by answer; only a prefix if something was killed during the turn."""
     text = agent_text(seen.events)
     if seen.kept != text:
         yield "the conversation's messages are not what the events say"
@@ -123,7 +123,7 @@ def _may_be_cut(seen: Evidence, answer: str) -> bool:
 
 
 def no_gap(seen: Evidence) -> Iterator[str]:
-    """The numbers have no hole, and no journal was lost."""
+    """The event numbers have no gap, and no journal was lost."""
     numbers = [event["seq"] for event in seen.events]
     if numbers != list(range(1, len(numbers) + 1)) or seen.row["last_seq"] != len(numbers):
         yield f"the log's numbers have a hole: {numbers[-1:]} of {len(numbers)}, last_seq {seen.row['last_seq']}"
@@ -143,7 +143,7 @@ def one_end_for_each_run(seen: Evidence) -> Iterator[str]:
 
 
 def only_legal_moves(seen: Evidence) -> Iterator[str]:
-    """Every state and every move between two is in the tables, and the rows have the last ones."""
+    """Every state and transition is in the tables, and the rows have the last states."""
     moves = [(one["from"], one["to"]) for one in seen.named("session.state_changed")]
     yield from _broken(SESSION, "CREATED", moves, seen.row["state"])
     moves = [(one["from"], one["to"]) for one in seen.named("session.work_state_changed")]
@@ -194,7 +194,7 @@ def a_receipt_for_each_resume(seen: Evidence) -> Iterator[str]:
 
 
 def nothing_left_open(seen: Evidence) -> Iterator[str]:
-    """At the end nothing waits for anybody."""
+    """At the end nothing is waiting."""
     open_tokens = [
         row["id"]
         for row in seen.session.rows("resume_tokens")
@@ -219,14 +219,14 @@ INVARIANTS: Final[Sequence[Callable[[Evidence], Iterable[str]]]] = (
 
 
 def violations(session: ChaosSession, *, excused: bool) -> list[str]:
-    """Everything that does not hold of a session at rest."""
+    """Return every violated invariant of a session at rest."""
     seen = Evidence(session, excused)
     who = f"{session.behaviour} {session.id}"
     return [f"{check.__name__}: {found} ({who})" for check in INVARIANTS for found in check(seen)]
 
 
 def orphans(session: ChaosSession) -> list[int]:
-    """Processes of an execution that should have none: by their mark, and by what the agent says it left."""
+    """Return processes of an execution that should have none: by their mark, and by the agent's own records."""
     told = [pid for pid in session.forked() if runs_for_tests(pid)]
     return [*(one.pid for one in session.processes()), *told]
 
@@ -236,5 +236,5 @@ def _dashed(key: str) -> str:
 
 
 def describe(events: Sequence[Mapping[str, Any]]) -> str:
-    """A log in short lines, for a report."""
+    """Return a log as short lines, for a report."""
     return "\n".join(f"  {event['seq']} {event['name']} {json.dumps(event['payload'])[:160]}" for event in events)

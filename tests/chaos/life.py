@@ -1,4 +1,4 @@
-"""What users do with a session, whatever dies meanwhile: each step asks, waits until all is at rest, and goes on."""
+"""What users do with a session while processes die: each step acts, waits until everything is idle, and continues."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from tests.drills.deployment import ApiError
 from tests.waiting import NeverHappened, eventually
 
 REST_WITHIN: Final = 180.0
-"""Seconds in which everything that was asked for is done, or has failed and says so."""
+"""Seconds within which every request is done, or has failed with an error."""
 FIRST_PROMPT: Final = "remember walrus\nwork 0.5\nask"
 GUARD: Final = "-I\0-S\0/proc/self/fd/"
 ACTIVE: Final = frozenset({"sending", "accepted", "delivered"})
 
 
 def at_rest(session: ChaosSession) -> str:
-    """Empty when nothing is under way; else what is."""
+    """Return what is in progress; empty if the session is at rest."""
     row = session.row
     if pending := [one["id"] for one in session.rows("session_permissions") if one["state"] == "pending"]:
         return f"permissions {pending}"
@@ -38,17 +38,17 @@ def at_rest(session: ChaosSession) -> str:
     if due := [one["kind"] for one in intents if not (one["kind"] == "start" and waits)]:
         return f"orders {due}"
     queued = [one["message_id"] for one in prompts if one["state"] == "queued"]
-    # where something has failed, and was said, the queue may wait for its user
+    # after a reported failure, the queue may wait for its user
     if queued and row["desired_state"] == "running" and not row["error_code"] and not waits:
         return f"queued prompts {queued}"
     return "a start" if row["state"] == "STARTING" and not waits else ""
 
 
 def rest(session: ChaosSession, urge: Callable[[ChaosSession, str], None] | None = None) -> None:
-    """Wait until the session is at rest, answering what its agent asks; NeverHappened says what is stuck."""
+    """Wait until the session is at rest, answering its permission requests; raise NeverHappened with what is stuck."""
     deadline = time.monotonic() + REST_WITHIN
     calm = 0
-    while calm < 2:  # between two steps of the supervisor all may seem quiet
+    while calm < 2:  # between two steps of the supervisor, everything may seem idle
         trouble = at_rest(session)
         calm = 0 if trouble else calm + 1
         if trouble.startswith("permissions"):
@@ -61,15 +61,15 @@ def rest(session: ChaosSession, urge: Callable[[ChaosSession, str], None] | None
 
 
 def answer(session: ChaosSession) -> None:
-    """Answer what the agent asks."""
+    """Answer the agent's permission requests."""
     for one in session.world.ask("GET", f"{session.path}/permissions/")["results"]:
-        if one["resume_token"]:  # shown while the answer counts
+        if one["resume_token"]:  # shown while it can be answered
             body = {"option_id": one["options"][0]["option_id"], "resume_token": one["resume_token"]}
             refusable(session, "POST", f"permissions/{one['id']}/", body)
 
 
 def prompt(session: ChaosSession, text: str) -> str:
-    """Prompt the session; the prompt's id, or what it was refused with."""
+    """Prompt the session; return the prompt's id or the refusal."""
     body = session.world.tagged(text)
     message_id = uuid.uuid4().hex
     refused = refusable(session, "POST", "prompt/", {"message_id": message_id, "text": body})
@@ -77,7 +77,7 @@ def prompt(session: ChaosSession, text: str) -> str:
 
 
 def refusable(session: ChaosSession, method: str, path: str, body: Any = None) -> str:
-    """Ask; a refusal is an answer, too, and is returned."""
+    """Make a request; return a refusal like any other answer."""
     try:
         session.world.ask(method, f"{session.path}/{path}", body)
     except ApiError as error:
@@ -88,7 +88,7 @@ def refusable(session: ChaosSession, method: str, path: str, body: Any = None) -
 
 
 def cancel(session: ChaosSession) -> None:
-    """A long turn, cancelled while it is at work."""
+    """Cancel a long turn while the agent works on it."""
     prompt(session, "work 8")
     wait_for_turn(session)
     refusable(session, "POST", "cancel/", {})
@@ -96,20 +96,20 @@ def cancel(session: ChaosSession) -> None:
 
 
 def cancel_again(session: ChaosSession, trouble: str) -> None:
-    """A turn that began only after the cancel, because its prompt was late, is cancelled as well."""
+    """Cancel a turn that began only after the cancel, because its prompt was delayed."""
     if trouble.startswith("turns"):
         refusable(session, "POST", "cancel/", {})
 
 
 def wait_for_turn(session: ChaosSession) -> None:
-    """Until the newest prompt is at work or will not be."""
+    """Wait until the newest prompt is being worked on, or will not be."""
 
     def there() -> bool:
         newest = session.rows("session_prompts", "created_at")[-1:]
         if not newest or newest[0]["state"] in ("delivered", "done"):
             return True
         trouble = at_rest(session)
-        if trouble.startswith("permissions"):  # an earlier prompt was late, and asks before this one's turn
+        if trouble.startswith("permissions"):  # a delayed earlier prompt asks before this turn
             answer(session)
         return not trouble
 
@@ -117,7 +117,7 @@ def wait_for_turn(session: ChaosSession) -> None:
 
 
 def lose_agentctl(session: ChaosSession) -> None:
-    """A turn in which agentctl is killed, and its guard with it where that leaves something behind."""
+    """Kill agentctl in a turn, with its guard if that leaves processes behind."""
     prompt(session, "work 1.5")
     wait_for_turn(session)
     kill_agentctl(session)
@@ -125,7 +125,7 @@ def lose_agentctl(session: ChaosSession) -> None:
 
 
 def lose_supervisor(session: ChaosSession) -> None:
-    """A turn in which the supervisor is killed."""
+    """Kill the supervisor in a turn."""
     prompt(session, "work 1.5")
     wait_for_turn(session)
     session.world.cast.kill("supervisor")
@@ -133,7 +133,7 @@ def lose_supervisor(session: ChaosSession) -> None:
 
 
 def kill_agentctl(session: ChaosSession) -> bool:
-    """SIGKILL for agentctl; of an agent that forks its guard is killed as well, which leaves its children."""
+    """Kill agentctl; for an agent that forks, also its guard, which leaves the children running."""
     found = execution_processes.find_processes(session.execution_id).agentctl
     if not found:
         return False
@@ -147,7 +147,7 @@ def kill_agentctl(session: ChaosSession) -> bool:
 
 
 def is_agent(pid: int) -> bool:
-    """Whether this is an agent of the tests itself, not its guard."""
+    """Return whether this is a test agent itself, not its guard."""
     words = _words(pid)
     return "tests.chaos.agent" in words and GUARD not in words
 
@@ -160,7 +160,7 @@ def _words(pid: int) -> str:
 
 
 def come_back(session: ChaosSession) -> None:
-    """A prompt to a stopped session; where its conversation is gone, the next one agrees to a new one."""
+    """Prompt a stopped session; if its conversation is gone, the next prompt agrees to a new one."""
     prompt(session, "work 0.3")
     rest(session)
     if session.row["error_code"]:
@@ -169,13 +169,13 @@ def come_back(session: ChaosSession) -> None:
 
 
 def stop(session: ChaosSession) -> None:
-    """Stop it, until nothing of it runs."""
+    """Stop the session and wait until none of its processes runs."""
     refusable(session, "POST", "stop/", {})
     rest(session)
 
 
 def close(session: ChaosSession) -> None:
-    """Close it for good."""
+    """Close the session for good."""
     refusable(session, "POST", "close/", {"as": "completed"})
     rest(session)
 
@@ -186,7 +186,7 @@ WHOLE: Final[Sequence[Step]] = (rest, cancel, lose_agentctl, stop, come_back, cl
 
 
 def steps_for(points: Sequence[str], behaviour: Behaviour) -> Sequence[Step]:
-    """The shortest life in which a single point is reached; all of it for several."""
+    """Return the shortest life that reaches a single point; the whole life for several points."""
     if len(points) > 1:
         dies_anyway = all(one.startswith("agentctl.") for one in points)
         return [step for step in WHOLE if not (dies_anyway and step is lose_agentctl)]
@@ -206,7 +206,7 @@ def steps_for(points: Sequence[str], behaviour: Behaviour) -> Sequence[Step]:
 
 
 def close_all(sessions: Iterable[ChaosSession]) -> None:
-    """Close what is left open, also sessions whose making got no answer."""
+    """Close what is still open, including sessions whose creation got no answer."""
     for session in sessions:
         if session.row["state"] not in ("COMPLETED", "CANCELLED"):
             close(session)

@@ -1,4 +1,4 @@
-"""The kill-point matrix: every point, in every process where it lives, with every behaviour of the agent."""
+"""The kill-point matrix: every crash point, in every process that has it, with every behaviour of the agent."""
 
 from __future__ import annotations
 
@@ -23,30 +23,30 @@ from tests.chaos.world import ChaosSession, World
 from tests.waiting import NeverHappened, eventually
 
 AT_ONCE: Final = 6
-"""Sessions at a time."""
+"""Number of concurrent sessions."""
 TERM_EVERY: Final = 3.0
 """Seconds between two SIGTERMs to a supervisor that is to die in its shutdown."""
 COMMAND_TRIES: Final = 60
 MORE_TRIES: Final = 3
-"""Two deaths at one moment forestall each other, whichever comes first: what was missed is tried again so often."""
+"""How often a missed point is tried again: of two deaths at one moment, the first prevents the second."""
 GONE_WITHIN: Final = 20.0
 ROLLED_BACK: Final = "rolled back"
 
 
 @dataclass
 class Outcome:
-    """What one deployment, or many, have shown."""
+    """What one or more deployments have shown."""
 
     reached: Counter[tuple[str, str, str]] = field(default_factory=Counter)
     """How often a point was reached, by (point, process, behaviour)."""
     deaths: Counter[str] = field(default_factory=Counter)
-    """By point."""
+    """How often a process died, by point."""
     violations: list[str] = field(default_factory=list)
     stories: list[str] = field(default_factory=list)
     sessions: int = 0
 
     def add(self, other: Outcome) -> None:
-        """Put another's into this."""
+        """Merge another outcome into this one."""
         self.reached += other.reached
         self.deaths += other.deaths
         self.violations += other.violations
@@ -56,23 +56,23 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Group:
-    """Cells that share a deployment: these points, each killing ``how``, with these behaviours."""
+    """Cells that share a deployment: these points, killed as ``how`` says, with these behaviours."""
 
     points: Sequence[str]
     behaviours: Sequence[Behaviour]
     how: str = ":each"
-    """``:each`` for each session, or nothing: once in all."""
+    """``:each`` kills once for each session, the empty text once in total."""
     process: str = "supervisor"
-    """``recover_sessions`` for a sweep by the command, in place of the supervisor."""
+    """``recover_sessions`` sweeps with the command instead of the supervisor."""
 
     @property
     def spec(self) -> str:
-        """What goes into the environment."""
+        """Return the value for the environment variable."""
         return ",".join(f"{point}{self.how}" for point in self.points)
 
     @property
     def in_web(self) -> bool:
-        """Whether the web dies."""
+        """Return whether the web is the process that dies."""
         return any(point.startswith("request.") for point in self.points)
 
     def __str__(self) -> str:
@@ -80,7 +80,7 @@ class Group:
         return f"{', '.join(self.points)} in {self.process} with {names}"
 
     def unreached(self, outcome: Outcome) -> list[Group]:
-        """The points that nobody came to although somebody must; with ``:each`` every single cell."""
+        """Return the points that were not reached although they must be; with ``:each``, every single cell."""
         missing = []
         for point in self.points:
             able = [one for one in self.behaviours if not why_unreachable(point, one)]
@@ -91,7 +91,7 @@ class Group:
 
 
 def run(world: World, group: Group) -> Outcome:
-    """Live through a group; a point that a death elsewhere has forestalled is given a deployment of its own."""
+    """Run a group; a point missed because of another death gets its own deployment."""
     outcome = run_once(world, group)
     for _ in range(MORE_TRIES):
         if outcome.violations:
@@ -102,7 +102,7 @@ def run(world: World, group: Group) -> Outcome:
 
 
 def run_once(world: World, group: Group) -> Outcome:
-    """Live in a prepared deployment while its processes die, and look at what is left."""
+    """Run in a prepared deployment while its processes die, and check what is left."""
     directory = Path(tempfile.mkdtemp(prefix="reached-", dir=world.home))
     try:
         if group.process == "recover_sessions":
@@ -132,7 +132,7 @@ def _by_supervisor(world: World, group: Group, directory: Path) -> Outcome:
 
     with _terms(world, group, directory), ThreadPoolExecutor(AT_ONCE) as pool:
         begun: Iterable[ChaosSession | None] = repeat(None)
-        if begins_first:  # a session whose making dies is another one the next time, and would die again
+        if begins_first:  # a session whose creation crashes is a new one on the next try, and would crash again
             begun = list(pool.map(begin, group.behaviours))
             world.cast.rearm("web", environment)
         list(pool.map(live, group.behaviours, begun))
@@ -141,12 +141,12 @@ def _by_supervisor(world: World, group: Group, directory: Path) -> Outcome:
 
 @contextmanager
 def _terms(world: World, group: Group, directory: Path) -> Iterator[None]:
-    """Tell the supervisor to end from time to time, until it has died in its shutdown.
+    """Send SIGTERM to the supervisor from time to time until it has died during its shutdown.
 
-    Only one whose first pass is over: one that takes long to begin would otherwise never come to any work.
+    Only to one whose first pass is over: one that is slow to start would otherwise never do any work.
     """
     over = threading.Event()
-    # of a point without a session the file ends with a dot where it kills for each
+    # with ``:each``, the file of a point without a session ends with a dot
     due = [directory / f"{point}{'.' * bool(group.how)}" for point in group.points if point.startswith("shutdown.")]
 
     def tell() -> None:
@@ -164,7 +164,7 @@ def _terms(world: World, group: Group, directory: Path) -> Iterator[None]:
 
 
 def _by_command(world: World, group: Group, directory: Path) -> Outcome:
-    """The supervisor is killed in every session's turn; the command, which dies too, carries out what is asked."""
+    """Kill the supervisor in every session's turn; the command, which dies too, carries out what is requested."""
     world.cast.start({"web": {}, "supervisor": {}})
     world.cast.wait_until_ready()
     troubles: list[str] = []
@@ -204,7 +204,7 @@ ORDERS: Final[Sequence[Callable[[ChaosSession], object]]] = (
     lambda session: life.refusable(session, "POST", "cancel/", {}),
     *(lambda session: life.refusable(session, "POST", "stop/", {}),) * 4,
 )
-"""What happens to one session after another while there is no supervisor."""
+"""What happens to each session in turn while no supervisor runs."""
 
 
 def _rest(session: ChaosSession) -> str:
@@ -216,7 +216,7 @@ def _rest(session: ChaosSession) -> str:
 
 
 def judge(world: World, directory: Path, process: str, troubles: Sequence[str]) -> Outcome:
-    """Close what is open, and look at every session there is."""
+    """Close what is open and check every session."""
     outcome = Outcome(violations=list(troubles))
     if not troubles:
         try:
@@ -240,7 +240,7 @@ def judge(world: World, directory: Path, process: str, troubles: Sequence[str]) 
 
 
 def _read(world: World, directory: Path, process: str, outcome: Outcome) -> set[str]:
-    """Count what was reached; returns the sessions whose agentctl died."""
+    """Count the points reached; return the sessions whose agentctl died."""
     behaviours = {session.id: session.behaviour for session in world.sessions()}
     killed = set()
     for path in directory.glob("*"):
@@ -248,7 +248,7 @@ def _read(world: World, directory: Path, process: str, outcome: Outcome) -> set[
         who = "agentctl" if point.startswith("agentctl.") else "web" if point.startswith("request.") else process
         if path.suffix == ".log":
             for subject in path.read_text().split():
-                # what was rolled back names a session that there is not
+                # after a rollback, the file names a session that does not exist
                 named = (
                     {behaviours.get(_dashed(subject), ROLLED_BACK)}
                     if subject != "-"

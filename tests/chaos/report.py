@@ -1,4 +1,4 @@
-"""The table at the end, and a bar on the way."""
+"""The table at the end, and the progress bar."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ PROMISES: Final = {
     "events lost or doubled": ("no_event_lost_or_doubled", "no_gap"),
     "orphans": ("orphans",),
 }
-"""What the last line counts, by the checks that tell of it."""
+"""What the last line counts, and the invariants that find it."""
 
 
 class Bar:
-    """How far it is; on a terminal in one line, elsewhere a line for each tenth."""
+    """A progress bar: one line on a terminal, elsewhere a line for each tenth."""
 
     def __init__(self, title: str, total: int, out: TextIO = sys.stderr):
         self.title, self.total, self.out = title, max(total, 1), out
@@ -30,7 +30,7 @@ class Bar:
         self._told = -1
 
     def show(self, done: int, what: str = "") -> None:
-        """Say that ``done`` of all are done."""
+        """Show that ``done`` of all are done."""
         full = WIDTH * done // self.total
         line = f"{self.title} [{'#' * full}{' ' * (WIDTH - full)}] {done}/{self.total}"
         line += f" {time.monotonic() - self.began:.0f} s {what}"
@@ -43,7 +43,7 @@ class Bar:
 
 
 def matrix_table(groups: Sequence[Group], outcome: Outcome) -> str:
-    """A line for each point and process: how many cells were reached, how often, and what cannot be."""
+    """Return a line for each point and process: cells reached, how often, and what cannot be reached."""
     head = ("crash point", "process", "agents", "reached", "deaths", "not reachable")
     cells = {(point, group.process) for group in groups for point in group.points}
     lines = [(point.name, process) for point in CRASH_POINTS for process in ("supervisor", "recover_sessions")]
@@ -67,7 +67,7 @@ def _place(point: str) -> str:
 
 
 def summary(kills: int, seed: int, outcome: Outcome, unreached: Sequence[Group]) -> str:
-    """The last line."""
+    """Return the last line."""
     found = Counter(violation.partition(":")[0] for violation in outcome.violations)
     counted = {title: sum(found[check] for check in checks) for title, checks in PROMISES.items()}
     others = found.total() - sum(counted.values())

@@ -1,4 +1,4 @@
-"""The checks of the chaos can fail: each sees what it is there for, and lets pass what is right."""
+"""Each chaos invariant finds the violation it is written for and accepts correct evidence."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any, cast
 
 import pytest
 
-from executors_app.testing_agent import BEHAVIOURS as IMPLEMENTED
 from tests.chaos import invariants
 from tests.chaos.behaviours import BEHAVIOURS
 from tests.chaos.invariants import Evidence
 from tests.chaos.world import ChaosSession
+from tests.support.faulty_agent import BEHAVIOURS as IMPLEMENTED
 
 ONE = "<answer 1-1>\nfirst\n"
 TWO = "<answer 1-2>\nsecond\n"
@@ -37,7 +37,7 @@ def run_events(*names: str) -> list[dict[str, Any]]:
 
 
 def evidence(*, excused: bool = False, **seen: Any) -> Evidence:
-    """A session of which only this was seen; all else is as it should be."""
+    """Evidence of a session in which only this was observed; everything else is correct."""
     made = Evidence(cast(ChaosSession, None), excused)
     texts = "".join(event["payload"].get("text", "") for event in seen.get("events", ()))
     right = {"row": {"state": "CREATED", "work_state": "idle"}, "events": [], "prompts": [], "runs": {}, "heard": {}}
@@ -104,12 +104,12 @@ CUT = {"1-1": ONE, "1-2": TWO + "and more"}
         (invariants.only_legal_moves, {"execution_status": "ready"}, False),
     ],
 )
-def test_a_check_sees_what_it_is_there_for(
+def test_invariant_finds_its_violation_and_accepts_correct_evidence(
     check: Callable[[Evidence], Iterable[str]], seen: dict[str, Any], holds: bool
 ) -> None:
     found = list(check(evidence(**seen)))
     assert (not found) == holds, found
 
 
-def test_every_behaviour_is_known_to_the_matrix() -> None:
+def test_every_behaviour_is_implemented_by_the_chaos_agent() -> None:
     assert set(BEHAVIOURS) == set(IMPLEMENTED)

@@ -1,6 +1,6 @@
-"""A spread over the kill-point matrix: every crash point and every behaviour at least once.
+"""A sample of the kill-point matrix: every crash point and every behaviour at least once.
 
-``make chaos`` runs all of it. One deployment for each part: its processes die at each of their
+``make chaos`` runs all of it. Each group has one deployment: its processes die at each of their
 points once, while sessions with differently broken agents live their whole lives in it.
 """
 
@@ -25,7 +25,7 @@ BY_COMMAND = [
     *("supervisor.leased", "supervisor.start_claimed", "sweep.decided", "sweep.taken_over", "sweep.drained"),
     *("sweep.row_unwritten", "sweep.row_written", "sweep.written"),
 ]
-"""What every pass of the command comes to."""
+"""Points that every pass of the command reaches."""
 
 GROUPS = {
     "web and supervisor": (OURS, "supervisor", ("forks", "honest", "refuses_load", "dies_in_turn", "ignores_term")),
@@ -47,12 +47,12 @@ GROUPS = {
 
 
 ON_BOTH = {"recover_sessions"}
-"""What is also run on PostgreSQL; ``python -m tests.chaos --database postgresql`` runs all of it there."""
+"""Groups that also run on PostgreSQL; ``python -m tests.chaos --database postgresql`` runs all of it there."""
 
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[World]:
-    """A Kandev whose processes a test starts, kills and starts again."""
+    """A deployment whose processes a test starts, kills and starts again."""
     made = World(tmp_path)
     made.prepare()
     yield made
@@ -72,7 +72,7 @@ def test_no_kill_loses_or_repeats_anything(world: World, name: str) -> None:
 
 
 @pytest.mark.database
-def test_a_lie_about_a_load_is_seen_although_the_answer_was_lost(world: World, tmp_path: Path) -> None:
+def test_false_load_claim_is_detected_although_the_answer_was_lost(world: World, tmp_path: Path) -> None:
     world.cast.start({"web": {}, "supervisor": {}})
     world.cast.wait_until_ready()
     session = world.begin(BEHAVIOURS["lies_about_load"], "remember walrus")
@@ -88,6 +88,6 @@ def test_a_lie_about_a_load_is_seen_although_the_answer_was_lost(world: World, t
     assert kinds == ["fresh", "failed"]
 
 
-def test_the_spread_leaves_no_point_and_no_behaviour_out() -> None:
+def test_groups_cover_every_crash_point_and_every_behaviour() -> None:
     assert {behaviour for _, _, behaviours in GROUPS.values() for behaviour in behaviours} == set(BEHAVIOURS)
     assert {point for points, _, _ in GROUPS.values() for point in points} == crash_points.POINT_NAMES

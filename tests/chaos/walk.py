@@ -1,4 +1,4 @@
-"""A seeded random walk: users do anything, processes die at any time, and every promise is looked at in between."""
+"""A seeded random walk: users do anything, processes die at any time, and the invariants are checked in between."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.drills.deployment import ApiError
 from tests.waiting import NeverHappened, eventually
 
 KILLS_A_ROUND: Final = 5
-"""After so many kills all comes to rest, and everything is compared."""
+"""After this many kills, everything comes to rest and is checked."""
 LONGEST_PAUSE: Final = 1.5
 """Seconds at most between two kills, and between two actions of a user."""
 AGENTS: Final = ("honest", "forks", "garbage", "relaunches_itself")
@@ -38,7 +38,7 @@ VICTIMS: Final = (
 
 
 class Walk:
-    """One walk; the same seed makes the same choices, as far as the machine's own timing allows."""
+    """One walk; the same seed makes the same choices, as far as the machine's timing allows."""
 
     def __init__(self, world: World, seed: int, tell: Callable[[int], None]):
         self.world, self.seed, self.tell = world, seed, tell
@@ -49,7 +49,7 @@ class Walk:
         self.directory = Path(tempfile.mkdtemp(prefix="reached-", dir=world.home))
 
     def run(self, kills: int) -> Outcome:
-        """Kill so many times; what was seen."""
+        """Kill that many times; return the outcome."""
         self.world.cast.start({"web": {}, "supervisor": {}, "worker": {}})
         self.world.cast.wait_until_ready()
         while self.kills.total() < kills and not self.outcome.violations:
@@ -64,7 +64,7 @@ class Walk:
     # --- users ---
 
     def _fill(self) -> None:
-        """As many sessions as there are agents; those that have ended are replaced."""
+        """Keep as many sessions as there are agents, replacing those that have ended."""
         self.sessions = [one for one in self.sessions if one.row["state"] not in ("COMPLETED", "CANCELLED")]
         there = {one.behaviour for one in self.sessions}
         for name in AGENTS:
@@ -73,7 +73,7 @@ class Walk:
 
     @contextmanager
     def _users(self) -> Iterator[None]:
-        """One user for each session, at work until the end of the block."""
+        """Run one user for each session until the end of the block."""
         over = threading.Event()
         seeds = [self.choice.randrange(1 << 30) for _ in self.sessions]
         threads = [
@@ -100,7 +100,7 @@ class Walk:
     # --- kills ---
 
     def _kill(self) -> None:
-        time.sleep(self.choice.uniform(0.05, LONGEST_PAUSE))  # a moment, drawn by the seed
+        time.sleep(self.choice.uniform(0.05, LONGEST_PAUSE))  # a random moment that the seed determines
         victim = self.choice.choice(VICTIMS)
         cast = self.world.cast
         if victim in ("web", "supervisor", "worker"):
@@ -118,7 +118,7 @@ class Walk:
             self.outcome.violations += [f"no_prompt_twice: {found}" for found in _twice(session)]
 
     def _arm(self) -> None:
-        """Start a process anew, to die at a point, itself or, of a supervisor, one of its agentctls."""
+        """Restart a process so that it, or one of a supervisor's agentctls, dies at a point."""
         point = self.choice.choice(POINTS)
         directory = self.directory / str(self.kills.total())
         times = self.choice.choice(("", "", ":2", ":3"))
@@ -135,10 +135,10 @@ class Walk:
             identity.send_signal(who, 9)
         return bool(agents)
 
-    # --- looking ---
+    # --- checking ---
 
     def _look(self) -> None:
-        """Let all come to rest, then compare everything."""
+        """Wait until everything is at rest, then check all invariants."""
         self.world.cast.rearm("supervisor", {})
         self.world.cast.rearm("web", {})
         for session in self.sessions:
@@ -159,7 +159,7 @@ class Walk:
             self.outcome.stories.append(f"{session.behaviour} {session.id}\n{describe(events_of(session))}")
 
     def _end(self) -> None:
-        """Close everything: nothing is left, and nothing runs."""
+        """Close everything and check that nothing is left and nothing runs."""
         if not self.outcome.violations:
             for session in self.world.sessions():
                 self._close(session)
@@ -181,7 +181,7 @@ class Walk:
 
 
 def _twice(session: ChaosSession) -> Sequence[str]:
-    """Prompts that came twice; the agent's books are read before the ledger, which is always ahead of them."""
+    """Return prompts that arrived twice; read the agent's records first, because the queue is always ahead of them."""
     seen = Evidence(session, excused=True)
     seen.heard, seen.prompts  # noqa: B018 - in this order
     return [found for found in no_prompt_twice(seen) if "times" in found]

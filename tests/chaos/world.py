@@ -1,4 +1,4 @@
-"""A deployment whose processes die, and a client that is patient with it."""
+"""A deployment whose processes die, and a client that retries."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from tests.drills.deployment import ROOT, ApiError, Deployment
 from tests.waiting import NeverHappened
 
 PATIENCE: Final = 240.0
-"""Seconds that a client asks again while nobody answers: the web may die once for each of many others, too."""
+"""Seconds during which a client retries: the web may also die once for each of many other sessions."""
 START_TIMEOUT: Final = "15"
 """Seconds until an agent that hangs is given up."""
 _NOBODY: Final = frozenset({500, 502, 503, 504})
 
 
 class World(Deployment):
-    """One Kandev, its processes, and the sessions that were asked for."""
+    """One Kandev, its processes, and the sessions requested."""
 
     def __init__(self, home: Path, **settings: str):
         super().__init__(home)
@@ -41,17 +41,17 @@ class World(Deployment):
         self.books = home / "books"
         self.cast = Cast(self)
         self.excused: dict[str, str] = {}
-        """Session ids whose agentctl or agent was killed, and how."""
+        """Sessions whose agentctl or agent was killed, by id, and how."""
         self.errors: Counter[int] = Counter()
-        """Status codes of refusals."""
+        """Number of refusals by status code."""
         self._profiles: dict[tuple[str, ...], str] = {}
         self._judged: set[str] = set()
         self._making = threading.Lock()
 
-    # --- the API, asked until somebody answers ---
+    # --- the API, with retries ---
 
     def ask(self, method: str, path: str, body: Any = None) -> Any:
-        """One request, again while nobody answers; ApiError for a refusal, NeverHappened when patience ends."""
+        """Send one request, repeated until answered; raise ApiError if refused, NeverHappened when patience ends."""
         deadline = time.monotonic() + PATIENCE
         while True:
             try:
@@ -68,7 +68,7 @@ class World(Deployment):
             time.sleep(0.1)
 
     def begin(self, behaviour: Behaviour, text: str, args: tuple[str, ...] = (), **values: Any) -> ChaosSession:
-        """A session with this agent. Where the answer is lost, a second one may exist: it is looked after, too."""
+        """Create a session with this agent. If the answer is lost, a second one may exist; it is checked as well."""
         title = {"title": behaviour.name, "team": self.seeded["team"], "repository": self.seeded["repository"]}
         task = self.ask("POST", "tasks/", title)
         body = self.tagged(text)
@@ -78,7 +78,7 @@ class World(Deployment):
 
     @staticmethod
     def tagged(text: str) -> str:
-        """A text that exists once in the world."""
+        """Return a text that is unique in the deployment."""
         return f"{text}\n[tag-{uuid.uuid4().hex[:12]}]"
 
     def _profile_of(self, behaviour: Behaviour, args: tuple[str, ...]) -> str:
@@ -91,41 +91,41 @@ class World(Deployment):
                 self._profiles[key] = str(self.ask("POST", "agent-profiles/", body)["id"])
             return self._profiles[key]
 
-    # --- what there is ---
+    # --- sessions ---
 
     def sessions(self) -> list[ChaosSession]:
-        """Every session of the database."""
+        """Return every session of the database."""
         rows = self.rows("SELECT s.id, s.task_id, t.title FROM task_sessions s JOIN tasks t ON t.id = s.task_id")
         return [ChaosSession(self, dashed(row["task_id"]), dashed(row["id"]), row["title"]) for row in rows]
 
     def unjudged(self) -> list[ChaosSession]:
-        """The sessions that nobody has looked at yet."""
+        """Return the sessions that have not been checked yet."""
         return [session for session in self.sessions() if session.id not in self._judged]
 
     def have_judged(self) -> None:
-        """All sessions have been looked at."""
+        """Mark all sessions as checked."""
         self._judged.update(session.id for session in self.sessions())
 
     def has_swept(self, pid: int | None) -> bool:
-        """Whether the first pass of the supervisor with this pid is over."""
+        """Return whether the first pass of the supervisor with this pid is over."""
         rows = self.rows("SELECT process FROM supervisors WHERE swept_at IS NOT NULL")
         return pid in [json.loads(row["process"])["pid"] for row in rows]
 
     def close(self) -> None:
-        """End everything that was started here."""
+        """End everything started here."""
         self.cast.close()
         super().close()
 
 
 class ChaosSession:
-    """One session, as the database, the disk and the processes show it; it asks nobody."""
+    """One session, as the database, the disk and the processes show it; it makes no requests."""
 
     def __init__(self, world: World, task_id: str, session_id: str, behaviour: str):
         self.world, self.task_id, self.id, self.behaviour = world, task_id, session_id, behaviour
         self.path = f"tasks/{task_id}/sessions/{session_id}"
 
     def rows(self, table: str, order: str = "id") -> list[dict[str, Any]]:
-        """Its rows of a table."""
+        """Return its rows of a table."""
         return self.world.rows(
             f"SELECT * FROM {table} WHERE session_id = ? ORDER BY {order}",  # noqa: S608
             self.id.replace("-", ""),
@@ -133,7 +133,7 @@ class ChaosSession:
 
     @property
     def row(self) -> dict[str, Any]:
-        """Its own row."""
+        """The session's row."""
         return self.world.rows("SELECT * FROM task_sessions WHERE id = ?", self.id.replace("-", ""))[0]
 
     @property
@@ -142,21 +142,21 @@ class ChaosSession:
         return dashed(self.row["agent_execution_id"])
 
     def processes(self) -> list[identity.ProcessIdentity]:
-        """Every process that carries the mark of its execution."""
+        """Return every process that carries the mark of its execution."""
         return identity.find_marked(self.execution_id)
 
     @property
     def book(self) -> Path:
-        """Where its agent keeps books."""
+        """The directory of its agent's records."""
         return self.world.books / self.execution_id
 
     def forked(self) -> list[int]:
-        """The pids that its agent says it has left."""
+        """Return the pids that its agent says it has left running."""
         told = self.book / "forked.pids"
         return [int(line) for line in told.read_text().split()] if told.exists() else []
 
     def end_unmarked(self) -> None:
-        """End what has emptied its own environment: nobody promises to find it without its guard."""
+        """End processes that cleared their own environment: without the guard, nothing else can find them."""
         marked = {one.pid for one in self.processes()}
         for pid in self.forked():
             who = identity.identify(pid)
@@ -164,7 +164,7 @@ class ChaosSession:
                 identity.send_signal(who, signal.SIGKILL)
 
     def journal(self) -> list[Mapping[str, Any]]:
-        """What is left of its journal."""
+        """Return what is left of its journal."""
         directory = line_format.journal_directory(self.world.data / "agentctl" / self.execution_id)
         try:
             return list(line_format.read_lines(directory, 0, None))
@@ -173,7 +173,7 @@ class ChaosSession:
 
 
 def runs_for_tests(pid: int) -> bool:
-    """Whether a process lives that an agent of the tests has started."""
+    """Return whether a process that a test agent started is alive."""
     try:
         words = Path(f"/proc/{pid}/cmdline").read_text(errors="replace")
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
@@ -183,5 +183,5 @@ def runs_for_tests(pid: int) -> bool:
 
 
 def dashed(key: str) -> str:
-    """An id as the API writes it."""
+    """Return an id as the API writes it."""
     return str(uuid.UUID(str(key)))

@@ -1,4 +1,4 @@
-"""compose.yaml: nobody is root for nothing, nothing mounts an engine's socket, and all that is named is there."""
+"""compose.yaml: minimal privileges, no mounted container engine socket, and no missing references."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ KEYS = {
     *("cap_add", "cap_drop", "pids_limit", "read_only", "secrets", "security_opt", "shm_size", "stop_grace_period"),
     *("networks", "ports", "tmpfs", "volumes"),
 }
-"""What the Compose specification knows of a service, as far as we use it."""
+"""The keys of a service in the Compose specification that the file uses."""
 
 
 @cache
 def composed() -> dict[str, Any]:
-    """The file, with its anchors resolved."""
+    """Return the file with its anchors resolved."""
     found: dict[str, Any] = yaml.safe_load((ROOT / "compose.yaml").read_text())
     return found
 
@@ -40,13 +40,13 @@ def services() -> dict[str, dict[str, Any]]:
 
 
 @pytest.mark.parametrize("name", list(composed()["services"]))
-def test_a_service_can_do_no_more_than_it_must(name: str) -> None:
+def test_service_has_only_the_rights_it_needs(name: str) -> None:
     service = services()[name]
     assert set(service) <= KEYS
     assert not [volume for volume in service.get("volumes", ()) if ".sock" in str(volume)]
     assert not {"privileged", "network_mode", "pid", "devices"} & set(service)
     assert ":" in service["image"].rpartition("/")[2] or "build" in service or name in OURS, "of a known version"
-    if name == "postgresql":  # its image gives up being root by itself, and needs to be it until then
+    if name == "postgresql":  # its image starts as root and drops privileges by itself
         return
     assert service["cap_drop"] == ["ALL"]
     assert service["security_opt"] == ["no-new-privileges:true"]
@@ -54,7 +54,7 @@ def test_a_service_can_do_no_more_than_it_must(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", OURS)
-def test_our_processes_have_settings_that_are_known(name: str) -> None:
+def test_service_settings_are_valid(name: str) -> None:
     settings = {key: expanded(value) for key, value in services()[name]["environment"].items()}
     files = {key: value for key, value in settings.items() if key.endswith("_FILE")}
     read = read_environment({key: value for key, value in settings.items() if key not in files})
@@ -68,12 +68,12 @@ def test_our_processes_have_settings_that_are_known(name: str) -> None:
 
 
 def expanded(value: str) -> str:
-    """With ``SITE=kandev.example`` and nothing else set."""
+    """Expand variables with ``SITE=kandev.example`` and nothing else set."""
     text = re.sub(r"\$\{SITE(:\?[^}]*)?\}", "kandev.example", str(value))
     return re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", text)
 
 
-def test_whatever_is_named_is_there() -> None:
+def test_every_named_volume_secret_and_network_exists() -> None:
     volumes, secrets = set(composed()["volumes"]), set(composed()["secrets"])
     assert secrets == set(SECRETS)
     for service in services().values():
@@ -87,7 +87,7 @@ def test_whatever_is_named_is_there() -> None:
         assert (ROOT / build["dockerfile"]).exists()
 
 
-def test_nothing_begins_before_what_it_needs() -> None:
+def test_services_wait_for_what_they_depend_on() -> None:
     for name in set(OURS) - {"migrate"}:
         assert services()[name]["depends_on"]["migrate"]["condition"] == "service_completed_successfully"
     assert services()["migrate"]["depends_on"]["postgresql"]["condition"] == "service_healthy"
@@ -95,7 +95,7 @@ def test_nothing_begins_before_what_it_needs() -> None:
         assert services()[needed]["healthcheck"]["test"]
 
 
-def test_only_the_proxy_is_reached_from_outside() -> None:
+def test_only_the_proxy_publishes_ports() -> None:
     assert [name for name, service in services().items() if "ports" in service] == ["proxy"]
     for name in ("postgresql", "redis"):
         assert services()[name]["networks"] == ["inside"]
@@ -103,7 +103,7 @@ def test_only_the_proxy_is_reached_from_outside() -> None:
     assert webs == [name for name in services() if name.startswith("web-")]
 
 
-def test_compose_itself_takes_it() -> None:
+def test_compose_accepts_the_file() -> None:
     has_plugin = (
         shutil.which("docker")
         and not subprocess.run(["docker", "compose", "version"], check=False, capture_output=True).returncode

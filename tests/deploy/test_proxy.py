@@ -1,4 +1,4 @@
-"""deploy/Caddyfile before a real web: TLS, who calls, sockets, what is kept from outside, and a web that is away."""
+"""deploy/Caddyfile in front of real web processes: TLS, client addresses, WebSockets and failover."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.any_database
 
 
 class Site:
-    """Two webs and a supervisor behind the proxy, with certificates of its own making."""
+    """Two web processes and a supervisor behind the proxy, with certificates of its own authority."""
 
     def __init__(self, deployment: Deployment):
         self.deployment = deployment
@@ -43,7 +43,7 @@ class Site:
         self.processes: list[subprocess.Popen[bytes]] = []
 
     def start(self) -> None:
-        """Start all, and wait until the site is ready."""
+        """Start everything and wait until the site is ready."""
         self.processes.append(parts.start(self.deployment, str(ROOT / "manage.py"), "supervise"))
         webs = [parts.web(self.deployment) for _ in range(2)]
         self.processes += [process for _, process in webs]
@@ -53,7 +53,7 @@ class Site:
     def _proxy(self, webs: list[str]) -> subprocess.Popen[bytes]:
         home = self.deployment.home
         given = (ROOT / "deploy" / "Caddyfile").read_text()
-        # No port 80 of this machine, and nothing is put among the certificates that it trusts.
+        # Use no port 80, and add nothing to the trusted certificates of this machine.
         local = given.replace("admin off", "admin off\n\tauto_https disable_redirects\n\tskip_install_trust")
         assert local != given
         (home / "Caddyfile").write_text(local)
@@ -69,12 +69,12 @@ class Site:
 
     @property
     def trust(self) -> ssl.SSLContext:
-        """The proxy's own authority, and no other."""
+        """Trust only the proxy's own authority."""
         root = self.deployment.home / "caddy" / "caddy" / "pki" / "authorities" / "local" / "root.crt"
         return ssl.create_default_context(cafile=str(root))
 
     def get(self, path: str, **headers: str) -> tuple[int, Any, str]:
-        """Status, headers and text of a page; 0 for none."""
+        """Return status, headers and text of a page; status 0 if there was no response."""
         request = urllib.request.Request(self.url + path, headers=headers)
         try:
             with urllib.request.urlopen(request, timeout=30, context=self.trust) as answer:
@@ -85,7 +85,7 @@ class Site:
             return 0, {}, ""
 
     def close(self) -> None:
-        """End all of it."""
+        """End everything."""
         for process in self.processes:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
@@ -107,7 +107,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         made.close()
 
 
-def test_pages_come_over_tls_and_say_so(site: Site) -> None:
+def test_pages_are_served_over_tls_with_hsts(site: Site) -> None:
     status, headers, text = site.get("/login/")
     assert status == 200
     assert "csrfmiddlewaretoken" in text
@@ -115,12 +115,12 @@ def test_pages_come_over_tls_and_say_so(site: Site) -> None:
     assert "Secure" in headers["Set-Cookie"]
 
 
-def test_whoever_claims_to_come_from_this_machine_gets_no_numbers(site: Site) -> None:
-    assert site.get("/metrics")[0] == 403  # the web itself: it came through a proxy
+def test_forged_local_address_gets_no_metrics(site: Site) -> None:
+    assert site.get("/metrics")[0] == 403  # refused by the web process: the request came through a proxy
     assert site.get("/metrics", **{"X-Forwarded-For": "127.0.0.1"})[0] == 403
 
 
-async def test_sockets_and_their_origin_go_through(site: Site) -> None:
+async def test_sockets_and_their_origin_are_forwarded(site: Site) -> None:
     address = f"wss://{SITE}:{site.port}/ws/sessions/00000000-0000-4000-8000-000000000000/"
     token = {"Authorization": f"Token {site.deployment.seeded['token']}"}
     expected = {4404: token, 4401: {"Origin": site.url}}
@@ -130,7 +130,7 @@ async def test_sockets_and_their_origin_go_through(site: Site) -> None:
             assert socket.close_code == code
 
 
-def test_while_one_web_is_away_the_other_one_answers(site: Site) -> None:
+def test_other_web_process_answers_while_one_is_down(site: Site) -> None:
     web = site.processes[1]
     os.killpg(web.pid, signal.SIGKILL)
     web.wait(30)
@@ -138,7 +138,7 @@ def test_while_one_web_is_away_the_other_one_answers(site: Site) -> None:
     assert json.loads(site.get("/readyz")[2])["status"] == "ready"
 
 
-def test_the_proxy_takes_the_file_as_it_is(tmp_path: Path) -> None:
+def test_caddy_accepts_the_file(tmp_path: Path) -> None:
     require("caddy")
     shutil.copy2(ROOT / "deploy" / "Caddyfile", tmp_path)
     env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "SITE": "kandev.example"}
@@ -149,7 +149,7 @@ def test_the_proxy_takes_the_file_as_it_is(tmp_path: Path) -> None:
 
 
 def dials(node: Any) -> Iterator[str]:
-    """Whom the proxy calls."""
+    """Return the upstream addresses of the proxy."""
     if isinstance(node, dict):
         if "dial" in node:
             yield str(node["dial"])

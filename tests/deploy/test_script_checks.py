@@ -1,4 +1,4 @@
-"""What deploy/roll-out, back-up and restore find out before they touch anything, and whose the files are afterwards."""
+"""Checks of deploy/roll-out, back-up and restore before they change anything, and file ownership afterwards."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ tasks.create_session(user, task, profile, Executor.objects.get())
 """
 GIVE_UP = """
 from sessions_app.models import TaskSession, session_transaction
-with session_transaction(TaskSession.objects.get().id) as draft:
-    draft.move("give_up", error_message="Broken.")
+with session_transaction(TaskSession.objects.get().id) as transaction:
+    transaction.move_session("give_up", error_message="Broken.")
 """
 
 
@@ -48,21 +48,21 @@ def deployment(tmp_path: Path) -> Iterator[Deployment]:
 
 
 def copied(deployment: Deployment, **environment: str) -> Path:
-    """A copy that was made of a deployment."""
+    """Return a backup of a deployment."""
     done = run(deployment, "back-up", str(deployment.home / "copies"), **environment)
     assert done.returncode == 0, done.stderr
     return Path(done.stdout.strip())
 
 
 def files(directory: Path) -> dict[str, tuple[int, int]]:
-    """Every file below a directory, by inode and size."""
+    """Return inode and size of every file below a directory."""
     return {
         str(path): (path.stat().st_ino, path.stat().st_size) for path in directory.rglob("*") if not path.is_socket()
     }
 
 
 @pytest.mark.database
-def test_restore_under_a_running_server_is_refused_first(deployment: Deployment) -> None:
+def test_restore_under_a_running_server_is_refused(deployment: Deployment) -> None:
     copy = copied(deployment)
     deployment.serve()
     try:
@@ -93,7 +93,7 @@ def test_restore_is_refused_while_a_process_has_the_file_open(deployment: Deploy
 
 
 @pytest.mark.embedded
-def test_restore_refuses_a_copy_of_another_kind_of_database(deployment: Deployment) -> None:
+def test_restore_refuses_a_backup_of_another_kind_of_database(deployment: Deployment) -> None:
     copy = copied(deployment)
     (copy / "kandev.sqlite3").rename(copy / "database.dump")
     before = files(deployment.data)
@@ -112,7 +112,7 @@ def test_roll_out_without_the_services_environment_is_refused(tmp_path: Path) ->
 
 
 @pytest.mark.embedded
-def test_roll_out_makes_no_new_database(deployment: Deployment) -> None:
+def test_roll_out_creates_no_new_database(deployment: Deployment) -> None:
     empty = deployment.home / "empty"
     refused = run(deployment, "roll-out", "web", KANDEV_DATA_DIR=str(empty), RESTART="false")
     assert refused.returncode == 2
@@ -121,7 +121,7 @@ def test_roll_out_makes_no_new_database(deployment: Deployment) -> None:
 
 
 @pytest.mark.any_database
-def test_roll_out_fails_for_what_it_broke_and_no_more_for_it_later(deployment: Deployment) -> None:
+def test_roll_out_fails_once_for_sessions_that_it_broke(deployment: Deployment) -> None:
     made = deployment.manage("shell", "-v", "0", "-c", MAKE_SESSION)
     assert made.returncode == 0, made.stderr
     breaking = deployment.home / "restart"
@@ -135,7 +135,7 @@ def test_roll_out_fails_for_what_it_broke_and_no_more_for_it_later(deployment: D
 
 
 @pytest.mark.any_database
-def test_roll_out_ends_with_status_1_at_a_failed_restart(deployment: Deployment) -> None:
+def test_roll_out_exits_with_status_1_after_a_failed_restart(deployment: Deployment) -> None:
     failing = deployment.home / "restart"
     failing.write_text(f'#!/bin/sh\necho "$1" >> {deployment.home}/order; exit 5\n')
     failing.chmod(0o755)
@@ -160,7 +160,7 @@ def test_sqlite_urls_are_backed_up_and_restored(deployment: Deployment) -> None:
 
 
 @pytest.mark.any_database
-def test_two_copies_of_one_second_are_both_made(deployment: Deployment) -> None:
+def test_two_backups_within_one_second_are_both_made(deployment: Deployment) -> None:
     tools = deployment.home / "tools"
     tools.mkdir()
     (tools / "date").write_text("#!/bin/sh\necho 20260101T030000Z\n")
@@ -173,7 +173,7 @@ def test_two_copies_of_one_second_are_both_made(deployment: Deployment) -> None:
 
 @pytest.fixture
 def of_another_user() -> Iterator[Deployment]:
-    """A deployment whose files are another user's, who can get at them."""
+    """A deployment whose files belong to another user, who can reach them."""
     if os.geteuid() != 0:
         pytest.skip("only root gives files to others")
     as_nobody = ["setpriv", "--reuid", str(NOBODY), "--regid", str(NOBODY), "--clear-groups"]
@@ -191,12 +191,12 @@ def of_another_user() -> Iterator[Deployment]:
 
 
 def owners(directory: Path) -> set[int]:
-    """Whose the files below a directory are."""
+    """Return the owners of the files below a directory."""
     return {path.lstat().st_uid for path in (directory, *directory.rglob("*"))}
 
 
 @pytest.mark.embedded
-def test_root_backs_up_and_restores_the_services_own_files(of_another_user: Deployment) -> None:
+def test_root_backs_up_and_restores_files_owned_by_the_service(of_another_user: Deployment) -> None:
     copy = copied(of_another_user)
     assert ((copy / "kandev.sqlite3").stat().st_uid, owners(of_another_user.data)) == (NOBODY, {NOBODY})
     (of_another_user.data / EMBEDDED_NAME).unlink()
@@ -209,7 +209,7 @@ def test_root_backs_up_and_restores_the_services_own_files(of_another_user: Depl
 
 
 @pytest.mark.postgresql
-def test_restore_removes_tables_that_came_after_the_copy(deployment: Deployment) -> None:
+def test_restore_removes_tables_created_after_the_backup(deployment: Deployment) -> None:
     copy = copied(deployment)
     newer = (
         "CREATE TABLE newer (id uuid PRIMARY KEY, task_id uuid NOT NULL REFERENCES tasks (id))",

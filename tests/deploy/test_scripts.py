@@ -1,4 +1,4 @@
-"""deploy/roll-out, back-up and restore on real processes: what they promise, and what they refuse."""
+"""deploy/roll-out, back-up and restore on real processes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def deployment(tmp_path: Path) -> Iterator[Deployment]:
 
 
 def run(deployment: Deployment, script: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """One of the scripts, as it is called on the machine of a deployment."""
+    """Run one of the scripts as on a deployment's machine."""
     python = Path(sys.executable)
     tools = [str(binaries() or python.parent), os.environ["PATH"]]
     given = {"MANAGE": f"{python} manage.py", "PYTHON": str(python), "PATH": os.pathsep.join(tools)}
@@ -65,7 +65,7 @@ pid.write_text(str(made.pid))
 
     @pytest.fixture
     def units(self, deployment: Deployment) -> Iterator[list[str]]:
-        """What is rolled out, as the script is told; a service manager of few words restarts it."""
+        """The units to roll out, with a minimal service manager that restarts them."""
         ports = [free_port(), free_port()]
         daphne = f"{sys.executable} -m daphne -v 0 -b 127.0.0.1 kandev.asgi:application -p"
         commands = {f"web{number}": f"{daphne} {port}" for number, port in enumerate(ports)}
@@ -93,7 +93,9 @@ pid.write_text(str(made.pid))
                     os.killpg(int((deployment.home / f"{name}.pid").read_text()), signal.SIGKILL)
 
     @pytest.mark.postgresql
-    def test_replaces_everything_in_mid_turn_and_nobody_notices(self, deployment: Deployment, units: list[str]) -> None:
+    def test_replaces_everything_during_a_turn_without_losing_work(
+        self, deployment: Deployment, units: list[str]
+    ) -> None:
         session = deployment.start_session("work 8")
         talking(session)
         done = run(deployment, "roll-out", *units, RESTART=str(deployment.home / "restart"))
@@ -115,9 +117,9 @@ pid.write_text(str(made.pid))
 
 @pytest.fixture
 def operator_key() -> Iterator[dict[str, str]]:
-    """A key of the operator's: ``file`` with the public half, ``home`` of gpg with both."""
+    """The operator's key: ``file`` has the public half, ``home`` is a gpg home with both."""
     services.require("gpg")
-    # Below /tmp itself: gpg's agent listens on a socket in it, whose path has to be short.
+    # Directly below /tmp: gpg's agent listens on a socket in it, whose path must be short.
     with tempfile.TemporaryDirectory(prefix="gpg-", dir="/tmp") as home:
         env = {"PATH": os.environ["PATH"], "GNUPGHOME": home}
         gpg = ["gpg", "--batch", "--quiet", "--pinentry-mode", "loopback", "--passphrase", ""]
@@ -132,7 +134,7 @@ def operator_key() -> Iterator[dict[str, str]]:
 
 class TestBackUp:
     @pytest.mark.database
-    def test_of_a_running_deployment_is_restored_with_nothing_done_twice(self, deployment: Deployment) -> None:
+    def test_of_a_running_deployment_is_restored_without_repeating_work(self, deployment: Deployment) -> None:
         with parts.served_by(deployment, 1):
             session = deployment.start_session("work 2")
             talking(session)
@@ -152,7 +154,7 @@ class TestBackUp:
             assert session.said().count("tick 1\n") == 2, "the agent was asked twice, and not once more"
 
     @pytest.mark.database
-    def test_copies_are_for_their_owner_alone(self, deployment: Deployment) -> None:
+    def test_is_readable_only_by_its_owner(self, deployment: Deployment) -> None:
         copied = run(deployment, "back-up", str(deployment.home / "copies"))
         assert copied.returncode == 0, copied.stderr
         found = Path(copied.stdout.strip())
@@ -160,7 +162,7 @@ class TestBackUp:
         assert [path.name for path in found.rglob("*") if path.stat().st_mode & 0o077] == []
 
     @pytest.mark.database
-    def test_copy_holds_no_secret_key_and_says_what_to_keep(self, deployment: Deployment) -> None:
+    def test_holds_no_secret_key_and_says_what_to_keep(self, deployment: Deployment) -> None:
         key = (deployment.data / "secret-key").read_text().strip()
         copied = run(deployment, "back-up", str(deployment.home / "copies"))
         assert copied.returncode == 0, copied.stderr
@@ -169,7 +171,7 @@ class TestBackUp:
             assert path.is_dir() or key.encode() not in path.read_bytes(), path
 
     @pytest.mark.database
-    def test_restore_without_the_secret_key_is_refused(self, deployment: Deployment) -> None:
+    def test_without_the_secret_key_is_not_restored(self, deployment: Deployment) -> None:
         copied = run(deployment, "back-up", str(deployment.home / "copies"))
         kept = (deployment.data / "secret-key").rename(deployment.home / "kept")
         refused = run(deployment, "restore", copied.stdout.strip())
@@ -179,7 +181,7 @@ class TestBackUp:
         assert given.returncode == 0, given.stderr
 
     @pytest.mark.database
-    def test_secrets_are_encrypted_to_the_operators_key_and_restored(
+    def test_encrypts_secrets_to_the_operators_key_and_restores_them(
         self, deployment: Deployment, operator_key: dict[str, str]
     ) -> None:
         key = (deployment.data / "secret-key").read_text()
@@ -201,14 +203,14 @@ class TestBackUp:
         assert (deployment.data / "hosts" / "build").read_text() == "token of a host"
 
     @pytest.mark.database
-    def test_one_whose_secrets_cannot_be_encrypted_is_not_complete(self, deployment: Deployment) -> None:
+    def test_is_incomplete_if_its_secrets_cannot_be_encrypted(self, deployment: Deployment) -> None:
         services.require("gpg")
         copied = run(deployment, "back-up", str(deployment.home / "copies"), str(deployment.home / "no-such-key"))
         assert copied.returncode
         assert not list((deployment.home / "copies").rglob("complete"))
 
     @pytest.mark.database
-    def test_one_that_was_not_finished_is_not_restored(self, deployment: Deployment) -> None:
+    def test_that_was_not_finished_is_not_restored(self, deployment: Deployment) -> None:
         copied = run(deployment, "back-up", str(deployment.home / "copies"))
         (Path(copied.stdout.strip()) / "complete").unlink()
         before = deployment.rows("SELECT id FROM repositories")
@@ -217,7 +219,7 @@ class TestBackUp:
         assert "is no copy that was finished" in refused.stderr
         assert deployment.rows("SELECT id FROM repositories") == before
 
-    def test_says_what_is_missing(self, tmp_path: Path) -> None:
+    def test_reports_missing_settings(self, tmp_path: Path) -> None:
         for script in ("back-up", "restore"):
             env = {"PATH": os.environ["PATH"]}
             done = subprocess.run([str(ROOT / "deploy" / script)], env=env, capture_output=True, text=True, check=False)

@@ -1,4 +1,4 @@
-"""A page that asks too much of PostgreSQL ends; commands may take as long as they need."""
+"""PostgreSQL statements of web requests have a time limit; those of commands have none."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ with connection.cursor() as cursor:
 
 
 @pytest.mark.parametrize(("module", "expected"), [("kandev.asgi", "30s"), ("kandev.settings", "0")])
-def test_how_long_a_statement_may_take(tmp_path: Path, module: str, expected: str) -> None:
+def test_statement_timeout_depends_on_the_kind_of_process(tmp_path: Path, module: str, expected: str) -> None:
     env = {
         "PATH": os.environ["PATH"],
         "KANDEV_DATA_DIR": str(tmp_path),
@@ -41,7 +41,7 @@ def test_how_long_a_statement_may_take(tmp_path: Path, module: str, expected: st
     assert (done.returncode, done.stdout.strip()) == (0, expected), done.stderr
 
 
-def test_one_that_had_no_more_time_is_a_trouble_that_passes() -> None:
+def test_statement_timeout_is_reported_as_a_busy_database() -> None:
     session = psycopg.connect(postgresql.server().url(), options="-c statement_timeout=1")
     with session, pytest.raises(psycopg.errors.QueryCanceled) as cancelled:
         session.execute("SELECT pg_sleep(60)")

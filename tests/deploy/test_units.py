@@ -1,4 +1,4 @@
-"""The units of systemd: no restart harms an agent, the rest is locked up, and what they start is what we test."""
+"""The systemd units: restarts never harm agents, services are sandboxed, and their commands work."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ INSTALLED = "/srv/kandev"
 
 
 class Unit(configparser.RawConfigParser):
-    """A unit's sections, with names as they are written."""
+    """The sections of a unit, with option names as written."""
 
     def __init__(self, path: Path):
         super().__init__(strict=True)
         self.read_string(path.read_text())
 
     def optionxform(self, optionstr: str) -> str:
-        """As it is written."""
+        """Keep the name as written."""
         return optionstr
 
 
@@ -45,7 +45,7 @@ def service(path: Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("path", SERVICES, ids=lambda path: path.name)
-def test_a_service_comes_back_whatever_ends_it(path: Path) -> None:
+def test_service_is_restarted_however_it_ended(path: Path) -> None:
     unit = Unit(path)
     assert unit["Service"]["Restart"] == "always"
     assert unit["Unit"]["StartLimitIntervalSec"] == "0"
@@ -55,7 +55,7 @@ def test_a_service_comes_back_whatever_ends_it(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", BY_TIMER, ids=lambda path: path.name)
-def test_what_a_timer_starts_is_the_services_user_and_locked_up(path: Path) -> None:
+def test_timer_service_runs_as_the_service_user_and_is_sandboxed(path: Path) -> None:
     told = service(path)
     assert (told["Type"], told["User"], told["EnvironmentFile"]) == ("oneshot", "kandev", "/etc/kandev/environment")
     assert (told["ProtectSystem"], told["PrivateTmp"], told["CapabilityBoundingSet"]) == ("strict", "yes", "")
@@ -63,7 +63,7 @@ def test_what_a_timer_starts_is_the_services_user_and_locked_up(path: Path) -> N
     assert command.name == "python" or os.access(command, os.X_OK)
 
 
-def test_the_documented_settings_are_the_shipped_ones() -> None:
+def test_documented_settings_are_the_shipped_ones() -> None:
     text = (ROOT / "deploy/environment").read_text()
     settings = "".join(line for line in text.splitlines(keepends=True) if not line.startswith("#"))
     assert f"```ini\n{settings}```" in (ROOT / "docs/deploy.md").read_text()
@@ -75,7 +75,7 @@ def test_the_documented_settings_are_the_shipped_ones() -> None:
 
 
 @pytest.mark.parametrize("path", SERVICES, ids=lambda path: path.name)
-def test_agents_outlive_what_they_were_started_by(path: Path) -> None:
+def test_agents_outlive_the_service_that_started_them(path: Path) -> None:
     told = service(path)
     if path.name not in WITH_AGENTS:
         assert "KillMode" not in told, "with all that it has started"
@@ -85,7 +85,7 @@ def test_agents_outlive_what_they_were_started_by(path: Path) -> None:
     assert not of_files & set(told), "a living agent would keep what is removed with the restart"
 
 
-def test_what_has_no_agents_is_locked_up() -> None:
+def test_services_without_agents_are_sandboxed() -> None:
     for path in SERVICES:
         if path.name not in WITH_AGENTS:
             told = service(path)
@@ -95,14 +95,14 @@ def test_what_has_no_agents_is_locked_up() -> None:
 
 @pytest.fixture
 def installed(tmp_path: Path) -> Path:
-    """The units, as they are where this project is."""
+    """The units, with paths of this project."""
     for path in UNITS:
         text = path.read_text().replace(f"{INSTALLED}/.venv/bin/python", sys.executable)
         (tmp_path / path.name).write_text(text.replace(INSTALLED, str(ROOT)))
     return tmp_path
 
 
-def test_systemd_finds_nothing_wrong_with_them(installed: Path) -> None:
+def test_systemd_verifies_the_units(installed: Path) -> None:
     require("systemd")
     instances = [str(installed / path.name).replace("@.", "@8000.") for path in UNITS]
     command = ["systemd-analyze", "verify", "--man=no", "--recursive-errors=no", *instances]
@@ -112,7 +112,7 @@ def test_systemd_finds_nothing_wrong_with_them(installed: Path) -> None:
 
 
 @pytest.mark.parametrize(("name", "most"), [("kandev-web@.service", 30), ("kandev-worker.service", 30)])
-def test_systemd_thinks_little_of_what_they_expose(installed: Path, name: str, most: int) -> None:
+def test_systemd_rates_their_exposure_low(installed: Path, name: str, most: int) -> None:
     require("systemd")
     command = [
         "systemd-analyze",
@@ -127,7 +127,7 @@ def test_systemd_thinks_little_of_what_they_expose(installed: Path, name: str, m
 
 
 def command_of(name: str) -> list[str]:
-    """What a unit starts, with this machine's Python."""
+    """Return the command of a unit with this machine's Python."""
     told = service(ROOT / "deploy" / name)
     words = shlex.split(told["ExecStart"])
     assert words[0] == f"{INSTALLED}/.venv/bin/python"
@@ -136,7 +136,7 @@ def command_of(name: str) -> list[str]:
 
 
 @pytest.mark.database
-def test_what_they_start_serves_on_the_port_that_systemd_keeps(tmp_path: Path) -> None:
+def test_units_serve_on_the_port_of_their_socket(tmp_path: Path) -> None:
     require("systemd")
     deployment = Deployment(tmp_path)
     deployment.prepare()
@@ -169,7 +169,7 @@ def test_what_they_start_serves_on_the_port_that_systemd_keeps(tmp_path: Path) -
         deployment.close()
 
 
-def test_the_daemon_for_agents_starts_as_its_unit_says(tmp_path: Path) -> None:
+def test_host_daemon_starts_as_in_its_unit(tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.touch(0o600)
     token.write_text("a token of these tests alone, long enough for anybody")

@@ -11,10 +11,10 @@ import pytest
 from executors_app.domain import Launched, LaunchSpec
 from tests.docker.deployment import DockerDeployment
 from tests.docker.engine import IMAGE, Engine, build_image
-from tests.docker.far import FarEngine, FarPlace
-from tests.docker.place import DockerPlace
+from tests.docker.harness import DockerPlace
+from tests.docker.remote_engine import FarEngine, FarPlace
 from tests.drills.conftest import pytest_runtest_makereport  # noqa: F401 - a hook
-from tests.executors.places import spec_for
+from tests.executors.harness import spec_for
 from tests.executors.repositories import make_repository
 from tests.services import require
 

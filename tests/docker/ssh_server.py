@@ -9,7 +9,7 @@ import socket
 import subprocess
 from pathlib import Path
 
-from tests.docker.far import ADDRESS, free_port
+from tests.docker.remote_engine import ADDRESS, free_port
 from tests.waiting import eventually
 
 SEARCHED = os.pathsep.join((os.environ.get("PATH", os.defpath), "/usr/sbin"))

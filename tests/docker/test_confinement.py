@@ -19,9 +19,9 @@ from executors_app.agentctl.workspace import repository_git
 from executors_app.containers.sites import container_name
 from executors_app.domain import Launched, LaunchSpec, Observed
 from executors_app.errors import AgentctlRefused, LaunchFailed
-from tests.docker.place import DockerPlace
+from tests.docker.harness import DockerPlace
+from tests.executors.harness import client_of, look, row_of, seen, spec_for, start_agent
 from tests.executors.launches import TOKEN
-from tests.executors.places import client_of, look, row_of, seen, spec_for, start_agent
 from tests.executors.repositories import make_repository, run_git
 
 NOBODY = 54321
@@ -175,9 +175,9 @@ def home_of_nobody(place: DockerPlace, settings: Any, monkeypatch: pytest.Monkey
     (place.engine.home / "docker.sock").chmod(0o666)
     place.engine.home.chmod(0o711)
     monkeypatch.setenv("HOME", str(home))
-    repository_git._environment.cache_clear()
+    repository_git.git_environment.cache_clear()
     yield home
-    repository_git._environment.cache_clear()
+    repository_git.git_environment.cache_clear()
     shutil.rmtree(home)
 
 

@@ -10,8 +10,8 @@ import pytest
 from executors_app.containers.sites import container_name
 from executors_app.domain import Launched, LaunchSpec, Observed, WorkspaceState
 from executors_app.errors import AgentctlRefused, LaunchFailed, RuntimeUnavailable
-from tests.docker.place import DockerPlace
-from tests.executors.places import known, look, row_of, seen, spec_for, start_agent
+from tests.docker.harness import DockerPlace
+from tests.executors.harness import known, look, row_of, seen, spec_for, start_agent
 from tests.waiting import eventually
 
 EATER = "import mmap; m = mmap.mmap(-1, 1 << 30); [m.write(b'x' * 1048576) for _ in range(1024)]"
@@ -31,7 +31,7 @@ async def test_the_port_is_read_again_after_somebody_restarted_the_container(
     assert again.container_id == launched.container_id
 
 
-async def test_a_stopped_container_is_started_again_by_a_launch_and_by_no_look(
+async def test_stopped_container_is_started_by_launch_not_by_observe(
     place: DockerPlace, spec: LaunchSpec, launched: Launched
 ) -> None:
     with place.client() as client:
@@ -43,7 +43,7 @@ async def test_a_stopped_container_is_started_again_by_a_launch_and_by_no_look(
     assert again.container_id == launched.container_id
 
 
-async def test_a_removed_container_is_dead_and_a_launch_makes_another_on_the_same_worktree(
+async def test_removed_container_is_dead_and_launch_keeps_its_worktree(
     place: DockerPlace, spec: LaunchSpec, launched: Launched
 ) -> None:
     (seen(place, launched) / "mine").write_text("uncommitted\n")
@@ -52,14 +52,14 @@ async def test_a_removed_container_is_dead_and_a_launch_makes_another_on_the_sam
         client.remove_container(launched.container_id, force=True)
     found = await look(place, row_of(place, spec, launched))
     assert (found.observed, found.reason, found.workspace) == (Observed.DEAD, "container_gone", WorkspaceState.PRESENT)
-    assert place.runtime.left_journal(row_of(place, spec, launched), 0, ""), "its journal is on this disk"
+    assert place.runtime.unread_journal(row_of(place, spec, launched), 0, ""), "its journal is on this disk"
     assert place.runtime.resume_token(row_of(place, spec, launched))
     again = await place.runtime.launch(known(spec, launched))
     assert again.container_id != launched.container_id
     assert (seen(place, again) / "mine").read_text() == "uncommitted\n"
 
 
-async def test_a_container_that_another_engine_had_is_not_dead_because_this_one_has_it_not(
+async def test_container_missing_on_another_engine_is_not_dead(
     place: DockerPlace, spec: LaunchSpec, launched: Launched
 ) -> None:
     facts = row_of(place, spec, launched, state={**launched.state, "engine": "another engine"})
@@ -69,7 +69,7 @@ async def test_a_container_that_another_engine_had_is_not_dead_because_this_one_
     assert (seen.observed, seen.reason) == (Observed.UNKNOWN, "other_host")
 
 
-async def test_a_stopped_container_of_an_older_image_or_without_its_network_is_made_anew(
+async def test_outdated_stopped_container_is_recreated(
     place: DockerPlace, spec: LaunchSpec, launched: Launched
 ) -> None:
     with place.client() as client:
@@ -85,7 +85,7 @@ async def test_a_stopped_container_of_an_older_image_or_without_its_network_is_m
     assert (await place.runtime.launch(limited)).boot_id != again.boot_id
 
 
-async def test_what_was_out_of_memory_is_said_to_be(place: DockerPlace, spec: LaunchSpec) -> None:
+async def test_out_of_memory_container_is_reported(place: DockerPlace, spec: LaunchSpec) -> None:
     limited = replace(spec, config={"memory_mb": 128})
     launched = await place.runtime.launch(limited)
     prefer_the_first_process = "echo 1000 > /proc/1/oom_score_adj"
@@ -96,13 +96,13 @@ async def test_what_was_out_of_memory_is_said_to_be(place: DockerPlace, spec: La
     assert (seen.observed, seen.reason) == (Observed.DEAD, "out_of_memory")
 
 
-async def test_a_container_of_our_name_that_is_not_ours_is_left_alone(
+async def test_foreign_container_with_our_name_is_left_alone(
     place: DockerPlace, spec: LaunchSpec, settings: Any
 ) -> None:
     with place.client() as client:
         client.create_container(settings.KANDEV_AGENTCTL_IMAGE, name=container_name(spec.execution_id))
     try:
-        with pytest.raises(LaunchFailed, match="not this session's"):
+        with pytest.raises(LaunchFailed, match="does not belong to this session"):
             await place.runtime.launch(spec)
         assert await place.runtime.end(row_of(place, spec)) is False
         assert place.inspect(spec)["State"]["Status"] == "created"
@@ -115,23 +115,21 @@ async def test_an_image_that_is_not_there_is_said_and_never_pulled(place: Docker
     with pytest.raises(RuntimeUnavailable, match="no image 'never-built'"):
         await place.runtime.launch(replace(spec, config={"image": "never-built"}))
     with pytest.raises(RuntimeUnavailable, match="no image 'never-built'"):
-        await place.runtime.check_place({"image": "never-built"})
+        await place.runtime.check_availability({"image": "never-built"})
 
 
-async def test_an_engine_that_is_not_there_is_said_when_the_place_is_checked(place: DockerPlace, settings: Any) -> None:
+async def test_availability_check_reports_a_missing_engine(place: DockerPlace, settings: Any) -> None:
     settings.KANDEV_DOCKER_HOST = "unix:///nowhere/docker.sock"
     with pytest.raises(RuntimeUnavailable, match="cannot be reached"):
-        await place.runtime.check_place({})
+        await place.runtime.check_availability({})
 
 
-async def test_a_container_that_ends_at_its_start_is_reported_with_its_last_words(
-    place: DockerPlace, spec: LaunchSpec
-) -> None:
-    with pytest.raises(LaunchFailed, match="token has fewer than"):
+async def test_container_that_exits_on_startup_is_reported_with_its_log(place: DockerPlace, spec: LaunchSpec) -> None:
+    with pytest.raises(LaunchFailed, match="token needs at least"):
         await place.runtime.launch(replace(spec, auth_token="short"))
 
 
-async def test_a_paused_container_is_unknown_and_goes_on_with_the_next_launch(
+async def test_paused_container_is_unknown_and_resumes_with_launch(
     place: DockerPlace, spec: LaunchSpec, launched: Launched
 ) -> None:
     with place.client() as client:
@@ -155,7 +153,7 @@ async def test_one_look_at_many_is_one_list(place: DockerPlace) -> None:
     assert "/containers/json?" in asked[0]
 
 
-async def test_an_agent_that_alone_was_out_of_memory_is_said_to_have_been(place: DockerPlace, spec: LaunchSpec) -> None:
+async def test_agent_out_of_memory_alone_is_reported(place: DockerPlace, spec: LaunchSpec) -> None:
     launched = await place.runtime.launch(replace(spec, config={"memory_mb": 256}))
     with pytest.raises(AgentctlRefused, match="the agent ended out of memory"):
         await start_agent(place, spec, launched, "first", argv=["python3", "-I", "-c", EATER])

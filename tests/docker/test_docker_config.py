@@ -29,17 +29,17 @@ from executors_app.containers.config import DockerConfig, read_docker_config
         ({"subnets": ["10.0.0.0/8"]}, "subnets"),
     ],
 )
-def test_a_setting_that_is_none_is_refused_in_one_sentence(config: dict[str, Any], word: str) -> None:
+def test_invalid_setting_is_rejected_in_one_sentence(config: dict[str, Any], word: str) -> None:
     with pytest.raises(ValueError, match=word):
         read_docker_config(config)
 
 
-def test_nothing_has_to_be_set() -> None:
+def test_every_setting_has_a_default() -> None:
     assert read_docker_config({}) == DockerConfig()
     assert list(DockerConfig().networks_for("e")) == [""]
 
 
-def test_subnets_are_cut_from_the_whole_and_follow_from_the_id() -> None:
+def test_subnets_follow_from_the_execution_id() -> None:
     config = read_docker_config({"subnets": "10.9.0.0/24", "cpus": 0.5})
     found = list(config.networks_for("an execution"))
     assert found == list(config.networks_for("an execution"))

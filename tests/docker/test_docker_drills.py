@@ -8,23 +8,23 @@ from tests.docker.deployment import ContainerSession, DockerDeployment
 from tests.drills.deployment import Session
 from tests.drills.test_restart_drills import (
     lose_one_of_two,
-    test_drill_a_an_agent_in_mid_turn_lives_through_the_death_of_the_control_plane,
-    test_drill_b_an_agent_that_died_too_is_resumed_and_still_knows,
-    test_drill_c_an_agent_that_cannot_resume_leaves_its_workspace_open,
+    test_drill_a_agent_in_mid_turn_survives_a_control_plane_crash,
+    test_drill_b_killed_agent_is_resumed_with_its_conversation,
+    test_drill_c_workspace_of_an_agent_without_resume_stays_open,
 )
 from tests.drills.test_sweeps import (
-    test_a_second_sweep_starts_writes_and_announces_nothing,
-    test_a_stopped_session_stays_stopped_over_a_restart_and_is_resumed_by_a_prompt,
-    test_three_sweeps_at_once_resume_a_session_once,
+    test_second_sweep_starts_writes_and_announces_nothing,
+    test_stopped_session_stays_stopped_over_a_restart_until_prompted,
+    test_three_concurrent_sweeps_resume_a_session_once,
 )
 
 __all__ = [
-    "test_a_second_sweep_starts_writes_and_announces_nothing",
-    "test_a_stopped_session_stays_stopped_over_a_restart_and_is_resumed_by_a_prompt",
-    "test_drill_a_an_agent_in_mid_turn_lives_through_the_death_of_the_control_plane",
-    "test_drill_b_an_agent_that_died_too_is_resumed_and_still_knows",
-    "test_drill_c_an_agent_that_cannot_resume_leaves_its_workspace_open",
-    "test_three_sweeps_at_once_resume_a_session_once",
+    "test_drill_a_agent_in_mid_turn_survives_a_control_plane_crash",
+    "test_drill_b_killed_agent_is_resumed_with_its_conversation",
+    "test_drill_c_workspace_of_an_agent_without_resume_stays_open",
+    "test_second_sweep_starts_writes_and_announces_nothing",
+    "test_stopped_session_stays_stopped_over_a_restart_until_prompted",
+    "test_three_concurrent_sweeps_resume_a_session_once",
 ]
 
 

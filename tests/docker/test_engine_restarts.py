@@ -49,9 +49,7 @@ def resumed(session: Session) -> bool:
 
 
 @pytest.mark.parametrize("how", ["hangs", "is stopped"])
-def test_an_engine_that_is_away_makes_its_sessions_unreachable_and_harms_nobody(
-    deployment: DockerDeployment, how: str
-) -> None:
+def test_unreachable_engine_makes_only_its_sessions_unreachable(deployment: DockerDeployment, how: str) -> None:
     engine = deployment.engine
     engine.stop()
     engine.start(live_restore=True)

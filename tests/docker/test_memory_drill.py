@@ -11,7 +11,7 @@ from tests.waiting import eventually
 EATER = "import mmap; m = mmap.mmap(-1, 1 << 30); [m.write(b'x' * 1048576) for _ in range(1024)]"
 
 
-def test_a_turn_that_ends_for_want_of_memory_says_so_and_its_agent_comes_back(deployment: DockerDeployment) -> None:
+def test_out_of_memory_turn_is_reported_and_agent_returns(deployment: DockerDeployment) -> None:
     deployment.env["KANDEV_CONTINUE"] = "off"
     deployment.serve()
     small = {"name": "small", "runtime": "local_docker", "config": {"memory_mb": 256}}

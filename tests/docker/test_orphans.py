@@ -16,8 +16,8 @@ from executors_app.containers.sites import container_name, helper_labels
 from executors_app.domain import Launched, LaunchSpec, Observed
 from executors_app.models import Executor
 from tests.docker.engine import IMAGE
-from tests.docker.place import DockerPlace
-from tests.executors.places import look, row_of, seen, spec_for
+from tests.docker.harness import DockerPlace
+from tests.executors.harness import look, row_of, seen, spec_for
 from tests.executors.rows import make_execution
 
 
@@ -84,7 +84,7 @@ def ask(*arguments: str) -> list[dict[str, str]]:
 
 
 @pytest.mark.django_db
-def test_the_command_lists_what_no_row_knows_and_removes_what_is_named(place: DockerPlace, spec: LaunchSpec) -> None:
+def test_orphans_command_lists_unknown_and_removes_named(place: DockerPlace, spec: LaunchSpec) -> None:
     other = spec_for(place)
     for one in (spec, other):
         asyncio.run(place.runtime.launch(one))
@@ -92,7 +92,7 @@ def test_the_command_lists_what_no_row_knows_and_removes_what_is_named(place: Do
     name = container_name(spec.execution_id)
 
     assert [(one["runtime"], one["id"]) for one in ask()] == [("local_docker", name)]
-    with pytest.raises(CommandError, match="is no orphan"):
+    with pytest.raises(CommandError, match="is not an orphan"):
         ask("--remove", container_name(other.execution_id))
     assert [one["id"] for one in ask("--remove", name)] == [name]
     assert ask() == []
@@ -104,6 +104,6 @@ def test_the_command_says_when_no_engine_can_be_asked(place: DockerPlace, settin
     settings.KANDEV_DOCKER_HOST = "unix:///nowhere/docker.sock"
     assert ask() == [], "nobody uses one"
     Executor.objects.create(name="Containers", runtime="local_docker")
-    with pytest.raises(CommandError, match="Containers could not be asked") as refused:
+    with pytest.raises(CommandError, match="Containers could not be reached") as refused:
         ask()
     assert refused.value.returncode == 2

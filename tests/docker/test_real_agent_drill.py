@@ -85,9 +85,7 @@ def remembers(drill: Drill, story: Story) -> None:
 
 
 @pytest.mark.real_agent
-def test_an_agent_whose_container_was_removed_in_mid_turn_still_knows_what_it_was_told(
-    drill: Drill, story: Story, engine: Engine
-) -> None:
+def test_container_removed_in_mid_turn_keeps_the_conversation(drill: Drill, story: Story, engine: Engine) -> None:
     removed = remove_container(engine, story.session)
     drill.model.release()
     eventually(lambda: "session.run.interrupted" in story.session.names(), timeout=30, describe="it is noticed")
@@ -97,9 +95,7 @@ def test_an_agent_whose_container_was_removed_in_mid_turn_still_knows_what_it_wa
 
 
 @pytest.mark.real_agent
-def test_an_agent_whose_container_was_removed_while_it_was_stopped_is_resumed_by_the_next_prompt(
-    drill: Drill, story: Story, engine: Engine
-) -> None:
+def test_removed_container_of_stopped_agent_resumes_on_prompt(drill: Drill, story: Story, engine: Engine) -> None:
     drill.model.release()
     eventually(lambda: story.session.prompts()[-1]["state"] == "done", timeout=30, describe="the turn is over")
     drill.deployment.api("POST", f"{story.session.path}/stop/", {})

@@ -7,12 +7,12 @@ import shutil
 
 import pytest
 
+from executors_app.client import ShellStream
 from executors_app.containers.sites import HOME_PATH, container_name
 from executors_app.domain import LaunchSpec
-from executors_app.streams import ShellStream
-from tests.docker.far import FarPlace
-from tests.docker.place import DockerPlace
-from tests.executors.places import client_of, forget, git_in, known, seen, spec_for
+from tests.docker.harness import DockerPlace
+from tests.docker.remote_engine import FarPlace
+from tests.executors.harness import client_of, forget, git_in, known, seen, spec_for
 
 
 @pytest.fixture(params=["local_docker", "remote_docker"])
@@ -41,9 +41,7 @@ async def until(shell: ShellStream, words: bytes) -> bytes:
     return said
 
 
-async def test_a_shell_in_a_container_works_in_the_worktree_as_the_agents_user_and_outlives_its_reader(
-    place: DockerPlace, spec: LaunchSpec
-) -> None:
+async def test_container_shell_runs_as_agent_and_outlives_its_reader(place: DockerPlace, spec: LaunchSpec) -> None:
     launched = await place.runtime.launch(spec)
     client = client_of(spec, launched)
     async with client.shell("main", 80, 24) as shell:
@@ -59,7 +57,7 @@ async def test_a_shell_in_a_container_works_in_the_worktree_as_the_agents_user_a
         said = await until(again, b"it-was-walrus")
 
 
-async def test_a_snapshot_in_a_container_brings_modified_untracked_and_staged_files_back(
+async def test_container_snapshot_restores_modified_untracked_and_staged_files(
     place: DockerPlace, spec: LaunchSpec
 ) -> None:
     launched = await place.runtime.launch(spec)
@@ -84,9 +82,7 @@ async def test_a_snapshot_in_a_container_brings_modified_untracked_and_staged_fi
         assert (worktree / name).read_text() == f"work in {name}\n"
 
 
-async def test_a_container_that_was_removed_and_made_again_has_the_agents_home_and_the_worktree(
-    place: DockerPlace, spec: LaunchSpec
-) -> None:
+async def test_recreated_container_keeps_home_and_worktree(place: DockerPlace, spec: LaunchSpec) -> None:
     launched = await place.runtime.launch(spec)
     (seen(place, launched) / "mine").write_text("uncommitted\n")
     assert place.run(spec, "sh", "-c", f"echo kept > {HOME_PATH}/login && echo lost > /tmp/scratch")[0] == 0

@@ -1,4 +1,4 @@
-"""The documents as the tests read them: texts, code blocks, links, headings, rows of tables."""
+"""Read the documents for the tests: texts, code blocks, links, headings and table rows."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LINK = re.compile(r"\]\((?P<target>[^)\s]+)\)|<(?:img|a)\b[^>]*?(?:src|href)=\"
 
 @dataclass(frozen=True)
 class Snippet:
-    """A fenced block: its language, the words behind it, its text."""
+    """A fenced block: its language, the words after it, and its text."""
 
     document: Path
     language: str
@@ -26,18 +26,18 @@ class Snippet:
 
 
 def documents() -> list[Path]:
-    """Every page, those beside the README among them."""
+    """Return every page, including those beside the README."""
     return [*(ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")), *sorted(DOCS.glob("*.md"))]
 
 
 @cache
 def text_of(name: str) -> str:
-    """A page of ``docs/``, or the README."""
+    """Return the text of a page in ``docs/`` or of the README."""
     return next(path for path in documents() if path.name == name).read_text(encoding="utf-8")
 
 
 def snippets(path: Path) -> list[Snippet]:
-    """The fenced blocks of a page, in order."""
+    """Return the fenced blocks of a page in order."""
     found = []
     for block in _FENCE.finditer(path.read_text(encoding="utf-8")):
         language, *words = block["info"].split() or [""]
@@ -46,7 +46,7 @@ def snippets(path: Path) -> list[Snippet]:
 
 
 def links(path: Path) -> Iterator[str]:
-    """What a page links to within the project, outside of its fenced blocks."""
+    """Return the links of a page within the project, except those in fenced blocks."""
     for link in _LINK.finditer(_FENCE.sub("", path.read_text(encoding="utf-8"))):
         target = link["target"] or link["other"]
         if not re.match(r"[a-z]+:", target):
@@ -54,13 +54,13 @@ def links(path: Path) -> Iterator[str]:
 
 
 def anchors(path: Path) -> set[str]:
-    """The headings of a page, as links name them."""
+    """Return the headings of a page as link anchors."""
     headings = re.findall(r"^#+ (.*)$", _FENCE.sub("", path.read_text(encoding="utf-8")), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 def rows(name: str, section: str = "") -> dict[str, str]:
-    """The rows of a page's tables, or of one section's, by the word that the first cell holds."""
+    """Return the table rows of a page, or of one section, by the word in the first cell."""
     text = text_of(name)
     if section:
         text = text.split(f"## {section}\n", 1)[1].split("\n## ", 1)[0]

@@ -1,4 +1,4 @@
-"""What the code can say in a session's log: read from its source, so that nothing is forgotten."""
+"""Read from the source which events the code can write to a session's log, so that none is forgotten."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ EXPANSIONS: Mapping[str, Sequence[str]] = {
     "session.prompt.": sorted({str(target) for _, target in PROMPT.moves.values()}),
     "session.run.": sorted({str(target) for _, target in RUN.moves.values()} - {RunState.RUNNING} | {"resumed"}),
 }
-"""What an f-string with this beginning becomes."""
+"""The names that an f-string with this prefix can produce."""
 
 
 def said() -> dict[str, set[str]]:
-    """By name of the event, the payload fields that stand beside it in the source."""
+    """Return the payload fields beside each event name in the source."""
     found: dict[str, set[str]] = defaultdict(set)
     for call in _calls():
         fields = set(_fields(call))
@@ -30,7 +30,7 @@ def said() -> dict[str, set[str]]:
 
 @cache
 def _calls() -> list[ast.Call]:
-    """Every ``something.say(...)`` and ``NewEvent(...)`` of the code."""
+    """Return every call of ``transaction.record_event(...)`` and ``NewEvent(...)``."""
     paths = sorted((ROOT / "sessions_app").rglob("*.py"))
     nodes = (node for path in paths for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"), str(path))))
     return [node for node in nodes if isinstance(node, ast.Call) and node.args and _is_saying(node.func)]
@@ -38,7 +38,7 @@ def _calls() -> list[ast.Call]:
 
 def _is_saying(function: ast.expr) -> bool:
     if isinstance(function, ast.Attribute):
-        return function.attr == "say"
+        return function.attr == "record_event"
     return isinstance(function, ast.Name) and function.id == "NewEvent"
 
 
@@ -53,7 +53,7 @@ def _names(call: ast.Call) -> Iterator[str]:
         yield from (beginning + word for word in EXPANSIONS[beginning])
     elif source == "EXECUTOR_EVENTS[after]":
         yield from EXECUTOR_EVENTS.values()
-    elif source != "name":  # Draft.say itself, which makes a NewEvent of what it is given
+    elif source != "name":  # record_event itself, which passes its arguments to NewEvent
         raise AssertionError(f"tests/docs/said.py cannot tell which events {source} is")
 
 

@@ -1,4 +1,4 @@
-"""Whatever has a name for people is in the documents, and nothing that is there has gone."""
+"""Everything that users can see a name of is documented, and nothing that is gone still is."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from executors_app.errors import ExecutorError
 from kandev.environment import TEST_SWITCHES, Environment, variable_name
 from sessions_app.api import errors as api_errors
 from sessions_app.domain import states
+from sessions_app.domain.attention import AttentionKind
 from sessions_app.domain.derived_status import DerivedStatus
 from sessions_app.domain.recovery import RULES
 from sessions_app.domain.recovery_facts import Policy
@@ -36,7 +37,7 @@ ANSWERS, STARTS, AGENTCTL = "Answers of the API", "What went wrong with a start"
 
 
 def codes_of(module: ModuleType, root: type[Exception]) -> set[str]:
-    """The codes of the errors that a module defines."""
+    """Return the codes of the errors that a module defines."""
     defined = (cls for _, cls in inspect.getmembers(module, inspect.isclass) if issubclass(cls, root))
     return {cls.code for cls in defined if cls.__module__ == module.__name__}  # type: ignore[attr-defined]
 
@@ -46,7 +47,7 @@ def words_of(*enums: type[StrEnum]) -> set[str]:
 
 
 def missing(words: Iterable[str], page: str) -> list[str]:
-    """Those that a page does not name in a table, in code type, or alone in a cell."""
+    """Return the words that a page does not name in a table, in code type, or alone in a cell."""
     text = text_of(page)
     return sorted(word for word in words if not re.search(rf"(`|\| |, ){re.escape(word)}(`| \||,|=)", text))
 
@@ -62,15 +63,16 @@ def missing(words: Iterable[str], page: str) -> list[str]:
         ("recovery.md", {rule.name for rule in RULES} | words_of(Mode, Reason)),
         ("codes.md", words_of(Reason, ReceiptKind, Verified, Code)),
         ("operate.md", words_of(Policy)),
+        ("operate.md", words_of(AttentionKind)),
         ("agents.md", set(plugins.agent_types())),
     ],
     ids=lambda value: value if isinstance(value, str) else min(value, default="none"),
 )
-def test_every_word_is_documented(page: str, words: set[str]) -> None:
+def test_every_term_is_documented(page: str, words: set[str]) -> None:
     assert missing(words, page) == []
 
 
-def test_every_code_of_the_api_is_documented_with_its_status() -> None:
+def test_every_api_error_code_is_documented_with_its_status() -> None:
     codes = codes_of(session_errors, session_errors.SessionsError) | set(api_errors.STATUS_BY_CODE)
     codes |= set(api_errors._EXECUTOR_CODES.values()) | api_errors._AGENTCTL_CODES | {"internal_error"}
     documented = rows("codes.md", ANSWERS)
@@ -83,7 +85,7 @@ def test_every_code_of_the_api_is_documented_with_its_status() -> None:
         assert row.split("|")[0].strip() == str(status), f"{code} is {status}"
 
 
-def test_every_code_of_a_failed_start_is_documented() -> None:
+def test_every_start_error_code_is_documented() -> None:
     codes = codes_of(executor_errors, ExecutorError) | codes_of(plugins, ExecutorError)
     codes |= codes_of(encryption, ExecutorError)
     literal = r'Failure\("(\w+)"|session_error_code="(\w+)"'
@@ -92,11 +94,11 @@ def test_every_code_of_a_failed_start_is_documented() -> None:
     assert codes - set(rows("codes.md", STARTS)) == set()
 
 
-def test_every_code_of_agentctl_is_documented_and_no_other() -> None:
+def test_exactly_the_agentctl_error_codes_are_documented() -> None:
     assert set(rows("codes.md", AGENTCTL)) == words_of(Code)
 
 
-def test_every_event_is_documented_and_no_other() -> None:
+def test_exactly_the_existing_events_are_documented() -> None:
     documented = {name for name in rows("events.md") if name.startswith("session.")}
     assert documented == set(said())
 
@@ -125,14 +127,14 @@ def test_every_command_is_documented_with_its_flags(name: str) -> None:
     assert [flag for flag in flags if not re.search(rf"{flag}\b", text)] == []
 
 
-def test_every_verb_of_make_is_documented_and_no_other() -> None:
+def test_exactly_the_existing_make_targets_are_documented() -> None:
     verbs = set(re.findall(r"^([\w-]+):.*## ", (ROOT / "Makefile").read_text(), re.MULTILINE))
     written = "\n".join(page.read_text(encoding="utf-8") for page in documents())
     named = set(re.findall(r"(?:^|`)make ([a-z]+(?:-[a-z]+)*)", written, re.MULTILINE))
     assert (verbs - named - {"help"}, named - verbs) == (set(), set())
 
 
-def test_every_rule_and_section_that_the_code_names_is_explained() -> None:
+def test_every_rule_and_section_cited_in_code_is_explained() -> None:
     source = "".join(
         path.read_text()
         for package in ("kandev", "executors_app", "sessions_app")
@@ -149,8 +151,8 @@ def test_every_rule_and_section_that_the_code_names_is_explained() -> None:
     assert [section for section in sorted(sections) if f"| {section} |" not in text_of("rules.md")] == []
 
 
-def test_a_module_of_every_documented_error_is_looked_at() -> None:
-    """An error of another module would be forgotten here."""
+def test_every_module_that_defines_errors_is_checked() -> None:
+    """Errors of other modules would be missed by the tests above."""
     known = {executor_errors.__name__, plugins.__name__, encryption.__name__, session_errors.__name__}
     pattern = re.compile(r"^class \w+\((?:\w+\.)?(?:ExecutorError|SessionsError)\):", re.MULTILINE)
     for path in [*(ROOT / "executors_app").rglob("*.py"), *(ROOT / "sessions_app").rglob("*.py")]:

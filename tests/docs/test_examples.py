@@ -1,4 +1,4 @@
-"""The examples of extend.md work: they are found like any plugin, and what they add is so."""
+"""The examples of extend.md work: they are discovered like any plugin."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SPEC = LaunchSpec(execution_id="e", session_id="s", task_id="t", repository_path
 
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
-    """A package with the examples in it, as ours with one more file each."""
+    """A package like ours with the examples added."""
     place = tmp_path / "examples_of_the_documents"
     place.mkdir()
     for path in (DOCS / "examples").glob("*.py"):
@@ -42,13 +42,13 @@ def runtime(package: ModuleType) -> Any:
     return found
 
 
-def test_an_agent_type_is_found_by_being_there(package: ModuleType) -> None:
+def test_agent_type_is_discovered(package: ModuleType) -> None:
     (kind,) = plugins._found(package, "AGENT_TYPE").values()
     assert isinstance(kind, AgentType)
     assert (kind.name, list(kind.argv)) == ("heron", ["heron", "--acp"])
 
 
-def test_a_runtime_has_every_verb_of_the_contract(runtime: Any) -> None:
+def test_runtime_has_every_method_of_the_contract(runtime: Any) -> None:
     verbs = {name: verb for name, verb in vars(Runtime).items() if inspect.isfunction(verb) and name[0] != "_"}
     assert len(verbs) > 5
     for name, verb in verbs.items():
@@ -60,19 +60,19 @@ def test_a_runtime_has_every_verb_of_the_contract(runtime: Any) -> None:
 @pytest.mark.parametrize(
     "config", [{}, {"max_load": 0}, {"max_load": "4"}, {"max_load": True}, {"max_load": 4, "x": 1}]
 )
-def test_bad_settings_are_refused_with_a_sentence(runtime: Any, config: dict[str, Any]) -> None:
+def test_invalid_settings_are_refused_with_a_sentence(runtime: Any, config: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="wants max_load"):
         runtime.check_config(config)
     runtime.check_config({"max_load": 0.5})
 
 
-async def test_a_busy_machine_starts_nothing_and_says_that_it_may_pass(runtime: Any) -> None:
+async def test_busy_machine_starts_nothing_and_reports_a_transient_error(runtime: Any) -> None:
     with pytest.raises(RuntimeUnavailable, match="busy") as refused:
         await runtime.launch(replace(SPEC, config={"max_load": -1}))
     assert not refused.value.permanent
 
 
-def test_every_verb_and_field_of_the_contracts_is_explained() -> None:
+def test_every_method_and_field_of_the_contracts_is_explained() -> None:
     text = (DOCS / "extend.md").read_text(encoding="utf-8")
     verbs = [name for name, verb in vars(Runtime).items() if inspect.isfunction(verb) and name[0] != "_"]
     fields = [name for name in AgentType.__dataclass_fields__ if "seed" not in name]

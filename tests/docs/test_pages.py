@@ -1,4 +1,4 @@
-"""Pages can be followed: links lead somewhere, tests that they name exist, what they say to run runs."""
+"""Pages can be followed: links resolve, named tests exist, and runnable snippets run."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 
 @PAGES
-def test_tests_that_a_page_names_exist(page: Path) -> None:
+def test_tests_named_by_a_page_exist(page: Path) -> None:
     for file, name in re.findall(r"`(tests/[\w/]+\.py)(?:::\w+)*::(\w+)`", page.read_text(encoding="utf-8")):
         source = (ROOT / file).read_text(encoding="utf-8") if (ROOT / file).exists() else ""
         assert f"def {name}(" in source, f"{file}::{name}"
 
 
 @PAGES
-def test_files_that_a_page_shows_are_shown_as_they_are(page: Path) -> None:
+def test_files_shown_on_a_page_match_their_source(page: Path) -> None:
     for snippet in snippets(page):
         for word in snippet.words:
             if word.startswith("file="):
@@ -44,7 +44,7 @@ def test_files_that_a_page_shows_are_shown_as_they_are(page: Path) -> None:
                 assert snippet.text == shown.read_text(encoding="utf-8"), f"{page.name} shows another {shown.name}"
 
 
-def test_what_the_map_of_the_code_shows_is_there() -> None:
+def test_paths_in_the_code_map_exist() -> None:
     (shown,) = [snippet.text for snippet in snippets(ROOT / "README.md") if "kandev/ " in snippet.text]
     folder, lost = ROOT, []
     for indent, words in re.findall(r"^( *)((?:[\w/]+(?:/|\.py) )+)", shown, re.MULTILINE):
@@ -56,7 +56,7 @@ def test_what_the_map_of_the_code_shows_is_there() -> None:
 
 
 @pytest.mark.parametrize("page", RUNNABLE, ids=lambda path: path.name)
-def test_what_a_page_says_to_run_runs(page: Path, tmp_path: Path) -> None:
+def test_runnable_snippets_run(page: Path, tmp_path: Path) -> None:
     environment = {
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         "HOME": str(tmp_path),
@@ -73,5 +73,5 @@ def test_what_a_page_says_to_run_runs(page: Path, tmp_path: Path) -> None:
 
 
 @PAGES
-def test_a_block_that_can_be_run_is_of_a_language_that_we_run(page: Path) -> None:
+def test_runnable_snippet_has_a_supported_language(page: Path) -> None:
     assert {snippet.language for snippet in snippets(page) if "runnable" in snippet.words} <= {"bash", "python"}

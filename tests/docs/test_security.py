@@ -1,4 +1,4 @@
-"""The tables of docs/security.md: every row names what proves it, as pytest would run it."""
+"""Every row in the tables of docs/security.md names tests that pytest can collect."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _HEADS = ("asset | attacker | boundary | mechanism | test", "stored | who may wr
 
 
 def table_rows(head: str) -> list[str]:
-    """The rows of the table whose heading begins so."""
+    """Return the rows of the table whose heading starts with ``head``."""
     table = text_of("security.md").split(f"| {head}", 1)[1].split("\n\n", 1)[0]
     return [line for line in table.splitlines()[2:] if line.startswith("|")]
 
 
 @cache
 def cases_of(file: str) -> frozenset[str]:
-    """What pytest collects of a file, as far as its source tells."""
+    """Return the tests that pytest collects from a file, as far as its source shows."""
     found: set[str] = set()
     for one in ast.parse((ROOT / file).read_text(encoding="utf-8")).body:
         inner = one.body if isinstance(one, ast.ClassDef) else [one]
@@ -40,7 +40,7 @@ def test_every_row_names_a_test(head: str) -> None:
     assert [row for row in rows if not _NODE.search(row.rsplit("|", 2)[1])] == []
 
 
-def test_every_named_test_can_be_run_by_its_name() -> None:
+def test_every_named_test_can_be_collected() -> None:
     named = sorted(set(_NODE.findall(text_of("security.md"))))
     lost = []
     for one in named:

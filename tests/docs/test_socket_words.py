@@ -1,4 +1,4 @@
-"""What can be asked over a socket, and why one is closed, is documented."""
+"""Socket actions and close codes are documented."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from sessions_app.socket_actions import ACTIONS
 from tests.docs.documents import rows, text_of
 
 
-def test_every_action_of_a_socket_is_documented() -> None:
+def test_every_socket_action_is_documented() -> None:
     assert [action for action in ACTIONS if f"`{action}`" not in text_of("events.md")] == []
 
 
-def test_every_close_code_is_documented_and_no_other() -> None:
+def test_exactly_the_close_codes_are_documented() -> None:
     documented = {word for word in rows("events.md", "How to follow it") if word.isdigit()}
     assert documented == {str(code.value) for code in CloseCode}

@@ -1,4 +1,4 @@
-"""``manage.py write_docs`` in a house of its own."""
+"""``manage.py write_docs`` in a temporary directory."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def docs(tmp_path: Path, settings: Any) -> Path:
     return tmp_path / "docs"
 
 
-def test_documents_are_written_once_and_are_then_up_to_date(docs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_documents_are_written_once_and_then_up_to_date(docs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     call_command("write_docs")
     assert {path.name: path.read_text(encoding="utf-8") for path in docs.iterdir()} == generate_documents()
     assert "wrote docs/recovery.md" in capsys.readouterr().out
@@ -27,7 +27,7 @@ def test_documents_are_written_once_and_are_then_up_to_date(docs: Path, capsys: 
     assert not capsys.readouterr().out
 
 
-def test_a_stale_document_fails_the_check_and_stays_as_it_is(docs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_outdated_document_fails_the_check_and_stays_unchanged(docs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     call_command("write_docs")
     (docs / "states.md").write_text("old")
     with pytest.raises(SystemExit) as ended:
@@ -38,5 +38,5 @@ def test_a_stale_document_fails_the_check_and_stays_as_it_is(docs: Path, capsys:
 
 
 @pytest.mark.parametrize("name", sorted(generate_documents()))
-def test_a_generated_document_is_up_to_date(name: str) -> None:
+def test_generated_document_is_up_to_date(name: str) -> None:
     assert (DOCS / name).read_text(encoding="utf-8") == generate_documents()[name], "run manage.py write_docs"

@@ -31,11 +31,11 @@ def carried_out(facts: SweepFacts, observation: Observation, decision: Decision)
     """The rows and the world after ``decision``; IllegalMove where a table has no such move."""
     changes: dict[str, Any] = {"unknown_before": observation.observed is Observed.UNKNOWN}
     if decision.executor_move:
-        status = EXECUTOR.after(facts.executor_status or ExecutorStatus.STOPPED, decision.executor_move)
+        status = EXECUTOR.next_state(facts.executor_status or ExecutorStatus.STOPPED, decision.executor_move)
         code = decision.session_error_code if decision.executor_move == "fail" else ""
         changes |= {"executor_status": status, "executor_error_code": code, "asleep": False}
     if decision.session_move:
-        changes["session_state"] = SESSION.after(facts.session_state, decision.session_move)
+        changes["session_state"] = SESSION.next_state(facts.session_state, decision.session_move)
         if changes["session_state"] == SessionState.FAILED:
             changes["assessment"] = GIVEN_UP
     if decision.interrupt_run:
@@ -50,5 +50,5 @@ def carried_out(facts: SweepFacts, observation: Observation, decision: Decision)
         observation = DEAD
         changes |= {"attached": False, "has_open_run": False}
         if SESSION.allows(facts.session_state, "stop") and facts.session_state != SessionState.CREATED:
-            changes["session_state"] = SESSION.after(facts.session_state, "stop")
+            changes["session_state"] = SESSION.next_state(facts.session_state, "stop")
     return replace(facts, **changes), observation

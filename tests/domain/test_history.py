@@ -22,7 +22,7 @@ def told(talk: list[HistoryEntry], budget: int = 60_000, **options: Any) -> Inje
     return build_injection(reversed(talk), len(talk), budget, **options)
 
 
-def test_the_talk_is_told_in_order_by_role_and_with_its_tool_calls() -> None:
+def test_history_has_messages_in_order_with_roles_and_tool_calls() -> None:
     said = told(TALK)
     assert said.text == (
         "[USER]: Rename it.\n"
@@ -65,7 +65,7 @@ def test_the_limits_are_characters_whatever_they_weigh(entry: HistoryEntry, lett
     assert ("[cut]" in said.text) is not whole
 
 
-def test_what_does_not_fit_is_left_out_from_the_oldest_on_and_said() -> None:
+def test_history_drops_the_oldest_messages_and_says_so() -> None:
     said = told(TALK, len(told(TALK[2:]).text))
     assert said.text == told(TALK[2:]).text
     assert said.cut == 1  # a thought is no loss

@@ -147,10 +147,10 @@ def test_the_unknown_is_never_taken_for_dead(decided: Decided) -> None:
 def test_nothing_is_written_about_what_others_hold(decided: Decided) -> None:
     for facts, look, decision in decided:
         if facts.foreign_lease or look.reason == "other_host":
-            assert decision.quiet, decision
+            assert decision.is_noop, decision
 
 
-def test_a_live_agent_is_stopped_for_nothing_but_a_word_or_a_sleep(decided: Decided) -> None:
+def test_live_agent_is_stopped_only_on_request_or_for_sleep(decided: Decided) -> None:
     for facts, _, decision in decided:
         if decision.agent_action == "stop":
             asked = facts.desired_state == DesiredState.STOPPED or facts.session_state in TERMINAL_STATES
@@ -184,17 +184,17 @@ def test_an_error_says_what_and_why(decided: Decided) -> None:
 def test_a_second_sweep_decides_nothing_new(decided: Decided) -> None:
     for facts, look, first in decided:
         passes_through_starting = look.observed is Observed.ALIVE and facts.executor_status in (None, E.STOPPED)
-        if first.look_again or passes_through_starting or facts.session_state == SessionState.CREATED:
+        if first.needs_recheck or passes_through_starting or facts.session_state == SessionState.CREATED:
             continue
         facts_after, look_after = carried_out(facts, look, first)
         second = decide(facts_after, look_after, NOW)
-        assert second.quiet, (first, second)
+        assert second.is_noop, (first, second)
 
 
 def test_every_situation_comes_to_rest_within_three_sweeps(decided: Decided) -> None:
     for facts, look, decision in decided:
         last = rested(facts, look, decision, sweeps=3)
-        assert last.quiet, (facts, look, decision, last)
+        assert last.is_noop, (facts, look, decision, last)
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.rule)

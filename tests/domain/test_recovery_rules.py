@@ -188,8 +188,8 @@ def test_an_unreachable_session_that_nobody_wants_now_waits_for_its_user() -> No
 def test_an_unreachable_session_that_stays_silent_is_not_decided_again() -> None:
     decision = decide(replace(UNREACHABLE_ROW, boot=False), UNKNOWN, NOW)
     assert decision.rule == "unknown_again"
-    assert decision.quiet
-    assert decision.look_again
+    assert decision.is_noop
+    assert decision.needs_recheck
 
 
 def test_silence_over_another_error_says_unreachable() -> None:
@@ -222,7 +222,7 @@ def test_a_resume_takes_the_strategy_of_the_assessment(assessment: Assessment, s
     assert deciding(DEAD, assessment=assessment).strategy == strategy
 
 
-def test_an_assessment_of_a_running_agent_serves_when_the_agent_turns_out_dead() -> None:
+def test_assessment_of_running_agent_holds_after_its_death() -> None:
     running = assess(replace(RESUME, running=True), NOW)
     assert deciding(DEAD, assessment=running).strategy == Strategy.NATIVE
 

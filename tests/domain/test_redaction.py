@@ -62,7 +62,7 @@ def test_plain_words_stay_as_they_are(text: str) -> None:
     assert redact(text) == (text, 0)
 
 
-def test_a_known_value_is_taken_out_wherever_it_stands_unless_it_is_a_word() -> None:
+def test_known_secret_is_redacted_everywhere_unless_it_is_a_word() -> None:
     assert redact("say abcdefgh-ijkl twice: abcdefgh-ijkl", ["abcdefgh-ijkl", "say"]) == (
         f"say {REDACTION_MARK} twice: {REDACTION_MARK}",
         2,

@@ -44,7 +44,7 @@ DOCS = Path(__file__).resolve().parents[2] / "docs"
 def test_a_move_that_is_in_no_table_is_refused(machine: Machine, state: str, move: str) -> None:
     assert not machine.allows(state, move)
     with pytest.raises(IllegalMove, match=move):
-        machine.after(state, move)
+        machine.next_state(state, move)
 
 
 @pytest.mark.parametrize("state", sorted(TERMINAL_STATES))

@@ -33,7 +33,7 @@ def what_the_rules_say(facts: TokenFacts) -> str:
     return "active"
 
 
-def test_the_state_of_a_key_is_what_the_rules_say_whatever_has_happened_to_it() -> None:
+def test_key_state_follows_the_rules_for_every_history() -> None:
     moments = product((None, BEFORE), (None, BEFORE), (None, BEFORE), (None, BEFORE, NOW, AFTER))
     every = [TokenFacts(*values) for values in moments]
     assert len(every) == 32

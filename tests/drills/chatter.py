@@ -1,7 +1,7 @@
-"""An agent that says an agreed number of updates as fast as it can, half of them pieces of text.
+"""An agent that sends a given number of updates as fast as it can, half of them pieces of text.
 
-``python -m tests.drills.chatter``; the prompt ``chatter N`` waits for the file ``go`` in its home, then says
-``updates(N)``. What stands in a log can be compared with them one by one: ``told_by_updates``, ``told_by_events``.
+``python -m tests.drills.chatter``; the prompt ``chatter N`` waits for the file ``go`` in its home, then sends
+``updates(N)``. ``told_by_updates`` and ``told_by_events`` make a log comparable with them one by one.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from executors_app.demo_agent import DemoAgent, Turn, default_home
 GO: Final = "go"
 PIECES: Final = ("word ", "\n", "é", "日本 ", "👩‍👩‍👧", "<b>", '"\\', "x" * 70)
 Told = tuple[str, Any]
-"""``("text", all of it)`` for neighbouring pieces of text, ``("tool", number of the update)``."""
+"""``("text", joined text)`` for adjacent pieces of text, ``("tool", number of the update)`` otherwise."""
 
 
 def updates(count: int) -> Iterator[dict[str, Any]]:
-    """The updates: pieces of text and, as often, a tool call or a change to the last one, numbered in ``rawOutput``."""
+    """Return the updates: pieces of text and as many tool calls or tool updates, numbered in ``rawOutput``."""
     draw, call = random.Random(count), 0
     for number in range(1, count + 1):
         if draw.random() < 0.5:
@@ -39,12 +39,12 @@ def _tool(update: str, call: int, number: int) -> dict[str, Any]:
 
 
 def told_by_updates(told: Iterable[Mapping[str, Any]]) -> list[Told]:
-    """What the agent says."""
+    """Return what the agent says in these updates."""
     return _joined(("text", one["content"]["text"]) if "content" in one else ("tool", one["rawOutput"]) for one in told)
 
 
 def told_by_events(events: Iterable[tuple[str, Mapping[str, Any]]]) -> list[Told]:
-    """What a log, given as (name, payload), has of the agent's words and tools."""
+    """Return the agent's text and tool calls in a log of (name, payload)."""
     roles: dict[str, str] = {}
     return _joined(filter(None, (_told(name, payload, roles) for name, payload in events)))
 
@@ -69,15 +69,15 @@ def _joined(told: Iterable[Told]) -> list[Told]:
 
 
 def command() -> list[str]:
-    """The command line; it needs ``PYTHONPATH``."""
+    """Return the command line; it needs ``PYTHONPATH``."""
     return [sys.executable, "-m", "tests.drills.chatter"]
 
 
 class Chatter(DemoAgent):
-    """The demo agent, with one more thing it can do."""
+    """The demo agent with one more prompt that it understands."""
 
     def answer(self, turn: Turn, text: str) -> None:
-        """Wait to be told, then say everything."""
+        """Wait for the signal, then say everything."""
         while not (self.home / GO).exists():
             turn.rest(0.02)
         for update in updates(int(text.removeprefix("chatter "))):
@@ -85,7 +85,7 @@ class Chatter(DemoAgent):
 
 
 def journal_ends(directory: Path) -> bool:
-    """Whether the newest segment of a journal has the end of the turn."""
+    """Return whether the newest segment of a journal has the end of the turn."""
     segments = sorted(directory.glob("*.jsonl"))
     return bool(segments) and b'"turn.completed"' in segments[-1].read_bytes()
 

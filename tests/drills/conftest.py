@@ -1,4 +1,4 @@
-"""Deployments for drills; one that fails tells its story."""
+"""Deployments for drills; a failed drill prints the story of its deployment."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.drills.deployment import Deployment
 
 @pytest.fixture
 def deployment(tmp_path: Path) -> Iterator[Deployment]:
-    """A Kandev of its own, prepared and not yet served."""
+    """A deployment of its own, prepared and not yet running."""
     made = Deployment(tmp_path)
     made.prepare()
     yield made
@@ -24,7 +24,7 @@ def deployment(tmp_path: Path) -> Iterator[Deployment]:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Put the story of its deployment into the report of a drill that failed."""
+    """Add the story of its deployment to the report of a failed drill."""
     report = yield
     used = [value for value in getattr(item, "funcargs", {}).values() if isinstance(value, Deployment)]
     if report.failed and used and used[0].seeded:
@@ -33,7 +33,7 @@ def pytest_runtest_makereport(
 
 
 def _story(deployment: Deployment) -> str:
-    """A database that the drill has stopped tells nothing."""
+    """Return the story of a deployment; if its database is down, the end of the server's log."""
     try:
         return deployment.story()
     except psycopg.OperationalError:

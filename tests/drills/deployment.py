@@ -1,4 +1,4 @@
-"""A whole Kandev in a directory of its own: real processes, that a drill starts, kills and starts again."""
+"""A whole Kandev in its own directory: real processes that a drill starts, kills and starts again."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ print(json.dumps({
 
 @cache
 def _made_once(server: str) -> Deployment:
-    """The deployment whose data directory and database others are copies of; one for each ``server`` of databases."""
+    """Return a deployment that others copy, one for each database ``server``."""
     made = Deployment(Path(tempfile.mkdtemp(prefix="template-", dir=os.environ["KANDEV_DATA_DIR"])))
     made.env |= databases.new_database(server)
     made.make()
@@ -56,7 +56,7 @@ def _made_once(server: str) -> Deployment:
 
 
 class ApiError(Exception):
-    """The API refused; ``status`` and ``body`` say how."""
+    """The API refused a request; ``status`` and ``body`` say how."""
 
     def __init__(self, status: int, body: Any):
         super().__init__(f"{status}: {body}")
@@ -64,7 +64,7 @@ class ApiError(Exception):
 
 
 class Deployment:
-    """Paths, commands and the served web of one Kandev."""
+    """Paths, commands and the running processes of one Kandev."""
 
     def __init__(self, home: Path):
         self.home = home
@@ -80,23 +80,23 @@ class Deployment:
             **databases.new_database(),
         }
         self.code = ROOT
-        """Whose code it runs: this one, or an older one."""
+        """The source tree that it runs: this one, or an older one."""
         self.seeded: dict[str, Any] = {}
         self.url = ""
         self.urls: list[str] = []
-        """Of all its webs, where there are several."""
+        """The URLs of its webs, if there are several."""
         self.port = 0
-        """Where it serves; 0: a free one each time."""
+        """The port to serve on; 0 takes a free one each time."""
         self.server: subprocess.Popen[bytes] | None = None
 
     @property
     def agentctls(self) -> Path:
-        """Where the state directories of its sessions are."""
+        """The directory with the state directories of its sessions."""
         return self.data / "agentctl"
 
     @property
     def database(self) -> str | Path:
-        """The URL of a PostgreSQL, or the file of a SQLite."""
+        """The URL of a PostgreSQL database, or the file of an SQLite database."""
         return self.env.get(DATABASE_URL) or self.data / EMBEDDED_NAME
 
     # --- commands ---
@@ -117,14 +117,14 @@ class Deployment:
         )
 
     def recover(self, *args: str, env: Mapping[str, str] | None = None) -> dict[str, Any]:
-        """``recover_sessions --wait --json``, which must succeed; its document."""
+        """Run ``recover_sessions --wait --json``, which must succeed; return its document."""
         done = self.manage("recover_sessions", "--wait", "60", "--json", *args, env=env)
         assert done.returncode == 0, done.stderr
         document: dict[str, Any] = json.loads(done.stdout)
         return document
 
     def prepare(self) -> None:
-        """A database with a team, a user, a repository and an executor: what one has been given, all get."""
+        """Copy a prepared data directory and database with a team, a user, a repository and an executor."""
         made = _made_once(databases.server_of(self.database))
         shutil.copytree(made.data, self.data, ignore=shutil.ignore_patterns(f"{EMBEDDED_NAME}*"))
         databases.copy(made.database, self.database)
@@ -133,7 +133,7 @@ class Deployment:
         self.change("UPDATE repositories SET path = ?", str(self.repository))
 
     def make(self) -> None:
-        """Everything that a prepared one begins with, from nothing."""
+        """Create everything that a prepared deployment contains."""
         self.data.mkdir(mode=0o700)
         for command in (("migrate", "-v", "0", "--skip-checks"), ("shell", "-v", "0", "-c", SEED)):
             done = self.manage(*command)
@@ -141,7 +141,7 @@ class Deployment:
         self.seeded = json.loads(done.stdout.strip().splitlines()[-1])
 
     def serve(self, env: Mapping[str, str] | None = None) -> None:
-        """Start web, supervisor and worker, and wait until they say that they are ready."""
+        """Start web, supervisor and worker, and wait until they report that they are ready."""
         log = (self.home / "serve.log").open("ab")
         self.server = subprocess.Popen(
             [sys.executable, str(self.code / MANAGE.name), "serve", "--port", str(self.port)],
@@ -161,7 +161,7 @@ class Deployment:
         eventually(self.is_ready, timeout=60, describe=f"/readyz answers 200: {self.log()[-1500:]}")
 
     def is_ready(self) -> bool:
-        """Whether ``/readyz`` answers 200."""
+        """Return whether ``/readyz`` answers 200."""
         try:
             with urllib.request.urlopen(f"{self.url}/readyz", timeout=5) as answer:
                 return bool(answer.status == 200)
@@ -169,15 +169,15 @@ class Deployment:
             return False
 
     def log(self) -> str:
-        """What the server wrote to stderr."""
+        """Return what the server wrote to stderr."""
         return (self.home / "serve.log").read_text(errors="replace")
 
     def kill_server(self, number: int = signal.SIGKILL) -> None:
-        """End web, supervisor and worker at once; with SIGTERM only the parent is told."""
+        """End web, supervisor and worker at once; SIGTERM is sent only to the parent."""
         assert self.server is not None
         groups = {process_group(pid) for pid in (self.server.pid, *descendants(self.server.pid))} - {0}
         if number == signal.SIGKILL:
-            for group in groups:  # a whole group at once: nothing can be forked in between
+            for group in groups:  # kill a whole group at once, so that nothing can be forked in between
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(group, number)
         else:
@@ -191,7 +191,7 @@ class Deployment:
     # --- the API ---
 
     def api(self, method: str, path: str, body: Any = None, *, at: str = "") -> Any:
-        """One call, to the web process ``at`` if there are several; ApiError for anything but success."""
+        """Send one request, to the web process ``at`` if there are several; raise ApiError unless it succeeds."""
         request = urllib.request.Request(
             f"{at or self.url}/api/v1/{path}",
             method=method,
@@ -206,7 +206,7 @@ class Deployment:
         return json.loads(text) if text else None
 
     def start_session(self, prompt: str, profile: Mapping[str, Any] | None = None, **values: Any) -> Session:
-        """A task and a session on it, with an agent profile of its own, launched in the background."""
+        """Create a task and a session with its own agent profile, and start it in the background."""
         seeded, agent_home = self.seeded, Path(tempfile.mkdtemp(prefix="agent-", dir=self.home))
         task = self.api(
             "POST", "tasks/", {"title": "Drill", "team": seeded["team"], "repository": seeded["repository"]}
@@ -225,19 +225,19 @@ class Deployment:
         body = {"name": "drill", "agent_type": "demo", "env": env, **values}
         return str(self.api("POST", "agent-profiles/", body)["id"])
 
-    # --- the database, looked at from outside ---
+    # --- the database, read directly ---
 
     def rows(self, sql: str, *values: Any) -> list[dict[str, Any]]:
-        """Rows of the database, read by nobody's permission; ids are 32 digits, JSON is text, on any database."""
+        """Read rows from the database; ids are 32 digits and JSON is text on every database."""
         return databases.rows_of(self.database, sql, values)
 
     def change(self, sql: str, *values: Any) -> None:
-        """Change one row of the database behind everybody's back."""
+        """Change one row of the database directly."""
         assert databases.change(self.database, sql, *values) == 1
 
     def story(self) -> str:
-        """What happened, for a drill that failed: the server's log, then rows and events of every session."""
-        parts = [self.log()[-6000:]]
+        """Return the server's log, then rows and events of every session, for a drill that failed."""
+        parts = [self.log()[-6000:]] if (self.home / "serve.log").exists() else []
         for table in ("task_sessions", "executors_running", "session_intents", "session_prompts", "supervisors"):
             parts += [f"{table}: {row}" for row in self.rows(f"SELECT * FROM {table}")]  # noqa: S608
         parts += [str(row) for row in self.rows("SELECT session_id, seq, name, payload, at FROM session_events")]
@@ -246,7 +246,7 @@ class Deployment:
     # --- the end ---
 
     def close(self) -> None:
-        """End everything that was started here, by proof."""
+        """End everything started here, checking that it ended."""
         if self.server is not None:
             self.kill_server()
         for execution in self.agentctls.glob("*"):
@@ -261,16 +261,16 @@ class Session:
 
     @property
     def path(self) -> str:
-        """The session's place in the API."""
+        """The path of the session in the API."""
         return f"tasks/{self.task_id}/sessions/{self.id}"
 
     def status(self) -> dict[str, Any]:
-        """``GET status/``."""
+        """Return the answer to ``GET status/``."""
         answer: dict[str, Any] = self.deployment.api("GET", f"{self.path}/status/")
         return answer
 
     def wait_for(self, state: str, timeout: float = 60) -> dict[str, Any]:
-        """Wait until the session is in ``state``; its status."""
+        """Wait until the session is in ``state``; return its status."""
 
         def reached() -> dict[str, Any] | None:
             status = self.status()
@@ -284,7 +284,7 @@ class Session:
         return found
 
     def prompt(self, text: str) -> None:
-        """``POST prompt/``."""
+        """Send ``POST prompt/``."""
         self.deployment.api("POST", f"{self.path}/prompt/", {"message_id": os.urandom(8).hex(), "text": text})
 
     @property
@@ -304,7 +304,7 @@ class Session:
         return f"{raw[:8]}-{raw[8:12]}-{raw[12:16]}-{raw[16:20]}-{raw[20:]}"
 
     def events(self) -> list[dict[str, Any]]:
-        """The whole log, in order; its numbers have no hole."""
+        """Return the whole log in order, checking that it has no gap."""
         rows = self.deployment.rows(
             "SELECT seq, name, payload FROM session_events WHERE session_id = ? ORDER BY seq", self.id.replace("-", "")
         )
@@ -312,37 +312,37 @@ class Session:
         return [{**row, "payload": json.loads(row["payload"])} for row in rows]
 
     def names(self) -> list[str]:
-        """The names of the log's events."""
+        """Return the names of the log's events."""
         return [event["name"] for event in self.events()]
 
     def agent_text(self) -> str:
-        """All that the agent said, by the log."""
+        """Return all that the agent said, according to the log."""
         return agent_text(self.events())
 
     def receipts(self) -> list[dict[str, Any]]:
-        """Its continuity receipts, oldest first."""
+        """Return its continuity receipts, oldest first."""
         rows = self.deployment.rows(
             "SELECT * FROM continuity_receipts WHERE session_id = ? ORDER BY created_at", self.id.replace("-", "")
         )
         return [{**row, "evidence": json.loads(row["evidence"])} for row in rows]
 
     def prompts(self) -> list[dict[str, Any]]:
-        """Its ledger, oldest first."""
+        """Return its prompts, oldest first."""
         return self.deployment.rows(
             "SELECT * FROM session_prompts WHERE session_id = ? ORDER BY id", self.id.replace("-", "")
         )
 
     def processes(self) -> list[identity.ProcessIdentity]:
-        """Every process of the execution: agentctl, guard, agent and what they started."""
+        """Return every process of the execution: agentctl, guard, agent and what they started."""
         return identity.find_marked(self.execution_id)
 
     def lasting_pids(self) -> set[int]:
-        """Agentctl, guard and agent; a git that was just running is none of them."""
+        """Return the pids of agentctl, guard and agent, without short-lived ones such as git."""
         commands = {one.pid: command_line_of(one.pid) for one in self.processes()}
         return {pid for pid, command in commands.items() if command and not command.startswith("git ")}
 
     def kill_everything(self) -> None:
-        """SIGKILL for agentctl, the guard and the agent, as a power cut does it: none sees another one die."""
+        """Kill agentctl, guard and agent at once, as a power failure does: none sees another one die."""
         found = self.processes()
         assert found, "nothing of the session runs"
         for one in found:
@@ -351,17 +351,17 @@ class Session:
         eventually(lambda: not self.processes(), describe="every process of the session is gone")
 
     def journal(self) -> str:
-        """The text of the journal on disk."""
+        """Return the text of the journal on disk."""
         directory = self.deployment.agentctls / self.execution_id / "journal"
         return "".join(path.read_text(errors="replace") for path in sorted(directory.glob("*.jsonl")))
 
     def said(self) -> str:
-        """The agent's own log of what it said."""
+        """Return the agent's own log of what it said."""
         return "".join(path.read_text() for path in sorted(self.agent_home.glob("*.said")))
 
 
 def agent_text(events: Iterable[Mapping[str, Any]]) -> str:
-    """All that the agent said, by the events of a log."""
+    """Return all that the agent said, from the events of a log."""
     roles: dict[str, str] = {}
     said = []
     for event in events:
@@ -379,7 +379,7 @@ def agent_text(events: Iterable[Mapping[str, Any]]) -> str:
 
 
 def make_repository(path: Path) -> None:
-    """A git repository with one commit."""
+    """Create a git repository with one commit."""
     git = shutil.which("git")
     assert git
     path.mkdir()

@@ -1,4 +1,4 @@
-"""Processes by whom they come from, and by their groups."""
+"""Processes by parent and by process group."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from executors_app.agentctl.process import identity
 
 
 def descendants(pid: int) -> list[int]:
-    """Every process under ``pid``."""
+    """Return every process under ``pid``."""
     children: dict[int, list[int]] = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError, IndexError):
@@ -27,7 +27,7 @@ def descendants(pid: int) -> list[int]:
 
 
 def process_group(pid: int) -> int:
-    """The process group of ``pid``; 0 when it is gone."""
+    """Return the process group of ``pid``; 0 when it is gone."""
     try:
         return os.getpgid(pid)
     except ProcessLookupError:
@@ -35,7 +35,7 @@ def process_group(pid: int) -> int:
 
 
 def members(groups: Iterable[int]) -> list[int]:
-    """The living processes of some groups."""
+    """Return the living processes of some groups."""
     pids = (int(path.name) for path in Path("/proc").glob("[0-9]*"))
     mine = [identity.identify(pid) for pid in pids if process_group(pid) in groups]
     return [one.pid for one in mine if one is not None and identity.is_alive(one)]

@@ -1,4 +1,4 @@
-"""Several supervisors on one database, each a process of its own that a drill stops, continues and kills."""
+"""Several supervisors on one database, each its own process that a drill stops, continues and kills."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.waiting import eventually
 
 
 class Supervising:
-    """``manage.py supervise``, which has had its first look."""
+    """A running ``manage.py supervise`` whose first pass is over."""
 
     def __init__(self, deployment: Deployment, name: str):
         self.deployment, self._log = deployment, deployment.home / f"{name}.log"
@@ -23,32 +23,32 @@ class Supervising:
 
     @property
     def log(self) -> str:
-        """What it has said."""
+        """Return its output."""
         return self._log.read_text(errors="replace")
 
     def says(self, text: str, timeout: float = 60) -> None:
-        """Wait until it has said ``text``."""
+        """Wait until its output contains ``text``."""
         eventually(lambda: text in self.log, timeout=timeout, describe=f"{text!r} in {self.log!r}")
 
     @property
     def boot_id(self) -> str:
-        """Its name as the owner of leases."""
+        """The name that it uses as owner of leases."""
         rows = self.deployment.rows("SELECT boot_id, process FROM supervisors")
         return next(str(row["boot_id"]) for row in rows if f'"pid": {self.process.pid},' in row["process"])
 
     def holds(self, session: Session) -> bool:
-        """Whether the session's lease is its own."""
+        """Return whether it holds the session's lease."""
         return bool(session.execution["owner"] == self.boot_id)
 
     def signal(self, number: int) -> None:
-        """Send it a signal; one that ends it is waited for."""
+        """Send it a signal; wait for its end if the signal ends it."""
         self.process.send_signal(number)
         if number in {signal.SIGKILL, signal.SIGTERM}:
             self.process.wait(30)
 
 
 class Fleet:
-    """A web process, and as many supervisors as are called for."""
+    """A web process and any number of supervisors."""
 
     def __init__(self, deployment: Deployment):
         self.deployment = deployment
@@ -57,7 +57,7 @@ class Fleet:
         self._started.append(web)
 
     def supervisor(self, name: str) -> Supervising:
-        """One more of them."""
+        """Start one more supervisor."""
         made = Supervising(self.deployment, name)
         self._started.append(made.process)
         return made
@@ -72,7 +72,7 @@ class Fleet:
 
 @contextmanager
 def fleet(deployment: Deployment) -> Iterator[Fleet]:
-    """A fleet that ends with the block, whatever happens."""
+    """Yield a fleet that ends with the block."""
     made = Fleet(deployment)
     try:
         yield made

@@ -1,6 +1,6 @@
-"""A Kandev on several hosts, two webs, two supervisors and a worker on one PostgreSQL and Redis; and who follows it.
+"""A Kandev on several hosts: two webs, two supervisors and a worker on one PostgreSQL and Redis, and its followers.
 
-The second web has a data directory of its own, as on another machine: only PostgreSQL and Redis join it to the others.
+The second web has its own data directory, as on another machine: only PostgreSQL and Redis connect it to the others.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PARTS: Final = ("first web", "second web", "first supervisor", "second superviso
 
 
 class Hosts:
-    """The processes by their names in ``PARTS``; the first supervisor is the first to be there."""
+    """The processes by their names in ``PARTS``; the first supervisor starts first."""
 
     def __init__(self, deployment: Deployment, redis: RedisServer):
         self.deployment, self.redis = deployment, redis
@@ -35,7 +35,7 @@ class Hosts:
         self.supervisors: dict[str, Supervising] = {}
 
     def start(self) -> None:
-        """Start all of it, and wait until both webs say that they are ready."""
+        """Start all processes and wait until both webs report that they are ready."""
         made = self.deployment
         first, self.processes["first web"] = parts.web(made)
         second, self.processes["second web"] = parts.web(made, self._elsewhere())
@@ -47,16 +47,16 @@ class Hosts:
             eventually(made.is_ready, timeout=60, describe=f"{made.url} is ready")
 
     def supervise(self, name: str) -> None:
-        """One more supervisor."""
+        """Start one more supervisor."""
         self.supervisors[name] = Supervising(self.deployment, name.replace(" ", "-"))
         self.processes[name] = self.supervisors[name].process
 
     def work(self) -> None:
-        """A worker."""
+        """Start a worker."""
         self.processes["worker"] = parts.start(self.deployment, str(MANAGE), "qcluster", log="worker.log")
 
     def kill(self, name: str) -> None:
-        """SIGKILL for one of them, with all that it has started; agents are not among that."""
+        """Kill one of them with all that it has started; agents are not included."""
         process = self.processes[name]
         os.killpg(process.pid, signal.SIGKILL)
         process.wait(30)
@@ -76,7 +76,7 @@ class Hosts:
 
 @contextmanager
 def several_hosts(deployment: Deployment, redis: RedisServer) -> Iterator[Hosts]:
-    """They end with the block, whatever happens."""
+    """Yield the hosts, which end with the block."""
     made = Hosts(deployment, redis)
     try:
         made.start()
@@ -86,7 +86,7 @@ def several_hosts(deployment: Deployment, redis: RedisServer) -> Iterator[Hosts]
 
 
 class Follower:
-    """A program that follows a session as pages do: what breaks is opened anew behind the last seq, at the next web."""
+    """A program that follows a session as pages do: it reopens a broken stream after its last seq, at the next web."""
 
     def __init__(self, session: Session, urls: Sequence[str]):
         self._session, self._urls = session, list(urls)
@@ -95,11 +95,11 @@ class Follower:
 
     @property
     def names(self) -> list[str]:
-        """The names of the events that came."""
+        """Return the names of the events that arrived."""
         return [event["event"] for event in self.events]
 
     async def until(self, name: str, times: int = 1, timeout: float = 180) -> None:
-        """Follow until so many events of this name have come."""
+        """Follow until that many events of this name have arrived."""
         try:
             async with asyncio.timeout(timeout):
                 while self.names.count(name) < times:

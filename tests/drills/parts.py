@@ -18,7 +18,7 @@ from tests.waiting import eventually
 
 @contextmanager
 def served_by(deployment: Deployment, webs: int) -> Iterator[list[str]]:
-    """A supervisor and so many web processes; the addresses of the webs, of which the first answers ``api()``."""
+    """Start a supervisor and that many webs; yield their addresses, of which the first answers ``api()``."""
     started: list[subprocess.Popen[bytes]] = []
     try:
         started.append(start(deployment, str(MANAGE), "supervise"))
@@ -38,7 +38,7 @@ def served_by(deployment: Deployment, webs: int) -> Iterator[list[str]]:
 
 
 def web(deployment: Deployment, env: Mapping[str, str] | None = None) -> tuple[str, subprocess.Popen[bytes]]:
-    """A web process of its own, and its address; ``env`` is where it differs from the deployment."""
+    """Start a web process; yield its address. ``env`` overrides the deployment's environment."""
     listener = socket.create_server(("127.0.0.1", 0), backlog=256)
     with listener:
         number = listener.fileno()
@@ -53,7 +53,7 @@ def start(
     log: str = "serve.log",
     env: Mapping[str, str] | None = None,
 ) -> subprocess.Popen[bytes]:
-    """A Python process of the deployment, in a session of its own; ``log`` is the file that it adds to."""
+    """Start a Python process of the deployment in its own process session; ``log`` is the file it appends to."""
     with Path(deployment.home / log).open("ab") as stderr:
         return subprocess.Popen(
             [sys.executable, *arguments],
@@ -68,7 +68,7 @@ def start(
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
-    """As a supervisor or a web ends: told to, and killed where it does not listen. Agents live on."""
+    """End a supervisor or a web: SIGTERM, then SIGKILL if it does not end. Agents live on."""
     if process.poll() is None and identity.identify(process.pid) is not None:
         process.send_signal(signal.SIGTERM)
         try:

@@ -1,4 +1,4 @@
-"""What an agent says while no control plane runs is in the log afterwards: to the byte, in order, once."""
+"""What an agent says while no control plane runs is in the log afterwards: byte for byte, in order, once."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from tests.drills.deployment import ROOT, Deployment, Session
 from tests.waiting import eventually
 
 UPDATES = 5_000
-"""``make bench`` does it with ten times as many."""
+"""``make bench`` uses ten times as many."""
 
 
 SMALL_LOG = 8 << 20
-"""Twice what SQLite writes before it takes its write-ahead log over into the database."""
+"""Twice the size at which SQLite copies its write-ahead log into the database."""
 
 
 def begin(deployment: Deployment, updates: int = UPDATES) -> Session:
-    """A session whose agent has said so many updates while nothing but its agentctl ran."""
+    """Return a session whose agent sent that many updates while only its agentctl was running."""
     profile = {"agent_type": "custom_acp", "command": chatter.command(), "env": {"PYTHONPATH": str(ROOT)}}
     deployment.serve()
     session = deployment.start_session(f"chatter {updates}", profile)
@@ -39,7 +39,7 @@ def caught_up(session: Session) -> None:
     eventually(lambda: "session.run.completed" in session.names(), timeout=60, describe="the log has caught up")
 
 
-def test_updates_that_nobody_heard_are_all_in_the_log(deployment: Deployment) -> None:
+def test_updates_sent_while_the_control_plane_is_down_all_arrive(deployment: Deployment) -> None:
     session = begin(deployment)
 
     deployment.serve()
@@ -54,7 +54,7 @@ def test_updates_that_nobody_heard_are_all_in_the_log(deployment: Deployment) ->
 
 @contextmanager
 def reading(session: Session) -> Iterator[None]:
-    """Somebody who follows the log from its beginning, and does not read on."""
+    """A client that follows the log from its beginning and then stops reading."""
     request = urllib.request.Request(
         f"{session.deployment.url}/api/v1/{session.path}/events/stream?after=0",
         headers={"Authorization": f"Token {session.deployment.seeded['token']}"},
@@ -65,7 +65,7 @@ def reading(session: Session) -> Iterator[None]:
 
 
 @pytest.mark.embedded
-def test_nobody_who_reads_keeps_the_write_ahead_log_growing(deployment: Deployment) -> None:
+def test_stalled_log_reader_does_not_grow_the_write_ahead_log(deployment: Deployment) -> None:
     session, database = begin(deployment), deployment.data / "kandev.sqlite3"
     wal = database.with_name("kandev.sqlite3-wal")
     deployment.serve()

@@ -1,4 +1,4 @@
-"""Drill B with a model behind an API, which keeps nothing: agentctl does, and the receipt proves it."""
+"""Drill B with a stateless model API: agentctl keeps the conversation, and the receipt proves it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.any_database
 KEY: Final = "sk-this-is-nobodys-business"
 
 
-def test_drill_b_a_chat_that_was_killed_in_mid_answer_still_knows(deployment: Deployment) -> None:
+def test_drill_b_chat_killed_in_mid_answer_keeps_its_conversation(deployment: Deployment) -> None:
     deployment.env["KANDEV_CONTINUE"] = "off"
     with running_model() as model:
         deployment.serve()

@@ -1,4 +1,4 @@
-"""What becomes of a prompt whose agentctl is killed on its way; ``tests/chaos`` kills everywhere else."""
+"""What happens to a prompt whose agentctl is killed during delivery; ``tests/chaos`` kills everywhere else."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ STATE_AFTER = {
     "agentctl.prompt_delivered": "interrupted",
     "agentctl.turn_ended": "done",
 }
-"""What becomes of the first prompt when agentctl dies there."""
+"""The state of the first prompt after agentctl died there."""
 
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
-    """One prepared Kandev for all points; each test serves it anew."""
+    """One prepared deployment for all points; each test starts it again."""
     made = Deployment(tmp_path_factory.mktemp("crash"))
     made.prepare()
     yield made
@@ -30,7 +30,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
 
 
 @pytest.mark.parametrize("point", STATE_AFTER)
-def test_an_agentctl_killed_at_a_crash_point_delivers_no_prompt_twice(shared: Deployment, point: str) -> None:
+def test_agentctl_killed_at_a_crash_point_delivers_no_prompt_twice(shared: Deployment, point: str) -> None:
     reached = shared.home / f"reached-{point}"
     reached.mkdir()
     shared.serve({"KANDEV_CRASH_AT": point, "KANDEV_CRASH_DIR": str(reached), "KANDEV_CONTINUE": "off"})

@@ -1,4 +1,4 @@
-"""A PostgreSQL that is down: whoever asks is told so and when to come back, and all goes on once it is up."""
+"""While PostgreSQL is down, clients get an error that says when to retry; afterwards everything continues."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def web(server: postgresql.Server, tmp_path: Path) -> Iterator[Deployment]:
 
 
 def status_of(web: Deployment, path: str) -> int:
-    """The status of a page for somebody unknown; 0 for no answer."""
+    """The status of a page for an anonymous user; 0 without a response."""
     try:
         return page(web, path, {})[0]
     except OSError:
@@ -66,7 +66,7 @@ def page(web: Deployment, path: str, headers: dict[str, str]) -> tuple[int, str,
 
 
 def turn_away(port: int, times: int) -> None:
-    """Take the server's place, and hang up on so many who look for it."""
+    """Take the server's place and close that many connections without an answer."""
     with socket.create_server(("127.0.0.1", port)) as place:
         place.settimeout(60)
         for _ in range(times):
@@ -74,14 +74,14 @@ def turn_away(port: int, times: int) -> None:
 
 
 async def close_code(web: Deployment, headers: dict[str, str]) -> int | None:
-    """Why a socket is closed."""
+    """Return the code with which a socket is closed."""
     url = f"{web.url}/ws/sessions/00000000-0000-4000-8000-000000000000/"
     async with aiohttp.ClientSession() as http, http.ws_connect(url, headers=headers) as socket:
         await socket.receive(20)
         return socket.close_code
 
 
-async def test_while_it_is_down_everybody_is_told_to_come_back(server: postgresql.Server, web: Deployment) -> None:
+async def test_requests_get_503_while_the_database_is_down(server: postgresql.Server, web: Deployment) -> None:
     token = {"Authorization": f"Token {web.seeded['token']}"}
     origin = {**KNOWN, "Origin": web.url}
     assert [await close_code(web, headers) for headers in (token, origin)] == [4404, 4401]
@@ -104,10 +104,10 @@ async def test_while_it_is_down_everybody_is_told_to_come_back(server: postgresq
 
     assert web.api("GET", "tasks/")["count"] == 0
     assert [await close_code(web, headers) for headers in (token, origin)] == [4404, 4401]
-    assert page(web, "", KNOWN)[0] == 200  # the form to log in
+    assert page(web, "", KNOWN)[0] == 200  # the login form
 
 
-def test_a_control_plane_without_it_logs_little_and_goes_on(server: postgresql.Server, tmp_path: Path) -> None:
+def test_control_plane_logs_little_during_an_outage_and_continues(server: postgresql.Server, tmp_path: Path) -> None:
     deployment = Deployment(tmp_path)
     deployment.env[DATABASE_URL] = server.new_database()
     deployment.prepare()

@@ -1,4 +1,4 @@
-"""What should run comes back by itself, once and within bounds; what cannot is given up and left to its user."""
+"""What should run comes back by itself, once and within limits; what cannot start is given up and left to its user."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from tests.waiting import eventually
 pytestmark = pytest.mark.any_database
 
 NOTICED_WITHIN = 2.0
-"""Seconds from a death on this machine until it is known."""
+"""Seconds within which a death on this machine is noticed."""
 CRASHES: dict[str, Any] = {
     "command": [sys.executable, "-c", "import sys; sys.stderr.write('no licence found\\n'); sys.exit(3)"]
 }
 
 
 def at_work(deployment: Deployment) -> Session:
-    """A session in mid-turn, in which nothing else is asked."""
+    """A session in mid-turn that asks for no permission."""
     session = deployment.start_session("remember heron")
     session.wait_for("WAITING_FOR_INPUT")
     session.prompt("work 60")
@@ -35,10 +35,8 @@ def at_work(deployment: Deployment) -> Session:
 
 
 @pytest.mark.parametrize("killed", ["agent", "agentctl"])
-def test_a_kill_in_mid_turn_is_noticed_at_once_and_the_turn_is_continued_once(
-    deployment: Deployment, killed: str
-) -> None:
-    deployment.env["KANDEV_RECONCILE_INTERVAL"] = "600"  # no pass of the loop helps
+def test_kill_in_mid_turn_is_noticed_immediately_and_continued_once(deployment: Deployment, killed: str) -> None:
+    deployment.env["KANDEV_RECONCILE_INTERVAL"] = "600"  # so that no periodic sweep interferes
     deployment.serve()
     session = at_work(deployment)
     pid = session.execution["pid"] if killed == "agentctl" else agent_pid(session)
@@ -48,7 +46,7 @@ def test_a_kill_in_mid_turn_is_noticed_at_once_and_the_turn_is_continued_once(
     eventually(lambda: "session.run.interrupted" in session.names(), timeout=30, describe="its death is known")
     noticed = time.monotonic() - began
 
-    eventually(lambda: continues(session), timeout=60, describe="it was asked to go on")
+    eventually(lambda: continues(session), timeout=60, describe="it was asked to resume")
     (prompt,) = continues(session)
     eventually(lambda: continues(session)[0]["state"] in ("delivered", "done"), timeout=60, describe="the agent has it")
     assert [row["message_id"] for row in continues(session)] == [prompt["message_id"]]
@@ -59,17 +57,17 @@ def test_a_kill_in_mid_turn_is_noticed_at_once_and_the_turn_is_continued_once(
 
 
 def continues(session: Session) -> list[dict[str, Any]]:
-    """Its continue prompts."""
+    """Return its continue prompts."""
     return [row for row in session.prompts() if row["kind"] == "continue"]
 
 
 def agent_pid(session: Session) -> int:
-    """The process of its agent."""
+    """Return the process id of its agent."""
     mine = [one for one in session.processes() if "demo_agent" in command_line_of(one.pid)]
     return mine[0].pid
 
 
-def test_what_dies_at_every_start_is_given_up_after_five_and_nothing_else_is_slowed(deployment: Deployment) -> None:
+def test_agent_that_dies_at_every_start_is_given_up_after_five_starts(deployment: Deployment) -> None:
     deployment.env |= {"KANDEV_RESTART_DELAY": "0.4", "KANDEV_BOOT_GRACE": "0", "KANDEV_RECONCILE_INTERVAL": "600"}
     deployment.serve()
     bad = deployment.start_session("do it", CRASHES)

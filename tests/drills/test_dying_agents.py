@@ -1,4 +1,4 @@
-"""An agent that dies in each of its turns: restarted after growing waits, then given up with its cause."""
+"""An agent that dies in each of its turns is restarted with growing delays, then given up with its cause."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from tests.waiting import eventually
 
 pytestmark = pytest.mark.any_database
 DYING = {
-    "command": [sys.executable, "-m", "executors_app.testing_agent", "--behaviour", "dies_in_turn"],
+    "command": [sys.executable, "-m", "tests.support.faulty_agent", "--behaviour", "dies_in_turn"],
     "env": {"PYTHONPATH": str(ROOT)},
 }
 FIRST = 0.4
-"""Seconds of the first wait in this drill."""
+"""Seconds of the first restart delay in this drill."""
 
 
 def times(deployment: Deployment, name: str) -> list[datetime]:
-    """When each event of that name was said, the oldest first."""
+    """When each event of that name was recorded, oldest first."""
     rows = deployment.rows("SELECT at FROM session_events WHERE name = ? ORDER BY seq", name)
     return [datetime.fromisoformat(str(row["at"])) for row in rows]
 
 
-def test_an_agent_that_dies_in_each_turn_is_restarted_ever_later_and_given_up(deployment: Deployment) -> None:
+def test_agent_that_dies_in_each_turn_is_given_up_after_backoff(deployment: Deployment) -> None:
     deployment.env |= {"KANDEV_RESTART_DELAY": str(FIRST), "KANDEV_CONTINUE": "on"}
     deployment.serve()
     session = deployment.start_session("hello", DYING)
@@ -42,5 +42,5 @@ def test_an_agent_that_dies_in_each_turn_is_restarted_ever_later_and_given_up(de
     continues = [row for row in session.prompts() if row["kind"] == "continue"]
     assert len(continues) == 5
     items = deployment.rows("SELECT what, why FROM attention_items WHERE kind = 'gave_up'")
-    assert [item["what"] for item in items] == ["The agent kept dying and was given up"]
+    assert [item["what"] for item in items] == ["The agent kept crashing, and is not restarted automatically"]
     eventually(lambda: session.status()["is_resumable"], timeout=10, describe="it can be tried again")

@@ -1,4 +1,4 @@
-"""Disks that are full: what was acknowledged stays, the error says what to do, and with room everything goes on."""
+"""Full disks: what was acknowledged stays, the error says what to do, and with free space everything continues."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.environment import DATABASE_URL
 from tests.waiting import eventually
 
 FLOODING = ("--behaviour", "floods", "--count", "6000", "--size", "2000")
-"""13 MB of journal: more than the disk of the drill has, so that what is acknowledged has to go."""
+"""13 MB of journal: more than the drill's disk holds, so acknowledged segments have to be deleted."""
 
 
 @contextmanager
@@ -35,7 +35,7 @@ def small_disk(where: Path, mebibytes: int) -> Iterator[Path]:
 
 
 def fill(disk: Path) -> Path:
-    """Leave no room on a disk."""
+    """Use up all space of a disk."""
     filler = disk / "filler"
     with suppress(OSError), filler.open("wb", buffering=0) as file:
         while file.write(b"x" * 4096):
@@ -45,7 +45,7 @@ def fill(disk: Path) -> Path:
 
 def flooding(deployment: Deployment, prompt: str) -> Session:
     """A session whose agent says more than the disk can take."""
-    command = ["-m", "executors_app.testing_agent", *FLOODING]
+    command = ["-m", "tests.support.faulty_agent", *FLOODING]
     profile = {"agent_type": "custom_acp", "command": [_python(), *command], "env": {"PYTHONPATH": str(ROOT)}}
     return deployment.start_session(prompt, profile)
 
@@ -54,7 +54,7 @@ def _python() -> str:
     return str(ROOT / ".venv" / "bin" / "python")
 
 
-def test_a_full_disk_of_agentctl_stops_the_turn_and_with_room_the_agent_goes_on(deployment: Deployment) -> None:
+def test_full_disk_of_agentctl_stops_the_turn_until_space_is_free(deployment: Deployment) -> None:
     with small_disk(deployment.data / "agentctl", 8) as disk:
         deployment.serve()
         session = flooding(deployment, "")
@@ -103,7 +103,7 @@ class OnItsOwnDisk(Deployment):
 
 @pytest.fixture
 def on_its_own_disk(tmp_path: Path) -> Iterator[OnItsOwnDisk]:
-    """Prepared and not yet served; the disk has 8 MiB."""
+    """A deployment that is prepared and not yet running; its disk has 8 MiB."""
     with small_disk(tmp_path / "database", 8) as disk:
         made = OnItsOwnDisk(tmp_path, disk)
         made.prepare()
@@ -114,7 +114,7 @@ def on_its_own_disk(tmp_path: Path) -> Iterator[OnItsOwnDisk]:
 
 
 @pytest.mark.embedded
-def test_a_full_disk_of_the_database_is_said_and_with_room_the_log_catches_up(
+def test_log_catches_up_after_a_full_database_disk(
     on_its_own_disk: OnItsOwnDisk,
 ) -> None:
     deployment = on_its_own_disk
@@ -128,7 +128,7 @@ def test_a_full_disk_of_the_database_is_said_and_with_room_the_log_catches_up(
         session.prompt("and then?")
     assert refused.value.status == 503
     assert '"database_full"' in refused.value.body
-    assert session.status()["session_id"] == session.id  # what only reads goes on
+    assert session.status()["session_id"] == session.id  # reading still works
     eventually(lambda: "tick 400\n" in session.said(), timeout=60, describe="the agent goes on")
 
     filler.unlink()

@@ -1,4 +1,4 @@
-"""Work that was cut short is told to the agent on its next prompt: by the log, by git, by what ended with it."""
+"""The next prompt describes interrupted work to the agent: from the log, from git, and processes that ended."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ pytestmark = pytest.mark.any_database
 
 def _forking() -> dict[str, Any]:
     """A demo agent that leaves processes running in the background."""
-    command = [sys.executable, "-m", "executors_app.testing_agent", "--behaviour", "forks"]
+    command = [sys.executable, "-m", "tests.support.faulty_agent", "--behaviour", "forks"]
     return {"command": command, "env": {"PYTHONPATH": str(ROOT)}}
 
 
 def _writes_for_ever(session: Session) -> None:
-    """The agent is in the middle of a tool call: nobody reads what it writes into the pipe."""
+    """Leave the agent in the middle of a tool call: nobody reads what it writes into the pipe."""
     eventually(lambda: "session.run.completed" in session.names(), timeout=60, describe="the first turn is over")
     os.mkfifo(Path(session.row["worktree_path"]) / "pipe")
     session.prompt("write pipe hello")
@@ -38,7 +38,7 @@ def _change_files(session: Session) -> None:
 
 
 def _told(session: Session, count: int) -> str:
-    """What the agent was given with its ``count``-th prompt, by the journal."""
+    """Return what the agent got with its ``count``-th prompt, according to the journal."""
 
     def given() -> list[str]:
         lines = [json.loads(line) for line in session.journal().splitlines() if '"prompt.accepted"' in line]
@@ -54,7 +54,7 @@ def _check(text: str) -> None:
 
 
 @pytest.mark.parametrize("killed", ["agent", "everything"])
-def test_the_next_prompt_tells_what_was_left_undone_and_only_that_one(deployment: Deployment, killed: str) -> None:
+def test_only_the_next_prompt_describes_interrupted_work(deployment: Deployment, killed: str) -> None:
     deployment.env["KANDEV_CONTINUE"] = "off"
     deployment.serve()
     session = deployment.start_session("remember heron", _forking())
@@ -76,12 +76,14 @@ def test_the_next_prompt_tells_what_was_left_undone_and_only_that_one(deployment
     assert [row["text"] for row in session.prompts()][-2:] == ["and now?", "once more"]
 
 
-def test_the_continue_prompt_tells_it_too(deployment: Deployment) -> None:
+def test_continue_prompt_describes_interrupted_work(deployment: Deployment) -> None:
     deployment.env["KANDEV_CONTINUE"] = "on"
     deployment.serve()
     session = deployment.start_session("remember heron", _forking())
     _writes_for_ever(session)
     _change_files(session)
+    # Asked to continue, the agent writes the file again: this time nothing must block it.
+    (Path(session.row["worktree_path"]) / "pipe").unlink()
     os.kill(_agent_pid(session), signal.SIGKILL)
     text = _told(session, 3)
     _check(text)

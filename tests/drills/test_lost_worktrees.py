@@ -1,4 +1,4 @@
-"""A worktree that is removed comes back with what was not committed, through real agentctls and a real supervisor."""
+"""A removed worktree comes back with its uncommitted work, with real agentctls and a real supervisor."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ Lose = Callable[[Deployment, Session, Path], None]
 
 
 def worked(session: Session, turns: int) -> None:
-    """So many turns have ended, and the agent rests."""
+    """Wait until that many turns have ended and the agent is idle."""
     eventually(lambda: session.names().count("session.run.completed") == turns, timeout=60, describe=f"{turns} turns")
     session.wait_for("WAITING_FOR_INPUT")
 
 
 def stopped_and_removed_by_git(deployment: Deployment, session: Session, root: Path) -> None:
-    """In good order: the snapshot is that of agentctl's end."""
+    """Stop in good order: the snapshot is the one that agentctl took when it ended."""
     deployment.api("POST", f"{session.path}/stop/")
     eventually(lambda: session.execution["status"] == "stopped", timeout=60, describe="it is stopped")
     subprocess.run(["git", "-C", str(deployment.repository), "worktree", "remove", "--force", str(root)], check=True)
@@ -33,7 +33,7 @@ def stopped_and_removed_by_git(deployment: Deployment, session: Session, root: P
 
 
 def killed_and_removed_by_hand(deployment: Deployment, session: Session, root: Path) -> None:
-    """Everything dies: the snapshot is that of the last turn's end."""
+    """Kill everything: the snapshot is the one taken at the end of the last turn."""
     session.prompt("work 1")
     worked(session, 2)
     deployment.kill_server()
@@ -43,7 +43,7 @@ def killed_and_removed_by_hand(deployment: Deployment, session: Session, root: P
 
 
 @pytest.mark.parametrize("lose", [stopped_and_removed_by_git, killed_and_removed_by_hand])
-def test_a_removed_worktree_comes_back_with_all_six(deployment: Deployment, lose: Lose) -> None:
+def test_removed_worktree_is_restored_with_all_six_uncommitted_changes(deployment: Deployment, lose: Lose) -> None:
     deployment.serve()
     session = deployment.start_session("work 1")
     worked(session, 1)

@@ -1,4 +1,4 @@
-"""Many callers at once, and callers that go away: one agent, every prompt once and in order, a true answer to each."""
+"""Concurrent callers and callers that hang up: one agent, every prompt once and in order, a correct answer to each."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.waiting import eventually
 CALLERS = 50
 AGENT = str(ROOT / "executors_app" / "demo_agent.py")
 COUNTED = 'echo $$ >> "$KANDEV_DEMO_AGENT_HOME/starts"; exec "$0" "$1"'
-"""An agent that writes down each of its processes before it begins."""
+"""An agent that records each of its processes before it starts."""
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +55,7 @@ def starts(session: Session) -> int:
 
 
 def heard(session: Session) -> list[str]:
-    """What the agent was told, in its own words and order."""
+    """The prompts that the agent got, in order, by its own record."""
     lines = [line for path in session.agent_home.glob("*.jsonl") for line in path.read_text().splitlines()]
     said = [json.loads(line) for line in lines]
     return [one["text"] for one in said if one.get("role") == "user"]
@@ -65,7 +65,7 @@ def all_done(session: Session) -> bool:
     return {row["state"] for row in session.prompts()} == {"done"}
 
 
-def test_fifty_resumes_and_prompts_at_once_from_two_webs_make_one_agent_and_lose_no_order(shared: Deployment) -> None:
+def test_concurrent_resumes_start_one_agent_and_keep_prompt_order(shared: Deployment) -> None:
     session = counted_session(shared)
     stop(session)
     together = threading.Barrier(CALLERS)
@@ -94,7 +94,7 @@ def test_fifty_resumes_and_prompts_at_once_from_two_webs_make_one_agent_and_lose
     assert [row["outcome"] for row in orders] == ["fresh", "loaded"]
 
 
-def test_fifty_callers_with_one_message_id_ask_once_and_hear_the_same(shared: Deployment) -> None:
+def test_concurrent_prompts_with_one_message_id_are_delivered_once(shared: Deployment) -> None:
     session = counted_session(shared)
     stop(session)
     together = threading.Barrier(CALLERS)
@@ -119,13 +119,13 @@ def test_fifty_callers_with_one_message_id_ask_once_and_hear_the_same(shared: De
     assert starts(session) == 2
 
 
-def test_a_caller_that_goes_away_in_the_middle_of_its_request_undoes_nothing(shared: Deployment) -> None:
+def test_requests_of_clients_that_hang_up_are_still_carried_out(shared: Deployment) -> None:
     session = counted_session(shared)
     stop(session)
     for number in range(12):
         leave_after_asking(session, shared.urls[number % 2], f"gone-{number}")
 
-    # Who comes back and asks again hears of one prompt, whether or not the first request was heard to its end.
+    # A client that repeats its request gets one prompt, whether or not the first request was carried out.
     for number in range(12):
         shared.api("POST", f"{session.path}/prompt/", {"message_id": f"gone-{number}", "text": f"I am {number}."})
     eventually(lambda: all_done(session), timeout=120, describe="every prompt is done")
@@ -135,7 +135,7 @@ def test_a_caller_that_goes_away_in_the_middle_of_its_request_undoes_nothing(sha
 
 
 def leave_after_asking(session: Session, url: str, message_id: str) -> None:
-    """Send a whole request and hang up without waiting for a word."""
+    """Send a whole request and hang up without reading the response."""
     body = json.dumps({"message_id": message_id, "text": f"I am {message_id.removeprefix('gone-')}."}).encode()
     head = (
         f"POST /api/v1/{session.path}/prompt/ HTTP/1.1\r\nHost: {urlsplit(url).netloc}\r\n"
@@ -149,7 +149,7 @@ def leave_after_asking(session: Session, url: str, message_id: str) -> None:
         connection.sendall(head.encode() + body)
 
 
-async def test_a_socket_that_closes_behind_its_requests_undoes_nothing(shared: Deployment) -> None:
+async def test_requests_of_a_socket_that_closes_are_still_carried_out(shared: Deployment) -> None:
     session = counted_session(shared)
     stop(session)
     asked = [{"message_id": os.urandom(8).hex(), "text": text} for text in ("I hang up now.", "Still there?")]
@@ -165,7 +165,7 @@ async def test_a_socket_that_closes_behind_its_requests_undoes_nothing(shared: D
     assert starts(session) == 2
 
 
-def test_a_message_to_an_agent_that_asks_ends_its_turn_and_comes_next(shared: Deployment) -> None:
+def test_prompt_during_a_permission_wait_cancels_the_turn_and_follows(shared: Deployment) -> None:
     session = counted_session(shared)
     session.prompt("ask")
     eventually(lambda: session.status()["pending_permissions"], timeout=60, describe="the agent asks")
@@ -180,5 +180,5 @@ def test_a_message_to_an_agent_that_asks_ends_its_turn_and_comes_next(shared: De
 
 
 def raw(session: Session) -> str:
-    """The session's id as SQLite keeps it."""
+    """Return the session's id as SQLite stores it."""
     return session.id.replace("-", "")

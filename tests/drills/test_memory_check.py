@@ -14,15 +14,13 @@ pytestmark = pytest.mark.any_database
 
 
 def agent(behaviour: str) -> dict[str, Any]:
-    command = [sys.executable, "-m", "executors_app.testing_agent", "--behaviour", behaviour]
+    command = [sys.executable, "-m", "tests.support.faulty_agent", "--behaviour", behaviour]
     values = {"agent_type": "custom_acp", "memory_check": True}
     return {**values, "command": command, "env": {"PYTHONPATH": str(ROOT)}}
 
 
 @pytest.mark.parametrize(("behaviour", "verified"), [("loads_without_replay", "quoted"), ("forgets", "unproven")])
-def test_an_agent_that_replays_nothing_is_asked_what_it_remembers(
-    deployment: Deployment, behaviour: str, verified: str
-) -> None:
+def test_agent_that_replays_nothing_gets_a_memory_check(deployment: Deployment, behaviour: str, verified: str) -> None:
     deployment.serve()
     session = deployment.start_session("remember heron", agent(behaviour))
     eventually(lambda: "session.run.completed" in session.names(), timeout=60, describe="the first turn is over")

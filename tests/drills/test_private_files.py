@@ -1,4 +1,4 @@
-"""Nobody else on the machine reads what is in the data directory, whatever a session does and whatever lay there."""
+"""Nobody else on the machine can read the data directory, whatever a session does and whatever was there before."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.waiting import eventually
 
 
 def open_to_others(directory: Path) -> list[str]:
-    """What others could read or change below ``directory``, but for what agents have made of their own."""
+    """Return what others could read or change below ``directory``, except for files that agents made."""
     found = []
     for folder, folders, files in os.walk(directory):
         if Path(folder).parent == directory and Path(folder).name in AGENT_DIRECTORIES:
@@ -26,7 +26,7 @@ def open_to_others(directory: Path) -> list[str]:
 
 
 @pytest.mark.any_database
-def test_all_files_are_private_after_a_whole_life(deployment: Deployment) -> None:
+def test_all_files_are_private_after_a_full_session_life(deployment: Deployment) -> None:
     umask = os.umask(0o022)
     try:
         kept = deployment.data / "sessions" / "copied-by-hand.json"
@@ -51,7 +51,7 @@ def test_all_files_are_private_after_a_whole_life(deployment: Deployment) -> Non
     assert stat.S_IMODE(deployment.data.stat().st_mode) == 0o700
 
 
-def test_closing_follows_no_link_and_leaves_what_agents_made(tmp_path: Path) -> None:
+def test_restricting_permissions_skips_links_and_files_of_agents(tmp_path: Path) -> None:
     outside, data = tmp_path / "outside", tmp_path / "data"
     for path in (
         outside,

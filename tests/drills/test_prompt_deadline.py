@@ -1,4 +1,4 @@
-"""A prompt wakes whatever rests, outlives whatever dies under it, and says so when no agent can be had in time."""
+"""A prompt wakes a session that is not running, survives the death of its execution, and reports a missed deadline."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.any_database
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
-    """One Kandev that takes eight seconds to be enough for a start."""
+    """One deployment that gives a start eight seconds."""
     made = Deployment(tmp_path_factory.mktemp("deadline"))
     made.env |= {"KANDEV_START_TIMEOUT": "8", "KANDEV_BOOT_GRACE": "0"}
     made.prepare()
@@ -36,22 +36,22 @@ def rested(deployment: Deployment) -> Session:
 
 
 def kill_all(session: Session) -> None:
-    """Agentctl, guard and agent at once."""
+    """Kill agentctl, guard and agent at once."""
     session.kill_everything()
 
 
 def kill_agent(session: Session) -> None:
-    """The agent alone, to its end; its agentctl lives."""
+    """Kill the agent alone and wait for its end; its agentctl lives."""
     agents = [one for one in session.processes() if "demo_agent" in command_line_of(one.pid)]
     assert agents
     assert not identity.kill_all(agents[-1:], 10)
 
 
 @pytest.mark.parametrize("kill", [kill_all, kill_agent])
-def test_a_prompt_whose_execution_dies_at_that_moment_is_delivered_once_to_the_next_one(
+def test_prompt_whose_execution_dies_is_delivered_once_to_the_next_execution(
     shared: Deployment, kill: Callable[[Session], None]
 ) -> None:
-    """Where it was on its way before the death was noticed, it stands in doubt, and a user sends it again."""
+    """A prompt that was being delivered when its execution died is held, and a user sends it again."""
     session = rested(shared)
     kill(session)
     session.prompt("what was the word?")
@@ -63,7 +63,7 @@ def test_a_prompt_whose_execution_dies_at_that_moment_is_delivered_once_to_the_n
     assert session.agent_text().count("The word was walrus.") == 1
 
 
-def test_a_prompt_for_which_no_agent_can_be_had_in_time_says_so_and_can_be_withdrawn(shared: Deployment) -> None:
+def test_prompt_without_an_agent_in_time_is_reported_and_can_be_withdrawn(shared: Deployment) -> None:
     command = ["sh", "-c", "sleep 3600"]
     session = shared.start_session("remember walrus", {"command": command})
     eventually(lambda: "session.prompt.overdue" in session.names(), timeout=60, describe="it is said")

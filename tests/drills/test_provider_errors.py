@@ -1,4 +1,4 @@
-"""A published agent whose provider is overloaded: its turn is tried again, over a restart, until it gets through."""
+"""A published agent whose provider is overloaded: its turn is retried, also after a restart, until it succeeds."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PROMPT = "BUSY day, answer ok"
 
 
 @pytest.mark.real_agent
-def test_a_turn_that_an_overloaded_provider_fails_is_tried_again_whatever_is_restarted(
+def test_turn_failed_by_an_overloaded_provider_is_retried_across_restarts(
     deployment: Deployment, tmp_path: Path
 ) -> None:
     with running_model() as model:

@@ -1,4 +1,4 @@
-"""Published agents are told a word, killed with everything around them, resumed, and asked for it.
+"""Published agents are told a word, killed with everything around them, resumed, and asked for the word.
 
 One Kandev and one loopback model serve them all, so that they cost one start and not nine.
 """
@@ -34,19 +34,19 @@ AGENT_TYPES: Final = {
 REMEMBERING: Final = ("codex-acp", "opencode", "kimi-code", "qwen-code", "codex")
 FORGETFUL: Final = ("agentao", "deepagents")
 ROBBED: Final = "qwen-code robbed"
-"""An agent that answers success for a conversation that it does not have: it is taken away from it."""
+"""An agent that reports success although its stored conversation was removed."""
 HISTORY: Final = "EXECUTION HISTORY"
-"""What a prompt begins with that tells an agent what was said before."""
+"""The heading in a prompt that contains the history of the conversation."""
 BANNER: Final = """
 from sessions_app.models import TaskSession
 from sessions_app.pages.session_state import session_context
-print(session_context(TaskSession.objects.get(id="{}"))["banner"].text)
+print(session_context(TaskSession.objects.get(id="{}"))["situation"].text)
 """
 
 
 @dataclass
 class Story:
-    """What became of one agent."""
+    """What happened to one agent."""
 
     name: str
     agent: RealAgent
@@ -55,9 +55,9 @@ class Story:
     recovered: Mapping[str, Any] = field(default_factory=dict)
     """Its row of the sweep."""
     prompts: list[str] = field(default_factory=list)
-    """The states of its ledger after the sweep."""
+    """The states of its prompts after the sweep."""
     receipt: Mapping[str, Any] = field(default_factory=dict)
-    """What the sweep gave it."""
+    """Its newest receipt after the sweep."""
     answer: str = ""
     banner: str = ""
     status: Mapping[str, Any] = field(default_factory=dict)
@@ -82,7 +82,7 @@ class Drill:
         self.stories[name] = Story(name, agent, session, word)
 
     def put_to_work(self, story: Story) -> None:
-        """Wait for its first turn, and for its record of it; those that remember get another turn."""
+        """Wait for its first turn and for its record of it; agents that remember get another turn."""
         eventually(
             lambda: "session.run.completed" in story.session.names(),
             timeout=120,
@@ -106,7 +106,7 @@ class Drill:
         self.model.release()
 
     def recover(self) -> None:
-        """Sweep, and look at what each has come to."""
+        """Run a sweep and record the result of each session."""
         rows = {row["session_id"]: row for row in self.deployment.recover()["sessions"]}
         for story in self.stories.values():
             story.recovered = rows[story.session.id]
@@ -114,7 +114,7 @@ class Drill:
             story.receipt = story.session.receipts()[-1]
 
     def ask(self, story: Story) -> None:
-        """Ask for the word, where that can be asked."""
+        """Ask for the word, if the session takes prompts."""
         story.status = story.session.status()
         if story.name not in REMEMBERING:
             done = self.deployment.manage("shell", "-v", "0", "-c", BANNER.format(story.session.id))
@@ -177,7 +177,7 @@ def story_of(drill: Drill, name: str) -> Story:
 
 @pytest.mark.real_agent
 @pytest.mark.parametrize("name", REMEMBERING)
-def test_an_agent_that_was_killed_in_mid_turn_still_knows_what_it_was_told(name: str, drill: Drill) -> None:
+def test_agent_killed_in_mid_turn_remembers_the_conversation(name: str, drill: Drill) -> None:
     story = story_of(drill, name)
     assert story.recovered["receipt_kind"] in ("loaded", "resumed"), story.recovered
     assert story.recovered["session_state"] == "WAITING_FOR_INPUT"
@@ -191,13 +191,13 @@ def test_an_agent_that_was_killed_in_mid_turn_still_knows_what_it_was_told(name:
 
 @pytest.mark.real_agent
 @pytest.mark.parametrize("name", [name for name in REMEMBERING if name != "codex"])
-def test_what_it_replays_is_the_proof(name: str, drill: Drill) -> None:
+def test_replay_proves_the_loaded_conversation(name: str, drill: Drill) -> None:
     receipt = story_of(drill, name).receipt
     assert (receipt["kind"], receipt["verified"]) == ("loaded", "replay")
 
 
 @pytest.mark.real_agent
-def test_an_agent_that_offers_no_resuming_gets_the_banner(drill: Drill) -> None:
+def test_agent_without_resume_support_shows_a_banner(drill: Drill) -> None:
     story = story_of(drill, "deepagents")
     assert story.banner == "This agent doesn’t support resuming. Start a new session."
     assert story.status["requires_new_session"]
@@ -205,7 +205,7 @@ def test_an_agent_that_offers_no_resuming_gets_the_banner(drill: Drill) -> None:
 
 
 @pytest.mark.real_agent
-def test_an_agent_that_says_that_it_has_lost_the_conversation_is_not_reported_as_resumed(drill: Drill) -> None:
+def test_agent_that_reports_a_lost_conversation_is_not_shown_as_resumed(drill: Drill) -> None:
     story = story_of(drill, "agentao")
     kinds = [receipt["kind"] for receipt in story.session.receipts()]
     assert not {"loaded", "resumed"} & set(kinds), kinds
@@ -215,7 +215,7 @@ def test_an_agent_that_says_that_it_has_lost_the_conversation_is_not_reported_as
 
 
 @pytest.mark.real_agent
-def test_an_agent_that_claims_a_conversation_it_has_not_is_not_reported_as_resumed(drill: Drill) -> None:
+def test_agent_that_falsely_claims_a_conversation_is_not_shown_as_resumed(drill: Drill) -> None:
     story = story_of(drill, ROBBED)
     receipt = story.receipt
     assert (receipt["kind"], receipt["reason"]) == ("failed", "context_mismatch")
@@ -224,7 +224,7 @@ def test_an_agent_that_claims_a_conversation_it_has_not_is_not_reported_as_resum
 
 
 @pytest.mark.real_agent
-def test_no_token_is_in_clear_in_the_log(drill: Drill) -> None:
+def test_log_contains_no_resume_token(drill: Drill) -> None:
     for story in drill.stories.values():
         told = json.dumps(story.session.events())
         assert not re.search(r'"resume_token"', told), story.name

@@ -1,4 +1,4 @@
-"""The id of an agent's conversation is a credential: after a whole life of a session it stands nowhere in clear."""
+"""The id of an agent's conversation is a credential: after a full session life it appears nowhere in plain text."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.waiting import eventually
 pytestmark = pytest.mark.any_database
 
 KEPT_BY_AGENTCTL = ("token.json", "memory.jsonl")
-"""Where it must keep it, 0600, so that a restart of it does not forget."""
+"""Files where agentctl has to keep the id, with mode 0600, to survive its own restart."""
 
 
 def _token(session: Session) -> str:
@@ -38,7 +38,7 @@ def _receipt(session: Session, count: int) -> tuple[str, str]:
 
 
 def _live(session: Session) -> set[str]:
-    """Every kind of life that an id can have; the ids."""
+    """Put a session through every kind of life that an id can have; return the ids."""
     _turn(session, "remember heron\nwrite kept.txt hello")
     first = _token(session)
     session.kill_everything()
@@ -57,7 +57,7 @@ def _live(session: Session) -> set[str]:
     return {first, _token(session)}
 
 
-def test_after_a_whole_life_the_id_of_a_conversation_stands_nowhere_in_clear(deployment: Deployment) -> None:
+def test_conversation_id_appears_nowhere_in_plain_text(deployment: Deployment) -> None:
     deployment.serve()
     session = deployment.start_session("hello")
     session.wait_for("WAITING_FOR_INPUT")

@@ -1,4 +1,4 @@
-"""What opens a door stands nowhere in clear but where its owner keeps it, however a session lives and fails."""
+"""Credentials appear in plain text only where their owner keeps them, however a session lives and fails."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from tests.waiting import eventually
 pytestmark = pytest.mark.any_database
 
 SECRET_KEY, AGENTCTLS_TOKEN = "secret-key", "token"
-"""Names of the files that keep them, for their owner alone."""
+"""Files that keep the secrets, readable only by their owner."""
 MCP_SERVER = {"type": "http", "name": "tools", "url": "http://127.0.0.1:9/mcp"}
 
 
 @dataclass(frozen=True, slots=True)
 class Secret:
-    """A secret, and where alone it may stand."""
+    """A secret, and the only places where it may appear."""
 
     text: str
     places: frozenset[str] = frozenset()
@@ -47,7 +47,7 @@ def _has_answered(session: Session, times: int) -> None:
     eventually(lambda: session.names().count("session.run.completed") == times, timeout=60, describe=turns)
 
 
-def test_after_a_death_and_a_failed_start_no_secret_stands_where_others_could_read_it(deployment: Deployment) -> None:
+def test_no_secret_is_readable_after_a_crash_and_failed_start(deployment: Deployment) -> None:
     key, header = f"sk-drill-{uuid.uuid4().hex}", uuid.uuid4().hex
     deployment.serve()
     mcp = {**MCP_SERVER, "headers": [{"name": "Authorization", "value": f"Bearer {header}"}]}

@@ -1,4 +1,4 @@
-"""On PostgreSQL and Redis any one process may be lost, and either of the two for a while: no word of an agent is."""
+"""On PostgreSQL and Redis, losing any one process, or either server for a while, loses nothing that an agent says."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ def redis() -> Iterator[RedisServer]:
 
 
 def whole(session: Session, follower: Follower) -> None:
-    """A follower got the whole log up to the end of the turn: each line once, in order, and all that the agent said."""
+    """Check that a follower got every line up to the turn's end once and in order, with all that the agent said."""
     assert [event["seq"] for event in follower.events] == list(range(1, len(follower.events) + 1))
     told = [{"name": event["event"], "payload": event["payload"]} for event in follower.events]
     assert agent_text(told) == session.said()
 
 
 @pytest.mark.parametrize("lost", PARTS)
-async def test_whichever_process_is_killed_in_mid_turn_nothing_is_lost(
+async def test_killing_any_one_process_in_mid_turn_loses_nothing(
     deployment: Deployment, redis: RedisServer, lost: str
 ) -> None:
     with several_hosts(deployment, redis) as hosts:
@@ -58,7 +58,7 @@ async def test_whichever_process_is_killed_in_mid_turn_nothing_is_lost(
         assert {one.openings > 1 for one in followers} == ({True, False} if "web" in lost else {False})
 
 
-async def test_what_one_web_is_told_the_pages_of_another_one_show(deployment: Deployment, redis: RedisServer) -> None:
+async def test_prompt_to_one_web_reaches_clients_of_the_other(deployment: Deployment, redis: RedisServer) -> None:
     with several_hosts(deployment, redis) as hosts:
         first, second = deployment.urls
         session = deployment.start_session("work 1")
@@ -76,7 +76,7 @@ async def test_what_one_web_is_told_the_pages_of_another_one_show(deployment: De
         assert redis.subscribers() >= len(hosts.supervisors), "they are woken by Redis"
 
 
-async def test_without_redis_for_a_while_all_goes_on(deployment: Deployment, redis: RedisServer) -> None:
+async def test_sessions_continue_while_redis_is_down(deployment: Deployment, redis: RedisServer) -> None:
     with several_hosts(deployment, redis) as hosts:
         session = deployment.start_session("work 4")
         follower = Follower(session, deployment.urls[1:])
@@ -99,9 +99,7 @@ async def test_without_redis_for_a_while_all_goes_on(deployment: Deployment, red
         assert all(process.poll() is None for process in hosts.processes.values())
 
 
-async def test_without_postgresql_for_a_while_nothing_is_interrupted(
-    deployment: Deployment, redis: RedisServer
-) -> None:
+async def test_postgresql_outage_interrupts_no_turn(deployment: Deployment, redis: RedisServer) -> None:
     server = postgresql.Server()
     server.start()
     try:
@@ -128,9 +126,7 @@ async def test_without_postgresql_for_a_while_nothing_is_interrupted(
         server.close()
 
 
-def test_what_was_queued_for_a_worker_that_was_killed_is_done_by_the_next_one(
-    deployment: Deployment, redis: RedisServer
-) -> None:
+def test_jobs_queued_for_a_killed_worker_are_done_by_the_next(deployment: Deployment, redis: RedisServer) -> None:
     with several_hosts(deployment, redis) as hosts:
         hosts.kill("worker")
         queued = deployment.manage("shell", "-v", "0", "-c", QUEUE)
@@ -142,12 +138,12 @@ def test_what_was_queued_for_a_worker_that_was_killed_is_done_by_the_next_one(
 
 
 def queued_rows(deployment: Deployment) -> set[int]:
-    """What waits for a worker, or is being done."""
+    """Return the ids of jobs that wait for a worker or are being done."""
     return {row["id"] for row in deployment.rows("SELECT id FROM django_q_ormq")}
 
 
 def wrong_login(url: str) -> int:
-    """The status of a try to log in with a wrong password: 200, the form again."""
+    """Return the status of a login with a wrong password: 200, the form again."""
     jar = urllib.request.HTTPCookieProcessor(CookieJar())
     browser = urllib.request.build_opener(jar)
     with browser.open(f"{url}/login/", timeout=30) as page:

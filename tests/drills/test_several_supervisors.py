@@ -1,4 +1,4 @@
-"""Several supervisors share the sessions of one database; of each session one is in command, whatever happens to it."""
+"""Several supervisors share the sessions of one database; one at a time commands each session, whatever happens."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from tests.waiting import eventually
 
 pytestmark = [pytest.mark.postgresql]
 SOON = 15
-"""Seconds within which what happens at once is seen on a busy machine; a lease lives far longer."""
+"""Seconds within which an immediate reaction is seen on a busy machine; leases last far longer."""
 
 FENCED = ("another supervisor has taken it over", "its lease is somebody else's now", "its stream ended: ")
-"""What a supervisor says that finds its session with another one."""
+"""What a supervisor logs when another one has taken over its session."""
 
 
 def never(deployment: Deployment) -> None:
-    """No lease runs out, and no pass of the loop comes: what happens, happens at once."""
+    """Make leases never run out and the loop never pass: whatever happens, happens at once."""
     deployment.env |= {"KANDEV_LEASE_TTL": "600", "KANDEV_RECONCILE_INTERVAL": "600"}
 
 
@@ -35,7 +35,7 @@ def talking(session: Session) -> None:
 
 
 def finished(session: Session) -> None:
-    """The turn ends, and all of it is in the log: once, and equal to the byte."""
+    """Wait until the turn has ended and the log has all of it, once and byte for byte."""
     eventually(lambda: "session.run.completed" in session.names(), timeout=60, describe="the turn ends")
     assert session.agent_text() == session.said()
     names = session.names()
@@ -53,7 +53,7 @@ def at_work(made: Fleet, deployment: Deployment, script: str = "work 6") -> tupl
     return first, session
 
 
-def test_a_supervisor_that_was_killed_is_followed_at_once(deployment: Deployment) -> None:
+def test_sessions_of_a_killed_supervisor_are_taken_over_at_once(deployment: Deployment) -> None:
     never(deployment)
     with fleet(deployment) as made:
         first, session = at_work(made, deployment)
@@ -69,7 +69,7 @@ def test_a_supervisor_that_was_killed_is_followed_at_once(deployment: Deployment
         assert [row["kind"] for row in session.receipts()] == ["fresh", "reattached"]
 
 
-def test_a_supervisor_that_is_told_to_end_hands_over_without_a_word(deployment: Deployment) -> None:
+def test_supervisor_that_is_stopped_hands_over_without_new_events(deployment: Deployment) -> None:
     never(deployment)
     with fleet(deployment) as made:
         first, session = at_work(made, deployment, "work 1")
@@ -86,7 +86,7 @@ def test_a_supervisor_that_is_told_to_end_hands_over_without_a_word(deployment: 
         assert [row["kind"] for row in session.receipts()] == ["fresh"]
 
 
-def test_a_supervisor_that_slept_through_its_lease_can_neither_write_nor_command(deployment: Deployment) -> None:
+def test_supervisor_frozen_past_its_lease_can_neither_write_nor_command(deployment: Deployment) -> None:
     with fleet(deployment) as made:
         first, session = at_work(made, deployment, "work 25")
         second = made.supervisor("second")
@@ -115,12 +115,12 @@ def test_a_supervisor_that_slept_through_its_lease_can_neither_write_nor_command
 
 
 def beats(deployment: Deployment, boot_id: str) -> str:
-    """When a supervisor has said last that it lives."""
+    """Return when a supervisor last sent a heartbeat."""
     return str(deployment.rows("SELECT beat_at FROM supervisors WHERE boot_id = ?", boot_id)[0]["beat_at"])
 
 
 def commands(session: Session, generation: int) -> tuple[int, str]:
-    """What agentctl answers to a prompt of that generation: status and code."""
+    """Return what agentctl answers to a prompt of that generation: status and code."""
     token = (session.deployment.data / "agentctl" / session.execution_id / "token").read_text()
     url = session.execution["agentctl_url"]
     client = AgentctlClient(url, token, session.execution_id, generation=generation)
@@ -129,7 +129,7 @@ def commands(session: Session, generation: int) -> tuple[int, str]:
     return refused.value.status, refused.value.refusal
 
 
-def test_what_runs_on_another_machine_is_left_to_its_own_supervisor(deployment: Deployment) -> None:
+def test_execution_on_another_machine_is_left_to_its_own_supervisor(deployment: Deployment) -> None:
     with fleet(deployment) as made:
         first, session = at_work(made, deployment, "work 1")
         finished(session)
@@ -164,7 +164,7 @@ def test_two_supervisors_start_each_session_once(deployment: Deployment) -> None
             assert session.row["start_attempts"] <= 1
 
 
-def test_a_database_that_is_started_anew_interrupts_nothing(deployment: Deployment) -> None:
+def test_database_restart_interrupts_no_turn(deployment: Deployment) -> None:
     server = postgresql.Server()
     server.start()
     try:

@@ -1,4 +1,4 @@
-"""An idle agent is put to sleep and its machine's memory given back; a prompt wakes it, and it still knows."""
+"""An idle agent is put to sleep to free its machine's memory; a prompt wakes it, and it remembers its conversation."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.waiting import eventually
 pytestmark = pytest.mark.any_database
 
 
-def test_an_idle_session_sleeps_through_a_restart_and_a_prompt_wakes_it(deployment: Deployment) -> None:
+def test_idle_session_sleeps_through_a_restart_until_a_prompt_wakes_it(deployment: Deployment) -> None:
     deployment.env["KANDEV_IDLE_SLEEP"] = "3"
     deployment.serve()
     session = deployment.start_session("remember heron")

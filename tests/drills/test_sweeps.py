@@ -1,4 +1,4 @@
-"""Sweeping again, at once, or beside a server changes nothing more."""
+"""A second sweep, concurrent sweeps, and a sweep beside a running server change nothing more."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ LOG_TABLES = ("session_events", "continuity_receipts", "session_intents", "sessi
 
 
 def written(deployment: Deployment) -> dict[str, Any]:
-    """All that was ever written, started or announced."""
+    """Return all that was ever written, started or announced."""
     return {table: deployment.rows(f"SELECT * FROM {table}") for table in LOG_TABLES}  # noqa: S608
 
 
 def idle_session(deployment: Deployment) -> Session:
-    """A session whose first turn is over, with all that is said of it."""
+    """Return a session whose first turn is over, with all its events and receipts."""
     session = deployment.start_session("remember walrus")
     eventually(lambda: "session.run.completed" in session.names(), timeout=60, describe="the first turn is over")
     session.wait_for("WAITING_FOR_INPUT")
@@ -28,7 +28,7 @@ def idle_session(deployment: Deployment) -> Session:
     return session
 
 
-def test_a_second_sweep_starts_writes_and_announces_nothing(deployment: Deployment) -> None:
+def test_second_sweep_starts_writes_and_announces_nothing(deployment: Deployment) -> None:
     deployment.serve()
     living, dead = idle_session(deployment), idle_session(deployment)
     deployment.kill_server()
@@ -43,7 +43,7 @@ def test_a_second_sweep_starts_writes_and_announces_nothing(deployment: Deployme
     assert [row["agent_action"] for row in document["sessions"]] == ["reattach", "reattach"]
 
 
-def test_when_the_command_ends_the_log_has_all_that_its_starts_wrote(deployment: Deployment) -> None:
+def test_recovery_command_waits_until_the_log_has_everything(deployment: Deployment) -> None:
     deployment.serve()
     session = idle_session(deployment)
     deployment.kill_server()
@@ -55,7 +55,7 @@ def test_when_the_command_ends_the_log_has_all_that_its_starts_wrote(deployment:
     assert row["journal_seq"] == json.loads(session.journal().splitlines()[-1])["seq"]
 
 
-def test_three_sweeps_at_once_resume_a_session_once(deployment: Deployment) -> None:
+def test_three_concurrent_sweeps_resume_a_session_once(deployment: Deployment) -> None:
     deployment.serve()
     session = idle_session(deployment)
     deployment.kill_server()
@@ -75,7 +75,7 @@ def test_three_sweeps_at_once_resume_a_session_once(deployment: Deployment) -> N
     assert [row["kind"] for row in session.receipts()].count("loaded") == 1
 
 
-def test_a_sweep_beside_a_server_leaves_the_work_to_it(deployment: Deployment) -> None:
+def test_sweep_beside_a_running_server_leaves_the_work_to_it(deployment: Deployment) -> None:
     deployment.serve()
     session = idle_session(deployment)
     before, processes = written(deployment), session.lasting_pids()
@@ -102,7 +102,7 @@ def test_sigterm_stops_the_control_plane_and_no_agent(deployment: Deployment) ->
     assert session.lasting_pids() == processes
 
 
-def test_a_stopped_session_stays_stopped_over_a_restart_and_is_resumed_by_a_prompt(deployment: Deployment) -> None:
+def test_stopped_session_stays_stopped_over_a_restart_until_prompted(deployment: Deployment) -> None:
     deployment.serve()
     session = idle_session(deployment)
     deployment.api("POST", f"{session.path}/stop/", {})

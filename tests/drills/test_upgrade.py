@@ -1,4 +1,4 @@
-"""An upgrade in mid-turn: the agentctl of the old code goes on, and the new code takes it up where it was left."""
+"""An upgrade in mid-turn: the agentctl of the old code continues, and the new code reattaches to it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.history import before_last_change_of
 from tests.waiting import eventually
 
 
-def test_new_code_takes_up_what_the_old_one_has_started(tmp_path: Path) -> None:
+def test_new_code_reattaches_to_an_agentctl_of_the_old_code(tmp_path: Path) -> None:
     deployment = Deployment(tmp_path)
     deployment.code = before_last_change_of("executors_app/agentctl", tmp_path / "older")
     try:

@@ -1,4 +1,4 @@
-"""Waits over restarts: everything real, the keys of permissions and builds included."""
+"""Waits over restarts, with real processes and with the keys of permissions and builds."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def finish_turn(session: Session, number: int = 1) -> None:
 
 
 def asked(session: Session) -> dict[str, Any]:
-    """The question that the agent asks, as the API shows it."""
+    """Return the question that the agent asks, as the API shows it."""
 
     def pending() -> Any:
         found = session.deployment.api("GET", f"{session.path}/permissions/?state=pending")["results"]
@@ -43,7 +43,7 @@ def answer(session: Session, question: dict[str, Any]) -> None:
 
 
 def redeem(url: str, key: str, payload: str) -> tuple[int, dict[str, Any]]:
-    """As a build does: no account, and the payload is its idempotency key too."""
+    """Redeem a key as a build does: without an account, and with the payload as idempotency key."""
     body = {"resume_token": key, "payload": payload, "idempotency_key": payload}
     request = urllib.request.Request(
         f"{url}/api/v1/runs/resume/", json.dumps(body).encode(), {"Content-Type": "application/json"}
@@ -63,12 +63,12 @@ def open_wait(session: Session, **values: Any) -> dict[str, Any]:
 
 
 def everywhere(session: Session) -> str:
-    """Whatever the deployment has written that is not the database itself."""
+    """Return the server's log, the event payloads and the journal."""
     events = json.dumps([event["payload"] for event in session.events()])
     return session.deployment.log() + events + session.journal()
 
 
-def test_the_key_of_a_permission_is_the_same_after_a_restart(deployment: Deployment) -> None:
+def test_permission_key_stays_the_same_after_a_restart(deployment: Deployment) -> None:
     deployment.serve()
     session = deployment.start_session("ask")
     before = asked(session)
@@ -86,7 +86,7 @@ def test_the_key_of_a_permission_is_the_same_after_a_restart(deployment: Deploym
     assert "session.run.interrupted" not in names
 
 
-def test_a_permission_whose_agentctl_dies_is_expired_at_once(deployment: Deployment) -> None:
+def test_permission_of_a_dead_agentctl_expires_immediately(deployment: Deployment) -> None:
     deployment.env |= {"KANDEV_RECONCILE_INTERVAL": "600", "KANDEV_CONTINUE": "off"}
     deployment.serve()
     session = deployment.start_session("ask")
@@ -100,7 +100,7 @@ def test_a_permission_whose_agentctl_dies_is_expired_at_once(deployment: Deploym
     assert (refused.value.status, json.loads(refused.value.body)["code"]) == (410, "token_revoked")
 
 
-def test_nobody_answers_in_time_and_the_agent_is_told_so(deployment: Deployment) -> None:
+def test_permission_timeout_is_reported_to_the_agent(deployment: Deployment) -> None:
     deployment.env["KANDEV_PERMISSION_TIMEOUT"] = "2"
     deployment.serve()
     session = deployment.start_session("ask")
@@ -112,7 +112,7 @@ def test_nobody_answers_in_time_and_the_agent_is_told_so(deployment: Deployment)
     assert "session.run.interrupted" not in session.names()
 
 
-def test_a_wait_outlives_the_server_and_the_agent_and_its_end_wakes_the_agent(deployment: Deployment) -> None:
+def test_external_wait_outlives_server_and_agent_and_wakes_the_agent(deployment: Deployment) -> None:
     deployment.serve()
     session = deployment.start_session("remember walrus")
     finish_turn(session)
@@ -132,7 +132,7 @@ def test_a_wait_outlives_the_server_and_the_agent_and_its_end_wakes_the_agent(de
     assert [run["id"] for run in runs][-1] == wait["run_id"]
 
 
-def test_a_deadline_that_passes_while_nobody_looks_is_said_at_the_next_start(deployment: Deployment) -> None:
+def test_deadline_missed_while_the_server_is_down_is_reported_at_start(deployment: Deployment) -> None:
     deployment.serve()
     session = deployment.start_session("remember walrus")
     finish_turn(session)
@@ -152,7 +152,7 @@ def test_a_deadline_that_passes_while_nobody_looks_is_said_at_the_next_start(dep
     assert session.status()["derived_status"] == "idle"
 
 
-def test_of_fifty_builds_that_call_several_web_processes_with_one_key_one_is_heard(deployment: Deployment) -> None:
+def test_concurrent_builds_with_one_key_are_accepted_once(deployment: Deployment) -> None:
     with served_by(deployment, webs=3) as urls:
         session = deployment.start_session("remember walrus")
         finish_turn(session)

@@ -1,4 +1,4 @@
-"""A worker is more than one process, and no death of one leaves the others at work."""
+"""A worker consists of several processes; when one dies, the others do not keep working."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from tests.drills.families import descendants
 from tests.waiting import eventually
 
 ALL = 4
-"""A sentinel, what it hands out and takes in with, and at least one that works."""
+"""The sentinel, the pusher, the monitor and at least one worker process."""
 
 
-def test_a_worker_whose_first_process_is_killed_leaves_none_behind(deployment: Deployment) -> None:
+def test_killing_the_main_worker_process_ends_all_the_others(deployment: Deployment) -> None:
     worker = parts.start(deployment, str(MANAGE), "qcluster")
     try:
         eventually(lambda: len(descendants(worker.pid)) >= ALL, timeout=60, describe="it works")

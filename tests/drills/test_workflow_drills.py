@@ -1,4 +1,4 @@
-"""A workflow's run lives through the death of everything: nothing finished is done again, and one session goes on."""
+"""A workflow run survives the death of everything: finished nodes do not run again, and one session continues."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from executors_app.agentctl.process import identity
 from tests.drills.deployment import Deployment
 from tests.waiting import eventually
-from tests.workflows.writing import node, workflow
+from tests.workflows.workflow_builder import node, workflow
 
 ITERATIONS = 5
 START = """
@@ -32,7 +32,7 @@ print(json.dumps(str(run.id)))
 """
 ASK = """
 import json
-from sessions_app.models import {models}
+from {module} import {models}
 from sessions_app.services import prompts; from sessions_app.workflows.services import workflows
 from sessions_app.workflows.services.run_records import run_document
 {code}
@@ -45,7 +45,7 @@ print("1")
 
 
 def looping(work: str) -> str:
-    """Five times: an agent that keeps its session, and a script that leaves a line behind."""
+    """Five iterations: an agent that keeps its session, and a script that appends a line."""
     slots = [{"name": "number", "type": "iteration"}, {"name": "on", "type": "continue"}]
     return workflow(
         [
@@ -59,7 +59,7 @@ def looping(work: str) -> str:
 
 
 class Drill:
-    """One run of a deployment."""
+    """One workflow run of a deployment."""
 
     def __init__(self, deployment: Deployment, text: str):
         self.deployment = deployment
@@ -88,7 +88,7 @@ class Drill:
         return [row for row in found if row["has_agent"]]
 
     def is_in(self, path: str) -> bool:
-        """Whether a node is at work and its agent is in its turn."""
+        """Return whether a node is running and its agent is in its turn."""
         row = self.nodes.get(path)
         asked = row and self.deployment.rows(
             "SELECT state FROM session_prompts WHERE message_id = ?", row["message_id"]
@@ -96,23 +96,23 @@ class Drill:
         return bool(asked and asked[0]["state"] == "delivered")
 
     def kill_everything(self) -> None:
-        """The control plane, and every agentctl and agent."""
+        """Kill the control plane, every agentctl and every agent."""
         self.deployment.kill_server()
         for row in self.deployment.rows("SELECT id FROM executors_running"):
             for one in identity.find_marked(_dashed(row["id"])):
                 identity.send_signal(one, signal.SIGKILL)
 
     def send_again(self) -> None:
-        """What a user does with whatever is held."""
+        """Resend whatever is held, as a user does."""
         code = """
 for one in Prompt.objects.filter(state__in=["held"]):
     prompts.resend(one.session_id, one.message_id, None)
 print("1")
 """
-        self.shell(ASK.format(models="Prompt", code=code))
+        self.shell(ASK.format(module="sessions_app.models", models="Prompt", code=code))
 
     def ends(self) -> dict[str, Any]:
-        """Wait for its end; a prompt in doubt stands visibly and is sent again."""
+        """Wait for the end of the run, resending held prompts."""
 
         def is_over() -> bool:
             row = self.row
@@ -127,7 +127,7 @@ print("1")
 
     @property
     def notes(self) -> list[str]:
-        """The lines that the scripts left in the worktree of the run."""
+        """Return the lines that the scripts appended in the worktree of the run."""
         (path,) = {row["worktree_path"] for row in self.agents}
         return (Path(path) / "notes.txt").read_text().split()
 
@@ -137,7 +137,7 @@ def _dashed(key: str) -> str:
 
 
 def check(drill: Drill) -> None:
-    """It has ended right: each iteration once, in order, with one session, and nothing was asked twice."""
+    """Check a correct end: each iteration once, in order, with one session, and no prompt twice."""
     row = drill.ends()
     assert (row["state"], row["error"]) == ("succeeded", "")
     assert drill.notes == [str(number) for number in range(1, ITERATIONS + 1)]
@@ -149,7 +149,7 @@ def check(drill: Drill) -> None:
     assert {one["desired_state"] for one in drill.deployment.rows("SELECT * FROM task_sessions")} == {"stopped"}
 
 
-def test_killed_with_all_its_agents_in_the_third_of_five_iterations_it_ends_right(deployment: Deployment) -> None:
+def test_run_killed_with_all_its_agents_in_mid_loop_ends_correctly(deployment: Deployment) -> None:
     deployment.serve()
     drill = Drill(deployment, looping("remember walrus\nwork 2"))
     eventually(lambda: drill.is_in("loop[3]/coder"), timeout=120, describe="the third iteration is at work")
@@ -161,7 +161,7 @@ def test_killed_with_all_its_agents_in_the_third_of_five_iterations_it_ends_righ
 
 
 @pytest.mark.parametrize("point", ["workflow.step_written:4", "workflow.step_committed:3", "workflow.job_asked:2"])
-def test_a_supervisor_killed_at_a_crash_point_loses_nothing(deployment: Deployment, point: str) -> None:
+def test_supervisor_killed_at_a_crash_point_loses_nothing(deployment: Deployment, point: str) -> None:
     reached = deployment.home / "reached"
     reached.mkdir()
     deployment.serve({"KANDEV_CRASH_AT": point, "KANDEV_CRASH_DIR": str(reached)})
@@ -173,7 +173,7 @@ def test_a_supervisor_killed_at_a_crash_point_loses_nothing(deployment: Deployme
     check(drill)
 
 
-def test_a_cancel_whose_supervisor_dies_when_the_scripts_have_ended_is_carried_out_by_the_next(
+def test_cancel_interrupted_by_a_supervisor_crash_is_completed_by_the_next(
     deployment: Deployment,
 ) -> None:
     reached = deployment.home / "reached"
@@ -183,11 +183,11 @@ def test_a_cancel_whose_supervisor_dies_when_the_scripts_have_ended_is_carried_o
     eventually((deployment.home / "begun").exists, timeout=120, describe="the script is at work")
     execution = _dashed(deployment.rows("SELECT id FROM executors_running")[0]["id"])
 
-    drill.shell(ASK.format(models="WorkflowRun", code=CANCEL))
+    drill.shell(ASK.format(module="sessions_app.workflows.models", models="WorkflowRun", code=CANCEL))
     eventually((reached / "workflow.jobs_ended").exists, timeout=60, describe="the supervisor dies")
     deployment.kill_server()
     deployment.serve()
 
     row = drill.ends()
-    assert (row["state"], row["error"]) == ("cancelled", "somebody cancelled it")
+    assert (row["state"], row["error"]) == ("cancelled", "a user cancelled it")
     eventually(lambda: not identity.find_marked(execution), timeout=60, describe="no process of the run is left")

@@ -1,4 +1,4 @@
-"""Wherever something of a session may stand: processes, answers, pages, tables, files."""
+"""All places where data of a session may appear: processes, answers, pages, tables, files."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ for path in PATHS:
 
 
 def told(session: Session) -> dict[str, str]:
-    """What can be read of a deployment while it serves, by where it stands."""
+    """Return what can be read of a running deployment, by place."""
     return {
         "arguments": _of_processes(session, "cmdline"),
         "environments": _of_processes(session, "environ"),
@@ -37,7 +37,7 @@ def told(session: Session) -> dict[str, str]:
 
 
 def _of_processes(session: Session, name: str) -> str:
-    """Of all that runs: ours, agentctl's, the agent's."""
+    """Return a file in ``/proc`` of all processes: ours, agentctl's, the agent's."""
     server = session.deployment.server
     assert server is not None
     pids = [server.pid, *descendants(server.pid), *(one.pid for one in session.processes())]
@@ -66,7 +66,7 @@ def _pages(session: Session) -> str:
 
 
 def _models() -> list[type[Model]]:
-    return [model for app in ("executors_app", "sessions_app") for model in apps.get_app_config(app).get_models()]
+    return [model for model in apps.get_models() if model.__module__.startswith(("executors_app.", "sessions_app."))]
 
 
 def _tables(deployment: Deployment) -> str:
@@ -75,7 +75,7 @@ def _tables(deployment: Deployment) -> str:
 
 
 def files(deployment: Deployment, but: Collection[str]) -> Iterator[tuple[Path, bytes]]:
-    """Every file of the deployment, of its sessions' state and of the repository, but those of such names."""
+    """Return every file of the deployment, of its sessions' state and of the repository, except those names."""
     for root in (deployment.data, deployment.repository):
         for path in root.rglob("*"):
             if path.is_file() and path.name not in but:

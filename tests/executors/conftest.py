@@ -14,7 +14,7 @@ from executors_app.agentctl.process import execution_processes, identity
 from executors_app.domain import Launched, LaunchSpec
 from executors_app.runtimes.local_standalone import RUNTIME
 from tests.executors.launches import TOKEN
-from tests.executors.local_place import LocalPlace
+from tests.executors.local_harness import LocalPlace
 from tests.executors.repositories import make_repository
 
 

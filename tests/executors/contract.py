@@ -14,7 +14,7 @@ import pytest
 
 from executors_app.domain import Observed, WorkspaceState
 from executors_app.errors import AgentctlForeign, RepositoryUnusable, WorkspaceGone
-from tests.executors.places import (
+from tests.executors.harness import (
     Place,
     client_of,
     config_of,
@@ -37,7 +37,7 @@ class RuntimeContract:
 
     bad_config: ClassVar[dict[str, Any]] = {"no such setting": 1}
 
-    async def test_a_launch_ends_with_a_live_agentctl_in_a_worktree_of_the_repository(self, place: Place) -> None:
+    async def test_launch_starts_agentctl_in_a_worktree_of_the_repository(self, place: Place) -> None:
         spec = spec_for(place)
         launched = await place.runtime.launch(spec)
         found = await look(place, row_of(place, spec, launched))
@@ -65,13 +65,13 @@ class RuntimeContract:
         launches = await asyncio.gather(*(place.runtime.launch(spec) for _ in range(3)))
         assert len({launched.boot_id for launched in launches}) == 1
 
-    async def test_a_live_one_that_its_row_does_not_know_yet_is_found(self, place: Place) -> None:
+    async def test_live_agentctl_unknown_to_its_row_is_found(self, place: Place) -> None:
         spec = spec_for(place)
         launched = await place.runtime.launch(spec)
         found = await look(place, row_of(place, spec))
         assert (found.observed, found.url) == (Observed.ALIVE, launched.url)
 
-    async def test_a_killed_one_is_dead_and_is_started_again_on_the_same_worktree(self, place: Place) -> None:
+    async def test_killed_agentctl_is_dead_and_restarts_on_its_worktree(self, place: Place) -> None:
         spec = spec_for(place)
         launched = await place.runtime.launch(spec)
         (seen(place, launched) / "mine").write_text("uncommitted\n")
@@ -119,7 +119,7 @@ class RuntimeContract:
         for file in ("times", "others"):
             assert (seen(place, launched) / file).read_text() == "ran\n"
 
-    async def test_one_that_was_never_started_is_dead_and_can_be_made(self, place: Place) -> None:
+    async def test_execution_never_started_is_dead_and_can_be_launched(self, place: Place) -> None:
         found = await look(place, row_of(place, spec_for(place)))
         assert (found.observed, found.workspace) == (Observed.DEAD, WorkspaceState.REBUILDABLE)
 
@@ -130,15 +130,13 @@ class RuntimeContract:
             found = await look(place, row_of(place, spec, launched), timeout=1.0)
         assert (found.observed, found.reason) == (Observed.UNKNOWN, "timeout")
 
-    async def test_a_live_one_that_does_not_know_our_token_is_unknown(self, place: Place) -> None:
+    async def test_live_agentctl_that_rejects_our_token_is_unknown(self, place: Place) -> None:
         spec = spec_for(place)
         launched = await place.runtime.launch(spec)
         found = await look(place, row_of(place, spec, launched, auth_token="another-token-of-the-row"))
         assert (found.observed, found.reason) == (Observed.UNKNOWN, "foreign")
 
-    async def test_a_worktree_that_was_lost_for_good_is_said_and_never_replaced_by_an_empty_one(
-        self, place: Place
-    ) -> None:
+    async def test_lost_worktree_is_reported_and_never_replaced_by_an_empty_one(self, place: Place) -> None:
         spec = spec_for(place)
         launched = await place.runtime.launch(spec)
         place.kill(spec)
@@ -184,7 +182,7 @@ class RuntimeContract:
         assert found[spec.execution_id].observed is Observed.ALIVE
         assert all(found[one.id].observed is not Observed.ALIVE for one in bad)
 
-    async def test_what_was_ended_is_dead_stays_so_and_can_be_launched_again(self, place: Place) -> None:
+    async def test_ended_execution_stays_dead_and_can_be_launched_again(self, place: Place) -> None:
         spec = spec_for(place)
         launched = await place.runtime.launch(spec)
         facts = row_of(place, spec, launched)
@@ -203,12 +201,12 @@ class RuntimeContract:
     async def test_where_nothing_was_left_nothing_is_found(self, place: Place) -> None:
         facts = row_of(place, spec_for(place))
         assert place.runtime.resume_token(facts) is None
-        assert list(place.runtime.left_journal(facts, 0, "e")) == []
+        assert list(place.runtime.unread_journal(facts, 0, "e")) == []
 
-    async def test_a_place_that_is_there_is_said_to_be(self, place: Place) -> None:
-        await place.runtime.check_place(config_of(place))
+    async def test_availability_check_passes_for_an_available_runtime(self, place: Place) -> None:
+        await place.runtime.check_availability(config_of(place))
 
-    def test_settings_that_are_none_are_refused_in_one_sentence(self, place: Place) -> None:
+    def test_invalid_settings_are_rejected_in_one_sentence(self, place: Place) -> None:
         with pytest.raises(ValueError, match=r".+\."):
             place.runtime.check_config(self.bad_config)
 
@@ -223,9 +221,7 @@ class RuntimeContract:
         assert report["agent"] == before["agent"]
         assert report["journal"] == before["journal"]
 
-    async def test_restart_drill_what_a_dead_one_left_is_read_and_its_agent_takes_its_conversation_up(
-        self, place: Place
-    ) -> None:
+    async def test_restart_drill_reads_left_journal_and_resumes_conversation(self, place: Place) -> None:
         spec = spec_for(place)
         launched = await place.runtime.launch(spec)
         started = await start_agent(place, spec, launched, "first")
@@ -233,9 +229,9 @@ class RuntimeContract:
         place.kill(spec)
         later, facts = type(place.runtime)(), row_of(place, spec, launched)
 
-        lines = later.left_journal(facts, 0, "")
+        lines = later.unread_journal(facts, 0, "")
         assert [line["seq"] for line in lines] == list(range(1, live["last_seq"] + 1))
-        assert list(later.left_journal(facts, live["last_seq"], live["epoch"])) == []
+        assert list(later.unread_journal(facts, live["last_seq"], live["epoch"])) == []
         token = later.resume_token(facts)
         assert token == started["resume_token"]
 

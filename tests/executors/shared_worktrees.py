@@ -17,7 +17,7 @@ import pytest
 from executors_app.agentctl.workspace import recovery_snapshots
 from executors_app.domain import LaunchSpec, Observed, WorkspaceState
 from executors_app.errors import WorkspaceGone
-from tests.executors.places import Place, client_of, forget, git_in, known, look, row_of, seen, spec_for
+from tests.executors.harness import Place, client_of, forget, git_in, known, look, row_of, seen, spec_for
 from tests.executors.repositories import run_git
 from tests.workspace.trees import make_six, state_of
 
@@ -30,7 +30,7 @@ def guest_of(host: LaunchSpec) -> LaunchSpec:
 class SharedWorktreesContract:
     """The suite; subclasses are collected, this is not."""
 
-    async def test_a_guest_works_in_its_hosts_worktree_with_an_agentctl_of_its_own(self, place: Place) -> None:
+    async def test_guest_session_shares_worktree_with_its_own_agentctl(self, place: Place) -> None:
         host = spec_for(place)
         guest, launched = guest_of(host), await place.runtime.launch(host)
         beside = await place.runtime.launch(guest)
@@ -48,16 +48,14 @@ class SharedWorktreesContract:
         read = await client_of(guest, beside).read_file("from the host")
         assert read["content"] == "seen\n"
 
-    async def test_whoever_comes_first_makes_the_worktree_and_both_at_once_make_one(self, place: Place) -> None:
+    async def test_concurrent_launches_make_one_worktree(self, place: Place) -> None:
         host = spec_for(place)
         theirs, ours = await asyncio.gather(place.runtime.launch(guest_of(host)), place.runtime.launch(host))
         assert theirs.worktree_path == ours.worktree_path
         assert [path.name for path in seen(place, ours).parent.iterdir() if path.is_dir()] == [host.session_id]
 
     @pytest.mark.parametrize("first", ["host", "guest"])
-    async def test_a_lost_worktree_comes_back_once_with_what_the_guest_had_not_committed(
-        self, place: Place, first: str
-    ) -> None:
+    async def test_lost_worktree_returns_with_uncommitted_work_of_guest(self, place: Place, first: str) -> None:
         host = spec_for(place)
         guest, launched = guest_of(host), await place.runtime.launch(host)
         beside = await place.runtime.launch(guest)
@@ -92,9 +90,7 @@ class SharedWorktreesContract:
         assert (root / "from the guest").read_text() == "kept\n"
         assert (await client_of(host, launched).status())["session_id"] == host.session_id
 
-    async def test_a_guest_that_knows_the_worktree_makes_no_new_one_in_the_place_of_a_lost_one(
-        self, place: Place
-    ) -> None:
+    async def test_guest_session_never_replaces_a_lost_worktree(self, place: Place) -> None:
         host = spec_for(place)
         launched = await place.runtime.launch(host)
         place.kill(host)

@@ -45,7 +45,7 @@ def test_its_words_for_a_lost_conversation_fit_those_words_alone(kind: AgentType
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind.seed], ids=lambda kind: kind.name)
-def test_a_difference_to_the_seed_has_its_reason_and_nothing_else_has(kind: AgentType) -> None:
+def test_only_differences_to_the_seed_give_a_reason(kind: AgentType) -> None:
     assert kind.seed is not None
     ours = (kind.supports_session_resume, kind.history_context_injection)
     assert bool(kind.differs_from_seed) == (ours != (kind.seed.native, kind.seed.history))
@@ -78,7 +78,7 @@ def test_the_demo_agent_is_called_as_its_place_knows_it(runtime: str) -> None:
 
 @pytest.mark.real_agent
 @pytest.mark.parametrize(("kind", "published"), [("codex", "codex-acp"), ("opencode", "opencode")])
-async def test_a_published_agent_says_that_a_conversation_is_gone_in_the_words_of_its_type(
+async def test_published_agent_reports_gone_conversation_by_its_patterns(
     kind: str, published: str, tmp_path: Path
 ) -> None:
     with running_model() as model:

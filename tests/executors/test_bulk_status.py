@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from executors_app import fake_agentctl
 from executors_app.client import StatusTarget, poll_statuses
 from executors_app.errors import AgentctlForeign, AgentctlRefused, AgentctlUnreachable, ExecutorError
-from executors_app.fake_agentctl import FakeAgentctl, FakeFleet, fake_status, plan_fleet
+from tests.support import fake_agentctl
+from tests.support.fake_agentctl import FakeAgentctl, FakeFleet, fake_status, plan_fleet
 
 EXECUTION = "execution-1"
 TOKEN = "the-token"

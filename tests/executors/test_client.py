@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from aiohttp import WSMsgType, web
 
-from executors_app import fake_agentctl
 from executors_app.agentctl.protocol import CLOSE_STALE_GENERATION, GENERATION_HEADER
 from executors_app.client import AgentctlClient, open_connection_pool
 from executors_app.errors import (
@@ -22,6 +21,7 @@ from executors_app.errors import (
     JobsUnsupported,
     StaleGeneration,
 )
+from tests.support import fake_agentctl
 
 TOKEN = "the-token"
 EXECUTION = "execution-1"
@@ -182,9 +182,7 @@ JOB_CALLS: list[tuple[str, tuple[Any, ...]]] = [("start_job", ("j", {})), ("job"
 
 
 @pytest.mark.parametrize(("name", "arguments"), JOB_CALLS, ids=[name for name, _ in JOB_CALLS])
-async def test_an_agentctl_from_before_there_were_jobs_is_told_from_one_that_knows_no_such_job(
-    name: str, arguments: tuple[Any, ...]
-) -> None:
+async def test_agentctl_without_jobs_differs_from_unknown_job(name: str, arguments: tuple[Any, ...]) -> None:
     async with fake_agentctl.answering_server(fake_agentctl.http_response(404, OLD)) as url:
         with pytest.raises(JobsUnsupported) as old:
             await getattr(client_of(url), name)(*arguments)
@@ -311,7 +309,7 @@ UNREADABLE_LINES = {
 
 
 @pytest.mark.parametrize("line", UNREADABLE_LINES.values(), ids=list(UNREADABLE_LINES))
-async def test_a_line_that_cannot_be_read_is_one_and_leaves_its_neighbours_alone(line: str) -> None:
+async def test_unreadable_line_does_not_affect_its_neighbours(line: str) -> None:
     agentctl = RecordingAgentctl()
     agentctl.frames = [f"{GOOD_LINE}\n{line}\n{GOOD_LINE}"]
     async with running(agentctl) as url:

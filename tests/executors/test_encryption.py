@@ -52,7 +52,7 @@ def test_a_json_value_comes_back_with_its_keys_hidden() -> None:
     assert "API_KEY" not in stored("env", "agent_profiles")
 
 
-def test_rows_with_and_without_a_secret_can_be_told_by_the_database() -> None:
+def test_database_can_filter_rows_by_whether_a_secret_is_set() -> None:
     make_execution(auth_token="secret", resume_token="")
     assert ExecutorRunning.objects.exclude(auth_token="").filter(resume_token="").exists()
     assert not ExecutorRunning.objects.filter(auth_token="").exists()
@@ -107,7 +107,7 @@ def locked_out() -> Iterator[ExecutorRunning]:
         yield execution
 
 
-def test_a_lost_key_spoils_no_listing_but_the_secret_itself(locked_out: ExecutorRunning) -> None:
+def test_lost_key_breaks_only_the_secret_not_the_listing(locked_out: ExecutorRunning) -> None:
     readable = make_execution(auth_token="readable")
     listed = {execution.pk: execution for execution in ExecutorRunning.objects.all()}
     assert listed[readable.pk].auth_token == "readable"
@@ -123,7 +123,7 @@ def test_a_lost_key_is_named_for_a_deferred_field_too(locked_out: ExecutorRunnin
         _ = execution.auth_token
 
 
-def test_a_row_with_a_lost_key_can_be_saved_and_keeps_its_secret(locked_out: ExecutorRunning) -> None:
+def test_row_with_lost_key_can_be_saved_and_keeps_its_secret(locked_out: ExecutorRunning) -> None:
     before = stored("auth_token")
     execution = ExecutorRunning.objects.get()
     execution.status = ExecutorRunning.Status.ERROR

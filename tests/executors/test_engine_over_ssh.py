@@ -39,7 +39,7 @@ async def test_operators_read_ssh_s_own_error(
     (tmp_path / "said").write_text(said)
     pretend_ssh(tmp_path, monkeypatch, f"cat {tmp_path}/said >&2; exit 255")
     with pytest.raises(RuntimeUnavailable) as refused:
-        await RUNTIME.check_place(CONFIG)
+        await RUNTIME.check_availability(CONFIG)
     assert refused.value.message_for_staff == (
         "The Docker engine cannot be reached: the connection over ssh was closed. "
         f"{told} Its address is {CONFIG['docker_host']}."
@@ -50,18 +50,18 @@ async def test_operators_read_ssh_s_own_error(
 async def test_ssh_that_floods_its_errors_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pretend_ssh(tmp_path, monkeypatch, "head -c 50000 /dev/zero | tr '\\0' x >&2")
     with pytest.raises(RuntimeUnavailable) as refused:
-        await RUNTIME.check_place(CONFIG)
+        await RUNTIME.check_availability(CONFIG)
     assert len(refused.value.message_for_staff) < 5000
 
 
 @pytest.mark.skipif(shutil.which("ssh") is None, reason="no ssh is installed")
 async def test_the_real_ssh_tells_that_nobody_listens() -> None:
     with pytest.raises(RuntimeUnavailable, match="closed") as refused:
-        await RUNTIME.check_place({**CONFIG, "docker_host": "ssh://127.0.0.3:1"})
+        await RUNTIME.check_availability({**CONFIG, "docker_host": "ssh://127.0.0.3:1"})
     assert "Connection refused" in refused.value.message_for_staff
 
 
-async def test_an_engine_over_tls_that_is_away_names_its_address_to_staff_alone(tmp_path: Path) -> None:
+async def test_address_of_unreachable_tls_engine_is_for_staff(tmp_path: Path) -> None:
     authority = Authority(tmp_path / "authority")
     pair = authority.issue("client", CLIENT)
     config: dict[str, Any] = {
@@ -72,6 +72,6 @@ async def test_an_engine_over_tls_that_is_away_names_its_address_to_staff_alone(
         "tls_key": str(pair.key),
     }
     with pytest.raises(RuntimeUnavailable) as refused:
-        await RUNTIME.check_place(config)
+        await RUNTIME.check_availability(config)
     assert refused.value.message == "The Docker engine cannot be reached: Connection refused"
     assert "tcp://127.0.0.3:1" in refused.value.message_for_staff

@@ -24,18 +24,18 @@ from executors_app.agentctl.protocol import EXECUTION_MARKER
 from executors_app.client import AgentctlClient
 from executors_app.domain import ExecutionFacts, Launched, LaunchSpec, Observed
 from executors_app.errors import AgentctlForeign, AgentctlUnreachable
-from executors_app.fake_agentctl import refusing_url
 from executors_app.runtimes.local_standalone import RUNTIME
+from tests.executors.foreign_processes import as_root, other_user, process_of_another_user, recording
 from tests.executors.launches import client_of, kill, observe, row
-from tests.executors.strangers import as_root, other_user, process_of_another_user, recording
 from tests.services import ROOT
+from tests.support.fake_agentctl import refusing_url
 from tests.waiting import eventually
 
 
 @contextmanager
 def earlier_release(places: StateDirectory, spec: LaunchSpec) -> Iterator[ExecutionFacts]:
     """An agentctl as release 57684c0 started it: at a loopback port, with the execution's secret as its token."""
-    places.make()
+    places.create()
     places.write_token(spec.auth_token)
     argv = [
         *(sys.executable, "-P", "-m", execution_processes.AGENTCTL_MODULE, "serve"),
@@ -71,9 +71,7 @@ async def test_an_agentctl_of_the_last_release_is_found_again(spec: LaunchSpec, 
         assert (again.url, again.found, again.state) == (facts.agentctl_url, True, facts.state)
 
 
-async def test_whoever_binds_the_port_of_a_dead_agentctl_hears_nothing(
-    spec: LaunchSpec, places: StateDirectory
-) -> None:
+async def test_process_on_a_dead_agentctls_port_receives_no_token(spec: LaunchSpec, places: StateDirectory) -> None:
     with earlier_release(places, spec) as facts:
         who = execution_processes.recorded_process(facts.state)
         assert who is not None
@@ -164,7 +162,7 @@ async def test_each_launch_has_a_token_of_its_own(spec: LaunchSpec, launched: La
     assert await client_of(spec, again).status()
 
 
-async def test_a_successor_at_the_same_socket_is_found_by_the_old_row(spec: LaunchSpec, launched: Launched) -> None:
+async def test_old_row_finds_successor_at_the_same_socket(spec: LaunchSpec, launched: Launched) -> None:
     kill(launched)
     known = replace(spec, worktree_path=launched.worktree_path, worktree_branch=launched.worktree_branch)
     again = await RUNTIME.launch(known)

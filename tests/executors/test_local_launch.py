@@ -56,15 +56,13 @@ async def test_a_launch_again_finds_the_live_one(spec: LaunchSpec, launched: Lau
     assert again == replace(launched, found=True)
 
 
-async def test_an_agentctl_whose_starter_was_killed_before_it_was_ready_is_found(
-    spec: LaunchSpec, data_directory: Path
-) -> None:
+async def test_agentctl_is_found_after_its_starter_was_killed(spec: LaunchSpec, data_directory: Path) -> None:
     starter = (
         "import os, sys; from pathlib import Path; from executors_app.agentctl.local_runtime import launch;"
         "from executors_app.domain import LaunchSpec;"
         "from executors_app.agentctl.local_runtime.storage import state_directory;"
         "data, execution, session, workspace, token = sys.argv[1:];"
-        "places = state_directory(Path(data), execution); places.make();"
+        "places = state_directory(Path(data), execution); places.create();"
         "spec = LaunchSpec(execution, session, '', '', '', token);"
         "launch._find_or_start(places, spec, Path(workspace), token, {}); os.kill(os.getpid(), 9)"
     )
@@ -106,7 +104,7 @@ async def test_a_dead_agentctl_is_started_again_on_the_same_worktree(spec: Launc
 
 
 async def test_an_agentctl_that_cannot_start_is_reported_with_its_last_words(spec: LaunchSpec) -> None:
-    with pytest.raises(LaunchFailed, match="token has fewer than"):
+    with pytest.raises(LaunchFailed, match="token needs at least"):
         await RUNTIME.launch(replace(spec, auth_token="short"))
 
 
@@ -116,9 +114,7 @@ async def test_a_launch_without_a_repository_is_refused_for_good(spec: LaunchSpe
     assert execution_processes.find_processes(spec.execution_id) == execution_processes.ExecutionProcesses()
 
 
-async def test_a_launch_never_puts_an_empty_worktree_in_the_place_of_a_lost_one(
-    spec: LaunchSpec, tmp_path: Path
-) -> None:
+async def test_launch_never_replaces_a_lost_worktree_by_an_empty_one(spec: LaunchSpec, tmp_path: Path) -> None:
     known = replace(spec, worktree_path=str(tmp_path / "lost"), worktree_branch="kandev/lost")
     with pytest.raises(WorkspaceGone, match="kandev/lost were deleted"):
         await RUNTIME.launch(known)
@@ -146,20 +142,20 @@ async def test_a_dead_one_leaves_its_token_and_its_journal(
 
     facts = row(spec, launched)
     assert RUNTIME.resume_token(facts) == started["resume_token"]
-    lines = RUNTIME.left_journal(facts, 0, "")
+    lines = RUNTIME.unread_journal(facts, 0, "")
     assert [line["seq"] for line in lines] == list(range(1, live["last_seq"] + 1))
     assert "agent.started" in {line["kind"] for line in lines}
-    assert RUNTIME.left_journal(facts, live["last_seq"], live["epoch"]) == []
+    assert RUNTIME.unread_journal(facts, live["last_seq"], live["epoch"]) == []
 
 
 async def test_where_nothing_was_left_nothing_is_found(spec: LaunchSpec) -> None:
     assert RUNTIME.resume_token(row(spec)) is None
-    assert RUNTIME.left_journal(row(spec), 0, "e") == []
+    assert RUNTIME.unread_journal(row(spec), 0, "e") == []
 
 
 def test_a_ready_file_that_is_not_whole_is_no_ready_file(data_directory: Path) -> None:
     places = state_directory(data_directory, "e")
-    places.make()
+    places.create()
     for text in ("", "{", "[]", '{"url": "http://127.0.0.1:1"}', '{"url": "x", "pid": null}'):
         places.ready_file.write_text(text)
         assert launch.read_ready_file(places) is None, text

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from executors_app import fake_agentctl
 from executors_app.agentctl.process import execution_processes, identity
 from executors_app.domain import Launched, LaunchSpec, Observed, WorkspaceState
 from executors_app.runtimes.local_standalone import RUNTIME
 from tests.executors.launches import agentctl_of, kill, leave_a_marked_process, observe, row
 from tests.executors.repositories import run_git
+from tests.support import fake_agentctl
 from tests.waiting import eventually
 
 
@@ -26,7 +26,7 @@ async def test_a_live_one_is_alive_with_its_status(spec: LaunchSpec, launched: L
     assert seen.report["boot_id"] == launched.boot_id
 
 
-async def test_a_live_one_that_its_row_does_not_know_yet_is_found(spec: LaunchSpec, launched: Launched) -> None:
+async def test_live_agentctl_unknown_to_its_row_is_found(spec: LaunchSpec, launched: Launched) -> None:
     seen = await observe(row(spec))
     assert (seen.observed, seen.url, seen.pid, seen.state) == (
         Observed.ALIVE,
@@ -55,7 +55,7 @@ async def test_a_killed_one_with_its_worktree_deleted_says_so(
     assert (seen.observed, seen.workspace, seen.workspace_reason) == (Observed.DEAD, WorkspaceState.GONE, reason)
 
 
-async def test_one_that_was_never_started_is_dead_and_can_be_made(spec: LaunchSpec) -> None:
+async def test_execution_never_started_is_dead_and_can_be_launched(spec: LaunchSpec) -> None:
     seen = await observe(row(spec))
     assert (seen.observed, seen.workspace) == (Observed.DEAD, WorkspaceState.REBUILDABLE)
 
@@ -70,12 +70,12 @@ async def test_a_stopped_process_is_unknown_and_not_dead(spec: LaunchSpec, launc
     assert (seen.observed, seen.reason) == (Observed.UNKNOWN, "timeout")
 
 
-async def test_a_live_one_that_does_not_know_our_token_is_unknown(spec: LaunchSpec, launched: Launched) -> None:
+async def test_live_agentctl_that_rejects_our_token_is_unknown(spec: LaunchSpec, launched: Launched) -> None:
     seen = await observe(row(spec, launched, auth_token="another-token-of-the-row"))
     assert (seen.observed, seen.reason) == (Observed.UNKNOWN, "foreign")
 
 
-async def test_something_else_at_its_address_is_unknown_without_a_proof_of_death(spec: LaunchSpec) -> None:
+async def test_other_server_at_its_address_is_unknown_not_dead(spec: LaunchSpec) -> None:
     async with fake_agentctl.answering_server(fake_agentctl.http_response(401, b"{}")) as url:
         seen = await observe(row(spec, agentctl_url=url))
     assert (seen.observed, seen.reason) == (Observed.UNKNOWN, "foreign")
@@ -84,7 +84,7 @@ async def test_something_else_at_its_address_is_unknown_without_a_proof_of_death
     assert (seen.observed, seen.reason) == (Observed.UNKNOWN, "foreign"), "nobody waits for an answer of a stranger"
 
 
-async def test_something_else_at_its_address_does_not_hide_a_proven_death(spec: LaunchSpec, launched: Launched) -> None:
+async def test_other_server_at_its_address_does_not_hide_a_death(spec: LaunchSpec, launched: Launched) -> None:
     kill(launched)
     async with fake_agentctl.answering_server(fake_agentctl.http_response(401, b"{}")) as url:
         seen = await observe(row(spec, launched, agentctl_url=url))

@@ -15,7 +15,7 @@ class TestSharedOnThisMachine(SharedWorktreesContract):
     """``local_standalone``."""
 
 
-def test_two_who_keep_one_worktree_at_once_both_have_it_kept(repository: Path, tmp_path: Path) -> None:
+def test_concurrent_guests_both_keep_one_worktree(repository: Path, tmp_path: Path) -> None:
     """Each agentctl has a copy of the index of its own; the ref is moved from what it was seen at."""
     (repository / "new").write_text("0\n")
     keep(repository)

@@ -30,7 +30,7 @@ def worktree(tmp_path: Path, repository: Path) -> Worktree:
     return place
 
 
-def test_a_worktree_has_a_branch_of_its_own_that_follows_from_the_session(worktree: Worktree) -> None:
+def test_worktree_branch_follows_from_the_session(worktree: Worktree) -> None:
     assert worktree.branch == "kandev/1234567890ab"
     assert worktree.path.name == SESSION
     assert run_git(worktree.path, "branch", "--show-current") == worktree.branch
@@ -112,9 +112,7 @@ def test_a_deleted_directory_comes_back_with_commits_and_staged_work(repository:
     )
 
 
-def test_a_deleted_directory_with_a_detached_head_comes_back_at_that_commit(
-    repository: Path, worktree: Worktree
-) -> None:
+def test_deleted_directory_with_detached_head_is_restored_there(repository: Path, worktree: Worktree) -> None:
     run_git(worktree.path, "checkout", "--quiet", "--detach")
     head = commit(worktree.path, "work", "x\n")
     shutil.rmtree(worktree.path)
@@ -147,7 +145,7 @@ def _delete_branch_behind_gits_back(repository: Path, worktree: Worktree) -> Non
 
 
 @pytest.mark.parametrize("delete", [_delete_both, _delete_branch_behind_gits_back])
-def test_a_worktree_deleted_with_its_branch_is_gone_and_no_other_is_put_in_its_place(
+def test_worktree_deleted_with_its_branch_is_not_replaced(
     repository: Path, worktree: Worktree, delete: Callable[[Path, Worktree], None]
 ) -> None:
     delete(repository, worktree)
@@ -225,7 +223,7 @@ def test_a_branch_that_a_dead_maker_has_left_is_used(tmp_path: Path, repository:
     assert run_git(place.path, "branch", "--show-current") == place.branch
 
 
-def test_a_branch_that_is_checked_out_elsewhere_is_an_error_that_may_pass(repository: Path, worktree: Worktree) -> None:
+def test_branch_checked_out_elsewhere_is_a_temporary_error(repository: Path, worktree: Worktree) -> None:
     shutil.rmtree(worktree.path)
     run_git(repository, "worktree", "prune")
     run_git(repository, "switch", "--quiet", worktree.branch)

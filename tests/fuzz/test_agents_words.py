@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from executors_app.agentctl.drivers.events import ReplayCollector, parse_permission_request, update_to_journal_line
 from executors_app.agentctl.drivers.json_rpc import JsonRpcConnection
 from executors_app.agentctl.protocol import JournalKind
-from executors_app.streams import parse_frame
+from executors_app.client import parse_frame
 from tests.fuzz.values import BOUNDED, FEW, mostly, record, text, value
 from tests.supervisor.journals import hear
-from tests.supervisor.rows import execution_of, running_session, talk
+from tests.supervisor.rows import conversation, execution_of, running_session
 from tests.waiting import eventually_async
 
 EPOCH = "epoch-1"
@@ -73,7 +73,7 @@ def is_written_once(lines: list[bytes]) -> None:
     session = running_session()
     for _ in range(2):
         hear(session, parse_frame(b"\n".join(lines)))
-        said = "".join(words for _, words, _, _ in talk(session))
+        said = "".join(words for _, words, _, _ in conversation(session))
         assert said.count(FIRST) == 1
         assert said.count(LAST) == 1
         seqs = list(session.events.order_by("seq").values_list("seq", flat=True))
@@ -157,7 +157,7 @@ async def test_whatever_comes_over_the_wire_the_conversation_goes_on(lines: list
     async def answer(method: str, params: Any) -> Any:
         return {"of": method}
 
-    async def room() -> None:
+    async def wait_for_room() -> None:
         await asyncio.sleep(0)
 
     process: Any = mouth
@@ -165,10 +165,10 @@ async def test_whatever_comes_over_the_wire_the_conversation_goes_on(lines: list
         process,
         on_notification=lambda method, params: told.append(method),
         on_request=answer,
-        room=room,
+        room=wait_for_room,
         record=lambda *args, **fields: None,
     )
-    wire.begin()
+    wire.start_reading()
     await eventually_async(wire.closed.is_set, timeout=30, describe="all of it is handled")
     await wire.close()
     assert told[-1] == "at/last"

@@ -21,8 +21,8 @@ from executors_app.errors import ExecutorError
 from sessions_app.models import Leftover
 from sessions_app.services.maintenance.chore_run import ChoreRun
 from sessions_app.services.maintenance.files import clean_journals, clean_recovery_refs
-from tests.docker.place import DockerPlace
-from tests.executors.places import client_of, known, look, row_of, spec_for
+from tests.docker.harness import DockerPlace
+from tests.executors.harness import client_of, known, look, row_of, spec_for
 from tests.hostile_agent.world import PLANTED, World
 
 _WITHIN = 60.0
@@ -101,7 +101,7 @@ class Victim:
             self.place.kill(self.spec)
         row = self.row
         await self.attempt(look(self.place, row))
-        await self.attempt(asyncio.to_thread(self.place.runtime.left_journal, row, 0, ""))
+        await self.attempt(asyncio.to_thread(self.place.runtime.unread_journal, row, 0, ""))
         await self.attempt(asyncio.to_thread(self.place.runtime.resume_token, row))
         await self.attempt(self.place.runtime.push_work(row))
         await asyncio.to_thread(self.read_kept)

@@ -17,7 +17,7 @@ from tests.docker.conftest import (  # noqa: F401 - fixtures
     shared_engine,
     shared_far_engine,
 )
-from tests.docker.place import DockerPlace
+from tests.docker.harness import DockerPlace
 from tests.hostile_agent.world import World
 
 HERE = Path(__file__).parent

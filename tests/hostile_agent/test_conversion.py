@@ -13,7 +13,7 @@ import pytest
 from executors_app import workspace_store
 from executors_app.agentctl.workspace import worktrees
 from executors_app.domain import LaunchSpec
-from tests.executors.places import client_of, git_in, known, row_of, seen, spec_for
+from tests.executors.harness import client_of, git_in, known, row_of, seen, spec_for
 from tests.executors.repositories import commit, run_git
 from tests.hostile_agent.actions import Victim
 from tests.hostile_agent.tampering import settings_text

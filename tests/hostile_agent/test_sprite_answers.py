@@ -14,9 +14,9 @@ from executors_app.errors import ExecutorError
 from executors_app.sprites import organisation as api
 from executors_app.sprites import organisation as names
 from executors_app.sprites.organisation import CommandResult, Organisation
-from tests.executors.places import row_of, spec_for
+from tests.executors.harness import row_of, spec_for
 from tests.sprites.conftest import place, repository, stand_in  # noqa: F401 - fixtures
-from tests.sprites.place import SpritesPlace
+from tests.sprites.harness import SpritesPlace
 
 LINE = b'{"seq": 1, "epoch": "e", "ts": 1, "kind": "log", "text": "kept"}\n'
 SEGMENT = "journal/00000000000000000001.jsonl"
@@ -55,7 +55,7 @@ async def test_journal_is_read_past_links_and_pipes(
     (state / SEGMENT).write_bytes(LINE)
     tamper(state, outside)
     row = row_of(place, spec, launched)
-    assert [line["text"] for line in place.runtime.left_journal(row, 0, "")] == ["kept"]
+    assert [line["text"] for line in place.runtime.unread_journal(row, 0, "")] == ["kept"]
     assert place.runtime.resume_token(row) is None
 
 
@@ -107,7 +107,7 @@ async def test_state_of_a_sprite_is_unpacked_as_plain_files_alone(
     folder.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(folder))
     try:
-        lines = place.runtime.left_journal(row_of(place, spec, launched), 0, "")
+        lines = place.runtime.unread_journal(row_of(place, spec, launched), 0, "")
     except ExecutorError:
         lines = []
     assert [line["text"] for line in lines] in ([], ["kept"])

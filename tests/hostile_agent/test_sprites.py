@@ -26,12 +26,12 @@ from executors_app.sprites.organisation import sprite_name
 from sessions_app.models import Leftover
 from sessions_app.services.maintenance.chore_run import ChoreRun
 from sessions_app.services.maintenance.files import clean_journals, clean_recovery_refs
-from tests.executors.places import client_of, known, row_of, seen, spec_for
+from tests.executors.harness import client_of, known, row_of, seen, spec_for
 from tests.executors.repositories import make_repository, run_git
 from tests.hostile_agent.tampering import BROKEN, MILD, settings_text
 from tests.repositories.attacks import Trap
 from tests.sprites.conftest import place, repository, stand_in  # noqa: F401 - fixtures
-from tests.sprites.place import SpritesPlace
+from tests.sprites.harness import SpritesPlace
 
 MARK = "HOME=/nonexistent"
 """Of the environment of the control plane's git."""
@@ -163,7 +163,7 @@ class Sprite:
         self.place.kill(self.spec)
         await runtime.observe([row], timeout=10, concurrency=1)
         dead: list[Awaitable[Any]] = [
-            asyncio.to_thread(runtime.left_journal, row, 0, ""),
+            asyncio.to_thread(runtime.unread_journal, row, 0, ""),
             asyncio.to_thread(runtime.resume_token, row),
         ]
         for action in [*dead, runtime.push_work(row)]:

@@ -13,8 +13,8 @@ from executors_app import workspace_store
 from executors_app.agentctl.process.privilege_drop import AGENTCTL_UID
 from executors_app.containers.sites import HOME_PATH
 from executors_app.domain import Launched, LaunchSpec
-from tests.docker.place import DockerPlace
-from tests.executors.places import client_of, row_of, seen, spec_for
+from tests.docker.harness import DockerPlace
+from tests.executors.harness import client_of, row_of, seen, spec_for
 from tests.executors.repositories import commit, run_git
 from tests.repositories.attacks import Trap
 

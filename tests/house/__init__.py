@@ -1,1 +1,1 @@
-"""Tests of the project's own frame: environment, settings, commands."""
+"""Tests of settings, environment, data directory, processes and upgrades."""

@@ -1,4 +1,4 @@
-"""With TLS, the cookies of a login are for TLS and this host alone."""
+"""With TLS, session and CSRF cookies are restricted to TLS and this host."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ print(json.dumps([cookies, settings.KANDEV_COOKIE_PREFIX, settings.ALLOWED_HOSTS
 
 
 def settings_of(**environment: str) -> Any:
-    """Name and attributes of the cookies, how other names begin, and the hosts that are served."""
+    """Return name and attributes of the cookies, the prefix of cookie names, and the allowed hosts."""
     env = os.environ | {"DJANGO_SETTINGS_MODULE": "kandev.settings", **environment}
     done = subprocess.run([sys.executable, "-c", ASKED], cwd=ROOT, env=env, capture_output=True, text=True, check=True)
     return json.loads(done.stdout)
 
 
-def test_cookies_are_for_tls_and_this_host_alone() -> None:
+def test_cookies_require_tls_and_this_host() -> None:
     public = {"KANDEV_SECRET_KEY": "k" * 50, "KANDEV_ALLOWED_HOSTS": "kandev.example"}
     cookies, prefix, hosts = settings_of(**public, KANDEV_TRUSTED_ORIGINS="https://kandev.example")
     assert (prefix, hosts) == ("__Host-", ["kandev.example"])

@@ -1,4 +1,4 @@
-"""The data directory is private, the secret key is drawn once, and the database is durable."""
+"""The data directory is private, the secret key is generated once, and the database is durable."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ def mode_of(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
-def test_the_data_directory_and_the_key_are_private(tmp_path: Path) -> None:
+def test_data_directory_and_key_are_private(tmp_path: Path) -> None:
     directory = prepare_data_directory(tmp_path / "new" / "data")
     load_secret_key(directory)
     assert mode_of(directory) == 0o700
     assert mode_of(directory / "secret-key") == 0o600
 
 
-def test_the_embedded_database_is_private_from_its_first_moment(tmp_path: Path) -> None:
+def test_embedded_database_is_private_from_the_start(tmp_path: Path) -> None:
     data = tmp_path / "data"
     env = environment(data)
     del env["KANDEV_DATABASE_URL"]
@@ -46,7 +46,7 @@ def test_the_embedded_database_is_private_from_its_first_moment(tmp_path: Path) 
     assert {mode_of(path) for path in data.iterdir()} == {0o600}
 
 
-def test_an_open_database_is_closed_at_the_next_start(tmp_path: Path) -> None:
+def test_readable_database_is_made_private_at_the_next_start(tmp_path: Path) -> None:
     files = [tmp_path / f"other.db{suffix}" for suffix in ("", "-wal", "-shm")]
     for path in files:
         path.touch()
@@ -55,20 +55,20 @@ def test_an_open_database_is_closed_at_the_next_start(tmp_path: Path) -> None:
     assert {mode_of(path) for path in files} == {0o600}
 
 
-def test_an_open_data_directory_is_closed(tmp_path: Path) -> None:
+def test_readable_data_directory_is_made_private(tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
     prepare_data_directory(tmp_path)
     assert mode_of(tmp_path) == 0o700
 
 
-def test_a_directory_shared_by_all_is_refused(tmp_path: Path) -> None:
+def test_shared_directory_is_refused(tmp_path: Path) -> None:
     tmp_path.chmod(0o1777)
-    with pytest.raises(ImproperlyConfigured, match="shared with others"):
+    with pytest.raises(ImproperlyConfigured, match="shared with other users"):
         prepare_data_directory(tmp_path)
 
 
 def refused(directory: Path) -> str:
-    """The one line of a command that cannot use its data directory."""
+    """Return the one line that a command prints if it cannot use its data directory."""
     argv = [sys.executable, "manage.py", "serve", "--port", "0"]
     env = environment(directory)
     for name in ("KANDEV_DATABASE_URL", "KANDEV_SECRET_KEY"):
@@ -80,7 +80,7 @@ def refused(directory: Path) -> str:
 
 
 @as_root
-def test_a_data_directory_of_another_user_is_refused_in_one_line(tmp_path: Path) -> None:
+def test_data_directory_of_another_user_is_refused_in_one_line(tmp_path: Path) -> None:
     os.chown(tmp_path, 65534, 65534)
     line = refused(tmp_path)
     assert line.startswith(f"kandev: KANDEV_DATA_DIR={tmp_path} belongs to nobody (uid 65534), and this runs as root")
@@ -89,7 +89,7 @@ def test_a_data_directory_of_another_user_is_refused_in_one_line(tmp_path: Path)
 
 @contextmanager
 def run_by_nobody(data: Path) -> Iterator[None]:
-    """Its directory is theirs, and so is this process for a moment."""
+    """Run this process as another user for a moment, with a directory of that user."""
     os.chown(data, 65534, 65534)
     os.seteuid(65534)
     try:
@@ -100,34 +100,39 @@ def run_by_nobody(data: Path) -> Iterator[None]:
 
 @pytest.fixture
 def data() -> Iterator[Path]:
-    """A directory that everybody finds."""
+    """A directory that every user can reach."""
     with tempfile.TemporaryDirectory(prefix="kandev-data-", dir="/tmp") as directory:
         yield Path(directory)
 
 
 @as_root
 @pytest.mark.parametrize("mode", [0o500, 0o100])
-def test_a_read_only_data_directory_is_refused(data: Path, mode: int) -> None:
+def test_read_only_data_directory_is_refused(data: Path, mode: int) -> None:
     data.chmod(mode)
-    with run_by_nobody(data), pytest.raises(ImproperlyConfigured, match=f"{data} cannot be written: it is read-only"):
+    with (
+        run_by_nobody(data),
+        pytest.raises(
+            ImproperlyConfigured, match=f"{data} is not writable: make it writable, or choose another directory"
+        ),
+    ):
         prepare_data_directory(data)
 
 
 @as_root
-def test_a_secret_key_of_another_user_is_refused(data: Path) -> None:
+def test_secret_key_of_another_user_is_refused(data: Path) -> None:
     (data / "secret-key").touch(mode=0o600)
     with run_by_nobody(data), pytest.raises(ImproperlyConfigured, match="secret-key cannot be used: Permission denied"):
         load_secret_key(prepare_data_directory(data))
 
 
-def test_first_starts_at_once_agree_on_one_key(tmp_path: Path) -> None:
+def test_concurrent_first_starts_agree_on_one_key(tmp_path: Path) -> None:
     with ThreadPoolExecutor(8) as pool:
         keys = set(pool.map(load_secret_key, [tmp_path] * 8))
     assert len(keys) == 1
     assert [path.name for path in tmp_path.iterdir()] == ["secret-key"]
 
 
-def test_waiting_for_a_lock_ends_well_within_a_lease(tmp_path: Path) -> None:
+def test_lock_timeout_is_shorter_than_a_lease(tmp_path: Path) -> None:
     assert database_settings("", tmp_path, lease_ttl=15)["OPTIONS"]["timeout"] == 5
     session = database_settings("postgres://u:p%40ss@db:5433/kandev?sslmode=require", tmp_path, lease_ttl=10)
     assert session["PASSWORD"] == "p@ss"
@@ -137,14 +142,23 @@ def test_waiting_for_a_lock_ends_well_within_a_lease(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("url", ["mysql://host/name", "kandev", "postgres://host", "sqlite://"])
-def test_a_database_of_another_kind_is_refused(url: str, tmp_path: Path) -> None:
+def test_unsupported_database_url_is_refused(url: str, tmp_path: Path) -> None:
     with pytest.raises(ImproperlyConfigured, match="KANDEV_DATABASE_URL must look like"):
         database_settings(url, tmp_path, 15)
 
 
+@pytest.mark.parametrize(
+    "url", ["postgres://u:s3cr3t@db:x/kandev", "postgres://u:s3cr3t[@db/kandev", "postgres://u:s3cr3t/@db/kandev"]
+)
+def test_unreadable_database_url_is_reported_without_its_password(url: str, tmp_path: Path) -> None:
+    with pytest.raises(ImproperlyConfigured, match="KANDEV_DATABASE_URL has an invalid host or port") as refused:
+        database_settings(url, tmp_path, 15)
+    assert "s3cr3t" not in str(refused.value)
+
+
 @pytest.mark.embedded
 @pytest.mark.django_db
-def test_the_embedded_database_survives_a_power_cut() -> None:
+def test_embedded_database_survives_a_power_failure() -> None:
     def pragma(name: str) -> Any:
         with connection.cursor() as cursor:
             cursor.execute(f"PRAGMA {name}")

@@ -1,4 +1,4 @@
-"""A database that takes nothing now is 503 with a code and a time to come back, wherever it is missed."""
+"""An unavailable database is a 503 with a code and a Retry-After header, wherever it is noticed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def world(transactional_db: None) -> World:
 
 
 def missed(self: SessionMiddleware, request: HttpRequest) -> None:
-    """As early as the login is looked for."""
+    """Fail as early as the session lookup."""
     raise OperationalError("database or disk is full")
 
 
@@ -41,7 +41,7 @@ def missed(self: SessionMiddleware, request: HttpRequest) -> None:
         ("/admin/", "text/html", b"<h1>No room left</h1>"),
     ],
 )
-def test_the_answer_says_what_happened_and_when_to_come_back(
+def test_response_says_what_happened_and_when_to_retry(
     path: str, accept: str, said: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(SessionMiddleware, "process_request", missed)
@@ -51,7 +51,7 @@ def test_the_answer_says_what_happened_and_when_to_come_back(
     assert b"Make room on that disk" in answer.content
 
 
-def test_a_page_leads_back_to_itself_and_a_form_to_the_board(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_page_offers_a_retry_and_a_form_the_board(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SessionMiddleware, "process_request", missed)
     client = Client(raise_request_exception=False)
     assert b'<a href="/sweeps/?page=2">Try again</a>' in client.get("/sweeps/?page=2").content
@@ -60,7 +60,7 @@ def test_a_page_leads_back_to_itself_and_a_form_to_the_board(monkeypatch: pytest
 
 @contextmanager
 def kept_by_another() -> Iterator[None]:
-    """Another process writes to the database, and does not come to an end."""
+    """Let another process hold a write transaction."""
     with connection.cursor() as cursor:
         cursor.execute("PRAGMA busy_timeout=50")
     with closing(sqlite3.connect(connection.settings_dict["NAME"], isolation_level=None)) as other:
@@ -70,7 +70,7 @@ def kept_by_another() -> Iterator[None]:
 
 
 @pytest.mark.embedded
-def test_a_database_that_is_locked_beyond_its_time_is_busy(world: World) -> None:
+def test_database_locked_for_too_long_is_reported_busy(world: World) -> None:
     api = client_of(world.member)
     with kept_by_another():
         refused = api.post("/api/v1/tasks/", {"title": "x"}, format="json")
@@ -80,7 +80,7 @@ def test_a_database_that_is_locked_beyond_its_time_is_busy(world: World) -> None
 
 
 def sqlite_error(statement: str, path: Path, *before: str) -> Any:
-    """What Django raises for a statement that fails on a database of its own."""
+    """Return what Django raises for a failing statement on a database of its own."""
     own = ConnectionHandler({"default": database_settings(f"sqlite://{path}", path.parent, 0.3)})["default"]
     try:
         with pytest.raises(OperationalError) as failed, own.cursor() as cursor:
@@ -92,7 +92,7 @@ def sqlite_error(statement: str, path: Path, *before: str) -> Any:
 
 
 @pytest.mark.django_db
-def test_troubles_of_sqlite_are_told_from_mistakes(tmp_path: Path) -> None:
+def test_sqlite_outages_are_distinguished_from_mistakes(tmp_path: Path) -> None:
     nowhere = tmp_path / "nowhere" / "db.sqlite3"
     assert classify_error(sqlite_error("SELECT 1", nowhere)) is DATABASE_UNAVAILABLE
     here = tmp_path / "db.sqlite3"
@@ -108,7 +108,7 @@ def test_troubles_of_sqlite_are_told_from_mistakes(tmp_path: Path) -> None:
 
 
 def postgresql_error(url: str, *statements: str) -> Any:
-    """What Django raises where a connection of its own fails, or the last of some statements."""
+    """Return what Django raises if a connection of its own fails, or the last of some statements."""
     own = ConnectionHandler({"default": database_settings(url, Path(), 15)})["default"]
     try:
         with pytest.raises((OperationalError, ProgrammingError)) as failed, own.cursor() as cursor:
@@ -121,7 +121,7 @@ def postgresql_error(url: str, *statements: str) -> Any:
 
 @pytest.mark.postgresql
 @pytest.mark.django_db
-def test_troubles_of_postgresql_are_told_from_mistakes() -> None:
+def test_postgresql_outages_are_distinguished_from_mistakes() -> None:
     url = postgresql.server().new_database()
     nowhere = url.replace(f":{postgresql.server().port}/", ":1/")
     assert classify_error(postgresql_error(nowhere)) is DATABASE_UNAVAILABLE

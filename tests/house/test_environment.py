@@ -1,4 +1,4 @@
-"""The environment is typed, and what is wrong with it is said in one line."""
+"""The environment is typed, and errors in it are reported in one line."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kandev.environment import InvalidEnvironment, read_environment
 from tests.services import ROOT
 
 
-def test_an_empty_environment_gives_the_defaults() -> None:
+def test_empty_environment_gives_the_defaults() -> None:
     read = read_environment({})
     assert (read.reconcile_interval, read.max_restarts, read.lease_ttl, read.start_timeout) == (30, 5, 15, 300)
     assert read.recovery_policy == "auto"
@@ -51,27 +51,27 @@ def test_values_are_parsed() -> None:
         ("KANDEV_CRASH_AT", "somewhere"),
     ],
 )
-def test_a_bad_value_is_refused_by_name(name: str, value: str) -> None:
+def test_invalid_value_is_refused_by_name(name: str, value: str) -> None:
     with pytest.raises(InvalidEnvironment, match=f"^{name}={value}: must be "):
         read_environment({name: value})
 
 
-def test_an_unknown_name_is_refused_with_the_nearest_known_one() -> None:
+def test_unknown_name_is_refused_with_the_nearest_known_one() -> None:
     with pytest.raises(InvalidEnvironment, match=r"KANDEV_LEASE_TLT: did you mean KANDEV_LEASE_TTL\?$"):
         read_environment({"KANDEV_LEASE_TLT": "15"})
 
 
 @pytest.mark.parametrize("name", ["KANDEV_SERVICE_HOST", "KANDEV_PORT", "KANDEV_PORT_8000_TCP", "KANDEV_EXECUTION_ID"])
-def test_names_that_others_set_are_let_through(name: str) -> None:
+def test_names_set_by_other_programs_are_allowed(name: str) -> None:
     assert read_environment({name: "anything"}) == read_environment({})
 
 
-def test_a_retired_setting_warns_and_stops_nothing(caplog: pytest.LogCaptureFixture) -> None:
+def test_retired_setting_only_warns(caplog: pytest.LogCaptureFixture) -> None:
     assert read_environment({"KANDEV_AGENT_USER": "agents"}) == read_environment({})
     assert caplog.messages == ["kandev: KANDEV_AGENT_USER has no effect any more; remove it from the environment"]
 
 
-def test_a_command_with_a_retired_setting_runs_and_says_so_once(tmp_path: Path) -> None:
+def test_command_with_a_retired_setting_runs_and_warns_once(tmp_path: Path) -> None:
     env = {**os.environ, "KANDEV_DATA_DIR": str(tmp_path), "KANDEV_AGENT_USER": "agents"}
     ended = subprocess.run(
         [sys.executable, "manage.py", "version"], cwd=ROOT, env=env, capture_output=True, text=True, check=False
@@ -80,14 +80,14 @@ def test_a_command_with_a_retired_setting_runs_and_says_so_once(tmp_path: Path) 
     assert ended.stderr == "kandev: KANDEV_AGENT_USER has no effect any more; remove it from the environment\n"
 
 
-def test_a_secret_may_come_from_a_file(tmp_path: Path) -> None:
+def test_secret_can_come_from_a_file(tmp_path: Path) -> None:
     file = tmp_path / "key"
     file.write_text("sesame\n")
     assert read_environment({"KANDEV_SECRET_KEY_FILE": str(file)}).secret_key == "sesame"
 
 
-def test_a_secret_from_two_places_or_from_nowhere_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InvalidEnvironment, match="keep one"):
+def test_secret_from_two_sources_or_a_missing_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidEnvironment, match="remove one of them"):
         read_environment({"KANDEV_SECRET_KEY": "a", "KANDEV_SECRET_KEY_FILE": str(tmp_path / "key")})
     with pytest.raises(InvalidEnvironment, match="KANDEV_SECRET_KEY_FILE cannot be read"):
         read_environment({"KANDEV_SECRET_KEY_FILE": str(tmp_path / "key")})
@@ -98,12 +98,12 @@ def test_secrets_are_not_shown() -> None:
     assert "sesame" not in repr(read)
 
 
-def test_a_crash_point_outside_a_drill_is_refused() -> None:
+def test_crash_point_outside_a_drill_is_refused() -> None:
     with pytest.raises(InvalidEnvironment, match="KANDEV_CRASH_DIR"):
         read_environment({"KANDEV_CRASH_AT": "sweep.decided"})
 
 
-def test_a_command_with_a_bad_environment_ends_with_one_line(tmp_path: Path) -> None:
+def test_command_with_an_invalid_environment_prints_one_line(tmp_path: Path) -> None:
     env = {**os.environ, "KANDEV_DATA_DIR": str(tmp_path), "KANDEV_MAX_RESTART": "3"}
     ended = subprocess.run(
         [sys.executable, "manage.py", "migrate"], cwd=ROOT, env=env, capture_output=True, text=True, check=False

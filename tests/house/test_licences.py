@@ -1,4 +1,4 @@
-"""What is installed with us may be: each package says its licence, and it is one that we have agreed to."""
+"""Every installed package declares a licence that the project accepts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ AGREED: Final = {
     *("PSF-2.0", "Python-2.0", "Python Software Foundation License", "TCL"),
     *("MPL-2.0", "Mozilla Public License 2.0 (MPL 2.0"),
 }
-"""Permissive ones, and that of Mozilla, which asks for nothing but its own files."""
+"""Permissive licences, and Mozilla's, which covers only its own files."""
 KNOWN: Final = {
     "psycopg": "LGPL-3.0-only: used as a library and unchanged; whoever installs us may replace it",
     "psycopg-binary": "LGPL-3.0-only: the same, built",
@@ -27,25 +27,25 @@ KNOWN: Final = {
     "agent-client-protocol": "Apache-2.0, as its repository says; for tests alone",
     "axe-playwright-python": "MIT, as its repository says; for tests alone",
 }
-"""Whose licence was looked at by a person."""
+"""Packages whose licence a person has reviewed."""
 PINNED: Final = re.compile(r"^([a-zA-Z0-9][\w.-]*)==", re.MULTILINE)
 LOCKS: Final = ("base", "agentctl", "dev")
 
 
 def pinned() -> list[str]:
-    """Every package that a lock names."""
+    """Return every package that a lock file names."""
     texts = [(ROOT / "requirements" / f"{name}.txt").read_text() for name in LOCKS]
     return sorted({name for text in texts for name in PINNED.findall(text)})
 
 
 def installed() -> list[str]:
-    """Those that this system has: a lock is for every system."""
+    """Return those installed on this system: a lock file covers every system."""
     there = {one.name.lower().replace("_", "-").replace(".", "-") for one in metadata.distributions()}
     return [name for name in pinned() if name.lower().replace("_", "-").replace(".", "-") in there]
 
 
 def licences_of(found: Any) -> list[str]:
-    """The licences that a package names, each alone: an expression, a classifier, or a word of its author."""
+    """Return each licence that a package declares in an expression, a classifier, or free text."""
     told = found.get_all("Classifier") or []
     said = found.get("License-Expression") or " AND ".join(
         one.rpartition("::")[2].strip() for one in told if one.startswith("License ::") and one.count("::") > 1
@@ -55,7 +55,7 @@ def licences_of(found: Any) -> list[str]:
 
 
 @pytest.mark.parametrize("name", installed())
-def test_the_licence_of_a_package_is_agreed_to(name: str) -> None:
+def test_licence_of_each_package_is_accepted(name: str) -> None:
     if name in KNOWN:
         return
     licences = licences_of(metadata.metadata(name))
@@ -63,12 +63,12 @@ def test_the_licence_of_a_package_is_agreed_to(name: str) -> None:
     assert set(licences) <= AGREED, f"{name}: {licences}"
 
 
-def test_whoever_is_known_is_used() -> None:
+def test_every_known_package_is_used() -> None:
     assert set(KNOWN) <= set(pinned())
 
 
 @pytest.mark.parametrize("lock", [ROOT / "frontend" / "package-lock.json"], ids=lambda path: path.parent.name)
-def test_what_the_pages_take_from_others_is_agreed_to(lock: Path) -> None:
+def test_licences_of_frontend_packages_are_accepted(lock: Path) -> None:
     packages = json.loads(lock.read_text())["packages"]
     said = {name: one.get("license") for name, one in packages.items() if name}
     assert said

@@ -1,4 +1,4 @@
-"""Children are kept running, are ended with their keeper, and leave nothing behind."""
+"""Child processes are restarted, end with their parent, and leave nothing behind."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def is_running(pid: int) -> bool:
 
 
 def pids_in(directory: Path) -> set[int]:
-    """The processes that have said, by a file, that they run."""
+    """Return the processes that have written a file to report that they run."""
     return {int(path.name) for path in directory.iterdir()}
 
 
@@ -51,7 +51,7 @@ def child(program: str, directory: Path) -> ChildProcess:
     return ChildProcess("one", (sys.executable, "-c", program), directory)
 
 
-def test_a_child_that_dies_is_started_again(tmp_path: Path) -> None:
+def test_child_that_dies_is_restarted(tmp_path: Path) -> None:
     def stopped() -> bool:
         pids = pids_in(tmp_path)
         if len(pids) == 1 and is_running(min(pids)):
@@ -62,7 +62,7 @@ def test_a_child_that_dies_is_started_again(tmp_path: Path) -> None:
     assert not any(map(is_running, pids_in(tmp_path)))
 
 
-def test_pauses_between_quick_deaths_grow_to_a_limit(tmp_path: Path) -> None:
+def test_delays_between_quick_deaths_grow_to_a_limit(tmp_path: Path) -> None:
     failing = child("raise SystemExit(1)", tmp_path)
     pauses = []
     now = 0.0
@@ -70,24 +70,24 @@ def test_pauses_between_quick_deaths_grow_to_a_limit(tmp_path: Path) -> None:
         failing.start(now)
         assert failing.process
         failing.process.wait(10)
-        failing.look_after(now)
+        failing.restart_if_ended(now)
         pauses.append(failing.starts_at - now)
         now = failing.starts_at
     assert pauses == sorted(pauses)
     assert (pauses[0], pauses[-1]) == (0.5, 30)
 
 
-def test_a_child_that_does_not_listen_is_killed(tmp_path: Path) -> None:
+def test_child_that_ignores_sigterm_is_killed(tmp_path: Path) -> None:
     supervise_children([child(STUBBORN, tmp_path)], stopped=lambda: bool(pids_in(tmp_path)), grace=0.2)
     assert not any(map(is_running, pids_in(tmp_path)))
 
 
-def test_what_a_child_started_goes_with_it(tmp_path: Path) -> None:
+def test_grandchildren_end_with_their_parent(tmp_path: Path) -> None:
     supervise_children([child(WITH_A_CHILD, tmp_path)], stopped=lambda: len(pids_in(tmp_path)) == 2)
     eventually(lambda: not any(map(is_running, pids_in(tmp_path))), describe="the grandchild ends")
 
 
-def test_children_end_when_their_keeper_is_killed(tmp_path: Path) -> None:
+def test_children_end_when_their_parent_is_killed(tmp_path: Path) -> None:
     keeper = subprocess.Popen([sys.executable, "-c", KEEPER, str(tmp_path)], cwd=ROOT)
     eventually(lambda: pids_in(tmp_path), describe="the child runs")
     keeper.kill()

@@ -1,4 +1,4 @@
-"""What a proxy says of its callers is believed of proxies that were named, behind https alone; of nobody else."""
+"""Forwarded headers are trusted only from configured proxies, and only behind https."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ BEHIND_TLS = {
 
 
 async def seen(peer: str | None, forwarded: str | None, proto: str | None, kind: str = "http") -> tuple[str, str]:
-    """Whom, and how, the application takes a connection to be."""
+    """Return client address and scheme as the application sees them."""
     told: list[dict[str, Any]] = []
 
     async def application(scope: dict[str, Any], receive: Any, send: Any) -> None:
@@ -50,19 +50,19 @@ async def seen(peer: str | None, forwarded: str | None, proto: str | None, kind:
         ("fd00::1", "2001:db8::5", "https", ("2001:db8::5", "https")),
         ("10.0.0.7", "203.0.113.5", "http", ("203.0.113.5", "http")),
         ("10.0.0.7", "203.0.113.5", None, ("203.0.113.5", "http")),
-        ("10.0.0.7", "198.51.100.1, 203.0.113.5", "https", ("203.0.113.5", "https")),  # the first is its own word
-        ("10.0.0.7", "203.0.113.5, 10.0.0.9", "https", ("203.0.113.5", "https")),  # two proxies of ours
+        ("10.0.0.7", "198.51.100.1, 203.0.113.5", "https", ("203.0.113.5", "https")),  # the first is the client's claim
+        ("10.0.0.7", "203.0.113.5, 10.0.0.9", "https", ("203.0.113.5", "https")),  # two trusted proxies
         ("10.0.0.7", "nonsense", "https", ("nonsense", "https")),
         ("10.0.0.7", "10.0.0.9", "https", ("10.0.0.9", "https")),
         ("10.0.0.7", None, "https", ("10.0.0.7", "https")),
         ("10.0.0.7", "", "https", ("10.0.0.7", "https")),
-        ("10.0.0.7", "203.0.113.5", "https, http", ("203.0.113.5", "http")),  # the last is the proxy's
+        ("10.0.0.7", "203.0.113.5", "https, http", ("203.0.113.5", "http")),  # the proxy added the last one
         ("10.0.1.7", "203.0.113.5", "https", ("10.0.1.7", "http")),
         ("203.0.113.9", "127.0.0.1", "https", ("203.0.113.9", "http")),
         (None, "127.0.0.1", "https", ("", "http")),
     ],
 )
-async def test_who_calls_and_how(
+async def test_client_address_and_scheme_are_read_from_trusted_proxies(
     peer: str | None, forwarded: str | None, proto: str | None, expected: tuple[str, str]
 ) -> None:
     assert await seen(peer, forwarded, proto) == expected
@@ -71,7 +71,7 @@ async def test_who_calls_and_how(
 
 
 def settings_under(tmp_path: Path, **environment: str) -> list[str]:
-    """The networks that a process trusts."""
+    """Return the networks that a process trusts."""
     code = (
         "import json; from django.conf import settings; print(json.dumps([*map(str, settings.KANDEV_TRUSTED_PROXIES)]))"
     )
@@ -103,18 +103,18 @@ def run(tmp_path: Path, *arguments: str, **environment: str) -> subprocess.Compl
     ],
     ids=["nothing", "no origin", "no https", "on this machine", "named"],
 )
-def test_which_proxies_are_trusted(tmp_path: Path, environment: dict[str, str], expected: list[str]) -> None:
+def test_trusted_proxies_follow_the_settings(tmp_path: Path, environment: dict[str, str], expected: list[str]) -> None:
     assert settings_under(tmp_path, **environment) == expected
 
 
 @pytest.mark.parametrize("value", ["10.0.0.5/8", "proxy.example", "*"])
-def test_what_is_no_network_stops_the_start(value: str) -> None:
+def test_invalid_network_stops_the_start(value: str) -> None:
     with pytest.raises(InvalidEnvironment, match=r"^KANDEV_TRUSTED_PROXIES=.*: must be addresses or networks"):
         read_environment({"KANDEV_TRUSTED_PROXIES": value})
 
 
 @pytest.mark.parametrize("redis", ["", "redis://:secret@redis.example:6379/0"])
-def test_a_deployment_behind_tls_has_nothing_that_the_check_finds(tmp_path: Path, redis: str) -> None:
+def test_deployment_behind_tls_passes_the_check(tmp_path: Path, redis: str) -> None:
     done = run(
         tmp_path, "manage.py", "check", "--deploy", "--fail-level", "WARNING", **BEHIND_TLS, KANDEV_REDIS_URL=redis
     )
@@ -122,7 +122,7 @@ def test_a_deployment_behind_tls_has_nothing_that_the_check_finds(tmp_path: Path
     assert "no issues (3 silenced)" in done.stdout
 
 
-def test_one_without_tls_is_told_so(tmp_path: Path) -> None:
+def test_deployment_without_tls_is_warned(tmp_path: Path) -> None:
     done = run(tmp_path, "manage.py", "check", "--deploy", "--fail-level", "WARNING")
     assert done.returncode == 1
-    assert "security.W012" in done.stderr  # cookies that travel in the clear
+    assert "security.W012" in done.stderr  # insecure cookies

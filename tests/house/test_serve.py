@@ -1,4 +1,4 @@
-"""``manage.py serve``: refuses what is unsafe, and a killed one is followed by another on the same port."""
+"""``manage.py serve`` refuses unsafe settings, and after a kill the next one gets the same port."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def command(data_dir: Path, *arguments: str) -> tuple[list[str], dict[str, str]]
 
 
 def refusal(data_dir: Path, *arguments: str) -> str:
-    """What a serve that must not start says, on one line."""
+    """Return the line with which serve refuses to start."""
     argv, env = command(data_dir, *arguments)
     ended = subprocess.run(argv, cwd=ROOT, env=env, capture_output=True, text=True, check=False, timeout=60)
     assert ended.returncode == 2
@@ -38,11 +38,11 @@ def refusal(data_dir: Path, *arguments: str) -> str:
 
 
 @pytest.mark.parametrize("host", ["192.0.2.1", "kandev.example"])
-def test_a_public_address_wants_a_key_and_hosts(host: str, tmp_path: Path) -> None:
+def test_public_address_requires_a_key_and_hosts(host: str, tmp_path: Path) -> None:
     assert "set KANDEV_SECRET_KEY and KANDEV_ALLOWED_HOSTS first" in refusal(tmp_path, "--host", host)
 
 
-def test_a_busy_port_is_said_in_one_line(tmp_path: Path) -> None:
+def test_busy_port_is_reported_in_one_line(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         assert f"cannot listen on 127.0.0.1:{port}: Address already in use" in refusal(tmp_path, "--port", port)
@@ -50,7 +50,7 @@ def test_a_busy_port_is_said_in_one_line(tmp_path: Path) -> None:
 
 @contextmanager
 def serving(data_dir: Path, port: int = 0) -> Iterator[tuple[subprocess.Popen[str], int]]:
-    """A running serve and its port."""
+    """Run serve and return the process and its port."""
     argv, env = command(data_dir, "--port", str(port))
     with subprocess.Popen(argv, cwd=ROOT, env=env, stdout=subprocess.PIPE, text=True) as process:
         try:
@@ -76,7 +76,7 @@ def children_of(pid: int) -> set[int]:
     return set(map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()))
 
 
-def test_browsers_get_a_name_that_nobody_else_serves(tmp_path: Path) -> None:
+def test_browser_host_name_is_reserved_on_ipv6(tmp_path: Path) -> None:
     with serving(tmp_path) as (process, port):
         assert process.stdout
         assert process.stdout.readline() == f"In a browser: http://kandev.localhost:{port}/\n"
@@ -87,7 +87,7 @@ def test_browsers_get_a_name_that_nobody_else_serves(tmp_path: Path) -> None:
             intruder.bind(("::1", port))
 
 
-def test_the_name_is_not_told_where_somebody_else_serves_it(tmp_path: Path) -> None:
+def test_host_name_is_not_printed_where_another_program_serves_it(tmp_path: Path) -> None:
     with socket.create_server(("::1", 0), family=socket.AF_INET6) as other:
         port = other.getsockname()[1]
         with serving(tmp_path, port) as (process, _):
@@ -96,7 +96,7 @@ def test_the_name_is_not_told_where_somebody_else_serves_it(tmp_path: Path) -> N
             assert "kandev.localhost" not in process.stdout.read()
 
 
-def test_a_restart_that_is_ordered_kills_all_and_starts_them_again(tmp_path: Path) -> None:
+def test_requested_restart_kills_and_restarts_all_processes(tmp_path: Path) -> None:
     with serving(tmp_path) as (serve, port):
         assert answers(port)
         before = children_of(serve.pid)
@@ -112,12 +112,12 @@ def test_a_restart_that_is_ordered_kills_all_and_starts_them_again(tmp_path: Pat
 
 
 def exists(pid: int) -> bool:
-    """Whether it runs; one that has ended and is not buried yet does not."""
+    """Return whether a process is running; a zombie is not."""
     found = identity.read_stat(pid)
     return found is not None and not found.ended
 
 
-def test_a_killed_serve_leaves_the_port_to_the_next_one(tmp_path: Path) -> None:
+def test_killed_serve_leaves_the_port_to_the_next_one(tmp_path: Path) -> None:
     with serving(tmp_path) as (first, port):
         assert answers(port)
         children = children_of(first.pid)
@@ -130,7 +130,7 @@ def test_a_killed_serve_leaves_the_port_to_the_next_one(tmp_path: Path) -> None:
         eventually(lambda: not any(map(exists, children)), timeout=90, describe="the first one's children end")
 
 
-def test_a_stopped_serve_ends_its_children(tmp_path: Path) -> None:
+def test_stopped_serve_ends_its_children(tmp_path: Path) -> None:
     with serving(tmp_path) as (process, port):
         assert answers(port)
         children = children_of(process.pid)

@@ -1,4 +1,4 @@
-"""Redis is shared by all processes, and nobody needs it: while it is away each process counts for itself."""
+"""Processes share Redis; during an outage each process counts for itself."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def server() -> Iterator[RedisServer]:
 
 @pytest.fixture
 def new_cache(server: RedisServer) -> Iterator[Callable[[], FallbackRedisCache]]:
-    """Makes the cache of one more process."""
+    """Create the cache of one more process."""
     all_made: list[FallbackRedisCache] = []
 
     def make() -> FallbackRedisCache:
@@ -33,25 +33,25 @@ def new_cache(server: RedisServer) -> Iterator[Callable[[], FallbackRedisCache]]
 
     yield make
     for made in all_made:
-        pools: dict[int, Any] = vars(made._cache)["_pools"]  # Django keeps their connections open
+        pools: dict[int, Any] = vars(made._cache)["_pools"]  # Django keeps its connections open
         for pool in pools.values():
             pool.disconnect()
 
 
 @pytest.fixture(autouse=True)
 def forgetful() -> Iterator[None]:
-    """What a process counts alone is no other test's."""
+    """Reset what a process counts alone, so that no other test sees it."""
     yield
-    FallbackRedisCache("redis://nowhere", {}).alone.clear()
+    FallbackRedisCache("redis://nowhere", {}).fallback.clear()
 
 
-def test_processes_count_together(new_cache: Callable[[], FallbackRedisCache]) -> None:
+def test_processes_share_their_counts(new_cache: Callable[[], FallbackRedisCache]) -> None:
     one, other = new_cache(), new_cache()
     one.add("tries", 0, 60)
     assert [one.incr("tries"), other.incr("tries"), one.incr("tries")] == [1, 2, 3]
 
 
-def test_while_it_is_dead_each_process_counts_alone_and_together_again_afterwards(
+def test_processes_count_alone_during_an_outage_and_together_again_afterwards(
     server: RedisServer, new_cache: Callable[[], FallbackRedisCache], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(redis_cache, "RETRY_AFTER_SECONDS", 0.0)
@@ -66,7 +66,7 @@ def test_while_it_is_dead_each_process_counts_alone_and_together_again_afterward
     assert [one.incr("tries"), other.incr("tries")] == [1, 2]
 
 
-def test_one_that_hangs_is_waited_for_once(
+def test_hanging_redis_is_waited_for_once(
     server: RedisServer, new_cache: Callable[[], FallbackRedisCache], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(redis_cache, "RETRY_AFTER_SECONDS", 3600.0)
@@ -74,26 +74,26 @@ def test_one_that_hangs_is_waited_for_once(
     cache.set("known", 1)
     server.freeze()
     assert cache.get("known") is None
-    asked_again = cache.asks_again_at
+    asked_again = cache.retry_at
     assert asked_again > time.monotonic()
     for _ in range(100):
         cache.set("known", 2)
-    assert (cache.get("known"), cache.asks_again_at) == (2, asked_again), "nobody has asked it again"
+    assert (cache.get("known"), cache.retry_at) == (2, asked_again), "nobody has asked it again"
     server.thaw()
 
 
 @pytest.mark.parametrize("url", ["localhost:6379", "http://redis", "redis://", "redis"])
-def test_what_is_no_address_of_a_redis_stops_the_start(url: str) -> None:
+def test_invalid_redis_address_stops_the_start(url: str) -> None:
     with pytest.raises(InvalidEnvironment, match="KANDEV_REDIS_URL: must look like"):
         read_environment({"KANDEV_REDIS_URL": url})
 
 
 @pytest.mark.parametrize("url", ["redis://h", "redis://:secret@h:6379/0", "rediss://h:6380/1", "unix:///run/r.sock"])
-def test_addresses_of_a_redis_are_taken(url: str) -> None:
+def test_redis_addresses_are_accepted(url: str) -> None:
     assert read_environment({"KANDEV_REDIS_URL": url}).redis_url == url
 
 
-def test_without_it_a_process_has_a_layer_and_a_cache_of_its_own() -> None:
+def test_process_without_redis_uses_in_memory_layer_and_cache() -> None:
     backends = [
         made("")["default"]["BACKEND"]
         for made in (redis_settings.channel_layer_settings, redis_settings.cache_settings)

@@ -1,4 +1,4 @@
-"""Clients of the sockets within this process, and what happens while they are open."""
+"""In-process clients of the sockets, and what happens while they are open."""
 
 from __future__ import annotations
 
@@ -13,24 +13,25 @@ from django.contrib.auth.models import User
 from django.test import Client
 
 from kandev.asgi import application
-from sessions_app.models import ApiToken, TaskSession, session_transaction
+from sessions_app.accounts.models import ApiToken
+from sessions_app.models import TaskSession, session_transaction
 from sessions_app.services.database_threads import run_in_database
 from tests.waiting import eventually_async
 
 ORIGIN = "http://localhost"
 Wire: Any = ApplicationCommunicator
-"""It is not typed."""
+"""The communicator has no types."""
 Headers = dict[str, str]
 
 
 def of_program(user: User, scope: str = ApiToken.Scope.WRITE) -> Headers:
-    """What a program of this user sends."""
+    """Return the headers that a program of this user sends."""
     _, key = ApiToken.mint(user, "a program", scope, None)
     return {"Host": "localhost", "Authorization": f"Token {key}"}
 
 
 def of_page(user: User, origin: str = ORIGIN) -> Headers:
-    """What a browser of this user sends for a page of ``origin``."""
+    """Return the headers that this user's browser sends for a page of ``origin``."""
     client = Client()
     client.force_login(user)
     cookie = f"kandev_session={client.cookies['kandev_session'].value}"
@@ -52,23 +53,23 @@ class Socket:
         self.wire = Wire(application, scope)
 
     async def accepted(self) -> None:
-        """The handshake."""
+        """Complete the handshake."""
         await self.wire.send_input({"type": "websocket.connect"})
         assert (await self.wire.receive_output(5))["type"] == "websocket.accept"
 
     async def frame(self, timeout: float = 5) -> dict[str, Any]:
-        """The next frame; it must be JSON."""
+        """Return the next frame, which must be JSON."""
         message = await self.wire.receive_output(timeout)
         assert message["type"] == "websocket.send", message
         frame: dict[str, Any] = json.loads(message["text"])
         return frame
 
     async def seqs(self, count: int) -> list[int]:
-        """The seq of so many events."""
+        """Return the seqs of the next ``count`` events."""
         return [(await self.frame())["seq"] for _ in range(count)]
 
     async def close_code(self, timeout: float = 5) -> int:
-        """Why the server closes; frames that come before are dropped."""
+        """Return why the server closes, dropping the frames before that."""
         while (message := await self.wire.receive_output(timeout))["type"] == "websocket.send":
             pass
         return int(message["code"])
@@ -78,24 +79,24 @@ class Socket:
         await self.wire.send_input({"type": "websocket.receive", "text": json.dumps(frame)})
 
     async def ask(self, action: Any, payload: Any = None, **more: Any) -> dict[str, Any]:
-        """Send a request; its response, whatever events come before."""
+        """Send a request; return its response, skipping the events before it."""
         await self.tell({"type": "request", "id": "q", "action": action, "payload": payload, **more})
         return await self.response()
 
     async def response(self) -> dict[str, Any]:
-        """The next response."""
+        """Return the next response."""
         while (frame := await self.frame())["type"] != "response":
             pass
         return frame
 
     async def is_silent(self) -> bool:
-        """Whether nothing comes."""
+        """Return whether nothing arrives."""
         return bool(await self.wire.receive_nothing(0.3))
 
 
 @asynccontextmanager
 async def connected(path: str, headers: Headers) -> AsyncIterator[Socket]:
-    """A socket that was accepted, maybe to be closed at once."""
+    """Open a socket that is accepted, and may be closed immediately."""
     socket = Socket(path, headers)
     await socket.accepted()
     try:
@@ -106,22 +107,22 @@ async def connected(path: str, headers: Headers) -> AsyncIterator[Socket]:
 
 
 def path_of(session: TaskSession, query: str = "") -> str:
-    """The address of a session's socket."""
+    """Return the address of a session's socket."""
     return f"/ws/sessions/{session.id}/{query}"
 
 
 def append(session_id: uuid.UUID, count: int, size: int = 0) -> None:
-    """Say ``count`` things, each ``size`` characters long."""
-    with session_transaction(session_id) as draft:
+    """Append ``count`` events, each with ``size`` characters of text."""
+    with session_transaction(session_id) as transaction:
         for number in range(count):
-            draft.say("session.workspace.changed", number=number, text="x" * size)
+            transaction.record_event("session.workspace.changed", number=number, text="x" * size)
 
 
 async def say(session: TaskSession, count: int = 1, size: int = 0) -> None:
-    """The same, from a thread."""
+    """Append events from a thread."""
     await run_in_database(append, session.id, count, size)
 
 
 async def soon(predicate: Callable[[], Any], describe: str) -> None:
-    """Wait until something is so."""
+    """Wait until ``predicate`` is true."""
     await eventually_async(predicate, describe=describe)

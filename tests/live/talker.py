@@ -40,10 +40,10 @@ for line in sys.stdin:
 
 
 class Talker:
-    """That process.
+    """The process that writes into the database.
 
     ``say SESSION COUNT SIZE`` answers with the last seq, ``hire USERNAME`` with the token of a new member
-    of the team, ``expel USERNAME`` takes a member out of it.
+    of the team, ``expel USERNAME`` removes a member from it.
     """
 
     def __init__(self, deployment: Deployment):
@@ -57,21 +57,21 @@ class Talker:
         )
 
     def begin(self, *words: Any) -> None:
-        """Tell it what to do."""
+        """Send a command."""
         assert self._process.stdin is not None
         self._process.stdin.write(" ".join(map(str, words)) + "\n")
         self._process.stdin.flush()
 
     def done(self) -> str:
-        """Wait until that is done; what it answers."""
+        """Wait until the command is done; return its answer."""
         assert self._process.stdout is not None
         return self._process.stdout.readline().strip()
 
     def do(self, *words: Any) -> str:
-        """Both."""
+        """Send a command and return its answer."""
         self.begin(*words)
         return self.done()
 
     def close(self) -> None:
-        """End it."""
+        """End the process."""
         self._process.communicate(timeout=30)

@@ -1,4 +1,4 @@
-"""While the database takes nothing, sockets close with the code of those who may come back; requests get the API's."""
+"""While the database is unavailable, sockets close with the code for retrying, and requests get the API's error."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ def unreachable(*args: Any, **kwargs: Any) -> Any:
 
 
 @pytest.mark.parametrize("path", ["/ws/sessions/{session}/", "/ws/sessions/{session}/shell/", "/ws/tasks/{task}/"])
-async def test_a_program_is_told_to_come_back(world: World, monkeypatch: pytest.MonkeyPatch, path: str) -> None:
+async def test_program_gets_the_retry_close_code(world: World, monkeypatch: pytest.MonkeyPatch, path: str) -> None:
     headers = await run_in_database(of_program, world.member)
     monkeypatch.setattr(authentication.Principal, "user", unreachable)
     async with connected(path.format(session=world.session.id, task=world.task.id), headers) as socket:
         assert await socket.close_code() == 4503
 
 
-async def test_a_page_whose_login_cannot_be_read_is_told_to_come_back(
+async def test_page_whose_login_cannot_be_read_gets_the_retry_close_code(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     headers = await run_in_database(of_page, world.member)
@@ -34,16 +34,16 @@ async def test_a_page_whose_login_cannot_be_read_is_told_to_come_back(
         assert await socket.close_code() == 4503
 
 
-async def test_a_client_that_cannot_be_given_what_it_lacks_is_told_to_come_back(
+async def test_client_whose_backlog_cannot_be_read_gets_the_retry_close_code(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     headers = await run_in_database(of_program, world.member)
-    monkeypatch.setattr("sessions_app.live.subscriber.load_lines_after", unreachable)
+    monkeypatch.setattr("sessions_app.live.hub.load_lines_after", unreachable)
     async with connected(path_of(world.session), headers) as socket:
         assert await socket.close_code() == 4503
 
 
-async def test_a_request_gets_the_code_of_the_api_and_the_socket_stays_open(
+async def test_request_gets_the_api_error_and_the_socket_stays_open(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     headers = await run_in_database(of_program, world.member)

@@ -1,4 +1,4 @@
-"""Who may open a socket: pages of our own origin by login, programs by token, nobody else."""
+"""Who may open a socket: pages of our own origin with a login, programs with a token, nobody else."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ CLOSED = 4401
 
 
 async def outcome(path: str, headers: Headers) -> Any:
-    """The close code, or the type of the first frame."""
+    """Return the close code, or the type of the first frame."""
     async with connected(path, headers) as socket:
         message = await socket.wire.receive_output(5)
         return message["code"] if message["type"] == "websocket.close" else OPEN
 
 
 def page(**more: str | None) -> Callable[[User], Headers]:
-    """A page's headers with some changed, or left out."""
+    """Return a page's headers with some of them changed or removed."""
     return lambda user: {name: value for name, value in {**of_page(user), **more}.items() if value is not None}
 
 
@@ -64,7 +64,7 @@ CALLERS = [
 ]
 
 
-async def test_who_gets_in(world: World) -> None:
+async def test_only_own_pages_and_token_holders_can_connect(world: World) -> None:
     path, found = path_of(world.session), {}
     for name, headers, _ in CALLERS:
         found[name] = await outcome(path, await run_in_database(headers, world.member))
@@ -72,7 +72,7 @@ async def test_who_gets_in(world: World) -> None:
 
 
 @pytest.mark.parametrize("caller", [of_page, of_program])
-async def test_somebody_who_is_not_active_any_more_stays_outside(world: World, caller: Any) -> None:
+async def test_inactive_user_cannot_connect(world: World, caller: Any) -> None:
     headers = await run_in_database(caller, world.member)
     await run_in_database(lambda: User.objects.filter(id=world.member.id).update(is_active=False))
     assert await outcome(path_of(world.session), headers) == CLOSED
@@ -98,14 +98,14 @@ BEHIND_TLS = {
         ("https://evilpages.example", "ws", False),
     ],
 )
-def test_an_origin_behind_a_proxy(settings: Any, origin: str, scheme: str, own: bool) -> None:
+def test_origin_check_respects_the_proxy_headers(settings: Any, origin: str, scheme: str, own: bool) -> None:
     for name, value in BEHIND_TLS.items():
         setattr(settings, name, value)
     headers = [(b"host", b"kandev.example"), (b"x-forwarded-proto", b"https")]
     assert is_own_origin({"scheme": scheme, "headers": headers}, [origin]) is own
 
 
-def test_two_origins_are_none() -> None:
+def test_two_origin_headers_are_rejected() -> None:
     assert not is_own_origin({"headers": [(b"host", b"localhost")]}, [ORIGIN, ORIGIN])
 
 
@@ -116,19 +116,19 @@ def places(world: World) -> list[str]:
     return [*unknown, *crossed, "/ws/", "/ws/elsewhere/", f"/ws/sessions/{there[0]}", f"/ws/sessions/{there[0]}/more/"]
 
 
-async def test_what_is_not_there_is_said_so(world: World) -> None:
+async def test_unknown_paths_are_closed_as_not_found(world: World) -> None:
     headers = await run_in_database(of_page, world.member)
     found = {path: await outcome(path, headers) for path in places(world)}
     assert found == dict.fromkeys(found, 4404)
 
 
-async def test_what_is_anothers_is_not_there(world: World) -> None:
+async def test_sessions_and_tasks_of_other_teams_are_not_found(world: World) -> None:
     headers = await run_in_database(of_page, world.stranger)
     for path in (path_of(world.session), f"/ws/tasks/{world.task.id}/"):
         assert await outcome(path, headers) == 4404
 
 
-async def test_one_user_has_so_many_sockets_and_no_more(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_sockets_per_user_are_limited(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hubs, "MAX_SUBSCRIPTIONS", 2)
     headers = await run_in_database(of_page, world.member)
     colleague = await run_in_database(of_page, world.staff)

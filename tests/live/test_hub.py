@@ -1,4 +1,4 @@
-"""The reader behind all sockets: what it costs, what it survives, when it ends."""
+"""The reader behind all sockets: its cost, the failures it survives, and its end."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ def member(world: World) -> Headers:
 
 
 async def greeted(stack: AsyncExitStack, world: World, member: Headers, count: int) -> list[Socket]:
-    """So many live sockets of one session."""
+    """Open that many live sockets of one session."""
     sockets = [await stack.enter_async_context(connected(path_of(world.session), member)) for _ in range(count)]
     for socket in sockets:
         await socket.frame()
-    await soon(lambda: all(one.live for one in hubs.get_hub().subscribers), "all are live")
+    await soon(lambda: all(one.is_live for one in hubs.get_hub().subscribers), "all are live")
     return sockets
 
 
 async def statements(work: Any) -> list[str]:
-    """What the reader asked the database while ``work`` was done."""
+    """Return the statements that the reader sent while ``work`` was done."""
     database = hubs.get_hub().database
     assert database is not None
 
@@ -47,7 +47,7 @@ async def statements(work: Any) -> list[str]:
 
 
 @pytest.mark.parametrize("count", [1, 30])
-async def test_a_wake_up_costs_the_same_however_many_sockets_there_are(
+async def test_wakeup_costs_the_same_for_any_number_of_sockets(
     world: World, member: Headers, count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hubs, "CHECK_EVERY", 3600)
@@ -61,14 +61,14 @@ async def test_a_wake_up_costs_the_same_however_many_sockets_there_are(
 
         asked = await statements(happen())
     looks = [sql for sql in asked if not asks_for_version(sql)]
-    assert 1 <= len(looks) <= 3  # the clock may strike in between
+    assert 1 <= len(looks) <= 3  # a periodic check may run in between
 
 
 def asks_for_version(sql: str) -> bool:
     return "PRAGMA data_version" in sql or "pg_current_snapshot" in sql
 
 
-async def test_a_quiet_database_is_asked_nothing_but_its_version(
+async def test_idle_database_is_asked_only_for_its_version(
     world: World, member: Headers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hubs, "CHECK_EVERY", 3600)
@@ -78,7 +78,7 @@ async def test_a_quiet_database_is_asked_nothing_but_its_version(
     assert all(map(asks_for_version, asked))
 
 
-async def test_an_event_that_nobody_rang_for_comes_by_the_clock(
+async def test_event_without_a_wakeup_arrives_by_polling(
     world: World, member: Headers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with AsyncExitStack() as stack:
@@ -88,7 +88,7 @@ async def test_an_event_that_nobody_rang_for_comes_by_the_clock(
         assert (await socket.frame(timeout=1))["seq"] == 1
 
 
-async def test_what_was_rolled_back_is_never_seen(world: World, member: Headers) -> None:
+async def test_rolled_back_event_is_never_sent(world: World, member: Headers) -> None:
     def take_back() -> None:
         with transaction.atomic():
             world.session.events.create(seq=1, name="session.state_changed", at=world.session.created_at)
@@ -100,7 +100,7 @@ async def test_what_was_rolled_back_is_never_seen(world: World, member: Headers)
         assert await socket.is_silent()
 
 
-async def test_a_database_that_fails_for_a_moment_loses_nothing(
+async def test_brief_database_failure_loses_no_events(
     world: World, member: Headers, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     failures = iter([OperationalError("gone"), OperationalError("still gone")])
@@ -119,7 +119,7 @@ async def test_a_database_that_fails_for_a_moment_loses_nothing(
     assert caplog.text.count("sockets are not fed") == 2
 
 
-async def test_a_broken_connection_is_let_go_and_the_others_are_served(
+async def test_broken_connection_is_dropped_and_others_are_served(
     world: World, member: Headers, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with AsyncExitStack() as stack:
@@ -137,7 +137,7 @@ async def test_a_broken_connection_is_let_go_and_the_others_are_served(
     assert "could not be sent to" in caplog.text
 
 
-async def test_the_reader_ends_with_its_last_socket(world: World, member: Headers) -> None:
+async def test_reader_thread_ends_with_its_last_socket(world: World, member: Headers) -> None:
     before = {path.name for path in wakeups.socket_directory().iterdir()}
     async with AsyncExitStack() as stack:
         await greeted(stack, world, member, 3)

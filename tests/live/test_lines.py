@@ -1,4 +1,4 @@
-"""Reading many logs at once: the text is the API's, the order the log's, and no log keeps others waiting."""
+"""Reading many logs at once: lines match the API, keep the order of their log, and no log delays the others."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ PAYLOADS: list[Any] = [
 @pytest.mark.parametrize(
     "at", [datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC), datetime(2026, 1, 2, 3, 4, 5, 6, tzinfo=UTC)]
 )
-def test_a_line_is_the_object_of_the_api(world: World, payload: Any, at: datetime) -> None:
+def test_line_equals_the_event_object_of_the_api(world: World, payload: Any, at: datetime) -> None:
     write(world.session, NewEvent("session.workspace.changed", payload, at))
     ((line,), more) = load_lines_after({SessionLog.of(world.session): 0})
     assert json.loads(line.text) == event_json(world.session.events.get(), world.session)
@@ -48,7 +48,7 @@ def test_a_line_is_the_object_of_the_api(world: World, payload: Any, at: datetim
     assert not more
 
 
-def test_one_statement_reads_every_log_behind_its_own_cursor(world: World) -> None:
+def test_one_statement_reads_every_log_after_its_own_cursor(world: World) -> None:
     logs = [world.session, *(another(world) for _ in range(20))]
     for number, session in enumerate(logs):
         say(session.id, number + 1)
@@ -62,7 +62,7 @@ def test_one_statement_reads_every_log_behind_its_own_cursor(world: World) -> No
 
 
 @pytest.mark.embedded
-def test_it_is_read_by_the_index(world: World) -> None:
+def test_log_query_uses_the_index(world: World) -> None:
     say(world.session.id, 3)
     sql, values = log_reader._statement({SessionLog.of(world.session): 0})
     with connection.cursor() as cursor:
@@ -72,7 +72,7 @@ def test_it_is_read_by_the_index(world: World) -> None:
     assert "SCAN e" not in plan
 
 
-def test_a_long_log_leaves_room_for_the_others(world: World) -> None:
+def test_long_log_leaves_room_for_other_logs(world: World) -> None:
     second = another(world)
     say(world.session.id, log_reader.LOG_BATCH_LINES + 50)
     say(second.id, 1)
@@ -81,7 +81,7 @@ def test_a_long_log_leaves_room_for_the_others(world: World) -> None:
     assert more
 
 
-def test_a_batch_ends_where_it_has_become_large(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batch_ends_at_its_size_limit(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_reader, "BATCH_BYTES", 2500)
     say(world.session.id, 10, size=1000)
     found, more = load_lines_after({SessionLog.of(world.session): 4})
@@ -90,7 +90,7 @@ def test_a_batch_ends_where_it_has_become_large(world: World, monkeypatch: pytes
 
 @pytest.mark.embedded
 def test_reading_leaves_no_transaction_open(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An unfinished statement would keep the write-ahead log growing."""
+    """An unfinished statement would keep its read transaction open, and the write-ahead log would grow."""
     monkeypatch.setattr(log_reader, "BATCH_BYTES", 1)
     say(world.session.id, 500)
     load_lines_after({SessionLog.of(world.session): 0})
@@ -100,7 +100,7 @@ def test_reading_leaves_no_transaction_open(world: World, monkeypatch: pytest.Mo
     assert busy == 0
 
 
-def test_a_look_reads_only_when_something_was_written(world: World) -> None:
+def test_log_is_not_read_again_without_a_write(world: World) -> None:
     cursors = {SessionLog.of(world.session): 0}
     first = load_changes(None, cursors, [])
     with CaptureQueriesContext(connection) as queries:
@@ -108,9 +108,9 @@ def test_a_look_reads_only_when_something_was_written(world: World) -> None:
     assert len(queries) == 1
 
 
-def test_a_look_finds_the_new_sessions_of_a_task(world: World) -> None:
+def test_new_sessions_of_a_task_are_found(world: World) -> None:
     born = another(world)
     say(born.id, 2)
     found = load_changes(None, {SessionLog.of(world.session): 0}, [world.task.id])
-    assert found.born == [SessionLog.of(born)]
+    assert found.new_logs == [SessionLog.of(born)]
     assert [(line.log, line.seq) for line in found.lines] == [(SessionLog.of(born), 1), (SessionLog.of(born), 2)]

@@ -1,4 +1,4 @@
-"""What can be asked over a socket, and how it says no."""
+"""Requests over a socket and their error responses."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from sessions_app.models import Intent, Prompt, TaskSession, TeamRole
+from sessions_app.accounts.models import TeamRole
+from sessions_app.models import Intent, Prompt, TaskSession
 from sessions_app.services.database_threads import run_in_database
 from sessions_app.services.tasks import create_session
 from tests.api.world import PERMISSION, World, client_of
@@ -40,7 +41,7 @@ BAD = [
 ]  # fmt: skip
 
 
-async def test_what_cannot_be_understood_is_answered_and_the_socket_stays_open(socket: Socket) -> None:
+async def test_malformed_frame_gets_an_error_and_the_socket_stays_open(socket: Socket) -> None:
     found = {}
     for row, text, _, _ in BAD:
         await socket.wire.send_input({"type": "websocket.receive", "text": text})
@@ -52,22 +53,22 @@ async def test_what_cannot_be_understood_is_answered_and_the_socket_stays_open(s
     assert found == {row: (name, code) for row, _, name, code in BAD}
 
 
-async def test_a_binary_frame_is_answered_and_the_socket_stays_open(socket: Socket) -> None:
+async def test_binary_frame_gets_an_error_and_the_socket_stays_open(socket: Socket) -> None:
     await socket.wire.send_input({"type": "websocket.receive", "bytes": b"\0\1"})
     assert (await socket.frame())["error"]["code"] == "validation_error"
     assert (await socket.ask("ping"))["ok"]
 
 
-async def test_a_ping_is_answered(socket: Socket) -> None:
+async def test_ping_is_answered(socket: Socket) -> None:
     assert await socket.ask("ping") == {"type": "response", "id": "q", "ok": True, "result": {}}
 
 
-async def test_the_status_is_that_of_the_api(world: World, socket: Socket) -> None:
+async def test_status_equals_that_of_the_api(world: World, socket: Socket) -> None:
     told = await socket.ask("task.session.status")
     assert told["result"] == await run_in_database(lambda: client_of(world.member).get(world.url("status/")).json())
 
 
-async def test_a_prompt_is_taken_once(world: World, socket: Socket) -> None:
+async def test_prompt_sent_twice_is_queued_once(world: World, socket: Socket) -> None:
     asked = {"message_id": "m-1", "text": "Paint it green"}
     first, second = [await socket.ask("task.session.prompt", asked) for _ in range(2)]
     assert first["ok"]
@@ -79,13 +80,13 @@ async def test_a_prompt_is_taken_once(world: World, socket: Socket) -> None:
 @pytest.mark.parametrize(
     "payload", [{}, {"message_id": "m"}, {"message_id": 1, "text": "a"}, {"message_id": "m", "text": "a\0b"}]
 )
-async def test_a_bad_prompt_is_refused_by_field(socket: Socket, payload: dict[str, Any]) -> None:
+async def test_invalid_prompt_is_rejected_by_field(socket: Socket, payload: dict[str, Any]) -> None:
     told = await socket.ask("task.session.prompt", payload)
     assert told["error"]["code"] == "validation_error"
     assert told["error"]["details"].keys() <= {"message_id", "text"}
 
 
-async def test_a_prompt_may_name_its_session_and_no_unknown_field(world: World, socket: Socket) -> None:
+async def test_prompt_may_name_its_session_but_no_unknown_field(world: World, socket: Socket) -> None:
     asked = {"message_id": "m-1", "text": "Paint it green", "session_id": str(world.session.id)}
     assert (await socket.ask("task.session.prompt", {**asked, "attachments": []}))["error"]["details"].keys() == {
         "attachments"
@@ -93,7 +94,7 @@ async def test_a_prompt_may_name_its_session_and_no_unknown_field(world: World, 
     assert (await socket.ask("task.session.prompt", asked))["ok"]
 
 
-async def test_resume_writes_the_order_and_answers_with_the_status(world: World, socket: Socket) -> None:
+async def test_resume_writes_a_start_intent_and_returns_the_status(world: World, socket: Socket) -> None:
     await run_in_database(lambda: Intent.objects.all().delete())
     told = await socket.ask("task.session.resume", {"mode": "auto"})
     assert told["result"]["status"]["starting"]
@@ -102,7 +103,7 @@ async def test_resume_writes_the_order_and_answers_with_the_status(world: World,
     ]
 
 
-async def test_a_refused_resume_says_why_as_the_api_does(world: World, socket: Socket) -> None:
+async def test_refused_resume_returns_the_error_of_the_api(world: World, socket: Socket) -> None:
     asked = {"mode": "auto"}
     await run_in_database(lambda: TaskSession.objects.filter(id=world.session.id).update(state="COMPLETED"))
     told = await socket.ask("task.session.resume", asked)
@@ -116,7 +117,7 @@ async def test_cancel_without_a_turn_cancels_nothing(socket: Socket) -> None:
     assert (told["ok"], told["result"]["cancelling"]) == (True, False)
 
 
-async def test_a_permission_is_answered(world: World, socket: Socket) -> None:
+async def test_permission_can_be_answered(world: World, socket: Socket) -> None:
     key = await run_in_database(world.token)
     asked = {"permission_id": PERMISSION, "option_id": "allow", "resume_token": key}
     told = await socket.ask("task.session.permission.respond", asked)
@@ -135,7 +136,7 @@ async def test_a_permission_is_answered(world: World, socket: Socket) -> None:
         ({"option_id": "allow"}, "validation_error"),
     ],
 )
-async def test_a_bad_answer_to_a_permission_is_refused(
+async def test_invalid_permission_answer_is_rejected(
     world: World, socket: Socket, payload: dict[str, Any], code: str
 ) -> None:
     payload = {"resume_token": await run_in_database(world.token), **payload}
@@ -146,14 +147,14 @@ WRITES = ["task.session.resume", "task.session.prompt", "task.session.cancel", "
 
 
 @pytest.mark.parametrize("action", WRITES)
-async def test_a_viewer_reads_and_asks_for_nothing(world: World, socket: Socket, action: str) -> None:
+async def test_viewer_can_read_but_not_write(world: World, socket: Socket, action: str) -> None:
     role = {"user": world.member, "team": world.team, "role": TeamRole.Role.VIEWER}
     await run_in_database(lambda: TeamRole.objects.create(**role))
     assert (await socket.ask(action))["error"]["code"] == "permission_denied"
     assert (await socket.ask("task.session.status"))["ok"]
 
 
-async def test_a_token_that_only_reads_reads_and_asks_for_nothing(world: World) -> None:
+async def test_read_only_token_can_read_but_not_write(world: World) -> None:
     headers = await run_in_database(of_program, world.staff, "read")
     async with connected(path_of(world.session), headers) as socket:
         await socket.frame()
@@ -164,7 +165,7 @@ async def test_a_token_that_only_reads_reads_and_asks_for_nothing(world: World) 
         assert await shell.close_code() == 4403
 
 
-async def test_who_has_just_left_the_team_is_answered_as_if_nothing_were_there(world: World, socket: Socket) -> None:
+async def test_member_who_left_the_team_gets_not_found(world: World, socket: Socket) -> None:
     await run_in_database(world.member.groups.clear)
     assert (await socket.ask("task.session.status"))["error"]["code"] == "not_found"
 
@@ -174,7 +175,7 @@ def second(world: World) -> TaskSession:
     return create_session(world.member, world.task, world.profile, world.executor)
 
 
-async def test_a_sessions_socket_answers_for_no_other_session(socket: Socket, second: TaskSession) -> None:
+async def test_session_socket_serves_no_other_session(socket: Socket, second: TaskSession) -> None:
     told = await socket.ask("task.session.status", {"session_id": str(second.id)})
     assert told["error"]["code"] == "not_found"
 
@@ -182,7 +183,7 @@ async def test_a_sessions_socket_answers_for_no_other_session(socket: Socket, se
 @pytest.mark.parametrize(
     ("named", "code"), [("none", "validation_error"), (None, "validation_error"), (5, "validation_error")]
 )
-async def test_a_tasks_socket_wants_to_know_which_session_is_meant(world: World, named: Any, code: str) -> None:
+async def test_task_socket_requires_a_session_id(world: World, named: Any, code: str) -> None:
     headers = await run_in_database(of_page, world.member)
     async with connected(f"/ws/tasks/{world.task.id}/", headers) as of_task:
         await of_task.frame()
@@ -191,7 +192,7 @@ async def test_a_tasks_socket_wants_to_know_which_session_is_meant(world: World,
         assert told["result"]["session_id"] == str(world.session.id)
 
 
-async def test_events_go_on_beside_requests(world: World, socket: Socket) -> None:
+async def test_events_continue_beside_requests(world: World, socket: Socket) -> None:
     await say(world.session, 1)
     told = await socket.ask("task.session.prompt", {"message_id": "m", "text": "Go"})
     assert told["ok"]

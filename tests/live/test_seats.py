@@ -1,4 +1,4 @@
-"""Access is asked again while a socket lives: who lost it loses the socket."""
+"""Access is checked again while a socket is open: it closes when the user loses access."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
+from sessions_app.accounts.models import ApiToken
 from sessions_app.live import hub as hubs
 from sessions_app.live.authentication import Principal, Subscription, revoked_subscriptions
-from sessions_app.models import ApiToken, TaskSession
+from sessions_app.models import TaskSession
 from sessions_app.services.database_threads import run_in_database
 from tests.api.world import World, person
 from tests.live.sockets import connected, of_page, of_program, path_of, say
@@ -43,7 +44,7 @@ LOSSES = [
 
 
 @pytest.mark.parametrize(("caller", "loss", "code"), [row[1:] for row in LOSSES], ids=[row[0] for row in LOSSES])
-async def test_who_loses_the_right_loses_the_socket(
+async def test_socket_closes_when_its_user_loses_access(
     world: World, monkeypatch: pytest.MonkeyPatch, caller: Any, loss: Callable[[World], Any], code: int
 ) -> None:
     monkeypatch.setattr(hubs, "CHECK_EVERY", 0)
@@ -55,7 +56,7 @@ async def test_who_loses_the_right_loses_the_socket(
         assert not hubs.get_hub().subscribers
 
 
-async def test_a_tasks_socket_is_lost_as_well_and_others_stay(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_task_socket_closes_for_the_removed_member_only(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hubs, "CHECK_EVERY", 0)
     mine, theirs = await run_in_database(of_page, world.member), await run_in_database(of_page, world.staff)
     path = f"/ws/tasks/{world.task.id}/"
@@ -68,7 +69,7 @@ async def test_a_tasks_socket_is_lost_as_well_and_others_stay(world: World, monk
         assert await kept.seqs(1) == [1]
 
 
-def test_what_everybody_may_costs_the_same_however_many_there_are(world: World) -> None:
+def test_access_check_costs_the_same_for_any_number_of_sockets(world: World) -> None:
     def seats(count: int) -> set[Subscription]:
         made = set()
         for number in range(count):

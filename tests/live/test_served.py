@@ -1,4 +1,4 @@
-"""The real thing: a served Kandev, real sockets, real deaths."""
+"""A running server, real sockets and real crashes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from sessions_app.live.subscriber import ACK_TIMEOUT
+from sessions_app.live.hub import ACK_TIMEOUT
 from tests.drills.deployment import Deployment, Session
 from tests.drills.families import descendants
 from tests.live.talker import Talker
@@ -26,7 +26,7 @@ from tests.waiting import eventually_async
 
 @pytest.fixture(scope="module")
 def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
-    """One Kandev for all tests here; its session never starts an agent."""
+    """One deployment for all tests of this module; its session never starts an agent."""
     made = Deployment(tmp_path_factory.mktemp("served"))
     made.prepare()
     made.serve()
@@ -50,7 +50,7 @@ def session(deployment: Deployment) -> Session:
 async def connected(
     session: Session, after: int = 0, who: str = "token", socket_factory: Any = None
 ) -> AsyncIterator[aiohttp.ClientWebSocketResponse]:
-    """A program's socket."""
+    """Open a socket as a program does."""
     deployment = session.deployment
     headers = {"Authorization": f"Token {deployment.seeded[who]}"}
     url = f"{deployment.url}/ws/sessions/{session.id}/?after={after}"
@@ -60,7 +60,7 @@ async def connected(
 
 
 async def read(socket: aiohttp.ClientWebSocketResponse, seen: list[int], until: int, every: int = 100) -> None:
-    """Collect the seqs of events up to ``until``, acknowledging now and then, or until the socket is closed."""
+    """Collect the seqs of events up to ``until`` or until the socket closes, acknowledging every ``every`` events."""
     while (not seen or seen[-1] < until) and (message := await socket.receive(20)).type == aiohttp.WSMsgType.TEXT:
         frame = json.loads(message.data)
         if frame["type"] == "event":
@@ -69,7 +69,7 @@ async def read(socket: aiohttp.ClientWebSocketResponse, seen: list[int], until: 
                 await socket.send_json({"type": "ack", "seq": frame["seq"]})
 
 
-async def test_a_client_that_dies_and_a_web_that_dies_see_every_event_once(session: Session, talker: Talker) -> None:
+async def test_client_gets_every_event_once_across_client_and_web_crashes(session: Session, talker: Talker) -> None:
     talker.begin("say", session.id, 3000, 20)
     seen: list[int] = []
     async with connected(session) as socket:
@@ -95,7 +95,7 @@ def kill_web(deployment: Deployment) -> None:
 
 
 def web_of(deployment: Deployment) -> int:
-    """The process that serves the web."""
+    """Return the process that serves the web."""
     assert deployment.server is not None
     (found,) = (
         pid for pid in descendants(deployment.server.pid) if b"daphne" in Path(f"/proc/{pid}/cmdline").read_bytes()
@@ -103,8 +103,10 @@ def web_of(deployment: Deployment) -> int:
     return found
 
 
-async def test_who_never_acknowledges_is_cut_and_costs_little(session: Session, talker: Talker) -> None:
-    """One reads and is told to come back; one does not even read."""
+async def test_client_that_never_acknowledges_is_closed_and_costs_little_memory(
+    session: Session, talker: Talker
+) -> None:
+    """One client reads and is told to reconnect; the other does not even read."""
     web, seen = web_of(session.deployment), list[int]()
     async with deaf(session) as port, connected(session) as mute:
         before = memory(web)
@@ -120,8 +122,8 @@ async def test_who_never_acknowledges_is_cut_and_costs_little(session: Session, 
     assert seen == list(range(1, 601))
 
 
-async def test_a_slow_reader_is_told_that_it_was_too_slow(session: Session, talker: Talker) -> None:
-    """Nothing is read until well after the server has let go, and much of it stands in the server still."""
+async def test_slow_reader_gets_the_too_slow_close_code(session: Session, talker: Talker) -> None:
+    """The client reads nothing until well after the server has closed, while its buffers are still full."""
     async with connected(session, socket_factory=narrow) as slow:
         assert talker.do("say", session.id, 300, 100_000) == "300"
         await asyncio.sleep(ACK_TIMEOUT + 2.5)
@@ -131,7 +133,7 @@ async def test_a_slow_reader_is_told_that_it_was_too_slow(session: Session, talk
 
 
 def narrow(address: Any) -> sockets.socket:
-    """A socket that takes in little which nobody reads."""
+    """Return a socket with a small receive buffer."""
     made = sockets.socket(*address[:3])
     made.setsockopt(sockets.SOL_SOCKET, sockets.SO_RCVBUF, 16 * 1024)
     return made
@@ -139,7 +141,7 @@ def narrow(address: Any) -> sockets.socket:
 
 @asynccontextmanager
 async def deaf(session: Session) -> AsyncIterator[int]:
-    """Our port of a WebSocket, opened by hand, of which nothing is read but that it was accepted."""
+    """Yield the local port of a WebSocket opened by hand, from which nothing is read after the handshake."""
     address = session.deployment.url.removeprefix("http://")
     host, _, port = address.partition(":")
     reader, writer = await asyncio.open_connection(host, int(port), limit=1024)
@@ -162,19 +164,19 @@ async def deaf(session: Session) -> AsyncIterator[int]:
 
 
 def memory(pid: int) -> int:
-    """Bytes that a process has for itself: what it maps of the database does not count."""
+    """Return a process's private memory in bytes, without the mapped database."""
     found = re.search(r"RssAnon:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
     assert found
     return int(found[1]) * 1024
 
 
 def is_connected(port: int) -> bool:
-    """Whether the server's end of a connection from ``port`` is open."""
+    """Return whether the server's end of a connection from ``port`` is open."""
     rows = (line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:])
     return any(row[2].endswith(f":{port:04X}") and row[3] == "01" for row in rows)
 
 
-async def test_a_member_who_is_removed_loses_the_socket_within_five_seconds(session: Session, talker: Talker) -> None:
+async def test_removed_member_loses_the_socket_within_five_seconds(session: Session, talker: Talker) -> None:
     session.deployment.seeded["colleague"] = talker.do("hire", "colleague")
     async with connected(session, who="colleague") as lost, connected(session) as kept:
         assert (await lost.receive_json())["type"] == "hello"
@@ -188,7 +190,7 @@ async def test_a_member_who_is_removed_loses_the_socket_within_five_seconds(sess
         assert (await kept.receive_json(timeout=5))["seq"] == 1
 
 
-async def test_a_message_that_is_too_long_is_refused_and_the_socket_stays_open(session: Session) -> None:
+async def test_oversized_message_is_rejected_and_the_socket_stays_open(session: Session) -> None:
     async with connected(session) as socket:
         assert (await socket.receive_json())["type"] == "hello"
         await socket.send_str(json.dumps({"type": "request", "id": "1", "action": "ping", "payload": "x" * 2_000_000}))
@@ -198,7 +200,7 @@ async def test_a_message_that_is_too_long_is_refused_and_the_socket_stays_open(s
         assert (await socket.receive_json(timeout=10))["ok"] is True
 
 
-async def test_a_stream_goes_on_behind_its_last_event(session: Session, talker: Talker) -> None:
+async def test_stream_continues_after_the_last_event_id(session: Session, talker: Talker) -> None:
     talker.do("say", session.id, 50, 20)
     assert await streamed(session, {}, 20) == list(range(1, 21))
     talker.begin("say", session.id, 100, 20)
@@ -207,7 +209,7 @@ async def test_a_stream_goes_on_behind_its_last_event(session: Session, talker: 
 
 
 async def streamed(session: Session, headers: dict[str, str], count: int) -> list[int]:
-    """The ids of the first events of a stream."""
+    """Return the ids of the first events of a stream."""
     headers = {"Authorization": f"Token {session.deployment.seeded['token']}", **headers}
     found: list[int] = []
     url = f"{session.deployment.url}/api/v1/{session.path}/events/stream"
@@ -223,7 +225,7 @@ async def streamed(session: Session, headers: dict[str, str], count: int) -> lis
 
 
 @pytest.mark.embedded
-async def test_open_streams_hold_no_connection_to_the_database(session: Session, talker: Talker) -> None:
+async def test_open_streams_hold_no_database_connection(session: Session, talker: Talker) -> None:
     talker.do("say", session.id, 1, 1)
     web = web_of(session.deployment)
     headers = {"Authorization": f"Token {session.deployment.seeded['token']}"}
@@ -237,7 +239,7 @@ async def test_open_streams_hold_no_connection_to_the_database(session: Session,
 
 
 def database_files(pid: int) -> int:
-    """How many descriptors of a process are of the database: file, log and index of each connection."""
+    """Return how many descriptors of a process belong to the database: file, log and index of each connection."""
     links = []
     for path in Path(f"/proc/{pid}/fd").iterdir():
         try:

@@ -1,4 +1,4 @@
-"""A session's socket: hello, what is behind, what happens, and nothing twice or left out."""
+"""A session's socket: hello, the backlog, then new events, with nothing repeated or left out."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def member(world: World) -> Headers:
     return of_page(world.member)
 
 
-async def test_it_says_hello_with_the_status_first(world: World, member: Headers) -> None:
+async def test_hello_with_the_status_comes_first(world: World, member: Headers) -> None:
     await say(world.session, 3)
     async with connected(path_of(world.session), member) as socket:
         hello = await socket.frame()
@@ -36,7 +36,7 @@ async def test_it_says_hello_with_the_status_first(world: World, member: Headers
     }
 
 
-async def test_events_are_those_of_the_api(world: World, member: Headers) -> None:
+async def test_events_equal_those_of_the_api(world: World, member: Headers) -> None:
     async with connected(path_of(world.session), member) as socket:
         await socket.frame()
         await say(world.session, 2)
@@ -56,7 +56,7 @@ async def test_events_are_those_of_the_api(world: World, member: Headers) -> Non
         ("?after=3&epoch=", 4),
     ],
 )
-async def test_what_is_behind_comes_before_what_happens(world: World, member: Headers, query: str, first: int) -> None:
+async def test_backlog_comes_before_new_events(world: World, member: Headers, query: str, first: int) -> None:
     await say(world.session, 5)
     async with connected(path_of(world.session, query.format(epoch=world.session.epoch)), member) as socket:
         assert (await socket.frame())["type"] == "hello"
@@ -65,25 +65,25 @@ async def test_what_is_behind_comes_before_what_happens(world: World, member: He
         assert await socket.is_silent()
 
 
-async def test_a_long_log_comes_in_pages_and_in_order(world: World, member: Headers) -> None:
+async def test_long_log_arrives_complete_and_in_order(world: World, member: Headers) -> None:
     await say(world.session, 1111)
     async with connected(path_of(world.session), member) as socket:
         await socket.frame()
         assert await socket.seqs(1111) == list(range(1, 1112))
 
 
-async def test_a_burst_comes_whole_and_in_order(world: World, member: Headers) -> None:
+async def test_burst_arrives_complete_and_in_order(world: World, member: Headers) -> None:
     async with connected(path_of(world.session), member) as socket:
         await socket.frame()
-        await soon(lambda: all(one.live for one in get_hub().subscribers), "it is live")
+        await soon(lambda: all(one.is_live for one in get_hub().subscribers), "it is live")
         await say(world.session, 1111)
         assert await socket.seqs(1111) == list(range(1, 1112))
 
 
-async def test_what_was_sent_to_others_while_one_was_reading_reaches_that_one_too(
+async def test_events_sent_to_others_during_catch_up_are_not_missed(
     world: World, member: Headers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its reading is over, and before it can say so the hub has passed by with something newer."""
+    """The hub sends newer events to live sockets before a socket that has just read its backlog becomes live."""
 
     async def passed_by() -> None:
         (followed,) = get_hub()._cursors
@@ -99,7 +99,7 @@ async def test_what_was_sent_to_others_while_one_was_reading_reaches_that_one_to
             asyncio.run_coroutine_threadsafe(passed_by(), loop).result(10)
         return found
 
-    monkeypatch.setattr("sessions_app.live.subscriber.load_lines_after", read)
+    monkeypatch.setattr("sessions_app.live.hub.load_lines_after", read)
     await say(world.session, 2)
     async with connected(path_of(world.session), member) as socket:
         await socket.frame()
@@ -109,7 +109,7 @@ async def test_what_was_sent_to_others_while_one_was_reading_reaches_that_one_to
         assert await socket.seqs(1) == [6]
 
 
-async def test_who_connects_in_the_middle_of_talk_gets_every_event_once(world: World, member: Headers) -> None:
+async def test_client_that_connects_during_a_burst_gets_every_event_once(world: World, member: Headers) -> None:
     async def talk() -> None:
         for _ in range(60):
             await say(world.session, 10)
@@ -131,9 +131,7 @@ async def forget(world: World, up_to: int) -> None:
 
 
 @pytest.mark.parametrize("query", ["?after=6", "?after=99", "?after=-1", "?after=two", "?after=5&epoch=old"])
-async def test_a_place_that_the_log_never_had_is_answered_with_a_snapshot(
-    world: World, member: Headers, query: str
-) -> None:
+async def test_unknown_cursor_is_answered_with_a_snapshot(world: World, member: Headers, query: str) -> None:
     await say(world.session, 5)
     async with connected(path_of(world.session, query), member) as socket:
         hello, truncated = await socket.frame(), await socket.frame()
@@ -145,7 +143,7 @@ async def test_a_place_that_the_log_never_had_is_answered_with_a_snapshot(
 
 
 @pytest.mark.parametrize(("after", "type_"), [(0, "truncated"), (2, "truncated"), (3, "event"), (4, "event")])
-async def test_what_is_no_longer_kept_is_answered_with_a_snapshot(
+async def test_cursor_before_the_kept_events_is_answered_with_a_snapshot(
     world: World, member: Headers, after: int, type_: str
 ) -> None:
     await say(world.session, 5)
@@ -155,7 +153,7 @@ async def test_what_is_no_longer_kept_is_answered_with_a_snapshot(
         assert (await socket.frame())["type"] == type_
 
 
-async def test_a_log_of_which_nothing_is_kept_is_answered_with_a_snapshot(world: World, member: Headers) -> None:
+async def test_log_without_kept_events_is_answered_with_a_snapshot(world: World, member: Headers) -> None:
     await say(world.session, 5)
     await forget(world, 5)
     async with connected(path_of(world.session, "?after=2"), member) as socket:
@@ -163,7 +161,7 @@ async def test_a_log_of_which_nothing_is_kept_is_answered_with_a_snapshot(world:
         assert (await socket.frame())["type"] == "truncated"
 
 
-async def test_a_snapshot_holds_the_conversation_as_the_api_tells_it(world: World, member: Headers) -> None:
+async def test_snapshot_contains_the_conversation_of_the_api(world: World, member: Headers) -> None:
     await say(world.session, 2)
     await run_in_database(message, world.session, 1, "one ", "two ", "three")
     await run_in_database(message, world.session, 2)
@@ -180,7 +178,7 @@ async def test_a_snapshot_holds_the_conversation_as_the_api_tells_it(world: Worl
     assert listed[0]["text"] == "one two three"
 
 
-async def test_a_snapshot_of_a_long_conversation_is_its_end(world: World, member: Headers) -> None:
+async def test_snapshot_of_a_long_conversation_is_its_newest_part(world: World, member: Headers) -> None:
     def talk() -> None:
         for seq in range(1, 252):
             message(world.session, seq, f"{seq}")

@@ -1,4 +1,4 @@
-"""Whoever does not acknowledge is sent no more, and closed; whoever does gets everything."""
+"""A client that does not acknowledge gets nothing more and is closed; one that acknowledges gets everything."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ import uuid
 import pytest
 
 from sessions_app.live import hub as hubs
-from sessions_app.live import subscriber
-from sessions_app.live.subscriber import AckWindow
+from sessions_app.live.hub import AckWindow
 from sessions_app.services.database_threads import run_in_database
 from tests.api.world import World
 from tests.live.sockets import Headers, connected, of_page, path_of, say, soon
@@ -23,17 +22,17 @@ def member(world: World) -> Headers:
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(subscriber, "MAX_UNACKED_EVENTS", 50)
-    monkeypatch.setattr(subscriber, "MAX_UNACKED_BYTES", 20_000)
-    monkeypatch.setattr(subscriber, "ACK_TIMEOUT", 60)  # a busy machine makes nobody late
+    monkeypatch.setattr(hubs, "MAX_UNACKED_EVENTS", 50)
+    monkeypatch.setattr(hubs, "MAX_UNACKED_BYTES", 20_000)
+    monkeypatch.setattr(hubs, "ACK_TIMEOUT", 60)  # so that a busy machine makes no client late
 
 
 @pytest.fixture
 def impatient(small: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(subscriber, "ACK_TIMEOUT", 0.2)
+    monkeypatch.setattr(hubs, "ACK_TIMEOUT", 0.2)
 
 
-async def test_who_never_acknowledges_is_cut_when_the_window_is_full(
+async def test_client_that_never_acknowledges_is_closed_at_a_full_window(
     world: World, member: Headers, impatient: None
 ) -> None:
     async with connected(path_of(world.session), member) as socket:
@@ -48,7 +47,9 @@ async def test_who_never_acknowledges_is_cut_when_the_window_is_full(
         assert await socket.is_silent()
 
 
-async def test_a_long_log_is_cut_too_and_goes_on_where_it_ended(world: World, member: Headers, impatient: None) -> None:
+async def test_long_backlog_is_cut_and_continues_after_reconnecting(
+    world: World, member: Headers, impatient: None
+) -> None:
     await say(world.session, 450)
     seen: list[int] = []
     for _ in range(3):
@@ -59,7 +60,7 @@ async def test_a_long_log_is_cut_too_and_goes_on_where_it_ended(world: World, me
     assert seen == list(range(1, 451))
 
 
-async def test_bytes_count_as_events_do(world: World, member: Headers, impatient: None) -> None:
+async def test_bytes_count_towards_the_window(world: World, member: Headers, impatient: None) -> None:
     async with connected(path_of(world.session), member) as socket:
         await socket.frame()
         await say(world.session, 3, size=9000)
@@ -67,7 +68,7 @@ async def test_bytes_count_as_events_do(world: World, member: Headers, impatient
         assert await socket.close_code() == 4408
 
 
-async def test_who_acknowledges_gets_everything(world: World, member: Headers, small: None) -> None:
+async def test_client_that_acknowledges_gets_everything(world: World, member: Headers, small: None) -> None:
     await say(world.session, 500)
     async with connected(path_of(world.session), member) as socket:
         await socket.frame()
@@ -79,23 +80,25 @@ async def test_who_acknowledges_gets_everything(world: World, member: Headers, s
         assert await socket.is_silent()
 
 
-async def test_who_is_late_but_not_too_late_misses_nothing(world: World, member: Headers, small: None) -> None:
+async def test_late_acknowledgement_within_the_timeout_misses_nothing(
+    world: World, member: Headers, small: None
+) -> None:
     async with connected(path_of(world.session), member) as socket:
         await socket.frame()
         await say(world.session, 60)
-        await soon(lambda: not any(one.live for one in hubs.get_hub().subscribers), "the socket has fallen behind")
+        await soon(lambda: not any(one.is_live for one in hubs.get_hub().subscribers), "the socket has fallen behind")
         await say(world.session, 60)
         assert await socket.seqs(60) == list(range(1, 61))
         assert await socket.is_silent()
         await socket.tell({"type": "ack", "seq": 60})
         assert await socket.seqs(60) == list(range(61, 121))
         await socket.tell({"type": "ack", "seq": 120})
-        await soon(lambda: all(one.live for one in hubs.get_hub().subscribers), "the socket is live again")
+        await soon(lambda: all(one.is_live for one in hubs.get_hub().subscribers), "the socket is live again")
         await say(world.session, 1)
         assert await socket.seqs(1) == [121]
 
 
-async def test_one_who_is_slow_holds_up_nobody(world: World, member: Headers, small: None) -> None:
+async def test_slow_client_does_not_delay_others(world: World, member: Headers, small: None) -> None:
     async with connected(path_of(world.session), member) as slow, connected(path_of(world.session), member) as quick:
         await slow.frame()
         await quick.frame()
@@ -107,46 +110,44 @@ async def test_one_who_is_slow_holds_up_nobody(world: World, member: Headers, sm
 
 
 def is_full(account: AckWindow) -> bool:
-    return account.full
+    return account.is_full
 
 
-def test_an_acknowledgement_counts_for_all_that_was_sent_before_it(small: None) -> None:
+def test_acknowledgement_covers_all_events_sent_before_it(small: None) -> None:
     account = AckWindow()
     for number in range(1, 26):
-        account.sent(ONE, number, 1, 10)
-        account.sent(OTHER, number, 1, 10)
+        account.record_sent(ONE, number, 1, 10)
+        account.record_sent(OTHER, number, 1, 10)
     assert is_full(account)
     account.ack(OTHER, 25)
     for number in range(26, 75):
-        account.sent(ONE, number, 1, 10)
+        account.record_sent(ONE, number, 1, 10)
     assert not is_full(account)
-    account.sent(ONE, 75, 1, 10)
+    account.record_sent(ONE, 75, 1, 10)
     assert is_full(account)
 
 
 @pytest.mark.parametrize(("session_id", "seq"), [(ONE, 0), (OTHER, 50), (uuid.uuid4(), 10**9)])
-def test_an_acknowledgement_of_nothing_that_was_sent_counts_for_nothing(
-    small: None, session_id: uuid.UUID, seq: int
-) -> None:
+def test_acknowledgement_of_an_unsent_event_is_ignored(small: None, session_id: uuid.UUID, seq: int) -> None:
     account = AckWindow()
-    account.sent(ONE, 50, 50, 500)
+    account.record_sent(ONE, 50, 50, 500)
     account.ack(session_id, seq)
-    assert account.full
+    assert account.is_full
 
 
 def test_acknowledging_ahead_gives_no_credit(small: None) -> None:
     account = AckWindow()
-    account.sent(ONE, 50, 50, 500)
+    account.record_sent(ONE, 50, 50, 500)
     account.ack(ONE, 10**9)
     assert not is_full(account)
-    account.sent(ONE, 100, 50, 500)
+    account.record_sent(ONE, 100, 50, 500)
     assert is_full(account)
 
 
-def test_the_account_stays_small(small: None) -> None:
+def test_ack_window_keeps_a_bounded_number_of_marks(small: None) -> None:
     account = AckWindow()
     for number in range(1, 50):
-        account.sent(ONE, number, 1, 1)
+        account.record_sent(ONE, number, 1, 1)
     assert len(account._marks) <= 50
     account.ack(ONE, 49)
     assert not account._marks

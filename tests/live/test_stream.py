@@ -1,4 +1,4 @@
-"""Server-Sent Events: the same lines, by the same rights, ended when they end."""
+"""Server-Sent Events: the same lines with the same access rules; a stream ends when access ends."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from kandev.asgi import application
-from sessions_app.live import event_stream, subscriber
+from sessions_app.live import event_stream
 from sessions_app.live import hub as hubs
 from sessions_app.live.authentication import Principal, Subscription
 from sessions_app.live.log_reader import start_stream_at
@@ -41,14 +41,14 @@ class Listener:
         self._text = ""
 
     async def open(self) -> None:
-        """Send the request and read the head."""
+        """Send the request and read the response head."""
         await self.wire.send_input({"type": "http.request"})
         head = await self.wire.receive_output(5)
         self.status = head["status"]
         self.headers = {name.decode().lower(): value.decode() for name, value in head["headers"]}
 
     async def block(self) -> str:
-        """The next block of the stream; EOFError at its end."""
+        """Return the next block of the stream; raise EOFError at its end."""
         while "\n\n" not in self._text:
             message = await self.wire.receive_output(5)
             self._text += message.get("body", b"").decode()
@@ -58,18 +58,18 @@ class Listener:
         return found
 
     async def event(self) -> tuple[str, dict[str, Any]]:
-        """The id and the data of the next event."""
+        """Return the id and the data of the next event."""
         while not (found := await self.block()).startswith("id: "):
             pass
         name, _, data = found.partition("\ndata: ")
         return name.removeprefix("id: "), json.loads(data)
 
     async def ids(self, count: int) -> list[int]:
-        """The ids of so many events."""
+        """Return the ids of the next ``count`` events."""
         return [int((await self.event())[0]) for _ in range(count)]
 
     async def rest(self) -> list[str]:
-        """Everything until the end."""
+        """Return all blocks until the end."""
         found = []
         try:
             while True:
@@ -94,7 +94,7 @@ def member(world: World) -> Headers:
     return of_program(world.member)
 
 
-async def test_events_come_with_their_seq_as_id(world: World, member: Headers) -> None:
+async def test_events_carry_their_seq_as_id(world: World, member: Headers) -> None:
     await say(world.session, 2)
     async with listening(world, member) as listener:
         assert listener.status == 200
@@ -119,7 +119,7 @@ async def test_events_come_with_their_seq_as_id(world: World, member: Headers) -
         ("?after=2", "", 3),
     ],
 )
-async def test_it_goes_on_behind_what_the_client_has(
+async def test_stream_starts_after_the_clients_cursor(
     world: World, member: Headers, query: str, last: str | None, first: int
 ) -> None:
     await say(world.session, 5)
@@ -130,7 +130,7 @@ async def test_it_goes_on_behind_what_the_client_has(
 
 
 @pytest.mark.parametrize("after", [0, 9])
-async def test_who_asks_for_what_is_not_there_gets_a_snapshot(world: World, member: Headers, after: int) -> None:
+async def test_unavailable_cursor_is_answered_with_a_snapshot(world: World, member: Headers, after: int) -> None:
     await say(world.session, 5)
     await run_in_database(lambda: SessionEvent.objects.filter(session=world.session, seq__lt=3).delete())
     async with listening(world, member, f"?after={after}") as listener:
@@ -143,7 +143,7 @@ async def test_who_asks_for_what_is_not_there_gets_a_snapshot(world: World, memb
 @pytest.mark.parametrize(
     ("query", "last"), [("?after=two", None), ("?after=-1", None), (f"?after={2**63}", None), ("", "1.5")]
 )
-async def test_what_is_no_number_is_refused(world: World, member: Headers, query: str, last: str | None) -> None:
+async def test_invalid_cursor_is_rejected(world: World, member: Headers, query: str, last: str | None) -> None:
     headers = member if last is None else {**member, "Last-Event-ID": last}
     async with listening(world, headers, query) as listener:
         assert listener.status == 400
@@ -153,13 +153,13 @@ async def test_what_is_no_number_is_refused(world: World, member: Headers, query
 @pytest.mark.parametrize(
     ("caller", "accept"), [(of_page, "text/event-stream"), (of_program, "*/*"), (of_program, "application/json")]
 )
-async def test_browsers_and_programs_are_let_in(world: World, caller: Any, accept: str) -> None:
+async def test_browsers_and_programs_can_connect(world: World, caller: Any, accept: str) -> None:
     headers = {**await run_in_database(caller, world.member), "Accept": accept}
     async with listening(world, headers) as listener:
         assert (listener.status, listener.headers["content-type"]) == (200, "text/event-stream")
 
 
-async def test_strangers_find_nothing_and_nobody_is_asked_who_they_are(world: World) -> None:
+async def test_strangers_get_404_and_anonymous_clients_401(world: World) -> None:
     for headers, status, code in (
         (await run_in_database(of_program, world.stranger), 404, "not_found"),
         ({"Host": "localhost", "Accept": "text/event-stream"}, 401, "not_authenticated"),
@@ -169,16 +169,14 @@ async def test_strangers_find_nothing_and_nobody_is_asked_who_they_are(world: Wo
             assert json.loads((await listener.wire.receive_output(5))["body"])["code"] == code
 
 
-async def test_a_quiet_stream_gives_signs_of_life(
-    world: World, member: Headers, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_quiet_stream_sends_heartbeats(world: World, member: Headers, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(event_stream, "HEARTBEAT", 0.02)
     async with listening(world, member) as listener:
         await listener.block()
         assert [await listener.block(), await listener.block()] == [": heartbeat"] * 2
 
 
-async def test_who_leaves_the_team_loses_the_stream(
+async def test_stream_ends_when_the_member_leaves_the_team(
     world: World, member: Headers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hubs, "CHECK_EVERY", 0)
@@ -189,14 +187,14 @@ async def test_who_leaves_the_team_loses_the_stream(
         assert not hubs.get_hub().subscribers
 
 
-async def test_who_hangs_up_is_forgotten(world: World, member: Headers) -> None:
+async def test_closed_stream_is_unsubscribed(world: World, member: Headers) -> None:
     async with listening(world, member) as listener:
         await listener.block()
         await soon(lambda: hubs.get_hub().subscribers, "it is followed")
     assert not hubs.get_hub().subscribers
 
 
-async def test_streams_and_sockets_share_the_number_of_seats(
+async def test_streams_and_sockets_share_one_limit(
     world: World, member: Headers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hubs, "MAX_SUBSCRIPTIONS", 1)
@@ -209,7 +207,7 @@ async def test_streams_and_sockets_share_the_number_of_seats(
         assert listener.status == 200
 
 
-async def test_a_long_stream_ends_so_that_nobody_is_buffered_for_without_end(
+async def test_long_stream_ends_at_its_size_limit_and_can_continue(
     world: World, member: Headers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(event_stream, "MAX_BYTES", 100_000)
@@ -224,12 +222,10 @@ async def test_a_long_stream_ends_so_that_nobody_is_buffered_for_without_end(
     assert seen == list(range(1, 1001))
 
 
-async def test_a_server_that_waits_for_its_client_holds_the_stream_back(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What was handed over and not taken stays within the window."""
-    monkeypatch.setattr(subscriber, "MAX_UNACKED_EVENTS", 50)
-    monkeypatch.setattr(subscriber, "ACK_TIMEOUT", 0.1)
+async def test_backpressure_of_the_server_limits_the_stream(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Events that the server does not take stay within the window."""
+    monkeypatch.setattr(hubs, "MAX_UNACKED_EVENTS", 50)
+    monkeypatch.setattr(hubs, "ACK_TIMEOUT", 0.1)
     await say(world.session, 900)
 
     await run_in_database(world.session.refresh_from_db)
@@ -237,7 +233,7 @@ async def test_a_server_that_waits_for_its_client_holds_the_stream_back(
     place = Subscription(Principal(world.member.pk), world.task.id, world.session.id)
     one = event_stream.EventStream(place, opened)
     hubs.get_hub().join(one, {opened.log: opened.head})
-    hubs.get_hub().feed(one)
-    await soon(lambda: one.over, "it was cut")
+    hubs.get_hub().start_feeding(one)
+    await soon(lambda: one.is_closed, "it was cut")
     hubs.get_hub().leave(one)
     assert one.sent[opened.log] < 900

@@ -1,4 +1,4 @@
-"""A task's socket: the events of all its sessions, of those to come too."""
+"""A task's socket: the events of all its sessions, including sessions created later."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def another(world: World) -> TaskSession:
     return create_session(world.member, world.task, world.profile, world.executor)
 
 
-async def test_it_says_hello_with_task_sessions_and_statuses(world: World) -> None:
+async def test_hello_contains_task_sessions_and_statuses(world: World) -> None:
     headers, second = await run_in_database(of_page, world.member), await run_in_database(another, world)
     await say(world.session, 2)
     async with connected(f"/ws/tasks/{world.task.id}/", headers) as socket:
@@ -40,7 +40,7 @@ async def test_it_says_hello_with_task_sessions_and_statuses(world: World) -> No
     }
 
 
-async def test_it_gives_the_events_of_every_session_of_the_task_alone(world: World) -> None:
+async def test_events_of_every_session_of_the_task_arrive(world: World) -> None:
     headers, second = await run_in_database(of_page, world.member), await run_in_database(another, world)
     values = {"title": "Another", "team": world.team, "repository": world.repository}
     elsewhere = await run_in_database(create_task, world.member, values)
@@ -56,7 +56,7 @@ async def test_it_gives_the_events_of_every_session_of_the_task_alone(world: Wor
     )
 
 
-async def test_a_session_that_is_born_meanwhile_is_followed_too(world: World) -> None:
+async def test_session_created_later_is_followed(world: World) -> None:
     headers = await run_in_database(of_page, world.member)
     async with connected(f"/ws/tasks/{world.task.id}/", headers) as socket:
         await socket.frame()
@@ -66,7 +66,7 @@ async def test_a_session_that_is_born_meanwhile_is_followed_too(world: World) ->
     assert [(frame["session_id"], frame["seq"]) for frame in seen] == [(str(born.id), seq) for seq in (1, 2, 3)]
 
 
-async def test_a_session_and_its_task_are_followed_side_by_side(world: World) -> None:
+async def test_session_and_task_sockets_get_the_same_events(world: World) -> None:
     headers = await run_in_database(of_page, world.member)
     await say(world.session, 2)
     async with (
@@ -81,18 +81,18 @@ async def test_a_session_and_its_task_are_followed_side_by_side(world: World) ->
 
 
 def sent_of(here: Hub, session: TaskSession) -> list[int]:
-    """How far the hub is with a session; empty where it does not know it."""
+    """Return the hub's cursor of a session; empty if the hub does not follow it."""
     return [seq for log, seq in here._cursors.copy().items() if log.session_id == session.id]
 
 
-async def test_a_session_that_is_born_while_one_is_welcomed_is_followed_from_its_beginning(
+async def test_session_created_during_the_greeting_is_followed_from_its_start(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another follows the task already, so that the birth is no news when the newcomer joins."""
+    """Another socket follows the task already, so the session is not new to the hub when this one joins."""
     headers, here, born = await run_in_database(of_page, world.member), get_hub(), []
-    original = TaskConsumer.welcome
+    original = TaskConsumer.build_greeting
 
-    def welcome(*args: Any) -> ConnectionGreeting:
+    def build_greeting(*args: Any) -> ConnectionGreeting:
         told = original(*args)
         born.append(another(world))
         append(born[0].id, 2)
@@ -102,7 +102,7 @@ async def test_a_session_that_is_born_while_one_is_welcomed_is_followed_from_its
     path = f"/ws/tasks/{world.task.id}/"
     async with connected(path, headers) as first:
         await first.frame()
-        monkeypatch.setattr(TaskConsumer, "welcome", welcome)
+        monkeypatch.setattr(TaskConsumer, "build_greeting", build_greeting)
         async with connected(path, headers) as second:
             assert (await second.frame())["type"] == "hello"
             assert await second.seqs(2) == [1, 2]
@@ -111,13 +111,13 @@ async def test_a_session_that_is_born_while_one_is_welcomed_is_followed_from_its
         assert await first.seqs(3) == [1, 2, 3]
 
 
-async def test_a_session_that_another_socket_followed_first_is_followed_from_its_beginning(
+async def test_session_already_followed_elsewhere_is_followed_from_its_start(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     headers = await run_in_database(of_page, world.member)
     async with connected(f"/ws/tasks/{world.task.id}/", headers) as of_task:
         await of_task.frame()
-        await soon(lambda: all(one.live for one in get_hub().subscribers), "it is live")
+        await soon(lambda: all(one.is_live for one in get_hub().subscribers), "it is live")
         with monkeypatch.context() as blind:
             blind.setattr("sessions_app.live.hub.load_changes", lambda *args: LogChanges("1"))
             born = await run_in_database(another, world)

@@ -1,4 +1,4 @@
-"""What a stranger may cost the web process: bytes, time and connections have an end before anybody is asked."""
+"""Requests without authentication cost the web process a bounded amount of bytes, time and connections."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.drills.deployment import Deployment
 
 HEAD = b"POST /api/v1/tasks/ HTTP/1.1\r\nHost: localhost\r\n"
 FEW = 256
-"""Open files that the starter of the server allows, as a shell or a service manager does."""
+"""The limit of open files that the server is started with, as by a shell or a service manager."""
 TRICKLES = {
     "a first line": b"G" * 4000,
     "a head": HEAD + b"X-A: b\r\n" * 1000,
@@ -33,7 +33,7 @@ TRICKLES = {
 
 
 class Asked(LimitedRequest):
-    """A request that is answered by nobody."""
+    """A request that nobody answers."""
 
     complete: list[int]
 
@@ -42,12 +42,12 @@ class Asked(LimitedRequest):
 
 
 def _untyped(made_by: Any) -> Any:
-    """Twisted has no types here."""
+    """Return Twisted's class untyped, because Twisted has no types here."""
     return made_by
 
 
 class Line:
-    """One connection, by a clock of its own."""
+    """One connection with a clock of its own."""
 
     def __init__(self) -> None:
         self.clock, self.complete = Clock(), list[int]()
@@ -79,7 +79,7 @@ def line() -> Iterator[Line]:
 
 
 @pytest.mark.parametrize("data", TRICKLES.values(), ids=TRICKLES)
-def test_what_only_trickles_in_is_not_waited_for(data: bytes, line: Line) -> None:
+def test_trickling_request_times_out(data: bytes, line: Line) -> None:
     seconds = 0
     for byte in data:
         line.says(bytes([byte]))
@@ -92,7 +92,7 @@ def test_what_only_trickles_in_is_not_waited_for(data: bytes, line: Line) -> Non
     assert not line.complete
 
 
-def test_a_body_that_moves_has_its_time(line: Line) -> None:
+def test_steadily_arriving_body_extends_the_timeout(line: Line) -> None:
     size = 8 * BYTES_PER_EXTENSION
     line.says(HEAD + b"Content-Length: %d\r\n\r\n" % size)
     for _ in range(16):
@@ -102,7 +102,7 @@ def test_a_body_that_moves_has_its_time(line: Line) -> None:
     assert not line.is_over
 
 
-def test_a_connection_that_rested_begins_its_next_request_with_all_its_time(line: Line) -> None:
+def test_idle_connection_gets_the_full_timeout_for_its_next_request(line: Line) -> None:
     line.rests(REQUEST_TIMEOUT - 1)
     line.says(HEAD)
     line.rests(REQUEST_TIMEOUT - 1)
@@ -110,13 +110,13 @@ def test_a_connection_that_rested_begins_its_next_request_with_all_its_time(line
     assert line.complete == [0]
 
 
-def test_a_silent_connection_ends(line: Line) -> None:
+def test_silent_connection_times_out(line: Line) -> None:
     line.rests(REQUEST_TIMEOUT)
     assert line.is_over
 
 
 @pytest.mark.parametrize("told", [True, False], ids=["told", "in chunks"])
-def test_a_body_beyond_all_measure_is_refused_and_not_kept(told: bool, line: Line) -> None:
+def test_oversized_body_is_rejected_and_not_stored(told: bool, line: Line) -> None:
     piece = b" " * 65_536
     line.says(HEAD + (b"Content-Length: %d\r\n\r\n" % 10**12 if told else b"Transfer-Encoding: chunked\r\n\r\n"))
     request: Any = line.channel.requests[0]
@@ -128,7 +128,7 @@ def test_a_body_beyond_all_measure_is_refused_and_not_kept(told: bool, line: Lin
     assert not line.complete
 
 
-def test_nobody_says_below_which_path_they_are_served(line: Line) -> None:
+def test_root_path_header_is_ignored(line: Line) -> None:
     line.says(HEAD + b"Daphne-Root-Path: //evil.example\r\n\r\n")
     request: Any = line.channel.requests[0]
     assert line.complete == [0]
@@ -150,7 +150,7 @@ def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]
 
 
 def answer_to(deployment: Deployment, *pieces: bytes) -> bytes:
-    """All that the server says until it closes."""
+    """Return all that the server sends until it closes the connection."""
     host, port = deployment.url.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port)), timeout=60) as line:
         for piece in pieces:
@@ -158,13 +158,13 @@ def answer_to(deployment: Deployment, *pieces: bytes) -> bytes:
         return b"".join(iter(lambda: line.recv(65_536), b""))
 
 
-def test_the_server_that_runs_is_limited_so(deployment: Deployment) -> None:
+def test_running_server_enforces_these_limits(deployment: Deployment) -> None:
     said = answer_to(deployment, HEAD + b"Content-Length: 1000000000000\r\n\r\n")
     head, _, body = said.partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 413 ")
     assert json.loads(body) == {
         "code": "too_large",
-        "message": "The body of the request is too large.",
+        "message": "The request body is too large.",
         "details": {"limit": MAX_BODY},
     }
     hosts = b"Daphne-Root-Path: //evil.example\r\nConnection: close\r\n\r\n"
@@ -172,7 +172,7 @@ def test_the_server_that_runs_is_limited_so(deployment: Deployment) -> None:
     assert re.search(rb"(?i)\r\nlocation: /login/", moved)
 
 
-def test_a_head_beyond_all_measure_is_refused(deployment: Deployment) -> None:
+def test_oversized_request_head_is_rejected(deployment: Deployment) -> None:
     large = HEAD + b"X-Large: " + b"x" * 20_000 + b"\r\n"
     assert answer_to(deployment, large) == b"", "a line that long is heard by nobody"
     many = HEAD + b"".join(b"X-%d: y\r\n" % number for number in range(600))
@@ -180,7 +180,7 @@ def test_a_head_beyond_all_measure_is_refused(deployment: Deployment) -> None:
     assert deployment.is_ready()
 
 
-def test_hundreds_who_only_hold_the_line_keep_nobody_out(deployment: Deployment) -> None:
+def test_hundreds_of_idle_connections_lock_nobody_out(deployment: Deployment) -> None:
     host, port = deployment.url.removeprefix("http://").split(":")
     with ExitStack() as lines:
         for _ in range(3 * FEW):

@@ -1,4 +1,4 @@
-"""Whatever a supervisor does by itself is told twice: in the session's log and in ours, with cause and owner."""
+"""Everything that a supervisor does by itself is in the session's log and in Kandev's own, with cause and owner."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def dies_in_a_turn() -> tuple[TaskSession, Callable[[], Any]]:
     session, _ = in_a_turn()
 
     def act() -> None:
-        with session_transaction(session.id, MINE) as draft:
-            interrupt_turn(draft, "agentctl_gone")
+        with session_transaction(session.id, MINE) as transaction:
+            interrupt_turn(transaction, "agentctl_gone")
 
     return session, act
 
@@ -79,8 +79,8 @@ def waits_too_long() -> tuple[TaskSession, Callable[[], Any]]:
 
 def has_a_key_that_runs_out() -> tuple[TaskSession, Callable[[], Any]]:
     session = running_session()
-    with session_transaction(session.id) as draft:
-        waits.mint_token(draft, None, WaitKind.EXTERNAL, "w")
+    with session_transaction(session.id) as transaction:
+        waits.mint_token(transaction, None, WaitKind.EXTERNAL, "w")
     ResumeToken.objects.update(expires_at=LATE)
     return session, watchdogs.expire_waits
 
@@ -107,7 +107,7 @@ CASES: tuple[Case, ...] = (
 
 @pytest.mark.django_db
 @pytest.mark.parametrize(("make", "said"), CASES, ids=lambda value: getattr(value, "__name__", ""))
-def test_every_act_has_cause_and_owner_in_both_logs(
+def test_every_supervisor_action_has_cause_and_owner_in_both_logs(
     make: Callable[[], tuple[TaskSession, Callable[[], Any]]],
     said: frozenset[str],
     caplog: pytest.LogCaptureFixture,
@@ -134,7 +134,7 @@ def test_every_act_has_cause_and_owner_in_both_logs(
 
 
 @pytest.mark.django_db
-def test_what_a_user_asks_for_is_no_act_of_a_supervisor(
+def test_user_request_is_not_logged_as_a_supervisor_action(
     caplog: pytest.LogCaptureFixture, django_capture_on_commit_callbacks: Any
 ) -> None:
     session = running_session("Begin")
@@ -145,16 +145,16 @@ def test_what_a_user_asks_for_is_no_act_of_a_supervisor(
 
 
 @pytest.mark.django_db(transaction=True)
-def test_what_was_taken_back_is_in_neither_log(caplog: pytest.LogCaptureFixture) -> None:
+def test_rolled_back_action_is_in_neither_log(caplog: pytest.LogCaptureFixture) -> None:
     session = running_session()
     with (
         actor_context.acting_as(owner="boot-1", cause="why"),
         caplog.at_level(logging.INFO),
         pytest.raises(RuntimeError),
-        session_transaction(session.id, MINE) as draft,
+        session_transaction(session.id, MINE) as transaction,
     ):
-        draft.receipt("resumed", "pending")
-        draft.then.append(_raise)
+        transaction.write_receipt("resumed", "pending")
+        transaction.after_events.append(_raise)
     assert not session.receipts.exists()
     assert not [one for one in caplog.records if hasattr(one, "event")]
 
@@ -164,7 +164,7 @@ def _raise() -> None:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_the_log_of_a_supervisor_is_json_that_tells_who_did_what_and_no_secret(tmp_path: Path) -> None:
+def test_supervisor_log_is_json_with_actors_and_without_secrets(tmp_path: Path) -> None:
     session = running_session(execution={"owner": "dead", "lease_expires_at": LATE})
     with talking(session, [*Journal().turn_begins("p1"), *Journal().says("hello")], "working"):
         env = environment(tmp_path / "data", KANDEV_LOG_FORMAT="json")

@@ -1,4 +1,4 @@
-"""Lines for machines: one object each, with what is known of session, task, execution and sweep."""
+"""JSON log lines: one object each, with session, task, execution and sweep where known."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ID, OTHER = str(uuid.uuid4()), str(uuid.uuid4())
 
 
 def line(text: str, *arguments: object, **extra: object) -> dict[str, Any]:
-    """What stands in the log."""
+    """Return the logged JSON object."""
     record = logging.getLogger("x").makeRecord("x", logging.INFO, "f", 1, text, arguments, None, extra=extra)
     ContextFilter().filter(record)
     LoginSecretFilter().filter(record)
@@ -40,13 +40,13 @@ def line(text: str, *arguments: object, **extra: object) -> dict[str, Any]:
         ("nothing", (), {}),
     ],
 )
-def test_a_session_that_a_message_names_is_a_field(text: str, arguments: tuple[Any, ...], known: Any) -> None:
+def test_session_named_in_a_message_is_a_field(text: str, arguments: tuple[Any, ...], known: Any) -> None:
     record = logging.makeLogRecord({"msg": text, "args": arguments})
     ContextFilter().filter(record)
     assert {name: vars(record)[name] for name in actor_context.CONTEXT_NAMES if name in vars(record)} == known
 
 
-def test_what_is_known_of_who_acts_is_in_every_line_and_the_lines_own_words_count() -> None:
+def test_context_is_in_every_line_and_explicit_fields_win() -> None:
     with actor_context.acting_as(owner="boot", cause="boot sweep", sweep_id=OTHER, session_id=OTHER):
         told = line("session %s: %s", ID, "multi\nline", seq=7)
         own = line("hello", session_id="mine")
@@ -56,7 +56,7 @@ def test_what_is_known_of_who_acts_is_in_every_line_and_the_lines_own_words_coun
     assert "sweep_id" not in line("later")
 
 
-def test_a_login_secret_is_in_no_line() -> None:
+def test_login_secret_is_in_no_line() -> None:
     assert "s3cr3t" not in json.dumps(line("Not Found: %s", "/login/s3cr3t/"))
     try:
         raise ValueError("/login/s3cr3t/ is no path")
@@ -65,7 +65,7 @@ def test_a_login_secret_is_in_no_line() -> None:
     assert "s3cr3t" not in JsonFormatter().format(record)
 
 
-async def test_who_acts_is_known_on_the_threads_and_in_the_tasks_that_it_begins_and_nowhere_else() -> None:
+async def test_context_reaches_started_threads_and_tasks_and_nothing_else() -> None:
     thread = DatabaseThread("test")
     try:
         with actor_context.acting_as(owner="boot", sweep_id=OTHER):

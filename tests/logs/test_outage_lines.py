@@ -1,4 +1,4 @@
-"""A database that is away is one line of a log, in whichever process it is missed."""
+"""A database outage is one log line, whichever process notices it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kandev.log_format import OUTAGE_RESET_SECONDS, OutageFilter
 
 
 def record_of(error: Exception, name: str = "x", level: int = logging.ERROR) -> logging.LogRecord:
-    """What a logger makes of an error that was caught."""
+    """Return the log record of a caught error."""
     try:
         raise error
     except Exception:  # noqa: BLE001 - any, to be logged
@@ -30,7 +30,7 @@ def reincarnated() -> logging.LogRecord:
     return logging.makeLogRecord({"name": "django-q", "levelno": logging.CRITICAL, "msg": "reincarnated pusher"})
 
 
-def test_an_outage_is_one_line_without_a_traceback() -> None:
+def test_outage_is_one_line_without_a_traceback() -> None:
     once, first = OutageFilter(), away()
     assert once.filter(first)
     assert (first.getMessage(), first.exc_info) == ("it failed: database or disk is full", None)
@@ -38,7 +38,7 @@ def test_an_outage_is_one_line_without_a_traceback() -> None:
     assert not once.filter(reincarnated())
 
 
-def test_the_next_outage_is_said_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_next_outage_is_logged_again(monkeypatch: pytest.MonkeyPatch) -> None:
     once = OutageFilter()
     assert once.filter(away())
     later = time.monotonic() + OUTAGE_RESET_SECONDS + 1
@@ -48,7 +48,7 @@ def test_the_next_outage_is_said_again(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("error", [ValueError("no"), OperationalError("no such table: tasks")])
-def test_mistakes_keep_their_traceback_however_often(error: Exception) -> None:
+def test_programming_errors_always_keep_their_traceback(error: Exception) -> None:
     once = OutageFilter()
     for _ in range(2):
         told = record_of(error)
@@ -56,10 +56,10 @@ def test_mistakes_keep_their_traceback_however_often(error: Exception) -> None:
         assert told.exc_info
 
 
-def test_forked_processes_know_of_it() -> None:
+def test_forked_processes_share_the_outage() -> None:
     once = OutageFilter()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # the child does one thing, and ends
+        warnings.simplefilter("ignore", DeprecationWarning)  # the child logs once and exits
         child = os.fork()
     if not child:
         os._exit(0 if once.filter(away()) else 1)

@@ -12,7 +12,8 @@ from django.core.management import call_command
 from django.utils.module_loading import import_string
 from django_q.models import Schedule
 
-from sessions_app.models import Chore, LoginLink
+from sessions_app.accounts.models import LoginLink
+from sessions_app.models import Chore
 from sessions_app.services.maintenance.chores import CHORES
 from sessions_app.tasks import schedules
 from tests.maintenance.chores import LONG_AGO
@@ -36,7 +37,7 @@ def old_link() -> None:
     LoginLink.objects.create(user=make_user(), secret_hash="x", expires_at=LONG_AGO)
 
 
-def test_a_dry_run_says_what_would_go_and_the_next_one_does_it() -> None:
+def test_dry_run_lists_what_the_next_run_deletes() -> None:
     old_link()
     status, told = maintain("--dry-run", "--json")
     document = json.loads(told)

@@ -40,7 +40,7 @@ def lines(folder: Path, session: TaskSession) -> Path:
     return folder / f"{session.id}.messages.jsonl"
 
 
-def test_all_but_the_last_line_goes_and_the_pages_show_what_they_did(folder: Path, session: TaskSession) -> None:
+def test_pruning_events_keeps_the_last_line_and_the_pages(folder: Path, session: TaskSession) -> None:
     before, messages = session.events.count(), session.messages.count()
     counted = collect_metrics()["kandev_events_ingested_total"]
     assert do("events", dry_run=True).removed == before - 1

@@ -39,7 +39,7 @@ def with_journal(session: TaskSession, lines: int = 3, read: int = 3, epoch: str
     if session.state == "COMPLETED":
         change(execution, updated_at=LONG_AGO)
     place = state_directory_of(str(execution.id))
-    place.make()
+    place.create()
     place.lock_file.touch()
     journal = place.path / "journal"
     journal.mkdir()
@@ -83,7 +83,7 @@ def without_a_row(session: TaskSession) -> None:
     [recently, not_stopped, resumable, unread, of_another_epoch, unreadable, without_a_row],
     ids=lambda but: but.__name__,
 )
-def test_a_journal_stays_where_anything_speaks_for_it(but: Callable[[TaskSession], None]) -> None:
+def test_journal_is_kept_while_anything_needs_it(but: Callable[[TaskSession], None]) -> None:
     session = closed_session()
     path = with_journal(session)
     but(session)
@@ -91,7 +91,7 @@ def test_a_journal_stays_where_anything_speaks_for_it(but: Callable[[TaskSession
     assert path.is_dir()
 
 
-def test_the_journal_of_a_closed_session_goes_when_all_of_it_is_in_the_log() -> None:
+def test_journal_of_a_closed_session_is_deleted_once_logged() -> None:
     session, other = closed_session(), running_session()
     path, alive = with_journal(session), with_journal(other)
     assert do("journals", dry_run=True).removed == 1

@@ -93,7 +93,7 @@ def test_a_session_that_is_not_closed_keeps_its_snapshot(repository: Path, sessi
     assert refs(repository) == [ref]
 
 
-def test_all_refs_of_a_deleted_session_go_after_a_while_and_no_others(repository: Path, session: TaskSession) -> None:
+def test_only_refs_of_deleted_sessions_are_removed_after_a_while(repository: Path, session: TaskSession) -> None:
     (repository / "new").write_text("new\n")
     keep(repository, session)
     other = f"refs/kandev/recovery/{str(session.id)[:-1]}"

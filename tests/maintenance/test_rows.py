@@ -14,12 +14,11 @@ from django.utils import timezone
 from django_q.models import Task as QueueTask
 
 from kandev.metrics.exporter import collect_metrics
+from sessions_app.accounts.models import LoginLink
 from sessions_app.domain.wait_tokens import WaitKind
 from sessions_app.models import (
     AttentionItem,
     Chore,
-    Delivery,
-    LoginLink,
     Presence,
     RecoverySweep,
     ResumeToken,
@@ -28,6 +27,7 @@ from sessions_app.models import (
     session_transaction,
     waits,
 )
+from sessions_app.notifications.models import Delivery
 from sessions_app.services.maintenance import chore_run as working
 from sessions_app.services.maintenance.chores import CHORES, run_chores
 from tests.maintenance.chores import LONG_AGO, do
@@ -40,8 +40,8 @@ SOON = timezone.now() + timedelta(days=1)
 def key(*, settled: Any, state: str = "completed") -> ResumeToken:
     session = running_session()
     run_ = Run.objects.create(session=session, message_id="m", state=state, started_at=LONG_AGO)
-    with session_transaction(session.id) as draft:
-        token = waits.mint_token(draft, run_, WaitKind.EXTERNAL, "w")
+    with session_transaction(session.id) as transaction:
+        token = waits.mint_token(transaction, run_, WaitKind.EXTERNAL, "w")
     ResumeToken.objects.filter(id=token.id).update(revoked_at=settled)
     return token
 

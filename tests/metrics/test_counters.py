@@ -1,4 +1,4 @@
-"""Counters: each thing is counted once, whoever did it, and nothing that is deleted makes one fall."""
+"""Counters count each thing once, whichever process did it, and never decrease."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.django_db
 
 
 def shown(name: str) -> dict[Any, float]:
-    """Samples at ``/metrics`` by the values of their labels, whose names are in order."""
+    """Return samples at ``/metrics`` by label values, in the order of the label names."""
     told = exporter.render_metrics(collect_metrics()).decode()
     families = text_string_to_metric_families(told)
     samples = [sample for family in families for sample in family.samples if sample.name == name]
@@ -35,22 +35,22 @@ def shown(name: str) -> dict[Any, float]:
 
 
 def busy_session() -> TaskSession:
-    """One with a receipt, a start that nobody asked for, keys, and a turn that was cut."""
+    """Return a session with a receipt, an automatic start, keys, and an interrupted turn."""
     session = running_session("Begin", work_state="working", state="RUNNING")
     began = timezone.now() - timedelta(seconds=7)
     session.intents.update(by=None, outcome="resumed", created_at=began, done_at=began + timedelta(seconds=3))
     prompt = session.prompts.get()
-    with session_transaction(session.id, MINE) as draft:
-        draft.receipt("resumed", "pending")
-        draft.move_prompt(prompt, "send", journal_epoch="e", execution_id="x")
-        draft.move_prompt(prompt, "accept")
-        draft.move_prompt(prompt, "deliver")
-        draft.start_run(prompt.message_id)
-        waits.mint_token(draft, draft.open_run, WaitKind.EXTERNAL, "w1")
-        waits.mint_token(draft, draft.open_run, WaitKind.EXTERNAL, "w2")
-        waits.revoke_tokens(draft, "rotated", wait_id="w1")
-    with session_transaction(session.id, MINE) as draft:
-        interrupt_turn(draft, "agentctl_gone")
+    with session_transaction(session.id, MINE) as transaction:
+        transaction.write_receipt("resumed", "pending")
+        transaction.move_prompt(prompt, "send", journal_epoch="e", execution_id="x")
+        transaction.move_prompt(prompt, "accept")
+        transaction.move_prompt(prompt, "deliver")
+        transaction.start_run(prompt.message_id)
+        waits.mint_token(transaction, transaction.open_run, WaitKind.EXTERNAL, "w1")
+        waits.mint_token(transaction, transaction.open_run, WaitKind.EXTERNAL, "w2")
+        waits.revoke_tokens(transaction, "rotated", wait_id="w1")
+    with session_transaction(session.id, MINE) as transaction:
+        interrupt_turn(transaction, "agentctl_gone")
     Prompt.objects.filter(session=session, kind="continue").update(journal_epoch="e")
     return session
 
@@ -65,7 +65,7 @@ COUNTED: Mapping[str, dict[Any, float]] = {
 }
 
 
-def test_what_happened_is_counted_and_stays_counted_when_the_session_is_deleted() -> None:
+def test_counters_keep_their_value_after_the_session_is_deleted() -> None:
     session = busy_session()
     before = {name: shown(name) for name in CATALOGUE if CATALOGUE[name].kind == "counter"}
     assert {name: shown(name) for name in COUNTED} == COUNTED
@@ -81,7 +81,7 @@ def test_what_happened_is_counted_and_stays_counted_when_the_session_is_deleted(
     assert (buckets["2",], buckets["5",], buckets["+Inf",]) == (0, 1, 1)
 
 
-def test_a_session_that_is_given_up_counts_once_and_not_where_the_writing_failed(settings: Any) -> None:
+def test_giving_up_counts_once_and_not_after_a_rollback(settings: Any) -> None:
     settings.KANDEV_MAX_RESTARTS = 1
     session = make_session(start_attempts=5, state="STARTING")
     change(execution_of(session), owner=MINE.owner, generation=MINE.generation)
@@ -90,18 +90,18 @@ def test_a_session_that_is_given_up_counts_once_and_not_where_the_writing_failed
     write_start_failure(session.id, order.id, MINE, StartFailure("spawn_failed", "No such program"))
     assert shown("kandev_reconciler_given_up_total") == {(): 1}
     other = make_session(state="STARTING")
-    with pytest.raises(RuntimeError), session_transaction(other.id) as draft:
-        draft.move("give_up")
+    with pytest.raises(RuntimeError), session_transaction(other.id) as transaction:
+        transaction.move_session("give_up")
         raise RuntimeError
     assert shown("kandev_reconciler_given_up_total") == {(): 1}
 
 
-def test_two_supervisors_measure_and_the_sum_is_shown() -> None:
+def test_measurements_of_two_supervisors_are_added_up() -> None:
     one, other = MetricsBuffer(), MetricsBuffer()
     one.swept("reconcile", 0.2, [("local_standalone", "alive"), ("local_standalone", "dead")])
     other.swept("boot", 70.0, [("local_standalone", "alive")])
     other.written(time.time() - 3)
-    other.written(time.time() + 60)  # a clock that was put back
+    other.written(time.time() + 60)  # the clock was set back
     one.flush("one")
     other.flush("other")
     one.flush("one")
@@ -115,7 +115,7 @@ def test_two_supervisors_measure_and_the_sum_is_shown() -> None:
     assert (lag["0.01",], lag["2.5",], lag["5",], lag["+Inf",]) == (1, 1, 2, 2)
 
 
-def test_folding_parts_changes_no_number() -> None:
+def test_folding_parts_changes_no_total() -> None:
     for part in ("one", "other", ""):
         operations.add_counts([("kandev_sweep_executors_total", {"runtime": "remote", "observed": "dead"}, 2)], part)
     before = operations.read_totals()
@@ -126,7 +126,7 @@ def test_folding_parts_changes_no_number() -> None:
     assert MetricCount.objects.count() == 1
 
 
-def test_what_could_not_be_written_is_kept_for_the_next_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_write_is_retried_next_time(monkeypatch: pytest.MonkeyPatch) -> None:
     tally = MetricsBuffer()
     tally.count("kandev_sweep_executors_total", runtime="remote", observed="dead")
     with monkeypatch.context() as broken:

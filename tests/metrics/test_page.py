@@ -1,4 +1,4 @@
-"""``/metrics``: who may read it, and what stands there."""
+"""``/metrics``: who may read it, and what it contains."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def value(name: str, **labels: str) -> float | None:
         (TOKEN, {"HTTP_AUTHORIZATION": f"Bearer {TOKEN}", "HTTP_HOST": "evil.example"}, 400),
     ],
 )
-def test_the_metrics_are_for_whoever_has_the_token_or_else_for_this_machine(
+def test_metrics_require_the_token_or_a_local_caller(
     token: str, request_: dict[str, str], status: int, settings: Any
 ) -> None:
     settings.KANDEV_METRICS_TOKEN = token
@@ -78,14 +78,14 @@ def test_the_metrics_are_for_whoever_has_the_token_or_else_for_this_machine(
         assert answer["WWW-Authenticate"].startswith("Bearer")
 
 
-def test_every_metric_of_the_catalogue_is_there_with_its_kind() -> None:
+def test_every_catalogued_metric_is_exported_with_its_type() -> None:
     told = text()
     kinds = dict(re.findall(r"^# TYPE (\w+) (\w+)$", told, re.MULTILINE))
     assert kinds == {name: metric.kind for name, metric in CATALOGUE.items()}
     assert told.count("# HELP ") == len(CATALOGUE)
 
 
-def test_the_number_of_queries_does_not_grow_with_the_sessions(django_assert_num_queries: Any) -> None:
+def test_query_count_does_not_grow_with_sessions(django_assert_num_queries: Any) -> None:
     running_session("Begin")
     with django_assert_num_queries(14):
         collect_metrics()
@@ -96,13 +96,13 @@ def test_the_number_of_queries_does_not_grow_with_the_sessions(django_assert_num
         collect_metrics()
 
 
-def test_who_asks_twice_within_seconds_costs_the_database_nothing(django_assert_num_queries: Any) -> None:
+def test_second_scrape_within_seconds_makes_no_queries(django_assert_num_queries: Any) -> None:
     text()
     with django_assert_num_queries(0):
         text()
 
 
-def test_gauges_are_what_the_rows_are_now() -> None:
+def test_gauges_show_the_present_rows() -> None:
     one, other = running_session(), running_session()
     make_session("Waits")
     change(other, state="ERROR", error_code="disk_full")
@@ -121,7 +121,7 @@ def test_gauges_are_what_the_rows_are_now() -> None:
     assert one.id != other.id
 
 
-def test_words_of_an_agent_never_make_a_series() -> None:
+def test_agent_text_never_becomes_a_label() -> None:
     session = running_session()
     change(session, error_code="weird_1234")
     session.receipts.create(kind="resumed")
@@ -131,7 +131,7 @@ def test_words_of_an_agent_never_make_a_series() -> None:
     assert found["kandev_resumes_total", (("agent_type", "other"), ("kind", "resumed"))] == 1
 
 
-def test_a_database_that_is_away_is_told_from_a_web_process_that_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_database_outage_is_distinguished_from_a_web_outage(monkeypatch: pytest.MonkeyPatch) -> None:
     def away() -> None:
         raise OperationalError("database is locked")
 

@@ -1,4 +1,4 @@
-"""The alert rules and the dashboard ask for what there is, and the documents tell what each alert means."""
+"""Alert rules and dashboard query existing metrics, and every alert is documented."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def dashboard() -> dict[str, Any]:
 
 
 def queries() -> Iterator[tuple[str, str]]:
-    """(name, query) of everything that asks for a metric."""
+    """Return (name, query) for everything that queries a metric."""
     for rule in alerts():
         yield rule["alert"], rule["expr"]
     for panel in dashboard()["panels"]:
@@ -43,7 +43,7 @@ def queries() -> Iterator[tuple[str, str]]:
 
 
 def mistakes(query: str) -> Iterator[str]:
-    """What cannot be right in a query."""
+    """Return the mistakes in a query."""
     if any(query.count(left) != query.count(right) for left, right in ("()", "[]", "{}")):
         yield "a bracket is open"
     plain = re.sub(r'"[^"]*"|\[[^\]]*\]', "", query)
@@ -62,7 +62,7 @@ def mistakes(query: str) -> Iterator[str]:
 
 
 @pytest.mark.parametrize(("name", "query"), list(queries()), ids=[name for name, _ in queries()])
-def test_a_query_asks_for_what_there_is(name: str, query: str) -> None:
+def test_query_uses_existing_series_and_labels(name: str, query: str) -> None:
     assert list(mistakes(query)) == []
 
 
@@ -75,22 +75,22 @@ def test_a_query_asks_for_what_there_is(name: str, query: str) -> None:
         "sum by (state) (rate(kandev_tokens_total[5m]))",
     ],
 )
-def test_a_query_that_asks_for_something_else_is_noticed(query: str) -> None:
+def test_query_for_an_unknown_series_is_detected(query: str) -> None:
     assert list(mistakes(query))
 
 
-def test_every_metric_is_watched_by_an_alert_or_on_the_dashboard() -> None:
+def test_every_metric_is_used_by_an_alert_or_the_dashboard() -> None:
     asked = {SERIES[word].name for _, query in queries() for word in re.findall(r"\w+", query) if word in SERIES}
     assert set(CATALOGUE) - asked == set()
 
 
-def test_only_what_grows_is_asked_for_its_growth() -> None:
+def test_rate_and_increase_are_applied_only_to_counters() -> None:
     for name, query in queries():
         for asked in re.findall(r"(?:rate|increase)\((\w+)", query):
             assert SERIES[asked].kind != "gauge", name
 
 
-def test_every_alert_says_what_it_is_and_the_documents_what_to_do() -> None:
+def test_every_alert_is_described_and_documented() -> None:
     documented = rows("operate.md", SECTION)
     names = [rule["alert"] for rule in alerts()]
     assert len(set(names)) == len(names)
@@ -113,7 +113,7 @@ def test_every_metric_is_documented_with_its_labels() -> None:
     assert "docs/examples/alerts.yaml" in text_of("operate.md") or "examples/alerts.yaml" in text_of("operate.md")
 
 
-def test_the_dashboard_has_no_two_panels_in_one_place() -> None:
+def test_dashboard_panels_do_not_overlap() -> None:
     panels = dashboard()["panels"]
     assert len({panel["id"] for panel in panels}) == len(panels) == len({panel["title"] for panel in panels})
     taken: set[tuple[int, int]] = set()

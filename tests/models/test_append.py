@@ -107,7 +107,7 @@ def test_what_was_said_cannot_be_changed() -> None:
 
 
 @pytest.mark.django_db
-def test_what_may_be_said_once_is_said_once_and_takes_the_rest_with_it() -> None:
+def test_repeated_once_key_fails_and_rolls_back_its_transaction() -> None:
     session = make_session()
     with transaction.atomic():
         append_events(session.id, [NewEvent("end", once="run:1")])
@@ -118,7 +118,7 @@ def test_what_may_be_said_once_is_said_once_and_takes_the_rest_with_it() -> None
 
 
 @pytest.mark.django_db(transaction=True)
-def test_writers_at_once_leave_no_hole_and_repeat_no_number() -> None:
+def test_concurrent_writers_leave_no_gap_and_repeat_no_number() -> None:
     session, begin = make_session(), Barrier(6)
 
     def writer(_: int) -> list[int]:

@@ -14,7 +14,7 @@ from django.utils import timezone
 from executors_app.models import ExecutorRunning
 from sessions_app.models import Intent, TaskSession
 from sessions_app.models.bulk import insert_row, update_row, update_rows
-from tests.models.test_prepared import columns
+from tests.models.test_prepared_query import columns
 from tests.supervisor.rows import execution_of, running_session
 
 pytestmark = pytest.mark.django_db

@@ -9,7 +9,8 @@ from contextlib import contextmanager
 from contextvars import copy_context
 
 import pytest
-from django.db import OperationalError, connection, transaction
+from django.db import OperationalError, connection
+from django.db.transaction import atomic
 
 from sessions_app.models import TaskSession, locking, session_transaction
 from tests.supervisor.rows import MINE, names, running_session
@@ -34,7 +35,7 @@ def held_by_another(session: TaskSession) -> Iterator[threading.Event]:
 
     def hold() -> None:
         try:
-            with transaction.atomic():
+            with atomic():
                 TaskSession.objects.select_for_update().get(id=session.id)
                 has.set()
                 assert let_go.wait(30)
@@ -52,13 +53,11 @@ def held_by_another(session: TaskSession) -> Iterator[threading.Event]:
 
 
 def speak(session: TaskSession) -> None:
-    with session_transaction(session.id) as draft:
-        draft.say("session.workspace.changed")
+    with session_transaction(session.id) as transaction:
+        transaction.record_event("session.workspace.changed")
 
 
-def test_a_request_waits_for_its_turn_however_often_the_lock_does_not_come(
-    session: TaskSession, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_request_retries_until_it_gets_the_lock(session: TaskSession, monkeypatch: pytest.MonkeyPatch) -> None:
     tries = []
 
     def busy(error: OperationalError) -> bool:
@@ -87,15 +86,19 @@ def speak_impatiently(session: TaskSession) -> None:
 
 
 def test_who_holds_a_lease_does_not_wait_longer_than_a_lock_may(session: TaskSession) -> None:
-    with held_by_another(session), pytest.raises(OperationalError), session_transaction(session.id, MINE) as draft:
-        draft.say("session.workspace.changed")
+    with (
+        held_by_another(session),
+        pytest.raises(OperationalError),
+        session_transaction(session.id, MINE) as transaction,
+    ):
+        transaction.record_event("session.workspace.changed")
     assert names(session) == []
 
 
-def test_an_error_within_the_block_is_the_blocks_and_is_not_tried_again(session: TaskSession) -> None:
+def test_error_inside_the_block_is_raised_without_retry(session: TaskSession) -> None:
     tries = []
-    with pytest.raises(OperationalError), session_transaction(session.id) as draft:
-        draft.say("session.workspace.changed")
-        tries.append(draft)
+    with pytest.raises(OperationalError), session_transaction(session.id) as transaction:
+        transaction.record_event("session.workspace.changed")
+        tries.append(transaction)
         raise OperationalError("database is locked")
     assert (len(tries), names(session)) == (1, [])

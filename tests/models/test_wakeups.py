@@ -126,7 +126,7 @@ def test_waiting_leaves_no_descriptor_behind() -> None:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_the_bell_rings_after_the_commit_and_never_for_what_was_taken_back(listener: socket.socket) -> None:
+def test_wakeup_follows_the_commit_and_never_a_rollback(listener: socket.socket) -> None:
     session = make_session()
     hears(listener)
     with transaction.atomic():

@@ -1,4 +1,4 @@
-"""A real browser, and people who look at pages in it; whatever their browsers complain about is kept."""
+"""A real browser and its visitors; console errors and other complaints of the browser are collected."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ FLAGS: Final = (
     *("--disable-sync", "--no-first-run", "--disable-quic"),
 )
 PATIENCE: Final = 30_000
-"""Milliseconds for whatever is clicked or expected to be there: a busy machine is slow, and that is no failure."""
+"""Timeout of clicks and expectations in milliseconds: long enough for a busy machine."""
 COOKIE: Final = "kandev_session"
 NO_SOCKET: Final = ("Unexpected response code: 404",)
-"""What Chromium says where a server has no sockets, as Django's own test server."""
+"""What Chromium reports for a server without WebSockets, such as Django's test server."""
 SERVER_AWAY: Final = (
     *("ERR_CONNECTION_REFUSED", "ERR_CONNECTION_RESET", "ERR_EMPTY_RESPONSE", "ERR_SOCKET_NOT_CONNECTED"),
     *("ERR_INCOMPLETE_CHUNKED_ENCODING", "Connection closed before receiving a handshake response"),
     "the server responded with a status of 503",
 )
-"""What Chromium reports about a server that was killed, or that has only just started again."""
+"""What Chromium reports for a server that was killed or has only just restarted."""
 
 
 expect.set_options(timeout=PATIENCE)
@@ -33,7 +33,7 @@ expect.set_options(timeout=PATIENCE)
 
 @contextmanager
 def real_browser() -> Iterator[Browser]:
-    """Chromium. Playwright keeps an event loop in this thread, which Django must not take for an async caller."""
+    """Start Chromium. Playwright's event loop in this thread must not make Django think that callers are async."""
     require("chromium")
     before = os.environ.get("DJANGO_ALLOW_ASYNC_UNSAFE")
     os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = "1"
@@ -48,7 +48,7 @@ def real_browser() -> Iterator[Browser]:
 
 
 class Visit:
-    """Somebody at one screen, logged in by a cookie."""
+    """A user in one browser window, logged in by a cookie."""
 
     def __init__(self, browser: Browser, url: str, cookie: str, **screen: Any):
         self.context: BrowserContext = browser.new_context(base_url=url, **screen)
@@ -58,7 +58,7 @@ class Visit:
         self.page = self.tab()
 
     def tab(self) -> Page:
-        """Another tab, of which every complaint is kept."""
+        """Open another tab and collect its complaints too."""
         page = self.context.new_page()
         page.on("console", lambda message: self._note(message.type, message.text))
         page.on("pageerror", lambda error: self.complaints.append(str(error)))
@@ -69,10 +69,10 @@ class Visit:
             self.complaints.append(text)
 
     def open(self, path: str) -> Page:
-        """Go there; the page is back."""
+        """Open ``path`` and return the page."""
         self.page.goto(path)
         return self.page
 
     def unexpected(self, *expected: str) -> list[str]:
-        """The complaints that none of the ``expected`` names explains."""
+        """Return the complaints that do not match any name in ``expected``."""
         return [one for one in self.complaints if not any(name in one for name in expected)]

@@ -1,4 +1,4 @@
-"""The world of the pages, and browsers of the people in it."""
+"""Fixtures for page tests: users, sessions and browsers."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ PICTURES = Path(__file__).resolve().parents[2] / "docs" / "screenshots"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """``pytest tests/pages --screenshots`` makes the pictures of the documents anew."""
+    """Add ``--screenshots``, with which ``pytest tests/pages`` renews the pictures in the documents."""
     parser.addoption("--screenshots", action="store_true", help="write docs/screenshots/*.png")
 
 
 @pytest.fixture
 def picture(request: pytest.FixtureRequest) -> Callable[[Page, str], None]:
-    """Takes a picture of a page for the documents, where pictures are asked for."""
+    """Save a screenshot of a page for the documents if ``--screenshots`` was given."""
     wanted = request.config.getoption("--screenshots", default=False)
 
     def take(page: Page, name: str) -> None:
@@ -53,7 +53,7 @@ def _hash_passwords_quickly(settings: Any) -> None:
 
 @pytest.fixture
 def world(db: None) -> World:
-    """Ada, Bob and their things; a supervisor has swept."""
+    """Ada, Bob and what they own; a supervisor has finished its sweep."""
     supervise()
     return make_world()
 
@@ -76,7 +76,7 @@ def bob(world: World) -> Client:
 
 @pytest.fixture
 def visit(browser: Browser, live_server: Any, world: World) -> Iterator[Callable[..., Visit]]:
-    """Makes visits of Ada's, and ends them."""
+    """Open visits of Ada's and close them after the test."""
     made: list[Visit] = []
 
     def begin(**screen: Any) -> Visit:

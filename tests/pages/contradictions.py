@@ -1,4 +1,4 @@
-"""What the pages say of the same sessions, read off the pages themselves, and where two of them disagree."""
+"""Read what each page says about the same sessions, and collect disagreements."""
 
 from __future__ import annotations
 
@@ -14,41 +14,41 @@ from tests.pages.people import path_of, pill
 from tests.rights.matrix import PAGES
 
 NOT_TO_LOOK_AT = re.compile(r"live/$|/earlier/$|/count/$|\.png$|^metrics$|^healthz$|^readyz$|^login/|^settings/$")
-"""Parts of pages, pictures and words for programs."""
+"""Page fragments, pictures and machine-readable responses."""
 ROUTES = [
     route
     for route, methods in PAGES.items()
     if "get" in methods and not NOT_TO_LOOK_AT.search(route) and 200 in methods["get"].statuses
 ]
-"""All pages, by the authorization matrix, so that none can be left out."""
-TO_LOOK_AT = {"Memory lost", "Memory unproven", "Needs a look"}
-"""Items that are done with once they were seen."""
+"""All pages, from the authorization matrix, so that none is left out."""
+TO_LOOK_AT = {"Memory lost", "Memory unproven", "Review needed"}
+"""Inbox items that are finished once they were seen."""
 WITHOUT_RECEIPT: Final = ("failed", "skipped", "under way")
-"""What a row of a sweep tells of a session for which it has written no receipt."""
+"""Results of sweep rows for which no receipt was written."""
 
 
 @dataclass
 class Told:
-    """What one session's own page says of it."""
+    """What a session's own page says about it."""
 
     state: str
     executor: str
     agent: str
     continuity: str
     wants: list[str] = field(default_factory=list)
-    """What the page Attention has of it."""
+    """The inbox items about it."""
     needs: bool = False
-    """Whether something under Attention wants to be done for it."""
+    """Whether an inbox item requires an action for it."""
 
 
 @dataclass
 class Walk:
-    """One walk through all pages; what contradicts is in ``found``."""
+    """One walk through all pages; contradictions are collected in ``found``."""
 
     page: Page
     sessions: Sequence[Session]
     ids: Mapping[str, str]
-    """What the variables in addresses are: of a run, its workflow, a sweep, a request for one, and a team."""
+    """The ids in URLs: of a run, its workflow, a sweep, a sweep request and a team."""
     found: list[str] = field(default_factory=list)
     names: dict[str, str] = field(default_factory=dict)
 
@@ -58,27 +58,27 @@ class Walk:
         }
 
     def go(self, path: str) -> Page:
-        """Open a page that must be there."""
+        """Open a page that must exist."""
         answer = self.page.goto(path)
         if answer is None or answer.status != 200:
             self.found.append(f"{path} answered {answer.status if answer else 'nothing'}")
         return self.page
 
     def compare(self, what: str, *said: object) -> None:
-        """Note what should be the same and is not."""
+        """Record a contradiction if two values differ."""
         if len(set(said)) > 1:
             self.found.append(f"{what}: {' / '.join(map(str, said))}")
 
     def compare_of(self, session: Session, what: str, *said: object) -> None:
-        """The same, of one session."""
+        """Compare two values that describe one session."""
         self.compare(f"{self.names[session.id]}: {what}", *said)
 
     def add(self, session: Session, what: str) -> None:
-        """Note what is wrong with one session."""
+        """Record a problem with one session."""
         self.found.append(f"{self.names[session.id]}: {what}")
 
     def everything(self) -> str:
-        """Every page, each compared with those that say the same; the contradictions, a line each."""
+        """Visit every page, compare it with those about the same things, and return one line for each contradiction."""
         told = {session.id: self._of_session(session) for session in self.sessions}
         self._attention(told)
         self._board(told)
@@ -116,7 +116,7 @@ class Walk:
         badge = _number(page.locator("#attention-count"))
         new = page.locator(".need:not(details.seen .need)")
         told_of = sum(int(re.findall(r"\d+", text)[0]) for text in page.locator(".told strong").all_inner_texts())
-        self.compare("Attention: badge, sentence, rows", badge, told_of, new.count())
+        self.compare("Inbox: badge, sentence, rows", badge, told_of, new.count())
         for session_id, one in told.items():
             rows = page.locator(".need", has=page.locator(f"a.title[href*='{session_id}']"))
             one.wants = [(row.locator(".head .pill").text_content() or "") for row in rows.all()]
@@ -141,7 +141,7 @@ class Walk:
             row = page.locator("li.needy", has=page.locator(f"a[href*='{session.id}']"))
             shown, chips = row.count() > 0, [one.inner_text() for one in row.locator(".pill").all()]
             one = told[session.id]
-            what = f"needs somebody on the board {chips}, under Attention {one.wants}"
+            what = f"needs somebody on the board {chips}, in the inbox {one.wants}"
             self.compare_of(session, what, shown, one.needs)
 
     def _executors(self, told: dict[str, Told]) -> None:
@@ -159,7 +159,7 @@ class Walk:
         self.compare("executors: live in the place, rows that are up", _number(live), len(up))
 
     def _run(self) -> None:
-        """The run on its page, in the list of workflows, on its workflow's page, and to programs."""
+        """Compare the run on its page, in the list of workflows, on its workflow's page and in the API."""
         run, workflow = self.ids["run_id"], self.ids["workflow_id"]
         page = self.go(f"/workflows/runs/{run}/")
         state = page.locator("#state-title .pill").first.inner_text()
@@ -174,7 +174,7 @@ class Walk:
         self.compare("run: on its page, to programs", state.lower(), told)
 
     def _counts(self) -> None:
-        """How many sessions there are and how many agents are up, wherever that is counted."""
+        """Compare the numbers of sessions and running agents wherever they are shown."""
         running = self.go("/executors/").locator("section[aria-labelledby=running-title] .rows > li")
         up = [one for one in running.all() if _text(one.locator(".pill").first) in {"Ready", "Starting"}]
         said = self.go("/restart/").locator("section[aria-labelledby=restart-title] .none")
@@ -185,7 +185,7 @@ class Walk:
         self.compare("sessions: of all profiles, stored", counted, len(stored))
 
     def _every_page(self) -> None:
-        """Every page is there, and each counts in its navigation what Attention does."""
+        """Check that every page exists and shows the inbox's count in its navigation."""
         names = {**self.ids, "task_id": self.sessions[0].task_id, "session_id": self.sessions[0].id}
         badges = {}
         for route in ROUTES:
@@ -223,7 +223,7 @@ def _is_prompt(event: Mapping[str, Any]) -> bool:
 
 
 def _text(place: Locator) -> str:
-    """The pill in a place, or all that it says."""
+    """Return the text of the pill in an element, or all of its text."""
     inner = place.locator(".pill")
     return (inner.first if inner.count() else place).inner_text().strip()
 

@@ -1,17 +1,17 @@
-"""What stands within a page that the policy of our pages would not let work."""
+"""Find inline code in a page that its content security policy would block."""
 
 from __future__ import annotations
 
 import re
 from typing import Final
 
-from kandev.middleware import INLINE_SCRIPT_PATH
+from django.conf import settings
 
 _INLINE: Final = re.compile(r"<script(?![^>]*\bsrc=)|<style|\sstyle=|\son[a-z]+=|javascript:", re.IGNORECASE)
-KNOWN: Final = f"<script>{INLINE_SCRIPT_PATH.read_text()}</script>"
-"""The one script that stands in our pages themselves."""
+KNOWN: Final = f"<script>{settings.KANDEV_INLINE_SCRIPT.read_text()}</script>"
+"""The one script that is inline in every page."""
 
 
 def foreign_inline(text: str) -> list[str]:
-    """Scripts, styles and handlers within a page, except the one script that the policy names."""
+    """Return inline scripts, styles and handlers, except for the one script that the policy allows."""
     return _INLINE.findall(text.replace(KNOWN, ""))

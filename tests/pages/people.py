@@ -1,4 +1,4 @@
-"""A whole Kandev, served on one port through all its restarts, and the people who look at it in browsers."""
+"""A whole deployment, served on one port through all its restarts, and users with browsers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.drills.deployment import Deployment, Session
 from tests.pages.browsers import Visit
 
 NAMES = ("driller", "mate", "leaver", "guest", "stranger")
-"""All but the stranger are in the team."""
+"""Everyone except the stranger is in the team."""
 AGENT = "Demo agent"
 PEOPLE = """
 import json
@@ -35,7 +35,7 @@ print(json.dumps(cookies))
 
 
 class Place:
-    """A deployment with everybody's cookies; serves whenever a drill begins."""
+    """A deployment with a cookie for each user; it is served when a drill begins."""
 
     def __init__(self, home: Path, browser: Browser):
         self.deployment, self.browser = Deployment(home), browser
@@ -45,13 +45,13 @@ class Place:
         self.serve()
 
     def shell(self, code: str) -> str:
-        """Run ``code`` in ``manage.py shell``; the last line that it prints."""
+        """Run ``code`` in ``manage.py shell`` and return the last line that it prints."""
         done = self.deployment.manage("shell", "-v", "0", "-c", code)
         assert done.returncode == 0, done.stderr
         return (done.stdout.strip().splitlines() or [""])[-1]
 
     def serve(self, **env: str) -> None:
-        """Serve, on the port of the first time, unless it does already."""
+        """Serve on the same port as before, unless the server is already running."""
         if self.deployment.server is None:
             self.deployment.serve(env)
             self.deployment.port = urlsplit(self.deployment.url).port or 0
@@ -59,14 +59,14 @@ class Place:
     def start(
         self, prompt: str, title: str = "Drill", profile: Mapping[str, Any] | None = None, **values: Any
     ) -> Session:
-        """A session on a task with this title."""
+        """Start a session on a task with this title."""
         session = self.deployment.start_session(prompt, {"name": AGENT, **(profile or {})}, **values)
         self.deployment.api("PATCH", f"tasks/{session.task_id}/", {"title": title})
         return session
 
     @contextmanager
     def visiting(self, name: str = "driller", **screen: Any) -> Iterator[Visit]:
-        """Somebody with a browser of their own."""
+        """Open a browser for one user."""
         visit = Visit(self.browser, self.deployment.url, self.cookies[name], **screen)
         try:
             yield visit
@@ -74,25 +74,25 @@ class Place:
             visit.context.close()
 
     def kill(self) -> None:
-        """``kill -9`` for the whole control plane."""
+        """Kill the whole control plane with ``kill -9``."""
         self.deployment.kill_server(signal.SIGKILL)
 
 
 def path_of(session: Session) -> str:
-    """The session's page."""
+    """Return the path of the session's page."""
     return f"/tasks/{session.task_id}/sessions/{session.id}/"
 
 
 def agent_says(page: Page) -> Locator:
-    """What the agent said, message by message."""
+    """Return the agent's messages on the page."""
     return page.locator(".message.agent .prose")
 
 
 def lines_of(page: Page) -> list[str]:
-    """Every line that the agent said, as a reader sees them."""
+    """Return every line of the agent's messages as a reader sees them."""
     return [line for text in agent_says(page).all_inner_texts() for line in text.splitlines() if line.strip()]
 
 
 def pill(page: Page, name: str) -> Locator:
-    """A cell of the strip: Session, Executor, Agent or Continuity."""
+    """Return a cell of the status strip: Session, Executor, Agent or Continuity."""
     return page.locator(".strip > div", has=page.locator("dt", has_text=name)).locator("dd")

@@ -1,4 +1,4 @@
-"""The page of the agents: what each claims, what it was seen to keep, and what that means after a restart."""
+"""The agents page: claimed and observed capabilities, and what a restart means for each agent."""
 
 from __future__ import annotations
 
@@ -17,31 +17,32 @@ from tests.pages.world import World
 NOVEMBER: Final = datetime(2026, 11, 3, 9, tzinfo=UTC)
 
 
-def test_every_kind_says_what_a_restart_means_for_it(ada: Client, world: World) -> None:
+def test_each_agent_type_explains_what_a_restart_means(ada: Client, world: World) -> None:
     html = ada.get("/agents/").text
     for kind in agent_types().values():
         assert f'id="kind-{kind.name}">{kind.title.replace("&", "&amp;")}' in html
-    assert html.count("It opens its own conversation") + html.count("It keeps no conversation") == len(agent_types())
+    restores, cannot = "The agent restores its own conversation", "The agent cannot restore conversations."
+    assert html.count(restores) + html.count(cannot) == len(agent_types())
 
 
-def test_a_profile_says_whether_it_resumes_and_how_much_it_is_used(ada: Client, bob: Client, world: World) -> None:
+def test_profile_shows_resume_support_and_number_of_sessions(ada: Client, bob: Client, world: World) -> None:
     world.session()
     forgetful = {"supports_session_resume": False, "history_context_injection": False}
     AgentProfile.objects.create(name="Forgetful", agent_type="demo", team=world.team, **forgetful)
     AgentProfile.objects.create(name="Old", agent_type="dismantled")
     html = ada.get("/agents/").text
-    for words in (">Resumes<", "Begins anew", "1 session of your teams", "Unknown kind"):
+    for words in (">Resumes<", "Begins anew", "1 session in your teams", "Unknown type"):
         assert words in html
     assert "Forgetful" not in bob.get("/agents/").text
 
 
-def test_without_a_profile_it_says_what_one_is_for(ada: Client, world: World) -> None:
+def test_empty_agents_page_explains_how_to_get_a_profile(ada: Client, world: World) -> None:
     AgentProfile.objects.all().delete()
     assert "There is no agent profile yet." in ada.get("/agents/").text
-    assert "Ask a member of staff" in ada.get("/agents/").text
+    assert "Ask an administrator" in ada.get("/agents/").text
 
 
-def test_it_asks_the_database_as_often_for_many_as_for_few(ada: Client, world: World) -> None:
+def test_query_count_does_not_grow_with_profiles_and_capabilities(ada: Client, world: World) -> None:
     counts = []
     for number in (1, 20):
         for n in range(number):
@@ -62,17 +63,15 @@ def test_it_asks_the_database_as_often_for_many_as_for_few(ada: Client, world: W
 @pytest.mark.parametrize(
     ("values", "words"),
     [
-        ({"claimed": True}, "Demo agent 1.2 claims session/load; it has not been tried."),
-        ({"claimed": True, "kept_at": NOVEMBER}, "Demo agent 1.2 claims session/load, and kept it on 3 Nov 2026."),
+        ({"claimed": True}, "Demo agent 1.2 claims to support session/load; it has not been tried."),
+        ({"claimed": True, "kept_at": NOVEMBER}, "Demo agent 1.2 supports session/load, as observed on 3 Nov 2026."),
         (
             {"claimed": True, "broken_at": NOVEMBER, "broken_how": "error", "broken_said": "no <b>such</b> row"},
-            "Demo agent 1.2 claims session/load, but did not keep it on 3 Nov 2026: it answered with an error.",
+            "Demo agent 1.2 claims to support session/load, but it failed on 3 Nov 2026: it answered with an error.",
         ),
     ],
 )
-def test_what_agents_claim_is_told_to_everybody_without_their_own_words(
-    values: dict[str, Any], words: str, bob: Client
-) -> None:
+def test_capabilities_are_shown_without_agent_supplied_text(values: dict[str, Any], words: str, bob: Client) -> None:
     key = {"agent_type": "demo", "agent_version": "1.2", "capability": "load_session", "last_seen_at": NOVEMBER}
     AgentCapability.objects.create(**key, **values)
     html = bob.get("/agents/").text
@@ -80,8 +79,8 @@ def test_what_agents_claim_is_told_to_everybody_without_their_own_words(
     assert "such" not in html
 
 
-def test_an_agent_type_that_is_no_more_is_called_by_its_name(ada: Client) -> None:
+def test_removed_agent_type_is_shown_by_its_name(ada: Client) -> None:
     AgentCapability.objects.create(
         agent_type="<dismantled>", capability="load_session", claimed=True, last_seen_at=NOVEMBER
     )
-    assert "&lt;dismantled&gt; claims session/load" in ada.get("/agents/").text
+    assert "&lt;dismantled&gt; claims to support session/load" in ada.get("/agents/").text

@@ -1,4 +1,4 @@
-"""What a session's page asks: the agent's questions, with their keys, and what is waited for from outside."""
+"""Permission requests and external waits on a session's page, with their keys."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ def page(client: Client, session: TaskSession) -> str:
 
 
 def key_of(html: str) -> str:
-    """The key that the page's form carries."""
+    """Return the resume token in the page's form."""
     return str(re.findall(r'name="resume_token" value="(kwt_[\w-]+)"', html)[0])
 
 
-def test_a_permission_is_answered_by_its_button(ada: Client, world: World) -> None:
+def test_permission_button_records_the_answer(ada: Client, world: World) -> None:
     session = world.running_session()
     hear(session, asks("p1", title="Push to main"))
     html = page(ada, session)
@@ -37,7 +37,7 @@ def test_a_permission_is_answered_by_its_button(ada: Client, world: World) -> No
 
     intent = session.intents.get(kind="answer")
     assert intent.payload == {"permission_id": "p1", "option_id": "allow"}
-    assert "ada has answered; the answer is on its way" in page(ada, session)
+    assert "Answered by ada. The answer is being sent" in page(ada, session)
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_a_permission_is_answered_by_its_button(ada: Client, world: World) -> No
         {"resume_token": "kwt_guess"},
     ],
 )
-def test_a_wrong_answer_is_refused(wrong: dict[str, str], ada: Client, world: World) -> None:
+def test_invalid_permission_answer_is_refused(wrong: dict[str, str], ada: Client, world: World) -> None:
     session = world.running_session()
     hear(session, asks("p1"))
     form = {"permission_id": "p1", "option_id": "allow", "resume_token": key_of(page(ada, session))}
@@ -60,7 +60,7 @@ def test_a_wrong_answer_is_refused(wrong: dict[str, str], ada: Client, world: Wo
     assert not session.intents.filter(kind="answer").exists()
 
 
-def test_of_two_who_answer_one_wins_and_the_other_is_told_which(ada: Client, world: World) -> None:
+def test_second_answer_is_refused_with_the_winning_choice(ada: Client, world: World) -> None:
     session, eve = world.running_session(), User.objects.create(username="eve")
     eve.groups.add(world.team)
     other = Client()
@@ -77,22 +77,20 @@ def test_of_two_who_answer_one_wins_and_the_other_is_told_which(ada: Client, wor
     assert session.intents.filter(kind="answer").count() == 1
 
 
-def test_a_question_that_its_agent_did_not_live_to_hear_answered_is_closed_with_a_sentence(
-    ada: Client, world: World
-) -> None:
+def test_open_permission_is_closed_when_its_agent_dies(ada: Client, world: World) -> None:
     session = world.running_session()
     hear(session, asks("p1", title="Push to main"))
     key = key_of(page(ada, session))
     hear(session, {"kind": "agent.exited", "exit_code": 9, "expected": False})
     html = page(ada, session)
-    assert "The agent ended before it got an answer, so this question is closed." in html
+    assert "The agent ended before it got an answer, so this request is closed." in html
     assert key not in html
     form = {"permission_id": "p1", "option_id": "allow", "resume_token": key}
     refused = ada.post(f"{path_of(session)}answer/", form, headers={"Accept": "application/json"})
     assert refused.json()["code"] == "token_revoked"
 
 
-def test_answered_question_leaves_a_card_with_choice_and_person(ada: Client, world: World) -> None:
+def test_answered_permission_leaves_a_card_with_choice_and_user(ada: Client, world: World) -> None:
     session = world.running_session()
     hear(session, asks("p1", title="Push to <main>"))
     form = {"permission_id": "p1", "option_id": "allow", "resume_token": key_of(page(ada, session))}
@@ -110,7 +108,7 @@ def test_answered_question_leaves_a_card_with_choice_and_person(ada: Client, wor
     assert f'id="m-{message.id}"' in page(ada, session), "it stays when the turn is over"
 
 
-def test_prompt_over_an_open_question_is_confirmed_first(ada: Client, world: World) -> None:
+def test_prompt_during_an_open_permission_needs_confirmation(ada: Client, world: World) -> None:
     session = world.running_session()
     hear(session, asks("p1", title="Push to main"))
     form = {"message_id": "m2", "text": "Something <else>."}
@@ -129,7 +127,7 @@ def test_prompt_over_an_open_question_is_confirmed_first(ada: Client, world: Wor
     assert session.intents.filter(kind="cancel").exists()
 
 
-def test_prompt_behind_an_answered_question_needs_no_confirmation(ada: Client, world: World) -> None:
+def test_prompt_after_an_answered_permission_needs_no_confirmation(ada: Client, world: World) -> None:
     session = world.running_session()
     hear(session, asks("p1"))
     form = {"permission_id": "p1", "option_id": "allow", "resume_token": key_of(page(ada, session))}
@@ -138,7 +136,7 @@ def test_prompt_behind_an_answered_question_needs_no_confirmation(ada: Client, w
     assert session.prompts.filter(message_id="m2").exists()
 
 
-def test_a_question_that_a_new_message_has_overruled_takes_no_answer(ada: Client, world: World) -> None:
+def test_permission_superseded_by_a_prompt_cannot_be_answered(ada: Client, world: World) -> None:
     session = world.running_session()
     hear(session, asks("p1"))
     assert 'name="resume_token"' in page(ada, session)
@@ -146,19 +144,19 @@ def test_a_question_that_a_new_message_has_overruled_takes_no_answer(ada: Client
     ada.post(f"{path_of(session)}prompt/", form)
     html = page(ada, session)
     assert 'name="resume_token"' not in html
-    assert "A new message came instead of an answer" in html
+    assert "A new prompt was sent instead of an answer" in html
 
 
-def test_what_is_waited_for_is_shown_with_its_deadline_and_who_asked(ada: Client, world: World) -> None:
+def test_external_wait_shows_its_deadline_and_requester(ada: Client, world: World) -> None:
     session = world.resting_session()
-    assert "Nothing from outside is waited for." in page(ada, session)
+    assert "Not waiting for anything." in page(ada, session)
     deadline = timezone.now() + timedelta(hours=1)
     opened = open_wait(session.id, "The build of main", deadline, world.ada)
     html = page(ada, session)
-    for told in ("Waits for the outside", "The build of main", f"{deadline:%Y-%m-%d %H:%M}", "Wait no longer"):
+    for told in ("Waiting for a result", "The build of main", f"{deadline:%Y-%m-%d %H:%M}", "End the wait"):
         assert told in html
     assert "<dd>ada</dd>" in html
     assert str(opened.resume_token) not in html
 
     ada.post(f"{path_of(session)}cancel/")
-    assert "Nothing from outside is waited for." in page(ada, session)
+    assert "Not waiting for anything." in page(ada, session)

@@ -1,4 +1,4 @@
-"""The inbox, the number in the head of every page, the board's marks, and the pages where people choose."""
+"""The inbox, its count in every page's header, marks on the board, and notification settings."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ import pytest
 from django.contrib.auth.models import Group
 from django.test import Client
 
-from sessions_app.models import Delivery, NotificationSettings, TaskSession, TeamPolicy, TeamRole, Webhook
+from sessions_app.accounts.models import TeamRole
+from sessions_app.models import TaskSession, TeamPolicy
 from sessions_app.notifications import webhooks
+from sessions_app.notifications.models import Delivery, NotificationSettings, Webhook
 from tests.attention.raising import raised, settled
 from tests.pages.world import World, path_of
 
@@ -21,23 +23,23 @@ def session(world: World) -> TaskSession:
 
 
 def badge(client: Client) -> str:
-    """The number in the head."""
+    """Return the inbox count in the page header."""
     found = re.search(r'id="attention-count"[^>]*?( hidden)?>(\d*)<', client.get("/").text)
     assert found is not None
     return found[2] if not found[1] else ""
 
 
-def test_an_empty_inbox_says_what_would_be_in_it(ada: Client) -> None:
+def test_empty_inbox_says_so(ada: Client) -> None:
     told = ada.get("/attention/").text
     assert "Nothing needs you" in told and badge(ada) == ""
 
 
-def test_the_inbox_groups_by_task_and_offers_the_next_step(ada: Client, bob: Client, session: TaskSession) -> None:
+def test_inbox_groups_items_by_task_with_a_next_step(ada: Client, bob: Client, session: TaskSession) -> None:
     raised(session, "permission")
     raised(session, "gave_up", "two")
     told = ada.get("/attention/").text
     assert told.count('class="card needs"') == 1
-    assert told.index("What two") < told.index("What one")  # the more pressing one
+    assert told.index("What two") < told.index("What one")  # the more urgent one comes first
     for words in ("Given up", "Asks for permission", "Why one", "Next one", "The log", path_of(session)):
         assert words in told
     assert (badge(ada), badge(bob)) == ("2", "")
@@ -45,23 +47,25 @@ def test_the_inbox_groups_by_task_and_offers_the_next_step(ada: Client, bob: Cli
 
 
 @pytest.mark.parametrize(("what", "news", "seen"), [("acknowledge", "1", True), ("dismiss", "1", False)])
-def test_what_was_marked_is_news_no_longer(ada: Client, session: TaskSession, what: str, news: str, seen: bool) -> None:
+def test_marked_item_is_no_longer_counted_as_new(
+    ada: Client, session: TaskSession, what: str, news: str, seen: bool
+) -> None:
     item = raised(session)
     raised(session, name="two")
     assert ada.post(f"/attention/{item.id}/{what}/").status_code == 302
     told = ada.get("/attention/").text
-    assert (badge(ada), "What one" in told, "Seen, and still open" in told) == (news, seen, seen)
+    assert (badge(ada), "What one" in told, "Seen, still open" in told) == (news, seen, seen)
     assert ada.post(f"/attention/{item.id}/{what}/", {"quiet": "1"}).status_code == 204
 
 
-def test_all_can_be_marked_at_once_and_nobody_is_sent_elsewhere(ada: Client, session: TaskSession) -> None:
+def test_mark_all_as_seen_ignores_external_redirects(ada: Client, session: TaskSession) -> None:
     raised(session)
     raised(session, name="two")
     answer = ada.post("/attention/seen/", {"next": "https://elsewhere.example/"})
     assert (answer.headers["Location"], badge(ada)) == ("/attention/", "")
 
 
-def test_the_live_inbox_is_the_page_and_the_number(ada: Client, session: TaskSession) -> None:
+def test_live_inbox_returns_items_and_count(ada: Client, session: TaskSession) -> None:
     raised(session)
     told = ada.get("/attention/live/").json()
     assert ("What one" in told["parts"]["attention"], told["count"]) == (True, 1)
@@ -69,15 +73,15 @@ def test_the_live_inbox_is_the_page_and_the_number(ada: Client, session: TaskSes
     assert ada.get("/attention/count/").json() == {"count": 0}
 
 
-def test_ones_own_sessions_alone_can_be_shown(ada: Client, world: World, session: TaskSession) -> None:
+def test_inbox_can_be_limited_to_own_sessions(ada: Client, world: World, session: TaskSession) -> None:
     raised(session)
     TaskSession.objects.filter(id=session.id).update(owner=world.bob)
     assert "What one" not in ada.get("/attention/?mine=1").text
     assert "What one" in ada.get("/attention/").text
 
 
-@pytest.mark.parametrize(("kind", "mark"), [("idle", "Needs a look"), ("receipt", "Memory lost")])
-def test_the_board_marks_a_session_until_it_was_looked_at(
+@pytest.mark.parametrize(("kind", "mark"), [("idle", "Review needed"), ("receipt", "Memory lost")])
+def test_board_marks_a_session_until_its_item_is_acknowledged(
     ada: Client, session: TaskSession, kind: str, mark: str
 ) -> None:
     item = raised(session, kind)
@@ -86,7 +90,7 @@ def test_the_board_marks_a_session_until_it_was_looked_at(
     assert f">{mark}<" not in ada.get("/").text
 
 
-def test_what_an_agent_wrote_is_text_in_the_inbox(ada: Client, session: TaskSession) -> None:
+def test_agent_text_is_escaped_in_the_inbox(ada: Client, session: TaskSession) -> None:
     item = raised(session)
     item.why = "<script>alert(1)</script>"
     item.save()
@@ -96,31 +100,32 @@ def test_what_an_agent_wrote_is_text_in_the_inbox(ada: Client, session: TaskSess
 # --- the page of a session ---
 
 
-def test_a_session_says_which_policy_holds_and_lets_a_member_change_it(
+def test_member_can_change_the_recovery_policy_shown_for_a_session(
     ada: Client, world: World, session: TaskSession
 ) -> None:
-    assert "Said by the deployment" in ada.get(path_of(session)).text
+    assert "Default for this installation" in ada.get(path_of(session)).text
     TeamPolicy.objects.create(team=session.task.team, policy="manual")
-    assert "Said by the team" in ada.get(path_of(session)).text
+    assert "Default of the team" in ada.get(path_of(session)).text
     ada.post(path_of(session) + "policy/", {"policy": "on_open"})
     told = ada.get(path_of(session)).text
-    assert "Said by the session" in told and "When somebody opens it" in told
+    assert "Chosen for this session" in told and "When somebody opens the session" in told
 
 
-def test_a_session_says_why_nothing_is_happening_and_what_to_do(ada: Client, session: TaskSession) -> None:
+def test_session_explains_why_it_is_idle_and_what_to_do(ada: Client, world: World) -> None:
+    session = world.resting_session(resume_token="t")
     TaskSession.objects.filter(id=session.id).update(desired_state="stopped", stopped_by_user=True)
     told = ada.get(path_of(session)).text
-    assert "It was stopped, and is not started by itself." in told and "Press “Resume session”" in told
+    assert "This agent was stopped. It does not start automatically." in told and "Press “Resume session”" in told
 
 
-# --- what people choose ---
+# --- notification settings ---
 
 PAGE = "/settings/notifications/"
 
 
-def test_email_is_chosen_where_it_can_be_sent(ada: Client, world: World, settings: Any) -> None:
+def test_email_notifications_require_mail_server_and_address(ada: Client, world: World, settings: Any) -> None:
     chosen = {"email": "on", "kinds": ["gave_up"], "every": 60, "minimum_share": 0}
-    assert "sends no e-mail" in ada.post(PAGE, chosen).text
+    assert "E-mail is not configured" in ada.post(PAGE, chosen).text
     settings.KANDEV_EMAIL = True
     world.ada.email = ""
     world.ada.save()
@@ -134,7 +139,7 @@ def test_email_is_chosen_where_it_can_be_sent(ada: Client, world: World, setting
     assert Delivery.objects.get().is_test
 
 
-def test_a_webhooks_secret_is_shown_once(ada: Client, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_webhook_secret_is_shown_once(ada: Client, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(webhooks, "check_address", lambda url: None)
     made = ada.post(PAGE + "webhooks/", {"url": "https://hooks.example/x", "owner": "", "kinds": ["held"]})
     hook = Webhook.objects.get()
@@ -150,14 +155,12 @@ def test_a_webhooks_secret_is_shown_once(ada: Client, world: World, monkeypatch:
 
 
 @pytest.mark.parametrize("url", ["http://hooks.example/", "https://127.0.0.1/", "https://169.254.169.254/", "nonsense"])
-def test_a_webhook_that_leads_inside_is_refused_with_a_reason(ada: Client, url: str) -> None:
+def test_webhook_to_an_internal_address_is_refused_with_a_reason(ada: Client, url: str) -> None:
     answer = ada.post(PAGE + "webhooks/", {"url": url, "owner": "", "kinds": ["held"]})
     assert (answer.status_code, Webhook.objects.count(), 'class="errors"' in answer.text) == (422, 0, True)
 
 
-def test_a_teams_webhook_and_policy_are_for_who_looks_after_the_team(
-    ada: Client, world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_team_webhook_and_policy_require_team_admin(ada: Client, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(webhooks, "check_address", lambda url: None)
     team = Group.objects.get(user=world.ada)
     asked = {"url": "https://hooks.example/x", "owner": str(team.pk), "kinds": ["held"]}
@@ -170,4 +173,4 @@ def test_a_teams_webhook_and_policy_are_for_who_looks_after_the_team(
     assert ada.post(policy, {"policy": "manual", "continues": "on"}).status_code == 302
     row = TeamPolicy.objects.get()
     assert (row.policy, row.continue_prompts, row.updated_by) == ("manual", True, world.ada)
-    assert "By hand" in ada.get(policy).text
+    assert "Only manually" in ada.get(policy).text

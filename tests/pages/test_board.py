@@ -1,4 +1,4 @@
-"""The board and the page of a task, and their forms."""
+"""The board, the page of a task, and their forms."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def new_task(world: World, **values: Any) -> dict[str, Any]:
     }
 
 
-def test_a_new_task_is_started_with_its_description_as_first_prompt(ada: Client, world: World) -> None:
+def test_new_task_starts_with_its_description_as_first_prompt(ada: Client, world: World) -> None:
     answer = ada.post("/", new_task(world))
 
     session = TaskSession.objects.get()
@@ -39,7 +39,7 @@ def test_a_new_task_is_started_with_its_description_as_first_prompt(ada: Client,
     assert session.intents.get().kind == "start"
 
 
-def test_a_task_may_be_made_without_a_session(ada: Client, world: World) -> None:
+def test_task_can_be_created_without_a_session(ada: Client, world: World) -> None:
     answer = ada.post("/", new_task(world, only="1"))
     assert answer.headers["Location"] == f"/tasks/{Task.objects.get().id}/"
     assert not TaskSession.objects.exists()
@@ -70,7 +70,7 @@ def a_profile_of_the_users_other_team(world: World) -> dict[str, Any]:
         a_profile_of_the_users_other_team,
     ],
 )
-def test_a_wrong_form_is_shown_again_and_makes_nothing(wrong: Any, ada: Client, world: World) -> None:
+def test_invalid_task_form_keeps_input_and_creates_nothing(wrong: Any, ada: Client, world: World) -> None:
     answer = ada.post("/", new_task(world, **wrong(world)))
     assert answer.status_code == 422
     assert 'aria-invalid="true"' in answer.text
@@ -78,22 +78,22 @@ def test_a_wrong_form_is_shown_again_and_makes_nothing(wrong: Any, ada: Client, 
     assert not Task.objects.exists()
 
 
-def test_an_empty_board_says_what_to_do(ada: Client, world: World) -> None:
+def test_empty_board_offers_the_new_task_form(ada: Client, world: World) -> None:
     page = ada.get("/").text
-    assert "There is no task yet." in page
+    assert "There are no tasks yet." in page
     assert '<details class="card new" id="new-task" open>' in page
 
 
-def test_a_team_without_anything_is_told_what_lacks(ada: Client, world: World) -> None:
+def test_team_without_repository_or_executor_is_told_what_is_missing(ada: Client, world: World) -> None:
     Repository.objects.all().delete()
     Executor.objects.all().delete()
     page = ada.get("/").text
     assert "your team needs a repository and an executor" in page
-    assert "Ask a member of staff" in page
+    assert "Ask an administrator" in page
     assert "New task" not in page
 
 
-def test_tasks_stand_under_their_states(ada: Client, world: World) -> None:
+def test_tasks_are_grouped_by_state(ada: Client, world: World) -> None:
     world.task("Waiting")
     Task.objects.filter(id=world.task("Broken").id).update(state="FAILED")
     page = ada.get("/live/").json()["parts"]["board"]
@@ -101,7 +101,7 @@ def test_tasks_stand_under_their_states(ada: Client, world: World) -> None:
     assert "Cancelled" not in page, "a state that is rare is shown when it is there"
 
 
-def test_the_board_asks_the_database_as_often_for_many_tasks_as_for_one(ada: Client, world: World) -> None:
+def test_board_query_count_does_not_grow_with_tasks(ada: Client, world: World) -> None:
     def queries() -> int:
         with CaptureQueriesContext(connection) as seen:
             ada.get("/")
@@ -114,7 +114,7 @@ def test_the_board_asks_the_database_as_often_for_many_tasks_as_for_one(ada: Cli
     assert queries() == with_one
 
 
-def test_another_session_is_started_on_a_task(ada: Client, world: World) -> None:
+def test_another_session_can_be_started_on_a_task(ada: Client, world: World) -> None:
     task = world.session().task
     form = {"prompt": "Again", "agent_profile": world.profile.id, "executor": world.executor.id}
     answer = ada.post(f"/tasks/{task.id}/", form)
@@ -123,7 +123,7 @@ def test_another_session_is_started_on_a_task(ada: Client, world: World) -> None
     assert first_prompt(made).text == "Again"
 
 
-def test_an_untouched_task_offers_its_description_as_the_prompt(ada: Client, world: World) -> None:
+def test_new_task_offers_its_description_as_the_prompt(ada: Client, world: World) -> None:
     page = ada.get(f"/tasks/{world.task(description='Mend the brakes').id}/").text
     assert "Mend the brakes</textarea>" in page
 
@@ -136,7 +136,7 @@ ENDS = [
 
 
 @pytest.mark.parametrize(("change", "says", "button", "back"), ENDS)
-def test_a_task_that_is_over_starts_nothing_more(
+def test_finished_task_refuses_new_sessions(
     change: str, says: str, button: str, back: str, ada: Client, world: World
 ) -> None:
     task = world.task()
@@ -150,7 +150,7 @@ def test_a_task_that_is_over_starts_nothing_more(
 
 
 @pytest.mark.parametrize(("change", "says", "button", "back"), ENDS)
-def test_task_that_is_over_can_be_continued_from_its_page(
+def test_finished_task_can_be_reopened_from_its_page(
     change: str, says: str, button: str, back: str, ada: Client, world: World
 ) -> None:
     task = world.task()
@@ -163,7 +163,7 @@ def test_task_that_is_over_can_be_continued_from_its_page(
 
 
 @pytest.mark.parametrize(("change", "says", "button", "back"), ENDS)
-def test_session_of_a_task_that_is_over_says_so_with_one_way_back(
+def test_session_of_a_finished_task_offers_one_way_to_reopen(
     change: str, says: str, button: str, back: str, ada: Client, world: World
 ) -> None:
     session = world.resting_session()
@@ -178,7 +178,7 @@ def test_session_of_a_task_that_is_over_says_so_with_one_way_back(
     assert says in page[page.index('<p class="refusal">') :], "the composer gives the same reason"
 
 
-def test_archived_tasks_are_found_on_the_board_when_asked_for(ada: Client, world: World) -> None:
+def test_archived_filter_shows_only_archived_tasks(ada: Client, world: World) -> None:
     ada.post(f"/tasks/{world.task('Old thing').id}/archive/")
     world.task("New thing")
     page = ada.get("/?archived=1").text
@@ -186,7 +186,7 @@ def test_archived_tasks_are_found_on_the_board_when_asked_for(ada: Client, world
     assert "New thing" not in page
 
 
-def test_an_archived_task_leaves_the_board(ada: Client, world: World) -> None:
+def test_archived_task_leaves_the_board(ada: Client, world: World) -> None:
     task = world.task("Old thing")
     assert "Old thing" in ada.get("/").text
     ada.post(f"/tasks/{task.id}/archive/")
@@ -194,7 +194,7 @@ def test_an_archived_task_leaves_the_board(ada: Client, world: World) -> None:
 
 
 @pytest.mark.django_db
-def test_the_demo_is_made_once(settings: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_demo_data_is_created_once(settings: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     settings.KANDEV_DATA_DIR = tmp_path
     for _ in range(2):
         call_command("create_demo", port=8765)

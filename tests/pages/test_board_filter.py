@@ -1,4 +1,4 @@
-"""What is looked for on the board, what its chips say, and how often it asks the database."""
+"""The filter of the board, the chips of its sessions, and its number of queries."""
 
 from __future__ import annotations
 
@@ -55,15 +55,15 @@ BOBS = "Bob's team"
 
 
 @pytest.mark.parametrize("looked_for", LOOKED_FOR)
-def test_the_board_shows_what_is_looked_for(looked_for: str, ada: Client, many: World) -> None:
+def test_board_shows_only_tasks_that_match_the_filter(looked_for: str, ada: Client, many: World) -> None:
     query, wanted = LOOKED_FOR[looked_for]
     page, live = ada.get(f"/?{query()}").text, ada.get(f"/live/?{query()}").json()["parts"]["board"]
     for shown in (page, live):
         assert {title for title in TITLES if f">{title}</a>" in shown} == wanted
-    assert ("No task fits." in page) is (not wanted)
+    assert ("No task matches." in page) is (not wanted)
 
 
-def test_what_is_looked_for_stays_in_the_form_and_in_the_live_address(ada: Client, many: World) -> None:
+def test_filter_is_kept_in_the_form_and_live_address(ada: Client, many: World) -> None:
     page = ada.get('/?q="><script>&needs=1').text
     assert 'value="&quot;&gt;&lt;script&gt;"' in page
     assert 'data-live="/live/?q=%22%3E%3Cscript%3E&amp;needs=1"' in page
@@ -94,19 +94,54 @@ def interrupted(world: World) -> TaskSession:
     return session
 
 
+def not_started(world: World) -> TaskSession:
+    session = world.session(prompt="")
+    session.intents.all().delete()
+    return session
+
+
+def asleep(world: World) -> TaskSession:
+    return world.resting_session(status_reason="idle")
+
+
+def waiting_to_start(world: World) -> TaskSession:
+    session = world.resting_session()
+    TaskSession.objects.filter(id=session.id).update(start_rank=3)
+    return session
+
+
+def retrying(world: World) -> TaskSession:
+    session = world.running_session()
+    line = {"kind": "turn.failed", "code": "agent_error", "message": "API Error: 529 overloaded_error"}
+    hear(session, {**line, "message_id": first_prompt(session).message_id})
+    return session
+
+
+def failed_turn(world: World) -> TaskSession:
+    session = world.running_session()
+    line = {"kind": "turn.failed", "code": "agent_error", "message": "API Error: 401 invalid x-api-key"}
+    hear(session, {**line, "message_id": first_prompt(session).message_id})
+    return session
+
+
 CHIPS: dict[str, tuple[Callable[[World], TaskSession], list[str], list[str]]] = {
     "at work": (lambda world: world.running_session(), ["Working"], ["Running", "Idle"]),
     "at rest": (lambda world: world.resting_session(), ["Your turn"], ["Idle", "Work done"]),
     "asking": (asking, ["Asks for permission"], ["Working", "Waiting"]),
     "in doubt": (doubting, ["Prompt in doubt"], []),
-    "cut short": (interrupted, ["Interrupted at work"], []),
+    "cut short": (interrupted, ["Interrupted"], []),
     "done": (done, ["Your turn", "Work done"], ["Idle"]),
-    "not started": (lambda world: world.session(), ["Not started"], ["Idle", "Work done"]),
+    "starting": (lambda world: world.session(), ["Starting"], ["Not started", "Idle", "Work done"]),
+    "not started": (not_started, ["Not started"], ["Starting", "Idle", "Work done"]),
+    "asleep": (asleep, ["Asleep"], ["Your turn"]),
+    "waiting to start": (waiting_to_start, ["Waiting to start"], ["Your turn"]),
+    "retrying": (retrying, ["Retrying"], ["Your turn"]),
+    "failed turn": (failed_turn, ["Turn failed"], ["Your turn"]),
 }
 
 
 @pytest.mark.parametrize("how", CHIPS)
-def test_the_chips_of_a_session_say_its_state_and_what_that_leaves_out(how: str, ada: Client, world: World) -> None:
+def test_session_chips_show_its_state_and_nothing_contradictory(how: str, ada: Client, world: World) -> None:
     make, said, unsaid = CHIPS[how]
     session = make(world)
     page = ada.get("/").text
@@ -117,7 +152,7 @@ def test_the_chips_of_a_session_say_its_state_and_what_that_leaves_out(how: str,
         assert f">{words}</span>" not in chips
 
 
-def test_until_somebody_has_looked_after_a_restart_nothing_is_claimed(ada: Client, world: World) -> None:
+def test_board_shows_reconnecting_until_the_first_sweep(ada: Client, world: World) -> None:
     world.running_session()
     Supervisor.objects.update(swept_at=None)
     assert "Reconnecting" in ada.get("/").text
@@ -129,7 +164,7 @@ def ask_count(client: Client, path: str) -> int:
     return len(seen)
 
 
-def test_the_board_asks_as_often_for_five_hundred_tasks_as_for_ten(ada: Client, world: World) -> None:
+def test_board_query_count_is_constant_up_to_500_tasks(ada: Client, world: World) -> None:
     rows = [Task(title=f"Task {n}", team=world.team, repository=world.repository) for n in range(490)]
     sessions = [world.running_session() for _ in range(2)]
     hear(sessions[0], asks())
@@ -142,10 +177,10 @@ def test_the_board_asks_as_often_for_five_hundred_tasks_as_for_ten(ada: Client, 
         TaskSession(task=task, agent_profile=world.profile, executor=world.executor) for task in made for _ in range(2)
     )
     assert [ask_count(ada, path) for path in ("/", "/?needs=1&q=a&mine=1", "/live/")] == few
-    assert "The newest 50 of" in ada.get("/").text
+    assert "Showing the newest 50 of" in ada.get("/").text
 
 
-def test_since_the_last_restart_it_is_told_what_came_of_it_and_who_needs_somebody(
+def test_restart_summary_shows_sweep_results_and_sessions_needing_attention(
     ada: Client, bob: Client, world: World
 ) -> None:
     needy, calm = asking(world), world.resting_session()
@@ -160,12 +195,12 @@ def test_since_the_last_restart_it_is_told_what_came_of_it_and_who_needs_somebod
     assert "Since the last restart" not in bob.get("/").text
 
 
-def test_a_start_that_has_not_ended_is_said_to_be_under_way(ada: Client, world: World) -> None:
+def test_restart_summary_counts_starts_still_in_progress(ada: Client, world: World) -> None:
     make_sweep(world.resting_session()).rows.update(receipt_kind="")
     assert "1 still starting" in ada.get("/").text
 
 
-def test_the_form_offers_first_what_was_chosen_last(ada: Client, world: World) -> None:
+def test_forms_preselect_the_last_used_profile_and_executor(ada: Client, world: World) -> None:
     place = Executor.objects.create(name="Another place", runtime="local_standalone")
     profile = AgentProfile.objects.create(name="Zed", agent_type="demo")
     create_session(world.ada, world.task(), profile, place)
@@ -174,7 +209,7 @@ def test_the_form_offers_first_what_was_chosen_last(ada: Client, world: World) -
             assert f'<option value="{row.id}" selected>' in page
 
 
-def test_a_task_is_started_with_one_click_and_its_words(ada: Client, world: World) -> None:
+def test_one_click_start_uses_the_task_description(ada: Client, world: World) -> None:
     task = world.task("Quick", description="Do it.")
     assert f'formaction="/tasks/{task.id}/start/"' in ada.get("/").text
     answer = ada.post(f"/tasks/{task.id}/start/")
@@ -184,7 +219,7 @@ def test_a_task_is_started_with_one_click_and_its_words(ada: Client, world: Worl
     assert f'formaction="/tasks/{task.id}/start/"' not in ada.get("/").text, "a second one is made on the task's page"
 
 
-def test_without_an_agent_a_start_says_what_lacks(ada: Client, world: World) -> None:
+def test_start_without_an_agent_profile_says_what_is_missing(ada: Client, world: World) -> None:
     task = world.task()
     AgentProfile.objects.all().delete()
     answer: Any = ada.post(f"/tasks/{task.id}/start/", follow=True)

@@ -1,4 +1,4 @@
-"""The pages in a real browser: coming in, prompting, dark and narrow screens, the keyboard, a server that goes away."""
+"""Pages in a real browser: login, prompts, live updates, keyboard, screen sizes and reconnecting."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from django.utils import timezone
 from playwright.sync_api import Browser, Page, Route, expect
 
 from executors_app.models import ExecutorRunning
-from sessions_app.models import LoginLink, PermissionRequest, Task, TaskSession, session_transaction
+from sessions_app.accounts.models import LoginLink
+from sessions_app.models import PermissionRequest, Task, TaskSession, session_transaction
 from tests.pages.browsers import NO_SOCKET
 from tests.pages.world import World, asks, first_prompt, hear, make_world, path_of, supervise
 from tests.waiting import eventually
@@ -32,7 +33,7 @@ def world(browser: Browser) -> World:
 
 
 def busy_session(world: World) -> TaskSession:
-    """A session with everything on its page."""
+    """A session with every kind of content on its page."""
     session = world.running_session()
     tool = {
         "kind": "tool.call",
@@ -50,7 +51,7 @@ def busy_session(world: World) -> TaskSession:
     return session
 
 
-def test_ada_comes_in_by_a_link(visit: Any, browser: Browser, live_server: Any, world: World) -> None:
+def test_login_link_opens_the_board(visit: Any, browser: Browser, live_server: Any, world: World) -> None:
     context = browser.new_context(base_url=live_server.url)
     page = context.new_page()
     page.goto(f"/login/{LoginLink.mint(world.ada)}/")
@@ -60,7 +61,7 @@ def test_ada_comes_in_by_a_link(visit: Any, browser: Browser, live_server: Any, 
     context.close()
 
 
-def test_a_prompt_is_sent_without_leaving_the_page_and_shown_in_the_queue(visit: Any, world: World) -> None:
+def test_prompt_is_sent_without_a_page_load_and_queued(visit: Any, world: World) -> None:
     session, ada = world.running_session(), visit()
     page = ada.open(path_of(session))
     page.evaluate("window.stayed = true")
@@ -77,7 +78,7 @@ def test_a_prompt_is_sent_without_leaving_the_page_and_shown_in_the_queue(visit:
     assert ada.unexpected(*NO_SOCKET) == []
 
 
-def test_what_the_agent_says_appears_by_itself_and_once(visit: Any, world: World) -> None:
+def test_agent_output_appears_live_and_only_once(visit: Any, world: World) -> None:
     session = world.running_session()
     page = visit().open(path_of(session))
     for word in ("one ", "two"):
@@ -90,7 +91,7 @@ def test_what_the_agent_says_appears_by_itself_and_once(visit: Any, world: World
     assert session.intents.get(kind="answer").payload["option_id"] == "allow"
 
 
-def test_a_server_that_goes_away_is_waited_for(visit: Any, world: World) -> None:
+def test_page_reconnects_after_the_server_was_unreachable(visit: Any, world: World) -> None:
     session, ada = world.running_session(), visit()
     page = ada.open(path_of(session))
     away = True
@@ -108,7 +109,7 @@ def test_a_server_that_goes_away_is_waited_for(visit: Any, world: World) -> None
     expect(page.locator(".strip > div:not(.wide) .pill")).to_have_text(["Working", "Ready", "Running"])
 
 
-def test_every_time_is_written_alike_in_any_language(visit: Any, world: World) -> None:
+def test_times_have_one_format_in_every_locale(visit: Any, world: World) -> None:
     session = busy_session(world)
     Task.objects.update(created_at=datetime(2026, 3, 1, 22, 0, 24, tzinfo=UTC))
     TaskSession.objects.update(created_at=datetime(2026, 3, 1, 22, 0, 24, tzinfo=UTC))
@@ -131,9 +132,9 @@ def test_page_follows_the_agent_again_after_a_resume(visit: Any, world: World) -
     session = world.running_session()
     hear(session, {"kind": "message.agent", "text": "word\n\n" * 200})
     hear(session, {"kind": "turn.completed", "message_id": first_prompt(session).message_id})
-    with session_transaction(session.id) as draft:
-        draft.move_executor("stop")
-        draft.set(launch_id="", policy="manual")
+    with session_transaction(session.id) as transaction:
+        transaction.move_executor("stop")
+        transaction.set_fields(launch_id="", policy="manual")
     ExecutorRunning.objects.update(resume_token="t")
     page = visit().open(path_of(session))
     page.get_by_role("button", name="Resume session").click()
@@ -145,7 +146,7 @@ def test_page_follows_the_agent_again_after_a_resume(visit: Any, world: World) -
         expect(page.locator("#send")).to_be_in_viewport()
 
 
-def test_a_text_that_could_not_be_sent_is_kept_and_sent_once(visit: Any, world: World) -> None:
+def test_prompt_with_a_lost_response_is_kept_and_sent_once(visit: Any, world: World) -> None:
     session = world.running_session()
     page = visit().open(path_of(session))
 
@@ -156,7 +157,7 @@ def test_a_text_that_could_not_be_sent_is_kept_and_sent_once(visit: Any, world: 
     page.route("**/prompt/", lose_the_answer)
     page.get_by_label("Your prompt").fill("Deploy it.")
     page.get_by_role("button", name="Send").click()
-    expect(page.get_by_role("alert")).to_contain_text("sending it again is safe")
+    expect(page.get_by_role("alert")).to_contain_text("You can safely send it again")
     expect(page.get_by_label("Your prompt")).to_have_value("Deploy it.")
     page.unroute("**/prompt/")
     page.get_by_role("button", name="Send").click()
@@ -164,7 +165,7 @@ def test_a_text_that_could_not_be_sent_is_kept_and_sent_once(visit: Any, world: 
     assert session.prompts.filter(text="Deploy it.").count() == 1
 
 
-def test_opening_a_resting_session_starts_its_agent_once(visit: Any, world: World) -> None:
+def test_opening_an_idle_session_starts_its_agent_once(visit: Any, world: World) -> None:
     session = world.resting_session(resume_token="t")
     page = visit().open(path_of(session))
     eventually(
@@ -174,7 +175,7 @@ def test_opening_a_resting_session_starts_its_agent_once(visit: Any, world: Worl
     assert session.intents.filter(kind="start", done_at=None).count() == 1
 
 
-def test_while_the_workspace_starts_its_panel_is_closed_to_all(visit: Any, world: World) -> None:
+def test_workspace_panel_is_inert_while_the_workspace_starts(visit: Any, world: World) -> None:
     session = world.running_session()
     page = visit().open(path_of(session))
     page.get_by_role("tab", name="Files").click()
@@ -186,7 +187,7 @@ def test_while_the_workspace_starts_its_panel_is_closed_to_all(visit: Any, world
         expect(page.locator("#panel-files .starting")).to_be_visible(visible=waits)
 
 
-def test_two_tabs_that_open_at_once_order_one_start(visit: Any, world: World) -> None:
+def test_two_tabs_opened_together_request_one_start(visit: Any, world: World) -> None:
     session, ada = world.resting_session(resume_token="t"), visit()
     tabs = [ada.page, ada.tab()]
     for tab in tabs:
@@ -196,7 +197,7 @@ def test_two_tabs_that_open_at_once_order_one_start(visit: Any, world: World) ->
     assert session.intents.filter(kind="start", done_at=None).count() == 1
 
 
-def test_what_only_a_person_may_start_is_offered_and_not_begun(visit: Any, world: World) -> None:
+def test_manual_policy_offers_a_start_without_requesting_it(visit: Any, world: World) -> None:
     session = world.resting_session(resume_token="t")
     TaskSession.objects.update(policy="manual")
     page = visit().open(path_of(session))
@@ -208,7 +209,7 @@ def test_what_only_a_person_may_start_is_offered_and_not_begun(visit: Any, world
     assert session.intents.filter(kind="start", done_at=None).count() == 1
 
 
-def test_an_older_answer_never_replaces_a_newer_one(visit: Any, world: World) -> None:
+def test_older_live_response_never_replaces_a_newer_one(visit: Any, world: World) -> None:
     session = world.running_session()
     page = visit().open(path_of(session))
     with page.expect_response("**/live/**") as seen:
@@ -225,17 +226,17 @@ def test_an_older_answer_never_replaces_a_newer_one(visit: Any, world: World) ->
     expect(page.get_by_text("Asks for permission", exact=True)).to_be_visible()
 
 
-def test_a_new_task_needs_only_a_title_and_words(visit: Any, world: World) -> None:
+def test_new_task_needs_only_a_title_and_description(visit: Any, world: World) -> None:
     page = visit().open("/")
     page.get_by_label("Title").fill("Mend the engine")
-    page.get_by_label("What is to be done").fill("Please.")
+    page.get_by_label("Description").fill("Please.")
     page.get_by_role("button", name="Create and start").click()
     expect(page.get_by_role("heading", name="Mend the engine")).to_be_visible()
     assert first_prompt(TaskSession.objects.get()).text == "Please."
 
 
 @pytest.mark.parametrize("javascript", [True, False], ids=["with JavaScript", "without JavaScript"])
-def test_everything_can_be_done_with_and_without_javascript(javascript: bool, visit: Any, world: World) -> None:
+def test_session_actions_work_with_and_without_javascript(javascript: bool, visit: Any, world: World) -> None:
     session = world.running_session()
     hear(session, asks())
     page = visit(java_script_enabled=javascript).open(path_of(session))
@@ -248,7 +249,7 @@ def test_everything_can_be_done_with_and_without_javascript(javascript: bool, vi
     eventually(lambda: session.intents.filter(kind="stop").exists(), describe="the stop is ordered")
 
 
-def test_the_keyboard_reaches_what_matters_in_order_and_is_seen(visit: Any, world: World) -> None:
+def test_tab_key_reaches_controls_in_order_with_visible_focus(visit: Any, world: World) -> None:
     session = world.running_session()
     hear(session, asks())
     page = visit().open(path_of(session))
@@ -259,7 +260,7 @@ def test_the_keyboard_reaches_what_matters_in_order_and_is_seen(visit: Any, worl
         [name for name in names if name in wanted][: len(wanted) + 1]
         == [
             *wanted[:2],
-            "Board",  # once more, in the page's own path
+            "Board",  # again, in the breadcrumb of the page
             *wanted[2:],
         ]
     )
@@ -275,7 +276,7 @@ def _tab(page: Page) -> tuple[str, float]:
     return cast(tuple[str, float], tuple(seen))
 
 
-def test_the_focus_stays_where_it_was_when_the_page_changes(visit: Any, world: World) -> None:
+def test_focus_stays_when_the_page_updates(visit: Any, world: World) -> None:
     session = world.running_session()
     hear(session, asks(), asks("p2", title="Another thing"))
     page = visit().open(path_of(session))

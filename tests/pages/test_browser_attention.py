@@ -1,4 +1,4 @@
-"""The inbox by the keyboard, kept true by itself; and a page that tells whether somebody looks at it."""
+"""The inbox in a real browser: keyboard, live updates, and reports of whether a page is visible."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def world(browser: Browser) -> World:
     return make_world()
 
 
-def test_the_inbox_is_worked_through_by_the_keyboard_and_keeps_itself_true(visit: Any, world: World) -> None:
+def test_inbox_works_by_keyboard_and_updates_itself(visit: Any, world: World) -> None:
     session = world.running_session()
     first, second = raised(session, "gave_up"), raised(session, "held", "two")
     ada = visit()
@@ -50,7 +50,7 @@ def test_the_inbox_is_worked_through_by_the_keyboard_and_keeps_itself_true(visit
     page.keyboard.press("k")
     page.keyboard.press("e")
     expect(number).to_have_text("1")
-    expect(page.get_by_text("Seen, and still open")).to_be_visible()
+    expect(page.get_by_text("Seen, still open")).to_be_visible()
     page.keyboard.press("j")
     page.keyboard.press("d")
     expect(page.get_by_role("link", name="What two")).to_have_count(0)
@@ -69,7 +69,7 @@ def test_the_inbox_is_worked_through_by_the_keyboard_and_keeps_itself_true(visit
     assert ada.unexpected(*NO_SOCKET) == []
 
 
-def test_an_item_leads_to_its_session_which_says_why_it_is_quiet(visit: Any, world: World) -> None:
+def test_inbox_item_opens_a_session_that_explains_its_idleness(visit: Any, world: World) -> None:
     session = world.running_session()
     session.runs.all().delete()
     TaskSession.objects.filter(id=session.id).update(state="WAITING_FOR_INPUT", work_state="idle")
@@ -78,21 +78,21 @@ def test_an_item_leads_to_its_session_which_says_why_it_is_quiet(visit: Any, wor
     page = ada.open("/attention/")
     page.get_by_role("link", name="Open session").click()
     expect(page).to_have_url(f"{page.url.split('/tasks/')[0]}{path_of(session)}")
-    expect(page.locator("#stillness")).to_contain_text("Give it a prompt.")
-    expect(page.locator("#policy")).to_contain_text("Said by the deployment.")
+    expect(page.locator("#situation")).to_contain_text("Send a prompt to continue.")
+    expect(page.locator("#policy")).to_contain_text("Default for this installation.")
     page.locator("summary", has_text="After a restart").click()
-    page.get_by_label("Who brings the agent back").select_option("manual")
-    page.get_by_role("button", name="Set policy").click()
-    expect(page.locator("#policy")).to_contain_text("Said by the session.")
+    page.get_by_label("Start the agent automatically").select_option("manual")
+    page.get_by_role("button", name="Save").click()
+    expect(page.locator("#policy")).to_contain_text("Chosen for this session.")
     assert ada.unexpected(*NO_SOCKET) == []
 
 
-def test_a_page_that_nobody_sees_says_so_once_and_says_again_when_somebody_is_back(visit: Any, world: World) -> None:
+def test_page_reports_lost_and_regained_visibility_once(visit: Any, world: World) -> None:
     page = visit().open("/")
     assert page.evaluate(WATCH) == [True, False, True]
 
 
-def test_the_page_of_the_choices_has_no_barrier(visit: Any, world: World) -> None:
+def test_notification_settings_have_no_accessibility_violations(visit: Any, world: World) -> None:
     page = visit().open("/settings/notifications/")
     expect(page.get_by_role("heading", name="New webhook")).to_be_visible()
     assert Axe().run(page).response["violations"] == []

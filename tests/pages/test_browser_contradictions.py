@@ -1,4 +1,4 @@
-"""Everything is killed in mid-turn; afterwards no two pages say different things of the same session."""
+"""After everything was killed during a turn, all pages say the same about each session."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.pages.browsers import SERVER_AWAY
 from tests.pages.contradictions import Walk
 from tests.pages.people import Place
 from tests.waiting import eventually
-from tests.workflows.writing import TRIGGER, node, workflow
+from tests.workflows.workflow_builder import TRIGGER, node, workflow
 
 pytestmark = pytest.mark.browser
 
@@ -27,7 +27,7 @@ def place(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 
 def begin(place: Place) -> dict[str, Session]:
-    """One of each fate, all of them in mid-turn but the one that is closed."""
+    """Start one session for each outcome, all of them during a turn except for the closed one."""
     cannot: dict[str, Any] = {"supports_session_resume": False}
     made = {
         "closed": place.start("remember one", "Closed before"),
@@ -46,7 +46,7 @@ def begin(place: Place) -> dict[str, Session]:
 
 
 def start_run(place: Place, agent: Session) -> str:
-    """A run whose only agent is at work in it."""
+    """Start a workflow run whose only agent is working."""
     api, seeded = place.deployment.api, place.deployment.seeded
     profile = api("GET", f"{agent.path}/status/")["agent_profile_id"]
     text = workflow([TRIGGER, node("count", "agent", prompt="work 600")], ["trigger > count"])
@@ -56,7 +56,7 @@ def start_run(place: Place, agent: Session) -> str:
 
 
 def agent_of(place: Place, run: str) -> Session | None:
-    """The session of the run’s agent once that is at work."""
+    """Return the session of the run's agent once the agent is working."""
     told = place.deployment.api("GET", f"workflow-runs/{run}/")
     ids = [one["session_id"] for one in told["nodes"] if one["kind"] == "agent" and one["session_id"]]
     found = [Session(place.deployment, told["task_id"], one, place.deployment.home) for one in ids]
@@ -64,7 +64,7 @@ def agent_of(place: Place, run: str) -> Session | None:
 
 
 def walk(page: Page, sessions: dict[str, Session], run: str) -> str:
-    """What contradicts, on all pages."""
+    """Return the contradictions found on all pages."""
     api = sessions["closed"].deployment.api
     asked = api("POST", "sweeps/", {"dry_run": True})["id"]
     eventually(lambda: api("GET", f"sweeps/requests/{asked}/")["done_at"], timeout=60, describe="a dry run is done")
@@ -83,7 +83,7 @@ def works(session: Session) -> bool:
 
 
 def rests(place: Place, sessions: dict[str, Session], run: str) -> bool:
-    """Whether the run is over and each session is where it stays: back at work, or with whoever has to decide."""
+    """Return whether the run has ended and each session is working again or waits for a decision."""
     status = {name: one.status() for name, one in sessions.items()}
     working = {name for name, one in status.items() if one["state"] == "RUNNING"}
     receipts = all(sessions[name].receipts() for name in ("lives on", "resumes", "asks", "cannot"))
@@ -96,7 +96,7 @@ def rests(place: Place, sessions: dict[str, Session], run: str) -> bool:
     )
 
 
-def test_after_everything_was_killed_no_two_pages_contradict_each_other(place: Place) -> None:
+def test_pages_agree_about_sessions_after_everything_was_killed(place: Place) -> None:
     sessions = begin(place)
     run = start_run(place, sessions["resumes"])
     of_run = eventually(lambda: agent_of(place, run), timeout=60, describe="the agent of the run works")

@@ -1,4 +1,4 @@
-"""What somebody writes in the composer is kept until it was sent, in a real browser."""
+"""The composer keeps a draft until it is sent, in a real browser."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def world(browser: Browser) -> World:
     return make_world()
 
 
-def test_draft_survives_a_reload_and_goes_when_sent(visit: Any, world: World) -> None:
+def test_draft_survives_a_reload_and_is_removed_when_sent(visit: Any, world: World) -> None:
     session, ada = world.running_session(), visit()
     page = ada.open(path_of(session))
     composer = page.get_by_label("Your prompt")
@@ -39,7 +39,7 @@ def test_draft_survives_a_reload_and_goes_when_sent(visit: Any, world: World) ->
     assert ada.unexpected(*NO_SOCKET) == []
 
 
-def test_draft_and_its_place_survive_a_new_epoch(visit: Any, world: World) -> None:
+def test_draft_and_cursor_survive_a_new_epoch(visit: Any, world: World) -> None:
     session = world.running_session()
     page = visit().open(path_of(session))
     composer = page.get_by_label("Your prompt")
@@ -52,7 +52,7 @@ def test_draft_and_its_place_survive_a_new_epoch(visit: Any, world: World) -> No
     expect(composer).to_have_value("Half a thought continues")
 
 
-def test_words_written_during_a_slow_answer_stay(visit: Any, world: World) -> None:
+def test_text_typed_during_a_slow_response_is_kept(visit: Any, world: World) -> None:
     session = world.running_session()
     page = visit().open(path_of(session))
     held: list[Route] = []
@@ -75,7 +75,7 @@ def test_words_written_during_a_slow_answer_stay(visit: Any, world: World) -> No
     assert [row.text for row in session.prompts.filter(state="queued")] == ["First."]
 
 
-def test_text_changed_after_a_lost_answer_is_sent_as_another_prompt(visit: Any, world: World) -> None:
+def test_text_changed_after_a_lost_response_is_a_new_prompt(visit: Any, world: World) -> None:
     session = world.running_session()
     page = visit().open(path_of(session))
 
@@ -87,7 +87,7 @@ def test_text_changed_after_a_lost_answer_is_sent_as_another_prompt(visit: Any, 
     composer = page.get_by_label("Your prompt")
     composer.fill("Deploy it.")
     page.get_by_role("button", name="Send").click()
-    expect(page.get_by_role("alert")).to_contain_text("sending it again is safe")
+    expect(page.get_by_role("alert")).to_contain_text("You can safely send it again")
     page.unroute("**/prompt/")
     page.reload()
     expect(composer).to_have_value("Deploy it.")
@@ -98,7 +98,7 @@ def test_text_changed_after_a_lost_answer_is_sent_as_another_prompt(visit: Any, 
     page.route("**/prompt/", lose_the_answer)
     composer.fill("Undo it.")
     page.get_by_role("button", name="Send").click()
-    expect(page.get_by_role("alert")).to_contain_text("sending it again is safe")
+    expect(page.get_by_role("alert")).to_contain_text("You can safely send it again")
     page.unroute("**/prompt/")
     composer.fill("Undo it now.")
     page.get_by_role("button", name="Send").click()
@@ -107,7 +107,7 @@ def test_text_changed_after_a_lost_answer_is_sent_as_another_prompt(visit: Any, 
 
 
 @pytest.mark.parametrize("answer", ["accept", "dismiss"])
-def test_prompt_over_an_open_question_asks_first(answer: str, visit: Any, world: World) -> None:
+def test_prompt_during_an_open_permission_asks_first(answer: str, visit: Any, world: World) -> None:
     session, ada = world.running_session(), visit()
     hear(session, asks("p1", title="Push to main"))
     page = ada.open(path_of(session))

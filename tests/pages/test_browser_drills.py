@@ -1,4 +1,4 @@
-"""The drills of the promises as somebody sees them whose page stays open: everything real, everything killed."""
+"""Recovery drills watched on an open page, with real processes that are killed."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def reconnecting(page: Page) -> Any:
     return page.get_by_text("Reconnecting…")
 
 
-def test_drill_a_the_page_stays_open_and_nothing_is_lost_or_shown_twice(place: Place, picture: Picture) -> None:
+def test_drill_a_open_page_loses_and_duplicates_nothing(place: Place, picture: Picture) -> None:
     session = place.start("work 3\nask", "Mend the login tests")
     with place.visiting() as me:
         page = me.open(path_of(session))
@@ -62,7 +62,7 @@ def test_drill_a_the_page_stays_open_and_nothing_is_lost_or_shown_twice(place: P
         assert me.unexpected(*SERVER_AWAY) == []
 
 
-def test_drill_b_an_interrupted_prompt_is_shown_and_the_agent_still_knows(place: Place) -> None:
+def test_drill_b_interrupted_prompt_is_shown_and_the_agent_remembers(place: Place) -> None:
     session = place.start("remember walrus", "Name the release")
     with place.visiting() as me:
         page = me.open(path_of(session))
@@ -77,7 +77,7 @@ def test_drill_b_an_interrupted_prompt_is_shown_and_the_agent_still_knows(place:
 
         unsettled = page.get_by_role("region", name="Prompts to decide on")
         expect(unsettled).to_contain_text("The agent was interrupted while it worked on this.")
-        expect(pill(page, "Continuity")).to_contain_text("Loaded: the agent read its conversation back")
+        expect(pill(page, "Continuity")).to_contain_text("Loaded: the agent replayed its conversation")
         unsettled.get_by_role("button", name="Dismiss").click()
         expect(unsettled).to_be_hidden()
         page.get_by_label("Your prompt").fill("what was the word?")
@@ -87,7 +87,7 @@ def test_drill_b_an_interrupted_prompt_is_shown_and_the_agent_still_knows(place:
         assert me.unexpected(*SERVER_AWAY) == []
 
 
-def test_drill_c_an_agent_that_cannot_resume_leaves_its_files_open(place: Place) -> None:
+def test_drill_c_workspace_stays_open_when_the_agent_cannot_resume(place: Place) -> None:
     session = place.start("write kept.txt hello", "Write the change log", {"supports_session_resume": False})
     with place.visiting() as me:
         page = me.open(path_of(session))
@@ -101,9 +101,9 @@ def test_drill_c_an_agent_that_cannot_resume_leaves_its_files_open(place: Place)
         banner = page.get_by_text("This agent doesn’t support resuming. Start a new session.")
         expect(banner).to_be_visible()
         expect(pill(page, "Executor")).to_contain_text("Ready")
-        file, again = page.get_by_role("button", name="kept.txt"), page.get_by_role("button", name="Look again")
+        file, again = page.get_by_role("button", name="kept.txt"), page.get_by_role("button", name="Refresh")
         expect(file.or_(again).first).to_be_visible()
-        if again.is_visible():  # the list was asked for while the workspace was still opening
+        if again.is_visible():  # the list was requested while the workspace was still opening
             again.click()
         file.click()
         expect(page.locator("#files pre")).to_have_text("hello")
@@ -112,7 +112,7 @@ def test_drill_c_an_agent_that_cannot_resume_leaves_its_files_open(place: Place)
         assert me.unexpected(*SERVER_AWAY) == []
 
 
-def test_drill_d_a_worktree_that_is_gone_is_said_with_its_reason(place: Place, picture: Picture) -> None:
+def test_drill_d_missing_worktree_is_shown_with_its_reason(place: Place, picture: Picture) -> None:
     session = place.start("remember one", "Move the images")
     with place.visiting() as me:
         page = me.open(path_of(session))
@@ -135,17 +135,17 @@ def test_drill_d_a_worktree_that_is_gone_is_said_with_its_reason(place: Place, p
         expect(page.get_by_role("main")).to_contain_text(lost["worktree_branch"])
         page.goto("/sweeps/")
         picture(page, "sweeps")
-        page.get_by_role("link", name="At the start of a supervisor").first.click()
+        page.get_by_role("link", name="When a supervisor started").first.click()
         expect(page.get_by_role("table")).to_contain_text("Move the images")
 
 
 def acknowledged(told: str | bytes) -> list[int]:
-    """What a frame of the page acknowledges."""
+    """Return the seq that a frame from the page acknowledges."""
     frame = json.loads(told)
     return [frame["seq"]] if frame["type"] == "ack" else []
 
 
-def test_a_text_grows_through_the_socket_alone(place: Place) -> None:
+def test_message_grows_through_the_socket_alone(place: Place) -> None:
     session = place.start("work 1")
     with place.visiting() as me:
         acks: list[int] = []
@@ -162,7 +162,7 @@ def test_a_text_grows_through_the_socket_alone(place: Place) -> None:
         assert me.complaints == []
 
 
-def test_two_tabs_start_a_resting_agent_once_and_show_the_same(place: Place) -> None:
+def test_two_tabs_start_an_idle_agent_once_and_agree(place: Place) -> None:
     session = place.start("remember walrus", policy="on_open")
     eventually(lambda: "session.run.completed" in session.names(), timeout=30, describe="the first turn is over")
     session.kill_everything()
@@ -186,7 +186,7 @@ def test_two_tabs_start_a_resting_agent_once_and_show_the_same(place: Place) -> 
         assert me.complaints == []
 
 
-def test_a_teammate_sees_the_same_and_a_stranger_finds_nothing(place: Place) -> None:
+def test_teammate_sees_the_same_session_and_a_stranger_gets_404(place: Place) -> None:
     session = place.start("work 1\nask")
     with place.visiting() as me, place.visiting("mate") as other, place.visiting("stranger") as stranger:
         mine, theirs = me.open(path_of(session)), other.open(path_of(session))
@@ -196,13 +196,13 @@ def test_a_teammate_sees_the_same_and_a_stranger_finds_nothing(place: Place) -> 
             expect(page.locator(".message.growing")).to_have_count(0)
         assert lines_of(mine) == lines_of(theirs) != []
         assert stranger.page.goto(path_of(session)).status == 404  # type: ignore[union-attr]
-        expect(stranger.page.get_by_role("heading", name="Not here")).to_be_visible()
+        expect(stranger.page.get_by_role("heading", name="Page not found")).to_be_visible()
         stranger.page.goto("/executors/")
-        expect(stranger.page.get_by_text("Nothing runs for your teams now")).to_be_visible()
+        expect(stranger.page.get_by_text("No agents of your teams are running")).to_be_visible()
         assert me.complaints + other.complaints == []
 
 
-def test_a_question_has_the_same_key_after_a_restart_also_on_a_page_that_is_loaded_anew(place: Place) -> None:
+def test_permission_key_is_the_same_after_restart_and_reload(place: Place) -> None:
     session = place.start("ask")
     with place.visiting() as me:
         page = me.open(path_of(session))
@@ -220,13 +220,13 @@ def test_a_question_has_the_same_key_after_a_restart_also_on_a_page_that_is_load
         assert me.unexpected(*SERVER_AWAY) == []
 
 
-def test_of_two_who_answer_at_once_the_second_is_told_who_won(place: Place) -> None:
+def test_second_of_two_answers_is_refused_with_the_first(place: Place) -> None:
     session = place.start("ask\nask")
     with place.visiting() as me, place.visiting("mate") as other:
         mine, theirs = me.open(path_of(session)), other.open(path_of(session))
         for page in (mine, theirs):
             expect(page.get_by_role("button", name="Allow").first).to_be_enabled()
-        theirs.route("**/live/**", lambda route: None)  # never answered: the page shows the question as it was
+        theirs.route("**/live/**", lambda route: None)  # never answered: the page keeps showing the open question
         mine.get_by_role("button", name="Allow").first.click()
         expect(mine.locator("input[name=resume_token]")).to_have_count(1)
         theirs.get_by_role("button", name="Reject").first.click()
@@ -235,19 +235,19 @@ def test_of_two_who_answer_at_once_the_second_is_told_who_won(place: Place) -> N
         assert other.unexpected("409") == []
 
 
-def test_a_question_whose_agent_dies_is_closed_with_a_sentence(place: Place) -> None:
+def test_permission_closes_on_the_page_when_its_agent_dies(place: Place) -> None:
     session = place.start("ask", policy="manual")
     with place.visiting() as me:
         page = me.open(path_of(session))
         expect(page.get_by_role("button", name="Allow").first).to_be_visible()
         session.kill_everything()
-        closed = page.get_by_text("The agent ended before it got an answer, so this question is closed.")
+        closed = page.get_by_text("The agent ended before it got an answer, so this request is closed.")
         expect(closed).to_be_visible()
         expect(page.get_by_role("button", name="Allow")).to_have_count(0)
         assert me.complaints == []
 
 
-def test_who_leaves_the_team_or_logs_out_is_told_and_sees_no_more(place: Place) -> None:
+def test_losing_membership_or_login_closes_the_open_page(place: Place) -> None:
     session = place.start("work 1")
     with place.visiting("leaver") as leaver, place.visiting("guest") as guest:
         pages = [leaver.open(path_of(session)), guest.open(path_of(session))]
@@ -259,7 +259,7 @@ def test_who_leaves_the_team_or_logs_out_is_told_and_sees_no_more(place: Place) 
         tab.get_by_role("button", name="Log out").click()
         expect(pages[1].get_by_text("You are logged out.")).to_be_visible()
         place.shell("from django.contrib.auth.models import User; User.objects.get(username='leaver').groups.clear()")
-        expect(pages[0].get_by_text("This is gone, or no longer yours to see.")).to_be_visible()
+        expect(pages[0].get_by_text("This no longer exists, or you no longer have access to it.")).to_be_visible()
         asked: list[str] = []
         for page in pages:
             page.on("request", lambda request: asked.append(request.url))
@@ -270,7 +270,7 @@ def test_who_leaves_the_team_or_logs_out_is_told_and_sees_no_more(place: Place) 
 
 
 def press_until(page: Page, key: str, name: str) -> None:
-    """Press a key until what has the focus is called ``name``."""
+    """Press a key until the focused element is called ``name``."""
     for _ in range(40):
         page.keyboard.press(key)
         called = page.evaluate(
@@ -281,7 +281,7 @@ def press_until(page: Page, key: str, name: str) -> None:
     raise AssertionError(f"{key} does not lead to {name}")
 
 
-def test_a_whole_conversation_by_the_keyboard_alone(place: Place) -> None:
+def test_conversation_can_be_held_by_keyboard_alone(place: Place) -> None:
     session = place.start("remember walrus")
     with place.visiting() as me:
         page = me.open(f"/tasks/{session.task_id}/")
@@ -305,7 +305,7 @@ def test_a_whole_conversation_by_the_keyboard_alone(place: Place) -> None:
         assert me.complaints == []
 
 
-def test_a_conversation_on_a_telephone_in_the_dark(place: Place, picture: Picture) -> None:
+def test_conversation_works_on_a_phone_in_dark_mode(place: Place, picture: Picture) -> None:
     session = place.start("tool\nwrite notes.md hello\nask", "Sort the notes")
     screen: dict[str, Any] = {"viewport": {"width": 390, "height": 844}, "color_scheme": "dark"}
     with place.visiting(**screen, has_touch=True, is_mobile=True) as me:
@@ -322,7 +322,7 @@ def test_a_conversation_on_a_telephone_in_the_dark(place: Place, picture: Pictur
         assert me.complaints == []
 
 
-def test_staff_asks_for_a_sweep_and_sees_it_come(place: Place) -> None:
+def test_staff_can_start_a_sweep_and_see_its_result(place: Place) -> None:
     place.start("work 1", "Count the ticks")
     with place.visiting() as me:
         page = me.open("/")
@@ -331,5 +331,5 @@ def test_staff_asks_for_a_sweep_and_sees_it_come(place: Place) -> None:
         page.get_by_role("button", name="Sweep now").click()
         expect(page.get_by_role("rowheader", name="Count the ticks")).to_be_visible()
         page.get_by_role("link", name="The sweep", exact=True).click()
-        expect(page.get_by_role("heading", name="Sweep: In the loop")).to_be_visible()
+        expect(page.get_by_role("heading", name="Sweep: Regular check")).to_be_visible()
         assert me.complaints == []

@@ -1,4 +1,4 @@
-"""Somebody restarts the control plane from its own page, with a real agent at work and real processes killed."""
+"""The control plane is restarted from its own page while a real agent is working."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def place(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     made.deployment.close()
 
 
-def test_the_control_plane_is_restarted_from_its_page_and_the_agent_goes_on(
+def test_control_plane_restart_from_the_page_keeps_the_agent_running(
     place: Place, picture: Callable[[Page, str], None]
 ) -> None:
     place.shell(STAFF)
@@ -34,12 +34,12 @@ def test_the_control_plane_is_restarted_from_its_page_and_the_agent_goes_on(
         before = set(session.processes())
         page = me.open("/restart/")
         page.get_by_role("button", name="Restart the control plane now").click()
-        told: Any = page.get_by_text("Nothing was lost: 1 agent went on working in the same process.")
+        told: Any = page.get_by_text("Nothing was lost: 1 agent kept working in the same process.")
         expect(told).to_be_visible()
         expect(page.locator(".steps > .done")).to_have_count(4)
         picture(page, "restart")
         page.get_by_role("link", name="Count while it restarts").click()
-        told = page.locator(".entry", has_text="The agent had gone on in the same process")
+        told = page.locator(".entry", has_text="The agent was still running; reconnected")
         expect(told).to_be_visible()
         expect(page.locator(".entry", has_text="Reattached: the same process (verified)")).to_be_visible()
         picture(page, "timeline")

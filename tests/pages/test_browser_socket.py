@@ -1,4 +1,4 @@
-"""What a page makes of its socket, frame by frame; the far end of the socket is played by the test."""
+"""How a page handles its WebSocket frames; the test plays the server's side."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def world(browser: Browser) -> World:
 
 
 class FarEnd:
-    """The server's side of the sockets that one page opens, one after the other."""
+    """The server's side of the sockets that one page opens one after another."""
 
     def __init__(self, page: Page, session: TaskSession):
         self.session, self.sockets = session, list[WebSocketRoute]()
@@ -37,7 +37,7 @@ class FarEnd:
         self.sockets.append(socket)
 
     def tell(self, after: int) -> int:
-        """Send all that the log has behind ``after``; its last seq."""
+        """Send every event after ``after`` and return its last seq."""
         events = list(self.session.events.filter(seq__gt=after).order_by("seq"))
         for event in events:
             self.sockets[-1].send(json.dumps(event_json(event, self.session)))
@@ -49,7 +49,7 @@ Talk = Callable[[], tuple[Page, FarEnd, int]]
 
 @pytest.fixture
 def talk(visit: Any, world: World) -> Talk:
-    """A page whose agent has said "One"; what it asks for by itself is not answered any more."""
+    """Open a page whose agent has said "One"; its own requests are no longer answered."""
 
     def begin() -> tuple[Page, FarEnd, int]:
         session = world.running_session()
@@ -65,7 +65,7 @@ def talk(visit: Any, world: World) -> Talk:
     return begin
 
 
-def test_a_text_is_shown_at_once_and_once_however_often_it_is_told(talk: Talk) -> None:
+def test_socket_text_appears_at_once_and_only_once(talk: Talk) -> None:
     page, far, seen = talk()
     page.route("**/live/**", lambda route: None)
     said = page.locator(".message.agent .prose")
@@ -83,7 +83,7 @@ def test_a_text_is_shown_at_once_and_once_however_often_it_is_told(talk: Talk) -
     expect(said.locator(".appended")).to_have_count(0)
 
 
-def test_the_servers_rendering_replaces_what_was_appended(talk: Talk) -> None:
+def test_server_rendering_replaces_appended_text(talk: Talk) -> None:
     page, far, seen = talk()
     hear(far.session, {"kind": "message.agent", "text": "\n\n- **two**\n"})
     far.tell(seen)
@@ -91,7 +91,7 @@ def test_the_servers_rendering_replaces_what_was_appended(talk: Talk) -> None:
     expect(page.locator(".appended")).to_have_count(0)
 
 
-def test_a_closed_socket_is_opened_again_behind_what_was_heard(talk: Talk) -> None:
+def test_reopened_socket_continues_after_the_last_received_event(talk: Talk) -> None:
     page, far, seen = talk()
     hear(far.session, {"kind": "message.agent", "text": " two"})
     heard = far.tell(seen)
@@ -101,8 +101,8 @@ def test_a_closed_socket_is_opened_again_behind_what_was_heard(talk: Talk) -> No
     assert f"after={heard}&" in far.sockets[-1].url
 
 
-@pytest.mark.parametrize(("code", "words"), [(4401, "You are logged out."), (4404, "This is gone")])
-def test_a_page_that_is_shut_out_says_so_and_stops(code: int, words: str, talk: Talk) -> None:
+@pytest.mark.parametrize(("code", "words"), [(4401, "You are logged out."), (4404, "This no longer exists")])
+def test_page_refused_by_the_socket_says_so_and_stops(code: int, words: str, talk: Talk) -> None:
     page, far, _ = talk()
     far.sockets[-1].close(code=code)
     expect(page.get_by_text(words)).to_be_visible()
@@ -113,7 +113,7 @@ def test_a_page_that_is_shut_out_says_so_and_stops(code: int, words: str, talk: 
     assert len(far.sockets) == 1
 
 
-def test_a_log_that_was_put_back_is_read_anew(talk: Talk) -> None:
+def test_restored_log_reloads_the_page(talk: Talk) -> None:
     page, far, _ = talk()
     TaskSession.objects.update(epoch="another")
     with page.expect_navigation():

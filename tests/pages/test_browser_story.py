@@ -1,4 +1,4 @@
-"""The board, the timeline, sweeps, help and the places in a real browser: keys, choices, phones, both themes."""
+"""The board, timeline, sweeps, help and executors in a real browser: keyboard, phones and both themes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def world(browser: Browser) -> World:
 
 
 def a_full_world(world: World) -> TaskSession:
-    """Sessions in every column, one of them asking, and a sweep that found them."""
+    """Create sessions in every column, one with an open permission, and a sweep that found them."""
     world.ada.is_staff = True
     world.ada.save()
     session = world.running_session()
@@ -56,7 +56,7 @@ PLACES: dict[str, Callable[[TaskSession], str]] = {
 }
 
 
-def test_every_page_fits_a_telephone_and_can_be_read_in_both_themes(visit: Any, world: World) -> None:
+def test_pages_fit_a_phone_in_both_themes(visit: Any, world: World) -> None:
     session = a_full_world(world)
     paths = {name: place(session) for name, place in PLACES.items()}
     for scheme in ("light", "dark"):
@@ -71,7 +71,7 @@ def test_every_page_fits_a_telephone_and_can_be_read_in_both_themes(visit: Any, 
         assert ada.unexpected(*NO_SOCKET) == []
 
 
-def test_the_keys_walk_the_board_and_can_be_switched_off(visit: Any, world: World) -> None:
+def test_keyboard_shortcuts_navigate_the_board_and_can_be_disabled(visit: Any, world: World) -> None:
     a_full_world(world)
     ada = visit()
     page = ada.open("/")
@@ -99,7 +99,7 @@ def test_the_keys_walk_the_board_and_can_be_switched_off(visit: Any, world: Worl
     page.keyboard.press("?")
     dialog = page.get_by_role("dialog", name="Keyboard")
     expect(dialog).to_be_visible()
-    dialog.get_by_label("Single keys do this").uncheck()
+    dialog.get_by_label("Enable single-key shortcuts").uncheck()
     page.keyboard.press("Escape")
     expect(dialog).to_be_hidden()
     ada.open("/")
@@ -108,7 +108,7 @@ def test_the_keys_walk_the_board_and_can_be_switched_off(visit: Any, world: Worl
     assert ada.unexpected(*NO_SOCKET) == []
 
 
-def test_what_is_looked_for_is_shown_at_once_and_is_in_the_address(visit: Any, world: World, picture: Any) -> None:
+def test_board_search_filters_at_once_and_updates_the_address(visit: Any, world: World, picture: Any) -> None:
     a_full_world(world)
     page = visit().open("/")
     picture(page, "board")
@@ -120,19 +120,19 @@ def test_what_is_looked_for_is_shown_at_once_and_is_in_the_address(visit: Any, w
     expect(page.locator(".task")).to_have_count(1)
     page.get_by_role("link", name="Show all").click()
     expect(page.locator(".task")).to_have_count(3)
-    page.get_by_label("Needs somebody").check()
+    page.get_by_label("Needs attention").check()
     expect(page.locator(".task")).to_have_count(1)
     expect(page.locator(".task")).to_contain_text("Asks for permission")
 
 
 def place_on_screen(found: Locator) -> float:
-    """Pixels from the upper edge of the window."""
+    """Return the distance from the top of the window in pixels."""
     box = found.bounding_box()
     assert box is not None
     return box["y"]
 
 
-def test_choices_focus_and_place_outlive_what_changes_on_the_board(visit: Any, world: World) -> None:
+def test_selection_focus_and_scroll_survive_board_updates(visit: Any, world: World) -> None:
     session = a_full_world(world)
     ada = visit()
     page = ada.open("/")
@@ -157,9 +157,7 @@ def test_choices_focus_and_place_outlive_what_changes_on_the_board(visit: Any, w
 
 
 @pytest.mark.parametrize("javascript", [True, False], ids=["with JavaScript", "without JavaScript"])
-def test_a_task_is_started_and_the_board_narrowed_with_and_without_javascript(
-    javascript: bool, visit: Any, world: World
-) -> None:
+def test_task_start_and_board_filter_work_without_javascript(javascript: bool, visit: Any, world: World) -> None:
     a_full_world(world)
     page = visit(java_script_enabled=javascript).open("/")
     page.get_by_label("State").select_option("TODO")
@@ -171,11 +169,11 @@ def test_a_task_is_started_and_the_board_narrowed_with_and_without_javascript(
     assert TaskSession.objects.latest("created_at").prompts.get().text == "All of them."
 
 
-def test_a_timeline_is_read_and_goes_on_by_itself(visit: Any, world: World) -> None:
+def test_timeline_shows_entries_and_updates_itself(visit: Any, world: World) -> None:
     session = a_full_world(world)
     ada = visit(timezone_id="Asia/Tokyo")
     page = ada.open(f"{path_of(session)}timeline/")
-    entry = page.locator(".entry", has_text="The agent asked for a permission")
+    entry = page.locator(".entry", has_text="The agent asked for permission")
     expect(entry.locator("time")).to_have_text("21:00:00")
     expect(page.get_by_role("heading", name="March 1, 2026")).to_be_visible()
     entry.locator("summary").click()
@@ -183,21 +181,21 @@ def test_a_timeline_is_read_and_goes_on_by_itself(visit: Any, world: World) -> N
     hear(session, {"kind": "agent.exited", "exit_code": -9, "expected": False})
     expect(page.locator(".entry", has_text="exit status -9")).to_be_visible()
     expect(entry.get_by_text("wait kind")).to_be_visible()
-    entry.get_by_role("link", name="The conversation until then").click()
+    entry.get_by_role("link", name="Show the conversation up to here").click()
     expect(page.get_by_role("heading", name="Mend the tests")).to_be_visible()
     assert ada.unexpected(*NO_SOCKET) == []
 
 
-def test_a_dry_run_shows_how_far_it_is_and_then_what_it_found(visit: Any, world: World) -> None:
+def test_dry_run_shows_progress_and_then_its_report(visit: Any, world: World) -> None:
     session = a_full_world(world)
     ada = visit()
     page = ada.open("/sweeps/")
     page.get_by_role("button", name="Dry run").click()
-    expect(page.get_by_role("heading", name="The supervisor has not begun yet")).to_be_visible()
+    expect(page.get_by_role("heading", name="Waiting for the supervisor")).to_be_visible()
     SweepRequest.objects.update(rows_done=1, rows_in_all=2)
     expect(page.get_by_role("progressbar", name="1 of 2 sessions")).to_be_visible()
     SweepRequest.objects.update(done_at=timezone.now(), report=a_report(session))
-    expect(page.get_by_text("Nothing was written: 1 looked at in 7 ms.")).to_be_visible()
+    expect(page.get_by_text("Nothing was changed. 1 session checked in 7 ms.")).to_be_visible()
     expect(page.get_by_role("link", name="Mend the tests")).to_be_visible()
     assert ada.unexpected(*NO_SOCKET) == []
 

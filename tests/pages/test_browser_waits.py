@@ -1,4 +1,4 @@
-"""A wait in a real browser: opened with the keyboard, its key shown once, on a telephone too; a busy database."""
+"""External waits in a real browser: by keyboard, on a phone, without JavaScript; and a busy database."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ def key_of(page: Page) -> str:
 
 
 def flaws(page: Page) -> list[str]:
-    """What keeps somebody from using the page."""
+    """Return the accessibility violations of the page."""
     found = Axe().run(page, options={"resultTypes": ["violations"]}).response["violations"]
     return [f"{one['id']}: {node['html'][:120]}" for one in found for node in one["nodes"]]
 
 
 def fits(page: Page) -> bool:
-    """Whether nothing is wider than the screen."""
+    """Return whether nothing is wider than the screen."""
     return bool(page.evaluate("document.documentElement.scrollWidth <= window.innerWidth"))
 
 
-def test_a_wait_is_opened_rotated_and_ended_with_the_keyboard_alone(visit: Any, world: World) -> None:
+def test_wait_can_be_opened_rotated_and_ended_by_keyboard(visit: Any, world: World) -> None:
     session, ada = world.resting_session(resume_token="t"), visit()
     page = ada.open(path_of(session))
     page.evaluate("window.stayed = true")
@@ -50,7 +50,7 @@ def test_a_wait_is_opened_rotated_and_ended_with_the_keyboard_alone(visit: Any, 
     page.keyboard.type("The build of main")
     page.keyboard.press("Enter")
 
-    expect(page.get_by_role("heading", name="The key of the wait")).to_be_focused()
+    expect(page.get_by_role("heading", name="Key for this wait")).to_be_focused()
     first = key_of(page)
     expect(page.locator("#part-waits")).to_contain_text("The build of main")
     expect(page.locator("#new-wait")).to_be_hidden()
@@ -58,20 +58,20 @@ def test_a_wait_is_opened_rotated_and_ended_with_the_keyboard_alone(visit: Any, 
 
     page.get_by_role("button", name="New key").press("Enter")
     expect(page.get_by_label("Key", exact=True)).not_to_have_value(first)
-    page.get_by_role("button", name="I have it").press("Enter")
+    page.get_by_role("button", name="Done").press("Enter")
     expect(page.locator("#wait-key")).to_be_hidden()
     expect(page.locator("#part-waits button").first).to_be_focused()
 
-    page.get_by_role("button", name="Wait no longer").press("Enter")
-    expect(page.get_by_text("Nothing from outside is waited for.")).to_be_visible()
+    page.get_by_role("button", name="End the wait").press("Enter")
+    expect(page.get_by_text("Not waiting for anything.")).to_be_visible()
     expect(page.locator("#new-wait")).to_be_visible()
     page.locator("#part-waits summary").press("Enter")
-    expect(page.locator(".past-waits")).to_contain_text("Taken back The build of main")
+    expect(page.locator(".past-waits")).to_contain_text("Revoked The build of main")
     assert page.evaluate("window.stayed")
     assert ada.unexpected(*NO_SOCKET) == []
 
 
-def test_on_a_telephone_the_key_is_copied_and_the_call_that_is_shown_ends_the_wait(visit: Any, world: World) -> None:
+def test_copied_wait_key_and_displayed_call_work_on_a_phone(visit: Any, world: World) -> None:
     session, ada = (
         world.resting_session(resume_token="t"),
         visit(**TELEPHONE, permissions=["clipboard-read", "clipboard-write"]),
@@ -79,11 +79,11 @@ def test_on_a_telephone_the_key_is_copied_and_the_call_that_is_shown_ends_the_wa
     page = ada.open(path_of(session))
     page.get_by_role("tab", name="Session").click()
     page.locator("#new-wait summary").click()
-    page.get_by_label("What is waited for").fill("The release")
+    page.get_by_label("What to wait for").fill("The release")
     page.get_by_label("Kind").select_option("An approval")
     page.get_by_label("Until").select_option("In a day")
-    page.get_by_role("button", name="Wait for it").click()
-    page.get_by_role("button", name="Copy the key").click()
+    page.get_by_role("button", name="Start waiting").click()
+    page.get_by_role("button", name="Copy key").click()
     expect(page.get_by_role("button", name="Copied")).to_be_visible()
     assert page.evaluate("navigator.clipboard.readText()") == key_of(page)
     assert fits(page)
@@ -91,23 +91,23 @@ def test_on_a_telephone_the_key_is_copied_and_the_call_that_is_shown_ends_the_wa
     call = page.locator("#key-call").inner_text()
     body = json.loads(call[call.index("{") : call.rindex("}") + 1])
     assert client_of(None).post("/api/v1/runs/resume/", body, format="json").status_code == 200
-    expect(page.get_by_text("Nothing from outside is waited for.")).to_be_visible()
+    expect(page.get_by_text("Not waiting for anything.")).to_be_visible()
     assert json.loads(session.prompts.get(kind="wait").text) == {"approved": True}
 
 
-def test_without_a_script_the_key_has_a_page_of_its_own(visit: Any, world: World) -> None:
+def test_wait_key_has_its_own_page_without_javascript(visit: Any, world: World) -> None:
     session = world.resting_session(resume_token="t")
     page = visit(java_script_enabled=False, **TELEPHONE).open(path_of(session))
     page.locator("#new-wait summary").click()
-    page.get_by_label("What is waited for").fill("The release")
-    page.get_by_role("button", name="Wait for it").click()
+    page.get_by_label("What to wait for").fill("The release")
+    page.get_by_role("button", name="Start waiting").click()
     expect(page.get_by_label("Key", exact=True)).to_have_value(session.tokens.get().secret() or "")
-    expect(page.get_by_role("button", name="Copy the key")).to_be_hidden()
+    expect(page.get_by_role("button", name="Copy key")).to_be_hidden()
     page.get_by_role("link", name="Back to the session").click()
     expect(page.locator("#part-waits")).to_contain_text("The release")
 
 
-def test_a_database_that_is_busy_is_said_and_the_text_stays(
+def test_busy_database_is_reported_and_the_prompt_text_kept(
     visit: Any, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def busy(*args: Any, **kwargs: Any) -> None:

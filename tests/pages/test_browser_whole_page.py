@@ -1,4 +1,4 @@
-"""A page of which a part did not come loads again by itself, a few times, and never where something would be lost."""
+"""A page with a failed asset reloads a few times, but never where typed text would be lost."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
 
 LACKING = "Part of this page could not be loaded."
 RELOADS = 4
-"""How often a page loads itself again."""
+"""How often a page reloads itself."""
 TYPE = "addEventListener('DOMContentLoaded', () => { document.querySelector('#text').value = 'Half a thought'; })"
 PARTS = {
     "its module": "**/kandev/session*.js",
@@ -32,7 +32,7 @@ def world(browser: Browser) -> World:
 
 
 def failing(page: Page, part: str, refuse: Callable[[int], bool]) -> list[int]:
-    """Requests for ``part`` fail where ``refuse`` says so of their number; the numbers so far."""
+    """Fail requests for ``part`` whose number ``refuse`` accepts; return the numbers of all requests so far."""
     asked: list[int] = []
 
     def answer(route: Route) -> None:
@@ -44,14 +44,14 @@ def failing(page: Page, part: str, refuse: Callable[[int], bool]) -> list[int]:
 
 
 def loads_of(page: Page) -> list[str]:
-    """Grows by one whenever a page has come."""
+    """Return a list that grows by one with each page load."""
     seen: list[str] = []
     page.on("domcontentloaded", lambda loaded: seen.append(loaded.url))
     return seen
 
 
 @pytest.mark.parametrize("part", PARTS.values(), ids=PARTS)
-def test_a_page_whose_part_failed_comes_alive_by_itself(part: str, visit: Any, world: World) -> None:
+def test_page_reloads_itself_after_a_failed_asset(part: str, visit: Any, world: World) -> None:
     session, page = world.running_session(), visit().page
     loads, asked = loads_of(page), failing(page, part, lambda number: number == 0)
     page.goto(path_of(session))
@@ -63,7 +63,7 @@ def test_a_page_whose_part_failed_comes_alive_by_itself(part: str, visit: Any, w
     assert page.evaluate("sessionStorage.length") == 0
 
 
-def test_a_part_that_never_comes_is_said_after_a_few_tries(visit: Any, world: World) -> None:
+def test_persistently_failing_asset_is_reported_after_a_few_reloads(visit: Any, world: World) -> None:
     session, page = world.running_session(), visit().page
     loads, asked = loads_of(page), failing(page, PARTS["its module"], lambda number: number <= RELOADS)
     page.goto(path_of(session))
@@ -76,7 +76,7 @@ def test_a_part_that_never_comes_is_said_after_a_few_tries(visit: Any, world: Wo
     assert (len(loads), len(asked)) == (2 + RELOADS, 2 + RELOADS)
 
 
-def test_a_server_that_went_away_while_the_page_loaded_is_waited_for(visit: Any, world: World) -> None:
+def test_page_waits_for_a_server_that_disappeared_while_loading(visit: Any, world: World) -> None:
     session, page = world.running_session(), visit().page
     away = True
     loads = loads_of(page)
@@ -92,7 +92,7 @@ def test_a_server_that_went_away_while_the_page_loaded_is_waited_for(visit: Any,
     expect(page.get_by_text("Here I am.")).to_be_visible()
 
 
-def test_what_was_typed_is_not_reloaded_away(visit: Any, world: World) -> None:
+def test_automatic_reload_never_discards_typed_text(visit: Any, world: World) -> None:
     session, page = world.running_session(), visit().page
     loads, asked = loads_of(page), failing(page, PARTS["its module"], lambda number: number == 0)
     looks = failing(page, "**/healthz", lambda _: False)

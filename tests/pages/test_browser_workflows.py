@@ -1,4 +1,4 @@
-"""Workflows in a real browser: the editor follows the typing, a run is followed while it goes on."""
+"""Workflows in a real browser: the editor checks while typing, and the run page follows a run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from sessions_app.models import Workflow, WorkflowRun
+from sessions_app.workflows.models import Workflow, WorkflowRun
 from tests.pages.browsers import Visit
 from tests.pages.test_every_page import ill_read
 from tests.pages.workflows import TEXT, looped_run, make_workflow, ran
@@ -25,7 +25,7 @@ def world(browser: Browser) -> World:
     return make_world()
 
 
-def test_the_editor_follows_the_typing_and_leads_to_the_line(
+def test_editor_checks_while_typing_and_jumps_to_the_line(
     visit: Any, world: World, picture: Callable[[Page, str], None]
 ) -> None:
     workflow = make_workflow(world)
@@ -45,24 +45,24 @@ def test_the_editor_follows_the_typing_and_leads_to_the_line(
     assert ada.complaints == []
 
 
-def test_settings_go_into_the_text_and_are_saved(visit: Any, world: World) -> None:
+def test_node_settings_are_applied_to_the_text_and_saved(visit: Any, world: World) -> None:
     workflow = make_workflow(world)
     ada: Visit = visit(viewport=DESK)
     page = ada.open(f"/workflows/{workflow.id}/")
     page.get_by_label("Node", exact=True).select_option("coder")
     page.get_by_label("Keep the session").check()
-    page.get_by_role("button", name="Put into the text").press("Enter")
+    page.get_by_role("button", name="Apply to the text").press("Enter")
     expect(page.locator("#text")).to_have_value(re.compile("resumable: true"))
     assert ill_read(page, "the settings of a node") == []
     page.get_by_role("button", name="Save").first.click()
-    expect(page.get_by_text("It is saved.", exact=True)).to_be_visible()
+    expect(page.get_by_text("Saved.", exact=True)).to_be_visible()
     kept = Workflow.objects.get().text
     assert "label: Coder   # its name stays" in kept
     assert "taskPrompt" in kept
     assert [one for one in ada.complaints if "style" not in one] == []
 
 
-def test_without_javascript_the_buttons_do_the_same(visit: Any, world: World) -> None:
+def test_editor_buttons_work_without_javascript(visit: Any, world: World) -> None:
     workflow = make_workflow(world)
     ada: Visit = visit(viewport={"width": 390, "height": 844}, java_script_enabled=False)
     page = ada.open(f"/workflows/{workflow.id}/")
@@ -70,15 +70,15 @@ def test_without_javascript_the_buttons_do_the_same(visit: Any, world: World) ->
     page.get_by_role("button", name="Check").click()
     expect(page.locator(".problems").first).to_contain_text("nobody")
     page.locator("#node-choice").select_option("loop")
-    page.get_by_role("button", name="Show its settings").click()
-    page.get_by_label("Iterations at most").fill("7")
-    page.get_by_role("button", name="Put into the text").click()
+    page.get_by_role("button", name="Show settings").click()
+    page.get_by_label("Maximum iterations").fill("7")
+    page.get_by_role("button", name="Apply to the text").click()
     expect(page.locator("#text")).to_have_value(re.compile("maxIterations: 7"))
     expect(page.locator("#text")).to_have_value(re.compile("source: nobody"))
     assert ada.complaints == []
 
 
-def test_a_run_is_followed_and_its_nodes_are_opened_by_the_keyboard(
+def test_run_page_follows_the_run_and_opens_nodes_by_keyboard(
     visit: Any, world: World, picture: Callable[[Page, str], None]
 ) -> None:
     run = looped_run(world, world.session())
@@ -89,7 +89,7 @@ def test_a_run_is_followed_and_its_nodes_are_opened_by_the_keyboard(
     page.keyboard.press("Enter")
     expect(page.locator("#node-title")).to_contain_text("coder")
     picture(page, "workflow-run")
-    page.get_by_role("navigation", name="Times that it ran").get_by_text("loop[1]/coder").click()
+    page.get_by_role("navigation", name="Runs of this node").get_by_text("loop[1]/coder").click()
     expect(page.locator("#node-detail")).to_contain_text("I mended <it>")
     run.node_runs.filter(path="loop[2]/coder").update(state="succeeded", waiting_for="")
     run.node_runs.filter(path__in=("loop", "loop[2]")).update(state="succeeded")
@@ -99,7 +99,7 @@ def test_a_run_is_followed_and_its_nodes_are_opened_by_the_keyboard(
     expect(page.locator("#state-title")).to_contain_text("Failed")
     expect(page.locator("#state-title")).to_contain_text("4 of 4 nodes")
     expect(page.locator("#node-detail")).to_contain_text("I mended <it>")
-    expect(page.get_by_role("button", name="Go on from here")).to_be_visible()
+    expect(page.get_by_role("button", name="Resume from here")).to_be_visible()
     page.go_back()
     expect(page.locator("#node-detail")).to_contain_text("2 of 2")
     assert ada.complaints == []

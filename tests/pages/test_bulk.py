@@ -1,4 +1,4 @@
-"""Many sessions resumed or stopped at once, on the page and in the API: each row is on its own."""
+"""Bulk resume and stop, on the page and in the API: one failure does not affect the others."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from django.test import Client
 
-from sessions_app.models import TaskSession, TeamRole
+from sessions_app.accounts.models import TeamRole
+from sessions_app.models import TaskSession
 from sessions_app.services import intents
 from tests.pages.world import World, path_of
 
@@ -26,7 +27,7 @@ def ask_api(client: Client, action: Any, sessions: Any) -> Any:
     return client.post("/api/v1/sessions/bulk/", body, content_type="application/json")
 
 
-def test_all_that_are_selected_are_stopped(ada: Client, world: World) -> None:
+def test_selected_sessions_are_stopped(ada: Client, world: World) -> None:
     sessions = [world.running_session() for _ in range(2)]
     answer = ada.post("/sessions/bulk/?q=x", {"action": "stop", "session": ids(*sessions)})
     assert "2 sessions were asked to stop" in answer.text
@@ -34,7 +35,7 @@ def test_all_that_are_selected_are_stopped(ada: Client, world: World) -> None:
     assert [open_orders(one) for one in sessions] == [["stop"], ["stop"]]
 
 
-def test_one_bad_row_never_stops_the_rest(
+def test_one_failing_session_does_not_stop_the_others(
     ada: Client, bob: Client, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     good, over, broken, last = (world.resting_session(resume_token="t") for _ in range(4))
@@ -54,13 +55,15 @@ def test_one_bad_row_never_stops_the_rest(
     assert [one["code"] for one in results] == ["", "terminal_state", "internal_error", "not_found", ""]
     assert [open_orders(one) for one in (good, over, broken, last)] == [["start"], [], [], ["start"]]
     html = ada.post("/sessions/bulk/", {"action": "resume", "session": wanted}).text
-    assert "2 sessions were asked to go on; 3 were not" in html
+    assert "2 sessions were asked to resume; 3 were not" in html
     assert "The session has ended for good." in html
-    assert html.index("The session has ended for good.") < html.index("Done: asked to go on"), "what failed comes first"
+    assert html.index("The session has ended for good.") < html.index("Done: asked to resume"), (
+        "what failed comes first"
+    )
     assert {one["code"] for one in ask_api(bob, "resume", ids(good)).json()["results"]} == {"not_found"}
 
 
-def test_a_viewer_may_order_nothing(ada: Client, world: World) -> None:
+def test_viewer_cannot_run_bulk_actions(ada: Client, world: World) -> None:
     session = world.running_session()
     TeamRole.objects.create(team=world.team, user=world.ada, role=TeamRole.Role.VIEWER)
     assert ask_api(ada, "stop", ids(session)).status_code == 403
@@ -74,7 +77,9 @@ def test_a_viewer_may_order_nothing(ada: Client, world: World) -> None:
     ("action", "sessions"),
     [("explode", ["{id}"]), ("stop", []), ("stop", ["nonsense"]), ("stop", ["{many}"]), ("", ["{id}"])],
 )
-def test_a_wrong_request_does_nothing_and_says_why(action: str, sessions: list[str], ada: Client, world: World) -> None:
+def test_invalid_bulk_request_changes_nothing_and_says_why(
+    action: str, sessions: list[str], ada: Client, world: World
+) -> None:
     session = world.running_session()
     if sessions == ["{many}"]:
         sessions = [str(uuid.uuid4()) for _ in range(intents.BULK_LIMIT + 1)]
@@ -82,11 +87,11 @@ def test_a_wrong_request_does_nothing_and_says_why(action: str, sessions: list[s
     assert ask_api(ada, action, given).status_code == 400
     answer = ada.post("/sessions/bulk/", {"action": action, "session": given})
     assert answer.status_code == 422
-    assert "Nothing was done." in answer.text
+    assert "Nothing was changed." in answer.text
     assert open_orders(session) == []
 
 
-def test_the_same_session_twice_is_one_order(ada: Client, world: World) -> None:
+def test_duplicate_session_ids_make_one_request(ada: Client, world: World) -> None:
     session = world.resting_session(resume_token="t")
     assert len(ask_api(ada, "resume", ids(session, session)).json()["results"]) == 1
     assert open_orders(session) == ["start"]

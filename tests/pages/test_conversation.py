@@ -1,4 +1,4 @@
-"""How messages are shown: markdown that can do no harm, tool calls, plans, errors."""
+"""Rendering of messages: safe markdown, tool calls, plans and errors."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ from tests.pages.world import World, asks, first_prompt, hear, path_of
         ("<!--><script>1</script>-->", "<script"),
     ],
 )
-def test_markdown_cannot_do_harm(text: str, never: str) -> None:
+def test_markdown_cannot_inject_unsafe_html(text: str, never: str) -> None:
     assert never not in render_markdown(text)
 
 
-def test_markdown_is_still_good_for_something() -> None:
+def test_markdown_formatting_is_rendered() -> None:
     html = render_markdown("# T\n\n*a* **b** `c` ~~d~~ [e](https://x.example)\n\n- f\n\n```\n<g>\n```\n\n|h|\n|-|\n|i|")
     for piece in ("<h1>T</h1>", "<em>a</em>", "<strong>b</strong>", "<code>c</code>", "<s>d</s>", "<li>f</li>"):
         assert piece in html
@@ -51,7 +51,7 @@ def shown(session: TaskSession) -> list[str]:
     return [item["html"] for item in render_messages(last_messages(session)[0])]
 
 
-def test_what_others_wrote_is_never_taken_for_html(world: World) -> None:
+def test_user_and_agent_text_is_never_treated_as_html(world: World) -> None:
     session = world.running_session()
     evil = "<script>alert(1)</script>"
     session.prompts.update(text=evil)
@@ -86,7 +86,7 @@ def test_what_others_wrote_is_never_taken_for_html(world: World) -> None:
         ("something new", "something new"),
     ],
 )
-def test_a_tool_call_is_a_card_with_its_status(status: str, word: str, world: World) -> None:
+def test_tool_call_is_shown_as_a_card_with_its_status(status: str, word: str, world: World) -> None:
     session = world.running_session()
     tool = {"kind": "tool.call", "tool_call_id": "t", "title": "Read a.py", "status": status}
     hear(session, {**tool, "content": [{"type": "content", "content": {"type": "text", "text": "line one"}}]})
@@ -96,7 +96,7 @@ def test_a_tool_call_is_a_card_with_its_status(status: str, word: str, world: Wo
     assert "line one" in card
 
 
-def test_a_tool_call_that_a_dead_agent_left_is_interrupted_and_never_done(world: World) -> None:
+def test_tool_call_of_a_dead_agent_is_interrupted_not_done(world: World) -> None:
     session = world.running_session()
     hear(session, {"kind": "tool.call", "tool_call_id": "t", "title": "Push", "status": "in_progress"})
     hear(session, {"kind": "agent.exited", "exit_code": -9, "expected": False})
@@ -106,14 +106,14 @@ def test_a_tool_call_that_a_dead_agent_left_is_interrupted_and_never_done(world:
 
 
 @pytest.mark.parametrize("content", ["text", 7, {"a": 1}, [1, "x", None], [{"content": 3}], [{"text": ["x"]}]])
-def test_a_tool_call_of_any_shape_can_be_shown(content: object, world: World) -> None:
+def test_malformed_tool_call_can_be_shown(content: object, world: World) -> None:
     session = world.running_session()
     line = {"kind": "tool.call", "tool_call_id": "t", "title": None, "status": None}
     hear(session, {**line, "content": content, "locations": content, "raw_output": content})
     assert "Waiting" in shown(session)[-1]
 
 
-def test_a_plan_shows_what_is_done_and_what_is_now(world: World) -> None:
+def test_plan_marks_completed_and_current_steps(world: World) -> None:
     session = world.running_session()
     steps = [{"content": "Read", "status": "completed"}, {"content": "Mend", "status": "in_progress"}]
     hear(session, {"kind": "plan", "entries": steps})
@@ -122,7 +122,7 @@ def test_a_plan_shows_what_is_done_and_what_is_now(world: World) -> None:
     assert '<li class="now">Mend' in plan
 
 
-def test_a_failed_turn_says_why(world: World) -> None:
+def test_failed_turn_shows_its_reason(world: World) -> None:
     session = world.running_session()
     failed = {"kind": "turn.failed", "message_id": first_prompt(session).message_id, "code": "boom"}
     hear(session, {**failed, "message": "The prompt is too long."})
@@ -130,23 +130,23 @@ def test_a_failed_turn_says_why(world: World) -> None:
     assert "The prompt is too long." in shown(session)[-1]
 
 
-def test_the_systems_words_are_not_the_users(world: World) -> None:
+def test_system_prompts_are_not_shown_as_the_users(world: World) -> None:
     session = world.running_session()
     session.prompts.create(message_id="continue:1", text="Go on.", kind="continue", state="sending")
     hear(session, {"kind": "prompt.accepted", "message_id": "continue:1"})
     first, second = shown(session)
     assert "<span>You</span>" in first
-    assert "System, after an interruption" in second
+    assert "Kandev, after an interruption" in second
 
 
-def test_a_thought_is_folded_away(world: World) -> None:
+def test_thought_is_collapsed(world: World) -> None:
     session = world.running_session()
     hear(session, {"kind": "message.thought", "text": "Hmm."})
     assert "<details" in shown(session)[-1]
     assert "open>" not in shown(session)[-1]
 
 
-def test_a_very_long_text_that_grows_shows_its_end_and_then_all(world: World) -> None:
+def test_long_growing_message_shows_its_end_until_complete(world: World) -> None:
     session = world.running_session()
     hear(session, {"kind": "message.agent", "text": "first " + "x" * GROWING_LIMIT + " last"})
     growing = shown(session)[-1]
@@ -157,7 +157,7 @@ def test_a_very_long_text_that_grows_shows_its_end_and_then_all(world: World) ->
     assert "first" in shown(session)[-1]
 
 
-def test_earlier_messages_are_a_page_away(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_earlier_messages_are_on_another_page(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sessions_app.pages.conversation.PAGE_SIZE", 2)
     session = world.running_session()
     for number in range(3):
@@ -173,7 +173,7 @@ def test_earlier_messages_are_a_page_away(world: World, monkeypatch: pytest.Monk
     assert client.get(path_of(session), {"before": "x"}).status_code == 404
 
 
-def test_a_tools_change_of_a_file_is_told_line_by_line(world: World) -> None:
+def test_file_change_of_a_tool_is_shown_as_a_diff(world: World) -> None:
     session = world.running_session()
     diff = {"type": "diff", "path": "a.py", "oldText": "one\ntwo\nthree\n", "newText": "one\n<2>\nthree\n"}
     new = {"type": "diff", "path": "b.py", "oldText": None, "newText": "x\n"}
@@ -184,7 +184,7 @@ def test_a_tools_change_of_a_file_is_told_line_by_line(world: World) -> None:
     assert "b.py (new)" in html
 
 
-def test_a_plan_says_how_far_it_is(world: World) -> None:
+def test_plan_shows_its_progress(world: World) -> None:
     session = world.running_session()
     steps = [
         {"content": "Read", "status": "completed"},
@@ -199,7 +199,7 @@ def test_a_plan_says_how_far_it_is(world: World) -> None:
     )
 
 
-def test_what_a_turn_has_cost_is_shown_and_kept_until_it_is_told_anew(ada: Client, world: World) -> None:
+def test_turn_usage_is_kept_until_a_new_value_arrives(ada: Client, world: World) -> None:
     session = world.running_session()
     hear(session, {"kind": "usage", "usage": {"inputTokens": 1200, "outputTokens": 7}})
     hear(session, {"kind": "usage", "usage": {"used": 50, "size": 200, "strange": {"x": 1}}}, {"kind": "usage"})
@@ -208,9 +208,7 @@ def test_what_a_turn_has_cost_is_shown_and_kept_until_it_is_told_anew(ada: Clien
         assert f"<dt>{name}</dt><dd>{value}</dd>" in html
 
 
-def test_a_link_to_a_message_shows_what_is_around_it(
-    ada: Client, world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_link_to_a_message_shows_its_surroundings(ada: Client, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sessions_app.pages.conversation.PAGE_SIZE", 6)
     monkeypatch.setattr("sessions_app.pages.conversation.MESSAGES_AFTER_TARGET", 2)
     session = world.running_session()

@@ -1,4 +1,4 @@
-"""``manage.py demo``: the whole story with real processes, and nothing left behind, however it ends."""
+"""``manage.py demo`` tells its story with real processes and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.waiting import eventually
 
 @contextmanager
 def demo(directory: Path) -> Iterator[subprocess.Popen[str]]:
-    """The story being told, with everything of it under ``directory``."""
+    """Run the demo with all of its files under ``directory``."""
     argv = [sys.executable, "manage.py", "demo", "--work", "12"]
     env = {**os.environ, "TMPDIR": str(directory), "KANDEV_DATA_DIR": str(directory / "of-the-caller")}
     with subprocess.Popen(argv, cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as told:
@@ -29,30 +29,30 @@ def demo(directory: Path) -> Iterator[subprocess.Popen[str]]:
 
 
 def left_over(directory: Path) -> list[str]:
-    """Directories of demos, and processes that work in one."""
+    """Return directories of demos and processes that run in one."""
     place = str(directory / "kandev-demo-").encode()
     processes = [pid for pid in identity.list_pids() if any(place in entry for entry in identity.read_environment(pid))]
     return [path.name for path in directory.glob("kandev-demo-*")] + [str(pid) for pid in processes]
 
 
-def test_the_story_is_as_promised_and_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_demo_tells_the_promised_story_and_leaves_nothing_behind(tmp_path: Path) -> None:
     with demo(tmp_path) as told:
         words, _ = told.communicate(timeout=300)
     assert told.returncode == 0, words
     for sentence in (
-        "No agent process was harmed",
-        "reattached, the same process (verified)",
-        "Equal to the byte",
+        "All agent processes are still running",
+        "reattached the session: same process (verified)",
+        "Identical bytes",
         "was not sent again",
-        "it says: walrus",
-        "told that its last turn was cut short",
-        "Everything was as promised.",
+        "the word from act 1: walrus",
+        "told that its last turn was interrupted",
+        "All checks passed.",
     ):
         assert sentence in words
     assert left_over(tmp_path) == []
 
 
-def test_a_story_that_is_broken_off_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_interrupted_demo_leaves_nothing_behind(tmp_path: Path) -> None:
     with demo(tmp_path) as told:
         lines = told.stdout
         assert lines
@@ -64,7 +64,7 @@ def test_a_story_that_is_broken_off_leaves_nothing_behind(tmp_path: Path) -> Non
     assert left_over(tmp_path) == []
 
 
-def test_what_the_server_started_while_it_was_killed_is_ended_too() -> None:
+def test_processes_started_during_the_kill_are_ended_too() -> None:
     demonstration = TemporaryDeployment()
     child = subprocess.Popen(["sleep", "600"], env={"KANDEV_DATA_DIR": str(demonstration.data)}, start_new_session=True)
     demonstration.close()

@@ -1,4 +1,4 @@
-"""A list says of every session what its own page says."""
+"""Lists show the same status of a session as its own page."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from sessions_app.models import ResumeToken, Run, TaskSession
-from sessions_app.models.derived_status import derived_status, newest_run
+from sessions_app.models.derived_status import derived_status
+from sessions_app.models.runs import newest_run
 from sessions_app.services.assessment import execution_of
 from sessions_app.services.status import derived_statuses
 from tests.pages.world import World, asks, hear
@@ -23,7 +24,7 @@ def asking(world: World) -> TaskSession:
 
 
 def with_key(**values: object) -> Callable[[World], TaskSession]:
-    """A session whose key is in another state."""
+    """Return a session whose key is in another state."""
 
     def make(world: World) -> TaskSession:
         session = asking(world)
@@ -79,7 +80,7 @@ SITUATIONS: dict[str, tuple[Callable[[World], TaskSession], str]] = {
 
 
 @pytest.mark.parametrize("situation", SITUATIONS)
-def test_a_list_and_a_page_agree(situation: str, world: World) -> None:
+def test_list_and_session_page_agree(situation: str, world: World) -> None:
     make, expected = SITUATIONS[situation]
     session = make(world)
     session.refresh_from_db()
@@ -87,7 +88,7 @@ def test_a_list_and_a_page_agree(situation: str, world: World) -> None:
     assert derived_statuses([session])[session.id] == alone == expected
 
 
-def test_the_newest_turn_counts_and_many_ask_no_more_than_few(world: World) -> None:
+def test_newest_turn_decides_without_extra_queries_per_session(world: World) -> None:
     few = [make(world) for make, _ in SITUATIONS.values()]
     for session in few:
         session.runs.create(message_id="old", state="interrupted", started_at=timezone.now().replace(year=2020))

@@ -1,6 +1,6 @@
-"""Every page there is, in both themes, on a desk and on a telephone: it can be read, it fits, and nothing complains.
+"""Every page in both themes, on a desktop and on a phone: accessible, not too wide, and without errors.
 
-The pages are those of the authorization matrix, so a new one is walked to by itself.
+The pages come from the authorization matrix, so new ones are included automatically.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from django.urls import reverse
 from playwright.sync_api import Browser, Page, expect
 
 from sessions_app.accounts import credentials
-from sessions_app.models import LoginLink, SweepRequest
+from sessions_app.accounts.models import LoginLink
+from sessions_app.models import SweepRequest
 from tests.pages.browsers import NO_SOCKET, Visit
 from tests.pages.test_browser import busy_session
 from tests.pages.workflows import looped_run
@@ -27,7 +28,7 @@ pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
 NOT_TO_LOOK_AT: Final = re.compile(
     r"live/$|/earlier/$|/count/$|\.png$|^metrics$|^healthz$|^readyz$|^login/|^settings/$"
 )
-"""Parts of pages, pictures and words for programs; coming in is walked to by somebody who is not in yet."""
+"""Page fragments, pictures and machine-readable responses; login pages have a test of their own."""
 ROUTES: Final = [
     route
     for route, methods in PAGES.items()
@@ -52,7 +53,7 @@ def world(browser: Browser) -> World:
 
 @pytest.fixture
 def names(world: World) -> Mapping[str, Any]:
-    """What the variables in addresses are, in a world in which there is something of everything."""
+    """Return values for the variables in URLs, in a world that has one of everything."""
     session = busy_session(world)
     sweep = make_sweep(session, reattached=3, loaded=1, failed=1)
     world.ada.is_staff, world.ada.first_name = True, "Ada Lovelace"
@@ -77,7 +78,7 @@ def paths(names: Mapping[str, Any]) -> Iterator[str]:
 
 
 def look_at(page: Page, path: str, width: int) -> list[str]:
-    """What is wrong with a page."""
+    """Return the problems of one page."""
     answer = page.goto(path)
     assert answer is not None
     wrong = [] if answer.status == 200 else [f"{path}: {answer.status}"]
@@ -87,7 +88,7 @@ def look_at(page: Page, path: str, width: int) -> list[str]:
 
 
 def ill_read(page: Page, path: str) -> list[str]:
-    """What axe finds once colours have stopped changing: halfway between two themes nothing has contrast."""
+    """Return axe's findings once transitions have ended: colours between two themes lack contrast."""
     page.evaluate(COLOURS_STAND_STILL)
     found = Axe().run(page).response["violations"]
     return [f"{path}: {one['id']}: {one['nodes'][0]['html'][:200]}" for one in found]
@@ -102,11 +103,11 @@ SCREENS: Final[Mapping[str, tuple[str, dict[str, Any]]]] = {
     "a light desk": ("light", {"viewport": {"width": 1280, "height": 800}, "color_scheme": "dark"}),
     "a dark telephone": ("dark", {"viewport": {"width": PHONE, "height": 740}, "color_scheme": "light"}),
 }
-"""The theme is what was chosen, whatever the system has."""
+"""The theme is the chosen one, whatever the system prefers."""
 
 
 @pytest.mark.parametrize("screen", SCREENS)
-def test_every_page_can_be_read_and_complains_of_nothing(screen: str, visit: Any, names: Mapping[str, Any]) -> None:
+def test_pages_are_accessible_and_report_no_errors(screen: str, visit: Any, names: Mapping[str, Any]) -> None:
     theme, options = SCREENS[screen]
     ada: Visit = visit(**options)
     page = ada.open("/settings/profile/")
@@ -122,7 +123,7 @@ def test_every_page_can_be_read_and_complains_of_nothing(screen: str, visit: Any
     assert ada.unexpected(*NO_SOCKET) == []
 
 
-def test_coming_in_can_be_read_in_both_themes(visit: Any, world: World) -> None:
+def test_login_pages_are_accessible_in_both_themes(visit: Any, world: World) -> None:
     link = reverse("login-link", args=(LoginLink.mint(world.ada),))
     wrong = []
     for scheme in ("light", "dark"):
@@ -137,18 +138,18 @@ def test_coming_in_can_be_read_in_both_themes(visit: Any, world: World) -> None:
     assert wrong == []
 
 
-def test_the_admin_can_be_read_and_complains_of_nothing(visit: Any, names: Mapping[str, Any]) -> None:
+def test_admin_is_accessible_and_reports_no_errors(visit: Any, names: Mapping[str, Any]) -> None:
     ada: Visit = visit(viewport={"width": 1280, "height": 800})
     wrong = []
     for path in ADMIN:
         ada.open(path)
         assert ada.complaints == []
         wrong += ill_read(ada.page, path)
-        ada.complaints.clear()  # axe tries styles of its own, which the policy refuses
+        ada.complaints.clear()  # axe tries styles that the content security policy blocks
     assert wrong == []
 
 
-def test_menus_and_dialogs_go_by_the_keyboard(visit: Any, world: World) -> None:
+def test_menus_and_dialogs_work_by_keyboard(visit: Any, world: World) -> None:
     ada: Visit = visit(viewport={"width": 1280, "height": 800})
     page = ada.open("/design/")
     summary = page.locator(".account summary")
@@ -169,12 +170,12 @@ def test_menus_and_dialogs_go_by_the_keyboard(visit: Any, world: World) -> None:
     assert ada.complaints == []
 
 
-def test_a_token_is_made_shown_once_and_revoked(visit: Any, world: World) -> None:
+def test_token_is_created_shown_once_and_revoked(visit: Any, world: World) -> None:
     ada: Visit = visit(viewport={"width": 390, "height": 844})
     page = ada.open("/settings/tokens/")
     expect(page.get_by_text("No token yet")).to_be_visible()
-    page.get_by_label("What it is for").fill("Nightly build")
-    page.get_by_role("button", name="Make token").click()
+    page.get_by_label("Purpose").fill("Nightly build")
+    page.get_by_role("button", name="Create token").click()
     expect(page.locator("#new-token")).to_have_text(re.compile(r"kdv_[\w-]{43}"))
     expect(page.get_by_role("button", name="Copy")).to_be_visible()
     assert ill_read(page, "a new token") == []
@@ -182,5 +183,5 @@ def test_a_token_is_made_shown_once_and_revoked(visit: Any, world: World) -> Non
     expect(page.locator("#new-token")).to_have_count(0)
     page.on("dialog", lambda asked: asked.accept())
     page.get_by_role("button", name="Revoke Nightly build").click()
-    expect(page.get_by_text("The token is revoked")).to_be_visible()
+    expect(page.get_by_text("Token revoked")).to_be_visible()
     assert ada.complaints == []

@@ -1,4 +1,4 @@
-"""The page of the places where agents run."""
+"""The executors page."""
 
 from __future__ import annotations
 
@@ -11,18 +11,19 @@ from django.utils import timezone
 
 from executors_app.agentctl.process import identity
 from executors_app.models import Executor, ExecutorRunning
-from sessions_app.models import Supervisor, TeamRole
+from sessions_app.accounts.models import TeamRole
+from sessions_app.models import Supervisor
 from tests.pages.world import World, path_of
 
 
-def test_without_any_place_it_says_so(ada: Client, world: World) -> None:
+def test_page_without_executors_says_so(ada: Client, world: World) -> None:
     Executor.objects.all().delete()
     html = ada.get("/executors/").text
     assert "There is no executor yet" in html
-    assert "Nothing runs for your teams now" in html
+    assert "No agents of your teams are running" in html
 
 
-def test_a_place_tells_its_runtime_its_isolation_and_its_load(ada: Client, bob: Client, world: World) -> None:
+def test_executor_shows_its_runtime_isolation_and_load(ada: Client, bob: Client, world: World) -> None:
     world.running_session()
     Executor.objects.update(max_live=3)
     for reader in (ada, bob):
@@ -32,12 +33,12 @@ def test_a_place_tells_its_runtime_its_isolation_and_its_load(ada: Client, bob: 
         assert "1 live of at most 3" in html
 
 
-def test_a_place_of_an_unknown_runtime_spoils_nothing(ada: Client, world: World) -> None:
+def test_executor_with_an_unknown_runtime_is_still_listed(ada: Client, world: World) -> None:
     Executor.objects.create(name="Old", runtime="dismantled")
     assert "dismantled" in ada.get("/executors/").text
 
 
-def test_what_runs_is_shown_to_its_own_team(ada: Client, bob: Client, world: World) -> None:
+def test_running_sessions_are_shown_only_to_their_team(ada: Client, bob: Client, world: World) -> None:
     session = world.running_session()
     for page in ("/executors/", "/executors/live/"):
         mine, theirs = ada.get(page).content.decode(), bob.get(page).content.decode()
@@ -46,7 +47,7 @@ def test_what_runs_is_shown_to_its_own_team(ada: Client, bob: Client, world: Wor
         assert "Mend the tests" not in theirs
 
 
-def test_what_rests_is_not_running(ada: Client, world: World) -> None:
+def test_stopped_session_is_not_listed_as_running(ada: Client, world: World) -> None:
     session = world.resting_session()
     assert path_of(session) not in ada.get("/executors/").text
 
@@ -58,7 +59,7 @@ def failed(world: World) -> Any:
     return session
 
 
-def test_an_error_is_told_and_can_be_tried_again(ada: Client, failed: Any) -> None:
+def test_failed_session_shows_its_error_and_a_retry(ada: Client, failed: Any) -> None:
     html = ada.get("/executors/").text
     assert "The disk is full." in html
     assert f'formaction="{path_of(failed)}resume/" name="mode" value="auto"' in html
@@ -66,14 +67,14 @@ def test_an_error_is_told_and_can_be_tried_again(ada: Client, failed: Any) -> No
     assert failed.intents.get(done_at=None).kind == "start"
 
 
-def test_a_viewer_sees_the_error_and_no_button(ada: Client, world: World, failed: Any) -> None:
+def test_viewer_sees_the_error_without_a_retry_button(ada: Client, world: World, failed: Any) -> None:
     TeamRole.objects.create(team=world.team, user=world.ada, role=TeamRole.Role.VIEWER)
     html = ada.get("/executors/").text
     assert "The disk is full." in html
     assert "Retry" not in html
 
 
-def test_a_place_can_be_looked_at_by_staff_and_the_answer_is_words(ada: Client, world: World) -> None:
+def test_staff_can_check_an_executor_and_read_the_result(ada: Client, world: World) -> None:
     path = f"/executors/{world.executor.id}/look/"
     assert path not in ada.get("/executors/").text
     assert ada.post(path).status_code == 403
@@ -81,19 +82,19 @@ def test_a_place_can_be_looked_at_by_staff_and_the_answer_is_words(ada: Client, 
     world.ada.save()
     assert f'formaction="{path}"' in ada.get("/executors/").text
     told = ada.post(path, follow=True).text
-    assert "Here can be used. Nothing claims to run there. The look took" in told
+    assert "Here is available. No agent should be running there. The check took" in told
 
 
-def test_a_place_that_cannot_be_used_says_why(ada: Client, world: World) -> None:
+def test_unusable_executor_says_why(ada: Client, world: World) -> None:
     world.ada.is_staff = True
     world.ada.save()
     place = Executor.objects.create(name="Far", runtime="remote_docker", config={"nonsense": True})
     old = Executor.objects.create(name="Old", runtime="dismantled")
     for row in (place, old):
-        assert f"{row.name} cannot be used now: " in ada.post(f"/executors/{row.id}/look/", follow=True).text
+        assert f"{row.name} is not available: " in ada.post(f"/executors/{row.id}/look/", follow=True).text
 
 
-def test_it_is_told_where_an_agent_lives_and_who_commands_it_until_when(ada: Client, world: World) -> None:
+def test_execution_shows_its_host_and_lease(ada: Client, world: World) -> None:
     world.running_session()
     later = timezone.now() + timedelta(seconds=10)
     ExecutorRunning.objects.update(host_id=identity.host_id(), pid=4321, owner="boot", lease_expires_at=later)
@@ -103,12 +104,12 @@ def test_it_is_told_where_an_agent_lives_and_who_commands_it_until_when(ada: Cli
     ExecutorRunning.objects.update(host_id="0123456789abcdef", owner="gone-and-away")
     html = ada.get("/executors/").text
     assert "another machine (01234567)" in html
-    assert "held by supervisor gone-and, which is gone" in html
+    assert "held by supervisor gone-and (no longer running)" in html
     ExecutorRunning.objects.update(owner="", lease_expires_at=None)
-    assert "nobody commands it" in ada.get("/executors/").text
+    assert "not held" in ada.get("/executors/").text
 
 
-def test_a_full_place_is_said_to_be_full(ada: Client, world: World) -> None:
+def test_full_executor_is_marked_full(ada: Client, world: World) -> None:
     world.running_session()
     Executor.objects.update(max_live=1)
     html = ada.get("/executors/").text
@@ -116,7 +117,7 @@ def test_a_full_place_is_said_to_be_full(ada: Client, world: World) -> None:
     assert '<meter min="0" max="1" value="1"' in html
 
 
-def test_without_a_supervisor_it_says_what_that_means(ada: Client, world: World) -> None:
-    assert "first look done" in ada.get("/executors/").text
+def test_missing_supervisor_is_reported(ada: Client, world: World) -> None:
+    assert "first sweep finished" in ada.get("/executors/").text
     Supervisor.objects.all().delete()
-    assert "No supervisor is alive now." in ada.get("/executors/").text
+    assert "No supervisor is running." in ada.get("/executors/").text

@@ -1,4 +1,4 @@
-"""``/healthz`` and ``/readyz``: who is missing is named."""
+"""``/healthz`` and ``/readyz`` name what is missing."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sessions_app.models import Supervisor
 from sessions_app.pages import health
 
 
-def test_a_process_that_answers_is_healthy_without_a_database() -> None:
+def test_healthz_needs_no_database() -> None:
     answer = Client().get("/healthz")
     assert (answer.status_code, answer.json()) == (200, {"status": "ok"})
 
@@ -34,7 +34,7 @@ def beat(age: float, *, swept: bool) -> Callable[[], None]:
 
 
 def nothing() -> None:
-    """No supervisor at all."""
+    """Leave the deployment without a supervisor."""
 
 
 def two_of_which_the_swept_one_is_dead() -> None:
@@ -60,7 +60,7 @@ def lack_a_migration() -> None:
     ],
     ids=["all there", "no supervisor", "not swept yet", "beat too old", "the swept one is dead", "migration missing"],
 )
-def test_ready_means_that_pages_may_be_believed(given: Callable[[], None], missing: list[str]) -> None:
+def test_readyz_names_what_is_missing(given: Callable[[], None], missing: list[str]) -> None:
     given()
     answer = Client().get("/readyz")
     assert answer.json() == {"status": "not ready" if missing else "ready", "missing": missing}
@@ -68,7 +68,7 @@ def test_ready_means_that_pages_may_be_believed(given: Callable[[], None], missi
 
 
 @pytest.mark.django_db
-def test_readiness_builds_no_migration_graph_per_call(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_readiness_check_does_not_rebuild_the_migration_graph(monkeypatch: pytest.MonkeyPatch) -> None:
     beat(0, swept=True)()
     assert Client().get("/readyz").status_code == 200
 
@@ -80,7 +80,7 @@ def test_readiness_builds_no_migration_graph_per_call(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.django_db
-def test_a_database_that_does_not_answer_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreachable_database_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     def no_answer(*args: Any) -> bool:
         raise DatabaseError("gone")
 

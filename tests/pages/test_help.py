@@ -1,4 +1,4 @@
-"""Help: complete, with pictures of what is there; and nothing of a team for others."""
+"""The help page explains every state with current pictures, and reveals nothing of other teams."""
 
 from __future__ import annotations
 
@@ -6,17 +6,18 @@ import pytest
 from django.test import Client
 
 from sessions_app.domain.derived_status import DerivedStatus
+from sessions_app.domain.situation_facts import STATE_LABELS
 from sessions_app.domain.states import SessionState, TaskState
 from sessions_app.pages.help_pages import HELP_PICTURES, glossary_sections
-from sessions_app.pages.labels import DERIVED_STATUS_LABELS, OUTCOME_LABELS, SESSION_STATE_LABELS, TASK_STATE_LABELS
+from sessions_app.pages.labels import DERIVED_STATUS_LABELS, OUTCOME_LABELS, TASK_STATE_LABELS
 from tests.pages.world import World
 
 
-def test_every_word_that_the_pages_use_for_a_state_is_explained(ada: Client, world: World) -> None:
+def test_every_state_label_is_explained(ada: Client, world: World) -> None:
     html = ada.get("/help/").text
     for words, every in (
         (TASK_STATE_LABELS, TaskState),
-        (SESSION_STATE_LABELS, SessionState),
+        (STATE_LABELS, SessionState),
         (DERIVED_STATUS_LABELS, DerivedStatus),
     ):
         assert set(words) == set(every)
@@ -27,13 +28,13 @@ def test_every_word_that_the_pages_use_for_a_state_is_explained(ada: Client, wor
     ) + len(OUTCOME_LABELS)
 
 
-def test_a_place_to_begin_is_named_to_its_own_team(ada: Client, bob: Client, world: World) -> None:
+def test_starting_point_is_shown_only_to_its_team(ada: Client, bob: Client, world: World) -> None:
     world.task("Begin here")
     assert "Begin here" in ada.get("/help/").text
     assert "Begin here" not in bob.get("/help/").text
 
 
-def test_the_pictures_are_those_that_the_tests_take(ada: Client, world: World) -> None:
+def test_help_pictures_are_the_ones_taken_by_tests(ada: Client, world: World) -> None:
     html = ada.get("/help/").text
     shown = [name for name in HELP_PICTURES if f"/help/pictures/{name}.png" in html]
     assert {"board", "session-running", "session-after-a-restart", "sweeps"} <= set(shown)
@@ -44,5 +45,5 @@ def test_the_pictures_are_those_that_the_tests_take(ada: Client, world: World) -
 
 
 @pytest.mark.parametrize("name", ["secret-key", "board.png", "..", "sweep"])
-def test_no_other_file_is_given_out(name: str, ada: Client, world: World) -> None:
+def test_no_other_file_is_served(name: str, ada: Client, world: World) -> None:
     assert ada.get(f"/help/pictures/{name}.png").status_code == 404

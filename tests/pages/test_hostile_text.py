@@ -1,4 +1,4 @@
-"""What agents write can neither act nor deceive: a table of texts, each shown in every place, in a real browser."""
+"""Hostile text of an agent, shown everywhere in a real browser, can neither act nor deceive."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ TEXTS: Mapping[str, str] = {
     "brackets": "[" * 5_000 + "*a **b " * 1_000,
 }
 LEADS_OUT = ("https://spy.example/p.png", "https://spy.example/q.png", "https://evil.example/")
-"""Where links may lead: out, in a tab of their own, and nowhere by themselves."""
+"""External links may exist if they open in a new tab, and only when clicked."""
 FOUND = """() => {
   const messages = [...document.querySelectorAll("#messages .message")];
   const inside = messages.flatMap((message) => [...message.querySelectorAll("*")]);
@@ -96,7 +96,7 @@ def world(browser: Browser) -> World:
 
 
 def said_everywhere(text: str, number: int) -> list[dict[str, Any]]:
-    """Lines of a journal with the text in every place that an agent can fill."""
+    """Return journal lines with the text in every place that an agent can fill."""
     short = text[:20_000]
     diff = {"type": "diff", "path": short[:200], "oldText": short, "newText": f"{short}\n{short[:50]}"}
     return [
@@ -116,7 +116,7 @@ def said_everywhere(text: str, number: int) -> list[dict[str, Any]]:
     ]
 
 
-def test_no_text_of_an_agent_acts_leaves_its_bubble_or_passes_for_the_page(visit: Any, world: World) -> None:
+def test_agent_text_cannot_act_escape_its_message_or_imitate_the_page(visit: Any, world: World) -> None:
     session = world.running_session()
     for number, text in enumerate(TEXTS.values()):
         hear(session, *said_everywhere(text, number))
@@ -156,9 +156,7 @@ def test_no_text_of_an_agent_acts_leaves_its_bubble_or_passes_for_the_page(visit
 
 
 @pytest.mark.parametrize("text", ["a script", "a permission card", "a line turned around", "a terminal's words"])
-def test_what_comes_by_the_socket_is_shown_as_harmlessly_before_the_server_has_rendered_it(
-    text: str, visit: Any, world: World
-) -> None:
+def test_socket_text_is_harmless_before_the_server_renders_it(text: str, visit: Any, world: World) -> None:
     page = visit().open(path_of(world.running_session()))
     shown = page.evaluate(GROW, TEXTS[text])
     assert shown == [make_visible(TEXTS[text]), 1]

@@ -1,4 +1,4 @@
-"""The live updates of a session's page: what is told twice does no harm, nothing is left out."""
+"""Live updates of a session's page are complete, and repeating them is harmless."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def texts(answer: dict[str, Any]) -> str:
     return " ".join(item["html"] for item in answer["messages"])
 
 
-def test_only_what_changed_is_told(ada: Client, world: World) -> None:
+def test_only_changes_are_returned(ada: Client, world: World) -> None:
     session = world.running_session()
     hear(session, {"kind": "message.agent", "text": "One"})
     first = live(ada, session)
@@ -39,7 +39,7 @@ def test_only_what_changed_is_told(ada: Client, world: World) -> None:
     assert live(ada, session, second["last_seq"])["messages"] == []
 
 
-def test_asking_twice_gives_the_same(ada: Client, world: World) -> None:
+def test_repeated_requests_return_the_same(ada: Client, world: World) -> None:
     session = world.running_session()
     hear(session, {"kind": "message.agent", "text": "One"}, asks())
     first, again = live(ada, session), live(ada, session)
@@ -48,7 +48,7 @@ def test_asking_twice_gives_the_same(ada: Client, world: World) -> None:
     assert first == again, "pieces of HTML hold no token or time of their own"
 
 
-def test_looking_writes_nothing(ada: Client, world: World) -> None:
+def test_reading_updates_writes_nothing(ada: Client, world: World) -> None:
     session = world.resting_session(resume_token="t")
     before = TaskSession.objects.values().get()
     assert live(ada, session)["start_on_open"]
@@ -56,7 +56,7 @@ def test_looking_writes_nothing(ada: Client, world: World) -> None:
     assert session.intents.filter(done_at=None).count() == 0
 
 
-def test_the_page_and_its_updates_show_the_same_parts(ada: Client, world: World) -> None:
+def test_page_and_updates_render_the_same_parts(ada: Client, world: World) -> None:
     session = world.running_session()
     hear(session, asks())
     page = FORM_TOKEN.sub("", ada.get(path_of(session)).text)
@@ -64,7 +64,9 @@ def test_the_page_and_its_updates_show_the_same_parts(ada: Client, world: World)
         assert f'<div id="part-{name}">{html}</div>' in page
 
 
-def test_a_long_absence_is_told_in_pieces_and_whole(ada: Client, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_absence_is_returned_completely_in_pages(
+    ada: Client, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("sessions_app.pages.conversation.PAGE_SIZE", 2)
     session = world.running_session()
     hear(session, *({"kind": "message.user", "text": f"note {number}"} for number in range(5)))
@@ -79,7 +81,7 @@ def test_a_long_absence_is_told_in_pieces_and_whole(ada: Client, world: World, m
 
 
 @pytest.mark.parametrize("after", ["-1", "x", "", "1e3", "9" * 30])
-def test_a_number_is_wanted(after: str, ada: Client, world: World) -> None:
+def test_after_must_be_a_number(after: str, ada: Client, world: World) -> None:
     assert ada.get(f"{path_of(world.session())}live/", {"after": after}).status_code == 400
 
 
@@ -104,14 +106,14 @@ def stopped(session: TaskSession) -> None:
     [(lambda session: None, True), (gave_up, False), (failed, False), (manual, False), (stopped, False)],
     ids=["resting", "gave up", "error", "policy manual", "stopped by the user"],
 )
-def test_an_opened_page_starts_what_only_waits_for_it(given: Any, starts: bool, ada: Client, world: World) -> None:
+def test_start_on_open_is_set_only_when_opening_may_start(given: Any, starts: bool, ada: Client, world: World) -> None:
     session = world.resting_session(resume_token="t")
     given(session)
     session.save()
     assert live(ada, session)["start_on_open"] is starts
 
 
-def test_until_the_sweep_is_over_nothing_is_claimed(ada: Client, world: World) -> None:
+def test_page_shows_reconnecting_until_the_sweep_is_over(ada: Client, world: World) -> None:
     session = world.running_session()
     Supervisor.objects.update(swept_at=None)
     answer = live(ada, session)
@@ -120,14 +122,14 @@ def test_until_the_sweep_is_over_nothing_is_claimed(ada: Client, world: World) -
     assert not answer["start_on_open"]
 
 
-def test_a_turns_end_is_told(ada: Client, world: World) -> None:
+def test_end_of_a_turn_is_reported(ada: Client, world: World) -> None:
     session = world.running_session()
     assert "Working" in live(ada, session)["parts"]["strip"]
     hear(session, {"kind": "turn.completed", "message_id": first_prompt(session).message_id})
     assert "Your turn" in live(ada, session)["parts"]["strip"]
 
 
-def test_an_execution_of_which_nothing_is_known_spoils_no_page(ada: Client, world: World) -> None:
+def test_session_without_an_execution_can_be_shown(ada: Client, world: World) -> None:
     session = world.session()
     ExecutorRunning.objects.all().delete()
     TaskSession.objects.update(agent_execution_id=None)

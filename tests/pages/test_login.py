@@ -1,4 +1,4 @@
-"""Coming in by a one-time link or a password, and what never gets into a log."""
+"""Login by one-time link or password; the log never contains the secret."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from django.test import Client
 from django.utils import timezone
 
 from kandev.log_format import LoginSecretFilter
-from sessions_app.models import LoginLink
+from sessions_app.accounts.models import LoginLink
 from tests.pages.world import World
 
 
@@ -32,7 +32,7 @@ def is_logged_in(client: Client) -> bool:
     return client.get("/").status_code == 200
 
 
-def test_a_link_asks_first_and_logs_in_by_its_button(link: str) -> None:
+def test_login_link_logs_in_only_after_confirmation(link: str) -> None:
     client = Client()
     asked = client.get(link)
     assert "Log in as ada?" in asked.text
@@ -44,14 +44,14 @@ def test_a_link_asks_first_and_logs_in_by_its_button(link: str) -> None:
     assert is_logged_in(client)
 
 
-def test_looking_at_a_link_does_not_use_it_up(link: str) -> None:
+def test_viewing_a_login_link_does_not_use_it_up(link: str) -> None:
     for _ in range(3):
         Client().get(link)
         Client().head(link)
     assert Client().post(link).status_code == 302
 
 
-def test_a_link_works_once(link: str) -> None:
+def test_login_link_works_once(link: str) -> None:
     Client().post(link)
     second = Client()
     for answer in (second.get(link), second.post(link)):
@@ -70,7 +70,7 @@ def lock_out(world: World) -> None:
 
 
 @pytest.mark.parametrize("spoil", [make_old, lock_out])
-def test_a_link_that_is_too_old_or_of_a_locked_user_lets_nobody_in(spoil: Any, link: str, world: World) -> None:
+def test_expired_link_or_inactive_user_cannot_log_in(spoil: Any, link: str, world: World) -> None:
     spoil(world)
     client = Client()
     assert client.get(link).status_code == 410
@@ -78,17 +78,17 @@ def test_a_link_that_is_too_old_or_of_a_locked_user_lets_nobody_in(spoil: Any, l
     assert not is_logged_in(client)
 
 
-def test_an_invented_link_lets_nobody_in(world: World) -> None:
+def test_invented_link_is_refused(world: World) -> None:
     assert Client().post("/login/invented/").status_code == 410
 
 
-def test_a_link_is_no_way_to_log_somebody_else_in(link: str) -> None:
+def test_login_link_requires_a_csrf_token(link: str) -> None:
     strict = Client(enforce_csrf_checks=True)
     assert strict.post(link).status_code == 403
     assert Client().get(link).status_code == 200, "the refused attempt has not used it up"
 
 
-def test_no_log_line_holds_the_secret(link: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_log_never_contains_the_login_secret(link: str, caplog: pytest.LogCaptureFixture) -> None:
     secret = link.split("/")[2]
     caplog.handler.addFilter(LoginSecretFilter())
     with caplog.at_level(logging.DEBUG):
@@ -100,35 +100,35 @@ def test_no_log_line_holds_the_secret(link: str, caplog: pytest.LogCaptureFixtur
     assert not [record for record in caplog.records if secret in str(vars(record))]
 
 
-def test_a_link_page_tells_its_address_to_nobody(link: str) -> None:
+def test_login_link_page_does_not_leak_its_address(link: str) -> None:
     answer = Client().get(link)
     assert answer.headers["Referrer-Policy"] == "same-origin"
     assert "no-store" in answer.headers["Cache-Control"]
 
 
-def test_a_password_works_too(world: World) -> None:
+def test_password_login_works(world: World) -> None:
     client = Client()
     answer = client.post("/login/?next=/x", {"username": "ada", "password": "lovelace", "next": "/tasks/"})
     assert answer.headers["Location"] == "/tasks/"
 
 
-def test_the_login_page_never_leads_away(world: World) -> None:
+def test_login_never_redirects_to_another_site(world: World) -> None:
     form = {"username": "ada", "password": "lovelace", "next": "https://elsewhere.example/"}
     assert Client().post("/login/", form).headers["Location"] == "/"
 
 
-def test_logging_out_takes_a_post(ada: Client) -> None:
+def test_logout_requires_post(ada: Client) -> None:
     assert ada.get("/logout/").status_code == 405
     ada.post("/logout/")
     assert not is_logged_in(ada)
 
 
 @pytest.mark.parametrize("path", ["/", "/live/", "/tasks/00000000-0000-0000-0000-000000000000/"])
-def test_nobody_sees_a_page_without_a_login(path: str, db: None) -> None:
+def test_pages_require_a_login(path: str, db: None) -> None:
     assert Client().get(path).headers["Location"].startswith("/login/?next=")
 
 
-def test_the_command_makes_a_link_that_works(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+def test_login_link_command_prints_a_working_link(world: World, capsys: pytest.CaptureFixture[str]) -> None:
     call_command("login_link", "ada", port=8123)
     told = capsys.readouterr()
     link = told.out.strip()
@@ -139,14 +139,14 @@ def test_the_command_makes_a_link_that_works(world: World, capsys: pytest.Captur
     assert is_logged_in(client)
 
 
-def test_the_command_refuses_who_cannot_log_in(world: World) -> None:
+def test_login_link_command_refuses_inactive_and_unknown_users(world: World) -> None:
     lock_out(world)
     for name in ("ada", "nobody"):
         with pytest.raises(CommandError, match=f"no active user '{name}'"):
             call_command("login_link", name)
 
 
-def test_a_public_installation_gives_links_at_its_own_address(
+def test_public_installation_uses_its_own_address_in_links(
     world: World, settings: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     settings.CSRF_TRUSTED_ORIGINS = ["https://kandev.example"]

@@ -1,4 +1,4 @@
-"""Reading a conversation: kept in place or at the end, nothing redrawn that has not changed, the past, tabs."""
+"""Reading a conversation: scroll position, batched updates, older messages and tabs."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def is_at_end(page: Page) -> bool:
     return bool(page.evaluate("innerHeight + scrollY >= document.documentElement.scrollHeight - 40"))
 
 
-def test_a_reader_at_the_end_stays_there_and_one_who_is_not_is_told_how_much_is_new(visit: Any, world: World) -> None:
+def test_reader_at_the_end_follows_and_others_see_a_count(visit: Any, world: World) -> None:
     session = world.running_session()
     talk(session, 12)
     page = visit().open(path_of(session))
@@ -59,7 +59,7 @@ def test_a_reader_at_the_end_stays_there_and_one_who_is_not_is_told_how_much_is_
 
     page.evaluate("scrollTo(0, 0)")
     bar = page.locator("#to-end button")
-    expect(bar).to_have_text("To the end ↓")
+    expect(bar).to_have_text("Jump to the end ↓")
     talk(session, 2)
     expect(bar).to_have_text("4 new ↓")  # two answers, two tool calls
     assert page.evaluate("scrollY") == 0, "nobody is moved away from what they read"
@@ -68,9 +68,7 @@ def test_a_reader_at_the_end_stays_there_and_one_who_is_not_is_told_how_much_is_
     expect(bar).to_be_hidden()
 
 
-def test_a_thousand_updates_a_second_are_shown_by_the_picture_and_only_where_something_changed(
-    visit: Any, world: World
-) -> None:
+def test_rapid_updates_are_batched_and_touch_only_changed_parts(visit: Any, world: World) -> None:
     session = world.running_session()
     hear(session, {"kind": "message.agent", "text": "First **paragraph**.\n\nSecond"})
     page = visit().page
@@ -93,7 +91,7 @@ def test_a_thousand_updates_a_second_are_shown_by_the_picture_and_only_where_som
     assert drawn["changed"] <= 2 * drawn["frames"] + 2, "once a picture, not once an update"
     assert page.evaluate("window.first.isConnected"), "what was there before is the same node"
 
-    page.unroute("**/live/**")  # and the server's own rendering replaces what differs alone
+    page.unroute("**/live/**")  # and the server's rendering replaces only what differs
     TaskSession.objects.update(last_seq=session.last_seq + 1000)
     hear(session, {"kind": "message.agent", "text": " and **bold**"})
     far.tell(session.last_seq + 1000)
@@ -101,7 +99,7 @@ def test_a_thousand_updates_a_second_are_shown_by_the_picture_and_only_where_som
     assert page.evaluate("window.first.isConnected")
 
 
-def test_what_is_older_is_read_in_pages_and_a_link_leads_to_one_message(
+def test_older_messages_load_in_pages_and_links_target_one(
     visit: Any, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(conversation, "PAGE_SIZE", 8)
@@ -155,7 +153,7 @@ def _asking(session: TaskSession) -> TaskSession:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_every_panel_of_every_state_can_be_read_on_a_telephone(
+def test_panels_of_every_state_are_readable_on_a_phone(
     scheme: str, visit: Any, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ada = visit(viewport=TELEPHONE, color_scheme=scheme)
@@ -176,9 +174,7 @@ def test_every_panel_of_every_state_can_be_read_on_a_telephone(
     assert ada.unexpected(*NO_SOCKET, "503", "404") == []
 
 
-def test_tabs_are_moved_through_with_the_arrow_keys_and_a_way_to_a_question_opens_its_place(
-    visit: Any, world: World
-) -> None:
+def test_arrow_keys_switch_tabs_and_question_links_open_their_panel(visit: Any, world: World) -> None:
     session = _asking(world.running_session())
     page = visit(viewport=TELEPHONE).open(path_of(session))
     page.get_by_role("tab", name="Chat").focus()

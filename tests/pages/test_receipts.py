@@ -1,4 +1,4 @@
-"""What the page of a session says about its continuity receipts."""
+"""How a session's page describes its continuity receipts."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ pytestmark = pytest.mark.django_db
     ("kind", "verified", "words"),
     [
         ("reattached", "same_process", "Reattached: the same process (verified)"),
-        ("loaded", "replay", "Loaded: the agent read its conversation back (verified by what it replayed)"),
+        ("loaded", "replay", "Loaded: the agent replayed its conversation (verified by replay)"),
         (
             "resumed",
             "pending",
-            "Resumed: the agent took up its own conversation (not proven yet, the next turn will tell)",
+            "Resumed: the agent restored its own conversation (not verified yet; the next turn decides)",
         ),
-        ("resumed", "first_turn", "Resumed: the agent took up its own conversation (its first turn showed it)"),
-        ("resumed", "agent_echo", "Resumed: the agent says that it has its conversation (unproven)"),
-        ("loaded", "agent_echo", "Loaded: the agent says that it has its conversation (unproven)"),
-        ("loaded", "unproven", "Loaded: the agent says that it has its conversation (unproven)"),
-        ("injected", "none", "New conversation, told what was said before (not verified)"),
+        ("resumed", "first_turn", "Resumed: the agent restored its own conversation (confirmed by its first turn)"),
+        ("resumed", "agent_echo", "Resumed: the agent reports that it has its conversation (unproven)"),
+        ("loaded", "agent_echo", "Loaded: the agent reports that it has its conversation (unproven)"),
+        ("loaded", "unproven", "Loaded: the agent reports that it has its conversation (unproven)"),
+        ("injected", "none", "New conversation with the previous history (not verified)"),
         ("workspace_only", "none", "Workspace only: no agent is running"),
-        ("fresh", "none", "Started fresh: the agent knows nothing of what was said before"),
+        ("fresh", "none", "Started fresh: the agent does not know what was said before"),
         ("failed", "none", "Could not be resumed"),
     ],
 )
-def test_a_receipt_is_told_in_plain_words(kind: str, verified: str, words: str) -> None:
+def test_receipt_is_described_in_plain_words(kind: str, verified: str, words: str) -> None:
     evidence = {"completed_turns": 2}
     assert receipt_label(ContinuityReceipt(kind=kind, verified=verified, evidence=evidence)).text == words
 
 
 @pytest.mark.parametrize("verified", ["unproven", "agent_echo"])
-def test_an_unproven_receipt_is_shown_in_a_neutral_colour(verified: str, ada: Client, world: World) -> None:
+def test_unproven_receipt_has_a_neutral_colour(verified: str, ada: Client, world: World) -> None:
     session = world.session()
     session.receipts.create(kind="loaded", verified=verified, evidence={"completed_turns": 2})
     shown = badge(ada.get(path_of(session)).text)
@@ -52,10 +52,10 @@ def test_an_unproven_receipt_is_shown_in_a_neutral_colour(verified: str, ada: Cl
     [
         (True, False, "First start"),
         (False, False, "New conversation"),
-        (False, True, "Started fresh: the agent knows nothing of what was said before"),
+        (False, True, "Started fresh: the agent does not know what was said before"),
     ],
 )
-def test_a_start_that_has_lost_nothing_says_nothing_of_a_loss(is_first: bool, said_before: bool, words: str) -> None:
+def test_fresh_start_without_a_loss_mentions_no_loss(is_first: bool, said_before: bool, words: str) -> None:
     receipt = ContinuityReceipt(kind="fresh", verified="none")
     assert receipt_label(receipt, is_first=is_first, said_before=said_before).text == words
 
@@ -64,15 +64,12 @@ def badge(html: str) -> str:
     return html[html.index("<dt>Continuity</dt>") : html.index("</dl>")]
 
 
-def test_the_badge_tells_a_first_start_from_a_loss(ada: Client, world: World) -> None:
+def test_badge_distinguishes_a_first_start_from_a_loss(ada: Client, world: World) -> None:
     session = world.session()
     session.receipts.create(kind="fresh", evidence={"completed_turns": 0})
     session.runs.create(message_id="m", started_at=timezone.now())
     assert "First start" in badge(ada.get(path_of(session)).text)
     session.receipts.create(kind="fresh", evidence={"completed_turns": 0})
-    assert "the agent knows nothing" in badge(ada.get(path_of(session)).text), (
+    assert "the agent does not know" in badge(ada.get(path_of(session)).text), (
         "its only turn had not been completed, yet was there"
     )
-
-
-# --- the place where it runs ---

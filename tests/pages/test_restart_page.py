@@ -1,4 +1,4 @@
-"""Restarting the control plane from the page: by whom, where, and what is told of it."""
+"""Restarting the control plane from its page: who may, where, and how progress is shown."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ def staff(world: World, ada: Client) -> Client:
 
 
 def keep(data: Path, pid: int | None = None, **told: Any) -> None:
-    """Let this process be one that a server on the loopback address keeps."""
+    """Make this process look like a child of ``manage.py serve`` on the loopback address."""
     keeper = identity.identify(pid or os.getppid())
     assert keeper
     (data / "serve.json").write_text(json.dumps({"keeper": keeper.to_json(), "loopback": True, **told}))
 
 
-def test_staff_orders_a_restart_and_the_keeper_carries_it_out_once(staff: Client, world: World, data: Path) -> None:
+def test_restart_requested_by_staff_is_carried_out_once(staff: Client, world: World, data: Path) -> None:
     orders = restarts.RestartOrders(loopback=True)
     keep(data)
     assert "Restart the control plane now</button>" in staff.get("/restart/").text
     assert staff.post("/restart/").status_code == 302
-    assert "It is about to be killed." in staff.get("/restart/").text
+    assert "Restarting…" in staff.get("/restart/").text
     assert not orders.due(100.0), "whoever ordered is answered first"
     assert not orders.due(100.0 + restarts.KILL_DELAY / 2)
     assert orders.due(100.0 + restarts.KILL_DELAY)
@@ -56,7 +56,7 @@ def test_staff_orders_a_restart_and_the_keeper_carries_it_out_once(staff: Client
     assert (told.by, list(told.killed)) == ("ada", ["web", "supervisor", "worker"])
 
 
-def test_an_order_of_a_server_that_is_no_more_is_forgotten(world: World, data: Path) -> None:
+def test_request_to_an_earlier_server_is_discarded(world: World, data: Path) -> None:
     restarts.order_restart(world.ada)
     orders = restarts.RestartOrders(loopback=True)
     assert not any(orders.due(now) for now in (1.0, 100.0))
@@ -64,7 +64,7 @@ def test_an_order_of_a_server_that_is_no_more_is_forgotten(world: World, data: P
 
 
 def keep_as(**setting: bool) -> Callable[[Path, Any], None]:
-    """Let a keeper keep this process, where the deployment is another."""
+    """Make this process look like a child of another kind of server."""
 
     def prepare(data: Path, settings: Any) -> None:
         keep(data)
@@ -89,16 +89,16 @@ WHERE: dict[str, Callable[[Path, Any], None]] = {
 
 
 @pytest.mark.parametrize("where", WHERE)
-def test_nobody_restarts_what_is_not_kept_here(
+def test_restart_is_unavailable_where_it_could_not_be_carried_out(
     where: str, staff: Client, world: World, data: Path, settings: Any
 ) -> None:
     WHERE[where](data, settings)
     assert staff.post("/restart/").status_code == 403
-    assert "Not from here" in staff.get("/restart/").text
+    assert "Not available here" in staff.get("/restart/").text
     assert not restarts.is_ordered()
 
 
-def test_only_staff_restarts_and_only_by_its_own_form(ada: Client, world: World, data: Path) -> None:
+def test_restart_requires_staff_and_a_csrf_token(ada: Client, world: World, data: Path) -> None:
     keep(data)
     assert ada.post("/restart/").status_code == 403
     world.ada.is_staff = True
@@ -109,7 +109,7 @@ def test_only_staff_restarts_and_only_by_its_own_form(ada: Client, world: World,
     assert not restarts.is_ordered()
 
 
-def test_what_came_of_it_is_told_step_by_step(staff: Client, bob: Client, world: World, data: Path) -> None:
+def test_restart_progress_is_reported_step_by_step(staff: Client, bob: Client, world: World, data: Path) -> None:
     session = world.running_session()
     killed = timezone.now() - timedelta(seconds=5)
     done = {"by": "ada", "killed_at": killed.isoformat(), "killed": ["web", "supervisor", "worker"]}
@@ -121,31 +121,31 @@ def test_what_came_of_it_is_told_step_by_step(staff: Client, bob: Client, world:
     )
     state = staff.get("/restart/live/").json()["parts"]["restart"]
     assert "1.5 s after the kill" in state
-    assert "It looks at everything" in state
+    assert "It checks every session" in state
     up.swept_at = killed + timedelta(seconds=2)
     up.save()
     sweep = make_sweep(session)
     session.receipts.create(kind="reattached", verified="same_process")
     state = staff.get("/restart/live/").json()["parts"]["restart"]
-    assert "Nothing was lost: 1 agent went on working in the same process." in state
+    assert "Nothing was lost: 1 agent kept working in the same process." in state
     assert f'href="/sweeps/{sweep.id}/"' in state
     assert f"{path_of(session)}timeline/" in state
     assert path_of(session) not in bob.get("/restart/").text
 
 
-def test_the_first_steps_lead_to_a_restart_and_go_away(staff: Client, world: World, data: Path) -> None:
-    assert "See for yourself" not in staff.get("/").text
+def test_first_steps_offer_a_restart_and_then_disappear(staff: Client, world: World, data: Path) -> None:
+    assert "Try it: restart Kandev" not in staff.get("/").text
     keep(data)
-    assert "See for yourself" not in staff.get("/").text, "without the demo there is nothing to take"
+    assert "Try it: restart Kandev" not in staff.get("/").text, "without the demo there is nothing to take"
     session = world.running_session()
     task = session.task
     task.title = DEMO_TASK
     task.save()
     page = staff.get("/").text
-    assert "It has begun" in page
+    assert "It has started" in page
     assert 'formaction="/restart/"' in page
     restarts.RestartOrders(loopback=True).done(["web"])
     keep(data)
     assert f"{path_of(session)}timeline/" in staff.get("/").text
     session.receipts.create(kind="reattached", verified="same_process")
-    assert "See for yourself" not in staff.get("/").text
+    assert "Try it: restart Kandev" not in staff.get("/").text

@@ -29,11 +29,11 @@ def composer_is_open(html: str) -> bool:
 
 
 HERE, ANEW = "Start fresh in this workspace", "Create new session"
-NOTE = "Demo agent 1.2 claims session/load, but did not keep it on 3 Nov 2026: it knows no such request."
+NOTE = "Demo agent 1.2 claims to support session/load, but it failed on 3 Nov 2026: it does not support the request."
 
 
 def plain(session: TaskSession) -> None:
-    """As it is."""
+    """Leave the session unchanged."""
 
 
 def never_resumable(session: TaskSession) -> None:
@@ -83,26 +83,26 @@ def archived(session: TaskSession) -> None:
 @pytest.mark.parametrize(
     ("given", "says", "offers", "may_prompt"),
     [
-        (with_token, "The agent is not running. Resume the session.", ["Resume session"], True),
+        (with_token, "Kandev starts it automatically.", ["Resume session"], True),
         (never_resumable, "This agent doesn’t support resuming. Start a new session.", [HERE, ANEW], False),
         (never_resumable_with_workspace, "Create new session to continue messaging.", [HERE, ANEW], False),
-        (plain, "conversation id was never learned", [HERE, ANEW], False),
+        (plain, "Kandev never learned the agent’s conversation id", [HERE, ANEW], False),
         (
             changed(state="ERROR", error_message="It ended with status 1."),
             "It ended with status 1.",
             ["Try again", "Start fresh", "Create new session"],
             True,
         ),
-        (changed(state="FAILED"), "not tried again by itself", ["Try again"], False),
+        (changed(state="FAILED"), "not started again automatically", ["Try again"], False),
         (changed(state="COMPLETED"), "This session is complete.", ["Create new session"], False),
         (
             changed(context_mismatch=True),
-            "You decide how to go on.",
-            ["Go on with the loaded conversation", "Start fresh"],
+            "Choose how to continue.",
+            ["Accept the loaded conversation", "Start fresh"],
             False,
         ),
         (token_rejected, "no longer knows this conversation", ["Try the old conversation again", "Start fresh"], True),
-        (never_offered, "can take no conversation up again", ["Try the old conversation again", "Start fresh"], True),
+        (never_offered, "cannot restore conversations", ["Try the old conversation again", "Start fresh"], True),
         (never_offered, NOTE, [], True),
         (
             changed(error_code="worktree_missing"),
@@ -111,26 +111,26 @@ def archived(session: TaskSession) -> None:
             False,
         ),
         (changed(desired_state="stopped", stopped_by_user=True), "This agent was stopped.", ["Resume session"], True),
-        (unfinished("interrupted"), "A prompt was interrupted", ["Review the prompts", "Resume session"], True),
-        (unfinished("held"), "whether the agent got a prompt", ["Review the prompts", "Resume session"], True),
+        (unfinished("interrupted"), "A prompt was interrupted", ["Review prompts", "Resume session"], True),
+        (unfinished("held"), "whether the agent received a prompt", ["Review prompts", "Resume session"], True),
         (
             unfinished("interrupted", desired_state="stopped", stopped_by_user=True),
             "A prompt was interrupted",
-            ["Review the prompts", "Resume session"],
+            ["Review prompts", "Resume session"],
             True,
         ),
-        (unfinished("held", state="FAILED"), "agent got a prompt", ["Review the prompts", "Try again"], False),
-        (unfinished("held", supports=False), "agent got a prompt", ["Review the prompts", HERE, ANEW], False),
+        (unfinished("held", state="FAILED"), "agent received a prompt", ["Review prompts", "Try again"], False),
+        (unfinished("held", supports=False), "agent received a prompt", ["Review prompts", HERE, ANEW], False),
         (
             unfinished("held", context_mismatch=True),
-            "agent got a prompt",
-            ["Review the prompts", "Go on with the loaded conversation", "Start fresh"],
+            "agent received a prompt",
+            ["Review prompts", "Accept the loaded conversation", "Start fresh"],
             False,
         ),
         (archived, "This task is archived.", ["Unarchive task"], False),
     ],
 )
-def test_the_banner_says_how_to_go_on(
+def test_banner_says_how_to_continue(
     given: Callable[[TaskSession], None],
     says: str,
     offers: list[str],
@@ -152,14 +152,14 @@ def test_the_banner_says_how_to_go_on(
     ("button", "mode"),
     [("Resume session", "auto"), ("Start fresh", "fresh_start"), ("Open the workspace", "workspace_only")],
 )
-def test_a_button_orders_its_start_once(button: str, mode: str, ada: Client, world: World) -> None:
+def test_resume_button_requests_one_start(button: str, mode: str, ada: Client, world: World) -> None:
     session = world.resting_session(resume_token="t")
     for _ in range(2):
         assert ada.post(f"{path_of(session)}resume/", {"mode": mode}).headers["Location"] == path_of(session)
     assert session.intents.get(done_at=None).payload == {"mode": mode}
 
 
-def test_a_refused_start_says_why(ada: Client, world: World) -> None:
+def test_refused_start_says_why(ada: Client, world: World) -> None:
     session = world.resting_session()
     never_resumable(session)
     answer = ada.post(f"{path_of(session)}resume/", {"mode": "auto"}, follow=True)
@@ -171,7 +171,7 @@ def test_a_refused_start_says_why(ada: Client, world: World) -> None:
 # --- prompts ---
 
 
-def test_a_prompt_goes_into_the_queue_once_however_often_it_is_sent(ada: Client, world: World) -> None:
+def test_repeated_prompt_form_queues_one_prompt(ada: Client, world: World) -> None:
     session = world.running_session()
     form = {"message_id": str(uuid.uuid4()), "text": "One\r\nTwo"}
     for _ in range(2):
@@ -179,18 +179,18 @@ def test_a_prompt_goes_into_the_queue_once_however_often_it_is_sent(ada: Client,
     row = session.prompts.get(message_id=form["message_id"])
     assert (row.text, row.state, row.by) == ("One\nTwo", "queued", world.ada)
     html = page(ada, session)
-    assert "Waiting for its turn" in html
+    assert "Queued" in html
     assert "Withdraw" in html
 
 
-def test_a_script_gets_the_next_message_id(ada: Client, world: World) -> None:
+def test_json_response_contains_the_next_message_id(ada: Client, world: World) -> None:
     session = world.running_session()
     form = {"message_id": "m1", "text": "One"}
     answer = ada.post(f"{path_of(session)}prompt/", form, headers={"Accept": "application/json"})
     assert uuid.UUID(answer.json()["next_message_id"])
 
 
-def test_every_page_gives_a_message_id_of_its_own(ada: Client, world: World) -> None:
+def test_every_page_has_its_own_message_id(ada: Client, world: World) -> None:
     session = world.session()
     first, second = (ada.get(path_of(session)).context["message_id"] for _ in range(2))
     assert first != second
@@ -207,7 +207,7 @@ def test_every_page_gives_a_message_id_of_its_own(ada: Client, world: World) -> 
         ("continue", "interrupted", "dismissed"),
     ],
 )
-def test_a_person_settles_a_prompt(action: str, state: str, after: str, ada: Client, world: World) -> None:
+def test_user_can_resolve_an_unsettled_prompt(action: str, state: str, after: str, ada: Client, world: World) -> None:
     session = world.running_session()
     row = session.prompts.create(message_id="odd/name: x", text="Do it.", state=state)
     assert "Do it." in page(ada, session)
@@ -222,11 +222,11 @@ def test_a_person_settles_a_prompt(action: str, state: str, after: str, ada: Cli
         assert made is not None and made.text == "Do it."
 
 
-def test_a_held_prompt_is_shown_with_what_can_be_done(ada: Client, world: World) -> None:
+def test_held_prompt_offers_send_again_and_dismiss(ada: Client, world: World) -> None:
     session = world.running_session()
     session.prompts.create(message_id="h", text="Deploy it.", state="held")
     html = page(ada, session)
-    assert "It is not known whether the agent got this." in html
+    assert "It is not known whether the agent received this." in html
     assert ">Send again<" in html
     assert ">Dismiss<" in html
     assert ">Continue<" not in html
@@ -246,7 +246,7 @@ def test_done_task_offers_only_to_dismiss_an_unsettled_prompt(ada: Client, world
 
 
 @pytest.mark.parametrize(("action", "form", "kind"), [("cancel", {}, "cancel"), ("stop", {}, "stop")])
-def test_a_turn_is_cancelled_and_an_agent_stopped(
+def test_turn_can_be_cancelled_and_agent_stopped(
     action: str, form: dict[str, str], kind: str, ada: Client, world: World
 ) -> None:
     session = world.running_session()
@@ -257,18 +257,18 @@ def test_a_turn_is_cancelled_and_an_agent_stopped(
     assert session.intents.get(done_at=None).kind == kind
 
 
-def test_a_session_is_closed_for_good(ada: Client, world: World) -> None:
+def test_session_can_be_closed(ada: Client, world: World) -> None:
     session = world.running_session()
     ada.post(f"{path_of(session)}close/", {"as": "completed"})
     assert session.intents.get(done_at=None).payload == {"as": "completed"}
 
 
 @pytest.mark.parametrize("action", ["explode", "Stop", "__class__"])
-def test_an_unknown_action_is_not_there(action: str, ada: Client, world: World) -> None:
+def test_unknown_action_returns_404(action: str, ada: Client, world: World) -> None:
     assert ada.post(f"{path_of(world.session())}{action}/").status_code == 404
 
 
-def test_looking_does_nothing(ada: Client, world: World) -> None:
+def test_get_requests_change_nothing(ada: Client, world: World) -> None:
     session = world.resting_session()
     for action in ("stop", "resume", "prompt", "close"):
         assert ada.get(f"{path_of(session)}{action}/").status_code == 405
@@ -276,14 +276,14 @@ def test_looking_does_nothing(ada: Client, world: World) -> None:
     assert not Intent.objects.filter(done_at=None).exists()
 
 
-def test_where_agents_are_not_kept_apart_it_is_said(ada: Client, world: World) -> None:
+def test_missing_isolation_is_shown(ada: Client, world: World) -> None:
     assert "Trusted agents only" in page(ada, world.session())
 
 
-# --- the words ---
+# --- labels ---
 
 
-def test_while_the_workspace_starts_its_panel_waits(ada: Client, world: World) -> None:
+def test_workspace_panel_shows_starting(ada: Client, world: World) -> None:
     session = world.running_session()
     assert 'data-workspace="ready"' in page(ada, session)
     ExecutorRunning.objects.update(status="starting")
@@ -293,7 +293,7 @@ def test_while_the_workspace_starts_its_panel_waits(ada: Client, world: World) -
 
 
 @pytest.mark.parametrize(("given", "mode"), [(with_token, "auto"), (never_resumable, "workspace_only"), (archived, "")])
-def test_a_place_that_failed_can_be_tried_again(
+def test_failed_executor_offers_a_retry(
     given: Callable[[TaskSession], None], mode: str, ada: Client, world: World
 ) -> None:
     session = world.resting_session()
@@ -305,7 +305,7 @@ def test_a_place_that_failed_can_be_tried_again(
     assert (f'value="{mode}">Retry</button>' in strip) is bool(mode)
 
 
-def test_the_page_shows_the_newest_receipt_and_its_evidence(ada: Client, world: World) -> None:
+def test_page_shows_the_newest_receipt_and_its_evidence(ada: Client, world: World) -> None:
     session = world.running_session()
     session.receipts.create(kind="fresh")
     session.receipts.create(kind="loaded", verified="replay", evidence={"replayed_messages": 4, "left_out": None})
@@ -333,14 +333,14 @@ def test_missing_program_is_shown_with_the_command_and_no_retry(ada: Client, wor
     assert session.task.title in ada.get("/?needs=1").text, "the board says that it needs somebody"
 
 
-def test_time_of_the_next_start_is_shown_by_the_readers_clock(ada: Client, world: World) -> None:
+def test_next_start_is_shown_in_the_readers_time(ada: Client, world: World) -> None:
     session = world.resting_session()
     at = timezone.now() + timedelta(seconds=20)
     TaskSession.objects.update(state="ERROR", error_code="agent_exited", next_restart_at=at, start_attempts=2)
     assert f"data-clock>{at:%H:%M:%S} UTC</time>" in page(ada, session)
 
 
-def test_every_state_has_words(ada: Client, world: World) -> None:
+def test_every_state_can_be_rendered(ada: Client, world: World) -> None:
     session = world.session()
     for state in SessionState:
         TaskSession.objects.update(state=state)
@@ -348,7 +348,7 @@ def test_every_state_has_words(ada: Client, world: World) -> None:
         assert ada.get("/").status_code == 200
 
 
-def test_a_new_session_is_starting_and_asks_for_nothing(ada: Client, world: World) -> None:
+def test_new_session_is_starting_without_a_resume_button(ada: Client, world: World) -> None:
     html = page(ada, world.session())
     assert "The agent is starting." in html
     assert "Resume session" not in html

@@ -1,4 +1,4 @@
-"""A session's page claims nothing that nobody can know."""
+"""A session's page claims only what is known."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from sessions_app.models import Supervisor, TaskSession
 from tests.pages.test_session_page import page
 from tests.pages.world import World, path_of
 
-SILENCE = "Nothing has been said yet"
+SILENCE = "No messages yet"
 
 
-def test_silence_is_told_only_where_nothing_was_asked(ada: Client, world: World) -> None:
+def test_silence_is_mentioned_only_where_nothing_was_sent(ada: Client, world: World) -> None:
     assert SILENCE in page(ada, world.session(prompt=""))
     queued = world.session()
     assert SILENCE not in page(ada, queued), "its first prompt stands in the queue"
@@ -29,7 +29,7 @@ def pills(html: str) -> list[str]:
     return re.findall(r'<span class="pill \w+">([^<]+)</span>', strip)[:3]
 
 
-def test_pills_do_not_claim_what_nobody_can_know(ada: Client, world: World) -> None:
+def test_pills_show_unknown_when_the_state_is_unknown(ada: Client, world: World) -> None:
     session = world.running_session()
     assert pills(page(ada, session)) == ["Working", "Ready", "Running"]
     TaskSession.objects.update(state="ERROR", error_code="unreachable")
@@ -45,7 +45,7 @@ def test_pills_do_not_claim_what_nobody_can_know(ada: Client, world: World) -> N
         assert '<span class="pill busy">Reconnecting</span>' in ada.get(path).text, path
 
 
-def test_a_workspace_without_an_agent_is_nobodys_turn(ada: Client, world: World) -> None:
+def test_workspace_without_an_agent_is_not_your_turn(ada: Client, world: World) -> None:
     session = world.session(prompt="")
     session.intents.all().delete()
     TaskSession.objects.update(state="WAITING_FOR_INPUT", has_agent=False)
@@ -56,7 +56,7 @@ def test_a_workspace_without_an_agent_is_nobodys_turn(ada: Client, world: World)
         assert "Your turn</span>" not in shown, path
 
 
-def test_page_tells_that_work_has_not_been_transferred(ada: Client, world: World) -> None:
+def test_work_not_yet_transferred_is_reported(ada: Client, world: World) -> None:
     session = world.session()
     assert "not yet transferred" not in page(ada, session)
     ExecutorRunning.objects.update(

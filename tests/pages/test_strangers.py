@@ -1,14 +1,16 @@
-"""What every page owes to everybody: nothing of another team, nothing inline, nothing from outside."""
+"""Every page hides other teams' data and has no foreign inline code or external sources."""
 
 from __future__ import annotations
 
 import re
+from base64 import b64encode
 from collections.abc import Callable
+from hashlib import sha256
 
 import pytest
+from django.conf import settings
 from django.test import Client
 
-from kandev.middleware import INLINE_SCRIPT_PATH, script_digest
 from sessions_app.models import Intent, Prompt
 from tests.pages.inline import KNOWN, foreign_inline
 from tests.pages.world import World, asks, first_prompt, hear, make_sweep, path_of
@@ -18,21 +20,21 @@ OUTSIDE = re.compile(r"(?:src|href|action|formaction)=\"(?:[a-z]+:)?//", re.IGNO
 
 
 @pytest.mark.parametrize("page", ["", "live/"])
-def test_another_teams_session_is_not_there(page: str, bob: Client, ada: Client, world: World) -> None:
+def test_session_of_another_team_returns_404(page: str, bob: Client, ada: Client, world: World) -> None:
     path = path_of(world.session()) + page
     assert ada.get(path).status_code == 200
     assert bob.get(path).status_code == 404
 
 
 @pytest.mark.parametrize("page", ["", "live/"])
-def test_another_teams_task_is_not_there(page: str, bob: Client, ada: Client, world: World) -> None:
+def test_task_of_another_team_returns_404(page: str, bob: Client, ada: Client, world: World) -> None:
     path = f"/tasks/{world.task().id}/{page}"
     assert ada.get(path).status_code == 200
     assert bob.get(path).status_code == 404
 
 
 @pytest.mark.parametrize("action", ACTIONS)
-def test_nothing_is_done_to_another_teams_session(action: str, bob: Client, world: World) -> None:
+def test_session_of_another_team_cannot_be_changed(action: str, bob: Client, world: World) -> None:
     session = world.running_session()
     hear(session, asks())
     before = (Intent.objects.count(), Prompt.objects.count())
@@ -42,19 +44,19 @@ def test_nothing_is_done_to_another_teams_session(action: str, bob: Client, worl
 
 
 @pytest.mark.parametrize("change", ["done", "cancel", "archive", "reopen", "unarchive"])
-def test_nothing_is_done_to_another_teams_task(change: str, bob: Client, world: World) -> None:
+def test_task_of_another_team_cannot_be_changed(change: str, bob: Client, world: World) -> None:
     task = world.task()
     assert bob.post(f"/tasks/{task.id}/{change}/").status_code == 404
     task.refresh_from_db()
     assert (task.state, task.archived_at) == ("TODO", None)
 
 
-def test_a_session_is_found_under_its_own_task_alone(ada: Client, world: World) -> None:
+def test_session_is_found_only_under_its_own_task(ada: Client, world: World) -> None:
     session, other = world.session(), world.task()
     assert ada.get(f"/tasks/{other.id}/sessions/{session.id}/").status_code == 404
 
 
-def test_the_board_shows_the_own_teams_tasks(ada: Client, bob: Client, world: World) -> None:
+def test_board_shows_only_tasks_of_own_teams(ada: Client, bob: Client, world: World) -> None:
     world.task("Mend the engine")
     assert "Mend the engine" in ada.get("/").text
     assert "Mend the engine" not in bob.get("/").text
@@ -62,12 +64,12 @@ def test_the_board_shows_the_own_teams_tasks(ada: Client, bob: Client, world: Wo
 
 
 @pytest.mark.parametrize("action", ["stop", "prompt"])
-def test_forms_of_other_sites_are_refused(action: str, world: World) -> None:
+def test_cross_site_forms_are_refused(action: str, world: World) -> None:
     strict = Client(enforce_csrf_checks=True)
     strict.force_login(world.ada)
     answer = strict.post(f"{path_of(world.session())}{action}/", {"text": "x", "message_id": "m"})
     assert answer.status_code == 403
-    assert "nothing was done" in answer.text
+    assert "Nothing was changed" in answer.text
 
 
 def a_full_session(world: World) -> str:
@@ -94,13 +96,14 @@ PAGES: dict[str, Callable[[World], str]] = {
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_a_page_has_one_known_script_inline_and_nothing_from_outside(name: str, ada: Client, world: World) -> None:
+def test_page_has_one_known_inline_script_and_no_external_sources(name: str, ada: Client, world: World) -> None:
     path = PAGES[name](world)
     answer = (Client() if "login" in path else ada).get(path)
     policy = answer.headers["Content-Security-Policy"]
     assert "default-src 'self'" in policy
     assert "unsafe" not in policy
-    assert script_digest(INLINE_SCRIPT_PATH) in policy
+    digest = b64encode(sha256(settings.KANDEV_INLINE_SCRIPT.read_bytes()).digest()).decode()
+    assert f"script-src 'self' 'sha256-{digest}'" in policy
     assert answer.text.count(KNOWN) == 1
     assert not foreign_inline(answer.text.replace("&lt;b onclick=x&gt;", ""))
     assert not OUTSIDE.findall(answer.text)
@@ -108,7 +111,7 @@ def test_a_page_has_one_known_script_inline_and_nothing_from_outside(name: str, 
     assert answer.text.count("<h1>") == 1
 
 
-def test_a_mistake_of_the_server_has_a_page_too(ada: Client, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_server_error_has_a_page(ada: Client, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         raise RuntimeError("inner workings")
 
@@ -116,5 +119,5 @@ def test_a_mistake_of_the_server_has_a_page_too(ada: Client, world: World, monke
     ada.raise_request_exception = False
     answer = ada.get("/")
     assert answer.status_code == 500
-    assert "Your agents are not touched by this" in answer.text
+    assert "Your agents are not affected" in answer.text
     assert "inner workings" not in answer.text

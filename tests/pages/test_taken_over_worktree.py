@@ -1,4 +1,4 @@
-"""From the page of a session whose agent cannot come back to a new session in its worktree."""
+"""From a session whose agent cannot resume to a new session in the same worktree."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def page(client: Client, session: TaskSession) -> str:
     return client.get(f"/tasks/{session.task_id}/sessions/{session.id}/").content.decode()
 
 
-def test_its_page_leads_to_a_form_that_names_the_worktree(ada: Client, old: TaskSession) -> None:
+def test_session_page_links_to_a_form_with_its_worktree(ada: Client, old: TaskSession) -> None:
     link = f"/tasks/{old.task_id}/?worktree_of={old.id}"
     assert f'href="{link}#new-session">{BUTTON}<' in page(ada, old)
     form = ada.get(link).content.decode()
@@ -36,7 +36,7 @@ def test_its_page_leads_to_a_form_that_names_the_worktree(ada: Client, old: Task
     assert f'<option value="{old.id}" selected>{escape(f"kandev/old on {old.executor.name}")}</option>' in form
 
 
-def test_the_form_makes_a_session_in_that_worktree(ada: Client, old: TaskSession) -> None:
+def test_form_creates_a_session_in_that_worktree(ada: Client, old: TaskSession) -> None:
     values = {"prompt": "Go on", "agent_profile": old.agent_profile_id, "executor": old.executor_id}
     ada.post(f"/tasks/{old.task_id}/", {**values, "worktree_of": old.id})
     new = TaskSession.objects.exclude(id=old.id).get()
@@ -44,13 +44,13 @@ def test_the_form_makes_a_session_in_that_worktree(ada: Client, old: TaskSession
 
 
 @pytest.mark.parametrize("name", ["", "x", "8c7f4a06-6d1c-4b80-9c3c-2f4a7c0a2d11"])
-def test_an_address_that_names_no_session_offers_a_new_worktree(ada: Client, old: TaskSession, name: str) -> None:
+def test_unknown_session_in_the_address_offers_a_new_worktree(ada: Client, old: TaskSession, name: str) -> None:
     form = ada.get(f"/tasks/{old.task_id}/?worktree_of={name}")
     assert form.status_code == 200
-    assert '<option value="" selected>A new one</option>' in form.content.decode()
+    assert '<option value="" selected>New worktree</option>' in form.content.decode()
 
 
-def test_where_worktrees_cannot_be_shared_it_is_not_offered(ada: Client, old: TaskSession) -> None:
+def test_worktree_is_not_offered_where_it_cannot_be_shared(ada: Client, old: TaskSession) -> None:
     Executor.objects.filter(id=old.executor_id).update(runtime="remote")
     html = page(ada, old)
     assert BUTTON not in html

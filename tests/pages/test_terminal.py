@@ -1,4 +1,4 @@
-"""The terminal of a session's page: a real shell in a real agentctl, through a server that is killed and comes back."""
+"""The terminal of a session's page: a real shell that survives a killed server."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def place(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 
 def screen(page: Page) -> str:
-    """What stands on the terminal."""
+    """Return the text on the terminal."""
     return str(page.locator(".xterm-rows").inner_text()).replace("\xa0", " ")
 
 
@@ -38,7 +38,7 @@ def sees(page: Page, words: str) -> None:
     eventually(lambda: words in screen(page), timeout=20, describe=f"the terminal shows {words!r}")
 
 
-def test_a_shell_is_typed_in_and_is_found_again_after_the_server_was_killed(place: Place) -> None:
+def test_shell_survives_a_killed_server(place: Place) -> None:
     session = place.start("remember one", "Shells")
     session.wait_for("WAITING_FOR_INPUT")
     with place.visiting() as me:
@@ -53,9 +53,9 @@ def test_a_shell_is_typed_in_and_is_found_again_after_the_server_was_killed(plac
         assert columns > 5, "it fits its panel"
 
         place.kill()
-        expect(page.get_by_text("The connection to the shell was lost.")).to_be_visible()
+        expect(page.get_by_text("Connection lost.")).to_be_visible()
         place.serve()
-        expect(page.get_by_text("The connection to the shell was lost.")).to_be_hidden()
+        expect(page.get_by_text("Connection lost.")).to_be_hidden()
         sees(page, "told-42")
         assert screen(page).count("told-42") == 1, "the scrollback is shown once"
         typed(page, "echo still-$KEPT")
@@ -64,9 +64,9 @@ def test_a_shell_is_typed_in_and_is_found_again_after_the_server_was_killed(plac
         other = me.tab()
         other.goto(path_of(session))
         other.get_by_role("tab", name="Terminal").click()
-        expect(page.get_by_text("The shell was opened in another place")).to_be_visible()
-        page.get_by_role("button", name="Follow it here").click()
-        expect(other.get_by_text("The shell was opened in another place")).to_be_visible()
+        expect(page.get_by_text("The terminal is open in another window")).to_be_visible()
+        page.get_by_role("button", name="Use it here").click()
+        expect(other.get_by_text("The terminal is open in another window")).to_be_visible()
 
         page.keyboard.press("F6")
         expect(page.get_by_role("tab", name="Terminal")).to_be_focused()

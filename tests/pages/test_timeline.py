@@ -1,4 +1,4 @@
-"""The timeline of a session: every line that tells its story, in plain words, page by page."""
+"""The timeline of a session: events in plain words, sweeps, paging and the activity chart."""
 
 from __future__ import annotations
 
@@ -35,49 +35,49 @@ WORDS: list[tuple[str, dict[str, Any], str, str]] = [
         "bad",
     ),
     ("session.state_changed", {"to": "COMPLETED"}, "The session was closed as completed", "good"),
-    ("session.agent_exited", {"expected": True}, "The agent’s process ended, as it was asked to", "off"),
-    ("session.agent_exited", {"exit_code": -9}, "The agent’s process ended by itself (exit status -9)", "bad"),
+    ("session.agent_exited", {"expected": True}, "The agent’s process ended as requested", "off"),
+    ("session.agent_exited", {"exit_code": -9}, "The agent’s process ended unexpectedly (exit status -9)", "bad"),
     ("session.agentctl_error", {"error_message": "gone"}, "The workspace failed: gone", "bad"),
-    ("session.journal_gap", {"reason": "lines_missing"}, "lines of the agent’s record are missing", "bad"),
+    ("session.journal_gap", {"reason": "lines_missing"}, "lines of the agent’s journal are missing", "bad"),
     ("session.journal_skipped", {"count": 3}, "3 damaged lines", "bad"),
     ("session.run.interrupted", {"reason": "agent_gone"}, "ended in the middle of the turn", "bad"),
     ("session.run.interrupted", {"reason": "wait_timeout"}, "Nobody answered in time", "bad"),
-    ("session.run.interrupted", {"reason": "a_new_reason"}, "The turn was cut short: a new reason", "bad"),
-    ("session.run.waiting", {"wait_kind": "permission"}, "asked for a permission", "ask"),
-    ("session.run.waiting", {"wait_kind": "external", "reason": "the build"}, "something outside: the build", "ask"),
-    ("session.run.retrying", {"attempt": 2, "of": 5}, "tried again (try 2 of 5)", "ask"),
+    ("session.run.interrupted", {"reason": "a_new_reason"}, "The turn was interrupted: a new reason", "bad"),
+    ("session.run.waiting", {"wait_kind": "permission"}, "asked for permission", "ask"),
+    ("session.run.waiting", {"wait_kind": "external", "reason": "the build"}, "external result: the build", "ask"),
+    ("session.run.retrying", {"attempt": 2, "of": 5}, "retried (attempt 2 of 5)", "ask"),
     ("session.run.cancelled", {"reason": "new_message"}, "The turn was cancelled: new message", "off"),
-    ("session.prompt.held", {}, "not sent again by itself", "ask"),
+    ("session.prompt.held", {}, "not sent again automatically", "ask"),
     ("session.something.never_seen", {}, "Never seen", "calm"),
 ]
 
 
 @pytest.mark.parametrize(("name", "payload", "words", "tone"), WORDS)
-def test_a_line_of_the_log_is_told_in_plain_words(name: str, payload: dict[str, Any], words: str, tone: str) -> None:
+def test_log_event_is_described_in_plain_words(name: str, payload: dict[str, Any], words: str, tone: str) -> None:
     told = event_label(name, payload)
     assert words in told.text
     assert told.tone == tone
 
 
-def test_every_event_of_the_story_has_words_of_its_own_even_without_its_payload() -> None:
+def test_every_timeline_event_has_words_without_its_payload() -> None:
     for name in story.STORY_EVENTS:
         if name != "session.receipt":
             assert event_label(name, {}).text != name.rpartition(".")[2].replace("_", " ").capitalize()
 
 
-def test_a_rule_is_explained_and_an_unknown_one_is_named() -> None:
+def test_known_rule_is_explained_and_unknown_rule_is_named() -> None:
     assert rule_sentence("dead_resume_now") != "Dead resume now."
     assert rule_sentence("of_a_later_version") == "Of a later version."
 
 
 def entries(client: Client, session: TaskSession, query: str = "") -> list[str]:
-    """The sentences of the page, newest first."""
+    """Return the sentences on the page, newest first."""
     html = client.get(f"{path_of(session)}timeline/{query}").text
     told = re.findall(r'<li class="entry [^>]*>.*?<p>(.*?)</p>', html, re.DOTALL)
     return [re.sub(r"<[^>]+>", "", one).strip() for one in told]
 
 
-def test_a_turn_that_is_interrupted_and_resumed_is_told_from_the_beginning(ada: Client, world: World) -> None:
+def test_interrupted_and_resumed_turn_is_told_in_order(ada: Client, world: World) -> None:
     session = world.running_session()
     hear(session, asks(), {"kind": "agent.exited", "exit_code": -9, "expected": False})
     session.receipts.create(kind="loaded", verified="replay", evidence={"replayed": 4})
@@ -85,9 +85,9 @@ def test_a_turn_that_is_interrupted_and_resumed_is_told_from_the_beginning(ada: 
     tell(session, "session.receipt", receipt_id=str(receipt.id), kind="loaded")
     told = entries(ada, session)
     wanted = [
-        "Loaded: the agent read its conversation back (verified by what it replayed).",
+        "Loaded: the agent replayed its conversation (verified by replay).",
         "The agent’s process ended",
-        "The agent asked for a permission and waits.",
+        "The agent asked for permission and is waiting.",
         "A turn began.",
     ]
     places = [next(number for number, one in enumerate(told) if words in one) for words in wanted]
@@ -103,24 +103,24 @@ def tell(session: TaskSession, name: str, **payload: Any) -> None:
         append_events(session.id, [NewEvent(name, payload)])
 
 
-def test_a_sweep_stands_where_it_was_with_what_it_found_and_why(ada: Client, bob: Client, world: World) -> None:
+def test_sweep_appears_in_order_with_its_finding_and_reason(ada: Client, bob: Client, world: World) -> None:
     session = world.running_session()
     sweep = make_sweep()
     sweep.rows.create(session=session, observed="alive", rule="alive_same_agent", agent_action="reattach")
     told = entries(ada, session)
-    assert told[0].startswith("The control plane was restarted. The agent had gone on in the same process")
+    assert told[0].startswith("The control plane was restarted. The agent was still running; reconnected")
     html = ada.get(f"{path_of(session)}timeline/").text
     assert f'href="/sweeps/{sweep.id}/"' in html
-    assert "The agent is there: reattach, drain the journal, send nothing." in html
+    assert "The agent is still running: reattach and read its journal; send nothing." in html
     assert bob.get(f"{path_of(session)}timeline/").status_code == 404
     assert bob.get(f"{path_of(session)}timeline/live/").status_code == 404
 
 
-def test_before_anything_has_happened_it_says_what_will_be_told(ada: Client, world: World) -> None:
+def test_empty_timeline_says_so(ada: Client, world: World) -> None:
     assert "Nothing has happened yet." in ada.get(f"{path_of(world.session())}timeline/").text
 
 
-def test_a_long_story_comes_in_pages_each_line_and_each_sweep_once(ada: Client, world: World) -> None:
+def test_long_timeline_is_paginated_without_duplicates(ada: Client, world: World) -> None:
     session = world.running_session()
     begun = timezone.now() - timedelta(hours=2)
     with transaction.atomic():
@@ -140,7 +140,7 @@ def test_a_long_story_comes_in_pages_each_line_and_each_sweep_once(ada: Client, 
     query = ""
     for _ in range(4):
         seen += entries(ada, session, query)
-        older = re.search(r'href="(\?before=\d+)">What was before', ada.get(f"{path_of(session)}timeline/{query}").text)
+        older = re.search(r'href="(\?before=\d+)">Earlier entries', ada.get(f"{path_of(session)}timeline/{query}").text)
         if not older:
             break
         query = older[1]
@@ -149,18 +149,18 @@ def test_a_long_story_comes_in_pages_each_line_and_each_sweep_once(ada: Client, 
     assert len([one for one in seen if "restarted" in one]) == 7
 
 
-def test_the_picture_shows_the_turns_and_the_looks_and_can_be_heard(ada: Client, world: World) -> None:
+def test_activity_chart_shows_turns_and_checks_with_a_text_alternative(ada: Client, world: World) -> None:
     session = world.running_session()
     make_sweep(session)
     hear(session, {"kind": "turn.completed", "message_id": first_prompt(session).message_id})
     html = ada.get(f"{path_of(session)}timeline/").text
-    assert 'role="img" aria-label="1 turn, 1 look after it"' in html
+    assert 'role="img" aria-label="1 turn, 1 recovery check"' in html
     assert re.search(r'<rect class="good" x="[\d.]+" y="36" width="[\d.]+"', html)
     assert re.search(r'<line class="ask" x1="[\d.]+"', html)
 
 
 def up(client: Client, session: TaskSession) -> list[tuple[float, float]]:
-    """Where the picture shows the agent as up: from, to."""
+    """Return the intervals in which the chart shows a running agent."""
     html = client.get(f"{path_of(session)}timeline/").text
     bars = re.findall(r'<rect class="up" x="([\d.]+)" y="6" width="([\d.]+)"', html)
     return [(float(x), float(x) + float(width)) for x, width in bars]
@@ -171,7 +171,7 @@ def at(session: TaskSession, when: datetime, name: str, **payload: Any) -> None:
         append_events(session.id, [NewEvent(name, payload, at=when)])
 
 
-def test_receipt_that_is_settled_after_death_shows_no_living_agent(ada: Client, world: World) -> None:
+def test_receipt_settled_after_death_shows_no_living_agent(ada: Client, world: World) -> None:
     session, begun = world.session(), timezone.now() - timedelta(seconds=100)
     receipt = str(session.receipts.create(kind="loaded", verified="pending", created_at=begun).id)
     at(session, begun, "session.receipt", receipt_id=receipt, kind="loaded", verified="pending")
@@ -197,12 +197,12 @@ def test_idle_agent_that_a_sweep_found_dead_is_shown_as_dead(ada: Client, world:
 @pytest.mark.parametrize(
     ("how", "words"),
     [
-        ("continue", "An unfinished prompt is continued by a new one"),
+        ("continue", "An unfinished prompt was continued with a new one"),
         ("resend", "An unfinished prompt was sent again as a new one"),
         ("dismiss", "An unfinished prompt was dismissed"),
     ],
 )
-def test_only_a_prompt_that_somebody_dismissed_is_called_so(how: str, words: str, ada: Client, world: World) -> None:
+def test_only_a_user_dismissal_is_called_dismissed(how: str, words: str, ada: Client, world: World) -> None:
     session = world.running_session()
     hear(session, {"kind": "agent.exited", "exit_code": -9, "expected": False})
     ExecutorRunning.objects.update(resume_token="t")
@@ -216,7 +216,7 @@ def test_only_a_prompt_that_somebody_dismissed_is_called_so(how: str, words: str
     assert any("dismissed" in one for one in told) is (how == "dismiss")
 
 
-def test_what_an_agent_or_a_user_wrote_cannot_act_on_the_page(ada: Client, world: World) -> None:
+def test_agent_and_user_text_is_escaped(ada: Client, world: World) -> None:
     session = world.session(prompt="<script>alert(1)</script>")
     session.intents.all().delete()
     tell(session, "session.run.started", message_id=first_prompt(session).message_id)
@@ -227,7 +227,7 @@ def test_what_an_agent_or_a_user_wrote_cannot_act_on_the_page(ada: Client, world
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in html
 
 
-def test_it_asks_the_database_as_often_for_many_lines_as_for_few(ada: Client, world: World) -> None:
+def test_query_count_does_not_grow_with_entries(ada: Client, world: World) -> None:
     session = world.running_session()
     counts = []
     for number in (1, 30):
@@ -242,11 +242,11 @@ def test_it_asks_the_database_as_often_for_many_lines_as_for_few(ada: Client, wo
 
 
 @pytest.mark.parametrize("before", ["x", "-1", "9" * 30, ""])
-def test_a_place_that_is_none_is_not_there(before: str, ada: Client, world: World) -> None:
+def test_invalid_position_returns_404(before: str, ada: Client, world: World) -> None:
     assert ada.get(f"{path_of(world.session())}timeline/?before={before}").status_code == 404
 
 
-def test_a_long_rest_is_drawn_short_and_said_to_be() -> None:
+def test_long_idle_time_is_compressed_and_labelled() -> None:
     since = timezone.now() - timedelta(days=10)
     until = since + timedelta(days=9)
     turns = [Run(state="completed", started_at=since, ended_at=since + timedelta(minutes=20))]
@@ -254,6 +254,6 @@ def test_a_long_rest_is_drawn_short_and_said_to_be() -> None:
     drawn = draw_activity_chart(since, until, turns, [(since, True), (until, False)], [])
     assert {bar.tone for bar in drawn.turns} == {"good", "bad"}
     assert all(float(bar.width) > 350 for bar in drawn.turns), "the turns have the room"
-    assert [bar.title for bar in drawn.breaks] == ["Nothing for 9 days"]
+    assert [bar.title for bar in drawn.breaks] == ["Idle for 9 days"]
     assert drawn.agent[0].x == "0.0"
-    assert drawn.summary == "2 turns (1 cut short), 0 looks after it"
+    assert drawn.summary == "2 turns (1 interrupted), 0 recovery checks"

@@ -1,4 +1,4 @@
-"""A turn that is tried again, and one in which nothing is heard: what the page says and offers."""
+"""How the page shows a turn that is retried and one that has gone silent."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ OVERLOADED = "API Error: 529 Overloaded"
 
 
 def failed(world: World, message: str = OVERLOADED) -> TaskSession:
-    """A session whose turn has just failed."""
+    """Return a session whose turn has just failed."""
     session = world.running_session()
     message_id = first_prompt(session).message_id
     hear(session, {"kind": "turn.failed", "message_id": message_id, "code": "agent_error", "message": message})
@@ -22,17 +22,17 @@ def failed(world: World, message: str = OVERLOADED) -> TaskSession:
     return session
 
 
-def test_the_page_says_what_happened_and_when_the_turn_is_tried_again(world: World, ada: Client) -> None:
+def test_retried_turn_shows_its_error_and_retry_time(world: World, ada: Client) -> None:
     session = failed(world)
     html = ada.get(path_of(session)).text
     at = f"{Prompt.objects.get(kind='retry').not_before:%H:%M:%S} UTC"
-    assert f"The model’s provider is overloaded. The turn is tried again at {at} (1 of 5)." in html
+    assert f"The model’s provider is overloaded. The turn is retried at {at} (1 of 5)." in html
     assert OVERLOADED in html
-    assert "Tries again" in html
-    assert "tried again after an error of the model’s provider, try 1" in html
+    assert "Retrying" in html
+    assert "retry after an error of the model’s provider, attempt 1" in html
 
 
-def test_cancel_turn_takes_it_back(world: World, ada: Client) -> None:
+def test_cancel_turn_withdraws_the_retry(world: World, ada: Client) -> None:
     session = failed(world)
     ada.post(f"{path_of(session)}cancel/")
     assert Prompt.objects.get(kind="retry").state == "withdrawn"
@@ -41,17 +41,17 @@ def test_cancel_turn_takes_it_back(world: World, ada: Client) -> None:
     assert "Cancel turn" not in html
 
 
-def test_a_permanent_error_is_shown_at_once(world: World, ada: Client) -> None:
+def test_permanent_error_is_shown_without_a_retry(world: World, ada: Client) -> None:
     html = ada.get(path_of(failed(world, "API Error: 401 invalid x-api-key"))).text
     assert "API Error: 401 invalid x-api-key" in html
     assert "tried again" not in html
 
 
-def test_a_silent_turn_is_shown_and_can_be_cancelled(world: World, ada: Client) -> None:
+def test_silent_turn_is_shown_and_can_be_cancelled(world: World, ada: Client) -> None:
     session = world.running_session()
     since = timezone.now()
     TaskSession.objects.filter(id=session.id).update(stalled_since=since)
     html = ada.get(path_of(session)).text
-    assert "Nothing has been heard of the agent since" in html
+    assert "The agent has not responded since" in html
     assert f"data-clock>{since:%H:%M:%S} UTC</time>" in html
     assert "Cancel turn" in html

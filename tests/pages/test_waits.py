@@ -1,4 +1,4 @@
-"""Waits for the outside on a session's page: opened by a form that shows the key once, listed, rotated, ended."""
+"""External waits on a session's page: the form that shows the key once, the list, rotating and ending."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ def page(client: Client, session: TaskSession) -> str:
 
 
 def call_of(text: str) -> dict[str, Any]:
-    """The body that the shown call sends."""
+    """Return the body that the displayed call sends."""
     found = re.search(r"-d '(\{.*\})' \\", html.unescape(text))
     assert found
     told: dict[str, Any] = json.loads(found[1])
     return told
 
 
-def test_the_key_is_shown_once_with_a_call_that_ends_the_wait(ada: Client, world: World) -> None:
+def test_wait_key_is_shown_once_with_a_working_call(ada: Client, world: World) -> None:
     session = world.resting_session(resume_token="t")
     shown = ada.post(f"{path_of(session)}waits/", FORM)
     assert (shown.status_code, "no-store" in shown["Cache-Control"]) == (200, True)
@@ -46,16 +46,16 @@ def test_the_key_is_shown_once_with_a_call_that_ends_the_wait(ada: Client, world
     assert "The build of main" in listed
     assert body["resume_token"] not in listed
 
-    for _ in range(2):  # an answer that was lost
+    for _ in range(2):  # the response to this was lost
         assert client_of(None).post("/api/v1/runs/resume/", body, format="json").status_code == 200
 
     assert json.loads(Prompt.objects.get(kind="wait").text) == {"result": "passed"}
     listed = page(ada, session)
-    assert "Nothing from outside is waited for." in listed
+    assert "Not waiting for anything." in listed
     assert re.search(r"Answered</span> <span>The build of main<", listed)
 
 
-def test_a_script_gets_the_key_as_a_piece_of_its_page(ada: Client, world: World) -> None:
+def test_json_response_contains_the_key_as_html(ada: Client, world: World) -> None:
     session = world.resting_session(resume_token="t")
     shown = ada.post(f"{path_of(session)}waits/", {**FORM, "kind": "approval", "expires": ""}, headers=SCRIPT).json()
     assert call_of(shown["key_html"])["payload"] == {"approved": True}
@@ -65,14 +65,14 @@ def test_a_script_gets_the_key_as_a_piece_of_its_page(ada: Client, world: World)
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"reason": " "}, "What is waited for: This field is required."),
-        ({"reason": "x" * 2001}, "What is waited for: Ensure this value has at most 2000 characters"),
+        ({"reason": " "}, "What to wait for: This field is required."),
+        ({"reason": "x" * 2001}, "What to wait for: Ensure this value has at most 2000 characters"),
         ({"kind": "permission"}, "Kind: Select a valid choice."),
         ({"expires": "1"}, "Until: Select a valid choice."),
         ({"expires": "soon"}, "Until: Select a valid choice."),
     ],
 )
-def test_a_form_that_is_not_valid_opens_nothing(ada: Client, world: World, change: dict[str, str], said: str) -> None:
+def test_invalid_wait_form_opens_nothing(ada: Client, world: World, change: dict[str, str], said: str) -> None:
     session = world.resting_session(resume_token="t")
     refused = ada.post(f"{path_of(session)}waits/", FORM | change, headers=SCRIPT)
     assert refused.status_code == 409
@@ -81,17 +81,17 @@ def test_a_form_that_is_not_valid_opens_nothing(ada: Client, world: World, chang
     assert said in html.unescape(ada.post(f"{path_of(session)}waits/", FORM | change, follow=True).text)
 
 
-def test_while_the_agent_is_at_work_no_wait_begins_and_the_page_says_when(ada: Client, world: World) -> None:
+def test_wait_cannot_start_during_a_turn_and_the_page_says_so(ada: Client, world: World) -> None:
     session = world.running_session()
     listed = page(ada, session)
-    assert "A wait can begin when the agent’s turn has ended." in listed
+    assert "You can start a wait when the agent’s turn has ended." in listed
     assert "data-may-wait" not in listed
     refused = ada.post(f"{path_of(session)}waits/", FORM, headers=SCRIPT)
     assert (refused.status_code, refused.json()["code"]) == (409, "conflict")
     assert "data-may-wait" in page(ada, world.resting_session(resume_token="t"))
 
 
-def test_a_new_key_takes_the_earlier_one_back_and_the_wait_stays(ada: Client, world: World) -> None:
+def test_rotating_the_key_revokes_the_old_one_and_keeps_the_wait(ada: Client, world: World) -> None:
     session = world.resting_session(resume_token="t")
     first = call_of(ada.post(f"{path_of(session)}waits/", FORM).text)
     deadline = session.tokens.get().expires_at
@@ -105,7 +105,7 @@ def test_a_new_key_takes_the_earlier_one_back_and_the_wait_stays(ada: Client, wo
     assert client_of(None).post("/api/v1/runs/resume/", second, format="json").status_code == 200
 
 
-def test_a_button_of_a_page_that_is_behind_ends_no_turn(ada: Client, world: World) -> None:
+def test_outdated_wait_button_does_not_cancel_a_turn(ada: Client, world: World) -> None:
     session = world.resting_session(resume_token="t")
     key = call_of(ada.post(f"{path_of(session)}waits/", FORM).text)
     client_of(None).post("/api/v1/runs/resume/", key, format="json")
@@ -115,7 +115,7 @@ def test_a_button_of_a_page_that_is_behind_ends_no_turn(ada: Client, world: Worl
     assert not session.intents.filter(kind="cancel").exists()
 
 
-def test_each_wait_that_is_over_says_what_became_of_it(ada: Client, world: World) -> None:
+def test_ended_waits_show_their_results(ada: Client, world: World) -> None:
     session = world.resting_session(resume_token="t")
     for number in range(6):
         opened = waits.open_wait(session.id, f"Build {number}", None, world.ada)
@@ -125,13 +125,13 @@ def test_each_wait_that_is_over_says_what_became_of_it(ada: Client, world: World
     line = r'<span class="pill \w+">([\w ]+)</span> <span>(Build \d)</span> <small>.*?( · \w+)?</small>'
     past = re.findall(line, listed, re.DOTALL)
     assert past == [
-        ("Taken back", "Build 5", " · cancelled"),
-        ("Ran out", "Build 4", ""),
-        *(("Taken back", f"Build {number}", " · cancelled") for number in (3, 2, 1)),
+        ("Revoked", "Build 5", " · cancelled"),
+        ("Expired", "Build 4", ""),
+        *(("Revoked", f"Build {number}", " · cancelled") for number in (3, 2, 1)),
     ]
 
 
-def test_who_only_reads_sees_waits_and_no_way_to_them(ada: Client, world: World) -> None:
+def test_viewer_sees_waits_without_actions(ada: Client, world: World) -> None:
     session = world.resting_session(resume_token="t")
     waits.open_wait(session.id, "The build of main", None, world.ada)
     world.ada.team_roles.create(team=world.team, role="viewer")

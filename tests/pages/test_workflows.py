@@ -11,8 +11,9 @@ from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
-from sessions_app.models import Repository, Workflow, WorkflowRun
+from sessions_app.models import Repository
 from sessions_app.services.tasks import create_session
+from sessions_app.workflows.models import Workflow, WorkflowRun
 from sessions_app.workflows.services import run_records
 from sessions_app.workflows.services.workflows import save_workflow
 from tests.pages.workflows import PLAIN, TEXT, looped_run, make_run, make_workflow, ran
@@ -29,29 +30,29 @@ def posted(world: World, text: str = PLAIN, **values: Any) -> dict[str, Any]:
     return {"do": "save", "name": "Mine", "text": text, "team": world.team.pk, **values}
 
 
-def test_an_empty_list_says_what_to_do_and_offers_the_examples(ada: Client) -> None:
+def test_empty_list_offers_the_examples(ada: Client) -> None:
     answer = ada.get("/workflows/")
     assert "No workflow yet" in said(answer)
     assert "?example=review-until-approved" in answer.content.decode()
 
 
-def test_an_example_is_the_start_of_ones_own(ada: Client) -> None:
+def test_example_prefills_a_new_workflow(ada: Client) -> None:
     page = ada.get("/workflows/new/?example=review-until-approved").content.decode()
     assert "until the reviewer approves" in page
     assert "Can be run" in page
     assert "A new workflow" in ada.get("/workflows/new/?example=../secret").content.decode()
 
 
-def test_a_new_workflow_works_in_the_only_repository(ada: Client, world: World) -> None:
-    """An example that is saved and run as it is shown must not fail for want of a workspace."""
+def test_new_workflow_preselects_the_only_repository(ada: Client, world: World) -> None:
+    """Saving and running an example as shown must not fail for want of a workspace."""
     [only] = Repository.objects.filter(team=world.team)
     address = "/workflows/new/?example=review-until-approved"
     assert f'<option value="{only.id}" selected>' in ada.get(address).content.decode()
     Repository.objects.create(team=world.team, name="second", path="/srv/second")
-    assert " selected>None: an empty directory" in ada.get(address).content.decode()
+    assert " selected>None (an empty directory)" in ada.get(address).content.decode()
 
 
-def test_the_list_has_the_last_run_and_the_next(ada: Client, world: World) -> None:
+def test_list_shows_the_last_and_next_run(ada: Client, world: World) -> None:
     cron = TEXT.replace("{ label: Start }", '{ label: Start, triggerType: cron, cron: "0 5 * * *" }')
     workflow = make_workflow(world, cron, triggers_enabled=True)
     make_run(world, workflow, state="failed")
@@ -61,26 +62,26 @@ def test_the_list_has_the_last_run_and_the_next(ada: Client, world: World) -> No
     assert "05:00" in page
 
 
-def test_the_board_leads_from_the_task_of_a_run_to_the_run(ada: Client, world: World) -> None:
+def test_board_task_links_to_its_workflow_run(ada: Client, world: World) -> None:
     run = make_run(world, make_workflow(world, TEXT))
     page = ada.get("/").content.decode()
     assert page.count(f'href="/workflows/runs/{run.id}/"') == 1
 
 
-def test_a_workflow_is_saved_with_all_its_mistakes(ada: Client, world: World) -> None:
+def test_invalid_workflow_is_saved_with_its_problems(ada: Client, world: World) -> None:
     text = PLAIN.replace("target: told", "target: nobody")
     answer = ada.post("/workflows/new/", posted(world, text.replace("\n", "\r\n")), follow=True)
     row = Workflow.objects.get()
     assert (row.text, row.is_valid, row.created_by) == (text, False, world.ada)
     assert answer.redirect_chain == [(f"/workflows/{row.id}/", 302)]
     page = said(answer)
-    assert "It is saved, and cannot be run yet" in page
+    assert "Saved, but it cannot be run yet" in page
     assert "Line 7" in page
     assert 'data-line="7"' in answer.content.decode()
 
 
 @pytest.mark.parametrize("button", ["check", "open", "apply"])
-def test_other_buttons_keep_what_was_typed_and_save_nothing(ada: Client, world: World, button: str) -> None:
+def test_other_buttons_keep_the_typed_text_and_save_nothing(ada: Client, world: World, button: str) -> None:
     workflow = make_workflow(world)
     typed = TEXT.replace("A loop", "Another loop")
     answer = ada.post(
@@ -91,7 +92,7 @@ def test_other_buttons_keep_what_was_typed_and_save_nothing(ada: Client, world: 
     assert workflow.text == TEXT
 
 
-def test_settings_of_a_node_are_put_into_the_text_beside_its_comments(ada: Client, world: World) -> None:
+def test_node_settings_are_applied_and_comments_kept(ada: Client, world: World) -> None:
     workflow = make_workflow(world)
     opened = ada.post(f"/workflows/{workflow.id}/", {"do": "open", "text": TEXT, "node": "coder"}).content.decode()
     assert "Keep the session" in opened
@@ -102,7 +103,7 @@ def test_settings_of_a_node_are_put_into_the_text_beside_its_comments(ada: Clien
     assert "timeout: 60" in made["text"]
     assert "resumable: true" in made["text"]
     assert "{ name: taskPrompt, type: string }, { name: iteratePrompt, type: string }" in made["text"]
-    assert "save to keep it" in made["said"]
+    assert "Save it to keep the change" in made["said"]
     again = ada.post("/workflows/check/", {**asked, "text": made["text"]}).json()
     assert again["text"] == made["text"]
     del asked["node-keep_session"]
@@ -110,7 +111,7 @@ def test_settings_of_a_node_are_put_into_the_text_beside_its_comments(ada: Clien
     assert "taskPrompt" not in anew
 
 
-def test_a_setting_that_cannot_be_is_said_beside_its_field(ada: Client, world: World) -> None:
+def test_invalid_setting_is_reported_beside_its_field(ada: Client, world: World) -> None:
     workflow = make_workflow(world)
     asked = {"do": "apply", "text": TEXT, "node": "loop", "node-label": "Loop", "node-maxIterations": "none"}
     answer = ada.post(f"/workflows/{workflow.id}/", asked)
@@ -118,19 +119,19 @@ def test_a_setting_that_cannot_be_is_said_beside_its_field(ada: Client, world: W
     assert "Enter a whole number." in said(answer)
 
 
-def test_a_node_that_is_not_there_is_said(ada: Client, world: World) -> None:
+def test_unknown_node_is_reported(ada: Client, world: World) -> None:
     answer = ada.post("/workflows/check/", {"do": "open", "text": TEXT, "node": "nobody"})
-    assert answer.json()["trouble"] == "There is no node “nobody” in this text."
+    assert answer.json()["trouble"] == "The text has no node “nobody”. Choose another one."
 
 
-def test_a_conflict_shows_both_texts_and_can_be_overruled(ada: Client, world: World) -> None:
+def test_edit_conflict_shows_both_texts_and_can_be_overridden(ada: Client, world: World) -> None:
     workflow = make_workflow(world)
     save_workflow(world.ada, {"text": TEXT.replace("Mend {{", "Repair {{")}, workflow)
     mine = posted(world, TEXT.replace("Mend {{", "Heal {{"), revision=1)
     answer = ada.post(f"/workflows/{workflow.id}/", mine)
     assert answer.status_code == 409
     page = answer.content.decode()
-    assert "Somebody has changed it" in page
+    assert "Another user has changed this workflow" in page
     assert "Heal {{" in page
     assert "Repair {{" in page
     assert 'name="revision" value="2"' in page
@@ -139,7 +140,7 @@ def test_a_conflict_shows_both_texts_and_can_be_overruled(ada: Client, world: Wo
     assert ("Heal" in workflow.text, workflow.revision) == (True, 3)
 
 
-def test_a_run_is_started_once_however_often_the_form_is_sent(ada: Client, world: World) -> None:
+def test_repeated_run_form_starts_one_run(ada: Client, world: World) -> None:
     workflow = make_workflow(world)
     ways = [ada.post(f"/workflows/{workflow.id}/run/", {"text": "the fence", "key": "k"}) for _ in range(2)]
     run = WorkflowRun.objects.get()
@@ -147,7 +148,7 @@ def test_a_run_is_started_once_however_often_the_form_is_sent(ada: Client, world
     assert (run.inputs["text"], run.trigger, run.started_by) == ("the fence", "manual", world.ada)
 
 
-def test_the_inbox_leads_to_a_failed_run(ada: Client, world: World) -> None:
+def test_inbox_links_to_a_failed_run(ada: Client, world: World) -> None:
     run = make_run(world, make_workflow(world, text=PLAIN, name="Plain"), "failed", error="It did not work.")
     run_records.raise_run_failed(run)
     page = ada.get("/attention/").content.decode()
@@ -169,7 +170,7 @@ edges: []
 """
 
 
-def test_declared_inputs_are_fields_of_the_form(ada: Client, world: World) -> None:
+def test_declared_inputs_are_form_fields(ada: Client, world: World) -> None:
     workflow = make_workflow(world, text=DECLARED)
     page = ada.get(f"/workflows/{workflow.id}/").content.decode()
     wanted = ("How many", "At most &lt;9&gt;", "3</textarea>", "run-input-1")
@@ -182,13 +183,13 @@ def test_declared_inputs_are_fields_of_the_form(ada: Client, world: World) -> No
     assert (given["count"], given["deep"], given["text"]) == (7, True, "")
 
 
-def test_what_cannot_be_started_is_said_in_a_notice(ada: Client, world: World) -> None:
+def test_refused_run_is_explained_in_a_notice(ada: Client, world: World) -> None:
     workflow = make_workflow(world, repository=None)
     answer = ada.post(f"/workflows/{workflow.id}/run/", {"text": ""}, follow=True)
-    assert "Name a repository" in said(answer)
+    assert "Choose a repository" in said(answer)
 
 
-def test_a_run_shows_its_states_in_the_graph_and_in_words(ada: Client, world: World) -> None:
+def test_run_shows_node_states_in_graph_and_text(ada: Client, world: World) -> None:
     run = looped_run(world, world.session())
     page = ada.get(f"/workflows/runs/{run.id}/").content.decode()
     assert re.search(r'<a href="\?node=loop%2Fcoder#node-detail"[^>]*aria-label="Coder: waiting for you"', page)
@@ -198,7 +199,15 @@ def test_a_run_shows_its_states_in_the_graph_and_in_words(ada: Client, world: Wo
     assert 'data-every="1000"' in page
 
 
-def test_a_node_is_shown_at_each_of_the_times_that_it_ran(ada: Client, world: World) -> None:
+def test_run_that_is_too_large_to_draw_says_so(ada: Client, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sessions_app.workflows.pages.runs.MAX_RUN_DRAWING", 100)
+    run = looped_run(world, world.session())
+    page = said(ada.get(f"/workflows/runs/{run.id}/"))
+    assert "This workflow is too large to draw. Select nodes in the list below instead." in page
+    assert "coder is waiting for you." in page
+
+
+def test_every_iteration_of_a_node_can_be_shown(ada: Client, world: World) -> None:
     session = world.session()
     run = looped_run(world, session)
     newest = ada.get(f"/workflows/runs/{run.id}/?node=loop/coder").content.decode()
@@ -208,10 +217,10 @@ def test_a_node_is_shown_at_each_of_the_times_that_it_ran(ada: Client, world: Wo
     assert "I mended &lt;it&gt;" in first
     live = ada.get(f"/workflows/runs/{run.id}/live/", {"node": "loop/coder", "at": "loop[1]/coder"}).json()
     assert "I mended &lt;it&gt;" in live["parts"]["run"]
-    assert "It has not begun" in said(ada.get(f"/workflows/runs/{run.id}/?node=end"))
+    assert "It has not started" in said(ada.get(f"/workflows/runs/{run.id}/?node=end"))
 
 
-def test_what_failed_is_shown_unasked_and_can_be_gone_on_from(ada: Client, world: World) -> None:
+def test_failed_node_is_preselected_and_can_be_resumed(ada: Client, world: World) -> None:
     run = make_run(world, state="failed", error="coder failed")
     ran(run, "trigger", kind="trigger")
     ran(run, "loop", "failed", kind="loop", error="inner")
@@ -222,7 +231,7 @@ def test_what_failed_is_shown_unasked_and_can_be_gone_on_from(ada: Client, world
     assert 'name="node" value="loop[1]/coder"' in page
 
 
-def test_a_run_is_cancelled_and_run_again(ada: Client, world: World) -> None:
+def test_run_can_be_cancelled_and_rerun(ada: Client, world: World) -> None:
     run = make_run(world)
     ada.post(f"/workflows/runs/{run.id}/cancel/")
     run.refresh_from_db()
@@ -234,14 +243,14 @@ def test_a_run_is_cancelled_and_run_again(ada: Client, world: World) -> None:
     assert (other.inputs["text"], other.workflow_id) == ("the fence", run.workflow_id)
 
 
-def test_a_workflow_that_is_put_away_is_listed_apart(ada: Client, world: World) -> None:
+def test_archived_workflow_is_listed_separately(ada: Client, world: World) -> None:
     workflow = make_workflow(world)
     ada.post(f"/workflows/{workflow.id}/archive/")
     assert "Mend and check" not in said(ada.get("/workflows/live/"))
     assert "Mend and check" in said(ada.get("/workflows/?archived=1"))
 
 
-def test_tasks_and_sessions_of_a_run_lead_to_it(ada: Client, world: World) -> None:
+def test_task_and_sessions_link_to_their_workflow_run(ada: Client, world: World) -> None:
     run = make_run(world)
     session = create_session(world.ada, run.task, world.profile, world.executor)
     for path in (f"/tasks/{run.task_id}/", path_of(session)):
@@ -276,7 +285,7 @@ def more_nodes(world: World, run: WorkflowRun, count: int) -> None:
         ("/workflows/runs/{run}/live/?node=loop/coder", more_nodes),
     ],
 )
-def test_a_page_costs_the_same_number_of_queries(
+def test_query_count_does_not_grow_with_runs(
     ada: Client, world: World, path: str, more: Callable[[World, WorkflowRun, int], None]
 ) -> None:
     run = looped_run(world)
@@ -297,7 +306,7 @@ def scheduled(world: World) -> Workflow:
     return make_workflow(world, cron, triggers_enabled=True)
 
 
-def test_a_change_of_a_scheduled_workflow_is_shown_and_confirmed(ada: Client, world: World) -> None:
+def test_change_of_a_scheduled_workflow_is_shown_and_confirmed(ada: Client, world: World) -> None:
     row = scheduled(world)
     text = row.text.replace("Mend {{", "Repair <script> {{")
     answer = ada.post(f"/workflows/{row.id}/", posted(world, text, triggers_enabled="on", revision=1), follow=True)
@@ -311,29 +320,29 @@ def test_a_change_of_a_scheduled_workflow_is_shown_and_confirmed(ada: Client, wo
     assert "Open workflow" in inbox
     fingerprint = re.findall(r'name="fingerprint" value="(\w{64})"', page)[0]
     confirmed = ada.post(f"/workflows/{row.id}/triggers/", {"do": "confirm", "fingerprint": fingerprint}, follow=True)
-    assert "scheduled runs have your rights from now on" in said(confirmed)
+    assert "Scheduled runs have your rights from now on" in said(confirmed)
     assert "Scheduled runs have the rights of ada" in said(confirmed)
     row.refresh_from_db()
     assert (row.triggers_enabled, row.triggers_enabled_by) == (True, world.ada)
 
 
-def test_paused_triggers_are_switched_off_and_not_confirmed_unseen(ada: Client, world: World) -> None:
+def test_paused_triggers_can_be_disabled_and_not_confirmed_unseen(ada: Client, world: World) -> None:
     row = scheduled(world)
     save_workflow(world.ada, {"text": PLAIN}, row)
     refused = ada.post(f"/workflows/{row.id}/triggers/", {"do": "confirm", "fingerprint": "unseen"}, follow=True)
-    assert "It has changed since you looked at it" in said(refused)
-    assert "Its scheduled triggers are off" in said(
+    assert "The workflow has changed since you opened this page" in said(refused)
+    assert "Scheduled triggers are switched off" in said(
         ada.post(f"/workflows/{row.id}/triggers/", {"do": "off"}, follow=True)
     )
     row.refresh_from_db()
     assert (row.triggers_enabled, row.triggers_paused) == (False, "")
 
 
-def test_nobody_starts_by_hand_what_the_page_did_not_show(ada: Client, world: World) -> None:
+def test_manual_run_of_an_unseen_revision_is_refused(ada: Client, world: World) -> None:
     row = make_workflow(world, PLAIN)
     run = make_run(world, row)
     save_workflow(world.ada, {"text": f"{PLAIN}\n"}, row)
     answer = ada.post(f"/workflows/{row.id}/run/", {"text": "", "revision": 1}, follow=True)
-    assert "Somebody has changed it" in said(answer)
+    assert "Another user has changed this workflow" in said(answer)
     assert "has changed since this run began" in said(ada.post(f"/workflows/runs/{run.id}/again/", follow=True))
     assert WorkflowRun.objects.count() == 1

@@ -1,4 +1,4 @@
-"""The panels of the workspace in a real browser, with a real agentctl behind them."""
+"""The workspace panels in a real browser with a real agentctl."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def place(tmp_path: Path) -> Iterator[Place]:
 
 @pytest.fixture
 def session(world: World, place: Place) -> TaskSession:
-    """A session of that agentctl's."""
+    """A session served by that agentctl."""
     made = world.running_session()
     execution = ExecutorRunning.objects.get(session=made)
     execution.agentctl_url, execution.auth_token, execution.state = place.ready()["url"], TOKEN, place.state()
@@ -46,7 +46,7 @@ def tab(page: Page, name: str) -> None:
     page.get_by_role("tab", name=name).click()
 
 
-def test_changes_are_shown_read_and_committed(visit: Any, session: TaskSession, place: Place) -> None:
+def test_changes_can_be_viewed_and_committed(visit: Any, session: TaskSession, place: Place) -> None:
     (place.workspace / "README").write_text("changed <b>\n")
     (place.workspace / "new").write_text("x\n")
     (place.workspace / "left").write_text("not yet\n")
@@ -65,7 +65,7 @@ def test_changes_are_shown_read_and_committed(visit: Any, session: TaskSession, 
     expect(changes.locator(".added")).to_have_text("+x\n")
     page.get_by_role("button", name="← All changes").click()
     page.get_by_label("Commit left").uncheck()
-    page.get_by_label("Commit what is ticked").fill("Change it")
+    page.get_by_label("Commit selected files").fill("Change it")
     page.get_by_role("button", name="Commit", exact=True).click()
 
     expect(changes.get_by_role("status")).to_contain_text("Change it")
@@ -75,13 +75,13 @@ def test_changes_are_shown_read_and_committed(visit: Any, session: TaskSession, 
     assert run_git(place.workspace, "status", "--porcelain") == "?? left"
 
     page.get_by_label("Commit left").uncheck()
-    page.get_by_label("Commit what is ticked").fill("Nothing")
+    page.get_by_label("Commit selected files").fill("Nothing")
     page.get_by_role("button", name="Commit", exact=True).click()
-    expect(changes.get_by_role("alert")).to_have_text("Nothing is ticked.")
+    expect(changes.get_by_role("alert")).to_have_text("Select at least one file.")
     assert ada.unexpected(*NO_SOCKET) == []
 
 
-def test_a_merge_with_conflicts_is_said_and_cannot_be_committed(visit: Any, session: TaskSession, place: Place) -> None:
+def test_merge_conflicts_are_shown_and_cannot_be_committed(visit: Any, session: TaskSession, place: Place) -> None:
     start = run_git(place.workspace, "rev-parse", "HEAD")
     commit(place.workspace, "README", "ours\n")
     run_git(place.workspace, "checkout", "-q", "-b", "other", start)
@@ -92,10 +92,10 @@ def test_a_merge_with_conflicts_is_said_and_cannot_be_committed(visit: Any, sess
     tab(page, "Changes")
     expect(page.get_by_text("In conflict (1)")).to_be_visible()
     expect(page.locator("#changes").get_by_role("alert")).to_contain_text("A merge has conflicts.")
-    expect(page.get_by_label("Commit what is ticked")).to_have_count(0)
+    expect(page.get_by_label("Commit selected files")).to_have_count(0)
 
 
-def test_files_are_opened_edited_and_made_and_what_has_changed_meanwhile_is_not_overwritten(
+def test_files_can_be_edited_without_overwriting_newer_changes(
     visit: Any, world: World, session: TaskSession, place: Place
 ) -> None:
     world.team.permissions.add(Permission.objects.get(codename="operate_unisolated"))
@@ -113,9 +113,9 @@ def test_files_are_opened_edited_and_made_and_what_has_changed_meanwhile_is_not_
     expect(files.locator("pre .k").first).to_have_text("def")
     expect(files.locator("pre")).to_contain_text("<b>⟦RLO⟧")
     files.get_by_role("button", name="data.bin").click()
-    expect(files).to_contain_text("This is not a text (256 bytes)")
+    expect(files).to_contain_text("This is a binary file (256 bytes)")
     files.get_by_role("button", name="huge.txt").click()
-    expect(files).to_contain_text("Only its beginning is shown")
+    expect(files).to_contain_text("Only the beginning is shown")
     expect(page.get_by_role("button", name="Edit")).to_have_count(0)
 
     files.get_by_role("button", name="README").click()
@@ -132,7 +132,7 @@ def test_files_are_opened_edited_and_made_and_what_has_changed_meanwhile_is_not_
     expect(files.get_by_role("alert")).to_contain_text("has changed since it was read")
     expect(page.get_by_label("Content of README")).to_have_value("mine again\n")
     assert (place.workspace / "README").read_text() == "the agent's\n"
-    files.get_by_text("What would be overwritten").click()
+    files.get_by_text("Show the differences").click()
     expect(files.locator(".gone")).to_have_text("-the agent's\n")
     expect(files.locator(".added")).to_have_text("+mine again\n")
     page.get_by_role("button", name="Overwrite it with mine").click()
@@ -141,16 +141,16 @@ def test_files_are_opened_edited_and_made_and_what_has_changed_meanwhile_is_not_
 
     page.get_by_role("button", name="New file").click()
     page.get_by_label("Path of the new file").fill("src/made.txt")
-    page.get_by_role("button", name="Begin").click()
+    page.get_by_role("button", name="Create").click()
     page.get_by_label("Content of src/made.txt").fill("new\n")
     page.get_by_role("button", name="Save").click()
-    expect(files.get_by_role("status")).to_have_text("The file was made.")
+    expect(files.get_by_role("status")).to_have_text("File created.")
     expect(files.get_by_role("button", name="made.txt")).to_be_visible()
     assert (place.workspace / "src" / "made.txt").read_text() == "new\n"
     assert ada.unexpected(*NO_SOCKET, "409 (Conflict)") == []
 
 
-def test_who_may_not_operate_is_offered_no_editing_and_no_terminal(visit: Any, session: TaskSession) -> None:
+def test_user_without_the_right_gets_no_editor_or_terminal(visit: Any, session: TaskSession) -> None:
     page = visit().open(path_of(session))
     tab(page, "Files")
     page.get_by_role("button", name="README").click()
@@ -160,9 +160,7 @@ def test_who_may_not_operate_is_offered_no_editing_and_no_terminal(visit: Any, s
     expect(page.get_by_role("tab", name="Terminal")).to_have_count(0)
 
 
-def test_where_no_workspace_is_open_what_was_kept_is_shown_and_said(
-    visit: Any, world: World, session: TaskSession, place: Place
-) -> None:
+def test_closed_workspace_shows_its_saved_state(visit: Any, world: World, session: TaskSession, place: Place) -> None:
     world.repository.path = str(place.workspace)
     world.repository.save()
     world.team.permissions.add(Permission.objects.get(codename="operate_unisolated"))
@@ -171,7 +169,7 @@ def test_where_no_workspace_is_open_what_was_kept_is_shown_and_said(
     ExecutorRunning.objects.update(status="stopped")
     page = visit().open(path_of(session))
     tab(page, "Files")
-    expect(page.locator("#files")).to_contain_text("The workspace is not open. This is what was kept of it")
+    expect(page.locator("#files")).to_contain_text("The workspace is not open. This is its last saved state")
     page.get_by_role("button", name="README").click()
     expect(page.locator("#files pre")).to_have_text("hello\n")
     expect(page.get_by_role("button", name="Edit")).to_have_count(0)
@@ -179,4 +177,4 @@ def test_where_no_workspace_is_open_what_was_kept_is_shown_and_said(
     expect(page.locator("#changes")).to_contain_text("The workspace is not open.")
     expect(page.locator("#changes .commits li")).to_have_count(1)
     tab(page, "Terminal")
-    expect(page.locator("#terminal")).to_contain_text("No workspace is open, so there is no shell to type in.")
+    expect(page.locator("#terminal")).to_contain_text("The workspace is not open, so there is no terminal.")

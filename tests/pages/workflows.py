@@ -1,4 +1,4 @@
-"""A workflow of Ada's team, and a run of it as it is after some steps."""
+"""A workflow of Ada's team, and a run of it after some steps."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from typing import Any
 
 from django.utils import timezone
 
-from sessions_app.models import NodeRun, TaskSession, Workflow, WorkflowRun
+from sessions_app.models import TaskSession
+from sessions_app.workflows.models import NodeRun, Workflow, WorkflowRun
 from sessions_app.workflows.services.runs import start_saved_run
 from sessions_app.workflows.services.workflows import save_workflow
 from tests.pages.world import World
@@ -65,7 +66,7 @@ def make_workflow(world: World, text: str = TEXT, name: str = "Mend and check", 
 
 
 def make_run(world: World, workflow: Workflow | None = None, state: str = "running", **values: Any) -> WorkflowRun:
-    """A run of it that nobody drives."""
+    """Create a run that no supervisor drives."""
     workflow = workflow or make_workflow(world)
     run, _ = start_saved_run(world.ada, workflow, {"text": "the fence"})
     WorkflowRun.objects.filter(id=run.id).update(state=state, started_at=timezone.now(), **values)
@@ -74,14 +75,14 @@ def make_run(world: World, workflow: Workflow | None = None, state: str = "runni
 
 
 def ran(run: WorkflowRun, path: str, state: str = "succeeded", **values: Any) -> NodeRun:
-    """One time that a node ran."""
+    """Record one execution of a node."""
     node = path.rpartition("/")[2].partition("[")[0].partition("#")[0]
     given = {"kind": "wire", "node": node, "state": state, "started_at": timezone.now(), **values}
     return NodeRun.objects.create(run=run, path=path, position=run.node_runs.count(), **given)
 
 
 def looped_run(world: World, session: TaskSession | None = None, state: str = "running") -> WorkflowRun:
-    """A run whose agent is in its second iteration, and waits for somebody."""
+    """Create a run whose agent is in its second iteration and needs a decision."""
     run = make_run(world, state=state)
     ran(run, "trigger", kind="trigger", outputs={"text": "the fence"})
     ran(run, "loop", "running", kind="loop", inputs={"task": "the fence"})

@@ -1,4 +1,4 @@
-"""A small cast: Ada's team has a task with a session; Bob belongs to another team."""
+"""Two users: Ada's team has a task with a session, and Bob belongs to another team."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NOON = datetime(2026, 3, 1, 12, tzinfo=UTC).timestamp()
 
 @dataclass
 class World:
-    """Two users of two teams; what is made in it belongs to Ada's."""
+    """Two users of two teams; everything created in it belongs to Ada's team."""
 
     ada: User
     bob: User
@@ -38,41 +38,41 @@ class World:
     executor: Executor
 
     def task(self, title: str = "Mend the tests", **values: Any) -> Task:
-        """A task of Ada's team."""
+        """Create a task of Ada's team."""
         return create_task(self.ada, {"title": title, "team": self.team, "repository": self.repository, **values})
 
     def session(self, prompt: str = "Look at the tests.", **values: Any) -> TaskSession:
-        """A session that nobody has begun to start."""
+        """Create a session that has not been started."""
         return create_session(self.ada, self.task(), self.profile, self.executor, prompt=prompt, **values)
 
     def running_session(self) -> TaskSession:
-        """A session whose agent is at work on its first prompt."""
+        """Create a session whose agent is working on its first prompt."""
         session = self.session()
         session.intents.update(done_at=timezone.now())
-        with session_transaction(session.id) as draft:
-            draft.move_executor("launch")
-            draft.move_executor("ready")
-            draft.set(launch_id="a-launch")
-            draft.move("start")
-            draft.move("ready")
+        with session_transaction(session.id) as transaction:
+            transaction.move_executor("launch")
+            transaction.move_executor("ready")
+            transaction.set_fields(launch_id="a-launch")
+            transaction.move_session("start")
+            transaction.move_session("ready")
         hear(session, accepted(session))
         session.refresh_from_db()
         return session
 
     def resting_session(self, **execution: Any) -> TaskSession:
-        """A session that has had a turn and whose agent is gone."""
+        """Create a session that has finished a turn and whose agent is gone."""
         session = self.running_session()
         hear(session, {"kind": "turn.completed", "message_id": first_prompt(session).message_id})
-        with session_transaction(session.id) as draft:
-            draft.move_executor("stop")
-            draft.set(launch_id="")
+        with session_transaction(session.id) as transaction:
+            transaction.move_executor("stop")
+            transaction.set_fields(launch_id="")
         ExecutorRunning.objects.filter(session=session).update(**execution)
         session.refresh_from_db()
         return session
 
 
 def make_world() -> World:
-    """Both teams, and what Ada's needs to work."""
+    """Create both teams, and what Ada's team needs to work."""
     team, other = Group.objects.create(name="Ada's team"), Group.objects.create(name="Bob's team")
     ada, bob = User.objects.create_user("ada", password="lovelace"), User.objects.create_user("bob")
     ada.groups.add(team)
@@ -88,7 +88,7 @@ def make_world() -> World:
 
 
 def make_sweep(session: TaskSession | None = None, **outcomes: int) -> RecoverySweep:
-    """A boot sweep, with a row for ``session``."""
+    """Create a boot sweep with a row for ``session``."""
     sweep = RecoverySweep.objects.create(
         boot_id="b", trigger="boot", started_at=timezone.now(), duration_ms=42, examined=4, outcomes=outcomes
     )
@@ -105,38 +105,38 @@ def make_sweep(session: TaskSession | None = None, **outcomes: int) -> RecoveryS
 
 
 def supervise() -> None:
-    """A supervisor lives and has swept."""
+    """Register a live supervisor that has finished its sweep."""
     now = timezone.now()
     Supervisor.objects.create(boot_id="boot", host_id="host", started_at=now, beat_at=now, swept_at=now)
 
 
 def first_prompt(session: TaskSession) -> Prompt:
-    """The prompt that the session was made with."""
+    """Return the prompt that the session was created with."""
     prompt: Prompt = session.prompts.earliest("id")
     return prompt
 
 
 def accepted(session: TaskSession) -> dict[str, Any]:
-    """The journal's line that its agent has the first prompt."""
+    """Return the journal line with which the agent accepts the first prompt."""
     session.prompts.update(state="sending")
     return {"kind": "prompt.accepted", "message_id": first_prompt(session).message_id}
 
 
 def hear(session: TaskSession, *lines: dict[str, Any]) -> None:
-    """Let the session's log take lines of its journal."""
-    with session_transaction(session.id) as draft:
-        _fold(draft, lines)
+    """Write journal lines into the session's log."""
+    with session_transaction(session.id) as transaction:
+        _fold(transaction, lines)
 
 
-def _fold(draft: SessionTransaction, lines: tuple[dict[str, Any], ...]) -> None:
-    fold = LineApplier(draft)
+def _fold(transaction: SessionTransaction, lines: tuple[dict[str, Any], ...]) -> None:
+    applier = LineApplier(transaction)
     for number, line in enumerate(lines, start=1):
-        fold.apply({"seq": number, "epoch": "e", "ts": NOON, **line})
-    fold.conversation.seal()
+        applier.apply({"seq": number, "epoch": "e", "ts": NOON, **line})
+    applier.conversation.schedule_write()
 
 
 def asks(permission_id: str = "p1", **tool_call: Any) -> dict[str, Any]:
-    """The journal's line that the agent asks before it acts."""
+    """Return the journal line of a permission request."""
     options = [
         {"option_id": "allow", "name": "Allow once", "kind": "allow_once"},
         {"option_id": "reject", "name": "Reject", "kind": "reject_once"},
@@ -146,5 +146,5 @@ def asks(permission_id: str = "p1", **tool_call: Any) -> dict[str, Any]:
 
 
 def path_of(session: TaskSession) -> str:
-    """The session's page."""
+    """Return the path of the session's page."""
     return f"/tasks/{session.task_id}/sessions/{session.id}/"

@@ -13,7 +13,7 @@ from executors_app.models import AgentProfile, Executor
 from sessions_app.models import Prompt, Repository, Task, TaskSession
 from sessions_app.services.portable.export import RecordWriter
 from tests.supervisor.journals import Journal, hear
-from tests.supervisor.rows import permission_states, prompt_states, running_session, runs, talk
+from tests.supervisor.rows import conversation, permission_states, prompt_states, running_session, runs
 
 SEED_SNAPSHOT = {
     "id": "sess_123",
@@ -92,7 +92,7 @@ def everything_of(session: TaskSession) -> dict[str, Any]:
     task = session.task
     return {
         "messages": list(messages),
-        "talk": talk(session),
+        "conversation": conversation(session),
         "prompts": list(prompts),
         "prompt states": prompt_states(session),
         "runs": runs(session),

@@ -47,9 +47,9 @@ def follow(exporter: Exporter | None = None) -> None:
 
 
 def say(session: TaskSession, *words: str) -> None:
-    with session_transaction(session.id) as draft:
+    with session_transaction(session.id) as transaction:
         for word in words:
-            draft.say("session.receipt", kind=word)
+            transaction.record_event("session.receipt", kind=word)
 
 
 def told(folder: Path, session: TaskSession) -> list[tuple[Any, ...]]:
@@ -83,7 +83,7 @@ def test_a_snapshot_says_what_the_format_wants(folder: Path) -> None:
     assert snapshot["recovery"] == {"last_boot_seen": "boot", "interruption": None}
 
 
-def test_nobody_else_can_read_it_and_no_secret_is_in_it(folder: Path) -> None:
+def test_record_is_private_and_contains_no_secret(folder: Path) -> None:
     session = session_with_a_past()
     change(execution_of(session), resume_token="s3cret-1", auth_token="s3cret-2", rejected_resume_token="s3cret-3")
     profile = session.agent_profile
@@ -195,7 +195,7 @@ def test_of_two_hosts_with_one_database_one_exports(tmp_path: Path, settings: An
     threads["two"].close()
 
 
-def test_a_session_that_cannot_be_written_is_said_once_and_stops_no_other(
+def test_unwritable_session_is_reported_once_and_stops_no_other(
     folder: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sessions_app.supervisor.exporter.RETRY_AFTER", 0.0)

@@ -34,7 +34,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "sessions"
 
 
-def test_a_session_comes_back_as_it_was_event_by_event_and_byte_by_byte(folder: Path) -> None:
+def test_exported_session_is_imported_unchanged(folder: Path) -> None:
     session = session_with_a_past()
     events, everything = events_of(session), everything_of(session)
     export(session, folder)
@@ -49,9 +49,7 @@ def test_a_session_comes_back_as_it_was_event_by_event_and_byte_by_byte(folder: 
     assert back.epoch != session.epoch
 
 
-def test_what_it_belongs_to_is_found_by_name_or_made_so_that_it_runs_nothing(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_related_rows_are_found_by_name_or_created_inert(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     session = session_with_a_past()
     export(session, folder)
     lose_everything()
@@ -172,7 +170,7 @@ def test_a_corrupt_snapshot_leaves_what_the_log_tells(folder: Path) -> None:
     back = TaskSession.objects.get(id=session.id)
     assert events_of(back) == events
     told = everything_of(back)
-    for what in ("messages", "talk", "prompt states", "runs", "permissions"):
+    for what in ("messages", "conversation", "prompt states", "runs", "permissions"):
         assert told[what] == everything[what]
 
 
@@ -230,7 +228,7 @@ def test_a_damaged_log_loses_its_damaged_lines_alone(
         "",
     ],
 )
-def test_a_snapshot_that_is_none_is_told_of_and_the_next_session_is_imported(folder: Path, snapshot: str) -> None:
+def test_invalid_snapshot_is_reported_and_the_next_session_is_imported(folder: Path, snapshot: str) -> None:
     session = session_with_a_past()
     export(session, folder)
     lose_the_sessions()
@@ -319,4 +317,4 @@ def test_a_whole_data_directory_will_do(folder: Path) -> None:
 def test_where_there_is_nothing_it_says_so(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder.mkdir()
     assert run_import(folder) == 0
-    assert "No session lies there." in capsys.readouterr().out
+    assert "There are no sessions in this directory." in capsys.readouterr().out

@@ -26,9 +26,9 @@ for title in ("one", "two"):
     task = Task.objects.create(title=title, team=team, repository=repository)
     session = create_session(None, task, profile, executor, prompt="begin", desired_state="stopped")
     for batch in range(3):
-        with session_transaction(session.id) as draft:
+        with session_transaction(session.id) as transaction:
             for number in range(250):
-                draft.say("session.receipt", kind=f"{batch} {number}", reason="x" * 40)
+                transaction.record_event("session.receipt", kind=f"{batch} {number}", reason="x" * 40)
 """
 EXPORT = """
 from sessions_app.supervisor.exporter import Exporter

@@ -64,9 +64,7 @@ def work_beyond_the_copy(deployment: Deployment, copy: Path) -> Session:
 
 
 @pytest.mark.embedded
-def test_a_restored_database_runs_nothing_twice_and_takes_the_journals_up(
-    deployment: Deployment, tmp_path: Path
-) -> None:
+def test_restored_database_runs_nothing_twice_and_reads_the_journals(deployment: Deployment, tmp_path: Path) -> None:
     deployment.serve()
     copy = tmp_path / "copy.sqlite3"
     session = work_beyond_the_copy(deployment, copy)
@@ -98,7 +96,7 @@ def test_a_restored_database_runs_nothing_twice_and_takes_the_journals_up(
 
 
 @pytest.mark.embedded
-def test_where_no_journal_is_left_the_gap_is_said_and_prompts_are_held(deployment: Deployment, tmp_path: Path) -> None:
+def test_without_a_journal_the_gap_is_recorded_and_prompts_are_held(deployment: Deployment, tmp_path: Path) -> None:
     deployment.serve()
     copy = tmp_path / "copy.sqlite3"
     session = work_beyond_the_copy(deployment, copy)
@@ -143,8 +141,8 @@ def forget_newest(session: TaskSession, count: int, monkeypatch: pytest.MonkeyPa
 def test_nothing_is_touched_where_nothing_was_restored(data: Path) -> None:
     assert database_restore.detect_restore() is None
     session = make_session("begin")
-    with session_transaction(session.id) as draft:
-        draft.say("session.receipt")
+    with session_transaction(session.id) as transaction:
+        transaction.record_event("session.receipt")
     follow()
     assert database_restore.detect_restore() is None
     assert change(session).desired_state == "running"
@@ -157,8 +155,8 @@ def test_what_may_have_been_done_is_held_dropped_revoked_and_stopped(
 ) -> None:
     behind, waiting, done = session_with_a_past(), make_session("begin"), session_with_a_past()
     change(done, state="COMPLETED", desired_state="stopped")
-    with session_transaction(waiting.id) as draft:
-        draft.say("session.receipt")
+    with session_transaction(waiting.id) as transaction:
+        transaction.record_event("session.receipt")
     follow()
     forget_newest(behind, 3, monkeypatch)
     epochs = set(TaskSession.objects.values_list("epoch", flat=True))
@@ -197,8 +195,8 @@ def test_a_crash_while_it_is_made_safe_says_the_gap_once(data: Path, monkeypatch
 @pytest.mark.django_db
 def test_deleted_sessions_are_no_proof_of_a_restored_database(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kept, gone = make_session("begin"), session_with_a_past()
-    with session_transaction(kept.id) as draft:
-        draft.say("session.receipt")
+    with session_transaction(kept.id) as transaction:
+        transaction.record_event("session.receipt")
     follow()
     TaskSession.objects.filter(id=gone.id).delete()
     for path in (data / "sessions").glob(f"{gone.id}*"):
@@ -228,7 +226,7 @@ def test_while_somebody_exports_nothing_is_taken_for_restored(data: Path, monkey
 def test_where_nobody_could_notice_it_can_be_said(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     session = make_session("begin")
     call_command("after_restore")
-    assert capsys.readouterr().out.startswith("1 sessions stopped, 1 prompts held; 0 sessions lack lines")
+    assert capsys.readouterr().out.startswith("1 sessions stopped, 1 prompts held; 0 sessions have gaps")
     assert (change(session).desired_state, list(prompt_states(session).values())) == ("stopped", ["held"])
     call_command("after_restore")
     assert capsys.readouterr().out.startswith("0 sessions stopped, 0 prompts held")

@@ -82,7 +82,7 @@ async def ask(driver: Driver, text: str) -> str:
     return await driver.prompt("message", text, (), lambda: None)
 
 
-async def test_a_turn_that_was_killed_costs_neither_the_conversation_nor_a_second_one(
+async def test_killed_turn_keeps_the_conversation(
     codex: RealAgent, model: ModelServer, host: ContractHost, new_driver: NewDriver, tmp_path: Path
 ) -> None:
     driver = new_driver()
@@ -107,7 +107,7 @@ async def test_a_turn_that_was_killed_costs_neither_the_conversation_nor_a_secon
     assert set(host.tokens) == {token}
 
 
-async def test_a_turn_that_is_cancelled_leaves_a_conversation_to_go_on_in(
+async def test_cancelled_turn_leaves_a_usable_conversation(
     codex: RealAgent, model: ModelServer, host: ContractHost, new_driver: NewDriver, tmp_path: Path
 ) -> None:
     driver = new_driver()
@@ -124,7 +124,7 @@ async def test_a_turn_that_is_cancelled_leaves_a_conversation_to_go_on_in(
     assert host.said().endswith("PELICAN")
 
 
-async def test_a_thread_that_never_was_is_told_in_the_words_of_its_type(
+async def test_unknown_thread_is_reported_by_its_patterns(
     codex: RealAgent, new_driver: NewDriver, tmp_path: Path
 ) -> None:
     driver = new_driver()

@@ -30,7 +30,7 @@ class RememberingHost:
         self.lines.append((kind, body))
         return len(self.lines)
 
-    async def room(self) -> None:
+    async def wait_for_room(self) -> None:
         """There is always room."""
 
     async def keep_token(self, token: str, last_message_uuid: str | None = None) -> None:

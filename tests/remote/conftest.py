@@ -10,11 +10,11 @@ import pytest
 
 from executors_app.domain import Launched, LaunchSpec
 from tests.drills.conftest import pytest_runtest_makereport  # noqa: F401 - a hook
-from tests.executors.places import spec_for
+from tests.executors.harness import spec_for
 from tests.executors.repositories import make_repository
 from tests.remote.deployment import RemoteDeployment
+from tests.remote.harness import RemotePlace
 from tests.remote.machines import Machine
-from tests.remote.place import RemotePlace
 
 
 @pytest.fixture

@@ -31,6 +31,8 @@ class Machine:
         self._repositories = [word for one in repositories for word in ("--repositories", one)]
         self._process: subprocess.Popen[bytes] | None = None
         self.ready: dict[str, Any] = {}
+        self.code = ROOT
+        """Whose code it runs: this one, or an older one."""
         home.mkdir(parents=True)
         self.token_file.write_text(TOKEN)
         self.token_file.chmod(0o600)
@@ -57,7 +59,7 @@ class Machine:
     @property
     def environment(self) -> dict[str, str]:
         """What the daemon is started with."""
-        return {"PATH": os.environ["PATH"], "HOME": str(self.root.parent), "PYTHONPATH": str(ROOT)}
+        return {"PATH": os.environ["PATH"], "HOME": str(self.root.parent), "PYTHONPATH": str(self.code)}
 
     def arguments(self) -> list[str]:
         """The command line."""

@@ -10,21 +10,21 @@ import pytest
 from executors_app.domain import ExitEvent, Launched, LaunchSpec, Observed
 from tests.drills.deployment import ApiError, Session
 from tests.drills.test_restart_drills import finish_turn
-from tests.executors.places import look, row_of
+from tests.executors.harness import look, row_of
 from tests.remote.deployment import RemoteDeployment
-from tests.remote.place import RemotePlace
+from tests.remote.harness import RemotePlace
 from tests.waiting import eventually
 
 LOADED = 5.0
 """Seconds more than promised that a busy machine may take."""
 
 
-async def test_a_host_that_falls_silent_is_told_of_within_the_timeout(
+async def test_silent_host_is_reported_within_the_timeout(
     place: RemotePlace, spec: LaunchSpec, launched: Launched, settings: Any
 ) -> None:
     settings.KANDEV_SWEEP_TIMEOUT = 2.0
     facts = row_of(place, spec, launched)
-    told = place.runtime.deaths(place.runtime.source_of_deaths(facts))
+    told = place.runtime.exit_events(place.runtime.exit_event_source(facts))
     place.machine.freeze()
     begun = time.monotonic()
     assert await anext(told) == ExitEvent("", silent=True)

@@ -41,13 +41,13 @@ def run(home: Path, *more: str, listen: str = "127.0.0.2:0", mode: int = 0o600, 
         ((), "[::]:0", "--self-signed"),
         ((), "build1.example:0", "--self-signed"),
         ((), "8443", "HOST:PORT"),
-        (("--tls-cert", "x.pem"), OPEN, "belong together"),
+        (("--tls-cert", "x.pem"), OPEN, "must be given together"),
         (("--tls-cert", "/none.pem", "--tls-key", "/none.key"), OPEN, "none.pem"),
-        (("--self-signed", "--tls-cert", "x.pem"), OPEN, "a certificate was given"),
+        (("--self-signed", "--tls-cert", "x.pem"), OPEN, "cannot be combined"),
         (("--repositories", "relative/folder"), "127.0.0.2:0", "neither an absolute folder nor a URL"),
     ],
 )
-def test_what_would_be_unsafe_or_senseless_is_refused_in_one_line(
+def test_unsafe_host_options_are_rejected_in_one_line(
     tmp_path: Path, more: tuple[str, ...], listen: str, says: str
 ) -> None:
     code, said = run(tmp_path, *more, listen=listen)
@@ -56,13 +56,13 @@ def test_what_would_be_unsafe_or_senseless_is_refused_in_one_line(
     assert "Traceback" not in said
 
 
-@pytest.mark.parametrize(("mode", "token", "says"), [(0o644, TOKEN, "chmod 600"), (0o600, "short", "fewer than 16")])
+@pytest.mark.parametrize(("mode", "token", "says"), [(0o644, TOKEN, "chmod 600"), (0o600, "short", "at least 16")])
 def test_a_token_that_is_no_secret_is_refused(tmp_path: Path, mode: int, token: str, says: str) -> None:
     code, said = run(tmp_path, mode=mode, token=token)
     assert (code, says in said) == (2, True)
 
 
-async def test_a_host_may_know_the_digest_of_its_token_alone(tmp_path: Path) -> None:
+async def test_host_can_store_only_the_digest_of_its_token(tmp_path: Path) -> None:
     machine = Machine(tmp_path / "machine", [])
     machine.token_file.write_text(f"sha256:{hashlib.sha256(TOKEN.encode()).hexdigest()}\n")
     try:

@@ -67,7 +67,7 @@ def test_bad_settings_are_refused_in_one_sentence_that_shows_no_secret(config: d
         read_host_config(config)
 
 
-def test_a_token_is_read_from_a_file_that_nobody_else_can_read(tmp_path: Path) -> None:
+def test_token_file_must_not_be_readable_by_others(tmp_path: Path) -> None:
     config, file = read_host_config(GOOD), tmp_path / "build1.token"
     with pytest.raises(RuntimeUnavailable, match="cannot be read"):
         config.token(tmp_path)
@@ -80,7 +80,7 @@ def test_a_token_is_read_from_a_file_that_nobody_else_can_read(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("pin", ["nonsense", "ab", 7, "é" * 64])
-def test_a_pin_that_is_none_fits_no_certificate(pin: Any) -> None:
+def test_invalid_fingerprint_matches_no_certificate(pin: Any) -> None:
     trust = tls_trust({"fingerprint": pin})
     assert isinstance(trust, aiohttp.Fingerprint)
     assert trust.fingerprint == bytes(32)

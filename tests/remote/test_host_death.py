@@ -14,9 +14,9 @@ from executors_app.domain import Launched, LaunchSpec, Observed
 from executors_app.errors import AgentctlUnreachable
 from executors_app.runtimes.remote import Remote
 from tests.drills.test_restart_drills import finish_turn, talking
-from tests.executors.places import client_of, known, look, row_of, start_agent
+from tests.executors.harness import client_of, known, look, row_of, start_agent
 from tests.remote.deployment import RemoteDeployment
-from tests.remote.place import RemotePlace
+from tests.remote.harness import RemotePlace
 from tests.waiting import eventually, eventually_async
 
 pytestmark = pytest.mark.any_database
@@ -43,7 +43,7 @@ async def test_instances_outlive_the_daemon_and_are_found_again(
     assert (again.found, again.boot_id) == (True, launched.boot_id)
 
 
-async def test_a_stream_through_a_dying_host_breaks_off_and_goes_on_behind_its_last_line(
+async def test_stream_of_a_dying_host_continues_after_its_last_line(
     place: RemotePlace, spec: LaunchSpec, launched: Launched
 ) -> None:
     await start_agent(place, spec, launched, "first")
@@ -64,9 +64,7 @@ async def test_a_stream_through_a_dying_host_breaks_off_and_goes_on_behind_its_l
     assert last >= 2
 
 
-async def test_a_launch_whose_host_dies_in_the_middle_is_finished_and_not_repeated(
-    place: RemotePlace, spec: LaunchSpec
-) -> None:
+async def test_launch_interrupted_by_host_death_is_finished_once(place: RemotePlace, spec: LaunchSpec) -> None:
     launching = asyncio.create_task(place.runtime.launch(spec))
     state = place.machine.root / "agentctl" / spec.execution_id / "instance.json"
     await eventually_async(state.exists, describe="the host has noted the order")
@@ -77,7 +75,7 @@ async def test_a_launch_whose_host_dies_in_the_middle_is_finished_and_not_repeat
     assert len(execution_processes.find_processes(spec.execution_id).agentctl) == 1
 
 
-def test_a_second_daemon_on_the_same_root_tells_of_the_first_and_ends(place: RemotePlace) -> None:
+def test_second_daemon_on_the_same_root_exits(place: RemotePlace) -> None:
     there = place.machine
     second = subprocess.run(
         there.arguments(), capture_output=True, timeout=30, check=False, env=there.environment, stdin=subprocess.DEVNULL
@@ -86,7 +84,7 @@ def test_a_second_daemon_on_the_same_root_tells_of_the_first_and_ends(place: Rem
     assert json.loads(second.stdout)["url"] == there.url
 
 
-def test_nothing_is_lost_when_the_host_is_killed_while_a_session_works(deployment: RemoteDeployment) -> None:
+def test_killed_host_loses_nothing_of_a_working_session(deployment: RemoteDeployment) -> None:
     deployment.serve()
     session = deployment.start_session("work 12")
     talking(session)

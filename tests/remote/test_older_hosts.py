@@ -10,10 +10,10 @@ from typing import Any
 
 import orjson
 
-from executors_app import fake_agentctl
 from executors_app.runtimes.remote import Remote
-from tests.executors.places import spec_for
-from tests.remote.place import RemotePlace
+from tests.executors.harness import spec_for
+from tests.remote.harness import RemotePlace
+from tests.support import fake_agentctl
 
 MADE = {
     "host_id": "h",

@@ -8,8 +8,8 @@ import pytest
 
 from executors_app.domain import Launched, LaunchSpec
 from executors_app.errors import AgentctlRefused, StaleGeneration
-from tests.executors.places import client_of, start_agent
-from tests.remote.place import RemotePlace
+from tests.executors.harness import client_of, start_agent
+from tests.remote.harness import RemotePlace
 
 LARGE = bytes(range(256)) * 8000
 

@@ -5,23 +5,23 @@ from __future__ import annotations
 import pytest
 
 from tests.drills.test_restart_drills import (
-    test_drill_a_an_agent_in_mid_turn_lives_through_the_death_of_the_control_plane,
-    test_drill_b_an_agent_that_died_too_is_resumed_and_still_knows,
-    test_drill_c_an_agent_that_cannot_resume_leaves_its_workspace_open,
-    test_drill_d_a_worktree_that_is_gone_is_said_and_spoils_no_other_row,
+    test_drill_a_agent_in_mid_turn_survives_a_control_plane_crash,
+    test_drill_b_killed_agent_is_resumed_with_its_conversation,
+    test_drill_c_workspace_of_an_agent_without_resume_stays_open,
+    test_drill_d_missing_worktree_is_reported_and_others_recover,
 )
 from tests.drills.test_sweeps import (
-    test_a_second_sweep_starts_writes_and_announces_nothing,
-    test_a_stopped_session_stays_stopped_over_a_restart_and_is_resumed_by_a_prompt,
+    test_second_sweep_starts_writes_and_announces_nothing,
+    test_stopped_session_stays_stopped_over_a_restart_until_prompted,
 )
 
 pytestmark = pytest.mark.any_database
 
 __all__ = [
-    "test_a_second_sweep_starts_writes_and_announces_nothing",
-    "test_a_stopped_session_stays_stopped_over_a_restart_and_is_resumed_by_a_prompt",
-    "test_drill_a_an_agent_in_mid_turn_lives_through_the_death_of_the_control_plane",
-    "test_drill_b_an_agent_that_died_too_is_resumed_and_still_knows",
-    "test_drill_c_an_agent_that_cannot_resume_leaves_its_workspace_open",
-    "test_drill_d_a_worktree_that_is_gone_is_said_and_spoils_no_other_row",
+    "test_drill_a_agent_in_mid_turn_survives_a_control_plane_crash",
+    "test_drill_b_killed_agent_is_resumed_with_its_conversation",
+    "test_drill_c_workspace_of_an_agent_without_resume_stays_open",
+    "test_drill_d_missing_worktree_is_reported_and_others_recover",
+    "test_second_sweep_starts_writes_and_announces_nothing",
+    "test_stopped_session_stays_stopped_over_a_restart_until_prompted",
 ]

@@ -14,10 +14,10 @@ from executors_app import recovery_refs
 from executors_app.agentctl.host.instances import AllowedRepositories
 from executors_app.domain import Observed, WorkspaceState
 from executors_app.errors import LaunchFailed, RepositoryUnusable, RuntimeUnavailable, WorkspaceGone
-from tests.executors.places import client_of, known, look, row_of, spec_for
+from tests.executors.harness import client_of, known, look, row_of, spec_for
 from tests.executors.repositories import commit, make_repository, run_git
+from tests.remote.harness import RemotePlace
 from tests.remote.machines import Machine
-from tests.remote.place import RemotePlace
 
 FORBIDDEN = [
     "",
@@ -81,11 +81,11 @@ async def test_a_host_says_what_it_does_not_open(place: RemotePlace, tmp_path: P
 
 
 async def test_a_link_out_of_an_opened_folder_leads_nowhere(place: RemotePlace, tmp_path: Path) -> None:
-    with pytest.raises(RepositoryUnusable, match="opens no repository"):
+    with pytest.raises(RepositoryUnusable, match="does not allow the repository"):
         await place.runtime.launch(replace(spec_for(place), repository_path=str(tmp_path / "open" / "link")))
 
 
-async def test_a_url_is_cloned_once_and_brought_up_to_date_for_each_new_session(place: RemotePlace) -> None:
+async def test_url_is_cloned_once_and_updated_for_each_session(place: RemotePlace) -> None:
     first = await place.runtime.launch(spec_for(place))
     newest = commit(place.repository, "LATER", "later\n")
     run_git(place.repository, "branch", "topic")
@@ -129,14 +129,14 @@ async def test_work_in_a_clone_arrives_once(place: RemotePlace) -> None:
         await place.runtime.push_work(facts)
 
 
-async def test_a_lost_clone_is_said_and_never_replaced_by_a_fresh_one(place: RemotePlace) -> None:
+async def test_lost_clone_is_reported_and_never_replaced(place: RemotePlace) -> None:
     spec = spec_for(place)
     launched = await place.runtime.launch(spec)
     place.kill(spec)
     shutil.rmtree(place.machine.root / "repositories")
     shutil.rmtree(launched.worktree_path)
     assert (await look(place, row_of(place, spec, launched))).workspace is WorkspaceState.GONE
-    with pytest.raises(WorkspaceGone, match="lost its clone"):
+    with pytest.raises(WorkspaceGone, match="clone of the repository was deleted"):
         await place.runtime.launch(known(spec, launched))
 
 

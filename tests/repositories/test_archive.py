@@ -45,7 +45,7 @@ def test_a_base_that_is_not_published_is_brought_along(place: Place, repository:
     assert run_git(grow(place, tmp_path / "far", borrow=False), "rev-list", "--count", "HEAD") == "3"
 
 
-def test_work_comes_home_and_a_second_time_changes_nothing(place: Place, sandbox: Path) -> None:
+def test_pushed_work_arrives_and_repeating_changes_nothing(place: Place, sandbox: Path) -> None:
     made = commit(sandbox, "one", "work\n")
     run_git(sandbox, "update-ref", RECOVERY, made)
     sent = bundle(sandbox, f"{made}~1..{HEAD}", RECOVERY)
@@ -72,7 +72,7 @@ def test_a_branch_goes_back_by_a_bundle_without_a_pack(place: Place, sandbox: Pa
     assert place.archive.tips()[f"refs/kandev/kept/{SESSION}/{lost[:12]}"] == lost
 
 
-def test_a_branch_follows_to_what_has_arrived_and_nowhere_else(place: Place, sandbox: Path) -> None:
+def test_branch_follows_only_to_commits_that_arrived(place: Place, sandbox: Path) -> None:
     lost = turn(place, sandbox, "lost")
     first = run_git(sandbox, "rev-parse", "HEAD~1")
     place.archive.follow(BRANCH, {HEAD: first, RECOVERY: "0" * 40, "refs/heads/main": lost})
@@ -167,7 +167,7 @@ def test_refs_of_older_workspaces_are_taken_over(place: Place, repository: Path,
     run_git(place.archive.path, "fsck", "--full", "--strict")
 
 
-def test_a_removed_archive_is_gone_and_can_begin_anew(place: Place, sandbox: Path) -> None:
+def test_removed_archive_can_be_created_again(place: Place, sandbox: Path) -> None:
     turn(place, sandbox, "one")
     place.archive.remove()
     place.archive.remove()
@@ -192,11 +192,11 @@ def test_an_id_that_could_name_another_place_is_refused(name: str, tmp_path: Pat
 
 @pytest.mark.parametrize("name", ["main", "kandev/", "kandev/one", "kandev/1234567890ab/x", "-kandev/1234567890ab"])
 def test_a_branch_that_is_no_workspaces_is_refused(name: str, place: Place, sandbox: Path) -> None:
-    with pytest.raises(RepositoryUnusable, match="not the branch of a workspace"):
+    with pytest.raises(RepositoryUnusable, match="not a workspace's branch"):
         place.archive.take_in(bundle(sandbox), name)
 
 
-def test_what_killed_calls_have_left_is_cleaned_away(place: Place, sandbox: Path) -> None:
+def test_leftovers_of_killed_calls_are_removed(place: Place, sandbox: Path) -> None:
     path = place.archive.path
     shutil.copytree(path / "objects", path / "incoming-x")
     (path / "refs/heads/kandev").mkdir(exist_ok=True)

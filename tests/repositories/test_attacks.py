@@ -13,6 +13,7 @@ import pytest
 from executors_app import cleanup, recovery_refs
 from executors_app.errors import NotKept, RepositoryUnusable
 from executors_app.repositories.archive import Archive
+from executors_app.repositories.publishing import publish
 from executors_app.repositories.team import TeamRepository
 from tests.executors.repositories import commit, make_repository, run_git
 from tests.repositories import attacks
@@ -56,7 +57,7 @@ def do_everything(place: Place) -> None:
     for borrow in (True, False):
         place.seed(borrow=borrow)
     place.archive.export(place.root / "exported")
-    team.publish(place.archive, BRANCH)
+    publish(team, place.archive, BRANCH)
     fresh.remove()
     read_everything(place, SESSION)
     cleanup.sessions_with_snapshots(place.repository)
@@ -153,7 +154,7 @@ def test_git_is_never_run_in_a_folder_of_others(place: Place, monkeypatch: pytes
         start(self, argv, *rest, **options)
 
     monkeypatch.setattr(subprocess.Popen, "__init__", watched)
-    place.team.publish(place.archive, BRANCH)
+    publish(place.team, place.archive, BRANCH)
     place.store.update()
     assert seen
     assert not [pair for pair in seen if str(place.repository) in "".join(pair)]

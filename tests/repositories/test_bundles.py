@@ -55,7 +55,7 @@ def _pack(sandbox: Path) -> tuple[str, bytes]:
     return made, bundle(sandbox).read_bytes().partition(b"\n\n")[2]
 
 
-def test_a_damaged_bundle_changes_nothing_wherever_it_is_cut(place: Place, sandbox: Path, tmp_path: Path) -> None:
+def test_truncated_bundle_changes_nothing(place: Place, sandbox: Path, tmp_path: Path) -> None:
     made = commit(sandbox, "one", "work\n")
     whole = bundle(sandbox).read_bytes()
     before, sent = files(place.archive.path), tmp_path / "sent"
@@ -146,7 +146,7 @@ def test_a_ref_that_is_no_commit_is_refused(place: Place, sandbox: Path, tmp_pat
     tree = run_git(sandbox, "rev-parse", f"{made}^{{tree}}")
     pack = bundle(sandbox).read_bytes().partition(b"\n\n")[2]
     (tmp_path / "sent").write_bytes(f"# v2 git bundle\n{tree} {RECOVERY}\n\n".encode() + pack)
-    with pytest.raises(BundleRefused, match="something else than commits"):
+    with pytest.raises(BundleRefused, match="something other than its own commits"):
         place.archive.take_in(tmp_path / "sent", BRANCH)
 
 

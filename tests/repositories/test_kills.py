@@ -13,6 +13,7 @@ import pytest
 
 from executors_app.repositories import publishing
 from executors_app.repositories.git import Git
+from executors_app.repositories.publishing import publish
 from tests.executors.repositories import commit, run_git
 from tests.repositories.workspaces import BRANCH, HEAD, RECOVERY, SESSION, Place, bundle, grow
 
@@ -24,7 +25,7 @@ def _take_in(place: Place) -> None:
 
 
 def _publish(place: Place) -> None:
-    place.team.publish(place.archive, BRANCH)
+    publish(place.team, place.archive, BRANCH)
 
 
 def _begin(place: Place) -> None:
@@ -68,7 +69,7 @@ def worked(place: Place, repository: Path, tmp_path: Path) -> str:
     sandbox = grow(place, tmp_path / "sandbox")
     lost = commit(sandbox, "lost", "x\n")
     place.archive.take_in(bundle(sandbox), BRANCH)
-    place.team.publish(place.archive, BRANCH)
+    publish(place.team, place.archive, BRANCH)
     run_git(sandbox, "reset", "--quiet", "--hard", "HEAD~1")
     made = commit(sandbox, "work", "x\n")
     run_git(sandbox, "update-ref", RECOVERY, made)
@@ -79,7 +80,7 @@ def worked(place: Place, repository: Path, tmp_path: Path) -> str:
 
 @pytest.mark.parametrize("with_git", [False, True], ids=["before", "within"])
 @pytest.mark.parametrize("operation", [_update, _begin, _take_in, _publish])
-def test_a_kill_anywhere_is_made_good_by_the_next_call(
+def test_next_call_recovers_from_a_kill_at_any_point(
     operation: Operation, with_git: bool, place: Place, worked: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(publishing, "_STALE", -1.0)  # a lock of a git that was killed counts as old at once

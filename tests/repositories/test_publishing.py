@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from executors_app.repositories import publishing
+from executors_app.repositories.publishing import publish
 from tests.executors.repositories import commit, run_git
 from tests.repositories.workspaces import BRANCH, HEAD, OTHER, RECOVERY, SESSION, Place, bundle, grow, turn
 
@@ -30,10 +31,10 @@ def test_branch_and_snapshot_are_published_and_nothing_else(place: Place, reposi
     made = commit(sandbox, "one", "work\n")
     run_git(sandbox, "update-ref", RECOVERY, made)
     place.archive.take_in(bundle(sandbox, HEAD, RECOVERY), BRANCH)
-    published = place.team.publish(place.archive, BRANCH)
+    published = publish(place.team, place.archive, BRANCH)
     assert (published.moved, published.refused) == ({HEAD: made, RECOVERY: made}, {})
     assert refs(repository) == {**before, HEAD: made, RECOVERY: made}
-    assert place.team.publish(place.archive, BRANCH).moved == {}
+    assert publish(place.team, place.archive, BRANCH).moved == {}
     run_git(repository, "fsck", "--full", "--strict")
     assert not list((repository / ".git").glob("objects/pack/*"))
 
@@ -43,19 +44,19 @@ def test_many_objects_arrive_as_one_pack(place: Place, repository: Path, sandbox
         (sandbox / f"file-{number}").write_text(str(number))
     run_git(sandbox, "add", "--all")
     turn(place, sandbox, "one")
-    assert place.team.publish(place.archive, BRANCH).moved
+    assert publish(place.team, place.archive, BRANCH).moved
     assert len(list((repository / ".git").glob("objects/pack/*.pack"))) == 1
     run_git(repository, "fsck", "--full", "--strict")
 
 
-def test_what_the_branch_had_is_kept(place: Place, repository: Path, sandbox: Path) -> None:
+def test_replaced_commits_of_the_branch_are_kept(place: Place, repository: Path, sandbox: Path) -> None:
     turn(place, sandbox, "one")
-    place.team.publish(place.archive, BRANCH)
+    publish(place.team, place.archive, BRANCH)
     run_git(repository, "checkout", "--quiet", BRANCH)
     theirs = commit(repository, "by a person", "x")
     run_git(repository, "checkout", "--quiet", "main")
     made = turn(place, sandbox, "two")
-    place.team.publish(place.archive, BRANCH)
+    publish(place.team, place.archive, BRANCH)
     kept = f"refs/kandev/kept/{SESSION}/{theirs[:12]}"
     assert {ref: at for ref, at in refs(repository).items() if "kandev" in ref} == {HEAD: made, kept: theirs}
 
@@ -65,7 +66,7 @@ def test_a_branch_that_is_checked_out_is_left_alone(
     where: str, place: Place, repository: Path, sandbox: Path, tmp_path: Path
 ) -> None:
     first = turn(place, sandbox, "one")
-    place.team.publish(place.archive, BRANCH)
+    publish(place.team, place.archive, BRANCH)
     if where == "repository":
         run_git(repository, "checkout", "--quiet", BRANCH)
     else:
@@ -75,20 +76,20 @@ def test_a_branch_that_is_checked_out_is_left_alone(
     made = commit(sandbox, "two", "work\n")
     run_git(sandbox, "update-ref", RECOVERY, made)
     place.archive.take_in(bundle(sandbox, HEAD, RECOVERY), BRANCH)
-    published = place.team.publish(place.archive, BRANCH)
+    published = publish(place.team, place.archive, BRANCH)
     assert published.moved == {RECOVERY: made}
     assert "checked out" in published.refused[HEAD]
     assert refs(repository)[HEAD] == first
 
 
-def test_a_symbolic_ref_is_not_followed(place: Place, repository: Path, sandbox: Path) -> None:
+def test_symbolic_ref_is_not_followed(place: Place, repository: Path, sandbox: Path) -> None:
     main = run_git(repository, "rev-parse", "main")
     made = commit(sandbox, "one", "work\n")
     run_git(sandbox, "update-ref", RECOVERY, made)
     place.archive.take_in(bundle(sandbox, HEAD, RECOVERY), BRANCH)
     run_git(repository, "symbolic-ref", HEAD, "refs/heads/main")
     run_git(repository, "symbolic-ref", RECOVERY, "refs/heads/new")
-    published = place.team.publish(place.archive, BRANCH)
+    published = publish(place.team, place.archive, BRANCH)
     assert published.moved == {}
     assert {ref: "symbolic" in why for ref, why in published.refused.items()} == {HEAD: True, RECOVERY: True}
     assert run_git(repository, "rev-parse", "main") == main
@@ -102,26 +103,26 @@ def test_no_hook_of_the_team_runs(place: Place, repository: Path, sandbox: Path,
         (hooks / name).write_text(f"#!/bin/sh\ntouch '{tmp_path}/canary'\n")
         (hooks / name).chmod(0o755)
     turn(place, sandbox, "one")
-    assert place.team.publish(place.archive, BRANCH).moved
+    assert publish(place.team, place.archive, BRANCH).moved
     assert not (tmp_path / "canary").exists()
 
 
-def test_a_lock_of_a_killed_git_is_taken_away_once_it_is_old(place: Place, repository: Path, sandbox: Path) -> None:
+def test_old_lock_of_a_killed_git_is_removed(place: Place, repository: Path, sandbox: Path) -> None:
     made = turn(place, sandbox, "one")
     lock = repository / ".git" / f"{HEAD}.lock"
     lock.parent.mkdir(parents=True, exist_ok=True)
     lock.write_text("")
-    published = place.team.publish(place.archive, BRANCH)
+    published = publish(place.team, place.archive, BRANCH)
     assert "lock" in published.refused[HEAD]
     os.utime(lock, (0, 0))
-    assert place.team.publish(place.archive, BRANCH).moved == {HEAD: made}
+    assert publish(place.team, place.archive, BRANCH).moved == {HEAD: made}
 
 
-def test_who_moves_a_ref_meanwhile_is_not_overruled(
+def test_ref_moved_meanwhile_is_not_overwritten(
     place: Place, repository: Path, sandbox: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     turn(place, sandbox, "one")
-    place.team.publish(place.archive, BRANCH)
+    publish(place.team, place.archive, BRANCH)
     made = commit(sandbox, "two", "work\n")
     run_git(sandbox, "update-ref", RECOVERY, made)
     place.archive.take_in(bundle(sandbox, HEAD, RECOVERY), BRANCH)
@@ -133,17 +134,17 @@ def test_who_moves_a_ref_meanwhile_is_not_overruled(
         run_git(repository, "update-ref", HEAD, theirs)
 
     monkeypatch.setattr(publishing, "_send", meanwhile)
-    published = place.team.publish(place.archive, BRANCH)
+    published = publish(place.team, place.archive, BRANCH)
     assert published.moved == {RECOVERY: made}
     assert HEAD in published.refused
     assert refs(repository)[HEAD] == theirs
 
 
-def test_publishing_twice_at_once_does_no_harm(place: Place, repository: Path, sandbox: Path) -> None:
+def test_concurrent_publishing_moves_refs_once(place: Place, repository: Path, sandbox: Path) -> None:
     made = turn(place, sandbox, "one")
     results = []
     threads = [
-        threading.Thread(target=lambda: results.append(place.team.publish(place.archive, BRANCH))) for _ in range(4)
+        threading.Thread(target=lambda: results.append(publish(place.team, place.archive, BRANCH))) for _ in range(4)
     ]
     for one in threads:
         one.start()
@@ -157,5 +158,5 @@ def test_publishing_twice_at_once_does_no_harm(place: Place, repository: Path, s
 def test_permissions_of_a_shared_repository_are_kept(place: Place, repository: Path, sandbox: Path) -> None:
     run_git(repository, "config", "core.sharedRepository", "group")
     turn(place, sandbox, "one")
-    place.team.publish(place.archive, BRANCH)
+    publish(place.team, place.archive, BRANCH)
     assert (repository / ".git" / HEAD).stat().st_mode & 0o060 == 0o060

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from executors_app.errors import RepositoryUnusable
-from executors_app.repositories.layout import strip_credentials
-from executors_app.repositories.team import TeamRepository
+from executors_app.repositories.team import TeamRepository, strip_credentials
 from tests.executors.repositories import commit, make_repository, run_git
 
 
@@ -39,7 +38,7 @@ def test_a_repository_may_have_any_path(name: str | bytes, tmp_path: Path) -> No
     assert team.published_refs() == {"refs/heads/main": run_git(path, "rev-parse", "HEAD")}
 
 
-def test_a_base_is_a_branch_here_or_at_the_remote_or_any_revision(repository: Path, team: TeamRepository) -> None:
+def test_base_is_a_local_or_remote_branch_or_any_revision(repository: Path, team: TeamRepository) -> None:
     first = run_git(repository, "rev-parse", "HEAD")
     run_git(repository, "update-ref", "refs/remotes/origin/far", first)
     second = commit(repository, "second", "x")
@@ -125,7 +124,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("what", REFUSED)
-def test_what_cannot_be_used_is_refused_with_what_to_do(what: str, repository: Path) -> None:
+def test_unusable_repository_is_rejected_with_advice(what: str, repository: Path) -> None:
     damage, words = REFUSED[what]
     damage(repository / ".git")
     with pytest.raises(RepositoryUnusable, match=words):
@@ -141,7 +140,7 @@ def test_a_pointer_that_leads_nowhere_is_refused(text: str, tmp_path: Path) -> N
         TeamRepository.open(tmp_path)
 
 
-def test_a_pipe_in_the_place_of_a_file_is_not_waited_for(repository: Path) -> None:
+def test_named_pipe_in_place_of_a_file_does_not_block(repository: Path) -> None:
     for name in ("HEAD", "info/exclude", "config"):
         path = repository / ".git" / name
         path.unlink(missing_ok=True)
@@ -150,7 +149,7 @@ def test_a_pipe_in_the_place_of_a_file_is_not_waited_for(repository: Path) -> No
     assert (team.head(), team.carried().exclude) == ("", "")
 
 
-def test_what_is_carried_is_read_as_data(repository: Path) -> None:
+def test_carried_settings_are_read_as_data(repository: Path) -> None:
     for key, value in (
         ("user.name", "Somebody\x1b <x>"),
         ("user.email", "somebody@example.org"),
@@ -197,7 +196,7 @@ def test_a_remote_is_carried_without_credentials_or_not_at_all(url: str) -> None
     assert strip_credentials(url) == URLS[url]
 
 
-def test_the_facade_goes_with_the_repository(repository: Path) -> None:
+def test_facade_is_removed_with_the_repository(repository: Path) -> None:
     team = TeamRepository.open(repository)
     facade = team.git.directory
     assert facade.is_dir()

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from sessions_app.moved_models import old_admin_urls
 from tests.rights.matrix import Methods, Row
 
 NO = 403
@@ -55,25 +56,25 @@ MODELS: Final[Mapping[str, Pages]] = {
     "executors_app/agentprofile": KEPT,
     "executors_app/executor": KEPT,
     "executors_app/executorrunning": RECORD,
-    "sessions_app/apitoken": RECORD,
+    "accounts/apitoken": RECORD,
     "sessions_app/chore": RECORD,
-    "sessions_app/attemptcount": RECORD,
+    "accounts/attemptcount": RECORD,
     "sessions_app/attentionitem": RECORD,
     "sessions_app/attentionmark": RECORD,
     "sessions_app/continuityreceipt": RECORD,
-    "sessions_app/delivereditem": RECORD,
-    "sessions_app/delivery": RECORD,
+    "notifications/delivereditem": RECORD,
+    "notifications/delivery": RECORD,
     "sessions_app/intent": RECORD,
     "sessions_app/leftover": RECORD,
-    "sessions_app/loginlink": RECORD,
+    "accounts/loginlink": RECORD,
     "sessions_app/message": RECORD,
     "sessions_app/messagepart": RECORD,
     "sessions_app/metriccount": RECORD,
     "sessions_app/orphaned": RECORD,
-    "sessions_app/notificationsettings": RECORD,
+    "notifications/notificationsettings": RECORD,
     "sessions_app/permissionrequest": RECORD,
     "sessions_app/presence": RECORD,
-    "sessions_app/preferences": RECORD,
+    "accounts/preferences": RECORD,
     "sessions_app/prompt": RECORD,
     "sessions_app/recoverysweep": RECORD,
     "sessions_app/repository": KEPT,
@@ -86,11 +87,11 @@ MODELS: Final[Mapping[str, Pages]] = {
     "sessions_app/task": EDITED,
     "sessions_app/tasksession": {**EDITED, **SAYS_NOTHING},
     "sessions_app/teampolicy": {**KEPT, **SAYS_NOTHING},
-    "sessions_app/teamrole": KEPT,
-    "sessions_app/noderun": RECORD,
-    "sessions_app/webhook": RECORD,
-    "sessions_app/workflow": RECORD,
-    "sessions_app/workflowrun": RECORD,
+    "accounts/teamrole": KEPT,
+    "workflows/noderun": RECORD,
+    "notifications/webhook": RECORD,
+    "workflows/workflow": RECORD,
+    "workflows/workflowrun": RECORD,
 }
 
 SITE: Final[Mapping[str, Methods]] = {
@@ -104,16 +105,21 @@ SITE: Final[Mapping[str, Methods]] = {
     "r/<path:content_type_id>/<path:object_id>/": staff(404, 404),
     "^<app_label>/$": staff(200, 200),
     "(?P<url>.*)$": staff(404, 404),
+    # The new address refuses whoever is not staff.
+    str(old_admin_urls()[0].pattern).removeprefix("admin/"): {
+        "get": Row((302, 301, 301, 301, 301)),
+        "post": Row((302, 308, 308, 308, 308)),
+    },
 }
 
 ACTIONS: Final[Mapping[str, frozenset[str]]] = {
     "executors_app/agentprofile": frozenset({"delete_selected"}),
     "executors_app/executor": frozenset({"delete_selected"}),
-    "sessions_app/apitoken": frozenset({"revoke"}),
+    "accounts/apitoken": frozenset({"revoke"}),
     "sessions_app/repository": frozenset({"delete_selected"}),
     "sessions_app/tasksession": frozenset({"resume", "stop", "sweep_now"}),
     "sessions_app/teampolicy": frozenset({"delete_selected"}),
-    "sessions_app/teamrole": frozenset({"delete_selected"}),
-    "sessions_app/webhook": frozenset({"switch_off"}),
+    "accounts/teamrole": frozenset({"delete_selected"}),
+    "notifications/webhook": frozenset({"switch_off"}),
 }
 """What staff can do with the rows that are ticked; nothing for any other model, and nothing for anybody else."""

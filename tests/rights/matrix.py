@@ -234,6 +234,7 @@ PAGES: Final[Mapping[str, Methods]] = {
     },
     "executors/<uuid:executor_id>/look/": {"get": page(405), "post": Row((LOGIN, 403, 403, 403, 302))},
     "agents/": {"get": page(), "post": page(405)},
+    "favicon.ico": {"get": same(302), "post": same(405)},
     "help/": {"get": page(), "post": page(405)},
     "help/pictures/<slug:name>.png": {"get": page().at(name="board"), "post": page(405).at(name="board")},
     "restart/": {"get": page(), "post": page(403)},

@@ -66,7 +66,7 @@ def test_a_body_that_a_form_can_send_is_no_json(cast: Cast) -> None:
         assert answer.status_code in {403, 415}, content_type
 
 
-def test_the_key_of_a_wait_works_without_a_login_and_no_cookie_helps(cast: Cast) -> None:
+def test_wait_key_works_without_login_and_ignores_cookies(cast: Cast) -> None:
     browser = Client(enforce_csrf_checks=True)
     browser.force_login(cast.world.member)
     body = json.dumps({"resume_token": "kwt_nonsense", "payload": {}, "idempotency_key": "a"})

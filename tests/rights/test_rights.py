@@ -11,7 +11,7 @@ from django.test import Client
 
 from executors_app import plugins
 from sessions_app.accounts import authorization
-from sessions_app.models import TeamRole
+from sessions_app.accounts.models import TeamRole
 from tests.rights.world import Cast, browsers, make_cast
 
 
@@ -79,7 +79,7 @@ def test_a_viewer_of_one_team_makes_tasks_in_the_other(cast: Cast, viewer: Clien
     assert answer.json().get("code") == ("permission_denied" if team == "viewed" else None)
 
 
-def test_a_task_without_a_named_team_goes_to_the_only_one_that_the_user_writes_in(cast: Cast, viewer: Client) -> None:
+def test_task_without_team_goes_to_the_users_only_writable_team(cast: Cast, viewer: Client) -> None:
     own = Group.objects.create(name="own")
     person(cast, "viewer").groups.add(own)
     made = viewer.post("/api/v1/tasks/", {"title": "x"}, content_type="application/json").json()
@@ -125,7 +125,7 @@ def test_a_viewer_who_opens_a_page_starts_no_agent(cast: Cast, viewer: Client) -
     assert (told["start_on_open"], told["can_prompt"]) == (False, False)
 
 
-def test_the_board_offers_a_member_the_repositories_of_the_teams_they_write_in(cast: Cast, viewer: Client) -> None:
+def test_board_offers_repositories_of_writable_teams(cast: Cast, viewer: Client) -> None:
     own = Group.objects.create(name="own")
     person(cast, "viewer").groups.add(own)
     assert cast.world.repository not in viewer.get("/").context["form"].fields["repository"].queryset

@@ -16,24 +16,15 @@ from django.urls import reverse
 from django.utils import timezone
 
 from executors_app.models import AgentProfile
-from sessions_app.models import (
-    ApiToken,
-    Delivery,
-    Intent,
-    NotificationSettings,
-    Prompt,
-    Repository,
-    TaskSession,
-    TeamRole,
-    Webhook,
-    Workflow,
-    WorkflowRun,
-)
+from sessions_app.accounts.models import ApiToken, TeamRole
+from sessions_app.models import Intent, Prompt, Repository, TaskSession
 from sessions_app.notifications import delivery
+from sessions_app.notifications.models import Delivery, NotificationSettings, Webhook
 from sessions_app.notifications.user_settings import change_webhook, create_webhook
 from sessions_app.services import intents, waits
 from sessions_app.services.errors import ReadOnly, TokenRevoked
 from sessions_app.services.tasks import create_session, create_task
+from sessions_app.workflows.models import Workflow, WorkflowRun
 from sessions_app.workflows.services.runs import rerun, start_due_runs, start_saved_run
 from sessions_app.workflows.services.workflows import retry_run, save_workflow
 from tests.admin.everything import superuser
@@ -41,8 +32,8 @@ from tests.api.world import World, make_world
 from tests.attention.raising import raised
 from tests.rights.world import Cast, browsers, make_cast
 from tests.supervisor.rows import change, fresh
-from tests.workflows.world import World as RunWorld
-from tests.workflows.writing import node, workflow
+from tests.workflows.run_world import World as RunWorld
+from tests.workflows.workflow_builder import node, workflow
 
 pytestmark = pytest.mark.django_db
 NOON = datetime(2031, 3, 1, 12, tzinfo=UTC)
@@ -112,7 +103,7 @@ class TestWorkflows:
             start_saved_run(world.member, row, {})
         assert start_saved_run(world.staff, row, {})[0].started_by == world.staff
 
-    def test_a_run_that_goes_on_has_the_rights_of_whoever_asks_for_that(self, world: World) -> None:
+    def test_resumed_run_has_the_rights_of_who_resumes_it(self, world: World) -> None:
         run, _ = start_saved_run(world.staff, kept(world, SHELL), {})
         run = change(run, state="failed")
         run.node_runs.create(path="say", node="say", kind="shell", state="failed", position=0)
@@ -140,7 +131,7 @@ class TestWorkflows:
         running.scripts.answer = lambda script: {"exit_code": 0, "stdout": "1"}
         running.look(6)
         assert running.states == {"first": "succeeded", "second": "failed"}
-        assert "the rights of whoever started this run do not suffice" in running["second"].error
+        assert "the user whose rights this run has may no longer run it" in running["second"].error
         assert [script["script"] for script in running.scripts.begun.values()] == ["echo 1"]
 
     def test_an_example_is_a_text_until_somebody_saves_and_starts_it(self, cast: Cast) -> None:
@@ -182,7 +173,9 @@ class TestWhatWasAsked:
         assert set(Intent.objects.filter(session=world.session).values_list("by", flat=True)) == {world.member.pk}
 
     @pytest.mark.parametrize("loss", LOSSES)
-    def test_a_key_is_worth_what_its_maker_may_do(self, world: World, loss: Callable[[User, World], None]) -> None:
+    def test_wait_key_has_the_rights_of_who_requested_it(
+        self, world: World, loss: Callable[[User, World], None]
+    ) -> None:
         world.run_it()
         opened = waits.open_wait(world.session.id, "The build", None, world.member)
         loss(world.member, world)

@@ -10,7 +10,8 @@ from django.contrib.auth.models import User
 from django.db import transaction
 from django.test import Client
 
-from sessions_app.models import ApiToken, TeamRole, Webhook
+from sessions_app.accounts.models import ApiToken, TeamRole
+from sessions_app.notifications.models import Webhook
 from tests.admin.everything import make_set
 from tests.api.world import PERMISSION, World, make_world, prompt, workflow_run
 from tests.attention.raising import raised

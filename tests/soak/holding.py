@@ -89,7 +89,7 @@ def _said(events: Iterator[dict[str, Any]]) -> dict[str, list[str]]:
 
 
 def nothing_twice(seen: Seen) -> Iterator[str]:
-    """No agent got a prompt again, not even after its own death, and no answer is in the log again."""
+    """No agent received a prompt again, not even after its own death, and no answer is in the log again."""
     for key, ids in seen.heard.items():
         yield from (f"session {key} got {one} {times} times" for one, times in Counter(ids).items() if times > 1)
     for key, answers in seen.said.items():

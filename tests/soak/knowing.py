@@ -29,7 +29,7 @@ NO_DATABASE = 2
 class Lasting(StandIns):
     """Stand-ins whose journals outlive them, as an agentctl's lie on its disk."""
 
-    def left_journal(self, execution: ExecutionFacts, after: int, epoch: str) -> Sequence[Mapping[str, Any]]:
+    def unread_journal(self, execution: ExecutionFacts, after: int, epoch: str) -> Sequence[Mapping[str, Any]]:
         """What the dead one had written."""
         with urllib.request.urlopen(f"{self.url}/left/{execution.id}", timeout=10) as answer:
             lines: list[dict[str, Any]] = json.loads(answer.read())

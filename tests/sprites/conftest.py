@@ -11,8 +11,8 @@ import pytest
 from executors_app.sprites import organisation
 from tests.drills.conftest import pytest_runtest_makereport  # noqa: F401 - a hook
 from tests.executors.repositories import make_repository
-from tests.sprites.place import SpritesPlace
-from tests.sprites.stand_in import TOKEN, StandIn
+from tests.sprites.fake_api import TOKEN, StandIn
+from tests.sprites.harness import SpritesPlace
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ from typing import Any
 
 from executors_app.sprites.organisation import sprite_name
 from tests.drills.deployment import Deployment, Session
+from tests.sprites.fake_api import TOKEN, StandIn
 from tests.sprites.machine import Machine
-from tests.sprites.stand_in import TOKEN, StandIn
 
 SEED = """
 import json

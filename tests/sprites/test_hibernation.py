@@ -7,8 +7,8 @@ import signal
 
 from executors_app.agentctl.process import execution_processes, identity
 from executors_app.domain import Observed, WorkspaceState
-from tests.executors.places import client_of, known, look, row_of, seen, spec_for, start_agent
-from tests.sprites.place import SpritesPlace
+from tests.executors.harness import client_of, known, look, row_of, seen, spec_for, start_agent
+from tests.sprites.harness import SpritesPlace
 from tests.waiting import eventually_async
 
 
@@ -26,7 +26,7 @@ async def test_a_sprite_stays_awake_while_its_agent_lives_and_pauses_afterwards(
     assert machine.status == "warm"
 
 
-async def test_a_frozen_one_is_thawed_by_the_question_and_goes_on_where_it_was(place: SpritesPlace) -> None:
+async def test_frozen_sprite_is_woken_by_status_and_continues(place: SpritesPlace) -> None:
     spec = spec_for(place)
     launched = await place.runtime.launch(spec)
     machine = place.machine(spec)
@@ -37,7 +37,7 @@ async def test_a_frozen_one_is_thawed_by_the_question_and_goes_on_where_it_was(p
     assert found.report["boot_id"] == launched.boot_id
 
 
-async def test_drill_a_cold_one_is_dead_unwoken_and_its_service_and_conversation_come_back_with_the_launch(
+async def test_drill_cold_sprite_is_dead_and_launch_restores_its_conversation(
     place: SpritesPlace,
 ) -> None:
     spec = spec_for(place)
@@ -65,7 +65,7 @@ async def test_drill_a_cold_one_is_dead_unwoken_and_its_service_and_conversation
     assert (await client_of(spec, again).status())["journal"]["epoch"] == journal["epoch"]
 
 
-async def test_a_cold_one_whose_worktree_was_deleted_gets_it_back_before_its_service_is_relied_upon(
+async def test_cold_sprite_gets_deleted_worktree_back_before_its_service(
     place: SpritesPlace,
 ) -> None:
     spec = spec_for(place)
@@ -103,7 +103,7 @@ async def test_what_the_user_stopped_stays_stopped_over_a_cold_boot(place: Sprit
     assert (found.observed, found.reason) == (Observed.DEAD, "service_stopped")
 
 
-async def test_a_connection_through_the_tunnel_ends_with_the_pause_and_the_next_one_wakes_the_sprite(
+async def test_tunnel_ends_with_pause_and_next_connection_wakes_sprite(
     place: SpritesPlace,
 ) -> None:
     spec = spec_for(place)

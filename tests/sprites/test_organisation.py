@@ -14,13 +14,13 @@ from executors_app.runtimes import SupportsOrphans, SupportsPush
 from executors_app.sprite_tunnel import tunnel_host_header
 from executors_app.sprites import organisation
 from executors_app.sprites.launch import read_sprites_config
-from tests.executors.places import client_of, known, look, row_of, seen, spec_for
+from tests.executors.harness import client_of, known, look, row_of, seen, spec_for
 from tests.executors.repositories import commit, run_git
+from tests.sprites.harness import SpritesPlace
 from tests.sprites.machine import Machine
-from tests.sprites.place import SpritesPlace
 
 
-async def test_an_api_that_is_away_proves_nothing_and_is_asked_for_nothing(place: SpritesPlace) -> None:
+async def test_unreachable_api_proves_nothing_and_gets_no_commands(place: SpritesPlace) -> None:
     spec = spec_for(place)
     launched = await place.runtime.launch(spec)
     place.stand_in.away = True
@@ -40,12 +40,12 @@ async def test_an_api_that_is_away_proves_nothing_and_is_asked_for_nothing(place
 async def test_a_token_that_is_none_is_said_in_one_sentence(token: str, place: SpritesPlace, settings: Any) -> None:
     settings.KANDEV_SPRITES_TOKEN = token
     with pytest.raises(RuntimeUnavailable, match=r"KANDEV_SPRITES_TOKEN|Authentication failed"):
-        await place.runtime.check_place(place.config)
+        await place.runtime.check_availability(place.config)
     found = await look(place, row_of(place, spec_for(place)))
     assert (found.observed, found.reason) == (Observed.UNKNOWN, "runtime_unavailable")
 
 
-async def test_many_are_looked_at_with_one_list_and_none_is_woken(place: SpritesPlace) -> None:
+async def test_observing_many_sprites_lists_once_and_wakes_none(place: SpritesPlace) -> None:
     specs = [spec_for(place) for _ in range(120)]
     for spec in specs:
         name = organisation.sprite_name(spec.execution_id)
@@ -67,7 +67,7 @@ async def test_another_deployments_sprite_is_neither_used_nor_ended(place: Sprit
     assert await place.runtime.end(row_of(place, spec)) is False
 
 
-async def test_orphans_are_listed_and_removed_on_the_proof_of_their_label_alone(place: SpritesPlace) -> None:
+async def test_orphans_are_listed_and_removed_by_their_label(place: SpritesPlace) -> None:
     assert isinstance(place.runtime, SupportsOrphans)
     ours, theirs, unnamed = (organisation.sprite_name(spec_for(place).execution_id) for _ in range(3))
     for name, labels in ((ours, [organisation.deployment_label()]), (theirs, ["kandev-x"]), (unnamed, [])):
@@ -126,7 +126,7 @@ def _remove(place: SpritesPlace, execution_id: str) -> None:
 
 @pytest.mark.parametrize("python", ["python3", 3, None])
 def test_a_python_without_an_absolute_path_is_refused(python: Any) -> None:
-    with pytest.raises(ValueError, match=r"^python wants .+\.$"):
+    with pytest.raises(ValueError, match=r"^python must be .+\.$"):
         read_sprites_config({"python": python})
 
 

@@ -15,23 +15,23 @@ from tests.drills.test_restart_drills import (
     finish_turn,
     lose_one_of_two,
     talking,
-    test_drill_a_an_agent_in_mid_turn_lives_through_the_death_of_the_control_plane,
-    test_drill_b_an_agent_that_died_too_is_resumed_and_still_knows,
-    test_drill_c_an_agent_that_cannot_resume_leaves_its_workspace_open,
+    test_drill_a_agent_in_mid_turn_survives_a_control_plane_crash,
+    test_drill_b_killed_agent_is_resumed_with_its_conversation,
+    test_drill_c_workspace_of_an_agent_without_resume_stays_open,
 )
-from tests.drills.test_sweeps import idle_session, test_a_second_sweep_starts_writes_and_announces_nothing
+from tests.drills.test_sweeps import idle_session, test_second_sweep_starts_writes_and_announces_nothing
 from tests.executors.repositories import run_git
 from tests.sprites.deployment import SpritesDeployment, SpriteSession
-from tests.sprites.stand_in import StandIn
+from tests.sprites.fake_api import StandIn
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.any_database
 
 __all__ = [
-    "test_a_second_sweep_starts_writes_and_announces_nothing",
-    "test_drill_a_an_agent_in_mid_turn_lives_through_the_death_of_the_control_plane",
-    "test_drill_b_an_agent_that_died_too_is_resumed_and_still_knows",
-    "test_drill_c_an_agent_that_cannot_resume_leaves_its_workspace_open",
+    "test_drill_a_agent_in_mid_turn_survives_a_control_plane_crash",
+    "test_drill_b_killed_agent_is_resumed_with_its_conversation",
+    "test_drill_c_workspace_of_an_agent_without_resume_stays_open",
+    "test_second_sweep_starts_writes_and_announces_nothing",
 ]
 
 
@@ -44,7 +44,7 @@ def deployment(stand_in: StandIn, tmp_path: Path) -> Iterator[SpritesDeployment]
     made.close()
 
 
-def test_drill_d_a_worktree_that_is_gone_is_said_and_spoils_no_other_row(deployment: SpritesDeployment) -> None:
+def test_drill_d_missing_worktree_is_reported_and_others_recover(deployment: SpritesDeployment) -> None:
     def lose(gone: Session) -> None:
         lost = gone.row
         shutil.rmtree(lost["worktree_path"])
@@ -52,10 +52,11 @@ def test_drill_d_a_worktree_that_is_gone_is_said_and_spoils_no_other_row(deploym
         run_git(repository, "worktree", "prune")
         run_git(repository, "branch", "-D", lost["worktree_branch"])
 
-    lose_one_of_two(deployment, lose)
+    # A sprite may take longer to wake than a pass waits for its answer: that decides nothing.
+    lose_one_of_two(deployment, lose, passes=10)
 
 
-def test_an_agentctl_that_was_killed_alone_is_started_again_by_its_sprite_and_its_agent_resumed(
+def test_sprite_restarts_killed_agentctl_and_agent_resumes(
     deployment: SpritesDeployment,
 ) -> None:
     deployment.env["KANDEV_CONTINUE"] = "off"
@@ -76,7 +77,7 @@ def test_an_agentctl_that_was_killed_alone_is_started_again_by_its_sprite_and_it
     assert len(execution_processes.find_processes(session.execution_id).agentctl) == 1
 
 
-def test_a_sprite_that_went_cold_under_an_idle_agent_while_nobody_was_there_is_resumed_on_the_next_prompt(
+def test_cold_sprite_of_an_idle_agent_resumes_on_next_prompt(
     deployment: SpritesDeployment,
 ) -> None:
     deployment.env["KANDEV_RECOVERY_POLICY"] = "on_open"
@@ -97,9 +98,7 @@ def test_a_sprite_that_went_cold_under_an_idle_agent_while_nobody_was_there_is_r
 
 
 @pytest.mark.parametrize("sleep", ["warm", "cold"])
-def test_a_sprite_that_hibernated_after_its_agent_was_stopped_sleeps_on_until_the_next_prompt(
-    deployment: SpritesDeployment, sleep: str
-) -> None:
+def test_sprite_of_stopped_agent_sleeps_until_next_prompt(deployment: SpritesDeployment, sleep: str) -> None:
     deployment.serve()
     session = idle_session(deployment)
     assert isinstance(session, SpriteSession)

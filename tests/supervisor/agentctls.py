@@ -1,4 +1,4 @@
-"""An agentctl that tells what it is asked for and keeps its journal in memory; it carries out nothing."""
+"""A fake agentctl that records requests and keeps its journal in memory; it carries out nothing."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.supervisor.rows import change, execution_of
 
 
 class TalkingAgentctl:
-    """Answers ``/status`` and streams its lines; remembers who listened and what was acknowledged."""
+    """A fake agentctl that answers ``/status``, streams its lines, and records listeners and acknowledgements."""
 
     def __init__(self, session: TaskSession, lines: Sequence[Line], agent: str):
         self.execution = execution_of(session)
@@ -28,16 +28,16 @@ class TalkingAgentctl:
         self.acknowledged: list[int] = []
         self.prompts: list[dict[str, Any]] = []
         self.left: dict[str, list[str]] | None = None
-        """What its last agent left: ``processes`` and ``files``; None: it cannot tell, as an older one."""
+        """What its last agent left: ``processes`` and ``files``; None for an older agentctl, which cannot tell."""
         self.refusal = ""
-        """Code with which it refuses every prompt; ``hangs up``: it takes it and breaks the connection;
-        ``nonsense``: its answer is none; ``duplicate``: it had every one before."""
+        """The code with which it refuses every prompt. ``hangs up`` takes it and breaks the connection,
+        ``nonsense`` sends a malformed answer, ``duplicate`` says that it had the prompt before."""
         self.is_slow = False
-        """It opens no stream while anybody waits."""
+        """Whether opening a stream takes longer than any timeout."""
         self._over = asyncio.Event()
 
     def report(self) -> dict[str, Any]:
-        """``protocol.Status``."""
+        """Return a ``protocol.Status``."""
         last = self.lines[-1] if self.lines else {"epoch": self.epoch, "seq": 0}
         return {
             "status": "ok",
@@ -62,21 +62,21 @@ class TalkingAgentctl:
         }
 
     async def status(self, request: web.Request) -> web.Response:
-        """``GET /status``."""
+        """Answer ``GET /status``."""
         return web.json_response(self.report())
 
     async def session(self, request: web.Request) -> web.Response:
-        """``GET /agent/session``."""
+        """Answer ``GET /agent/session``."""
         return web.json_response({"resume_token": "conversation-2", "last_message_uuid": "u", "fingerprint": "f"})
 
     async def what_is_left(self, request: web.Request) -> web.Response:
-        """``GET /agent/left`` and ``GET /git/changes``."""
+        """Answer ``GET /agent/left`` and ``GET /git/changes``."""
         if self.left is None:
             return web.json_response({"code": "not_found", "message": "No.", "details": {}}, status=404)
         return web.json_response({**self.left, "since": request.query.get("since", "")})
 
     async def prompt(self, request: web.Request) -> web.Response:
-        """``POST /prompt``."""
+        """Answer ``POST /prompt``."""
         self.prompts.append(await request.json())
         if self.refusal == "hangs up":
             assert request.transport is not None
@@ -90,7 +90,7 @@ class TalkingAgentctl:
         return web.json_response({"accepted": True, "duplicate": False}, status=202)
 
     async def events(self, request: web.Request) -> web.WebSocketResponse:
-        """``GET /events``: the lines behind the cursor in one frame, then silence."""
+        """Answer ``GET /events``: the lines after the cursor in one frame, then silence."""
         self.generations.append(int(request.query["generation"]))
         if self.is_slow:
             await self._over.wait()
@@ -108,7 +108,7 @@ class TalkingAgentctl:
         return socket
 
     def end(self) -> None:
-        """Listen no more."""
+        """Stop listening."""
         self._over.set()
 
     async def serve(self, told: threading.Event) -> None:
@@ -132,7 +132,7 @@ class TalkingAgentctl:
 
 @contextmanager
 def talking(session: TaskSession, lines: Sequence[Line] = (), agent: str = "idle") -> Iterator[TalkingAgentctl]:
-    """An agentctl of ``session`` on a thread of its own; the row knows where it is."""
+    """Run an agentctl of ``session`` on its own thread and store its address in the row."""
     agentctl, loop = TalkingAgentctl(session, lines, agent), asyncio.new_event_loop()
     told = threading.Event()
     thread = threading.Thread(target=lambda: loop.run_until_complete(agentctl.serve(told)))

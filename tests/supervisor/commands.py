@@ -1,4 +1,4 @@
-"""Our commands as processes of their own, on the tests' database."""
+"""Management commands as separate processes on the tests' database."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.waiting import eventually
 
 
 def environment(data_dir: Path, **values: str) -> dict[str, str]:
-    """A deployment with a directory of its own and our database and keys."""
+    """Return the environment of a deployment with its own directory and the tests' database and keys."""
     known = {name: value for name, value in os.environ.items() if not name.startswith("KANDEV_")}
     return {
         **known,
@@ -30,7 +30,7 @@ def environment(data_dir: Path, **values: str) -> dict[str, str]:
 
 
 def manage(env: Mapping[str, str], *args: str) -> subprocess.CompletedProcess[str]:
-    """One command, to its end."""
+    """Run one command to its end."""
     return subprocess.run(
         [sys.executable, "manage.py", *args],
         cwd=ROOT,
@@ -44,7 +44,7 @@ def manage(env: Mapping[str, str], *args: str) -> subprocess.CompletedProcess[st
 
 
 class Running:
-    """A command that runs; ``log`` is what it has said on stderr."""
+    """A running command; ``log`` is its stderr."""
 
     def __init__(self, env: Mapping[str, str], log: Path, *args: str):
         self._log = log
@@ -60,22 +60,22 @@ class Running:
 
     @property
     def log(self) -> str:
-        """What it has said."""
+        """Return its output."""
         return self._log.read_text(errors="replace")
 
     def says(self, text: str) -> None:
-        """Wait until it has said ``text``."""
+        """Wait until its output contains ``text``."""
         eventually(lambda: text in self.log, timeout=30, describe=f"{text!r} in {self.log!r}")
 
     def ends(self, number: int = signal.SIGTERM) -> int:
-        """Tell it to end; its exit status."""
+        """Send a signal; return its exit status."""
         self.process.send_signal(number)
         return self.process.wait(30)
 
 
 @contextmanager
 def supervising(env: Mapping[str, str], log: Path) -> Iterator[Running]:
-    """``manage.py supervise``, ended whatever happens."""
+    """Run ``manage.py supervise``, which ends with the block."""
     running = Running(env, log, "supervise")
     try:
         yield running

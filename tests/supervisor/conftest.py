@@ -1,4 +1,4 @@
-"""A place where agents run that sees what it is told."""
+"""A runtime that records what it is asked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ways in which the rows of a session can be wrong."""
+"""Ways in which the rows of a session can be damaged."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def of_execution(**values: Any) -> Callable[[TaskSession], None]:
 
 
 def raw(table: str, column: str, value: Any) -> Callable[[TaskSession], None]:
-    """Past every field of ours, as only somebody at the database can."""
+    """Write a value past every model field, as only direct access to the database can."""
 
     def write(session: TaskSession) -> None:
         key = TaskSession._meta.pk.get_db_prep_value(session.id, connection)
@@ -53,7 +53,7 @@ def of_profile(session: TaskSession) -> None:
 
 @dataclass(frozen=True)
 class Damage:
-    """One way in which rows can be wrong, and the column that is named."""
+    """One way in which rows can be damaged, and the column that is named."""
 
     name: str
     do: Callable[[TaskSession], None]
@@ -79,7 +79,7 @@ TABLE: Final = pytest.mark.parametrize("damage", DAMAGES, ids=[damage.name for d
 
 
 def pair(place: AsTold, damage: Damage) -> tuple[TaskSession, TaskSession]:
-    """A session with this damage and a healthy one; both have a prompt waiting and nobody alive."""
+    """Return a session with this damage and a healthy one; both have a queued prompt and no agent."""
     made = []
     for _ in range(2):
         session = running_session(runtime=place.name, execution=FREE)

@@ -1,4 +1,4 @@
-"""A world in which agents die, supervisors crash and users change their minds, around the real loop and database."""
+"""A model in which agents die, supervisors crash and users change their minds, around the real loop and database."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ ANSWER = {"outcome": "created", "resume_token": "conversation", "capabilities": 
 
 
 class World:
-    """Sessions, the agents that really live, and one supervisor after the other."""
+    """Sessions, the agents that really live, and one supervisor after another."""
 
     def __init__(self, place: AsTold, loop: asyncio.AbstractEventLoop):
         Task.objects.all().delete()
@@ -41,14 +41,14 @@ class World:
         self.place, self._loop = place, loop
         self.sessions: list[uuid.UUID] = []
         self.alive: dict[uuid.UUID, str] = {}
-        """Launches of the agents that live."""
+        """Launch ids of living agents, by session."""
         self.journals: dict[uuid.UUID, Journal] = {}
         self.turns: dict[uuid.UUID, str] = {}
-        """Prompts that agents are at work on."""
+        """Prompts that agents are working on, by session."""
         self.starts: Counter[uuid.UUID] = Counter()
         self.unknown: set[str] = set()
         self.blind = False
-        self.core = self._supervisor()
+        self.registry = self._supervisor()
 
     def _supervisor(self) -> ExecutionRegistry:
         async def make() -> ExecutionRegistry:
@@ -57,59 +57,59 @@ class World:
         return self._loop.run_until_complete(make())
 
     def row(self, key: uuid.UUID) -> TaskSession:
-        """A session as it is now."""
+        """Return a session as it is now."""
         return TaskSession.objects.select_related("task", "executor").get(id=key)
 
     def is_wanted(self, key: uuid.UUID) -> bool:
-        """Whether it should be up."""
+        """Return whether it should run."""
         row = self.row(key)
         return row.desired_state == "running" and not row.task.is_over and row.state not in ENDED_STATES
 
-    # --- people ---
+    # --- users ---
 
     def make(self, team: int) -> uuid.UUID:
-        """A new session that is to be started."""
+        """Create a session that is to be started."""
         session = make_session("do it", task=make_task(title=f"Task {team}"), runtime=self.place.name)
         self.sessions.append(session.id)
         self.journals[session.id] = Journal()
         return session.id
 
     def archive(self, key: uuid.UUID) -> None:
-        """Its task is put away."""
+        """Archive its task."""
         tasks.archive_task(self.row(key).task, make_user())
 
     # --- the world ---
 
     def dies(self, key: uuid.UUID) -> None:
-        """Its agent and agentctl are killed."""
+        """Kill its agent and agentctl."""
         self.alive.pop(key, None)
         self.turns.pop(key, None)
-        self.core.attachments.pop(key, None)
+        self.registry.streams.pop(key, None)
 
     def time_passes(self) -> None:
-        """Whatever waits for its time is due, and no dead supervisor's lease is fresh."""
+        """Make every deadline due, and let dead supervisors' leases expire."""
         past = timezone.now() - timedelta(seconds=1)
         TaskSession.objects.filter(next_restart_at__isnull=False).update(next_restart_at=past)
-        ExecutorRunning.objects.exclude(owner__in=("", self.core.boot_id)).update(lease_expires_at=past)
+        ExecutorRunning.objects.exclude(owner__in=("", self.registry.boot_id)).update(lease_expires_at=past)
 
     def crash(self) -> None:
-        """The supervisor is killed; another one follows, and finds what it left."""
-        self.core.attachments.clear()
+        """Kill the supervisor; another one follows and finds what it left."""
+        self.registry.streams.clear()
         self._close()
-        self.core, self.unknown = self._supervisor(), set()
+        self.registry, self.unknown = self._supervisor(), set()
         self.time_passes()
         self.sweep("boot")
 
     # --- the supervisor ---
 
     def sweep(self, trigger: Any, sessions: Any = (), *, admitted: bool = False) -> None:
-        """One look at all or at some."""
+        """Run one pass over all sessions or some."""
         for key in self.sessions:
             self.place.sees[str(key)] = self._seen(key)
             if key in self.alive:
                 self._attach(key)
         scope = SweepScope(trigger, sessions=sessions, admitted=admitted)
-        self._loop.run_until_complete(run_sweep(self.core, scope, self.unknown))
+        self._loop.run_until_complete(run_sweep(self.registry, scope, self.unknown))
 
     def _seen(self, key: uuid.UUID) -> Observation:
         if self.blind:
@@ -118,17 +118,17 @@ class World:
         return observed_alive(state) if key in self.alive else DEAD
 
     def _attach(self, key: uuid.UUID) -> None:
-        """As ``Core.attach``, without a socket: the lease is taken, and its stream lives."""
-        if key in self.core.attachments:
+        """Attach as the registry does, without a socket: take the lease and record a living stream."""
+        if key in self.registry.streams:
             return
-        lease = leases.acquire_lease(execution_of(self.row(key)).id, self.core.boot_id)
+        lease = leases.acquire_lease(execution_of(self.row(key)).id, self.registry.boot_id)
         if lease is not None:
             stub: Any = SimpleNamespace(ended=False, lease=lease, session_id=key)
-            self.core.attachments[key] = stub
+            self.registry.streams[key] = stub
 
     def admit(self) -> None:
-        """Whose turn it is, as the loop does it."""
-        picked = admission.load_next_starts(self.core.boot_id, self.core.start_slots)
+        """Admit the next starts, as the loop does."""
+        picked = admission.load_next_starts(self.registry.boot_id, self.registry.start_slots)
         if picked:
             self.sweep("reconcile", picked, admitted=True)
             admission.leave_start_queue(
@@ -136,7 +136,7 @@ class World:
             )
 
     def carry_out(self, key: uuid.UUID, end: str) -> None:
-        """The next order of a session; ``end`` is how a start ends: works, breaks, or the supervisor dies in it."""
+        """Carry out a session's next intent; ``end``: the start works, breaks, or the supervisor dies in it."""
         overtaking = next_overtaking_intent(key)
         if overtaking is not None:
             self._stop(key, overtaking)
@@ -144,9 +144,9 @@ class World:
         order = next_start_intent(key)
         if order is None:
             return
-        held = self.core.attachments.get(key)
+        held = self.registry.streams.get(key)
         plan = claims.claim_start(
-            key, order, self.core.boot_id, lives=self.alive.get(key), held=held.lease if held else None
+            key, order, self.registry.boot_id, lives=self.alive.get(key), held=held.lease if held else None
         )
         if plan is None:
             return
@@ -183,7 +183,7 @@ class World:
 
     def _stop(self, key: uuid.UUID, order: Intent) -> None:
         if order.kind in (IntentKind.STOP, IntentKind.CLOSE):
-            lease = leases.acquire_lease(execution_of(self.row(key)).id, self.core.boot_id)
+            lease = leases.acquire_lease(execution_of(self.row(key)).id, self.registry.boot_id)
             if lease is None:
                 return
             self.dies(key)
@@ -191,8 +191,8 @@ class World:
         settle_intent(order.id, "done")
 
     def turn(self, key: uuid.UUID, *, ends: bool) -> None:
-        """The agent takes its next prompt, or ends the turn that it is in."""
-        held = self.core.attachments.get(key)
+        """Let the agent take its next prompt, or end its current turn."""
+        held = self.registry.streams.get(key)
         if held is None or key not in self.alive or fresh(self.row(key)).launch_id != self.alive[key]:
             return
         journal = self.journals[key]
@@ -208,11 +208,11 @@ class World:
     # --- the end ---
 
     def _close(self) -> None:
-        self.core.writer.close()
-        self.core.database.close()
+        self.registry.writer.close()
+        self.registry.database.close()
 
     def rest(self, rounds: int = 40) -> None:
-        """All is well again, and everybody does what there is to do."""
+        """Let everything work again and everyone do what there is to do."""
         self.blind = False
         for _ in range(rounds):
             if all((key in self.alive) == self.is_wanted(key) for key in self.sessions):
@@ -225,10 +225,10 @@ class World:
                 self.turn(key, ends=True)
 
     def close(self) -> None:
-        """The last supervisor ends."""
+        """End the last supervisor."""
         self._close()
 
 
 def prompt(key: uuid.UUID, number: int) -> None:
-    """A user asks for more."""
+    """Queue another prompt."""
     intents.queue_prompt(key, f"user {number}", "go on", make_user())

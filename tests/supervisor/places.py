@@ -1,4 +1,4 @@
-"""A runtime that sees what a test tells it to see, and what a sweep makes of it."""
+"""A runtime that observes what a test tells it to, and what a sweep decides from it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ UNKNOWN = Observation(Observed.UNKNOWN, reason="timeout")
 
 
 class AsTold:
-    """Sees what ``sees`` says of a session, else nobody alive; where it is ``blind`` it raises."""
+    """Observes what ``sees`` has for a session, otherwise *dead*; raises while it is ``blind``."""
 
     name = "as_told"
     isolated = False
@@ -30,30 +30,30 @@ class AsTold:
         self.tokens: dict[str, str] = {}
         self.looks: list[tuple[int, float, int]] = []
         self.asked: list[str] = []
-        """Sessions, in the order in which it was asked about them."""
+        """Sessions in the order in which they were observed."""
         self.ended: list[str] = []
         self.broken: set[str] = set()
         self.blind = False
         self.elsewhere: set[str] = set()
 
     def check_config(self, config: Mapping[str, Any]) -> None:
-        """Any will do."""
+        """Accept any configuration."""
 
-    async def check_place(self, config: Mapping[str, Any]) -> None:
-        """It can always be asked."""
+    async def check_availability(self, config: Mapping[str, Any]) -> None:
+        """Report that it is available."""
 
     async def launch(self, spec: LaunchSpec) -> Launched:
-        """Nothing runs here."""
+        """Launch nothing."""
         raise LaunchFailed
 
-    def is_here(self, execution: ExecutionFacts) -> bool:
-        """What is elsewhere was told to be so."""
+    def can_manage(self, execution: ExecutionFacts) -> bool:
+        """Return False for executions that are set to be elsewhere."""
         return execution.session_id not in self.elsewhere
 
     async def observe(
         self, executions: Sequence[ExecutionFacts], *, timeout: float, concurrency: int
     ) -> dict[str, Observation]:
-        """As told."""
+        """Return the configured observations."""
         self.looks.append((len(executions), timeout, concurrency))
         self.asked += [one.session_id for one in executions]
         if self.blind:
@@ -61,43 +61,43 @@ class AsTold:
         return {one.id: self.sees.get(one.session_id, DEAD) for one in executions}
 
     async def end(self, execution: ExecutionFacts) -> bool:
-        """Nothing runs here."""
+        """End nothing."""
         return True
 
     async def end_leftovers(self, execution: ExecutionFacts) -> int:
-        """Remembers whose were ended."""
+        """Record whose leftovers were ended."""
         self.ended.append(execution.session_id)
         return 1
 
     def resume_token(self, execution: ExecutionFacts) -> str | None:
-        """What lies on this disk."""
+        """Return the token on this disk."""
         return self.tokens.get(execution.session_id)
 
-    def left_journal(self, execution: ExecutionFacts, after: int, epoch: str) -> Sequence[Line]:
-        """What lies on this disk behind the cursor; a broken one cannot even be asked."""
+    def unread_journal(self, execution: ExecutionFacts, after: int, epoch: str) -> Sequence[Line]:
+        """Return the journal on this disk after the cursor; raise for a broken session."""
         if execution.session_id in self.broken:
             raise RuntimeError("this disk is on fire")
         return [line for line in self.left.get(execution.session_id, ()) if line["seq"] > after]
 
     def see(self, session: TaskSession, seen: Observation) -> None:
-        """From now on ``session`` looks like this."""
+        """Observe ``session`` like this from now on."""
         self.sees[str(session.id)] = seen
 
 
-def with_core(work: Callable[[ExecutionRegistry], Awaitable[T]]) -> T:
-    """What ``work`` does with a supervisor's core, which then gives everything back."""
+def with_registry(work: Callable[[ExecutionRegistry], Awaitable[T]]) -> T:
+    """Run ``work`` with a supervisor's registry, which then releases everything."""
 
     async def run() -> T:
-        core = ExecutionRegistry()
+        registry = ExecutionRegistry()
         try:
-            return await work(core)
+            return await work(registry)
         finally:
-            await core.close()
+            await registry.close()
 
     return asyncio.run(run())
 
 
 def swept(scope: SweepScope | None = None, unknown: set[str] | None = None) -> SweepRun:
-    """One sweep by a supervisor of its own; at boot unless said otherwise."""
+    """Run one sweep of a new supervisor, at boot unless ``scope`` says otherwise."""
     known = set() if unknown is None else unknown
-    return with_core(lambda core: run_sweep(core, scope or SweepScope("boot"), known))
+    return with_registry(lambda registry: run_sweep(registry, scope or SweepScope("boot"), known))

@@ -1,4 +1,4 @@
-"""A team, a task and sessions as the services make them, and what became of them."""
+"""A team, a task and sessions as the services create them, and helpers that read them back."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Row = TypeVar("Row", bound=models.Model)
 
 
 def make_user(name: str = "ada") -> User:
-    """A member of the team."""
+    """Create a member of the team."""
     user, _ = User.objects.get_or_create(username=name)
     team, _ = Group.objects.get_or_create(name="team")
     user.groups.add(team)
@@ -42,7 +42,7 @@ def make_user(name: str = "ada") -> User:
 
 
 def make_task(**values: Any) -> Task:
-    """A task with a repository."""
+    """Create a task with a repository."""
     team, _ = Group.objects.get_or_create(name="team")
     repository, _ = Repository.objects.get_or_create(team=team, path="/srv/repository", defaults={"name": "it"})
     return tasks.create_task(make_user(), {"title": "Faster parser", "team": team, "repository": repository, **values})
@@ -51,7 +51,7 @@ def make_task(**values: Any) -> Task:
 def make_session(
     prompt: str = "", *, task: Task | None = None, runtime: str = "local_standalone", **fields: Any
 ) -> TaskSession:
-    """A session as it is made: its first prompt queued, its start ordered. ``fields`` are set on its row."""
+    """Create a session as usual: first prompt queued, start ordered. ``fields`` are set on its row."""
     profile, _ = AgentProfile.objects.get_or_create(name="Demo", agent_type="demo")
     executor, _ = Executor.objects.get_or_create(name=runtime, defaults={"runtime": runtime})
     session = tasks.create_session(make_user(), task or make_task(), profile, executor, prompt=prompt)
@@ -59,7 +59,7 @@ def make_session(
 
 
 def running_session(prompt: str = "", *, execution: dict[str, Any] | None = None, **fields: Any) -> TaskSession:
-    """A session whose agent is up and at rest; its lease is ``MINE``."""
+    """Create a session whose agent is up and idle; its lease is ``MINE``."""
     task, runtime = fields.pop("task", None), fields.pop("runtime", "local_standalone")
     session = make_session(prompt, task=task, runtime=runtime)
     session.intents.update(done_at=timezone.now(), outcome="fresh", claimed_generation=1)
@@ -77,75 +77,75 @@ def running_session(prompt: str = "", *, execution: dict[str, Any] | None = None
 
 
 def change(row: Row, **values: Any) -> Row:
-    """Set fields of a row, as nobody but a test may; returns the row as it is now."""
+    """Set fields of a row directly, which only a test may do; return the row as it is now."""
     if values:
         type(row)._default_manager.filter(pk=row.pk).update(**values)
     return fresh(row)
 
 
 def fresh(row: Row) -> Row:
-    """The row, read anew with nothing cached."""
+    """Return the row read again, with nothing cached."""
     found: Row = type(row)._default_manager.get(pk=row.pk)
     return found
 
 
 def execution_of(session: TaskSession) -> ExecutorRunning:
-    """The session's execution, read anew."""
+    """Return the session's execution, read again."""
     return ExecutorRunning.objects.get(session_id=session.id)
 
 
 def names(session: TaskSession, after: int = 0) -> list[str]:
-    """The names of the session's log behind ``after``; what it raised is told in ``tests/attention``."""
+    """Return the event names after ``after``, without attention events, which ``tests/attention`` covers."""
     behind = session.events.filter(seq__gt=after).exclude(name="session.attention")
     return list(behind.order_by("seq").values_list("name", flat=True))
 
 
 def last_payload(session: TaskSession, name: str) -> dict[str, Any]:
-    """What the newest event of that name says."""
+    """Return the payload of the newest event of that name."""
     return dict(session.events.filter(name=name).order_by("-seq").values_list("payload", flat=True)[0])
 
 
 def prompt_states(session: TaskSession) -> dict[str, str]:
-    """State of every prompt, by message_id."""
+    """Return the state of every prompt, by message_id."""
     return dict(Prompt.objects.filter(session=session).order_by("id").values_list("message_id", "state"))
 
 
 def open_orders(session: TaskSession) -> list[tuple[str, dict[str, Any]]]:
-    """(kind, payload) of every order that nobody has carried out, oldest first."""
+    """Return (kind, payload) of every open intent, oldest first."""
     rows = Intent.objects.filter(session=session, done_at=None).order_by("created_at")
     return list(rows.values_list("kind", "payload"))
 
 
 def runs(session: TaskSession) -> list[tuple[str, str]]:
-    """(message_id, state) of every run, oldest first."""
+    """Return (message_id, state) of every run, oldest first."""
     return list(Run.objects.filter(session=session).order_by("started_at").values_list("message_id", "state"))
 
 
 def permission_states(session: TaskSession) -> dict[str, str]:
-    """State of every permission, by id."""
+    """Return the state of every permission request, by id."""
     return dict(PermissionRequest.objects.filter(session=session).values_list("id", "state"))
 
 
 def key_of(session: TaskSession, wait_id: str) -> str:
-    """The secret of the newest key of a wait."""
+    """Return the secret of the newest key of a wait."""
     token = ResumeToken.objects.filter(session=session, wait_id=wait_id).latest("created_at")
     return token.secret() or ""
 
 
 def answer(session: TaskSession, permission_id: str, option_id: str, who: str = "ada") -> PermissionRequest:
-    """What somebody of the team who sees the question answers."""
+    """Answer a permission request as a member of the team who sees it."""
     return waits.answer_permission(session.id, permission_id, option_id, key_of(session, permission_id), make_user(who))
 
 
-def talk(session: TaskSession) -> list[tuple[str, str, dict[str, Any], bool]]:
-    """(role, text, payload, complete) of every message, in order."""
+def conversation(session: TaskSession) -> list[tuple[str, str, dict[str, Any], bool]]:
+    """Return (role, text, payload, complete) of every message, in order."""
     messages = list(Message.objects.filter(session=session).order_by("seq"))
     texts = texts_of(messages)
     return [(one.role, texts[one.id], one.payload, one.complete) for one in messages]
 
 
 def told_by_events(session: TaskSession) -> list[tuple[str, str]]:
-    """(role, text) of every message, as somebody knows it who has only read the log."""
+    """Return (role, text) of every message, as a reader of the log alone knows it."""
     told: dict[str, list[str]] = {}
     for name, payload in session.events.order_by("seq").values_list("name", "payload"):
         if name == "session.message.added":

@@ -1,4 +1,4 @@
-"""A runtime whose workspaces have repositories of their own: what is pushed ends up in their real archives."""
+"""A runtime whose workspaces have their own repositories: what is pushed ends up in real archives."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ class Sandboxes(AsTold):
         self.is_open = asyncio.Event()
         self.is_open.set()
         self.refs: dict[str, str] = {}
-        """What the recovery ref of a workspace names, by the session that owns it."""
+        """The content that a workspace's recovery ref points to, by the session that owns it."""
         self.pushed: list[str] = []
         self.tries = 0
         self.refusals: list[Exception] = []
 
     async def push_work(self, execution: ExecutionFacts) -> bool:
-        """Wait for the way to be open."""
+        """Wait until the runtime is open, then push."""
         self.tries += 1
         await self.is_open.wait()
         if self.refusals:
@@ -40,7 +40,7 @@ class Sandboxes(AsTold):
 
 
 def put(archive: Path, owner: str, content: str) -> None:
-    """Let the recovery ref of an archive name the commit of ``snapshot(content)``."""
+    """Point the recovery ref of an archive at the commit of ``snapshot(content)``."""
     if not archive.exists():
         archive.mkdir(parents=True)
         git(archive, "init", "-q", "--bare")
@@ -49,13 +49,13 @@ def put(archive: Path, owner: str, content: str) -> None:
 
 
 def commit_in(repository: Path, content: str) -> str:
-    """A commit that follows from ``content`` alone."""
+    """Create a commit that depends only on ``content``."""
     tree = git(repository, "hash-object", "-t", "tree", "-w", "--stdin")
     return git(repository, "commit-tree", tree, "-m", content)
 
 
 def git(repository: Path, *words: str) -> str:
-    """What git answers in a repository; its commits have one author and one time."""
+    """Run git in a repository, with a fixed author and time; return its output."""
     who = {f"GIT_{one}_{what}": value for one in ("AUTHOR", "COMMITTER") for what, value in WHO.items()}
     done = subprocess.run(
         ["git", *words], cwd=repository, env=who, input="", capture_output=True, text=True, check=True

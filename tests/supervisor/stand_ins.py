@@ -1,8 +1,8 @@
-"""Agentctls of one process that speak interfaces 6 over real sockets, start nothing, and are as many as a storm needs.
+"""Fake agentctls in one process, as many as a storm needs: they serve agentctl's API on real sockets, start nothing.
 
-``python -m tests.supervisor.stand_ins`` serves them; each has a path of its own under one address, as behind
-a host daemon. The first line on standard output is that address; ends with SIGTERM. What has not been launched
-is not there: its status is refused.
+``python -m tests.supervisor.stand_ins`` serves them; each has its own path under one address, as behind a host
+daemon. The first line on standard output is that address; SIGTERM ends the process. The status of an agentctl
+that was not launched is refused.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from aiohttp import WSMsgType, web
 
 from executors_app.agentctl.http.bulk_status import StatusTarget, poll_statuses
 from executors_app.domain import ExecutionFacts, Launched, LaunchSpec, Observation, Observed
-from executors_app.fake_agentctl import FakeAgentctl, fake_status
+from tests.support.fake_agentctl import FakeAgentctl, fake_status
 
 ROOT = Path(__file__).resolve().parents[2]
 STARTS_IN = 0.05
-"""Seconds that an agent takes to come up."""
+"""Seconds that an agent takes to start."""
 
 
 class Seat:
-    """One execution: its journal, who listens, and when its agents were started."""
+    """One execution: its journal, its listeners, and when its agents were started."""
 
     def __init__(self) -> None:
         self.lines: list[dict[str, Any]] = []
@@ -44,25 +44,25 @@ class Seat:
         self.epoch = uuid.uuid4().hex
 
     def line(self, kind: str, **body: Any) -> dict[str, Any]:
-        """The next line of its journal."""
+        """Return the next line of its journal."""
         line = {"seq": len(self.lines) + 1, "epoch": self.epoch, "ts": time.time(), "kind": kind, **body}
         self.lines.append(line)
         return line
 
 
 class Host:
-    """All of them."""
+    """All fake agentctls of the process."""
 
     def __init__(self) -> None:
         self.seats: dict[str, Seat] = {}
         self.left: dict[str, list[dict[str, Any]]] = {}
-        """Journals of those that are gone, by execution id: as they lie on a disk."""
+        """Journals of those that are gone, by execution id, as on a disk."""
         self.heard: dict[str, list[str]] = {}
-        """The message ids that each was ever given, whoever of them lived then."""
+        """All message ids that each was ever given, by execution id."""
         self.starting = self.most_starting = self.started = 0
 
     def app(self) -> web.Application:
-        """Their endpoints."""
+        """Return the application with their endpoints."""
         app = web.Application()
         app.add_routes(
             [
@@ -92,7 +92,7 @@ class Host:
         return seat
 
     def _lives(self, request: web.Request, seat: Seat) -> bool:
-        """Whether it has not ended meanwhile: what is dead holds no connection and says nothing."""
+        """Return whether it is still alive: a dead agentctl holds no connection and says nothing."""
         return self.seats.get(request.match_info["id"]) is seat
 
     @staticmethod
@@ -105,12 +105,12 @@ class Host:
         return web.json_response({})
 
     async def _sit(self, request: web.Request) -> web.Response:
-        """Here with a live agent, as if it had been launched long ago."""
+        """Register an agentctl with a live agent, as if it had been launched long ago."""
         self.seats.setdefault(request.match_info["id"], Seat()).launch_id = "stand-in"
         return web.json_response({})
 
     async def _bare(self, request: web.Request) -> web.WebSocketResponse:
-        """A WebSocket that nobody is at: the least that a stream costs."""
+        """Open a WebSocket without an agentctl behind it: the least that a stream costs."""
         socket = web.WebSocketResponse()
         await socket.prepare(request)
         async for _ in socket:
@@ -132,7 +132,7 @@ class Host:
         )  # fmt: skip
 
     async def _books(self, request: web.Request) -> web.Response:
-        """Who is up, and what everybody was ever told."""
+        """Return who is up, and all prompts that each was ever given."""
         return web.json_response(
             {"up": [key for key, seat in self.seats.items() if seat.launch_id], "heard": self.heard}
         )
@@ -184,7 +184,7 @@ class Host:
         body = await request.json()
         seat = self._seat(request)
         if seat.launch_id == body["launch_id"]:
-            return self._answer(body)  # the same start once more
+            return self._answer(body)  # the same start again
         self.starting += 1
         self.most_starting = max(self.most_starting, self.starting)
         try:
@@ -225,7 +225,7 @@ class Host:
 
 
 class StandIns:
-    """The runtime whose agentctls these are."""
+    """The runtime of these agentctls."""
 
     name = "stand_ins"
     isolated = True
@@ -234,13 +234,13 @@ class StandIns:
         self.url = url
 
     def check_config(self, config: Mapping[str, Any]) -> None:
-        """Any will do."""
+        """Accept any configuration."""
 
-    async def check_place(self, config: Mapping[str, Any]) -> None:
-        """It is there."""
+    async def check_availability(self, config: Mapping[str, Any]) -> None:
+        """Report that it is available."""
 
     async def launch(self, spec: LaunchSpec) -> Launched:
-        """One more of them."""
+        """Launch one more."""
         await self._ask("launch", spec.execution_id)
         return Launched(
             url=self._of(spec.execution_id),
@@ -259,14 +259,14 @@ class StandIns:
         async with aiohttp.ClientSession() as http, http.post(f"{self.url}/{what}/{execution_id}") as answer:
             answer.raise_for_status()
 
-    def is_here(self, execution: ExecutionFacts) -> bool:
-        """Everywhere."""
+    def can_manage(self, execution: ExecutionFacts) -> bool:
+        """Return True: it manages every execution."""
         return True
 
     async def observe(
         self, executions: Sequence[ExecutionFacts], *, timeout: float, concurrency: int
     ) -> dict[str, Observation]:
-        """Ask all; whoever was not launched is dead."""
+        """Ask all of them; one that was not launched is dead."""
         targets = [StatusTarget(one.id, self._of(one.id), one.auth_token) for one in executions]
         seen = await poll_statuses(targets, timeout, concurrency)
         return {one.id: self._judged(one, seen[one.id]) for one in executions}
@@ -277,26 +277,26 @@ class StandIns:
         return Observation(Observed.DEAD, reason="process_gone")
 
     async def end(self, execution: ExecutionFacts) -> bool:
-        """It is there no more."""
+        """Remove it."""
         await self._ask("end", execution.id)
         return True
 
     async def end_leftovers(self, execution: ExecutionFacts) -> int:
-        """There are none."""
+        """End nothing, as nothing is left over."""
         return 0
 
     def resume_token(self, execution: ExecutionFacts) -> str | None:
-        """Nothing lies on a disk."""
+        """Return no token: nothing is stored on a disk."""
         return None
 
-    def left_journal(self, execution: ExecutionFacts, after: int, epoch: str) -> Sequence[Mapping[str, Any]]:
-        """Nothing lies on a disk."""
+    def unread_journal(self, execution: ExecutionFacts, after: int, epoch: str) -> Sequence[Mapping[str, Any]]:
+        """Return no lines: nothing is stored on a disk."""
         return ()
 
 
 @contextmanager
 def serving() -> Iterator[str]:
-    """Their process; its address."""
+    """Run the process; yield its address."""
     argv = [sys.executable, "-m", "tests.supervisor.stand_ins"]
     with subprocess.Popen(argv, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
         assert process.stdout is not None

@@ -1,4 +1,4 @@
-"""``python -m tests.supervisor.storming URL``: ``supervise`` that knows the stand-ins at that address."""
+"""``python -m tests.supervisor.storming URL``: ``supervise`` with the fake agentctls at that address."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def main() -> None:
-    """Supervise until told to end."""
+    """Supervise until asked to end."""
     django.setup()
     from executors_app import plugins  # noqa: PLC0415  (models want the settings above)
     from sessions_app.supervisor.loop import SupervisorLoop  # noqa: PLC0415
@@ -36,7 +36,7 @@ def main() -> None:
 
 @contextmanager
 def supervising(url: str, log: Path, env: Mapping[str, str]) -> Iterator[subprocess.Popen[bytes]]:
-    """Its process, killed in the end."""
+    """Run the process, which is killed at the end of the block."""
     argv = [sys.executable, "-m", "tests.supervisor.storming", url]
     with (
         log.open("wb") as stderr,

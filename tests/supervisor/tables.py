@@ -1,4 +1,4 @@
-"""The whole database as a value, and the questions that were put to it."""
+"""The whole database as a value, and the queries sent to it."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 MOMENTS = frozenset({"updated_at", "last_seen_at"})
-"""Columns that say when somebody looked, not what there is."""
+"""Columns that record when something was observed."""
 
 
 def dump(leaving_out: Collection[str] = ()) -> dict[str, list[dict[str, Any]]]:
-    """Every row of every table of ours, secrets in clear, by table."""
-    models = [model for model in apps.get_models() if model._meta.app_label in {"sessions_app", "executors_app"}]
+    """Return every row of each of our tables, with secrets in plain text, by table."""
+    models = [model for model in apps.get_models() if model.__module__.startswith(("sessions_app.", "executors_app."))]
     return {
         model._meta.db_table: [
             {name: value for name, value in row.items() if name not in leaving_out}
@@ -26,5 +26,5 @@ def dump(leaving_out: Collection[str] = ()) -> dict[str, list[dict[str, Any]]]:
 
 
 def counting() -> CaptureQueriesContext:
-    """Collects the statements of its block; ``len()`` of it counts them."""
+    """Collect the statements of the block; ``len()`` counts them."""
     return CaptureQueriesContext(connection)

@@ -1,4 +1,4 @@
-"""However many want to be started at once: so many are, in a fair order, and the others are told why they wait."""
+"""However many sessions need a start, a limited number start in a fair order; the others are told why they wait."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from sessions_app.supervisor.loop import SupervisorLoop
 from sessions_app.supervisor.start import claims
 from sessions_app.supervisor.sweep.sweep_pass import SweepRun, SweepScope, run_sweep
 from tests.supervisor import tables
-from tests.supervisor.places import AsTold, swept, with_core
+from tests.supervisor.places import AsTold, swept, with_registry
 from tests.supervisor.rows import (
     MINE,
     change,
@@ -45,17 +45,17 @@ FREE: dict[str, Any] = {"owner": "", "lease_expires_at": None}
 
 @pytest.fixture(autouse=True)
 def two_at_a_time(settings: Any) -> None:
-    """So few that a test sees it."""
+    """Limits so low that a test reaches them."""
     settings.KANDEV_MAX_STARTS_PER_PASS = 2
 
 
 def lost(place: AsTold, number: int = 1, **fields: Any) -> list[TaskSession]:
-    """Sessions that claim to run where nobody is."""
+    """Return sessions that claim to run although no agentctl is there."""
     return [running_session(runtime=place.name, execution=FREE, **fields) for _ in range(number)]
 
 
 def of_team(place: AsTold, name: str, number: int) -> list[TaskSession]:
-    """The same, of a team of their own."""
+    """Return such sessions in a team of their own."""
     team, user = Group.objects.create(name=name), User.objects.create_user(name)
     user.groups.add(team)
     task = tasks.create_task(user, {"title": name, "team": team})
@@ -63,18 +63,18 @@ def of_team(place: AsTold, name: str, number: int) -> list[TaskSession]:
 
 
 def ordered() -> set[Any]:
-    """Sessions whose start is ordered."""
+    """Return the sessions whose start is ordered."""
     return set(Intent.objects.filter(kind="start", done_at=None).values_list("session_id", flat=True))
 
 
 def waiting() -> dict[Any, int]:
-    """Places of those that wait, by session."""
+    """Return the places of waiting sessions, by session."""
     rows = TaskSession.objects.filter(start_rank__isnull=False).values_list("id", "start_rank")
     return {key: rank for key, rank in rows if rank is not None}
 
 
 def have_ended(*sessions: TaskSession) -> None:
-    """Their starts, or all, came to an agent that has ended meanwhile."""
+    """Record that the starts of these sessions, or of all, came to an agent that has since ended."""
     orders = Intent.objects.filter(kind="start", done_at=None)
     if sessions:
         orders = orders.filter(session__in=sessions)
@@ -82,20 +82,20 @@ def have_ended(*sessions: TaskSession) -> None:
 
 
 def admit(boot_id: str = "") -> SweepRun | None:
-    """One look of a supervisor whose turn it is."""
+    """Run one admission pass of a supervisor."""
 
     async def run() -> SweepRun | None:
         supervisor = SupervisorLoop()
-        supervisor.core.boot_id = boot_id or supervisor.core.boot_id
+        supervisor.registry.boot_id = boot_id or supervisor.registry.boot_id
         try:
-            return await supervisor.admit()
+            return await supervisor.start_queued_sessions()
         finally:
             await supervisor.close()
 
     return asyncio.run(run())
 
 
-def test_a_sweep_orders_so_many_starts_and_gives_the_others_a_place(place: AsTold) -> None:
+def test_sweep_orders_a_limited_number_of_starts_and_queues_the_rest(place: AsTold) -> None:
     sessions = lost(place, 5)
     swept()
     assert len(ordered()) == 2
@@ -107,33 +107,33 @@ def test_a_sweep_orders_so_many_starts_and_gives_the_others_a_place(place: AsTol
         assert fresh(session).launch_id == "", "what died is written down at once, for all of them"
 
 
-def test_another_sweep_orders_no_more_while_these_are_under_way_and_moves_nobody(place: AsTold) -> None:
+def test_second_sweep_orders_nothing_more_and_keeps_the_queue_order(place: AsTold) -> None:
     lost(place, 5)
 
-    async def twice(core: ExecutionRegistry) -> None:
-        await run_sweep(core, SweepScope("boot"), set())
-        before.update(await core.database(waiting))
-        await run_sweep(core, SweepScope("reconcile"), set())
+    async def twice(registry: ExecutionRegistry) -> None:
+        await run_sweep(registry, SweepScope("boot"), set())
+        before.update(await registry.database(waiting))
+        await run_sweep(registry, SweepScope("reconcile"), set())
 
     before: dict[Any, int] = {}
-    with_core(twice)
+    with_registry(twice)
     assert len(ordered()) == 2
     assert waiting() == before
 
 
-def test_sweeps_at_once_do_not_both_use_the_same_places(place: AsTold) -> None:
+def test_concurrent_sweeps_share_the_start_limit(place: AsTold) -> None:
     first, second = lost(place, 4), lost(place, 4)
 
-    async def at_once(core: ExecutionRegistry) -> None:
+    async def at_once(registry: ExecutionRegistry) -> None:
         halves = ([one.id for one in half] for half in (first, second))
-        await asyncio.gather(*(run_sweep(core, SweepScope("reconcile", sessions=half), set()) for half in halves))
+        await asyncio.gather(*(run_sweep(registry, SweepScope("reconcile", sessions=half), set()) for half in halves))
 
-    with_core(at_once)
+    with_registry(at_once)
     assert 1 <= len(ordered()) <= 2
     assert len(ordered()) + len(waiting()) == 8
 
 
-def test_whose_turn_it_is_is_started_until_nobody_waits(place: AsTold) -> None:
+def test_queued_starts_are_admitted_until_the_queue_is_empty(place: AsTold) -> None:
     sessions = lost(place, 5)
     swept()
     seen = ordered()
@@ -147,7 +147,7 @@ def test_whose_turn_it_is_is_started_until_nobody_waits(place: AsTold) -> None:
     assert admit() is None
 
 
-def test_nobody_is_called_up_while_as_many_as_may_be_are_under_way(place: AsTold) -> None:
+def test_nothing_is_admitted_while_the_start_limit_is_used_up(place: AsTold) -> None:
     lost(place, 5)
     swept()
     started = [TaskSession.objects.get(id=key) for key in ordered()]
@@ -158,7 +158,7 @@ def test_nobody_is_called_up_while_as_many_as_may_be_are_under_way(place: AsTold
     assert len(admission.load_next_starts("me", StartSlots())) == 1
 
 
-def test_whose_work_was_cut_short_is_started_first(place: AsTold) -> None:
+def test_sessions_with_interrupted_work_start_first(place: AsTold) -> None:
     calm, asked = lost(place, 4), lost(place, 2)
     for session in asked:
         Prompt.objects.create(session=session, message_id="p1", text="do it")
@@ -167,7 +167,7 @@ def test_whose_work_was_cut_short_is_started_first(place: AsTold) -> None:
     assert waiting().keys() == {session.id for session in calm}
 
 
-def test_a_team_with_one_session_does_not_wait_for_a_team_with_many(place: AsTold) -> None:
+def test_team_with_one_session_does_not_wait_behind_a_large_team(place: AsTold) -> None:
     many = of_team(place, "many", 6)
     (one,) = of_team(place, "one", 1)
     swept()
@@ -175,7 +175,7 @@ def test_a_team_with_one_session_does_not_wait_for_a_team_with_many(place: AsTol
     assert sum(session.id in ordered() for session in many) == 1
 
 
-def test_the_status_says_how_many_are_before_it(place: AsTold) -> None:
+def test_status_says_how_many_sessions_wait_ahead(place: AsTold) -> None:
     sessions = lost(place, 6)
     swept()
     told = sorted(
@@ -188,7 +188,7 @@ def test_the_status_says_how_many_are_before_it(place: AsTold) -> None:
     assert last_payload(last, "session.start_waits") == {"reason": "turn", "before": 3}
 
 
-def test_a_dry_run_explains_the_same_and_gives_no_place(place: AsTold) -> None:
+def test_dry_run_explains_the_queue_and_assigns_no_place(place: AsTold) -> None:
     lost(place, 4)
     before = tables.dump()
     result = swept(SweepScope("command", dry_run=True))
@@ -202,7 +202,7 @@ def test_a_dry_run_explains_the_same_and_gives_no_place(place: AsTold) -> None:
     ]
 
 
-def test_an_executor_without_room_holds_up_nobody_else(place: AsTold, settings: Any) -> None:
+def test_full_executor_does_not_delay_other_executors(place: AsTold, settings: Any) -> None:
     settings.KANDEV_MAX_STARTS_PER_PASS = 9
     small = lost(place, 3)
     Executor.objects.filter(name=place.name).update(max_live=1)
@@ -217,7 +217,7 @@ def test_an_executor_without_room_holds_up_nobody_else(place: AsTold, settings: 
     assert len(waiting()) == 2
 
 
-def test_those_that_wait_for_room_start_in_the_order_in_which_they_came() -> None:
+def test_starts_waiting_for_capacity_keep_their_order() -> None:
     running = running_session()
     first, second = make_session(), make_session()
     assert running.executor is not None
@@ -244,7 +244,7 @@ def test_those_that_wait_for_room_start_in_the_order_in_which_they_came() -> Non
     ],
     ids=["stop", "close", "archive", "done", "resume", "prompt"],
 )
-def test_who_is_stopped_or_asked_for_waits_no_longer(place: AsTold, ends: Any) -> None:
+def test_session_leaves_the_queue_when_stopped_or_requested(place: AsTold, ends: Any) -> None:
     lost(place, 3)
     swept()
     (key,) = waiting()
@@ -253,7 +253,7 @@ def test_who_is_stopped_or_asked_for_waits_no_longer(place: AsTold, ends: Any) -
 
 
 @pytest.mark.parametrize("how", ["policy", "owner", "worktree"])
-def test_whose_turn_comes_too_late_leaves_the_queue(place: AsTold, how: str) -> None:
+def test_session_that_no_longer_qualifies_leaves_the_queue(place: AsTold, how: str) -> None:
     lost(place, 3)
     swept()
     (key,) = waiting()
@@ -270,7 +270,7 @@ def test_whose_turn_comes_too_late_leaves_the_queue(place: AsTold, how: str) -> 
     assert not waiting()
 
 
-def test_what_another_supervisor_holds_is_not_called_up(place: AsTold) -> None:
+def test_session_held_by_another_supervisor_is_not_admitted(place: AsTold) -> None:
     lost(place, 3)
     swept()
     (key,) = waiting()
@@ -281,7 +281,7 @@ def test_what_another_supervisor_holds_is_not_called_up(place: AsTold) -> None:
     assert key in waiting()
 
 
-def test_a_start_in_the_grace_of_a_new_supervisor_is_no_try() -> None:
+def test_start_in_the_boot_grace_period_is_not_counted() -> None:
     session = make_session()
     change(execution_of(session), owner=MINE.owner, generation=1)
     Intent.objects.filter(session=session).update(by=None)
@@ -295,12 +295,12 @@ def test_a_start_in_the_grace_of_a_new_supervisor_is_no_try() -> None:
     assert fresh(session).start_attempts == 1
 
 
-def test_the_grace_counts_nothing_of_a_first_start_and_all_that_follow() -> None:
+def test_grace_period_exempts_only_the_first_start() -> None:
     grace, one, other = GracePeriod(), uuid.uuid4(), uuid.uuid4()
-    assert not grace.is_exempt(one)  # it has not begun
+    assert not grace.is_exempt(one)  # it has not started
     grace.begin(60)
     assert grace.is_exempt(one)
-    assert grace.is_exempt(one)  # a look is no start
+    assert grace.is_exempt(one)  # asking does not count as a start
     grace.record_start(one)
     assert not grace.is_exempt(one)
     assert grace.is_exempt(other)
@@ -308,7 +308,7 @@ def test_the_grace_counts_nothing_of_a_first_start_and_all_that_follow() -> None
     assert not grace.is_exempt(other)
 
 
-def test_the_machines_memory_bounds_what_says_no_number_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_machine_memory_limits_executors_without_their_own_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     here = Executor.objects.create(name="here", runtime="local_standalone")
     boxes = Executor.objects.create(name="boxes", runtime="local_docker")
     far = Executor.objects.create(name="far", runtime="sprites")
@@ -320,5 +320,5 @@ def test_the_machines_memory_bounds_what_says_no_number_itself(monkeypatch: pyte
     assert capacity.agents_that_fit(1 << 30) == capacity.MIN_AGENTS
 
 
-def test_this_machine_knows_its_memory() -> None:
+def test_machine_memory_is_detected() -> None:
     assert 100 << 20 < capacity.machine_memory() < 1 << 50

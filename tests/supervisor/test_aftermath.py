@@ -1,4 +1,4 @@
-"""What only the workspace knows of a cut turn is asked for once, before the next agent starts; it holds up no start."""
+"""What only the workspace knows of an interrupted turn is read once, before the next start, and delays no start."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import pytest
 from sessions_app.models import TaskSession
 from sessions_app.services import prompt_context
 from sessions_app.supervisor.execution_registry import ExecutionRegistry
-from sessions_app.supervisor.start import interrupted_work
+from sessions_app.supervisor.start import agent_start, execution
 from tests.supervisor.agentctls import talking
-from tests.supervisor.places import with_core
+from tests.supervisor.places import with_registry
 from tests.supervisor.rows import change, fresh, running_session
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -21,20 +21,20 @@ LEFT = {"files": ["modified a.py"], "processes": ["npm run dev"]}
 
 
 def looked(left: dict[str, list[str]] | None, known: dict[str, Any], times: int = 1) -> TaskSession:
-    """The session after so many looks at an agentctl that tells ``left``."""
+    """Return the session after that many reads from an agentctl that reports ``left``."""
     session = running_session(execution={"owner": "", "lease_expires_at": None})
     change(session, metadata={prompt_context.INTERRUPTION_KEY: known})
 
-    async def look(core: ExecutionRegistry) -> None:
-        attachment = await core.attach(session.id)
-        assert attachment is not None
+    async def look(registry: ExecutionRegistry) -> None:
+        stream = await registry.open_stream(session.id)
+        assert stream is not None
         for _ in range(times):
-            since = await core.database(lambda: interrupted_work.snapshot_to_compare(fresh(session)))
-            await interrupted_work.record_interrupted_work(core, attachment, since)
+            since = await registry.database(lambda: agent_start.snapshot_to_compare(fresh(session)))
+            await execution.record_interrupted_work(registry, stream, since)
 
     with talking(session) as agentctl:
         agentctl.left = left
-        with_core(look)
+        with_registry(look)
     return fresh(session)
 
 
@@ -47,7 +47,7 @@ def looked(left: dict[str, list[str]] | None, known: dict[str, Any], times: int 
         ({"files": [f"added {number}" for number in range(500)]}, 200, []),
     ],
 )
-def test_what_is_left_is_kept_as_far_as_it_is_told(left: Any, changed: Any, processes: list[str]) -> None:
+def test_workspace_facts_are_stored_as_far_as_they_are_reported(left: Any, changed: Any, processes: list[str]) -> None:
     known = prompt_context.unfinished_of(looked(left, CUT))
     assert known is not None
     kept = known["changed"]
@@ -57,11 +57,11 @@ def test_what_is_left_is_kept_as_far_as_it_is_told(left: Any, changed: Any, proc
 
 
 @pytest.mark.parametrize("known", [{}, {**CUT, "changed": ["added b.py"], "processes": []}])
-def test_nobody_is_asked_twice_or_for_nothing(known: dict[str, Any]) -> None:
+def test_workspace_is_not_read_twice_or_without_need(known: dict[str, Any]) -> None:
     assert (prompt_context.unfinished_of(looked(LEFT, known)) or {}) == known
 
 
-def test_without_a_snapshot_the_processes_are_told_alone() -> None:
+def test_without_a_snapshot_only_processes_are_reported() -> None:
     known = prompt_context.unfinished_of(looked(LEFT, {**CUT, "since": ""}, times=2))
     assert known is not None
     assert (known["changed"], known["processes"]) == ([], ["npm run dev"])

@@ -1,4 +1,4 @@
-"""A permission that names its tool call by id alone is asked with all that the agent has told of that call."""
+"""A permission request that names its tool call only by id shows all that the agent has said about that call."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ def lines_of_a_real_agent(directory: Path) -> list[Line]:
     """The journal of a real agentctl whose agent has asked."""
 
     async def ask() -> list[Line]:
-        argv = [sys.executable, "-m", "executors_app.testing_agent", "--behaviour", "asks_by_id"]
+        argv = [sys.executable, "-m", "tests.support.faulty_agent", "--behaviour", "asks_by_id"]
         async with agentctl(directory, drivers={"acp": acp.create}) as place:
             env = {"PYTHONPATH": str(ROOT), "KANDEV_DEMO_AGENT_HOME": str(directory)}
             await place.start(driver="acp", argv=argv, env=env)
             await place.prompt("clean up", message_id="p1")
-            await place.line("permission.requested")  # pending before that, and not yet in the journal's file
+            await place.line("permission.requested")  # it becomes pending before its line is in the journal's file
             lines = place.lines()
             await place.post("/agent/stop", grace=1, intent_id="i")
             return lines
@@ -59,13 +59,13 @@ def permission(journal: Journal, **tool_call: Any) -> Line:
 
 
 def told(session: TaskSession) -> dict[str, Any]:
-    """What the row has of the tool call, without its id."""
+    """Return the tool call stored in the row, without its id."""
     call = dict(session.permissions.get().tool_call)
     assert call.pop("tool_call_id") == "call-1"
     return call
 
 
-def test_row_card_inbox_and_mail_tell_what_a_real_agent_asks(tmp_path: Path) -> None:
+def test_row_card_inbox_and_email_show_the_tool_call(tmp_path: Path) -> None:
     session = asked()
     hear(session, lines_of_a_real_agent(tmp_path))
 
@@ -81,21 +81,21 @@ def test_row_card_inbox_and_mail_tell_what_a_real_agent_asks(tmp_path: Path) -> 
         assert words in render_email([item])["text"]
 
 
-def test_the_call_may_be_known_from_an_earlier_batch() -> None:
+def test_call_may_come_from_an_earlier_batch() -> None:
     session, journal = asked(), Journal()
     hear(session, [*journal.turn_begins("p1"), journal.tool("call-1", **TOLD)], lease=None)
     hear(session, [permission(journal)], lease=None)
     assert told(session) == TOLD
 
 
-def test_what_the_request_itself_tells_goes_first() -> None:
+def test_fields_of_the_request_take_precedence() -> None:
     session, journal = asked(), Journal()
     lines = [*journal.turn_begins("p1"), journal.tool("call-1", **TOLD), permission(journal, title="Delete all")]
     hear(session, lines)
     assert told(session) == {**TOLD, "title": "Delete all"}
 
 
-def test_what_the_agent_tells_after_it_has_asked_completes_the_request() -> None:
+def test_later_updates_of_the_call_complete_the_request() -> None:
     session, journal = asked(), Journal()
     hear(session, [*journal.turn_begins("p1"), permission(journal)], lease=None)
     assert session.attention.get(kind="permission").why.endswith("an action")

@@ -1,4 +1,4 @@
-"""A resume beside a live agentctl: claimed and prepared in one transaction, with no promise less."""
+"""A resume beside a live agentctl is claimed and prepared in one transaction, with the same guarantees."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from tests.supervisor.test_starts import at_rest
 
 pytestmark = pytest.mark.django_db
 READS = 19
-"""At most, of a whole resume; each costs its user half a millisecond."""
+"""The maximum for a whole resume; each query delays it by half a millisecond."""
 
 
-def test_it_is_claimed_and_prepared_as_it_would_be_in_two() -> None:
+def test_claim_and_prepare_in_one_transaction_equals_two_steps() -> None:
     session = at_rest()
     intent = Intent.objects.create(session=session, kind="start", payload={"mode": "auto"})
     claimed = claim_and_prepare(session.id, intent.id, MINE, lives="", found=None)
@@ -31,7 +31,7 @@ def test_it_is_claimed_and_prepared_as_it_would_be_in_two() -> None:
     assert (fresh(session).state, fresh(session).start_attempts) == ("STARTING", 1)
 
 
-def test_a_start_that_cannot_be_prepared_is_counted_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_start_that_cannot_be_prepared_still_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     session = at_rest()
     intent = Intent.objects.create(session=session, kind="start", payload={"mode": "auto"})
 
@@ -46,14 +46,14 @@ def test_a_start_that_cannot_be_prepared_is_counted_all_the_same(monkeypatch: py
     assert fresh(session).start_attempts == 1
 
 
-def test_what_nobody_wants_any_more_is_not_prepared() -> None:
+def test_start_that_is_no_longer_wanted_is_not_prepared() -> None:
     session = at_rest(desired_state="stopped")
     intent = Intent.objects.create(session=session, kind="start", payload={"mode": "auto"})
     assert claim_and_prepare(session.id, intent.id, MINE, lives="", found=None) is None
     assert session.intents.latest("created_at").outcome == "stopped"
 
 
-def test_a_resume_asks_little_of_the_database() -> None:
+def test_resume_needs_few_queries() -> None:
     session = at_rest()
     intent = Intent.objects.create(session=session, kind="start", payload={"mode": "auto"})
     with tables.counting() as asked:

@@ -16,7 +16,7 @@ Lines = list[dict[str, Any]]
 
 
 class Frames:
-    """A stream that gives ``count`` frames of one line, and tells how many were read."""
+    """A stream of ``count`` frames of one line that counts how many were read."""
 
     def __init__(self, count: int, error: Exception | None = None):
         self.count, self.error, self.read = count, error, 0
@@ -30,7 +30,7 @@ class Frames:
             raise self.error
 
 
-async def test_what_came_while_the_last_batch_was_written_is_the_next_one() -> None:
+async def test_lines_received_during_a_write_form_the_next_batch() -> None:
     frames = Frames(100)
     async with aclosing(buffer_frames(aiter(frames))) as batches:
         first = await anext(batches)
@@ -40,7 +40,7 @@ async def test_what_came_while_the_last_batch_was_written_is_the_next_one() -> N
         assert [batch async for batch in batches] == []
 
 
-async def test_a_stream_is_not_read_further_than_what_may_wait() -> None:
+async def test_stream_is_read_no_further_than_the_buffer_allows() -> None:
     frames = Frames(3 * MAX_BUFFERED)
     seen: list[int] = []
     async with aclosing(buffer_frames(aiter(frames))) as batches:
@@ -51,7 +51,7 @@ async def test_a_stream_is_not_read_further_than_what_may_wait() -> None:
     assert seen == list(range(3 * MAX_BUFFERED))
 
 
-async def test_an_error_of_the_stream_comes_after_all_that_came_before_it() -> None:
+async def test_stream_error_comes_after_all_preceding_lines() -> None:
     seen: Lines = []
     with pytest.raises(ConnectionError):
         async with aclosing(buffer_frames(aiter(Frames(5, ConnectionError("gone"))))) as batches:
@@ -60,7 +60,7 @@ async def test_an_error_of_the_stream_comes_after_all_that_came_before_it() -> N
     assert len(seen) == 5
 
 
-async def test_a_consumer_that_goes_away_ends_the_reading() -> None:
+async def test_reading_ends_when_the_consumer_stops() -> None:
     frames = Frames(10**9)
     async with aclosing(buffer_frames(aiter(frames))) as batches:
         await anext(batches)

@@ -1,4 +1,4 @@
-"""What agents claim and do not do is remembered by type and version, and decides and explains what comes next."""
+"""What agents claim but do not do is remembered by type and version, and used for decisions and explanations."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ UNIMPLEMENTED = {"load_session": {"how": "unimplemented", "said": "Method not fo
 
 
 def told(version: str = "1.2", *, load: Any = True, resume: Any = False, **more: Any) -> dict[str, Any]:
-    """What an agent of that version tells of itself."""
+    """Return what an agent of that version says about itself."""
     claims = {"load_session": load, "resume_session": resume, "history": True}
     return {"agent": {"name": "scripted", "version": version}, "capabilities": claims, **more}
 
@@ -58,7 +58,7 @@ def starts(session: TaskSession, mode: str = "auto") -> tuple[planning.StartClai
 
 
 def answers(session: TaskSession, answer: dict[str, Any], mode: str = "auto") -> bool:
-    """The agent answers a start."""
+    """Let the agent answer a start."""
     plan, order = starts(session, mode)
     return agent_start.write_agent_started(
         plan,
@@ -70,7 +70,7 @@ def answers(session: TaskSession, answer: dict[str, Any], mode: str = "auto") ->
 
 
 def fails(session: TaskSession, code: str, what: dict[str, Any], **more: Any) -> TaskSession:
-    """The agent refuses a start after it has told of itself."""
+    """Let the agent refuse a start after it has described itself."""
     plan, _ = starts(session)
     write_start_failure(session.id, plan.intent_id, plan.lease, StartFailure(code, "It refused.", told=what, **more))
     return fresh(session)
@@ -80,18 +80,18 @@ def remembered(capability: str = "load_session", version: str = "1.2") -> AgentC
     return AgentCapability.objects.get(agent_type="demo", agent_version=version, capability=capability)
 
 
-def test_a_claim_is_remembered_until_it_is_tried() -> None:
+def test_claimed_capability_is_untested_until_it_is_used() -> None:
     answers(at_rest(), {**told(), "outcome": "created"}, mode="fresh_start")
     row = remembered()
-    assert (row.agent_name, row.claimed, capability_standing(row)) == ("scripted", True, "claimed, not tried")
-    assert capability_standing(remembered("resume_session")) == "not claimed"
+    assert (row.agent_name, row.claimed, capability_standing(row)) == ("scripted", True, "not tried")
+    assert capability_standing(remembered("resume_session")) == "not supported"
 
 
-def test_a_load_that_brought_the_conversation_back_is_remembered_as_kept() -> None:
+def test_load_that_restores_the_conversation_proves_the_capability() -> None:
     session = at_rest()
     assert answers(session, {**told(), **LOADED})
     row = remembered()
-    assert (capability_standing(row), row.kept_proof) == ("kept", "replay")
+    assert (capability_standing(row), row.kept_proof) == ("observed", "replay")
     assert session_status(fresh(session))["capability_note"] == ""
 
 
@@ -104,31 +104,30 @@ def test_a_load_that_brought_the_conversation_back_is_remembered_as_kept() -> No
     ],
     ids=["without history", "another history", "a new conversation"],
 )
-def test_an_agent_that_lied_about_its_load_is_remembered(answer: dict[str, Any], how: str) -> None:
+def test_false_load_claim_is_remembered_as_failed(answer: dict[str, Any], how: str) -> None:
     session = at_rest()
     assert not answers(session, answer)
     row = remembered()
-    assert (capability_standing(row), row.broken_how) == ("not kept", how)
+    assert (capability_standing(row), row.broken_how) == ("failed", how)
     assert row.broken_said
     assert session_status(fresh(session))["capability_note"] == explain_capability(row)
     assert session.receipts.get().evidence["capability_note"] == explain_capability(row)
 
 
-def test_an_error_over_a_load_is_told_and_the_load_is_tried_again() -> None:
+def test_load_that_answers_with_an_error_is_retried() -> None:
     unkept = {"load_session": {"how": "error", "said": "the database is locked"}}
     session = fails(at_rest(), "handshake_failed", told(unkept=unkept))
-    assert (capability_standing(remembered()), execution_of(session).supports_session_resume) == ("not kept", True)
+    assert (capability_standing(remembered()), execution_of(session).supports_session_resume) == ("failed", True)
     assert assess_session(session).cause.strategy is Strategy.NATIVE
     day = timezone.now()
     assert session_status(session)["capability_note"] == (
-        f"Demo agent 1.2 claims session/load, but did not keep it on {day.day} {day:%b %Y}: it answered with an error."
+        "Demo agent 1.2 claims to support session/load, but it failed on "
+        f"{day.day} {day:%b %Y}: it answered with an error."
     )
 
 
 @pytest.mark.parametrize(("history", "row", "strategy"), [(True, 9, Strategy.HISTORY), (False, 10, Strategy.FRESH)])
-def test_where_there_is_nothing_behind_the_claim_the_next_prompt_is_the_consent(
-    history: bool, row: int, strategy: Strategy
-) -> None:
+def test_unsupported_resume_waits_for_the_next_prompt(history: bool, row: int, strategy: Strategy) -> None:
     session = at_rest()
     change(session.agent_profile, history_context_injection=history)
     session = fails(session, "resume_unsupported", told(unkept=UNIMPLEMENTED), permanent=True)
@@ -142,25 +141,25 @@ def test_where_there_is_nothing_behind_the_claim_the_next_prompt_is_the_consent(
     assert (verdict.row, verdict.strategy, verdict.needs_resume) == (row, strategy, False)
 
 
-def test_what_one_session_has_learned_spares_the_next_one_the_try() -> None:
+def test_capability_learned_in_one_session_applies_to_others() -> None:
     fails(at_rest(), "resume_unsupported", told(unkept=UNIMPLEMENTED), permanent=True)
     other = at_rest()
     answers(other, {**told(), "outcome": "created"}, mode="fresh_start")
     assert execution_of(other).supports_session_resume is False
-    assert "it knows no such request" in execution_of(other).capability_note
+    assert "it does not support the request" in execution_of(other).capability_note
 
 
-def test_one_way_that_is_kept_is_enough() -> None:
+def test_one_working_resume_method_is_enough() -> None:
     session = at_rest()
     answers(session, {**told(resume=True, unkept=UNIMPLEMENTED), "outcome": "resumed"})
     assert execution_of(session).supports_session_resume is True
     assert (capability_standing(remembered()), capability_standing(remembered("resume_session"))) == (
-        "not kept",
+        "failed",
         "unproven",
     )
 
 
-def test_a_newer_version_is_given_a_fresh_chance() -> None:
+def test_newer_agent_version_is_tried_again() -> None:
     old = fails(at_rest(), "resume_unsupported", told("1.2", unkept=UNIMPLEMENTED), permanent=True)
     assert execution_of(old).supports_session_resume is False
 
@@ -168,36 +167,36 @@ def test_a_newer_version_is_given_a_fresh_chance() -> None:
     assert execution_of(old).supports_session_resume is None
     assert execution_of(old).capability_note == ""
     assert (capability_standing(remembered(version="1.2")), capability_standing(remembered(version="1.3"))) == (
-        "not kept",
-        "kept",
+        "failed",
+        "observed",
     )
 
     answers(old, {**told("1.3"), **LOADED}, mode="resume")
     assert session_status(fresh(old))["supports_session_resume"]
 
 
-def test_a_version_that_is_known_opens_nothing_again() -> None:
+def test_known_agent_version_changes_nothing() -> None:
     answers(at_rest(), {**told("1.3"), **LOADED})
     old = fails(at_rest(), "resume_unsupported", told("1.2", unkept=UNIMPLEMENTED), permanent=True)
     answers(at_rest(), {**told("1.3"), **LOADED})
     assert execution_of(old).supports_session_resume is False
 
 
-def test_a_new_version_of_another_command_says_nothing_of_this_one() -> None:
+def test_new_version_of_another_command_does_not_apply() -> None:
     old = fails(at_rest(), "resume_unsupported", told("1.2", unkept=UNIMPLEMENTED), permanent=True)
     another = AgentProfile.objects.create(name="Another", agent_type="demo", command=["another-agent"])
     answers(at_rest(agent_profile=another), {**told("1.3"), **LOADED})
     assert execution_of(old).supports_session_resume is False
 
 
-def test_whoever_keeps_it_later_is_believed_again() -> None:
+def test_capability_that_works_later_counts_again() -> None:
     session = at_rest()
     assert not answers(session, {**told(), "outcome": "loaded", "replayed": 0})
     answers(at_rest(), {**told(), **LOADED})
-    assert capability_standing(remembered()) == "kept"
+    assert capability_standing(remembered()) == "observed"
 
 
-def test_the_same_news_is_written_once_an_hour() -> None:
+def test_unchanged_capability_is_written_once_an_hour() -> None:
     answers(at_rest(), {**told(), **LOADED})
     first = remembered().last_seen_at
     answers(at_rest(), {**told(), **LOADED})
@@ -207,13 +206,13 @@ def test_the_same_news_is_written_once_an_hour() -> None:
     assert remembered().last_seen_at > first
 
 
-def test_a_start_asks_the_memory_once(django_assert_num_queries: Any) -> None:
+def test_start_loads_known_capabilities_in_one_query(django_assert_num_queries: Any) -> None:
     what = build_capability_report(
         "demo", {**told(resume=True, unkept=UNIMPLEMENTED)}, kept={"resume_session": "pending"}
     )
     with django_assert_num_queries(1):
         judgement = assess_capabilities(what, load_known_capabilities(what), timezone.now())
-    with django_assert_num_queries(2):  # one a capability
+    with django_assert_num_queries(2):  # one for each capability
         save_assessment(what, judgement)
     with django_assert_num_queries(1):
         save_assessment(what, assess_capabilities(what, load_known_capabilities(what), timezone.now()))
@@ -233,20 +232,20 @@ def test_a_start_asks_the_memory_once(django_assert_num_queries: Any) -> None:
         {**told(), "unkept": {"load_session": {"how": "by magic", "said": ["?"]}, "x": {}}},
     ],
 )
-def test_an_agent_that_tells_nonsense_spoils_nothing(answer: dict[str, Any]) -> None:
+def test_malformed_capability_report_breaks_nothing(answer: dict[str, Any]) -> None:
     assert answers(at_rest(), {**answer, **LOADED})
     assert AgentCapability.objects.exclude(capability__in=["load_session", "resume_session"]).count() == 0
 
 
-def test_the_conversations_id_is_not_kept_with_the_agents_words() -> None:
+def test_stored_agent_error_does_not_contain_the_conversation_id() -> None:
     unkept = {"load_session": {"how": "error", "said": "cannot open conversation-1: locked"}}
     fails(at_rest(), "handshake_failed", told(unkept=unkept))
     assert remembered().broken_said == "cannot open …: locked"
 
 
-def test_a_load_that_a_user_accepted_all_the_same_is_not_taken_for_kept() -> None:
+def test_load_accepted_despite_a_mismatch_does_not_prove_the_capability() -> None:
     session = at_rest()
     lie = {**told(), "outcome": "loaded", "replayed": 1, "replayed_user_texts": ["paint"]}
     assert not answers(session, lie)
     assert answers(session, lie, mode="accept_mismatch")
-    assert capability_standing(remembered()) == "not kept"
+    assert capability_standing(remembered()) == "failed"

@@ -1,4 +1,4 @@
-"""What the agent said is in the log to the byte, however its journal was cut into batches."""
+"""The log has all that the agent said, byte for byte, however its journal was split into batches."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from executors_app.agentctl.protocol import JournalKind
 from sessions_app.models import PART_LIMIT, MessagePart, TaskSession
 from tests.supervisor.journals import Journal, Line, hear
-from tests.supervisor.rows import names, permission_states, running_session, runs, talk, told_by_events
+from tests.supervisor.rows import conversation, names, permission_states, running_session, runs, told_by_events
 
 pytestmark = pytest.mark.django_db
 
@@ -19,7 +19,7 @@ PIECES = ("a", " ", "\n", "é", "日本", "👩‍👩‍👧", "<b>", '"\\', "\
 
 
 def some_turns(seed: int) -> list[Line]:
-    """A journal with all that an agent does, in a random order."""
+    """Return a journal with everything that an agent does, in a random order."""
     draw, journal = random.Random(seed), Journal()
     lines: list[Line] = []
     for turn in range(3):
@@ -51,7 +51,7 @@ def _something(draw: random.Random, journal: Journal, tool: str, permission: str
 
 
 def cut(lines: Sequence[Line], draw: random.Random) -> Iterator[list[Line]]:
-    """The lines in batches of random length."""
+    """Split the lines into batches of random length."""
     at = 0
     while at < len(lines):
         length = draw.choice([1, 1, 2, 3, 8, 30])
@@ -60,9 +60,9 @@ def cut(lines: Sequence[Line], draw: random.Random) -> Iterator[list[Line]]:
 
 
 def everything(session: TaskSession) -> dict[str, Any]:
-    """What a user sees of a session; ids aside."""
+    """Return what a user sees of a session, without ids."""
     return {
-        "talk": talk(session),
+        "talk": conversation(session),
         "runs": runs(session),
         "permissions": set(permission_states(session).values()),
         "ends": [name for name in names(session) if name.startswith("session.run.")],
@@ -70,7 +70,7 @@ def everything(session: TaskSession) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_a_journal_makes_the_same_conversation_however_it_is_cut(seed: int) -> None:
+def test_journal_gives_the_same_conversation_in_any_batches(seed: int) -> None:
     lines = some_turns(seed)
     whole, pieces = running_session(), running_session()
     hear(whole, lines)
@@ -78,73 +78,73 @@ def test_a_journal_makes_the_same_conversation_however_it_is_cut(seed: int) -> N
         hear(pieces, batch)
     assert everything(whole) == everything(pieces)
     for session in (whole, pieces):
-        said = "".join(text for role, text, _, _ in talk(session) if role == "agent")
+        said = "".join(text for role, text, _, _ in conversation(session) if role == "agent")
         assert said == "".join(line["text"] for line in lines if line["kind"] == JournalKind.MESSAGE_AGENT)
-        assert told_by_events(session) == [(role, text) for role, text, _, _ in talk(session)]
+        assert told_by_events(session) == [(role, text) for role, text, _, _ in conversation(session)]
 
 
 def _named_apart(line: Line) -> Line:
-    """Permission ids are unique for ever, so two sessions cannot share them."""
+    """Rename the permission ids: they are globally unique, so two sessions cannot share them."""
     return {**line, "permission_id": f"other-{line['permission_id']}"} if "permission_id" in line else line
 
 
-def test_chunks_of_one_batch_are_one_event() -> None:
+def test_chunks_of_one_batch_become_one_event() -> None:
     session, journal = running_session(), Journal()
     hear(session, [*journal.turn_begins("p1"), *journal.says("one ", "two ", "three")])
     before = names(session)
     assert before.count("session.message.added") == 2
     hear(session, journal.says(" four", " five"))
     assert names(session) == [*before, "session.message.updated"]
-    assert talk(session)[-1][:2] == ("agent", "one two three four five")
+    assert conversation(session)[-1][:2] == ("agent", "one two three four five")
 
 
-def test_the_last_words_of_a_batch_say_themselves_that_they_are_the_last() -> None:
+def test_last_text_of_a_batch_is_marked_complete() -> None:
     session, journal = running_session(), Journal()
     hear(session, [*journal.says("before"), journal.tool("t1"), journal.tool("t2")])
     assert names(session) == ["session.message.added"] * 3
-    assert talk(session)[0] == ("agent", "before", {}, True)
+    assert conversation(session)[0] == ("agent", "before", {}, True)
     hear(session, journal.says("after"))
     hear(session, [*journal.says(" all"), journal.line(JournalKind.USAGE, tokens=3), journal.tool("t3")])
     assert names(session)[3:] == ["session.message.added", "session.message.updated", "session.message.added"]
-    assert talk(session)[3] == ("agent", "after all", {}, True)
+    assert conversation(session)[3] == ("agent", "after all", {}, True)
     told = session.events.get(seq=5).payload
     assert (told["append"], told["complete"]) == (" all", True)
 
 
-def test_words_around_a_tool_call_stay_around_it() -> None:
+def test_text_before_and_after_a_tool_call_keeps_its_order() -> None:
     session, journal = running_session(), Journal()
     hear(session, [*journal.says("before"), journal.tool("t1"), *journal.says("after")])
-    assert [(role, text) for role, text, _, _ in talk(session)] == [
+    assert [(role, text) for role, text, _, _ in conversation(session)] == [
         ("agent", "before"),
         ("tool", ""),
         ("agent", "after"),
     ]
 
 
-def test_a_thought_ends_what_was_said_and_the_other_way_round() -> None:
+def test_thought_ends_a_text_message_and_vice_versa() -> None:
     session, journal = running_session(), Journal()
     hear(session, [*journal.says("a"), journal.line(JournalKind.MESSAGE_THOUGHT, text="b"), *journal.says("c")])
-    told = [(role, text, complete) for role, text, _, complete in talk(session)]
+    told = [(role, text, complete) for role, text, _, complete in conversation(session)]
     assert told == [("agent", "a", True), ("thought", "b", True), ("agent", "c", False)]
 
 
-def test_a_late_result_changes_its_tool_call_and_makes_no_second_one() -> None:
+def test_late_result_updates_its_tool_call() -> None:
     session, journal = running_session(), Journal()
     lines = [*journal.turn_begins("p1"), journal.tool("t1", title="ls"), journal.completes("p1")]
     late = [
         journal.line(JournalKind.TOOL_UPDATE, tool_call_id="t1", status=status) for status in ("in_progress", "failed")
     ]
     hear(session, [*lines, *late])
-    tools = [payload for role, _, payload, _ in talk(session) if role == "tool"]
+    tools = [payload for role, _, payload, _ in conversation(session) if role == "tool"]
     assert [(tool["title"], tool["status"]) for tool in tools] == [("ls", "failed")]
 
 
-def test_two_late_changes_of_one_batch_are_both_kept() -> None:
+def test_two_late_updates_in_one_batch_are_both_kept() -> None:
     session, journal = running_session(), Journal()
     hear(session, [journal.tool("t1", title="ls", status="completed")])
     changes = ({"raw_output": "a"}, {"locations": ["b"]})
     hear(session, [journal.line(JournalKind.TOOL_UPDATE, tool_call_id="t1", **change) for change in changes])
-    assert talk(session)[-1][2] == {
+    assert conversation(session)[-1][2] == {
         "tool_call_id": "t1",
         "title": "ls",
         "status": "completed",
@@ -154,7 +154,7 @@ def test_two_late_changes_of_one_batch_are_both_kept() -> None:
 
 
 @pytest.mark.parametrize("length", [PART_LIMIT - 1, PART_LIMIT, PART_LIMIT + 1, 5 * PART_LIMIT + 3])
-def test_a_long_text_lies_in_parts_of_bounded_size_and_reads_as_one(length: int) -> None:
+def test_long_text_is_stored_in_bounded_parts_and_read_as_one(length: int) -> None:
     session, journal = running_session(), Journal()
     text = ("0123456789é" * (length // 11 + 1))[:length]
     hear(session, journal.says("start ", text))
@@ -163,10 +163,10 @@ def test_a_long_text_lies_in_parts_of_bounded_size_and_reads_as_one(length: int)
     assert [part.number for part in parts] == list(range(len(parts)))
     assert all(len(part.text) <= PART_LIMIT for part in parts)
     assert all(len(part.text) == PART_LIMIT for part in list(parts)[:-1])
-    assert talk(session)[0][1] == f"start {text}{text} end"
+    assert conversation(session)[0][1] == f"start {text}{text} end"
 
 
-def test_a_text_that_grows_by_small_steps_fills_its_parts() -> None:
+def test_text_that_grows_in_small_steps_fills_its_parts() -> None:
     session, journal = running_session(), Journal()
     for number in range(12):
         hear(session, journal.says(str(number % 10) * 10_000))

@@ -1,4 +1,4 @@
-"""A session whose rows are damaged says so on every page and in its status, and spoils no list."""
+"""A session with damaged rows says so on every page and in its status, and breaks no list."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.django_db
 
 
 @TABLE
-def test_its_status_says_what_is_wrong_and_nothing_can_be_asked_of_it(damage: Damage, place: AsTold) -> None:
+def test_damaged_session_reports_its_damage_and_rejects_requests(damage: Damage, place: AsTold) -> None:
     ill, healthy = pair(place, damage)
     status = session_status(fresh(ill))
     assert status["error_code"] == status["resume_reason"] == "damaged_row"
@@ -35,7 +35,7 @@ def test_its_status_says_what_is_wrong_and_nothing_can_be_asked_of_it(damage: Da
 
 
 @TABLE
-def test_every_page_and_list_with_it_is_shown(damage: Damage, place: AsTold) -> None:
+def test_pages_and_lists_with_a_damaged_session_still_render(damage: Damage, place: AsTold) -> None:
     ill, healthy = pair(place, damage)
     user = make_user()
     browser, api = Client(), APIClient()
@@ -48,6 +48,6 @@ def test_every_page_and_list_with_it_is_shown(damage: Damage, place: AsTold) -> 
         for tail in ("", "status/", "prompts/", "events/", "messages/", "receipts/", "runs/", "permissions/"):
             assert api.get(f"/api/v1{page}{tail}").status_code == 200, tail
     shown = browser.get(f"/tasks/{ill.task_id}/sessions/{ill.id}/").content.decode()
-    assert "Staff has to mend it" in shown
+    assert "An administrator needs to repair it" in shown
     answer = api.post(f"/api/v1/tasks/{ill.task_id}/sessions/{ill.id}/resume/", {}, format="json")
     assert (answer.status_code, answer.json()["code"]) == (409, "damaged_row")

@@ -1,4 +1,4 @@
-"""Rows that hold what cannot be are said and passed over; their neighbours recover as if nothing were."""
+"""Rows with invalid values are reported and skipped; other sessions recover as usual."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sessions_app.supervisor.start.execution import execute_start
 from sessions_app.supervisor.sweep.sweep_pass import SweepRun, SweepScope, run_sweep
 from tests.supervisor.agentctls import talking
 from tests.supervisor.damages import DAMAGES, FAR, FREE, TABLE, Damage, of_execution, of_session, pair, raw
-from tests.supervisor.places import AsTold, swept, with_core
+from tests.supervisor.places import AsTold, swept, with_registry
 from tests.supervisor.rows import change, execution_of, fresh, prompt_states, running_session
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -29,12 +29,12 @@ def start_ordered(session: TaskSession) -> bool:
 
 
 def reported(result: SweepRun) -> dict[str, dict[str, Any]]:
-    document = with_core(lambda core: core.database(sweep_reports.build_report, result, "boot"))
+    document = with_registry(lambda registry: registry.database(sweep_reports.build_report, result, "boot"))
     return {row["session_id"]: row for row in document["sessions"]}
 
 
 @TABLE
-def test_a_sweep_says_it_passes_it_over_and_recovers_the_neighbour(
+def test_sweep_reports_the_damaged_session_and_recovers_the_other(
     damage: Damage, place: AsTold, caplog: pytest.LogCaptureFixture
 ) -> None:
     ill, healthy = pair(place, damage)
@@ -50,18 +50,18 @@ def test_a_sweep_says_it_passes_it_over_and_recovers_the_neighbour(
 
 
 @TABLE
-def test_a_start_of_it_is_settled_and_the_neighbours_is_made(damage: Damage, place: AsTold) -> None:
+def test_start_of_a_damaged_session_is_settled_and_the_other_runs(damage: Damage, place: AsTold) -> None:
     ill, healthy = pair(place, damage)
     for session in (ill, healthy):
         Intent.objects.create(session=session, kind="start", payload={"mode": "auto"})
 
-    async def both(core: ExecutionRegistry) -> None:
-        orders = Dispatcher(core)
-        await orders.look()
-        await orders.settle()
-        await orders.close()
+    async def both(registry: ExecutionRegistry) -> None:
+        dispatcher = Dispatcher(registry)
+        await dispatcher.wake_pending()
+        await dispatcher.wait_until_idle()
+        await dispatcher.close()
 
-    with_core(both)
+    with_registry(both)
     outcomes = dict(Intent.objects.filter(kind="start", outcome__gt="").values_list("session_id", "outcome"))
     assert outcomes[ill.id] in ("damaged_row", "stopped", "fresh")
     assert outcomes[healthy.id] == "launch_failed"
@@ -69,17 +69,17 @@ def test_a_start_of_it_is_settled_and_the_neighbours_is_made(damage: Damage, pla
 
 
 @TABLE
-def test_no_prompt_of_it_is_sent_to_a_living_agent(damage: Damage) -> None:
+def test_damaged_session_sends_no_prompt_to_its_agent(damage: Damage) -> None:
     session = running_session(execution=FREE)
     Prompt.objects.create(session=session, message_id="p1", text="do it")
 
-    async def look(core: ExecutionRegistry) -> None:
-        assert await core.attach(session.id) is not None
-        await core.database(damage.do, session)
-        await send_next_prompt(core, session.id)
+    async def look(registry: ExecutionRegistry) -> None:
+        assert await registry.open_stream(session.id) is not None
+        await registry.database(damage.do, session)
+        await send_next_prompt(registry, session.id)
 
     with talking(session) as agentctl:
-        with_core(look)
+        with_registry(look)
         assert agentctl.prompts == []
     assert prompt_states(session) == {"p1": "queued"}
 
@@ -95,9 +95,7 @@ def test_no_prompt_of_it_is_sent_to_a_living_agent(damage: Damage) -> None:
     ],
     ids=["seen", "leased", "put off", "ready", "asked"],
 )
-def test_nothing_waits_for_what_a_wrong_clock_has_dated_ahead(
-    date: Callable[[TaskSession], None], place: AsTold
-) -> None:
+def test_timestamps_in_the_future_delay_nothing(date: Callable[[TaskSession], None], place: AsTold) -> None:
     session = running_session(runtime=place.name, execution=FREE)
     Prompt.objects.create(session=session, message_id="p1", text="do it")
     date(session)
@@ -105,7 +103,7 @@ def test_nothing_waits_for_what_a_wrong_clock_has_dated_ahead(
     assert start_ordered(session)
 
 
-def test_a_start_that_a_wrong_clock_has_begun_is_overdue(place: AsTold) -> None:
+def test_start_with_a_future_timestamp_is_overdue(place: AsTold) -> None:
     session = running_session(runtime=place.name, execution={**FREE, "status": "starting"}, launch_id="")
     change(execution_of(session), updated_at=FAR)
     swept()
@@ -113,7 +111,7 @@ def test_a_start_that_a_wrong_clock_has_begun_is_overdue(place: AsTold) -> None:
 
 
 @pytest.mark.embedded
-def test_a_column_that_cannot_be_read_at_all_spoils_no_other_row(place: AsTold) -> None:
+def test_unreadable_column_affects_no_other_row(place: AsTold) -> None:
     ill, healthy = pair(place, Damage("no moment", raw("executors_running", "last_seen_at", "2026-13-45 00:00:00"), ""))
     result = swept()
     assert [one.session_id for one in result.damaged] == [ill.id]
@@ -122,39 +120,37 @@ def test_a_column_that_cannot_be_read_at_all_spoils_no_other_row(place: AsTold) 
 
 @pytest.mark.parametrize("payload", ["[]", '"auto"', "null", "7"])
 @pytest.mark.parametrize("kind", ["start", "answer", "cancel", "stop", "close"])
-def test_an_order_of_another_shape_is_settled_and_stops_nobody(kind: str, payload: str, place: AsTold) -> None:
+def test_malformed_intent_is_settled_and_blocks_nothing(kind: str, payload: str, place: AsTold) -> None:
     session = running_session(runtime=place.name, execution=FREE, launch_id="")
     Intent.objects.create(session=session, kind=kind)
     raw("session_intents", "payload", payload)(session)
 
-    async def carry(core: ExecutionRegistry) -> None:
-        orders = Dispatcher(core)
-        await orders.look()
-        await orders.settle()
-        await orders.close()
+    async def carry(registry: ExecutionRegistry) -> None:
+        dispatcher = Dispatcher(registry)
+        await dispatcher.wake_pending()
+        await dispatcher.wait_until_idle()
+        await dispatcher.close()
 
-    with_core(carry)
+    with_registry(carry)
     assert not Intent.objects.filter(kind=kind, done_at=None).exists()
 
 
-def test_what_is_wrong_is_kept_by_a_sweep_at_boot_and_told_once_a_process(
-    place: AsTold, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_boot_sweeps_store_damage_each_time_but_log_it_once(place: AsTold, caplog: pytest.LogCaptureFixture) -> None:
     ill, _ = pair(place, DAMAGES[0])
 
-    async def twice(core: ExecutionRegistry) -> None:
+    async def twice(registry: ExecutionRegistry) -> None:
         for _ in range(2):
-            result = await run_sweep(core, SweepScope("boot"), set())
-            document = await core.database(sweep_reports.build_report, result, "boot")
-            await core.database(sweep_reports.store_sweep, document, result)
+            result = await run_sweep(registry, SweepScope("boot"), set())
+            document = await registry.database(sweep_reports.build_report, result, "boot")
+            await registry.database(sweep_reports.store_sweep, document, result)
 
     with caplog.at_level(logging.ERROR, logger="sessions_app.supervisor.sweep.sweep_pass"):
-        with_core(twice)
+        with_registry(twice)
     assert SweepOutcome.objects.filter(session=ill, rule="damaged_row").count() == 2
     assert len([record for record in caplog.records if str(ill.id) in record.getMessage()]) == 1
 
 
-def test_a_misfit_goes_back_as_it_came_when_another_column_is_saved() -> None:
+def test_invalid_value_is_kept_when_another_column_is_saved() -> None:
     session = running_session()
     raw("task_sessions", "metadata", "[1, 2]")(session)
     row = fresh(session)
@@ -165,8 +161,8 @@ def test_a_misfit_goes_back_as_it_came_when_another_column_is_saved() -> None:
         assert [str(one).replace(" ", "") for (one,) in cursor.fetchall()] == ["[1,2]"]
 
 
-def test_nothing_of_a_start_with_a_damaged_row_is_launched(place: AsTold) -> None:
+def test_start_with_a_damaged_row_launches_nothing(place: AsTold) -> None:
     ill, _ = pair(place, DAMAGES[-2])
     order = Intent.objects.create(session=ill, kind="start", payload={"mode": "auto"})
-    with_core(lambda core: execute_start(core, ill.id, order.id))
+    with_registry(lambda registry: execute_start(registry, ill.id, order.id))
     assert Intent.objects.get(id=order.id).outcome == "damaged_row"

@@ -1,4 +1,4 @@
-"""The supervisor listens to whoever tells of deaths, as long as it has sessions there."""
+"""The supervisor listens for exit events of each engine, as long as it has sessions there."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from tests.waiting import eventually_async
 
 @dataclass
 class TellingRuntime:
-    """Tells what it is told to tell."""
+    """A runtime that reports the exit events of its queue."""
 
     told: asyncio.Queue[ExitEvent] = field(default_factory=asyncio.Queue)
     listeners: list[Hashable] = field(default_factory=list)
 
-    def source_of_deaths(self, execution: Any) -> Hashable:
-        """The engine that the execution names."""
+    def exit_event_source(self, execution: Any) -> Hashable:
+        """Return the engine that the execution names."""
         if execution.engine == "broken":
             raise RuntimeUnavailable
         return cast("Hashable", execution.engine)
 
-    async def deaths(self, source: Hashable) -> AsyncIterator[ExitEvent]:
-        """What is in the queue."""
+    async def exit_events(self, source: Hashable) -> AsyncIterator[ExitEvent]:
+        """Yield the events of the queue."""
         self.listeners.append(source)
         try:
             while True:
@@ -42,62 +42,62 @@ class TellingRuntime:
 
 
 class Attached:
-    """An attachment that only can be stopped."""
+    """A stream that can only be stopped."""
 
     def __init__(self, engine: str):
         self.facts = SimpleNamespace(runtime="telling", engine=engine, state={"container": "box"})
         self.stopped = False
 
     async def stop(self) -> None:
-        """Its end is looked after."""
+        """Record the stop."""
         self.stopped = True
 
 
 @pytest.fixture
 def telling(monkeypatch: pytest.MonkeyPatch) -> TellingRuntime:
-    """The only runtime."""
+    """The only runtime of the test."""
     made = TellingRuntime()
     monkeypatch.setattr(plugins, "runtimes", lambda: {"telling": made})
     return made
 
 
 class Watched:
-    """A watch, its attachments, and the sessions that it wants to be looked for."""
+    """A watch, its streams, and the sessions that it wants checked."""
 
-    def __init__(self, *engines: str, listen_on: float = 0.0):
+    def __init__(self, *engines: str, linger: float = 0.0):
         self.attached = {uuid.uuid4(): Attached(engine) for engine in engines}
         self.looks: list[uuid.UUID] = []
-        core: Any = SimpleNamespace(attachments=self.attached, attached=self.attached.get)
-        self.watch = ExitEventListener(core, self.looks.append, listen_on)
+        registry: Any = SimpleNamespace(streams=self.attached, stream_of=self.attached.get)
+        self.watch = ExitEventListener(registry, self.looks.append, linger)
 
     async def __aenter__(self) -> Self:
-        await self.watch.keep()
+        await self.watch.refresh_listeners()
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await self.watch.close()
 
 
-async def test_each_engine_is_listened_to_once_and_no_longer_than_needed(telling: TellingRuntime) -> None:
+async def test_each_engine_has_one_listener_while_it_has_sessions(telling: TellingRuntime) -> None:
     async with Watched("one", "one", "two", "broken") as watched:
         assert sorted(map(str, telling.listeners)) == ["one", "two"]
         for key in [key for key, one in watched.attached.items() if one.facts.engine == "one"]:
             del watched.attached[key]
-        await watched.watch.keep()
+        await watched.watch.refresh_listeners()
         assert telling.listeners == ["two"]
     assert telling.listeners == []
 
 
-async def test_a_death_that_is_told_after_its_stream_has_ended_is_heard(telling: TellingRuntime) -> None:
-    async with Watched("one", listen_on=60.0) as watched:
+async def test_exit_event_after_the_stream_ended_still_triggers_a_check(telling: TellingRuntime) -> None:
+    async with Watched("one", linger=60.0) as watched:
         (gone,) = watched.attached
         del watched.attached[gone]
-        await watched.watch.keep()
+        await watched.watch.refresh_listeners()
         telling.told.put_nowait(ExitEvent(str(gone), "box"))
         await eventually_async(lambda: watched.looks == [gone], describe="it is looked for")
 
 
-async def test_a_death_ends_the_stream_that_seems_to_live(telling: TellingRuntime) -> None:
+async def test_exit_event_stops_the_stream_of_its_session(telling: TellingRuntime) -> None:
     async with Watched("one", "one") as watched:
         first, second = watched.attached
         telling.told.put_nowait(ExitEvent(str(first), "box"))
@@ -107,7 +107,7 @@ async def test_a_death_ends_the_stream_that_seems_to_live(telling: TellingRuntim
 
 
 @pytest.mark.parametrize("late", [ExitEvent("", "an earlier box"), ExitEvent("", "box", ended=False)])
-async def test_neither_what_it_left_nor_a_part_of_it_ends_a_stream(telling: TellingRuntime, late: ExitEvent) -> None:
+async def test_exit_of_an_earlier_container_or_a_part_stops_no_stream(telling: TellingRuntime, late: ExitEvent) -> None:
     async with Watched("one", "one") as watched:
         first, second = watched.attached
         telling.told.put_nowait(replace(late, session_id=str(first)))
@@ -116,7 +116,7 @@ async def test_neither_what_it_left_nor_a_part_of_it_ends_a_stream(telling: Tell
         assert not watched.attached[first].stopped
 
 
-async def test_a_death_of_a_session_without_a_stream_is_looked_after(telling: TellingRuntime) -> None:
+async def test_exit_of_a_session_without_a_stream_triggers_a_check(telling: TellingRuntime) -> None:
     async with Watched("one") as watched:
         lost = uuid.uuid4()
         telling.told.put_nowait(ExitEvent("no session", "box"))
@@ -124,14 +124,14 @@ async def test_a_death_of_a_session_without_a_stream_is_looked_after(telling: Te
         await eventually_async(lambda: watched.looks == [lost], describe="it is looked for")
 
 
-async def test_where_something_may_have_been_missed_all_of_that_engine_are_looked_at(telling: TellingRuntime) -> None:
+async def test_possibly_missed_events_trigger_a_check_of_the_whole_engine(telling: TellingRuntime) -> None:
     async with Watched("one", "one") as watched:
         telling.told.put_nowait(ExitEvent(""))
         await eventually_async(lambda: set(watched.looks) == set(watched.attached), describe="all are looked for")
         assert not any(one.stopped for one in watched.attached.values())
 
 
-async def test_a_silent_source_ends_its_streams_and_is_looked_at_once_it_answers(telling: TellingRuntime) -> None:
+async def test_silent_event_source_stops_streams_and_is_checked_when_back(telling: TellingRuntime) -> None:
     async with Watched("one", "one") as watched:
         streams, sessions = list(watched.attached.values()), set(watched.attached)
         telling.told.put_nowait(ExitEvent("", silent=True))

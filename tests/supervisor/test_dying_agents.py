@@ -1,4 +1,4 @@
-"""An agent that starts and then dies: restarted after growing waits, and given up with its real cause."""
+"""An agent that starts and then dies is restarted after growing delays, and given up with its real cause."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from executors_app.agentctl.protocol import JournalKind
 from sessions_app.domain.restart_rules import restart_delay_after_death, stable_after
 from sessions_app.models import Prompt, TaskSession, session_transaction
 from sessions_app.pages.session_state import composer_refusal, wants_start_on_open
-from sessions_app.pages.session_summary import banner_buttons, build_banner
-from sessions_app.services.assessment import assess_session, execution_of
+from sessions_app.pages.session_summary import banner_buttons, session_situation
+from sessions_app.services.assessment import assess_session
 from sessions_app.services.status import session_status
 from sessions_app.supervisor.outcomes import explain_agent_deaths
+from tests.pages.world import supervise
 from tests.supervisor.journals import Journal, hear
 from tests.supervisor.rows import change, fresh, running_session
 
@@ -23,7 +24,7 @@ pytestmark = pytest.mark.django_db
 
 
 def dies(session: TaskSession, *, in_turn: bool = True, expected: bool = False) -> TaskSession:
-    """Its agent ends, now."""
+    """Let its agent end now."""
     if in_turn:
         Prompt.objects.create(session=session, message_id="p1", text="go on", state="sending")
     journal = Journal()
@@ -34,14 +35,14 @@ def dies(session: TaskSession, *, in_turn: bool = True, expected: bool = False) 
 
 
 def wait_of(session: TaskSession) -> float:
-    """Seconds until its next start; 0: at once."""
+    """Return the seconds until its next start; 0 means immediately."""
     at = session.next_restart_at
     return 0.0 if at is None else (at - timezone.now()).total_seconds()
 
 
 @pytest.mark.parametrize(("attempts", "most"), [(0, 0), (1, 5), (2, 10), (3, 20), (4, 40)])
 @pytest.mark.parametrize("in_turn", [True, False])
-def test_each_death_waits_longer_and_the_first_not_at_all(attempts: int, most: int, in_turn: bool) -> None:
+def test_restart_delay_grows_with_each_death_after_the_first(attempts: int, most: int, in_turn: bool) -> None:
     session = dies(running_session(start_attempts=attempts), in_turn=in_turn)
     assert most / 2 - 2 <= wait_of(session) <= most
     assert session.start_attempts == attempts
@@ -49,34 +50,34 @@ def test_each_death_waits_longer_and_the_first_not_at_all(attempts: int, most: i
 
 
 @pytest.mark.parametrize("fields", [{"policy": "manual"}, {"desired_state": "stopped"}, {"start_attempts": 5}], ids=min)
-def test_no_start_is_announced_that_will_not_come(fields: dict[str, Any]) -> None:
+def test_no_restart_is_scheduled_that_will_not_happen(fields: dict[str, Any]) -> None:
     session = dies(running_session(**{"start_attempts": 2, **fields}))
     assert session.next_restart_at is None
 
 
-def test_an_end_that_was_asked_for_makes_nobody_wait() -> None:
+def test_requested_exit_schedules_no_delay() -> None:
     assert dies(running_session(start_attempts=2), in_turn=False, expected=True).next_restart_at is None
 
 
 @pytest.mark.parametrize(("attempts", "minutes"), [(0, 1), (1, 2), (2, 4), (3, 8), (4, 10), (50, 10)])
-def test_an_agent_has_to_live_longer_the_more_it_was_restarted(attempts: int, minutes: int) -> None:
+def test_required_stable_time_grows_with_the_number_of_restarts(attempts: int, minutes: int) -> None:
     assert stable_after(attempts) == timedelta(minutes=minutes)
 
 
 @pytest.mark.parametrize(("alive", "attempts"), [(timedelta(minutes=3), 2), (timedelta(minutes=5), 0)])
-def test_an_agent_that_stayed_alive_long_enough_starts_over(alive: timedelta, attempts: int) -> None:
+def test_agent_that_stays_alive_long_enough_resets_the_count(alive: timedelta, attempts: int) -> None:
     session = dies(running_session(start_attempts=2, ready_since=timezone.now() - alive), in_turn=False)
     assert session.start_attempts == attempts
 
 
-def test_an_agent_that_is_given_up_gets_no_prompt_to_continue() -> None:
+def test_agent_that_is_given_up_gets_no_continue_prompt() -> None:
     session = dies(running_session(start_attempts=4, continue_prompts=True))
     assert session.prompts.filter(kind="continue").count() == 1
     given_up = dies(running_session(start_attempts=5, continue_prompts=True))
     assert not given_up.prompts.filter(kind="continue").exists()
 
 
-def test_a_prompt_to_continue_quotes_the_request_and_no_other_prompt_to_continue() -> None:
+def test_continue_prompt_quotes_the_request_and_no_other_continue_prompt() -> None:
     session = dies(running_session(continue_prompts=True))
     first = session.prompts.get(kind="continue")
     change(first, state="sending")
@@ -88,7 +89,7 @@ def test_a_prompt_to_continue_quotes_the_request_and_no_other_prompt_to_continue
     assert "> Your process was restarted" not in second.text
 
 
-def test_the_cause_names_how_often_it_died_how_and_its_last_words() -> None:
+def test_cause_gives_number_kind_and_log_tail_of_the_deaths() -> None:
     session = running_session(start_attempts=1)
     journal = Journal()
     for number in (1, 2):
@@ -96,40 +97,40 @@ def test_the_cause_names_how_often_it_died_how_and_its_last_words() -> None:
         turn = journal.turn_begins(f"p{number}")
         exit_code = -9 if number == 2 else 3
         hear(session, [*turn, journal.line(JournalKind.AGENT_EXITED, exit_code=exit_code, expected=False)], lease=None)
-    with session_transaction(session.id) as draft:
-        draft.log_tail = "one\ntwo\nfatal: no space left\n"
-        told = explain_agent_deaths(draft)
+    with session_transaction(session.id) as transaction:
+        transaction.log_tail = "one\ntwo\nfatal: no space left\n"
+        told = explain_agent_deaths(transaction)
     assert told.startswith("The agent died in its turn 2 times in a row (exit code 3, signal 9).")
     assert "one / two / fatal: no space left" in told
 
 
-def test_a_death_before_the_last_completed_turn_is_no_cause() -> None:
+def test_deaths_before_the_last_completed_turn_are_no_cause() -> None:
     session, journal = running_session(), Journal()
     Prompt.objects.create(session=session, message_id="p1", text="go on", state="sending")
     hear(session, [journal.exits(), *journal.turn_begins("p1"), journal.completes("p1")])
-    with session_transaction(session.id) as draft:
-        assert explain_agent_deaths(draft) == ""
+    with session_transaction(session.id) as transaction:
+        assert explain_agent_deaths(transaction) == ""
 
 
-def test_while_it_waits_the_page_says_when_and_does_not_start_it() -> None:
+def test_page_shows_the_restart_time_and_does_not_start_the_agent() -> None:
     session = dies(running_session(start_attempts=2))
-    status = {**session_status(session), "recovering": False}
-    said = build_banner(session, status, execution_of(session), assess_session(session))
-    assert said is not None
-    assert said.text.startswith("The agent ended unexpectedly. It is restarted at")
-    assert not wants_start_on_open({**status, "starting": False})
+    supervise()
+    status = {**session_status(session), "starting": False}
+    shown = session_situation(session, status, assess_session(session))
+    assert shown.text.startswith("The agent ended unexpectedly. It restarts at")
+    assert not wants_start_on_open(status)
 
 
-def test_page_and_composer_of_a_session_that_was_given_up_agree() -> None:
+def test_banner_and_composer_of_a_given_up_session_agree() -> None:
     session = running_session(state="FAILED", error_code="agent_died", error_message="It died.", launch_id="")
     assessment = assess_session(session)
-    said = build_banner(session, {**session_status(session), "recovering": False}, execution_of(session), assessment)
+    said = session_situation(session, {**session_status(session), "recovering": False}, assessment)
     assert said is not None
     assert "Try again" in [button.text for button in banner_buttons(said, assessment)]
     assert "Try again" in composer_refusal(session, assessment)
 
 
-def test_a_death_of_long_ago_is_waited_for_no_more() -> None:
+def test_restart_time_of_an_old_death_has_passed() -> None:
     session = change(running_session(), start_attempts=3)
     hear(session, [Journal().exits()])
     at = fresh(session).next_restart_at

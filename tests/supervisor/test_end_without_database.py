@@ -1,4 +1,4 @@
-"""A supervisor that is told to end while the database is away ends all the same; its leases run out."""
+"""A supervisor that is stopped while the database is unavailable shuts down in order, and its leases expire."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from sessions_app.services.metric_counters import METRICS_BUFFER
 from sessions_app.supervisor import leases
 from sessions_app.supervisor.loop import SupervisorLoop
 from sessions_app.workflows.driver import run_snapshot as run_leases
+from sessions_app.workflows.driver.driver import WorkflowDriver
 from tests.supervisor.agentctls import talking
 from tests.supervisor.rows import execution_of, running_session
 from tests.waiting import eventually_async
@@ -19,19 +20,19 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 def away(*_: object) -> None:
-    """No database."""
+    """Raise as an unavailable database does."""
     raise OperationalError("terminating connection due to administrator command")
 
 
-def test_it_ends_in_order_and_leaves_its_leases_to_run_out(
+def test_shutdown_without_the_database_completes_and_leaves_its_leases(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     session = running_session(execution={"owner": "", "lease_expires_at": None})
 
     async def supervise() -> SupervisorLoop:
-        supervisor, stop = SupervisorLoop(), asyncio.Event()
+        supervisor, stop = SupervisorLoop([WorkflowDriver]), asyncio.Event()
         running = asyncio.create_task(supervisor.run(stop))
-        await eventually_async(lambda: supervisor.core.attached(session.id), describe="it is attached")
+        await eventually_async(lambda: supervisor.registry.stream_of(session.id), describe="it is attached")
         for place, name in (
             (leases, "release_leases"),
             (run_leases, "release_leases"),
@@ -45,7 +46,7 @@ def test_it_ends_in_order_and_leaves_its_leases_to_run_out(
 
     with talking(session):
         ended = asyncio.run(supervise())
-    assert ended.core.http.closed
-    assert ended.core.attachments == {}
-    assert execution_of(session).owner == ended.core.boot_id
-    assert "the database cannot be told of the end" in caplog.text
+    assert ended.registry.http.closed
+    assert ended.registry.streams == {}
+    assert execution_of(session).owner == ended.registry.boot_id
+    assert "the database is unavailable at shutdown" in caplog.text

@@ -1,4 +1,4 @@
-"""What each kind of journal line makes of a session."""
+"""How each kind of journal line changes a session."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from executors_app.agentctl.protocol import JournalKind
 from sessions_app.models import Prompt, TaskSession
 from tests.supervisor.journals import Journal, hear
 from tests.supervisor.rows import (
+    conversation,
     execution_of,
     fresh,
     last_payload,
@@ -18,7 +19,6 @@ from tests.supervisor.rows import (
     prompt_states,
     running_session,
     runs,
-    talk,
 )
 
 pytestmark = pytest.mark.django_db
@@ -27,7 +27,7 @@ ADDED, RUN, PROMPT = "session.message.added", "session.run.", "session.prompt."
 DERIVED, MINTED = "session.status_derived", "session.token.minted"
 AT_REST = ("session.state_changed", "session.work_state_changed")
 
-# kind, body, what it adds to the log of a session in mid-turn, state afterwards
+# kind, body, events added to the log of a session in mid-turn, state afterwards
 TABLE: list[tuple[JournalKind, dict[str, Any], tuple[str, ...], str]] = [
     (JournalKind.AGENT_STARTING, {"launch_id": "l", "strategy": "fresh"}, (), "RUNNING"),
     (JournalKind.AGENT_STARTED, {"launch_id": "l", "pid": 7}, (), "RUNNING"),
@@ -99,7 +99,7 @@ TABLE: list[tuple[JournalKind, dict[str, Any], tuple[str, ...], str]] = [
 
 
 def in_mid_turn(journal: Journal) -> TaskSession:
-    """A session whose agent works on the prompt ``p1``."""
+    """Return a session whose agent works on the prompt ``p1``."""
     session = running_session()
     Prompt.objects.create(session=session, message_id="p1", text="do it", state="sending")
     hear(session, journal.turn_begins("p1"))
@@ -109,7 +109,7 @@ def in_mid_turn(journal: Journal) -> TaskSession:
 @pytest.mark.parametrize(
     ("kind", "body", "said", "state"), TABLE, ids=[f"{line[0]}-{number}" for number, line in enumerate(TABLE)]
 )
-def test_a_line_of_the_journal_says_this_in_the_log(
+def test_journal_line_produces_these_events_and_this_state(
     kind: JournalKind, body: dict[str, Any], said: tuple[str, ...], state: str
 ) -> None:
     journal = Journal()
@@ -120,11 +120,11 @@ def test_a_line_of_the_journal_says_this_in_the_log(
     assert execution_of(session).journal_seq == journal.seq
 
 
-def test_every_kind_of_line_has_its_place_in_the_table() -> None:
+def test_table_covers_every_kind_of_journal_line() -> None:
     assert {line[0] for line in TABLE} == set(JournalKind)
 
 
-def test_a_kind_that_nobody_knows_changes_nothing_but_the_cursor() -> None:
+def test_unknown_kind_changes_only_the_cursor() -> None:
     journal = Journal()
     session = in_mid_turn(journal)
     hear(session, [journal.line("zebra.seen", stripes=40)])
@@ -132,18 +132,18 @@ def test_a_kind_that_nobody_knows_changes_nothing_but_the_cursor() -> None:
     assert execution_of(session).journal_seq == 3
 
 
-def test_a_prompt_enters_the_conversation_when_the_agent_accepts_it_and_not_before() -> None:
+def test_prompt_enters_the_conversation_when_the_agent_accepts_it() -> None:
     session, journal = running_session(), Journal()
     Prompt.objects.create(session=session, message_id="p1", text="ours", state="sending")
-    assert talk(session) == []
+    assert conversation(session) == []
     hear(session, [journal.accepted("p1", text="history, then ours")])
-    assert talk(session) == [("user", "ours", {"kind": "user"}, True)]
+    assert conversation(session) == [("user", "ours", {"kind": "user"}, True)]
     assert prompt_states(session) == {"p1": "accepted"}
     assert runs(session) == [("p1", "running")]
     assert (fresh(session).state, fresh(session).work_state) == ("RUNNING", "working")
 
 
-def test_the_task_is_in_progress_while_the_agent_works_and_in_review_after() -> None:
+def test_task_is_in_progress_during_the_turn_and_in_review_after() -> None:
     journal = Journal()
     session = in_mid_turn(journal)
     assert session.task.state == "IN_PROGRESS"
@@ -151,21 +151,21 @@ def test_the_task_is_in_progress_while_the_agent_works_and_in_review_after() -> 
     assert fresh(session).task.state == "REVIEW"
 
 
-def test_text_that_the_agent_puts_into_the_users_mouth_is_kept_apart() -> None:
+def test_user_text_from_the_agent_is_shown_as_attributed() -> None:
     journal = Journal()
     session = in_mid_turn(journal)
     hear(session, [journal.line(JournalKind.MESSAGE_USER, text="I am the user")])
-    assert talk(session)[-1] == ("status", "I am the user", {"attributed_to": "user"}, True)
+    assert conversation(session)[-1] == ("status", "I am the user", {"attributed_to": "user"}, True)
 
 
-def test_a_tool_call_is_one_message_from_its_start_to_its_result() -> None:
+def test_tool_call_is_one_message_from_start_to_result() -> None:
     journal = Journal()
     session = in_mid_turn(journal)
     hear(session, [journal.tool("t1", title="ls", raw_input={"path": "."})])
     hear(session, [journal.line(JournalKind.TOOL_UPDATE, tool_call_id="t1", status="completed", raw_output="a b")])
     hear(session, [journal.line(JournalKind.TOOL_UPDATE, tool_call_id="t1", locations=["a"])])
-    role, _, payload, complete = talk(session)[-1]
-    assert (role, complete, len(talk(session))) == ("tool", True, 2)
+    role, _, payload, complete = conversation(session)[-1]
+    assert (role, complete, len(conversation(session))) == ("tool", True, 2)
     assert payload == {
         "tool_call_id": "t1",
         "title": "ls",
@@ -176,16 +176,16 @@ def test_a_tool_call_is_one_message_from_its_start_to_its_result() -> None:
     }
 
 
-def test_a_plan_is_one_message_a_turn_and_replaced_as_a_whole() -> None:
+def test_plan_is_one_message_per_turn_and_replaced_as_a_whole() -> None:
     journal = Journal()
     session = in_mid_turn(journal)
     hear(session, [journal.line(JournalKind.PLAN, entries=["a", "b"]), journal.line(JournalKind.PLAN, entries=["b"])])
     hear(session, [journal.completes("p1"), *journal.turn_begins("p2"), journal.line(JournalKind.PLAN, entries=["c"])])
-    plans = [payload["plan"] for _, _, payload, _ in talk(session) if "plan" in payload]
+    plans = [payload["plan"] for _, _, payload, _ in conversation(session) if "plan" in payload]
     assert plans == [["b"], ["c"]]
 
 
-def test_a_permission_waits_until_it_is_answered_and_the_turn_goes_on() -> None:
+def test_turn_waits_until_all_permission_requests_are_settled() -> None:
     journal = Journal()
     session = in_mid_turn(journal)
     hear(session, [journal.asks("q1"), journal.asks("q2")])
@@ -199,7 +199,7 @@ def test_a_permission_waits_until_it_is_answered_and_the_turn_goes_on() -> None:
     assert last_payload(session, "session.permission.resolved")["reason"] == "turn_cancelled"
 
 
-def test_a_permission_asked_twice_is_one() -> None:
+def test_permission_requested_twice_is_recorded_once() -> None:
     journal = Journal()
     session = in_mid_turn(journal)
     hear(session, [journal.asks("q1")])
@@ -210,15 +210,15 @@ def test_a_permission_asked_twice_is_one() -> None:
 @pytest.mark.parametrize(
     ("kind", "status"), [(JournalKind.TURN_CANCELLED, "cancelled"), (JournalKind.TURN_FAILED, "cancelled")]
 )
-def test_tools_of_a_turn_that_did_not_complete_are_never_called_completed(kind: JournalKind, status: str) -> None:
+def test_tools_of_a_turn_that_did_not_complete_are_cancelled(kind: JournalKind, status: str) -> None:
     journal = Journal()
     session = in_mid_turn(journal)
     hear(session, [journal.tool("t1"), journal.line(kind, message_id="p1", code="x", message="y")])
-    tool = next(one for one in talk(session) if one[0] == "tool")
+    tool = next(one for one in conversation(session) if one[0] == "tool")
     assert (tool[2]["status"], tool[3]) == (status, True)
 
 
-def test_the_end_of_a_turn_is_said_once() -> None:
+def test_end_of_a_turn_is_recorded_once() -> None:
     journal = Journal()
     session = in_mid_turn(journal)
     hear(session, [journal.completes("p1")])
@@ -231,13 +231,13 @@ def test_the_end_of_a_turn_is_said_once() -> None:
     ("kind", "attempts"),
     [(JournalKind.TURN_COMPLETED, 0), (JournalKind.TURN_FAILED, 3), (JournalKind.TURN_CANCELLED, 3)],
 )
-def test_only_a_completed_turn_forgives_earlier_starts(kind: JournalKind, attempts: int) -> None:
+def test_only_a_completed_turn_resets_the_start_count(kind: JournalKind, attempts: int) -> None:
     session, journal = running_session(start_attempts=3), Journal()
     hear(session, [*journal.turn_begins("p1"), journal.line(kind, message_id="p1", code="x", message="y")])
     assert fresh(session).start_attempts == attempts
 
 
-def test_an_agent_that_ends_as_it_was_asked_to_is_not_looked_after() -> None:
+def test_only_an_unexpected_exit_needs_recovery() -> None:
     session, journal = running_session(), Journal()
     assert not hear(session, [journal.exits(expected=True)]).agent_gone
     assert hear(session, [journal.exits()]).agent_gone
@@ -245,19 +245,19 @@ def test_an_agent_that_ends_as_it_was_asked_to_is_not_looked_after() -> None:
 
 
 @pytest.mark.parametrize("state", ["COMPLETED", "CANCELLED", "FAILED"])
-def test_a_session_that_has_ended_only_keeps_its_log(state: str) -> None:
+def test_ended_session_still_records_its_log(state: str) -> None:
     journal = Journal()
     session = in_mid_turn(journal)
     type(session).objects.filter(id=session.id).update(state=state, work_state="done")
     hear(session, [*journal.says("last words"), journal.asks("q1"), journal.tool("t1"), journal.exits("p1")])
-    assert talk(session)[1][:2] == ("agent", "last words")
+    assert conversation(session)[1][:2] == ("agent", "last words")
     assert (fresh(session).state, fresh(session).work_state) == (state, "done")
     assert runs(session) == [("p1", "interrupted")]
     assert permission_states(session) == {"q1": "expired"}
 
 
 @pytest.mark.parametrize("state", ["COMPLETED", "CANCELLED", "FAILED"])
-def test_a_turn_after_the_end_of_its_session_does_not_open_it_again(state: str) -> None:
+def test_turn_after_the_end_does_not_reopen_the_session(state: str) -> None:
     journal = Journal()
     session = running_session(state=state, work_state="done")
     hear(session, [*journal.turn_begins("p1"), *journal.says("hello"), journal.completes("p1")])

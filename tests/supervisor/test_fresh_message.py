@@ -1,4 +1,4 @@
-"""A fresh message wakes what sleeps, does not wait for a later try, and ends a turn that waits for its user."""
+"""A new prompt wakes a stopped session, does not wait for the next retry, and ends a turn that waits for its user."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Ask = Callable[[TaskSession], Any]
 
 
 def waiting(journal: Journal, *permission_ids: str) -> TaskSession:
-    """A session whose agent has asked and waits."""
+    """Return a session whose agent waits for these permission requests."""
     session = running_session()
     for message_id, state in (("p0", "sending"), ("h1", "held"), ("i1", "interrupted")):
         Prompt.objects.create(session=session, message_id=message_id, text="do it", state=state)
@@ -56,20 +56,20 @@ def by_continue(session: TaskSession) -> Any:
 
 
 @pytest.mark.parametrize("ask", [by_prompt, by_resend, by_continue])
-def test_a_fresh_message_cancels_the_turn_that_waits_for_a_permission(ask: Ask) -> None:
+def test_prompt_cancels_the_turn_that_waits_for_a_permission(ask: Ask) -> None:
     session = waiting(Journal(), "a", "b")
     ask(session)
     assert cancels(session) == [{"message_id": "p0"}]
 
 
-def test_more_messages_cancel_the_waiting_turn_once() -> None:
+def test_several_prompts_cancel_the_waiting_turn_once() -> None:
     session = waiting(Journal(), "a")
     for number in range(3):
         intents.queue_prompt(session.id, f"p{number + 1}", "something else", make_user())
     assert cancels(session) == [{"message_id": "p0"}]
 
 
-def test_a_turn_whose_questions_are_answered_goes_on_and_the_message_comes_behind_it() -> None:
+def test_prompt_behind_an_answered_turn_is_queued() -> None:
     session = waiting(Journal(), "a")
     answer(session, "a", "yes")
     by_prompt(session)
@@ -77,20 +77,20 @@ def test_a_turn_whose_questions_are_answered_goes_on_and_the_message_comes_behin
     assert prompt_states(session)["p1"] == "queued"
 
 
-def test_one_question_of_two_is_still_waited_for() -> None:
+def test_turn_with_one_of_two_requests_open_is_cancelled() -> None:
     session = waiting(Journal(), "a", "b")
     answer(session, "a", "yes")
     by_prompt(session)
     assert cancels(session) == [{"message_id": "p0"}]
 
 
-def test_a_turn_that_is_at_work_is_not_cancelled_by_the_next_message() -> None:
+def test_working_turn_is_not_cancelled_by_a_new_prompt() -> None:
     session = waiting(Journal())
     by_prompt(session)
     assert cancels(session) == []
 
 
-def test_a_prompt_does_not_wait_for_the_time_of_the_loops_next_try() -> None:
+def test_prompt_does_not_wait_for_the_next_restart_time() -> None:
     session = running_session(launch_id="", state="ERROR", next_restart_at=timezone.now() + timedelta(hours=1))
     intents.ensure_start_intent(session, None, "auto")
     assert next_start_intent(session.id) is None
@@ -108,7 +108,7 @@ def test_a_prompt_does_not_wait_for_the_time_of_the_loops_next_try() -> None:
     ],
     ids=["stopped", "agent failed", "workspace failed", "asleep"],
 )
-def test_a_prompt_starts_a_session_that_rests(before: dict[str, Any], execution: dict[str, Any]) -> None:
+def test_prompt_starts_a_session_that_is_not_running(before: dict[str, Any], execution: dict[str, Any]) -> None:
     session = running_session(launch_id="", execution=execution, **before)
     by_prompt(session)
     assert session.intents.filter(kind="start", done_at=None).count() == 1
@@ -116,7 +116,7 @@ def test_a_prompt_starts_a_session_that_rests(before: dict[str, Any], execution:
     assert prompt_states(session) == {"p1": "queued"}
 
 
-def test_a_prompt_starts_a_session_that_was_never_started() -> None:
+def test_prompt_starts_a_session_that_was_never_started() -> None:
     session = make_session()
     session.intents.all().delete()
     change(session, desired_state="stopped", stopped_by_user=True)
@@ -125,13 +125,13 @@ def test_a_prompt_starts_a_session_that_was_never_started() -> None:
     assert (execution_of(session).status, fresh(session).state) == ("stopped", "CREATED")
 
 
-def test_a_prompt_of_the_system_stays_the_systems_when_it_is_sent_again() -> None:
+def test_resent_continue_prompt_stays_a_continue_prompt() -> None:
     session = running_session()
     Prompt.objects.create(session=session, message_id="continue:1", text="Go on.", kind="continue", state="held")
     assert prompts.resend_prompt(session.id, "continue:1", make_user()).kind == "continue"
 
 
-def test_a_session_that_is_closed_takes_its_queue_back_and_says_what_is_in_doubt() -> None:
+def test_closing_a_session_withdraws_queued_and_holds_undelivered_prompts() -> None:
     session = running_session()
     for message_id, state in (("p1", "sending"), ("p2", "queued"), ("p3", "done")):
         Prompt.objects.create(session=session, message_id=message_id, text="do it", state=state)
@@ -148,16 +148,14 @@ def test_a_session_that_is_closed_takes_its_queue_back_and_says_what_is_in_doubt
         (StartFailure("launch_failed", "It ended."), "sending"),
     ],
 )
-def test_what_is_on_its_way_when_only_a_user_can_go_on_is_the_users_to_settle(
-    failure: StartFailure, after: str
-) -> None:
+def test_failed_start_that_needs_a_user_holds_the_prompt_being_sent(failure: StartFailure, after: str) -> None:
     session = running_session(launch_id="", state="STARTING")
     Prompt.objects.create(session=session, message_id="p1", text="do it", state="sending")
     write_start_failure(session.id, intents.ensure_start_intent(session, None, "auto").id, None, failure)
     assert prompt_states(session) == {"p1": after}
 
 
-def test_what_is_on_its_way_when_a_session_is_given_up_is_the_users_to_settle() -> None:
+def test_giving_up_a_session_holds_the_prompt_being_sent() -> None:
     session = running_session(launch_id="", state="STARTING", start_attempts=5)
     Prompt.objects.create(session=session, message_id="p1", text="do it", state="sending")
     write_start_failure(

@@ -1,4 +1,4 @@
-"""A journal that was damaged, or forged: what cannot be meant is passed over and said, everything else counts."""
+"""Damaged or forged journals: meaningless lines are skipped and reported, all others count."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import pytest
 
 from executors_app.agentctl.journal.line_format import META_FILE, read_lines, segment_path
 from executors_app.agentctl.protocol import JournalKind
-from executors_app.streams import parse_frame
+from executors_app.client import parse_frame
 from sessions_app.models import PART_LIMIT, MessagePart, TaskSession
 from tests.supervisor.journals import Journal, Line, hear
-from tests.supervisor.rows import execution_of, last_payload, names, running_session, talk
+from tests.supervisor.rows import conversation, execution_of, last_payload, names, running_session
 
 pytestmark = pytest.mark.django_db
 
@@ -23,16 +23,16 @@ SKIPPED, GAP = "session.journal_skipped", "session.journal_gap"
 
 
 def line(seq: Any, kind: Any = JournalKind.MESSAGE_AGENT, **body: Any) -> bytes:
-    """A line as it stands on the disk."""
+    """Return a line as it is stored on disk."""
     return orjson.dumps({"seq": seq, "epoch": EPOCH, "ts": 1_750_000_000.5, "kind": kind, **body})
 
 
 def raw(body: bytes) -> bytes:
-    """The second line, with something in it that no encoder would write."""
+    """Return the second line with content that no encoder would write."""
     return b'{"seq":2,"epoch":"epoch-1","ts":1750000000,"kind":"message.agent",' + body + b"}"
 
 
-# what stands where the second line belongs: (the line, why it is passed over; None: it counts)
+# the second line: (the line, the reason why it is skipped, or None if it counts)
 TABLE: dict[str, tuple[bytes, str | None]] = {
     "torn": (line(2, text="torn")[:30], "unreadable"),
     "no JSON": (b"\x00\x00\x00\x00", "unreadable"),
@@ -66,35 +66,35 @@ TABLE: dict[str, tuple[bytes, str | None]] = {
 
 
 def by_stream(lines: list[bytes], tmp_path: Path) -> list[Line]:
-    """As a live agentctl sends them, which makes text of whatever is on its disk."""
+    """Return the lines as a live agentctl sends them, with whatever is on its disk decoded to text."""
     return parse_frame(b"\n".join(lines).decode("utf-8", "replace"))
 
 
 def by_disk(lines: list[bytes], tmp_path: Path) -> list[Line]:
-    """As a dead agentctl has left them."""
+    """Return the lines as a dead agentctl has left them on disk."""
     (tmp_path / META_FILE).write_bytes(orjson.dumps({"epoch": EPOCH}))
     segment_path(tmp_path, 1).write_bytes(b"".join(one + b"\n" for one in lines))
     return list(read_lines(tmp_path))
 
 
 def heard(session: TaskSession, lines: list[Line]) -> list[str]:
-    """The names of what the log says of them."""
+    """Ingest the lines; return the names of the resulting events."""
     hear(session, lines)
     return names(session)
 
 
 @pytest.mark.parametrize("came", [by_stream, by_disk], ids=["stream", "disk"])
 @pytest.mark.parametrize(("hostile", "reason"), TABLE.values(), ids=list(TABLE))
-def test_a_line_like_this_does_not_hurt_its_neighbours(
+def test_hostile_line_does_not_affect_its_neighbours(
     came: Callable[[list[bytes], Path], list[Line]], hostile: bytes, reason: str | None, tmp_path: Path
 ) -> None:
     session = running_session()
     said = heard(session, came([line(1, text="first "), hostile, line(3, text="third")], tmp_path))
-    texts = [text for role, text, _, _ in talk(session) if role == "agent"]
+    texts = [text for role, text, _, _ in conversation(session) if role == "agent"]
     assert "".join(texts).startswith("first ")
     assert "".join(texts).endswith("third")
     assert (execution_of(session).journal_epoch, execution_of(session).journal_seq) == (EPOCH, 3)
-    if reason == "unreadable":  # the reader of a disk passes it over by itself; the hole it leaves is said
+    if reason == "unreadable":  # the disk reader skips it silently; the resulting gap is reported
         assert last_payload(session, GAP)["reason"] == "lines_missing"
     if reason and not (reason == "unreadable" and came is by_disk):
         told = last_payload(session, SKIPPED)
@@ -104,34 +104,34 @@ def test_a_line_like_this_does_not_hurt_its_neighbours(
         assert {SKIPPED, GAP}.isdisjoint(said)
 
 
-def test_what_counts_is_kept_as_it_can_be_stored() -> None:
+def test_unstorable_characters_are_replaced_and_long_text_is_split() -> None:
     session = running_session()
     hostile = [TABLE["U+0000"][0], line(3, text="\x01 big " * (5 << 17))]
     hear(session, parse_frame(b"\n".join([line(1, text="<"), *hostile])))
-    assert talk(session)[0][1] == "<a\ufffdb" + "\x01 big " * (5 << 17)
+    assert conversation(session)[0][1] == "<a\ufffdb" + "\x01 big " * (5 << 17)
     assert max(map(len, MessagePart.objects.values_list("text", flat=True))) == PART_LIMIT
 
 
-def test_bytes_that_are_no_text_are_shown_as_such_while_agentctl_lives() -> None:
+def test_invalid_utf8_from_a_live_agentctl_is_shown_as_replacement_characters() -> None:
     session = running_session()
     hear(session, by_stream([line(1, text="<"), raw(b'"text":"\xff\xfe"'), line(3, text=">")], Path()))
-    assert talk(session)[0][1] == "<\ufffd\ufffd>"
+    assert conversation(session)[0][1] == "<\ufffd\ufffd>"
 
 
-def test_a_flood_of_litter_is_one_line_of_the_log() -> None:
+def test_many_unreadable_lines_are_reported_in_one_event() -> None:
     session = running_session()
     hear(session, parse_frame(b"\n".join([line(1, text="a"), *[b"litter"] * 5_000, line(2, text="b")])))
     assert names(session) == [SKIPPED, "session.message.added"]
     assert last_payload(session, SKIPPED) == {"reason": "unreadable", "count": 5_000, "seq": None, "kind": "unreadable"}
-    assert talk(session)[0][1] == "ab"
+    assert conversation(session)[0][1] == "ab"
 
 
-def test_a_bad_line_among_many_is_found_and_the_others_are_written_once() -> None:
+def test_unwritable_lines_are_skipped_and_all_others_written_once() -> None:
     session = running_session()
     lines = [line(seq, text=f"{seq} ") for seq in range(1, 301)]
     lines[122], lines[250] = line(123, text=5), line(251, JournalKind.TOOL_UPDATE, tool_call_id=None)
     hear(session, parse_frame(b"\n".join(lines)))
-    assert "".join(text for _, text, _, _ in talk(session)) == "".join(
+    assert "".join(text for _, text, _, _ in conversation(session)) == "".join(
         f"{seq} " for seq in range(1, 301) if seq not in (123, 251)
     )
     skipped = session.events.filter(name=SKIPPED).order_by("seq").values_list("payload", flat=True)
@@ -141,16 +141,16 @@ def test_a_bad_line_among_many_is_found_and_the_others_are_written_once() -> Non
     ]
 
 
-def test_a_journal_that_is_all_litter_leaves_the_cursor_where_it_was() -> None:
+def test_unreadable_journal_does_not_move_the_cursor() -> None:
     session = running_session()
     hear(session, parse_frame(line(1, text="a")))
     hear(session, parse_frame(b"litter\nlitter"))
     assert execution_of(session).journal_seq == 1
     hear(session, parse_frame(line(2, text="b")))
-    assert talk(session)[0][1] == "ab"
+    assert conversation(session)[0][1] == "ab"
 
 
-def test_words_that_are_too_long_for_their_place_are_cut() -> None:
+def test_overlong_values_are_truncated() -> None:
     session, journal = running_session(), Journal()
     endless = "word " * 200
     hear(session, [*journal.turn_begins("p1"), journal.asks("q1")])

@@ -1,4 +1,4 @@
-"""An agent that goes on with a turn which it was asked to cancel is reported, and nothing is ended for it."""
+"""An agent that continues a turn after its cancellation is reported; nothing is stopped automatically."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from django.utils import timezone
 
 from sessions_app.domain.attention import AttentionKind
 from sessions_app.models import AttentionItem, Intent, Prompt, TaskSession
-from sessions_app.pages.session_summary import banner_buttons, build_banner
+from sessions_app.pages.session_summary import banner_buttons, session_situation
 from sessions_app.services import intents
 from sessions_app.services.assessment import assess_session
 from sessions_app.services.status import session_status
 from sessions_app.supervisor.watchdogs import report_ignored_cancels
 from tests.supervisor.journals import Journal, hear
-from tests.supervisor.rows import MINE, execution_of, fresh, last_payload, names, running_session, runs
+from tests.supervisor.rows import MINE, fresh, last_payload, names, running_session, runs
 
 pytestmark = pytest.mark.django_db
 IGNORED = "session.run.cancel_ignored"
 
 
 def cancelled(journal: Journal, seconds_ago: float, outcome: str = "done") -> TaskSession:
-    """In a turn whose cancel reached its agentctl so long ago."""
+    """Return a session in a turn whose cancel reached its agentctl that many seconds ago."""
     session = running_session(state="RUNNING", work_state="working")
     Prompt.objects.create(session=session, message_id="p1", text="build", state="sending")
     hear(session, journal.turn_begins("p1"))
@@ -40,7 +40,7 @@ def open_items(session: TaskSession) -> list[AttentionItem]:
     return list(AttentionItem.objects.filter(session=session, kind=AttentionKind.CANCEL_IGNORED, resolved_at=None))
 
 
-def test_a_turn_that_outlives_its_cancel_is_reported_once() -> None:
+def test_ignored_cancel_is_reported_once() -> None:
     session = cancelled(Journal(), seconds_ago=31)
     assert [noticed(session), noticed(session)] == [1, 0]
     said = last_payload(session, IGNORED)
@@ -50,26 +50,26 @@ def test_a_turn_that_outlives_its_cancel_is_reported_once() -> None:
     assert runs(session) == [("p1", "running")], "nothing is ended for it"
 
 
-def test_its_page_offers_to_stop_the_agent() -> None:
+def test_page_offers_to_stop_the_agent() -> None:
     session = cancelled(Journal(), seconds_ago=31)
     noticed(session)
     session = fresh(session)
     assessment = assess_session(session)
     status = {**session_status(session), "recovering": False}
-    said = build_banner(session, status, execution_of(session), assessment)
+    said = session_situation(session, status, assessment)
     assert said is not None
     assert said.text.startswith("The agent was asked to cancel its turn at ")
     assert [button.act for button in banner_buttons(said, assessment)] == ["stop"]
 
 
 @pytest.mark.parametrize(("seconds_ago", "outcome"), [(5, "done"), (31, "too_late"), (31, "not_running")])
-def test_a_cancel_that_is_young_or_never_arrived_is_not_ignored(seconds_ago: float, outcome: str) -> None:
+def test_recent_or_undelivered_cancel_is_not_ignored(seconds_ago: float, outcome: str) -> None:
     session = cancelled(Journal(), seconds_ago, outcome)
     assert noticed(session) == 0
     assert IGNORED not in names(session)
 
 
-def test_the_end_of_the_turn_settles_it() -> None:
+def test_end_of_the_turn_resolves_the_report() -> None:
     journal = Journal()
     session = cancelled(journal, seconds_ago=31)
     noticed(session)
@@ -79,7 +79,7 @@ def test_the_end_of_the_turn_settles_it() -> None:
     assert "cancel_ignored" not in fresh(session).metadata
 
 
-def test_the_cancel_of_an_earlier_turn_says_nothing_of_the_next() -> None:
+def test_cancel_of_an_earlier_turn_does_not_affect_the_next() -> None:
     journal = Journal()
     session = cancelled(journal, seconds_ago=31)
     hear(session, [journal.line("turn.cancelled", message_id="p1", stop_reason="cancelled")])
@@ -88,7 +88,7 @@ def test_the_cancel_of_an_earlier_turn_says_nothing_of_the_next() -> None:
     assert noticed(session) == 0
 
 
-def test_a_session_that_another_supervisor_holds_is_left_alone() -> None:
+def test_session_of_another_supervisor_is_not_reported() -> None:
     session = cancelled(Journal(), seconds_ago=31)
     assert report_ignored_cancels({}) == 0
     assert IGNORED not in names(session)

@@ -1,4 +1,4 @@
-"""What is asked of a session is written down once, or refused before anything is written."""
+"""A request to a session is recorded once, or refused before anything is written."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.django_db
 
 
 def at_rest(**fields: Any) -> TaskSession:
-    """A session whose agent is gone and whose conversation can be had again."""
+    """A session whose agent is gone and whose conversation can be resumed."""
     session = running_session(**{"launch_id": "", **fields})
     session.runs.create(message_id="p0", state="completed", started_at=timezone.now())
     return session
@@ -36,7 +36,7 @@ def at_rest(**fields: Any) -> TaskSession:
 # --- prompts ---
 
 
-def test_a_prompt_to_a_running_session_is_queued_and_orders_no_start() -> None:
+def test_prompt_to_a_running_session_is_queued_without_a_start() -> None:
     session = running_session()
     row, new = intents.queue_prompt(session.id, "p1", "do it", make_user())
     assert new
@@ -45,14 +45,14 @@ def test_a_prompt_to_a_running_session_is_queued_and_orders_no_start() -> None:
     assert open_orders(session) == []
 
 
-def test_a_prompt_to_a_session_at_rest_orders_its_start() -> None:
+def test_prompt_to_a_stopped_session_orders_its_start() -> None:
     session = at_rest(desired_state="stopped", stopped_by_user=True)
     intents.queue_prompt(session.id, "p1", "do it", make_user())
     assert open_orders(session) == [("start", {"mode": "auto"})]
     assert (fresh(session).desired_state, fresh(session).stopped_by_user) == ("running", False)
 
 
-def test_the_same_prompt_again_is_the_first_one() -> None:
+def test_repeated_prompt_returns_the_first_one() -> None:
     session = at_rest()
     first, _ = intents.queue_prompt(session.id, "p1", "do it", make_user())
     before = tables.dump()
@@ -61,14 +61,14 @@ def test_the_same_prompt_again_is_the_first_one() -> None:
     assert tables.dump() == before
 
 
-def test_the_same_prompt_again_is_answered_after_the_end_of_the_session_too() -> None:
+def test_repeated_prompt_is_answered_even_after_the_session_ended() -> None:
     session = at_rest()
     first, _ = intents.queue_prompt(session.id, "p1", "do it", make_user())
     change(session, state="COMPLETED")
     assert intents.queue_prompt(session.id, "p1", "do it", make_user()) == (first, False)
 
 
-def test_another_text_under_the_same_name_is_a_conflict() -> None:
+def test_same_message_id_with_another_text_is_a_conflict() -> None:
     session = running_session()
     intents.queue_prompt(session.id, "p1", "do it", make_user())
     with pytest.raises(Conflict):
@@ -83,7 +83,7 @@ def test_two_prompts_order_one_start() -> None:
     assert prompt_states(session) == {"p1": "queued", "p2": "queued"}
 
 
-def test_a_prompt_whose_stop_is_not_carried_out_yet_wants_the_session_to_run() -> None:
+def test_prompt_after_an_unfinished_stop_makes_the_session_run_again() -> None:
     session = running_session()
     intents.request_stop(session.id, make_user())
     intents.queue_prompt(session.id, "p1", "do it", make_user())
@@ -103,7 +103,7 @@ REFUSED: list[tuple[str, dict[str, Any], dict[str, Any], type[SessionsError]]] =
 
 
 @pytest.mark.parametrize(("fields", "row", "error"), [line[1:] for line in REFUSED], ids=[line[0] for line in REFUSED])
-def test_a_prompt_that_nobody_could_take_is_refused_before_anything_is_written(
+def test_prompt_that_cannot_be_delivered_is_refused_without_any_write(
     fields: dict[str, Any], row: dict[str, Any], error: type[SessionsError]
 ) -> None:
     session = at_rest(execution=row, **fields)
@@ -113,7 +113,7 @@ def test_a_prompt_that_nobody_could_take_is_refused_before_anything_is_written(
     assert tables.dump() == before
 
 
-def test_a_prompt_in_doubt_is_not_given_again_under_its_name() -> None:
+def test_held_prompt_cannot_be_sent_again_under_its_id() -> None:
     session = at_rest()
     Prompt.objects.create(session=session, message_id="p1", text="do it", state="held")
     with pytest.raises(PromptInDoubt):
@@ -122,14 +122,14 @@ def test_a_prompt_in_doubt_is_not_given_again_under_its_name() -> None:
 
 
 @pytest.mark.parametrize("message_id", ["", "x" * 129, "a\nb", "continue:1", "wait:1"])
-def test_a_message_id_is_short_printable_and_not_the_systems(message_id: str) -> None:
+def test_message_id_must_be_short_printable_and_unreserved(message_id: str) -> None:
     with pytest.raises(Invalid) as refused:
         intents.queue_prompt(running_session().id, message_id, "do it", make_user())
     assert refused.value.details == {"field": "message_id"}
 
 
 @pytest.mark.parametrize("text", ["", " \n ", "x" * (intents.TEXT_LIMIT + 1), "a\0b", "half \ud83d"])
-def test_a_prompt_says_something_and_not_too_much(text: str) -> None:
+def test_prompt_text_must_be_valid_and_within_the_limit(text: str) -> None:
     with pytest.raises(Invalid) as refused:
         intents.queue_prompt(running_session().id, "p1", text, make_user())
     assert refused.value.details == {"field": "text"}
@@ -138,14 +138,14 @@ def test_a_prompt_says_something_and_not_too_much(text: str) -> None:
 # --- starts ---
 
 
-def test_a_session_has_one_open_start_whoever_asks() -> None:
+def test_session_has_at_most_one_open_start() -> None:
     session = at_rest()
     for mode in ("auto", "auto", "resume"):
         intents.request_resume(session.id, make_user(), mode)
     assert [kind for kind, _ in open_orders(session)] == ["start"]
 
 
-def test_a_users_choice_counts_while_nobody_has_begun_the_start() -> None:
+def test_users_mode_replaces_that_of_an_unclaimed_start() -> None:
     session = at_rest()
     intents.request_resume(session.id, None, "auto")
     intents.request_resume(session.id, make_user(), "fresh_start")
@@ -153,7 +153,7 @@ def test_a_users_choice_counts_while_nobody_has_begun_the_start() -> None:
     assert open_orders(session) == [("start", {"mode": "fresh_start"})]
 
 
-def test_a_start_that_was_begun_goes_on_as_it_began() -> None:
+def test_claimed_start_keeps_its_mode() -> None:
     session = at_rest()
     intents.request_resume(session.id, make_user(), "auto")
     session.intents.filter(done_at=None).update(claimed_generation=2)
@@ -161,7 +161,7 @@ def test_a_start_that_was_begun_goes_on_as_it_began() -> None:
     assert open_orders(session) == [("start", {"mode": "auto"})]
 
 
-def test_asking_for_what_runs_already_is_no_order() -> None:
+def test_resuming_a_running_session_creates_no_intent() -> None:
     session = running_session()
     before = tables.dump()
     intents.request_resume(session.id, make_user())
@@ -170,13 +170,13 @@ def test_asking_for_what_runs_already_is_no_order() -> None:
         intents.request_resume(session.id, make_user(), "fresh_start")
 
 
-def test_a_user_who_tries_again_begins_to_count_anew() -> None:
+def test_users_retry_resets_the_start_count() -> None:
     session = at_rest(state="FAILED", start_attempts=5, next_restart_at=timezone.now())
     intents.request_resume(session.id, make_user())
     assert (fresh(session).start_attempts, fresh(session).next_restart_at) == (0, None)
 
 
-def test_a_mode_that_nobody_knows_is_refused() -> None:
+def test_unknown_mode_is_rejected() -> None:
     with pytest.raises(Invalid):
         intents.request_resume(at_rest().id, make_user(), "sideways")
 
@@ -190,7 +190,7 @@ def test_a_mode_that_nobody_knows_is_refused() -> None:
         ({"error_code": "worktree_missing"}, {}, "workspace_only", WorktreeMissing),
     ],
 )
-def test_a_start_that_cannot_be_had_is_refused_before_anything_is_written(
+def test_impossible_start_is_refused_without_any_write(
     fields: dict[str, Any], row: dict[str, Any], mode: str, error: type[SessionsError]
 ) -> None:
     session = at_rest(execution=row, **fields)

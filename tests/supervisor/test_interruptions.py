@@ -1,4 +1,4 @@
-"""A turn whose agent is gone: what is said of it, and what is done of itself."""
+"""A turn whose agent is gone: what is recorded, and what happens automatically."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from sessions_app.services import intents, prompt_context
 from sessions_app.supervisor.interrupted_turns import interrupt_turn
 from tests.supervisor.journals import Journal, hear
 from tests.supervisor.rows import (
+    conversation,
     fresh,
     last_payload,
     make_user,
@@ -19,14 +20,13 @@ from tests.supervisor.rows import (
     prompt_states,
     running_session,
     runs,
-    talk,
 )
 
 pytestmark = pytest.mark.django_db
 
 
 def cut_in_mid_turn(delivered: bool = True, queued: str = "", **fields: Any) -> TaskSession:
-    """The agent dies while it works on ``p1``; ``queued`` is the kind of a prompt that waits behind it."""
+    """Let the agent die while it works on ``p1``; ``queued`` is the kind of a prompt that waits behind it."""
     session, journal = running_session(**fields), Journal()
     Prompt.objects.create(session=session, message_id="p1", text="write it", state="sending")
     if queued:
@@ -37,31 +37,31 @@ def cut_in_mid_turn(delivered: bool = True, queued: str = "", **fields: Any) -> 
     return fresh(session)
 
 
-def test_everything_that_was_open_is_closed_and_said_once() -> None:
+def test_interruption_closes_everything_open_once() -> None:
     session = cut_in_mid_turn()
     assert runs(session) == [("p1", "interrupted")]
     assert permission_states(session) == {"q1": "expired"}
-    assert [(role, complete) for role, _, _, complete in talk(session)] == [
+    assert [(role, complete) for role, _, _, complete in conversation(session)] == [
         ("user", True),
         ("agent", True),
         ("tool", True),
     ]
-    assert talk(session)[2][2]["status"] == "interrupted"
+    assert conversation(session)[2][2]["status"] == "interrupted"
     assert names(session).count("session.run.interrupted") == 1
     assert last_payload(session, "session.run.interrupted")["unfinished_tools"] == ["rm -r build"]
     assert (session.state, session.work_state, session.launch_id) == ("WAITING_FOR_INPUT", "idle", "")
 
 
-def test_an_interruption_is_told_once_whoever_finds_it() -> None:
+def test_interruption_is_recorded_once_whoever_finds_it() -> None:
     session = cut_in_mid_turn()
     before = session.last_seq
     for _ in range(2):
-        with session_transaction(session.id) as draft:
-            assert not interrupt_turn(draft, "agent_gone")
+        with session_transaction(session.id) as transaction:
+            assert not interrupt_turn(transaction, "agent_gone")
     assert fresh(session).last_seq == before
 
 
-def test_an_agent_that_ends_between_turns_interrupts_nothing() -> None:
+def test_exit_between_turns_interrupts_nothing() -> None:
     session, journal = running_session(), Journal()
     hear(session, [*journal.turn_begins("p1"), journal.completes("p1"), journal.exits()])
     assert runs(session) == [("p1", "completed")]
@@ -82,12 +82,12 @@ def test_an_agent_that_ends_between_turns_interrupts_nothing() -> None:
         ("dismissed", "dismissed"),
     ],
 )
-def test_a_prompt_is_settled_by_how_far_it_is_known_to_have_come(state: str, after: str) -> None:
+def test_interrupted_prompt_is_settled_by_its_delivery_state(state: str, after: str) -> None:
     session = running_session()
     Prompt.objects.create(session=session, message_id="p1", text="do it", state=state)
-    with session_transaction(session.id) as draft:
-        draft.start_run("another")
-        interrupt_turn(draft, "agent_gone")
+    with session_transaction(session.id) as transaction:
+        transaction.start_run("another")
+        interrupt_turn(transaction, "agent_gone")
     assert prompt_states(session)["p1"] == after
 
 
@@ -112,7 +112,7 @@ CONTINUED, TOLD, NEITHER = "continued", "told", "neither"
         ({"policy": "auto"}, "", True, "wait", CONTINUED),
     ],
 )
-def test_what_happens_of_itself_after_an_interruption(
+def test_interruption_is_continued_or_described_or_neither(
     settings: Any, fields: dict[str, Any], deployment: str, delivered: bool, queued: str, outcome: str
 ) -> None:
     settings.KANDEV_CONTINUE = deployment
@@ -122,7 +122,7 @@ def test_what_happens_of_itself_after_an_interruption(
     assert {(True, True): CONTINUED, (False, True): TOLD, (False, False): NEITHER}[made, kept] == outcome
 
 
-def test_the_continue_prompt_is_named_after_its_run_and_tells_what_was_lost() -> None:
+def test_continue_prompt_has_the_run_id_and_lists_lost_work() -> None:
     session = cut_in_mid_turn()
     run = session.runs.get()
     row = session.prompts.get(kind="continue")
@@ -134,7 +134,7 @@ def test_the_continue_prompt_is_named_after_its_run_and_tells_what_was_lost() ->
     assert names_said.index("session.run.interrupted") < names_said.index("session.prompt.queued")
 
 
-def test_the_next_prompt_tells_what_was_asked_before_and_has_no_result() -> None:
+def test_next_prompt_describes_the_interrupted_request() -> None:
     session = cut_in_mid_turn(queued="user")
     said = prompt_context.context_before(session, session.prompts.get(message_id="p2"))
     assert "> write it" in said
@@ -143,10 +143,10 @@ def test_the_next_prompt_tells_what_was_asked_before_and_has_no_result() -> None
     assert prompt_states(session) == {"p1": "interrupted", "p2": "queued"}
 
 
-def test_what_only_the_workspace_knows_is_told_too_by_the_continue_prompt_as_well() -> None:
+def test_workspace_findings_are_added_to_continue_and_next_prompts() -> None:
     session = cut_in_mid_turn()
-    with session_transaction(session.id) as draft:
-        prompt_context.add_workspace_findings(draft, ["modified parser.py", "added new.py"], ["npm run dev"])
+    with session_transaction(session.id) as transaction:
+        prompt_context.add_workspace_findings(transaction, ["modified parser.py", "added new.py"], ["npm run dev"])
     session = fresh(session)
     row, later = session.prompts.get(kind="continue"), Prompt(kind="user", text="and then")
     for text in (row.text, prompt_context.context_before(session, later)):
@@ -160,7 +160,7 @@ def snapshot(journal: Journal, commit: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("at_once", [True, False])
-def test_changes_are_counted_from_the_working_tree_that_the_turn_found(at_once: bool) -> None:
+def test_changes_are_counted_from_the_snapshot_before_the_turn(at_once: bool) -> None:
     session, journal = running_session(), Journal()
     Prompt.objects.create(session=session, message_id="p1", text="write it", state="sending")
     accepted, delivered = journal.accepted("p1"), "a" * 40
@@ -173,7 +173,7 @@ def test_changes_are_counted_from_the_working_tree_that_the_turn_found(at_once: 
     assert known["since"] == "a" * 40
 
 
-def test_a_turn_that_was_waiting_for_an_answer_says_so_when_it_is_interrupted() -> None:
+def test_interrupted_run_records_whether_it_was_waiting() -> None:
     session = cut_in_mid_turn()
     assert session.runs.get().waited
     other, journal = running_session(), Journal()
@@ -181,7 +181,7 @@ def test_a_turn_that_was_waiting_for_an_answer_says_so_when_it_is_interrupted() 
     assert not other.runs.get().waited
 
 
-def test_a_turn_that_its_user_cancelled_is_not_continued_when_its_agent_dies_before_it_hears() -> None:
+def test_cancelled_turn_whose_agent_dies_is_not_continued() -> None:
     session, journal = running_session(policy="auto"), Journal()
     Prompt.objects.create(session=session, message_id="p1", text="do it", state="sending")
     hear(session, journal.turn_begins("p1"))

@@ -1,4 +1,4 @@
-"""One supervisor at a time commands an execution, and each take-over is newer than all before."""
+"""One supervisor at a time commands an execution, and each take-over has a higher generation than all before."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def execution(**fields: Any) -> ExecutorRunning:
 
 
 def supervisor(boot_id: str, *, lives: bool, host_id: str = "") -> None:
-    """A supervisor's row; a dead one's pid belongs to somebody else by now."""
+    """Create a supervisor's row; the pid of a dead one belongs to another process by now."""
     process = identity.identify_self()
     known = process if lives else replace(process, start_time=process.start_time - 1)
     Supervisor.objects.create(
@@ -78,7 +78,9 @@ def supervisor(boot_id: str, *, lives: bool, host_id: str = "") -> None:
         "nobody can tell",
     ],
 )
-def test_a_lease_is_had_where_nobody_alive_holds_it(row: dict[str, Any], reported: int, generation: int | None) -> None:
+def test_lease_is_granted_unless_a_live_supervisor_holds_it(
+    row: dict[str, Any], reported: int, generation: int | None
+) -> None:
     supervisor("dead", lives=False)
     supervisor("alive", lives=True)
     supervisor("dead elsewhere", lives=False, host_id="another host")
@@ -96,7 +98,7 @@ def test_a_lease_is_had_where_nobody_alive_holds_it(row: dict[str, Any], reporte
 
 @pytest.mark.django_db
 @pytest.mark.parametrize(("elsewhere", "had"), [(False, True), (True, False)])
-def test_what_another_machine_keeps_is_not_leased_even_if_it_is_free(place: AsTold, elsewhere: bool, had: bool) -> None:
+def test_execution_kept_by_another_machine_cannot_be_leased(place: AsTold, elsewhere: bool, had: bool) -> None:
     target = execution(owner="", runtime=place.name, host_id="another machine")
     place.elsewhere = {str(target.session_id)} if elsewhere else set()
     assert (leases.acquire_lease(target.id, "me") is not None) == had
@@ -104,7 +106,7 @@ def test_what_another_machine_keeps_is_not_leased_even_if_it_is_free(place: AsTo
 
 
 @pytest.mark.django_db
-def test_left_behind_is_what_claims_to_run_and_nobody_alive_holds() -> None:
+def test_orphaned_sessions_claim_to_run_without_a_live_owner() -> None:
     supervisor("dead", lives=False)
     supervisor("alive", lives=True)
     supervisor("dead elsewhere", lives=False, host_id="another host")
@@ -122,7 +124,7 @@ def test_left_behind_is_what_claims_to_run_and_nobody_alive_holds() -> None:
 
 
 @pytest.mark.django_db
-def test_only_the_orders_of_sessions_that_nobody_else_holds_are_looked_at() -> None:
+def test_pending_intents_exclude_sessions_held_by_others() -> None:
     supervisor("dead", lives=False)
     supervisor("alive", lives=True)
     rows = [execution(owner=owner, lease_expires_at=LATER) for owner in ("", "me", "dead", "alive")]
@@ -143,7 +145,7 @@ def test_only_the_orders_of_sessions_that_nobody_else_holds_are_looked_at() -> N
         (["answer"], True, False),
     ],
 )
-def test_it_is_told_whether_an_order_overtakes_and_which_start_comes_next(
+def test_pending_work_names_overtaking_intents_and_the_next_start(
     kinds: list[str], overtakes: bool, starts: bool
 ) -> None:
     row = execution(owner="me", lease_expires_at=LATER)
@@ -154,14 +156,14 @@ def test_it_is_told_whether_an_order_overtakes_and_which_start_comes_next(
 
 
 @pytest.mark.django_db
-def test_there_is_no_lease_of_an_execution_that_is_not_there() -> None:
+def test_missing_execution_cannot_be_leased() -> None:
     target = execution()
     target.delete()
     assert leases.acquire_lease(target.session_id, "me") is None
 
 
 @pytest.mark.django_db
-def test_a_renewal_tells_what_is_still_ours() -> None:
+def test_renewal_returns_the_executions_still_held() -> None:
     mine, other = execution(lease_expires_at=EARLIER), execution(owner="other", lease_expires_at=EARLIER)
     assert leases.renew_leases("me") == {mine.id}
     assert fresh(mine).lease_expires_at > timezone.now()  # type: ignore[operator]
@@ -169,7 +171,7 @@ def test_a_renewal_tells_what_is_still_ours() -> None:
 
 
 @pytest.mark.django_db
-def test_a_lease_given_back_keeps_its_generation() -> None:
+def test_released_lease_keeps_its_generation() -> None:
     one, two, other = execution(), execution(), execution(owner="other", lease_expires_at=LATER)
     leases.release_leases("me", one.id)
     assert [fresh(row).owner for row in (one, two, other)] == ["", "me", "other"]
@@ -180,7 +182,7 @@ def test_a_lease_given_back_keeps_its_generation() -> None:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_of_two_that_want_it_at_once_one_gets_it() -> None:
+def test_concurrent_acquisition_grants_one_lease() -> None:
     target = execution()
     names = [f"s{number}" for number in range(4)]
     for name in names:
@@ -204,7 +206,7 @@ def test_of_two_that_want_it_at_once_one_gets_it() -> None:
 
 
 @pytest.mark.django_db
-def test_a_supervisor_says_that_it_lives_and_leaves_no_trace_when_it_ends() -> None:
+def test_supervisor_registers_and_removes_its_row() -> None:
     Supervisor.objects.create(boot_id="long gone", host_id="h", started_at=NOW, beat_at=NOW - timedelta(days=8))
     leases.register_supervisor("me")
     row = Supervisor.objects.get()
@@ -218,7 +220,7 @@ def test_a_supervisor_says_that_it_lives_and_leaves_no_trace_when_it_ends() -> N
 
 
 @pytest.mark.django_db
-def test_what_another_machine_keeps_costs_the_others_nothing(place: AsTold) -> None:
+def test_executions_of_other_machines_do_not_block_a_batch(place: AsTold) -> None:
     elsewhere, here, found = (
         execution(owner="", runtime=place.name, host_id=host) for host in ("another machine", "", "another machine")
     )
@@ -229,10 +231,10 @@ def test_what_another_machine_keeps_costs_the_others_nothing(place: AsTold) -> N
 
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.skipif(connection.vendor != "postgresql", reason="on SQLite nobody locks a row")
-def test_renewing_waits_for_whoever_has_locked_one_without_holding_another() -> None:
-    """As ingest locks several: one session after the other, in the order of their ids."""
+def test_renewal_waits_for_a_locked_row_without_holding_others() -> None:
+    """Ingest locks several sessions in the order of their ids, so renewal has to use the same order."""
     first, second = sorted((execution(owner="me"), execution(owner="me")), key=lambda one: one.session_id)
-    change(first, owner="me")  # where it lies now a bare UPDATE comes to it last
+    change(first, owner="me")  # it is stored last now, so a plain UPDATE would lock it last
 
     def renew() -> set[uuid.UUID]:
         try:

@@ -1,6 +1,6 @@
-"""Every way in which taking a conversation up again can fail, and what comes of it; never a new one in silence.
+"""Every way in which resuming a conversation can fail, and its result; a new conversation never starts silently.
 
-A row is one resume for real, with a scripted agent behind agentctl's own driver: agent type, what the agent does,
+A row is one real resume, with a scripted agent behind agentctl's own driver: agent type, what the agent does,
 then what the session, its receipt, its token and its page say.
 """
 
@@ -14,7 +14,7 @@ import pytest
 from django.utils import timezone
 
 from sessions_app.models import TaskSession
-from sessions_app.pages.session_summary import banner_buttons, build_banner
+from sessions_app.pages.session_summary import banner_buttons, session_situation
 from sessions_app.services.assessment import assess_session, execution_of
 from sessions_app.services.status import session_status
 from sessions_app.supervisor.outcomes import REPORTED_GONE
@@ -34,7 +34,7 @@ def load(*actions: Action) -> Script:
 
 @dataclass(frozen=True)
 class Fate:
-    """What comes of it; ``page`` is a part of the banner."""
+    """The result of a failed load; ``page`` is a part of the banner."""
 
     state: str
     token: str
@@ -68,13 +68,13 @@ USER_DECIDES = Fate(
     "kept",
     None,
     "The agent loaded a conversation that is not the one shown here",
-    ("Go on with the loaded conversation", "Start fresh"),
+    ("Accept the loaded conversation", "Start fresh"),
     comes_again=False,
 )
 
 SESSION_GONE = f"conversation {TOKEN} is gone"
 FAILURES: dict[str, tuple[str, Script | None, str, Fate]] = {
-    # what the agent says of the conversation: its type's own words decide, whatever the code is
+    # what the agent says about the conversation: the patterns of its type decide, whatever the code is
     "codex -32002": ("codex", load(error(-32002, f"Resource not found: {TOKEN}")), "token_rejected", GONE),
     "codex -32603": ("codex", load(error(-32603, "no rollout found for thread id")), "token_rejected", GONE),
     "codex in data": ("codex", load(error(-32603, "x", {"d": "Resource not found"})), "token_rejected", GONE),
@@ -95,7 +95,7 @@ FAILURES: dict[str, tuple[str, Script | None, str, Fate]] = {
     "demo": ("demo", load(error(-32002, SESSION_GONE)), "token_rejected", GONE),
     "after half a replay": ("demo", load(chunk("user", ASKED), error(-32002, SESSION_GONE)), "token_rejected", GONE),
     "gemini twice": ("gemini", load(error(-32603, "No previous sessions found")), "token_rejected", GONE_BUT_TOLD),
-    # what says nothing of the conversation keeps the token, and is tried again
+    # errors unrelated to the conversation keep the token and are retried
     "codex internal": ("codex", load(error(-32603, "Internal error")), "handshake_failed", AGAIN),
     "codex busy": ("codex", load(error(-32603, "the database is locked")), "handshake_failed", AGAIN),
     "claude in use": ("claude_code", load(error(-32603, "Session is already in use.")), "handshake_failed", AGAIN),
@@ -126,7 +126,7 @@ FAILURES: dict[str, tuple[str, Script | None, str, Fate]] = {
     "any agent -32600": ("custom_acp", load(error(-32600, "No sessions directory found")), "handshake_failed", AGAIN),
     "no error object": ("codex", load('{"jsonrpc": "2.0", "id": $ID, "error": "no"}'), "handshake_failed", AGAIN),
     "wants a login": ("codex", load(error(-32000, "Authentication required")), "auth_required", LOGGED_OUT),
-    # what is claimed and what is there
+    # claimed and actual capabilities
     "offers nothing": ("codex", agent(), "resume_unsupported", GONE),
     "load only claimed": ("codex", load(NOT_FOUND), "resume_unsupported", GONE),
     "both only claimed": (
@@ -142,7 +142,7 @@ FAILURES: dict[str, tuple[str, Script | None, str, Fate]] = {
         GONE,
     ),
     "resume fails": ("codex", agent(resume=True, session_resume=[error(-32603, "Oops")]), "handshake_failed", AGAIN),
-    # when it fails
+    # the moment of the failure
     "no program": ("codex", None, "program_missing", NOT_INSTALLED),
     "ends at once": ("codex", agent(load=True, initialize=[4]), "agent_exited", AGAIN),
     "closes its output": ("codex", agent(load=True, initialize=["$CLOSE"]), "agent_exited", AGAIN),
@@ -154,7 +154,7 @@ FAILURES: dict[str, tuple[str, Script | None, str, Fate]] = {
     "silent from the start": ("codex", agent(load=True, initialize=[]), "start_timeout", AGAIN),
     "silent in the load": ("codex", load(), "start_timeout", AGAIN),
     "silent after a replay": ("codex", load(chunk("user", ASKED)), "start_timeout", AGAIN),
-    # success that is none
+    # false success
     "another conversation": ("codex", load(chunk("user", "paint it"), result({})), "context_mismatch", USER_DECIDES),
     "an empty one": ("codex", load(result({})), "context_mismatch", USER_DECIDES),
     "without its user": ("codex", load(chunk("agent", "Hello!"), result(None)), "context_mismatch", USER_DECIDES),
@@ -163,16 +163,16 @@ SILENT = {name for name in FAILURES if name.startswith("silent")}
 
 
 def _page(session: TaskSession) -> tuple[str, tuple[str, ...]]:
-    """What the banner says, and its buttons, once the supervisor has looked."""
+    """Return the banner's text and its buttons after a supervisor pass."""
     status = {**session_status(session), "recovering": False}
     assessment = assess_session(session)
-    said = build_banner(session, status, execution_of(session), assessment)
+    said = session_situation(session, status, assessment)
     assert said is not None
     return said.text, tuple(button.text for button in banner_buttons(said, assessment))
 
 
 @pytest.mark.parametrize("name", FAILURES)
-def test_what_comes_of_a_load_that_fails(name: str, tmp_path: Path) -> None:
+def test_failed_load_has_the_expected_result(name: str, tmp_path: Path) -> None:
     kind, script, code, fate = FAILURES[name]
     resume = Resume(tmp_path, kind)
     if name == "gemini twice":
@@ -196,14 +196,12 @@ def test_what_comes_of_a_load_that_fails(name: str, tmp_path: Path) -> None:
     assert names(session).count("session.receipt") == 1
 
 
-def test_there_are_enough_of_them() -> None:
+def test_table_has_at_least_thirty_failures() -> None:
     assert len(FAILURES) >= 30
 
 
 @pytest.mark.parametrize("ago", [None, timedelta(seconds=30)])
-def test_an_agent_that_often_errs_is_asked_once_more_before_it_is_believed(
-    ago: timedelta | None, tmp_path: Path
-) -> None:
+def test_error_of_an_error_prone_agent_is_retried_before_it_counts(ago: timedelta | None, tmp_path: Path) -> None:
     resume = Resume(tmp_path, "gemini")
     if ago is not None:
         change(resume.session, metadata={REPORTED_GONE: (timezone.now() - ago).isoformat()})
@@ -214,7 +212,7 @@ def test_an_agent_that_often_errs_is_asked_once_more_before_it_is_believed(
     assert session.receipts.get().kind == "failed"
 
 
-def test_a_profile_knows_more_words_for_a_lost_conversation(tmp_path: Path) -> None:
+def test_profile_can_add_patterns_for_a_lost_conversation(tmp_path: Path) -> None:
     resume = Resume(tmp_path, "custom_acp")
     change(resume.session.agent_profile, gone_patterns=[r"thread \S+ vanished"])
     session = resume.run(load(error(-32603, "thread 7 vanished")))
@@ -235,7 +233,7 @@ SUCCESSES = {
 
 
 @pytest.mark.parametrize("name", SUCCESSES)
-def test_a_load_that_works_is_told_by_its_kind_with_evidence(name: str, tmp_path: Path) -> None:
+def test_successful_load_writes_a_receipt_with_evidence(name: str, tmp_path: Path) -> None:
     kind, script, receipt_kind, verified = SUCCESSES[name]
     resume = Resume(tmp_path, kind)
     session = resume.run(script)
@@ -254,7 +252,7 @@ def test_a_load_that_works_is_told_by_its_kind_with_evidence(name: str, tmp_path
 OTHER = load(chunk("user", "paint the shed"), result({}))
 
 
-def test_what_a_user_accepts_is_gone_on_with_and_proven_by_nobody(tmp_path: Path) -> None:
+def test_conversation_accepted_by_a_user_continues_unverified(tmp_path: Path) -> None:
     resume = Resume(tmp_path, "codex")
     assert resume.run(OTHER).context_mismatch
     session = resume.run(OTHER, mode="accept_mismatch")
@@ -265,7 +263,7 @@ def test_what_a_user_accepts_is_gone_on_with_and_proven_by_nobody(tmp_path: Path
     assert (session.state, session.context_mismatch, resume.fate()) == ("WAITING_FOR_INPUT", False, "kept")
 
 
-def test_a_user_who_starts_fresh_loses_nothing_before_the_new_conversation_works(tmp_path: Path) -> None:
+def test_fresh_start_keeps_the_old_token_until_it_succeeds(tmp_path: Path) -> None:
     resume = Resume(tmp_path, "codex")
     resume.run(OTHER)
     failed = resume.run(agent(session_new=[error(-32603, "Oops")]), mode="fresh_start")
@@ -278,7 +276,7 @@ def test_a_user_who_starts_fresh_loses_nothing_before_the_new_conversation_works
     assert not session.context_mismatch
 
 
-def test_the_old_conversation_is_tried_again_and_comes_back_when_it_is_there(tmp_path: Path) -> None:
+def test_set_aside_conversation_can_be_resumed_when_it_is_back(tmp_path: Path) -> None:
     resume = Resume(tmp_path, "codex")
     resume.run(load(error(-32002, "Resource not found")))
     assert resume.fate() == "aside"

@@ -1,4 +1,4 @@
-"""The loop in a world that crashes: whatever comes in whatever order, its promises hold, and in the end all is up."""
+"""The loop with crashes at any time: its guarantees hold in any order of events, and everything is up at the end."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ number = st.integers(0, SESSIONS - 1)
 
 
 class Loop(RuleBasedStateMachine):
-    """Every step is something that may happen at any time."""
+    """Each rule is something that may happen at any time."""
 
     place: AsTold
 
     @initialize()
     def begin(self) -> None:
-        """Four sessions of three tasks, all to be started."""
+        """Create four sessions of three tasks, all to be started."""
         self.loop = asyncio.new_event_loop()
         self.world = World(self.place, self.loop)
         self.asked = 0
@@ -57,76 +57,76 @@ class Loop(RuleBasedStateMachine):
             self.world.make(session % 3)
 
     def key(self, index: int) -> uuid.UUID:
-        """One of them."""
+        """Return one of them."""
         return self.world.sessions[index]
 
     @rule(index=number)
     def somebody_prompts(self, index: int) -> None:
-        """It may be refused."""
+        """Queue a prompt, which may be refused."""
         self.asked += 1
         with contextlib.suppress(SessionsError):
             loop_machine.prompt(self.key(index), self.asked)
 
     @rule(index=number)
     def somebody_stops_it(self, index: int) -> None:
-        """And may want it again later."""
+        """Stop a session, which may be wanted again later."""
         intents.request_stop(self.key(index), make_user())
 
     @rule(index=number)
     def somebody_tries_again(self, index: int) -> None:
-        """It may be refused."""
+        """Try again, which may be refused."""
         with contextlib.suppress(SessionsError):
             intents.request_resume(self.key(index), make_user())
 
     @rule(index=number)
     def its_task_is_archived(self, index: int) -> None:
-        """For good."""
+        """Archive the task for good."""
         if index == SESSIONS - 1:
             self.world.archive(self.key(index))
 
     @rule(index=number)
     def its_agent_dies(self, index: int) -> None:
-        """With all that belongs to it."""
+        """Kill the agent with all its processes."""
         self.world.dies(self.key(index))
 
     @rule(blind=st.booleans())
     def nothing_can_be_seen(self, blind: bool) -> None:
-        """Its machine does not answer, or answers again."""
+        """Make its machine unreachable, or reachable again."""
         self.world.blind = blind
 
     @rule()
     def time_passes(self) -> None:
-        """What waits for its time is due."""
+        """Let every deadline pass."""
         self.world.time_passes()
 
     @rule()
     def the_supervisor_crashes(self) -> None:
-        """Another one follows."""
+        """Crash the supervisor; another one follows."""
         self.world.crash()
 
     @rule()
     def the_loop_looks(self) -> None:
-        """A whole pass."""
+        """Run a whole pass."""
         self.world.sweep("reconcile")
 
     @rule()
     def a_turn_comes(self) -> None:
-        """Of those that wait to be started."""
+        """Admit the next waiting starts."""
         self.world.admit()
 
     @rule(index=number, end=st.sampled_from(["works", "works", "breaks", "crash"]))
     def an_order_is_carried_out(self, index: int, end: str) -> None:
-        """Or begun, and cut short."""
+        """Carry out an intent, or begin it and crash."""
         self.world.carry_out(self.key(index), end)
 
     @rule(index=number, ends=st.booleans())
     def an_agent_works(self, index: int, ends: bool) -> None:
-        """It takes a prompt or ends its turn."""
+        """Let an agent take a prompt or end its turn."""
         self.world.turn(self.key(index), ends=ends)
 
     @invariant()
     def no_more_is_started_than_may_be(self) -> None:
-        """By the supervisor itself."""
+        """Check the limit of automatic starts."""
         if hasattr(self, "world"):
             mine = Intent.objects.filter(kind="start", done_at=None, by=None)
             assert mine.count() <= AT_ONCE
@@ -135,7 +135,7 @@ class Loop(RuleBasedStateMachine):
 
     @invariant()
     def nobody_waits_who_is_not_wanted(self) -> None:
-        """Nor whose start is ordered already."""
+        """Check that no session waits that is unwanted or already ordered."""
         waiting = TaskSession.objects.filter(start_rank__isnull=False)
         assert not waiting.exclude(desired_state="running").exists()
         assert not waiting.filter(task__archived_at__isnull=False).exists()
@@ -143,7 +143,7 @@ class Loop(RuleBasedStateMachine):
 
     @invariant()
     def every_interruption_and_every_continuation_is_told_once(self) -> None:
-        """And the log has no hole."""
+        """Check that each is recorded once and the log has no gaps."""
         ends = SessionEvent.objects.filter(name="session.run.interrupted").values_list("payload__run_id", flat=True)
         assert len(set(ends)) == len(ends)
         told = Prompt.objects.filter(kind="continue").values_list("session_id", "message_id")
@@ -151,11 +151,11 @@ class Loop(RuleBasedStateMachine):
 
     @invariant()
     def tries_are_counted_and_bounded(self) -> None:
-        """Five without success at most."""
+        """Check for at most five attempts without success."""
         assert not TaskSession.objects.filter(start_attempts__gt=deployment.KANDEV_MAX_RESTARTS).exists()
 
     def teardown(self) -> None:
-        """The world heals: whoever is wanted is up, or was given up, and nobody else is."""
+        """Let the world recover: every wanted session is up or was given up, and no other is."""
         if not hasattr(self, "world"):
             return
         self.world.rest()
@@ -167,7 +167,7 @@ class Loop(RuleBasedStateMachine):
         self.loop.close()
 
 
-def test_the_loop_keeps_its_promises_in_a_world_that_crashes(place: AsTold, settings: Any) -> None:
+def test_loop_keeps_its_guarantees_in_any_order_of_crashes(place: AsTold, settings: Any) -> None:
     settings.KANDEV_MAX_STARTS_PER_PASS = AT_ONCE
     Loop.place = place
     run_state_machine_as_test(Loop, settings=WALK)

@@ -1,4 +1,4 @@
-"""A session whose agent cannot come back: said, its workspace opened on demand, and nothing queued for nobody."""
+"""A session whose agent cannot come back: it is reported, its workspace opens on demand, and nothing stays queued."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ POLICIES = ("auto", "working", "on_open", "manual")
 
 
 def lost(policy: str = "auto", **fields: Any) -> TaskSession:
-    """It has had a turn, and its agent has nothing to take the conversation up with."""
+    """Return a session that has had a turn and has no resume token."""
     session, journal = running_session(runtime="as_told", policy=policy, **fields), Journal()
     Prompt.objects.create(session=session, message_id="p0", text="begin", state="sending")
     hear(session, [*journal.turn_begins("p0"), *journal.says("Done."), journal.completes("p0")])
@@ -42,7 +42,7 @@ def lost(policy: str = "auto", **fields: Any) -> TaskSession:
 
 
 @pytest.mark.parametrize("policy", ["on_open", "manual"])
-def test_at_boot_nothing_is_started_that_the_policy_leaves_alone(place: AsTold, policy: str) -> None:
+def test_boot_sweep_respects_the_recovery_policy(place: AsTold, policy: str) -> None:
     session = lost(policy)
     place.sees[str(session.id)] = DEAD
     swept(SweepScope("boot"))
@@ -53,7 +53,7 @@ def test_at_boot_nothing_is_started_that_the_policy_leaves_alone(place: AsTold, 
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_its_workspace_is_opened_on_demand_under_every_policy(place: AsTold, policy: str) -> None:
+def test_workspace_can_be_opened_under_every_policy(place: AsTold, policy: str) -> None:
     session = lost(policy)
     place.sees[str(session.id)] = DEAD
     swept(SweepScope("boot"))
@@ -62,7 +62,7 @@ def test_its_workspace_is_opened_on_demand_under_every_policy(place: AsTold, pol
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_a_workspace_that_its_user_opened_is_no_error_at_the_next_pass(place: AsTold, policy: str) -> None:
+def test_workspace_opened_by_its_user_is_no_error_in_later_sweeps(place: AsTold, policy: str) -> None:
     session = lost(policy, launch_id="")
     change(session, launch_id="", state="WAITING_FOR_INPUT", metadata={"workspace_only": True})
     place.sees[str(session.id)] = OPEN
@@ -72,7 +72,7 @@ def test_a_workspace_that_its_user_opened_is_no_error_at_the_next_pass(place: As
     assert open_orders(session) == []
 
 
-def test_a_workspace_beside_a_mismatch_leaves_the_decision_to_its_user() -> None:
+def test_opening_the_workspace_keeps_the_context_mismatch_error() -> None:
     session = running_session(launch_id="", state="ERROR", error_code="context_mismatch", context_mismatch=True)
     intents.request_resume(session.id, None, "workspace_only")
     order = session.intents.get(done_at=None).id
@@ -90,7 +90,7 @@ def in_a_turn(session: TaskSession) -> Journal:
     return journal
 
 
-def test_an_agent_that_cannot_come_back_is_asked_to_continue_nothing() -> None:
+def test_agent_that_cannot_resume_gets_no_continue_prompt() -> None:
     session = running_session()
     journal = in_a_turn(session)
     AgentProfile.objects.filter(id=session.agent_profile_id).update(supports_session_resume=False)
@@ -98,19 +98,19 @@ def test_an_agent_that_cannot_come_back_is_asked_to_continue_nothing() -> None:
     assert prompt_states(session) == {"p1": "interrupted"}
 
 
-def test_a_continue_prompt_is_taken_back_once_nobody_can_take_it() -> None:
+def test_continue_prompt_is_withdrawn_when_nobody_can_take_it() -> None:
     session = running_session()
     journal = in_a_turn(session)
     hear(session, [journal.exits("p1")])
     (name,) = set(prompt_states(session)) - {"p1"}
     assert prompt_states(session) == {"p1": "dismissed", name: "queued"}
-    with session_transaction(session.id) as draft:
-        withdraw_continuation(draft)
+    with session_transaction(session.id) as transaction:
+        withdraw_continuation(transaction)
     assert prompt_states(session) == {"p1": "interrupted", name: "withdrawn"}
     assert Prompt.objects.get(message_id="p1").continued_by is None
 
 
-def test_a_sweep_that_finds_no_way_back_takes_it_back(place: AsTold) -> None:
+def test_sweep_without_a_way_to_resume_withdraws_the_continue_prompt(place: AsTold) -> None:
     session = running_session(runtime="as_told")
     journal = in_a_turn(session)
     hear(session, [journal.exits("p1")])

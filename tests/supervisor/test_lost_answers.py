@@ -1,4 +1,4 @@
-"""A start whose answer was lost, and what the agent of it is doing now."""
+"""A start whose answer was lost, and the state of its agent now."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sessions_app.models import Intent
 from sessions_app.supervisor.execution_registry import ExecutionRegistry
 from sessions_app.supervisor.start import claims, execution
 from tests.supervisor.agentctls import talking
-from tests.supervisor.places import with_core
+from tests.supervisor.places import with_registry
 from tests.supervisor.rows import fresh, running_session
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -24,19 +24,21 @@ pytestmark = pytest.mark.django_db(transaction=True)
         ("starting", "ERROR", ("failed", "already_running")),
     ],
 )
-def test_an_agent_of_an_earlier_start_counts_once_it_is_up(agent: str, state: str, receipt: tuple[str, str]) -> None:
+def test_agent_of_a_start_with_a_lost_answer_counts_when_ready(
+    agent: str, state: str, receipt: tuple[str, str]
+) -> None:
     session = running_session(execution={"owner": "", "lease_expires_at": None}, launch_id="earlier")
     intent = Intent.objects.create(session=session, kind="start", payload={"mode": "auto"})
 
-    async def refused(core: ExecutionRegistry) -> None:
-        attachment = await core.attach(session.id)
-        assert attachment is not None
-        plan = await core.database(claims.claim_start, session.id, intent.id, core.boot_id, lives=None)
+    async def refused(registry: ExecutionRegistry) -> None:
+        stream = await registry.open_stream(session.id)
+        assert stream is not None
+        plan = await registry.database(claims.claim_start, session.id, intent.id, registry.boot_id, lives=None)
         error = AgentctlRefused("another launch is running", status=409, refusal="already_running")
-        await execution._handle_refusal(core, attachment, cast(claims.StartClaim, plan), error)
+        await execution._handle_refusal(registry, stream, cast(claims.StartClaim, plan), error)
 
     with talking(session, agent=agent):
-        with_core(refused)
+        with_registry(refused)
     written = session.receipts.exclude(launch_id=None).get()
     assert (written.kind, written.reason) == receipt
     assert fresh(session).state == state

@@ -1,4 +1,4 @@
-"""A turn that shows that its agent is not in the session's conversation: the same comes of it as of such a start."""
+"""A turn that reveals a wrong or lost conversation has the same result as a start that does."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.django_db
 
 
 def resumed_session() -> TaskSession:
-    """Its agent was resumed, which only its first turn can prove."""
+    """Return a session whose resume can only be proven by its first turn."""
     session = running_session()
     session.receipts.create(kind="resumed", verified="pending", launch_id=session.launch_id, strategy="native")
     return session
@@ -28,7 +28,7 @@ def fail_first_turn(session: TaskSession, code: str) -> TaskSession:
     return fresh(session)
 
 
-def test_a_conversation_that_is_gone_sets_its_token_aside_and_leaves_the_rest_to_the_user() -> None:
+def test_lost_conversation_sets_its_token_aside_and_waits_for_the_user() -> None:
     session = fail_first_turn(resumed_session(), "token_rejected")
 
     row, receipt = execution_of(session), session.receipts.get()
@@ -40,7 +40,7 @@ def test_a_conversation_that_is_gone_sets_its_token_aside_and_leaves_the_rest_to
     assert session.next_restart_at is None
 
 
-def test_another_conversation_is_quarantined_with_its_token_kept() -> None:
+def test_other_conversation_is_quarantined_and_keeps_its_token() -> None:
     session = fail_first_turn(resumed_session(), "context_mismatch")
 
     row, receipt = execution_of(session), session.receipts.get()
@@ -49,7 +49,7 @@ def test_another_conversation_is_quarantined_with_its_token_kept() -> None:
     assert (receipt.kind, receipt.verified, receipt.reason) == ("failed", "none", "context_mismatch")
 
 
-def test_an_agent_that_is_known_to_err_is_not_believed_at_once() -> None:
+def test_error_prone_agent_is_not_believed_immediately() -> None:
     session = resumed_session()
     gemini = AgentProfile.objects.create(name="Gemini", agent_type="gemini")
     session = fail_first_turn(change(session, agent_profile=gemini), "token_rejected")
@@ -59,7 +59,7 @@ def test_an_agent_that_is_known_to_err_is_not_believed_at_once() -> None:
 
 
 @pytest.mark.parametrize("code", ["agent_error", "auth_required", "agent_stuck"])
-def test_any_other_error_is_no_news_of_the_conversation(code: str) -> None:
+def test_other_errors_do_not_affect_the_conversation(code: str) -> None:
     session = fail_first_turn(resumed_session(), code)
 
     assert execution_of(session).resume_token == "conversation-1"
@@ -67,7 +67,7 @@ def test_any_other_error_is_no_news_of_the_conversation(code: str) -> None:
     assert session.receipts.get().kind == "resumed"
 
 
-def test_a_conversation_that_was_proven_and_is_lost_later_keeps_its_receipt() -> None:
+def test_proven_resume_keeps_its_receipt_when_lost_later() -> None:
     session = resumed_session()
     session.receipts.update(verified="first_turn")
 

@@ -1,4 +1,4 @@
-"""Whoever resumes a session whose worktree and branch are gone is told so by the request itself."""
+"""Resuming a session whose worktree and branch are gone fails in the request itself."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ BRANCH = "kandev/lost"
 
 @pytest.fixture
 def session(tmp_path: Path, settings: Any) -> TaskSession:
-    """Its agent is gone; its worktree is there."""
+    """A session whose agent is gone and whose worktree exists."""
     settings.KANDEV_DATA_DIR = str(tmp_path / "data")
     repository = make_repository(tmp_path / "repository")
     run_git(repository, "worktree", "add", "--quiet", "-b", BRANCH, str(tmp_path / "worktree"))
@@ -47,14 +47,14 @@ def remove_all(session: TaskSession) -> None:
 
 
 @pytest.mark.parametrize("mode", ["auto", "resume", "fresh_start", "workspace_only"])
-def test_a_resume_without_worktree_and_branch_fails_at_once(session: TaskSession, mode: str) -> None:
+def test_resume_without_worktree_and_branch_fails_immediately(session: TaskSession, mode: str) -> None:
     remove_all(session)
     with pytest.raises(WorktreeMissing, match=f"{session.worktree_path} and its branch {BRANCH} were deleted"):
         intents.request_resume(session.id, None, mode)
     assert not Intent.objects.filter(session=session, kind="start", done_at=None).exists()
 
 
-def test_the_session_then_says_so_everywhere(session: TaskSession) -> None:
+def test_status_reports_the_missing_worktree(session: TaskSession) -> None:
     remove_all(session)
     with pytest.raises(WorktreeMissing):
         intents.request_resume(session.id, None)
@@ -65,20 +65,20 @@ def test_the_session_then_says_so_everywhere(session: TaskSession) -> None:
     assert (status["executor_status"], status["resume_reason"]) == ("error", "worktree_missing")
 
 
-def test_a_worktree_that_its_branch_can_rebuild_is_no_loss(session: TaskSession) -> None:
+def test_worktree_that_its_branch_can_rebuild_is_not_missing(session: TaskSession) -> None:
     remove_worktree(session)
     intents.request_resume(session.id, None)
     assert Intent.objects.filter(session=session, kind="start", done_at=None).exists()
 
 
-def test_a_machine_that_cannot_see_the_worktree_says_nothing(session: TaskSession) -> None:
+def test_worktree_on_another_machine_is_not_reported_missing(session: TaskSession) -> None:
     remove_all(session)
     change(execution_of(session), host_id="another-machine")
     intents.request_resume(session.id, None)
     assert fresh(session).error_code == ""
 
 
-def test_a_session_that_runs_is_left_alone(session: TaskSession) -> None:
+def test_running_session_is_left_alone(session: TaskSession) -> None:
     remove_all(session)
     change(execution_of(session), status="ready", owner=MINE.owner)
     change(session, launch_id="launch")
@@ -86,7 +86,7 @@ def test_a_session_that_runs_is_left_alone(session: TaskSession) -> None:
     assert fresh(session).error_code == ""
 
 
-def test_a_session_that_has_ended_says_that_it_has(session: TaskSession) -> None:
+def test_ended_session_reports_its_end(session: TaskSession) -> None:
     remove_all(session)
     change(session, state="COMPLETED")
     with pytest.raises(TerminalState):

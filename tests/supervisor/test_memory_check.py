@@ -1,4 +1,4 @@
-"""An agent whose start is unproven is asked for its last request, where its profile wants that."""
+"""An agent whose resume is unproven is asked for its last request, if its profile enables that."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ REQUEST = "Rename the class Parser to Reader everywhere, and run the tests."
         ("I was asked to rename a class.", REQUEST, False),
     ],
 )
-def test_an_answer_that_holds_the_request_quotes_it(answer: str, request_: str, quoted: bool) -> None:
+def test_answer_containing_the_request_quotes_it(answer: str, request_: str, quoted: bool) -> None:
     assert quotes_request(answer, request_) is quoted
 
 
 def started(home: Path, *, memory_check: bool = True, replays: bool = False) -> TaskSession:
-    """A session whose agent was loaded again, without a replay unless it ``replays``."""
+    """Return a session whose agent was loaded again, without a replay unless it ``replays``."""
     resume = Resume(home, "custom_acp")
     change(resume.session.agent_profile, memory_check=memory_check)
     said = [chunk("user", ASKED)] if replays else []
@@ -45,7 +45,7 @@ def started(home: Path, *, memory_check: bool = True, replays: bool = False) -> 
 
 
 def answers(session: TaskSession, *chunks: str, batches: int = 1) -> ContinuityReceipt:
-    """The agent answers the question."""
+    """Let the agent answer the question."""
     row, journal = session.prompts.get(kind="check"), Journal("epoch-2")
     change(row, state="sending")
     begun, ended = [*journal.turn_begins(row.message_id), *journal.says(*chunks)], journal.completes(row.message_id)
@@ -60,19 +60,19 @@ def answers(session: TaskSession, *chunks: str, batches: int = 1) -> ContinuityR
 
 
 @pytest.mark.parametrize(("memory_check", "replays"), [(False, False), (True, True)])
-def test_nobody_is_asked_without_wish_or_need(memory_check: bool, replays: bool, tmp_path: Path) -> None:
+def test_check_is_not_sent_when_disabled_or_unnecessary(memory_check: bool, replays: bool, tmp_path: Path) -> None:
     session = started(tmp_path, memory_check=memory_check, replays=replays)
     assert not session.prompts.filter(kind="check").exists()
 
 
 @pytest.mark.parametrize("batches", [1, 2])
-def test_a_quoted_request_proves_the_memory(batches: int, tmp_path: Path) -> None:
+def test_quoted_request_proves_the_conversation(batches: int, tmp_path: Path) -> None:
     session = started(tmp_path)
     assert answers(session, "“write ", "the parser”", batches=batches).verified == "quoted"
     assert not session.attention.filter(kind="unproven", resolved_at=None).exists()
 
 
-def test_another_answer_proves_nothing_and_is_told(tmp_path: Path) -> None:
+def test_answer_without_the_quote_is_unproven_and_reported(tmp_path: Path) -> None:
     session = started(tmp_path)
     receipt = answers(session, "UNKNOWN")
     assert receipt.verified == "unproven"
@@ -80,7 +80,7 @@ def test_another_answer_proves_nothing_and_is_told(tmp_path: Path) -> None:
     assert "did not quote" in session.attention.get(kind="unproven", resolved_at=None).why
 
 
-def test_the_question_is_no_request_and_no_reason_to_look(tmp_path: Path) -> None:
+def test_check_is_no_user_request_and_raises_no_idle_item(tmp_path: Path) -> None:
     session = started(tmp_path)
     looks = session.attention.filter(kind="idle", resolved_at=None).count()
     answers(session, "UNKNOWN")
@@ -88,7 +88,7 @@ def test_the_question_is_no_request_and_no_reason_to_look(tmp_path: Path) -> Non
     assert session.attention.filter(kind="idle", resolved_at=None).count() <= looks
 
 
-def test_a_question_that_was_cut_short_is_not_continued(tmp_path: Path) -> None:
+def test_interrupted_check_is_not_continued(tmp_path: Path) -> None:
     session = change(started(tmp_path), continue_prompts=True)
     row, journal = session.prompts.get(kind="check"), Journal("epoch-2")
     change(row, state="sending")
@@ -97,13 +97,13 @@ def test_a_question_that_was_cut_short_is_not_continued(tmp_path: Path) -> None:
     assert not session.prompts.filter(kind="continue").exists()
 
 
-def test_the_question_does_not_prove_an_agent_healthy_that_dies_in_its_work(tmp_path: Path) -> None:
+def test_answered_check_does_not_reset_the_start_count(tmp_path: Path) -> None:
     session = change(started(tmp_path), start_attempts=3)
     answers(session, ASKED)
     assert fresh(session).start_attempts == 3
 
 
-def test_the_question_does_not_hide_that_an_agent_keeps_dying(tmp_path: Path) -> None:
+def test_check_does_not_hide_repeated_deaths(tmp_path: Path) -> None:
     session = change(started(tmp_path), start_attempts=1)
     journal = Journal("epoch-2")
     hear(session, [journal.line("agent.exited", exit_code=3, expected=False)], lease=None)
@@ -111,5 +111,5 @@ def test_the_question_does_not_hide_that_an_agent_keeps_dying(tmp_path: Path) ->
     change(row, state="sending")
     ended = [*journal.turn_begins(row.message_id), *journal.says(ASKED), journal.completes(row.message_id)]
     hear(session, [*ended, journal.line("agent.exited", exit_code=4, expected=False)], lease=None)
-    with session_transaction(session.id) as draft:
-        assert "2 times in a row (exit code 3, exit code 4)" in explain_agent_deaths(draft)
+    with session_transaction(session.id) as transaction:
+        assert "2 times in a row (exit code 3, exit code 4)" in explain_agent_deaths(transaction)

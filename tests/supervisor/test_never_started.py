@@ -1,4 +1,4 @@
-"""Archived, done and user-stopped sessions are started by nobody: over all that their rows can say."""
+"""Archived, done and user-stopped sessions are never started, for every combination of values in their rows."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ UNWANTED: Final[Mapping[str, tuple[dict[str, Any], dict[str, Any]]]] = {
     "closed": ({"desired_state": "stopped", "stopped_by_user": True, "state": "COMPLETED"}, {}),
     "ended, and by damage still wanted": ({"state": "CANCELLED"}, {}),
 }
-"""Fields of session and task, by what happened to it."""
+"""Fields of session and task, by what happened to the session."""
 EXECUTIONS: Final = (
     {"status": "ready"},
     {"status": "starting"},
@@ -46,14 +46,14 @@ NEVER_RUN_AGAIN: Final = frozenset({"archived", "done", "cancelled", "closed", "
 
 @dataclass(frozen=True)
 class Made:
-    """One session and what happened to it."""
+    """One session and how it came to be unwanted."""
 
     session: TaskSession
     how: str
 
 
 def everyone(place: AsTold) -> Iterator[Made]:
-    """Every state, execution, work state and ledger of each kind of unwanted session."""
+    """Yield every state, execution, work state and ledger of each kind of unwanted session."""
     base = running_session(runtime=place.name, task=make_task())
     pattern = ExecutorRunning.objects.get(session=base)
     tasks = {how: make_task(title=how) for how in UNWANTED}
@@ -99,11 +99,11 @@ def everyone(place: AsTold) -> Iterator[Made]:
 
 
 def starts() -> list[Any]:
-    """Open orders to start anything."""
+    """Return the open start intents."""
     return list(Intent.objects.filter(kind="start", done_at=None).values_list("session_id", flat=True))
 
 
-def test_neither_boot_nor_loop_nor_a_turn_that_comes_starts_one(place: AsTold) -> None:
+def test_no_sweep_or_admission_starts_an_unwanted_session(place: AsTold) -> None:
     made = list(everyone(place))
     assert len(made) == 340
     for scope in (
@@ -116,13 +116,13 @@ def test_neither_boot_nor_loop_nor_a_turn_that_comes_starts_one(place: AsTold) -
         assert starts() == []
 
 
-def test_its_page_does_not_start_it(place: AsTold) -> None:
+def test_page_does_not_start_an_unwanted_session(place: AsTold) -> None:
     for one in everyone(place):
         session = TaskSession.objects.select_related("task", "agent_profile", "executor").get(id=one.session.id)
         assert not wants_start_on_open(session_status(session)), (one.how, session.state)
 
 
-def test_a_start_that_was_ordered_before_is_not_carried_out(place: AsTold) -> None:
+def test_earlier_start_intent_of_an_unwanted_session_is_dropped(place: AsTold) -> None:
     made = list(everyone(place))[::3]
     ExecutorRunning.objects.update(owner=MINE.owner, generation=1)
     for one in made:
@@ -131,11 +131,13 @@ def test_a_start_that_was_ordered_before_is_not_carried_out(place: AsTold) -> No
     assert starts() == []
 
 
-def test_no_prompt_and_no_resume_starts_one_where_all_is_over(place: AsTold) -> None:
+def test_prompts_and_resumes_do_not_start_a_finished_session(place: AsTold) -> None:
     for number, one in enumerate(everyone(place)):
         if one.how in NEVER_RUN_AGAIN and number % 3 == 0:
             with pytest.raises(SessionsError):
                 intents.queue_prompt(one.session.id, f"new {number}", "go on", make_user())
-            with contextlib.suppress(SessionsError):  # nothing to do is no error, where an agent is still up
+            with contextlib.suppress(
+                SessionsError
+            ):  # while an agent is still up, a resume has nothing to do and raises nothing
                 intents.request_resume(one.session.id, make_user())
     assert starts() == []

@@ -1,4 +1,4 @@
-"""While the database is away the loops wait together, and it is said once; what else fails is said once, too."""
+"""While the database is unavailable the loops wait together, and each failure is logged once."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import pytest
 from django.db import OperationalError
 
 from sessions_app.services.database_threads import DatabaseThread
-from sessions_app.supervisor import backoff, loop
-from sessions_app.supervisor.backoff import DatabaseOutage
+from sessions_app.supervisor import database_outage, loop
+from sessions_app.supervisor.database_outage import DatabaseOutage
 from sessions_app.supervisor.dispatcher import SessionQueue
 from tests.waiting import eventually_async
 
@@ -21,14 +21,14 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 class Away:
-    """A database that can be away; counts who asked it."""
+    """A database that can be unavailable and counts connection attempts."""
 
     def __init__(self) -> None:
         self.is_away = True
         self.asked = 0
 
     def ask(self) -> None:
-        """One connection."""
+        """Count one connection."""
         self.asked += 1
         if self.is_away:
             raise OperationalError("database is locked")
@@ -37,14 +37,14 @@ class Away:
 @pytest.fixture
 def database(monkeypatch: pytest.MonkeyPatch) -> Away:
     made = Away()
-    monkeypatch.setattr(backoff, "_database_answers", made.ask)
-    monkeypatch.setattr(backoff, "STABLE_AFTER", 0.05)
+    monkeypatch.setattr(database_outage, "_database_answers", made.ask)
+    monkeypatch.setattr(database_outage, "STABLE_AFTER", 0.05)
     return made
 
 
 @contextmanager
 def said(caplog: pytest.LogCaptureFixture) -> Iterator[list[str]]:
-    """What is logged as a warning or worse; nothing of it has a traceback."""
+    """Collect the warnings and errors logged; none of them has a traceback."""
     lines: list[str] = []
     yield lines
     told = [one for one in caplog.records if one.levelno >= logging.WARNING]
@@ -65,7 +65,7 @@ def with_outage(work: Callable[[DatabaseOutage], Awaitable[None]]) -> None:
     asyncio.run(run())
 
 
-def test_loops_wait_together_and_it_is_said_once(database: Away, caplog: pytest.LogCaptureFixture) -> None:
+def test_loops_wait_together_and_the_outage_is_logged_once(database: Away, caplog: pytest.LogCaptureFixture) -> None:
     tries, back = [0] * 8, [0] * 8
 
     def job(number: int) -> Callable[[], Awaitable[None]]:
@@ -79,7 +79,7 @@ def test_loops_wait_together_and_it_is_said_once(database: Away, caplog: pytest.
         return look
 
     async def work(made: DatabaseOutage) -> None:
-        tasks = [asyncio.create_task(loop._repeat_forever(job(number), made)) for number in range(8)]
+        tasks = [asyncio.create_task(loop._repeat_forever("job", job(number), made)) for number in range(8)]
         await eventually_async(lambda: database.asked >= 3, describe="it was asked for some times")
         assert tries == [1] * 8, "nobody tries while it is away"
         database.is_away = False
@@ -96,7 +96,7 @@ def test_loops_wait_together_and_it_is_said_once(database: Away, caplog: pytest.
     assert last.startswith("the database can be used again, after ")
 
 
-def test_orders_wait_with_the_loops(database: Away, caplog: pytest.LogCaptureFixture) -> None:
+def test_session_queues_wait_with_the_loops(database: Away, caplog: pytest.LogCaptureFixture) -> None:
     steps = []
 
     async def step() -> bool:
@@ -120,9 +120,7 @@ def test_orders_wait_with_the_loops(database: Away, caplog: pytest.LogCaptureFix
     assert len(lines) <= 2
 
 
-def test_a_database_that_answers_and_takes_nothing_is_one_outage(
-    database: Away, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_unwritable_database_is_logged_as_one_outage(database: Away, caplog: pytest.LogCaptureFixture) -> None:
     database.is_away = False
 
     async def work(made: DatabaseOutage) -> None:
@@ -134,7 +132,7 @@ def test_a_database_that_answers_and_takes_nothing_is_one_outage(
     assert lines == ["the database cannot be used, waiting for it: database or disk is full"]
 
 
-def test_another_failure_of_a_loop_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_repeated_failure_of_a_loop_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     tries: list[None] = []
 
     async def job() -> None:
@@ -144,7 +142,7 @@ def test_another_failure_of_a_loop_is_logged_once(caplog: pytest.LogCaptureFixtu
         raise ValueError("a mistake")
 
     async def work(made: DatabaseOutage) -> None:
-        task = asyncio.create_task(loop._repeat_forever(job, made))
+        task = asyncio.create_task(loop._repeat_forever("job", job, made))
         await eventually_async(lambda: len(tries) == 4, describe="it was tried four times")
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):

@@ -1,4 +1,4 @@
-"""How starts and stops end: what is kept, what is said, and when nobody tries again."""
+"""How starts and stops end: what is kept, what is recorded, and when a start is not retried."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from executors_app.models import AgentProfile, Executor
 from executors_app.plugins import agent_types
 from sessions_app.models import Intent, Prompt, TaskSession
 from sessions_app.pages.labels import receipt_label
-from sessions_app.pages.session_summary import build_banner
+from sessions_app.pages.session_summary import session_situation
 from sessions_app.services import intents
 from sessions_app.services.assessment import assess_session
 from sessions_app.services.status import session_status
@@ -45,7 +45,7 @@ GONE = StartFailure("token_rejected", "No conversation found.", token_valid=Fals
 
 
 def starting(**fields: Any) -> tuple[TaskSession, Intent]:
-    """A session whose start was begun by us."""
+    """Return a session whose start we have claimed."""
     session = running_session(**{"launch_id": "", "state": "STARTING", "start_attempts": 1, **fields})
     intent = Intent.objects.create(
         session=session, kind="start", payload={"mode": "auto", "strategy": "native"}, claimed_generation=1
@@ -61,7 +61,7 @@ def fail(session: TaskSession, intent: Intent, failure: StartFailure) -> TaskSes
 # --- failures ---
 
 
-def test_a_start_that_failed_is_tried_again_later() -> None:
+def test_failed_start_is_retried_later() -> None:
     session = fail(*starting(), CRASHED)
     row, receipt = execution_of(session), session.receipts.get()
     assert (session.state, session.error_code, session.error_message) == ("ERROR", "agent_exited", "It ended at once.")
@@ -72,7 +72,7 @@ def test_a_start_that_failed_is_tried_again_later() -> None:
     assert session.intents.get(kind="start", claimed_generation=1, outcome="agent_exited").done_at is not None
 
 
-def test_each_failure_waits_longer() -> None:
+def test_retry_delay_grows_with_each_failure() -> None:
     waits = []
     for attempts in (1, 2, 3, 4):
         session = fail(*starting(start_attempts=attempts), CRASHED)
@@ -82,7 +82,7 @@ def test_each_failure_waits_longer() -> None:
         assert most / 2 - 1 < wait <= most
 
 
-def test_a_session_is_given_up_after_so_many_starts() -> None:
+def test_session_is_given_up_after_five_failed_starts() -> None:
     session = fail(*starting(start_attempts=5), CRASHED)
     assert (session.state, session.error_code, session.next_restart_at) == ("FAILED", "agent_exited", None)
     assert session.error_message == "Given up after 5 starts. The last one: It ended at once."
@@ -90,7 +90,7 @@ def test_a_session_is_given_up_after_so_many_starts() -> None:
     assert execution_of(session).resume_token == "conversation-1"
 
 
-def test_what_waiting_cannot_cure_is_tried_again_only_after_an_hour() -> None:
+def test_permanent_failure_is_retried_after_an_hour() -> None:
     session = fail(*starting(start_attempts=5), StartFailure("spawn_failed", "No such program.", permanent=True))
     assert session.state == "ERROR"
     assert session.next_restart_at is not None
@@ -120,9 +120,7 @@ NEEDS_PERSON = [
 
 
 @pytest.mark.parametrize(("code", "message", "what", "receipt"), NEEDS_PERSON)
-def test_what_a_person_has_to_install_is_named_with_its_command(
-    code: str, message: str, what: str, receipt: str
-) -> None:
+def test_missing_installation_is_reported_with_its_command(code: str, message: str, what: str, receipt: str) -> None:
     supervise()
     session, intent = starting(start_attempts=5)
     AgentProfile.objects.update(agent_type="codex", name="Agent", command=[], args=[])
@@ -138,13 +136,13 @@ def test_what_a_person_has_to_install_is_named_with_its_command(
     row = session.receipts.get()
     assert (receipt_label(row, is_first=True).text, row.evidence["message"]) == (receipt, message)
     status = session_status(session)
-    said = build_banner(session, status, execution_of(session), assess_session(session))
+    said = session_situation(session, status, assess_session(session))
     assert said is not None
     assert (said.text, said.action) == (message, "try_again")
-    assert "once a day" in said.explanation
+    assert "once a day" in said.next_step
 
 
-def test_program_of_a_profile_is_named_without_a_wrong_command() -> None:
+def test_custom_program_is_named_without_an_install_command() -> None:
     session, intent = starting()
     AgentProfile.objects.update(agent_type="codex", name="Mine", command=["/opt/mine"], args=[])
     session = fail(fresh(session), intent, StartFailure("program_missing", "No.", permanent=True))
@@ -152,11 +150,11 @@ def test_program_of_a_profile_is_named_without_a_wrong_command() -> None:
     assert "npm" not in session.error_message
 
 
-def test_every_agent_that_needs_a_program_says_how_to_install_it() -> None:
+def test_every_agent_type_that_needs_a_program_has_an_install_command() -> None:
     assert [kind.name for kind in agent_types().values() if bool(kind.needs) != bool(kind.install)] == []
 
 
-def test_a_token_that_the_agent_rejects_is_set_aside_and_the_user_decides() -> None:
+def test_rejected_token_is_set_aside_and_the_user_decides() -> None:
     session = fail(*starting(next_restart_at=timezone.now()), GONE)
     row = execution_of(session)
     assert (row.resume_token, row.rejected_resume_token) == ("", "conversation-1")
@@ -164,20 +162,20 @@ def test_a_token_that_the_agent_rejects_is_set_aside_and_the_user_decides() -> N
     assert session.receipts.get().kind == "failed"
 
 
-def test_a_token_that_is_rejected_once_more_is_still_not_lost() -> None:
+def test_token_rejected_again_is_still_kept() -> None:
     session, intent = starting(execution={"resume_token": "", "rejected_resume_token": "conversation-1"})
     fail(session, intent, GONE)
     assert execution_of(session).rejected_resume_token == "conversation-1"
 
 
-def test_a_workspace_that_could_not_be_had_is_the_executions_error() -> None:
+def test_workspace_failure_is_recorded_on_the_execution() -> None:
     session = fail(*starting(), StartFailure("launch_failed", "Nobody answered.", executor_failed=True))
     row = execution_of(session)
     assert (row.status, row.error_code, row.error_message) == ("error", "launch_failed", "Nobody answered.")
     assert session.error_code == "launch_failed"
 
 
-def test_a_start_that_lost_against_a_stop_is_no_failure() -> None:
+def test_start_overtaken_by_a_stop_is_no_failure() -> None:
     session, intent = starting()
     intents.request_stop(session.id, None)
     before = fresh(session).last_seq
@@ -187,7 +185,7 @@ def test_a_start_that_lost_against_a_stop_is_no_failure() -> None:
     assert (session.state, session.last_seq) == ("STARTING", before)
 
 
-def test_a_start_that_has_ended_cannot_fail_any_more() -> None:
+def test_finished_start_cannot_fail_afterwards() -> None:
     session, intent = starting()
     settle_intent(intent.id, "loaded")
     before = tables.dump()
@@ -211,14 +209,14 @@ def test_a_start_that_has_ended_cannot_fail_any_more() -> None:
         (AgentctlRefused("Busy.", status=409, refusal="busy"), StartFailure("busy", "Busy.")),
     ],
 )
-def test_an_error_says_what_kind_of_failure_it_is(error: Any, failure: StartFailure) -> None:
+def test_error_maps_to_the_expected_start_failure(error: Any, failure: StartFailure) -> None:
     assert start_failure_from(error, executor_failed=False) == failure
 
 
 # --- stops ---
 
 
-def test_a_stop_leaves_nothing_open_and_the_session_resumable() -> None:
+def test_stop_leaves_nothing_open_and_the_session_resumable() -> None:
     session, journal = running_session(stopped_by_user=True, desired_state="stopped"), Journal()
     Prompt.objects.create(session=session, message_id="p1", text="do it", state="sending")
     hear(session, [*journal.turn_begins("p1"), journal.asks("q1")])
@@ -234,7 +232,7 @@ def test_a_stop_leaves_nothing_open_and_the_session_resumable() -> None:
 
 @pytest.mark.parametrize(("close_as", "state"), [("completed", "COMPLETED"), ("cancelled", "CANCELLED")])
 @pytest.mark.parametrize("before", ["CREATED", "RUNNING", "ERROR", "FAILED"])
-def test_a_session_is_closed_from_wherever_it_is(before: str, close_as: str, state: str) -> None:
+def test_session_can_be_closed_from_any_state(before: str, close_as: str, state: str) -> None:
     session = running_session()
     hear(session, Journal().turn_begins("p1"))
     change(session, state=before)
@@ -243,7 +241,7 @@ def test_a_session_is_closed_from_wherever_it_is(before: str, close_as: str, sta
     assert runs(session) == [("p1", "interrupted")]
 
 
-def test_an_agent_known_to_err_about_a_lost_conversation_is_asked_twice() -> None:
+def test_error_prone_agent_is_asked_twice_about_a_lost_conversation() -> None:
     session, intent = starting()
     AgentProfile.objects.filter(id=session.agent_profile_id).update(agent_type="gemini")
     once = fail(session, intent, GONE)

@@ -1,4 +1,4 @@
-"""A prompt has one deadline for its agent's start and its delivery; at it this is said, and the prompt stays."""
+"""A prompt has one deadline for its agent's start and its delivery; missing it is reported, and the prompt stays."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LATE = timedelta(seconds=301)
 
 
 def waiting(session: TaskSession, *, since: timedelta = LATE, state: str = "queued") -> TaskSession:
-    """A prompt that was asked so long ago."""
+    """Add a prompt that was queued that long ago."""
     row = Prompt.objects.create(session=session, message_id="late", text="do it", state=state)
     change(row, created_at=timezone.now() - since)
     return session
@@ -64,7 +64,7 @@ def rejected() -> TaskSession:
         (running_session, "running"),
     ],
 )
-def test_what_a_prompt_waits_for_too_long_is_said_once(make: Callable[[], TaskSession], reason: str) -> None:
+def test_overdue_prompt_is_reported_once_with_its_reason(make: Callable[[], TaskSession], reason: str) -> None:
     session = waiting(make())
     assert watchdogs.report_overdue_prompts() == 1
     assert watchdogs.report_overdue_prompts() == 0
@@ -75,7 +75,7 @@ def test_what_a_prompt_waits_for_too_long_is_said_once(make: Callable[[], TaskSe
     assert (status["overdue_prompts"], status["needs_attention"]) == (1, True)
 
 
-def test_it_stays_in_the_queue_and_can_be_withdrawn() -> None:
+def test_overdue_prompt_stays_queued_and_can_be_withdrawn() -> None:
     session = waiting(failed())
     watchdogs.report_overdue_prompts()
     assert prompt_states(session) == {"late": "queued"}
@@ -83,7 +83,7 @@ def test_it_stays_in_the_queue_and_can_be_withdrawn() -> None:
     assert session_status(fresh(session))["overdue_prompts"] == 0
 
 
-def test_a_prompt_on_its_way_is_overdue_too() -> None:
+def test_prompt_being_sent_can_be_overdue() -> None:
     session = waiting(running_session(), state="sending")
     watchdogs.report_overdue_prompts()
     assert [said["state"] for said in told(session)] == ["sending"]
@@ -113,28 +113,30 @@ def of_a_stopped_session() -> TaskSession:
 
 
 @pytest.mark.parametrize("make", [young, behind_a_turn, behind_a_turn_that_has_just_ended, of_a_stopped_session])
-def test_who_waits_for_something_else_is_not_overdue(make: Callable[[], TaskSession]) -> None:
+def test_prompt_with_another_reason_to_wait_is_not_overdue(make: Callable[[], TaskSession]) -> None:
     session = make()
     assert watchdogs.report_overdue_prompts() == 0
     assert session_status(fresh(session))["overdue_prompts"] == 0
 
 
-def test_one_session_that_cannot_be_written_stops_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_session_that_cannot_be_written_blocks_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     ill, healthy = waiting(failed()), waiting(failed())
     reason = watchdogs._overdue_reason
     monkeypatch.setattr(
-        watchdogs, "_overdue_reason", lambda draft: 1 / 0 if draft.session.id == ill.id else reason(draft)
+        watchdogs,
+        "_overdue_reason",
+        lambda transaction: 1 / 0 if transaction.session.id == ill.id else reason(transaction),
     )
     assert watchdogs.report_overdue_prompts() == 1
     assert (told(ill), len(told(healthy))) == ([], 1)
 
 
-def test_the_page_says_that_a_prompt_waits_too_long_and_offers_to_take_it_back() -> None:
+def test_page_reports_the_overdue_prompt_and_offers_to_withdraw_it() -> None:
     now, session = timezone.now(), waiting(failed())
     Supervisor.objects.create(boot_id="boot", host_id="host", started_at=now, beat_at=now, swept_at=now)
     browser = Client()
     browser.force_login(make_user())
     page = browser.get(f"/tasks/{session.task_id}/sessions/{session.id}/").content.decode()
-    for word in ("has waited for the agent for longer", "It took too long.", "can be withdrawn", "/withdraw/"):
+    for word in ("has waited longer for the agent", "It took too long.", "you can withdraw it", "/withdraw/"):
         assert word in page, word
     assert names(session) == []

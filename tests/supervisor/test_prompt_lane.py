@@ -1,4 +1,4 @@
-"""Prompts are given to the agent one at a time, in order, and each at most once."""
+"""Prompts are sent to the agent one at a time, in order, and each at most once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sessions_app.supervisor.execution_stream import ExecutionStream
 from sessions_app.supervisor.prompts import send_next_prompt
 from tests.supervisor.agentctls import TalkingAgentctl, talking
 from tests.supervisor.journals import Journal, hear
-from tests.supervisor.places import with_core
+from tests.supervisor.places import with_registry
 from tests.supervisor.rows import change, fresh, make_user, names, prompt_states, running_session
 from tests.waiting import eventually_async
 
@@ -30,19 +30,19 @@ def queued(session: TaskSession, *message_ids: str, **values: Any) -> TaskSessio
 
 
 def sent(session: TaskSession, agentctl: TalkingAgentctl, times: int = 1) -> list[str]:
-    """The message ids that agentctl got when the lane looked so many times, by a supervisor of its own."""
+    """Return the message ids that agentctl got in that many attempts of a new supervisor."""
 
-    async def look(core: ExecutionRegistry) -> None:
-        assert await core.attach(session.id) is not None
+    async def look(registry: ExecutionRegistry) -> None:
+        assert await registry.open_stream(session.id) is not None
         for _ in range(times):
-            await send_next_prompt(core, session.id)
+            await send_next_prompt(registry, session.id)
 
     before = len(agentctl.prompts)
-    with_core(look)
+    with_registry(look)
     return [body["message_id"] for body in agentctl.prompts[before:]]
 
 
-def test_the_oldest_prompt_is_given_and_the_next_waits_for_its_end() -> None:
+def test_oldest_prompt_is_sent_and_the_next_waits_for_its_end() -> None:
     session = queued(running_session(execution=FREE), "p1", "p2")
     with talking(session) as agentctl:
         assert sent(session, agentctl, times=3) == ["p1"]
@@ -50,7 +50,7 @@ def test_the_oldest_prompt_is_given_and_the_next_waits_for_its_end() -> None:
     assert names(session)[-1] == "session.prompt.sending"
 
 
-def test_the_row_names_execution_and_epoch_before_the_prompt_leaves() -> None:
+def test_row_stores_execution_and_epoch_before_the_prompt_is_sent() -> None:
     session = queued(running_session(execution=FREE), "p1")
     with talking(session, [Journal("epoch-7").line("log")]) as agentctl:
         sent(session, agentctl)
@@ -58,7 +58,7 @@ def test_the_row_names_execution_and_epoch_before_the_prompt_leaves() -> None:
     assert (row.execution_id, row.journal_epoch) == (str(session.agent_execution_id), "epoch-7")
 
 
-def test_the_continue_prompt_goes_before_the_others() -> None:
+def test_continue_prompt_is_sent_before_the_others() -> None:
     session = queued(queued(running_session(execution=FREE), "p1"), "continue:1", kind="continue")
     with talking(session) as agentctl:
         assert sent(session, agentctl) == ["continue:1"]
@@ -66,7 +66,7 @@ def test_the_continue_prompt_goes_before_the_others() -> None:
 
 
 @pytest.mark.parametrize("told", [True, False], ids=["with lines", "still empty"])
-def test_a_prompt_on_its_way_is_given_again_to_the_same_journal_alone(told: bool) -> None:
+def test_undelivered_prompt_is_sent_again_only_to_the_same_journal(told: bool) -> None:
     session = queued(running_session(execution=FREE), "p1", "p2")
     with talking(session, [Journal("epoch-7").line("log")]) as agentctl:
         agentctl.refusal = "hangs up"
@@ -79,7 +79,7 @@ def test_a_prompt_on_its_way_is_given_again_to_the_same_journal_alone(told: bool
     assert prompt_states(session) == {"p1": "held", "p2": "sending"}
 
 
-def test_a_prompt_that_agentctl_refused_waits_for_its_turn_again() -> None:
+def test_prompt_refused_by_agentctl_is_queued_again() -> None:
     session = queued(running_session(execution=FREE), "p1")
     with talking(session) as agentctl:
         agentctl.refusal = "busy"
@@ -88,7 +88,7 @@ def test_a_prompt_that_agentctl_refused_waits_for_its_turn_again() -> None:
 
 
 @pytest.mark.parametrize("refusal", ["busy", "not_running", "journal_full", "hangs up"])
-def test_what_did_not_get_through_is_tried_again_after_a_pause_and_not_at_every_look(refusal: str) -> None:
+def test_failed_delivery_is_retried_after_a_delay_not_at_every_wakeup(refusal: str) -> None:
     session = queued(running_session(execution=FREE), "p1")
     with talking(session) as agentctl:
         agentctl.refusal = refusal
@@ -96,15 +96,15 @@ def test_what_did_not_get_through_is_tried_again_after_a_pause_and_not_at_every_
     assert names(session).count("session.prompt.sending") == 1
 
 
-def test_the_session_is_poked_again_when_the_pause_is_over() -> None:
+def test_session_is_woken_when_the_delay_is_over() -> None:
     session = queued(running_session(execution=FREE), "p1")
 
-    async def look(core: ExecutionRegistry) -> None:
+    async def look(registry: ExecutionRegistry) -> None:
         async def poke() -> None:
-            await send_next_prompt(core, session.id)
+            await send_next_prompt(registry, session.id)
 
-        core.on_change = lambda session_id: tasks.append(asyncio.ensure_future(poke()))
-        assert await core.attach(session.id) is not None
+        registry.on_change = lambda session_id: tasks.append(asyncio.ensure_future(poke()))
+        assert await registry.open_stream(session.id) is not None
         await poke()
         await eventually_async(lambda: len(agentctl.prompts) >= 3, describe="it is given again and again")
         await asyncio.gather(*tasks)
@@ -112,11 +112,11 @@ def test_the_session_is_poked_again_when_the_pause_is_over() -> None:
     tasks: list[asyncio.Future[None]] = []
     with talking(session) as agentctl:
         agentctl.refusal = "busy"
-        with_core(look)
+        with_registry(look)
 
 
 @pytest.mark.parametrize("answer", ["hangs up", "nonsense"])
-def test_only_agentctls_own_no_says_that_a_prompt_did_not_arrive(answer: str) -> None:
+def test_only_a_refusal_by_agentctl_proves_nondelivery(answer: str) -> None:
     session = queued(running_session(execution=FREE), "p1")
     with talking(session) as agentctl:
         agentctl.refusal = answer
@@ -124,23 +124,23 @@ def test_only_agentctls_own_no_says_that_a_prompt_did_not_arrive(answer: str) ->
     assert prompt_states(session) == {"p1": "sending"}
 
 
-def test_an_agent_that_went_before_the_delivery_is_looked_after_at_once_and_the_prompt_is_kept() -> None:
+def test_missing_agent_is_reported_immediately_and_keeps_the_prompt() -> None:
     session = queued(running_session(execution=FREE), "p1")
     lost: list[ExecutionStream] = []
 
-    async def look(core: ExecutionRegistry) -> None:
-        core.on_stream_lost = lost.append
-        assert await core.attach(session.id) is not None
-        await send_next_prompt(core, session.id)
+    async def look(registry: ExecutionRegistry) -> None:
+        registry.on_stream_lost = lost.append
+        assert await registry.open_stream(session.id) is not None
+        await send_next_prompt(registry, session.id)
 
     with talking(session) as agentctl:
         agentctl.refusal = "not_running"
-        with_core(look)
-    assert [attachment.session_id for attachment in lost[:1]] == [session.id]
+        with_registry(look)
+    assert [stream.session_id for stream in lost[:1]] == [session.id]
     assert prompt_states(session) == {"p1": "queued"}
 
 
-def test_a_prompt_that_agentctl_had_and_its_journal_does_not_know_is_held_and_blocks_nobody() -> None:
+def test_duplicate_prompt_unknown_to_the_journal_is_held_and_blocks_nothing() -> None:
     session = queued(running_session(execution=FREE), "p1", "p2")
     with talking(session, [Journal("epoch-7").line("log")]) as agentctl:
         agentctl.refusal = "duplicate"
@@ -151,7 +151,7 @@ def test_a_prompt_that_agentctl_had_and_its_journal_does_not_know_is_held_and_bl
 
 
 @pytest.mark.parametrize("reason", ["a turn is open", "a start is ordered", "it was stopped", "no agent is up"])
-def test_a_prompt_waits_while(reason: str) -> None:
+def test_prompt_waits_while_the_session_cannot_take_it(reason: str) -> None:
     session = queued(running_session(execution=FREE), "p1")
     match reason:
         case "a turn is open":
@@ -167,16 +167,16 @@ def test_a_prompt_waits_while(reason: str) -> None:
     assert prompt_states(session) == {"p1": "queued"}
 
 
-def test_nothing_is_given_where_nobody_listens() -> None:
+def test_prompt_without_a_stream_is_not_sent() -> None:
     session = queued(running_session(execution=FREE), "p1")
-    assert with_core(lambda core: send_next_prompt(core, session.id)) is False
+    assert with_registry(lambda registry: send_next_prompt(registry, session.id)) is False
     assert prompt_states(session) == {"p1": "queued"}
 
 
 UNFINISHED = {"message_id": "p0", "run_id": "r0", "tools": ["make test"], "since": ""}
 
 
-def test_a_note_is_told_until_the_agent_has_it_and_then_no_more() -> None:
+def test_interruption_note_is_sent_until_the_agent_has_it() -> None:
     session = queued(running_session(execution=FREE, metadata={prompt_context.INTERRUPTION_KEY: UNFINISHED}), "p1")
     journal = Journal()
     with talking(session) as agentctl:
@@ -194,7 +194,7 @@ def test_a_note_is_told_until_the_agent_has_it_and_then_no_more() -> None:
     assert prompt_context.unfinished_of(fresh(session)) is None
 
 
-def test_history_is_told_to_a_new_agent_until_it_has_it_and_is_not_said_twice_in_the_log() -> None:
+def test_history_is_sent_until_delivered_and_never_logged_again() -> None:
     journal, session = Journal(), queued(running_session(execution=FREE), "p0", state="sending")
     hear(session, [*journal.turn_begins("p0"), *journal.says("I did."), journal.completes("p0")], lease=None)
     queued(change(session, inject_history=True), "p1")
@@ -215,14 +215,14 @@ def test_history_is_told_to_a_new_agent_until_it_has_it_and_is_not_said_twice_in
     assert said == ["do p0", "I did.", "do p1"]
 
 
-def test_a_prompt_without_the_history_does_not_count_as_its_telling() -> None:
+def test_prompt_without_the_history_does_not_count_as_injection() -> None:
     journal, session = Journal(), queued(running_session(execution=FREE), "p0", state="sending")
-    change(session, inject_history=True)  # a new agent has come while the journal was behind
+    change(session, inject_history=True)  # a new agent started before the journal was read
     hear(session, [*journal.turn_begins("p0"), journal.completes("p0")], lease=None)
     assert fresh(session).inject_history
 
 
-def test_a_history_is_injected_once_and_the_receipt_names_the_prompt() -> None:
+def test_history_is_injected_once_and_its_receipt_names_the_prompt() -> None:
     journal, session = Journal(), queued(running_session(execution=FREE), "p0", state="sending")
     hear(session, [*journal.turn_begins("p0"), *journal.says("I did."), journal.completes("p0")], lease=None)
     queued(change(session, inject_history=True), "p1")

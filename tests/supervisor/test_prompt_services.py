@@ -1,4 +1,4 @@
-"""What a user may do with a prompt that got stuck: send it again, go on, dismiss it, take it back."""
+"""What a user can do with a stuck prompt: resend it, continue it, dismiss it, withdraw it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def with_prompt(state: str, **fields: Any) -> TaskSession:
 
 
 @pytest.mark.parametrize("state", ["held", "interrupted"])
-def test_sending_again_makes_a_new_prompt_and_settles_the_old_one(state: str) -> None:
+def test_resending_creates_a_new_prompt_and_dismisses_the_old_one(state: str) -> None:
     session = with_prompt(state)
     row = prompts.resend_prompt(session.id, "p1", make_user())
     assert (row.text, row.state, row.kind, row.by) == ("do it", "queued", "user", make_user())
@@ -33,28 +33,28 @@ def test_sending_again_makes_a_new_prompt_and_settles_the_old_one(state: str) ->
     assert names(session) == ["session.prompt.dismissed", "session.prompt.queued"]
 
 
-def test_sending_again_twice_makes_one() -> None:
+def test_resending_twice_creates_one_prompt() -> None:
     session = with_prompt("held")
     first = prompts.resend_prompt(session.id, "p1", make_user())
     assert prompts.resend_prompt(session.id, "p1", make_user()) == first
     assert session.prompts.count() == 2
 
 
-def test_sending_again_orders_a_start_where_nothing_runs() -> None:
+def test_resending_orders_a_start_when_no_agent_runs() -> None:
     session = with_prompt("held", launch_id="")
     prompts.resend_prompt(session.id, "p1", make_user())
     assert session.intents.filter(kind="start", done_at=None).count() == 1
 
 
 @pytest.mark.parametrize("state", ["held", "interrupted"])
-def test_a_prompt_can_be_dismissed_and_stays_so(state: str) -> None:
+def test_dismissed_prompt_stays_dismissed(state: str) -> None:
     session = with_prompt(state)
     for _ in range(2):
         assert prompts.dismiss_prompt(session.id, "p1").state == "dismissed"
     assert names(session) == ["session.prompt.dismissed"]
 
 
-def test_a_queued_prompt_can_be_taken_back() -> None:
+def test_queued_prompt_can_be_withdrawn() -> None:
     session = with_prompt("queued")
     assert prompts.withdraw_prompt(session.id, "p1").state == "withdrawn"
     assert prompts.count_queued(session) == 0
@@ -80,7 +80,7 @@ def go_on(session_id: Any, message_id: str) -> object:
         (go_on, ("queued", "sending", "accepted", "delivered", "done", "held", "dismissed", "withdrawn")),
     ],
 )
-def test_what_does_not_fit_the_state_of_a_prompt_is_refused(act: Act, states: tuple[str, ...]) -> None:
+def test_action_that_does_not_fit_the_prompt_state_is_a_conflict(act: Act, states: tuple[str, ...]) -> None:
     session = with_prompt("queued")
     for state in states:
         session.prompts.update(state=state)
@@ -91,7 +91,7 @@ def test_what_does_not_fit_the_state_of_a_prompt_is_refused(act: Act, states: tu
 
 
 @pytest.mark.parametrize("act", [resend, prompts.dismiss_prompt, prompts.withdraw_prompt, go_on])
-def test_a_prompt_that_is_not_there_is_not_found(act: Act) -> None:
+def test_unknown_prompt_is_not_found(act: Act) -> None:
     session = with_prompt("held")
     with pytest.raises(NotFound):
         act(session.id, "p2")
@@ -100,7 +100,7 @@ def test_a_prompt_that_is_not_there_is_not_found(act: Act) -> None:
 
 
 @pytest.mark.parametrize("act", [resend, go_on])
-def test_a_session_that_has_ended_takes_up_nothing_again(act: Act) -> None:
+def test_ended_session_takes_no_prompt_again(act: Act) -> None:
     session = change(with_prompt("interrupted"), state="COMPLETED", launch_id="")
     before = tables.dump()
     with pytest.raises(TerminalState):
@@ -115,7 +115,7 @@ def interrupted() -> TaskSession:
     return session
 
 
-def test_going_on_is_one_prompt_in_the_systems_words_named_after_its_run() -> None:
+def test_continuing_creates_one_continue_prompt_with_the_run_id() -> None:
     session = interrupted()
     assert prompt_states(session) == {"p1": "interrupted"}
     session = change(session, launch_id="again")

@@ -1,4 +1,4 @@
-"""A supervisor comes back to many that live: they are attached and told of together, and each for itself."""
+"""A supervisor reattaches many living sessions in one batch, and each is handled on its own."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from sessions_app.supervisor.sweep.actions import ActionOutcome, PendingReattach
 from sessions_app.supervisor.sweep.sweep_pass import SweepScope, run_sweep
 from tests.supervisor import tables
 from tests.supervisor.agentctls import talking
-from tests.supervisor.places import AsTold, swept, with_core
+from tests.supervisor.places import AsTold, swept, with_registry
 from tests.supervisor.rows import MINE, change, execution_of, fresh, last_payload, names, running_session
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -30,7 +30,7 @@ POINTS = ["supervisor.leased", "supervisor.attached", "sweep.taken_over", "sweep
 
 @pytest.fixture
 def living(place: AsTold) -> Iterator[list[TaskSession]]:
-    """Sessions whose supervisor is gone, and their agents are not."""
+    """Sessions whose supervisor is gone and whose agents live."""
     sessions = [running_session(runtime=place.name, execution=GONE) for _ in range(4)]
     with ExitStack() as stack:
         for session in sessions:
@@ -39,34 +39,34 @@ def living(place: AsTold) -> Iterator[list[TaskSession]]:
         yield sessions
 
 
-def test_each_is_told_of_once_however_often_it_is_looked_at(living: list[TaskSession]) -> None:
-    async def three_times(core: Any) -> None:
+def test_repeated_sweeps_report_each_reattachment_once(living: list[TaskSession]) -> None:
+    async def three_times(registry: Any) -> None:
         for _ in range(3):
-            await run_sweep(core, SweepScope("boot"), set())
+            await run_sweep(registry, SweepScope("boot"), set())
 
-    with_core(three_times)
+    with_registry(three_times)
     assert [names(session) for session in living] == [["session.receipt"]] * 4
     assert [session.receipts.get().evidence["generation"] for session in living] == [2] * 4
 
 
-def test_living_agents_were_seen_at_the_newest_look(living: list[TaskSession]) -> None:
+def test_sweep_updates_last_seen_of_living_agents(living: list[TaskSession]) -> None:
     before = timezone.now() - timedelta(hours=1)
 
     def be_silent() -> None:
         for session in living:
             change(execution_of(session), last_seen_at=before)
 
-    async def look(core: Any) -> None:
-        await run_sweep(core, SweepScope("boot"), set())
-        await core.database(be_silent)
-        await run_sweep(core, SweepScope("reconcile"), set())
+    async def look(registry: Any) -> None:
+        await run_sweep(registry, SweepScope("boot"), set())
+        await registry.database(be_silent)
+        await run_sweep(registry, SweepScope("reconcile"), set())
 
     began = timezone.now()
-    with_core(look)
+    with_registry(look)
     assert all((execution_of(session).last_seen_at or before) >= began for session in living)
 
 
-def test_another_supervisor_that_takes_them_over_says_so_again(living: list[TaskSession]) -> None:
+def test_take_over_by_another_supervisor_is_reported_again(living: list[TaskSession]) -> None:
     swept()
     for session in living:
         change(execution_of(session), **GONE)
@@ -74,14 +74,16 @@ def test_another_supervisor_that_takes_them_over_says_so_again(living: list[Task
     assert [names(session) for session in living] == [["session.receipt"] * 2] * 4
 
 
-def test_one_that_cannot_be_written_stops_no_other(living: list[TaskSession], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_session_that_cannot_be_written_does_not_stop_the_others(
+    living: list[TaskSession], monkeypatch: pytest.MonkeyPatch
+) -> None:
     first, bad, *others = living
     queue = actions._place_in_start_queue
 
-    def fails(draft: SessionTransaction, decision: Any) -> None:
-        if draft.session.id == bad.id:
+    def fails(transaction: SessionTransaction, decision: Any) -> None:
+        if transaction.session.id == bad.id:
             raise ZeroDivisionError("this row")
-        queue(draft, decision)
+        queue(transaction, decision)
 
     monkeypatch.setattr(actions, "_place_in_start_queue", fails)
     result = swept()
@@ -94,7 +96,7 @@ def test_one_that_cannot_be_written_stops_no_other(living: list[TaskSession], mo
     assert names(bad) == ["session.receipt"]
 
 
-def test_each_comes_by_the_same_points_in_the_same_order(
+def test_every_session_passes_the_same_crash_points_in_order(
     living: list[TaskSession], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[tuple[str, str]] = []
@@ -104,19 +106,19 @@ def test_each_comes_by_the_same_points_in_the_same_order(
         assert [name for name, about in seen if about == str(session.id)] == POINTS
 
 
-def test_each_says_by_which_sweep_and_rule_it_was_taken_over(living: list[TaskSession]) -> None:
-    async def by_me(core: Any) -> None:
+def test_receipt_names_supervisor_sweep_and_rule(living: list[TaskSession]) -> None:
+    async def by_me(registry: Any) -> None:
         with known_as(owner="me"):
-            await run_sweep(core, SweepScope("boot"), set())
+            await run_sweep(registry, SweepScope("boot"), set())
 
-    with_core(by_me)
+    with_registry(by_me)
     for session in living:
         said = last_payload(session, "session.receipt")
         assert (said["owner"], said["cause"]) == ("me", "boot sweep: alive_same_agent")
 
 
 def tellings(sessions: list[TaskSession], place: AsTold) -> list[PendingReattach]:
-    """What a sweep has to say of them, once it has their leases."""
+    """Return the pending reattachments of a sweep that holds their leases."""
     for session in sessions:
         change(execution_of(session), owner=MINE.owner, generation=MINE.generation)
     rows = {row.stored.session_id: row for row in candidates.load_candidate_rows("another")}
@@ -128,7 +130,7 @@ def tellings(sessions: list[TaskSession], place: AsTold) -> list[PendingReattach
     ]
 
 
-def test_telling_of_many_asks_no_more_than_telling_of_one(living: list[TaskSession], place: AsTold) -> None:
+def test_query_count_of_a_batch_equals_that_of_one(living: list[TaskSession], place: AsTold) -> None:
     one, *many = tellings(living, place)
 
     def asked(*some: PendingReattach) -> int:
@@ -139,9 +141,7 @@ def test_telling_of_many_asks_no_more_than_telling_of_one(living: list[TaskSessi
     assert asked(one) == asked(*many)
 
 
-def test_who_has_lost_its_lease_meanwhile_is_told_so_and_writes_nothing(
-    living: list[TaskSession], place: AsTold
-) -> None:
+def test_lost_lease_is_reported_and_writes_nothing(living: list[TaskSession], place: AsTold) -> None:
     some = tellings(living, place)
     lost = some[1].session_id
     change(execution_of(TaskSession.objects.get(id=lost)), owner="somebody", generation=9)

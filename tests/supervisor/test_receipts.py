@@ -1,4 +1,4 @@
-"""A receipt that is pending is proven by the first turn of its own agent, or by nobody."""
+"""A pending receipt is proven by the first turn of its own agent, or not at all."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.django_db
 
 
 def resumed(**fields: Any) -> tuple[TaskSession, ContinuityReceipt]:
-    """A session whose agent was resumed, and has not had a turn since."""
+    """Return a session whose agent was resumed and has had no turn since."""
     session = running_session()
     evidence = {"fingerprint_after": fingerprint("conversation-1")}
     values = {"kind": "resumed", "verified": "pending", "launch_id": session.launch_id, "evidence": evidence}
@@ -40,7 +40,7 @@ def turn(session: TaskSession) -> None:
         ("demo", "injected", "first_turn"),
     ],
 )
-def test_a_turn_that_ends_well_proves_what_it_can(agent_type: str, kind: str, verified: str) -> None:
+def test_completed_turn_proves_what_its_agent_type_allows(agent_type: str, kind: str, verified: str) -> None:
     session, receipt = resumed(kind=kind)
     change(session.agent_profile, agent_type=agent_type)
     turn(session)
@@ -48,26 +48,26 @@ def test_a_turn_that_ends_well_proves_what_it_can(agent_type: str, kind: str, ve
     assert last_payload(session, "session.receipt")["verified"] == verified
 
 
-def test_a_turn_under_another_name_is_no_proof() -> None:
+def test_turn_of_another_conversation_is_no_proof() -> None:
     session, receipt = resumed(evidence={"fingerprint_after": fingerprint("another")})
     turn(session)
     assert fresh(receipt).verified == "none"
 
 
-def test_an_agent_that_leaves_before_its_first_turn_has_proven_nothing() -> None:
+def test_agent_that_exits_before_its_first_turn_proves_nothing() -> None:
     session, receipt = resumed()
     hear(session, [Journal().exits()])
     assert fresh(receipt).verified == "none"
     assert last_payload(session, "session.receipt")["kind"] == "resumed"
 
 
-def test_the_turn_of_a_later_agent_proves_nothing_of_an_earlier_one() -> None:
+def test_turn_of_a_later_agent_does_not_prove_an_earlier_receipt() -> None:
     session, receipt = resumed(launch_id="an earlier launch")
     turn(session)
     assert fresh(receipt).verified == "pending"
 
 
-def test_a_later_start_settles_what_an_earlier_one_has_left_open() -> None:
+def test_later_start_settles_an_open_receipt() -> None:
     session, receipt = resumed()
     ExecutorRunning.objects.update(status="stopped")
     plan = claimed(change(session, launch_id=""))
@@ -83,7 +83,7 @@ def test_a_later_start_settles_what_an_earlier_one_has_left_open() -> None:
     assert newest.verified != "none"
 
 
-def test_what_is_proven_stays_proven() -> None:
+def test_proven_receipt_stays_proven() -> None:
     session, receipt = resumed(kind="loaded", verified="replay")
     hear(session, [Journal().exits()])
     assert fresh(receipt).verified == "replay"

@@ -1,4 +1,4 @@
-"""``manage.py recover_sessions``: what it prints, how it ends, and that it refuses before it touches anything."""
+"""``manage.py recover_sessions``: its output, its exit status, and refusals before anything is written."""
 
 from __future__ import annotations
 
@@ -43,17 +43,17 @@ def lost(place: AsTold, **fields: Any) -> TaskSession:
 
 
 def recovered(*flags: str) -> dict[str, Any]:
-    """The document of a sweep."""
+    """Return the JSON document of a sweep."""
     out = StringIO()
     call_command("recover_sessions", "--json", *flags, stdout=out)
     document: dict[str, Any] = json.loads(out.getvalue())
     return document
 
 
-# --- what it prints ---
+# --- output ---
 
 
-def test_the_document_has_the_promised_shape(place: AsTold) -> None:
+def test_document_has_the_documented_shape(place: AsTold) -> None:
     session = lost(place)
     document = recovered()
     assert set(document) >= DOCUMENT
@@ -67,7 +67,7 @@ def test_the_document_has_the_promised_shape(place: AsTold) -> None:
     assert sum(document["outcomes"].values()) == 1
 
 
-def test_a_sweep_by_command_is_kept_and_holds_no_lease_afterwards(place: AsTold) -> None:
+def test_sweep_by_command_is_stored_and_holds_no_lease_afterwards(place: AsTold) -> None:
     session = lost(place)
     document = recovered()
     kept = RecoverySweep.objects.get()
@@ -77,7 +77,7 @@ def test_a_sweep_by_command_is_kept_and_holds_no_lease_afterwards(place: AsTold)
     assert not Supervisor.objects.exists()
 
 
-def test_a_living_session_is_reattached_and_let_go(place: AsTold) -> None:
+def test_living_session_is_reattached_and_its_lease_released(place: AsTold) -> None:
     session = lost(place)
     with talking(session) as agentctl:
         place.see(session, Observation(Observed.ALIVE, report=agentctl.report(), url=agentctl.url))
@@ -87,7 +87,7 @@ def test_a_living_session_is_reattached_and_let_go(place: AsTold) -> None:
     assert (execution_of(session).owner, execution_of(session).generation) == ("", 2)
 
 
-def test_a_dry_run_writes_nothing_at_all(place: AsTold) -> None:
+def test_dry_run_writes_nothing(place: AsTold) -> None:
     lost(place)
     before = tables.dump()
     document = recovered("--dry-run")
@@ -96,19 +96,19 @@ def test_a_dry_run_writes_nothing_at_all(place: AsTold) -> None:
     assert tables.dump() == before
 
 
-def test_only_the_named_sessions_are_looked_at(place: AsTold) -> None:
+def test_only_named_sessions_are_examined(place: AsTold) -> None:
     one, two, _ = (lost(place) for _ in range(3))
     document = recovered("--session", str(one.id), "--session", str(two.id), "--dry-run")
     assert {row["session_id"] for row in document["sessions"]} == {str(one.id), str(two.id)}
 
 
-def test_bounds_of_the_command_line_reach_the_look(place: AsTold) -> None:
+def test_limits_of_the_command_line_reach_the_runtime(place: AsTold) -> None:
     lost(place)
     recovered("--concurrency", "3", "--timeout", "0.5", "--dry-run")
     assert place.looks == [(1, 0.5, 3)]
 
 
-def test_the_table_names_its_columns_and_ends_with_a_summary(place: AsTold, capsys: pytest.CaptureFixture[str]) -> None:
+def test_table_has_its_columns_and_ends_with_a_summary(place: AsTold, capsys: pytest.CaptureFixture[str]) -> None:
     session = lost(place)
     call_command("recover_sessions")
     lines = capsys.readouterr().out.splitlines()
@@ -118,14 +118,16 @@ def test_the_table_names_its_columns_and_ends_with_a_summary(place: AsTold, caps
     assert lines[-1].startswith("1 examined in ")
 
 
-def test_nothing_to_do_is_said_without_a_table(capsys: pytest.CaptureFixture[str]) -> None:
+def test_empty_sweep_prints_no_table(capsys: pytest.CaptureFixture[str]) -> None:
     call_command("recover_sessions")
     (line,) = capsys.readouterr().out.splitlines()
     assert line.startswith("0 examined in ")
     assert line.endswith(": nothing to do.")
 
 
-def test_the_summary_says_who_holds_what_was_skipped(place: AsTold, capsys: pytest.CaptureFixture[str]) -> None:
+def test_summary_names_the_supervisor_that_holds_skipped_sessions(
+    place: AsTold, capsys: pytest.CaptureFixture[str]
+) -> None:
     session = lost(place)
     later = timezone.now() + timedelta(hours=1)
     change(execution_of(session), owner="0123456789abcdef", lease_expires_at=later)
@@ -134,27 +136,27 @@ def test_the_summary_says_who_holds_what_was_skipped(place: AsTold, capsys: pyte
     assert "1 skipped (dry run: nothing was written). Held by supervisor 01234567." in out
 
 
-def test_the_explanation_names_facts_and_rule(place: AsTold, capsys: pytest.CaptureFixture[str]) -> None:
+def test_explanation_lists_facts_and_rule(place: AsTold, capsys: pytest.CaptureFixture[str]) -> None:
     session = lost(place, policy="on_open")
     call_command("recover_sessions", "--explain", "--dry-run")
     out = capsys.readouterr().out
     assert f"session {session.id}" in out
     for label, value in (("observed", "dead process_gone"), ("policy", "on_open, boot"), ("lease", "free")):
         assert any(line.split()[0] == label and value in line for line in out.splitlines() if line.strip())
-    assert "dead_resume_later: It is gone: started again when asked for." in out
+    assert "dead_resume_later: The execution is gone; it is started on request." in out
 
 
-def test_a_title_cannot_paint_the_table(place: AsTold, capsys: pytest.CaptureFixture[str]) -> None:
+def test_markup_in_a_title_is_printed_literally(place: AsTold, capsys: pytest.CaptureFixture[str]) -> None:
     session = lost(place)
     change(session.task, title="[red]all is lost[/red]")
     call_command("recover_sessions", "--dry-run")
     assert "[red]all is lost[/red]" in capsys.readouterr().out
 
 
-# --- how it ends ---
+# --- exit status ---
 
 
-def test_strict_fails_where_a_session_ended_in_error(place: AsTold) -> None:
+def test_strict_fails_when_a_session_ended_in_error(place: AsTold) -> None:
     good, bad = lost(place), lost(place)
     place.see(bad, UNKNOWN)
     with pytest.raises(SystemExit) as ended:
@@ -164,7 +166,7 @@ def test_strict_fails_where_a_session_ended_in_error(place: AsTold) -> None:
     assert recovered("--strict", "--session", str(good.id))["examined"] == 1
 
 
-def test_a_session_that_is_not_there_is_a_bad_argument() -> None:
+def test_unknown_session_is_an_argument_error() -> None:
     missing = uuid.uuid4()
     with pytest.raises(CommandError, match=f"there is no session {missing}") as refused:
         recovered("--session", str(missing))
@@ -172,13 +174,13 @@ def test_a_session_that_is_not_there_is_a_bad_argument() -> None:
     assert not RecoverySweep.objects.exists()
 
 
-def test_a_session_that_has_nothing_to_recover_is_no_mistake() -> None:
+def test_session_with_nothing_to_recover_is_no_error() -> None:
     session = running_session(execution={**FREE, "status": "stopped", "status_reason": "idle"})
     assert recovered("--session", str(session.id))["examined"] == 0
 
 
 def refused(env: dict[str, str], *flags: str) -> str:
-    """The one line that a sweep which could not run says."""
+    """Return the single line that a sweep which could not run prints."""
     done = manage(env, "recover_sessions", *flags)
     assert (done.returncode, done.stdout) == (2, ""), done.stderr
     (line,) = done.stderr.splitlines()
@@ -186,22 +188,22 @@ def refused(env: dict[str, str], *flags: str) -> str:
 
 
 def files(directory: Path) -> dict[str, bytes]:
-    """The databases below a directory."""
+    """Return the database files below a directory."""
     return {path.name: path.read_bytes() for path in directory.glob("*.sqlite3")}
 
 
 @pytest.mark.parametrize(
     ("flags", "told"),
     [
-        (("--timeout", "soon"), "'soon' is no positive number"),
-        (("--concurrency", "0"), "'0' is no positive number"),
-        (("--concurrency", "2.5"), "'2.5' is no positive number"),
-        (("--session", "the first"), "'the first' is no session id"),
+        (("--timeout", "soon"), "'soon' is not a positive number"),
+        (("--concurrency", "0"), "'0' is not a positive number"),
+        (("--concurrency", "2.5"), "'2.5' is not a positive number"),
+        (("--session", "the first"), "'the first' is not a session id"),
         (("--runtime", "cloud"), "invalid choice: 'cloud'"),
         (("--everything",), "unrecognized arguments: --everything"),
     ],
 )
-def test_a_bad_argument_is_one_clear_line(
+def test_invalid_argument_prints_one_line(
     flags: tuple[str, ...], told: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
@@ -213,7 +215,7 @@ def test_a_bad_argument_is_one_clear_line(
     assert not RecoverySweep.objects.exists()
 
 
-def test_the_flags_are_told_to_who_asks(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_lists_the_flags(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         Command().run_from_argv(["manage.py", "recover_sessions", "--help"])
     assert ended.value.code == 0
@@ -222,29 +224,29 @@ def test_the_flags_are_told_to_who_asks(capsys: pytest.CaptureFixture[str]) -> N
         assert flag in out
 
 
-def test_a_bad_argument_ends_the_process_with_two(tmp_path: Path) -> None:
-    assert "'-1' is no positive number" in refused(environment(tmp_path / "data"), "--wait", "-1")
+def test_invalid_argument_exits_with_status_two(tmp_path: Path) -> None:
+    assert "'-1' is not a positive number" in refused(environment(tmp_path / "data"), "--wait", "-1")
 
 
-def test_an_unreachable_database_is_one_clear_line(tmp_path: Path) -> None:
+def test_unreachable_database_prints_one_line(tmp_path: Path) -> None:
     env = environment(tmp_path / "data", KANDEV_DATABASE_URL="postgres://127.0.0.1:1/x")
     assert refused(env).startswith("CommandError: the database cannot be reached: ")
 
 
 @pytest.mark.postgresql
-def test_a_database_without_tables_is_one_clear_line(tmp_path: Path) -> None:
+def test_database_without_tables_prints_one_line(tmp_path: Path) -> None:
     line = refused(environment(tmp_path / "data", **new_database()))
     assert "migrations; run manage.py migrate" in line
 
 
 @pytest.mark.postgresql
-def test_a_database_that_nobody_has_migrated_is_not_served(tmp_path: Path) -> None:
+def test_unmigrated_database_is_not_served(tmp_path: Path) -> None:
     done = manage(environment(tmp_path / "data", **new_database()), "serve", "--port", "0")
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "CommandError: the database lacks migrations: run manage.py migrate first\n"
+    assert done.stderr == "CommandError: the database has unapplied migrations; run manage.py migrate first\n"
 
 
-def test_a_file_that_is_no_database_is_one_clear_line_and_stays_as_it_is(tmp_path: Path) -> None:
+def test_file_that_is_no_database_prints_one_line_and_stays_unchanged(tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
     (tmp_path / "kandev.sqlite3").write_bytes(b"this is no database at all, and long enough to be sure of it" * 20)
     before = files(tmp_path)
@@ -254,7 +256,7 @@ def test_a_file_that_is_no_database_is_one_clear_line_and_stays_as_it_is(tmp_pat
     assert files(tmp_path) == before
 
 
-def test_missing_migrations_are_one_clear_line_and_none_is_run(tmp_path: Path) -> None:
+def test_missing_migrations_print_one_line_and_are_not_run(tmp_path: Path) -> None:
     path = tmp_path / "old.sqlite3"
     with sqlite3.connect(path) as made:
         made.execute("CREATE TABLE kept (word TEXT)")
@@ -268,7 +270,7 @@ def test_missing_migrations_are_one_clear_line_and_none_is_run(tmp_path: Path) -
     seen.close()
 
 
-def test_a_database_that_is_not_there_is_not_made(tmp_path: Path) -> None:
+def test_missing_database_is_not_created(tmp_path: Path) -> None:
     env = environment(tmp_path / "data")
     del env["KANDEV_DATABASE_URL"]
     assert "migrat" in refused(env)
@@ -282,6 +284,6 @@ def test_a_database_that_is_not_there_is_not_made(tmp_path: Path) -> None:
         ("KANDEV_SWEEP_TIMEOUT", "soon", "KANDEV_SWEEP_TIMEOUT=soon: must be a number of seconds, 0 or more"),
     ],
 )
-def test_a_bad_environment_is_one_clear_line(tmp_path: Path, name: str, value: str, told: str) -> None:
+def test_invalid_environment_prints_one_line(tmp_path: Path, name: str, value: str, told: str) -> None:
     assert refused(environment(tmp_path / "data", **{name: value})) == f"kandev: {told}"
     assert not (tmp_path / "data").exists()

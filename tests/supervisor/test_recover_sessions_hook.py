@@ -1,4 +1,4 @@
-"""``manage.py recover_sessions`` as a deploy hook: what fails it, and what it says beside a supervisor or without."""
+"""``manage.py recover_sessions`` as a deploy hook: what makes it fail, and its output with and without a supervisor."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ def lost(place: AsTold, **fields: Any) -> TaskSession:
 
 
 def fail(session: TaskSession, move: str = "fail", code: str = str(Reason.NOT_RESUMABLE)) -> None:
-    """Let the session's state change as the supervisor changes it, now."""
-    with session_transaction(session.id) as draft:
-        draft.move(move, error_code=code, error_message="Something broke.")
+    """Let the session's state change now, as the supervisor changes it."""
+    with session_transaction(session.id) as transaction:
+        transaction.move_session(move, error_code=code, error_message="Something broke.")
 
 
 def ended(*flags: str) -> tuple[int, dict[str, Any], str]:
-    """Exit status, document and stderr of the command."""
+    """Return exit status, document and stderr of the command."""
     out, err = StringIO(), StringIO()
     try:
         call_command("recover_sessions", "--json", *flags, stdout=out, stderr=err)
@@ -52,14 +52,14 @@ def ended(*flags: str) -> tuple[int, dict[str, Any], str]:
 
 
 def printed(capsys: pytest.CaptureFixture[str], *flags: str) -> str:
-    """What people read."""
+    """Return the output for people."""
     call_command("recover_sessions", *flags)
     return capsys.readouterr().out
 
 
 @contextmanager
 def supervised(since: datetime | None = None) -> Iterator[Supervisor]:
-    """A supervisor that lives, has swept, and has the embedded database."""
+    """Run as a live supervisor that has swept and holds the embedded database."""
     now = timezone.now()
     row = Supervisor.objects.create(
         boot_id=LIVE,
@@ -75,7 +75,7 @@ def supervised(since: datetime | None = None) -> Iterator[Supervisor]:
 
 
 def held(place: AsTold, **fields: Any) -> TaskSession:
-    """A session whose lease that supervisor has."""
+    """Return a session whose lease that supervisor holds."""
     later = timezone.now() + timedelta(hours=1)
     return running_session(runtime=place.name, execution={"owner": LIVE, "lease_expires_at": later}, **fields)
 
@@ -83,7 +83,7 @@ def held(place: AsTold, **fields: Any) -> TaskSession:
 # --- --strict ---
 
 
-def test_strict_passes_over_what_was_broken_before(place: AsTold) -> None:
+def test_strict_ignores_sessions_broken_before(place: AsTold) -> None:
     known = lost(place)
     fail(known)
     place.see(known, UNKNOWN)
@@ -91,7 +91,7 @@ def test_strict_passes_over_what_was_broken_before(place: AsTold) -> None:
     assert fresh(known).state == "ERROR"
 
 
-def test_strict_all_names_what_was_broken_before_with_a_status_of_its_own(place: AsTold) -> None:
+def test_strict_all_reports_earlier_failures_with_its_own_status(place: AsTold) -> None:
     known = lost(place)
     fail(known)
     place.see(known, UNKNOWN)
@@ -100,28 +100,28 @@ def test_strict_all_names_what_was_broken_before_with_a_status_of_its_own(place:
     assert f"broken before: session {known.id} is in ERROR: " in err
 
 
-def test_strict_fails_for_a_session_that_is_given_up_now(place: AsTold) -> None:
+def test_strict_fails_for_a_session_given_up_now(place: AsTold) -> None:
     session = lost(place, start_attempts=5)
     code, document, err = ended("--strict")
     assert (code, fresh(session).state, document["broken"]) == (1, "FAILED", [str(session.id)])
     assert f"broken by this deploy: session {session.id} is in FAILED: " in err
 
 
-def test_strict_fails_for_what_the_running_supervisor_gave_up(place: AsTold) -> None:
+def test_strict_fails_for_a_session_given_up_by_the_running_supervisor(place: AsTold) -> None:
     session = held(place)
     with supervised():
         fail(session, "give_up")
         assert ended("--strict")[0] == 1
 
 
-def test_strict_passes_over_what_failed_before_the_supervisor_started(place: AsTold) -> None:
+def test_strict_ignores_failures_before_the_supervisor_started(place: AsTold) -> None:
     session = held(place)
     fail(session, "give_up")
     with supervised():
         assert ended("--strict")[0] == 0
 
 
-def test_a_dead_supervisors_start_is_no_beginning_of_this_deploy(place: AsTold) -> None:
+def test_start_of_a_dead_supervisor_does_not_begin_the_deploy(place: AsTold) -> None:
     session = lost(place)
     gone = {**identity.identify_self().to_json(), "pid": 2**22 + 1}
     now, before = timezone.now(), timezone.now() - timedelta(days=1)
@@ -131,7 +131,7 @@ def test_a_dead_supervisors_start_is_no_beginning_of_this_deploy(place: AsTold) 
     assert ended("--strict")[0] == 0
 
 
-def test_since_says_when_the_deploy_began(place: AsTold) -> None:
+def test_since_sets_the_beginning_of_the_deploy(place: AsTold) -> None:
     session = lost(place)
     before = timezone.now().isoformat()
     fail(session, "give_up")
@@ -139,7 +139,7 @@ def test_since_says_when_the_deploy_began(place: AsTold) -> None:
     assert ended("--strict", "--since", timezone.now().isoformat())[0] == 0
 
 
-def test_a_session_in_error_that_is_then_given_up_is_worse(place: AsTold) -> None:
+def test_giving_up_a_session_in_error_is_a_new_failure(place: AsTold) -> None:
     session = lost(place)
     fail(session, code="launch_failed")
     before = timezone.now().isoformat()
@@ -148,7 +148,7 @@ def test_a_session_in_error_that_is_then_given_up_is_worse(place: AsTold) -> Non
 
 
 @pytest.mark.parametrize("gone", [{"desired_state": "stopped"}, {"created_at": timezone.now() + timedelta(days=1)}])
-def test_strict_asks_for_what_should_run_and_was_there_before(place: AsTold, gone: dict[str, Any]) -> None:
+def test_strict_counts_only_earlier_sessions_that_should_run(place: AsTold, gone: dict[str, Any]) -> None:
     session = lost(place)
     before = timezone.now().isoformat()
     fail(session, "give_up")
@@ -156,7 +156,7 @@ def test_strict_asks_for_what_should_run_and_was_there_before(place: AsTold, gon
     assert ended("--strict", "--since", before)[0] == 0
 
 
-def test_strict_asks_for_the_named_sessions_alone(place: AsTold) -> None:
+def test_strict_checks_only_the_named_sessions(place: AsTold) -> None:
     good, bad = lost(place), lost(place)
     place.see(bad, UNKNOWN)
     before = timezone.now().isoformat()
@@ -164,7 +164,7 @@ def test_strict_asks_for_the_named_sessions_alone(place: AsTold) -> None:
     assert ended("--strict", "--since", before, "--session", str(good.id))[0] == 0
 
 
-def test_a_row_that_became_damaged_fails_the_deploy_once(place: AsTold) -> None:
+def test_newly_damaged_row_fails_the_deploy_once(place: AsTold) -> None:
     session = lost(place)
     change(execution_of(session), generation=-1)
     assert ended("--strict")[0] == 1
@@ -172,27 +172,27 @@ def test_a_row_that_became_damaged_fails_the_deploy_once(place: AsTold) -> None:
     assert ended("--strict=all")[0] == 4
 
 
-def test_starts_unfinished_at_the_end_of_wait_have_a_status_of_their_own(place: AsTold) -> None:
+def test_unfinished_starts_after_the_wait_have_their_own_status(place: AsTold) -> None:
     session = held(place)
     with supervised():
         intents.create_intent(session, IntentKind.START, None, {"mode": "auto"})
         code, document, err = ended("--strict", "--wait", "0.3")
     assert (code, document["unfinished"]) == (3, [str(session.id)])
-    assert "1 start had not ended after 0.3 s" in err
+    assert "1 start had not finished after 0.3 s" in err
 
 
-def test_an_agent_that_died_again_and_waits_for_its_restart_is_unfinished(place: AsTold) -> None:
+def test_agent_waiting_for_its_restart_is_unfinished(place: AsTold) -> None:
     session = held(place, launch_id="")
     with supervised():
         change(session, next_restart_at=timezone.now() + timedelta(minutes=5))
         code, document, err = ended("--strict", "--wait", "0.3")
         assert (code, document["unfinished"]) == (3, [str(session.id)])
-        assert "1 start had not ended after 0.3 s" in err
+        assert "1 start had not finished after 0.3 s" in err
         change(session, desired_state="stopped")
         assert ended("--strict", "--wait", "0.3")[0] == 0
 
 
-def test_without_a_supervisor_nobody_waits_for_a_restart_that_is_due_later(place: AsTold) -> None:
+def test_without_a_supervisor_later_restarts_are_not_awaited(place: AsTold) -> None:
     session = lost(place, start_attempts=2)
     change(session, next_restart_at=timezone.now() + timedelta(minutes=5))
     began = time.monotonic()
@@ -201,7 +201,7 @@ def test_without_a_supervisor_nobody_waits_for_a_restart_that_is_due_later(place
     assert (code, document["unfinished"]) == (3, [str(session.id)])
 
 
-def test_wait_fails_where_the_supervisor_has_not_swept_in_time(place: AsTold) -> None:
+def test_wait_fails_when_the_supervisor_has_not_swept_in_time(place: AsTold) -> None:
     held(place)
     with supervised() as row:
         change(row, swept_at=None)
@@ -211,15 +211,15 @@ def test_wait_fails_where_the_supervisor_has_not_swept_in_time(place: AsTold) ->
 
 
 @pytest.mark.parametrize("told", ["yesterday", "2026-01-01", "2026-01-01T00:00:00"])
-def test_since_wants_a_moment_with_its_time_zone(told: str) -> None:
-    with pytest.raises(CommandError, match="is no time with a time zone"):
+def test_since_requires_a_time_zone(told: str) -> None:
+    with pytest.raises(CommandError, match="is not a time with a time zone"):
         call_command("recover_sessions", "--since", told)
 
 
-# --- what it prints ---
+# --- output ---
 
 
-def test_a_dry_run_counts_what_would_happen(place: AsTold, capsys: pytest.CaptureFixture[str]) -> None:
+def test_dry_run_counts_what_would_happen(place: AsTold, capsys: pytest.CaptureFixture[str]) -> None:
     living, unreachable = lost(place), lost(place)
     lost(place)
     place.see(unreachable, UNKNOWN)
@@ -232,7 +232,7 @@ def test_a_dry_run_counts_what_would_happen(place: AsTold, capsys: pytest.Captur
     assert sum(document["outcomes"].values()) == 3
 
 
-def test_orders_without_a_server_wait_for_a_supervisor(place: AsTold, capsys: pytest.CaptureFixture[str]) -> None:
+def test_starts_without_a_server_wait_for_a_supervisor(place: AsTold, capsys: pytest.CaptureFixture[str]) -> None:
     session = lost(place)
     out = printed(capsys)
     assert "1 start waits for a supervisor: run manage.py serve or supervise, or add --wait." in out
@@ -242,7 +242,7 @@ def test_orders_without_a_server_wait_for_a_supervisor(place: AsTold, capsys: py
     assert document["unfinished"] == [str(session.id)]
 
 
-def test_beside_a_supervisor_it_reports_what_that_did(place: AsTold, capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_beside_a_supervisor_reports_its_results(place: AsTold, capsys: pytest.CaptureFixture[str]) -> None:
     session = held(place)
     with supervised() as row:
         sweep = RecoverySweep.objects.create(boot_id=row.boot_id, trigger="boot", started_at=timezone.now())
@@ -262,7 +262,7 @@ def test_beside_a_supervisor_it_reports_what_that_did(place: AsTold, capsys: pyt
     assert (document["outcomes"]["reattached"], document["dry_run"]) == (1, False)
 
 
-def test_what_a_supervisor_holds_and_never_swept_is_told_by_its_state(
+def test_session_held_but_never_swept_is_reported_by_its_state(
     place: AsTold, capsys: pytest.CaptureFixture[str]
 ) -> None:
     held(place)

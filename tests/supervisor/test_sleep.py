@@ -1,4 +1,4 @@
-"""Idle sessions are put to sleep, nobody else is, and a prompt wakes them."""
+"""Only idle sessions are put to sleep, and a prompt wakes them."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ LONG_AGO = timedelta(hours=2)
 
 @pytest.fixture(autouse=True)
 def an_hour(settings: Any) -> None:
-    """The default."""
+    """Set the default of one hour."""
     settings.KANDEV_IDLE_SLEEP = 3600
 
 
 def at_rest(**fields: Any) -> TaskSession:
-    """A session whose agent has done a turn and has had nothing to do for two hours."""
+    """A session whose agent has completed a turn and has been idle for two hours."""
     session, journal = running_session(**fields), Journal()
     Prompt.objects.create(session=session, message_id="p1", text="write the parser", state="sending")
     hear(session, [*journal.turn_begins("p1"), journal.completes("p1")])
@@ -53,31 +53,31 @@ def at_rest(**fields: Any) -> TaskSession:
 
 
 def long_ago(session: TaskSession) -> TaskSession:
-    """As if all that happened in it had been two hours ago."""
+    """Date everything that happened in the session back by two hours."""
     then = timezone.now() - LONG_AGO
     Run.objects.filter(session=session).update(ended_at=then)
     return change(session, updated_at=then, ready_since=then)
 
 
 def looked(session: TaskSession, agentctl: TalkingAgentctl) -> int:
-    """One look of the supervisor that holds it."""
+    """Run one check of the supervisor that holds it."""
     change(execution_of(session), **FREE)
 
     async def run() -> int:
-        core = ExecutionRegistry()
+        registry = ExecutionRegistry()
         try:
-            await core.attach(session.id)
-            await core.database(long_ago, session)
-            return await idle_sleep.sleep_idle_sessions(core)
+            await registry.open_stream(session.id)
+            await registry.database(long_ago, session)
+            return await idle_sleep.sleep_idle_sessions(registry)
         finally:
-            await core.close()
+            await registry.close()
 
     assert agentctl.url
     return asyncio.run(run())
 
 
 def put_to_sleep(session: TaskSession, **report: Any) -> bool:
-    """Whether it falls asleep where its agentctl tells this."""
+    """Return whether the session falls asleep when its agentctl reports this."""
     with talking(session) as agentctl:
         plain = agentctl.report
 
@@ -95,7 +95,7 @@ def put_to_sleep(session: TaskSession, **report: Any) -> bool:
         return bool(looked(session, agentctl))
 
 
-def test_an_idle_session_falls_asleep_and_says_why() -> None:
+def test_idle_session_is_put_to_sleep_with_a_reason() -> None:
     session = at_rest()
     assert put_to_sleep(session)
     row, execution = fresh(session), execution_of(session)
@@ -111,7 +111,7 @@ def test_an_idle_session_falls_asleep_and_says_why() -> None:
     assert (status["asleep"], status["is_agent_running"], status["is_resumable"]) == (True, False, True)
 
 
-def test_what_has_fallen_asleep_stays_asleep_when_its_execution_has_ended() -> None:
+def test_sleeping_session_stays_asleep_after_its_execution_ended() -> None:
     session = at_rest()
     put_to_sleep(session)
     write_stopped(session.id, None, IDLE_REASON)
@@ -120,12 +120,12 @@ def test_what_has_fallen_asleep_stays_asleep_when_its_execution_has_ended() -> N
     assert session_status(fresh(session))["asleep"]
     assert not wants_start_on_open(session_status(fresh(session))), "a look at its page is no reason"
     context = session_context(fresh(session))
-    assert context["word"].text == "Asleep"
-    assert "sleeps" in context["banner"].text
+    assert context["label"].text == "Asleep"
+    assert "asleep" in context["situation"].text
     assert not swept(SweepScope("boot")).decided, "no sweep starts it"
 
 
-def test_a_prompt_wakes_it_and_no_sleep_is_lost_or_forced() -> None:
+def test_prompt_wakes_a_session_that_is_falling_asleep() -> None:
     session = at_rest()
     put_to_sleep(session)
     intents.queue_prompt(session.id, "p2", "go on", make_user())
@@ -135,7 +135,7 @@ def test_a_prompt_wakes_it_and_no_sleep_is_lost_or_forced() -> None:
     assert Intent.objects.filter(session=session, kind="start", done_at=None).exists()
 
 
-def test_who_stops_it_while_it_falls_asleep_has_stopped_it() -> None:
+def test_stop_by_a_user_takes_precedence_over_sleep() -> None:
     session = at_rest()
     put_to_sleep(session)
     intents.request_stop(session.id, make_user())
@@ -169,7 +169,7 @@ def _wait(session: TaskSession) -> None:
 
 
 @pytest.mark.parametrize("busy", [_queue, _ask, _order, _turn, _wait])
-def test_who_is_asked_for_something_or_asks_is_not_put_to_sleep(busy: Callable[[TaskSession], None]) -> None:
+def test_session_with_open_work_is_not_put_to_sleep(busy: Callable[[TaskSession], None]) -> None:
     session = at_rest()
     busy(session)
     assert not put_to_sleep(session)
@@ -189,7 +189,7 @@ def test_who_is_asked_for_something_or_asks_is_not_put_to_sleep(busy: Callable[[
     ],
     ids=["a shell is open", "it cannot tell of shells", "a script runs", "at work", "in a turn", "gone", "asks"],
 )
-def test_agentctl_has_the_last_word(report: dict[str, Any]) -> None:
+def test_agentctl_report_of_activity_prevents_sleep(report: dict[str, Any]) -> None:
     assert not put_to_sleep(at_rest(), **report)
 
 
@@ -204,15 +204,13 @@ def test_agentctl_has_the_last_word(report: dict[str, Any]) -> None:
     ],
     ids=["stopped", "working", "error", "no token", "cannot resume"],
 )
-def test_who_could_not_go_on_where_it_was_is_not_put_to_sleep(
-    fields: dict[str, Any], execution: dict[str, Any]
-) -> None:
+def test_session_that_could_not_resume_is_not_put_to_sleep(fields: dict[str, Any], execution: dict[str, Any]) -> None:
     session = at_rest()
     change(execution_of(session), **execution)
     assert not put_to_sleep(change(session, **fields))
 
 
-def test_what_was_asked_between_the_look_and_the_sleep_is_not_slept_over(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prompt_during_the_check_prevents_sleep(monkeypatch: pytest.MonkeyPatch) -> None:
     session = at_rest()
     before = idle_sleep._has_open_requests
 
@@ -226,11 +224,11 @@ def test_what_was_asked_between_the_look_and_the_sleep_is_not_slept_over(monkeyp
 
 
 @pytest.mark.parametrize(("seconds", "falls"), [(3600, True), (10800, False)])
-def test_sleep_comes_after_its_time_and_not_before(seconds: int, falls: bool, settings: Any) -> None:
+def test_session_sleeps_only_after_the_configured_time(seconds: int, falls: bool, settings: Any) -> None:
     settings.KANDEV_IDLE_SLEEP = seconds
     assert put_to_sleep(at_rest()) is falls
 
 
-def test_without_a_time_nobody_sleeps(settings: Any) -> None:
+def test_zero_disables_sleep(settings: Any) -> None:
     settings.KANDEV_IDLE_SLEEP = 0
     assert not put_to_sleep(at_rest())

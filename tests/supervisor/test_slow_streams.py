@@ -1,4 +1,4 @@
-"""An agentctl that answers, but opens its stream to nobody in time."""
+"""An agentctl that answers requests but never opens its stream in time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sessions_app.supervisor import execution_registry as cores
 from sessions_app.supervisor.execution_registry import ExecutionRegistry
 from sessions_app.supervisor.start import execution
 from tests.supervisor.agentctls import talking
-from tests.supervisor.places import AsTold, with_core
+from tests.supervisor.places import AsTold, with_registry
 from tests.supervisor.rows import fresh, running_session
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -25,37 +25,37 @@ def _in_a_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def streams() -> list[str]:
-    """Streams that are tried or open."""
-    return [task.get_name() for task in asyncio.all_tasks() if task.get_name().startswith("attachment")]
+    """Return the stream tasks that exist."""
+    return [task.get_name() for task in asyncio.all_tasks() if task.get_name().startswith("stream")]
 
 
-def test_who_takes_it_over_is_told_that_it_does_not_answer_and_leaves_no_stream_behind() -> None:
+def test_stream_timeout_raises_unreachable_and_leaves_no_stream() -> None:
     session = running_session(execution={"owner": "", "lease_expires_at": None})
 
-    async def take_over(core: ExecutionRegistry) -> list[str]:
+    async def take_over(registry: ExecutionRegistry) -> list[str]:
         with pytest.raises(AgentctlUnreachable):
-            await core.attach(session.id)
+            await registry.open_stream(session.id)
         return streams()
 
     with talking(session) as agentctl:
         agentctl.is_slow = True
-        assert with_core(take_over) == []
+        assert with_registry(take_over) == []
 
 
-def test_who_gives_up_before_leaves_no_stream_behind() -> None:
+def test_cancelled_opening_leaves_no_stream() -> None:
     session = running_session(execution={"owner": "", "lease_expires_at": None})
 
-    async def take_over(core: ExecutionRegistry) -> list[str]:
+    async def take_over(registry: ExecutionRegistry) -> list[str]:
         with pytest.raises(TimeoutError):
-            await asyncio.wait_for(core.attach(session.id), 0.3)
+            await asyncio.wait_for(registry.open_stream(session.id), 0.3)
         return streams()
 
     with talking(session) as agentctl:
         agentctl.is_slow = True
-        assert with_core(take_over) == []
+        assert with_registry(take_over) == []
 
 
-def test_a_start_does_not_say_that_it_took_all_the_time_it_has(place: AsTold, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_stream_fails_the_start_as_unreachable(place: AsTold, monkeypatch: pytest.MonkeyPatch) -> None:
     session = running_session(
         runtime="as_told", execution={"owner": "", "lease_expires_at": None, "status": "stopped"}, state="ERROR"
     )
@@ -76,6 +76,6 @@ def test_a_start_does_not_say_that_it_took_all_the_time_it_has(place: AsTold, mo
             )
 
         monkeypatch.setattr(place, "launch", launch)
-        with_core(lambda core: execution.execute_start(core, session.id, intent.id))
+        with_registry(lambda registry: execution.execute_start(registry, session.id, intent.id))
     failed = fresh(session)
     assert (failed.state, failed.error_code) == ("ERROR", "agentctl_unreachable")

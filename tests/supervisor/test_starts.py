@@ -1,4 +1,4 @@
-"""A start is claimed once, and what the agent answers is proven before it is believed."""
+"""A start is claimed once, and the agent's answer is verified before it counts."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def claimed(session: TaskSession, mode: str = "auto") -> StartClaim:
 
 
 def answered(session: TaskSession, **answer: Any) -> bool:
-    """The agent answers its start."""
+    """Let the agent answer its start."""
     plan = claimed(session)
     order = agent_start.prepare_agent_start(plan, plan.lease, found="")
     assert order is not None
@@ -67,7 +67,7 @@ def at_rest(**fields: Any) -> TaskSession:
     return change(session, **fields)
 
 
-def test_the_demo_agent_is_ordered_as_its_place_knows_it() -> None:
+def test_demo_agent_uses_the_command_of_its_runtime() -> None:
     session = at_rest()
     change(session.agent_profile, agent_type="demo", command=[])
     change(execution_of(session), runtime="remote")
@@ -77,7 +77,7 @@ def test_the_demo_agent_is_ordered_as_its_place_knows_it() -> None:
     assert order.body["argv"] == ["kandev-demo-agent"]
 
 
-def test_a_claim_counts_the_start_once() -> None:
+def test_claim_counts_the_start_once() -> None:
     session = at_rest()
     plan = claimed(session)
     assert (fresh(session).start_attempts, fresh(session).state) == (1, "STARTING")
@@ -86,7 +86,7 @@ def test_a_claim_counts_the_start_once() -> None:
     assert fresh(session).start_attempts == 1
 
 
-def test_a_claim_of_what_another_holds_writes_nothing() -> None:
+def test_claim_of_an_execution_held_by_another_writes_nothing() -> None:
     session = at_rest()
     Intent.objects.create(session=session, kind="start", payload={"mode": "auto"})
     before = tables.dump()
@@ -95,7 +95,7 @@ def test_a_claim_of_what_another_holds_writes_nothing() -> None:
     assert tables.dump() == before
 
 
-def test_a_claim_under_a_lease_that_is_held_does_not_take_it_again() -> None:
+def test_claim_under_a_held_lease_does_not_acquire_it_again() -> None:
     session = at_rest()
     intent, before = Intent.objects.create(session=session, kind="start"), execution_of(session)
     plan = claims.claim_start(session.id, intent.id, MINE.owner, lives="", held=MINE)
@@ -106,7 +106,7 @@ def test_a_claim_under_a_lease_that_is_held_does_not_take_it_again() -> None:
 
 
 @pytest.mark.parametrize("held", [Lease(MINE.owner, MINE.generation + 1), Lease("another", MINE.generation)])
-def test_a_claim_under_a_lease_that_is_lost_writes_nothing(held: Lease) -> None:
+def test_claim_under_a_lost_lease_writes_nothing(held: Lease) -> None:
     session = at_rest()
     intent, before = Intent.objects.create(session=session, kind="start"), tables.dump()
     with pytest.raises(LeaseLost):
@@ -114,7 +114,7 @@ def test_a_claim_under_a_lease_that_is_lost_writes_nothing(held: Lease) -> None:
     assert tables.dump() == before
 
 
-def test_a_resume_beside_a_live_agentctl_asks_little_of_the_database() -> None:
+def test_resume_beside_a_live_agentctl_needs_few_queries() -> None:
     session = at_rest()
     intent = Intent.objects.create(session=session, kind="start", payload={"mode": "auto"})
     with tables.counting() as asked:
@@ -130,14 +130,14 @@ def test_a_resume_beside_a_live_agentctl_asks_little_of_the_database() -> None:
     assert len(reads) <= 25, reads
 
 
-def test_a_claim_of_what_nobody_wants_any_more_is_settled() -> None:
+def test_claim_of_an_unwanted_start_is_settled() -> None:
     session = at_rest(desired_state="stopped")
     assert claim(session) is None
     assert session.intents.latest("created_at").outcome == "stopped"
     assert fresh(session).state == "WAITING_FOR_INPUT"
 
 
-def test_a_place_that_is_full_lets_the_start_wait_and_says_so() -> None:
+def test_start_on_a_full_executor_waits_and_is_reported() -> None:
     running_session()
     session = at_rest()
     execution = execution_of(session)
@@ -148,7 +148,7 @@ def test_a_place_that_is_full_lets_the_start_wait_and_says_so() -> None:
     assert session_status(fresh(session))["queued_for_capacity"]
 
 
-def test_an_agent_that_loaded_our_conversation_is_proven() -> None:
+def test_replayed_conversation_is_verified() -> None:
     session = at_rest()
     assert answered(session, resume_token="conversation-2", replayed=4, replayed_user_texts=["Write  the PARSER"])
     receipt = session.receipts.get()
@@ -165,7 +165,7 @@ def test_an_agent_that_loaded_our_conversation_is_proven() -> None:
         {"outcome": "created"},
     ],
 )
-def test_an_agent_that_loaded_something_else_is_not_believed(answer: dict[str, Any]) -> None:
+def test_other_conversation_is_rejected(answer: dict[str, Any]) -> None:
     session = at_rest()
     assert not answered(session, resume_token="conversation-2", **answer)
     session, row = fresh(session), execution_of(session)
@@ -174,12 +174,12 @@ def test_an_agent_that_loaded_something_else_is_not_believed(answer: dict[str, A
     assert (session.receipts.get().kind, session.next_restart_at, session.launch_id) == ("failed", None, "")
 
 
-def test_a_start_whose_answer_was_lost_is_asked_again_and_proven_as_the_first_time() -> None:
+def test_repeated_start_after_a_lost_answer_is_verified_again() -> None:
     session = at_rest()
     plan = claimed(session)
     launch = str(plan.intent_id)
     assert agent_start.prepare_agent_start(plan, plan.lease, found=None) is not None
-    change(session, state="WAITING_FOR_INPUT", launch_id=launch)  # the next supervisor has found the agent
+    change(session, state="WAITING_FOR_INPUT", launch_id=launch)  # the next supervisor found the agent
     change(execution_of(session), status="ready", resume_token="conversation-2")
 
     again = claims.claim_start(session.id, plan.intent_id, MINE.owner, lives=launch)
@@ -195,14 +195,14 @@ def test_a_start_whose_answer_was_lost_is_asked_again_and_proven_as_the_first_ti
     assert [(row.kind, row.launch_id) for row in session.receipts.all()] == [("failed", launch)]
 
 
-def test_a_start_beside_an_agent_of_another_launch_is_pointless() -> None:
+def test_start_beside_an_agent_of_another_launch_is_settled() -> None:
     session = running_session()
     intent = Intent.objects.create(session=session, kind="start", payload={"mode": "auto"})
     assert claims.claim_start(session.id, intent.id, MINE.owner, lives="another") is None
     assert Intent.objects.get(id=intent.id).outcome == "already_running"
 
 
-def test_an_agent_that_is_up_when_the_stop_has_won_is_not_kept() -> None:
+def test_agent_started_after_a_stop_is_not_kept() -> None:
     session = at_rest()
     plan = claimed(session)
     order = agent_start.prepare_agent_start(plan, plan.lease, found="")
@@ -216,7 +216,7 @@ def test_an_agent_that_is_up_when_the_stop_has_won_is_not_kept() -> None:
     assert fresh(session).launch_id == ""
 
 
-def test_a_doubt_is_settled_by_the_conversation_that_shows_the_prompt() -> None:
+def test_replayed_prompt_settles_a_held_prompt() -> None:
     session = at_rest()
     for message_id, text in (("p2", "run the tests"), ("p3", "never arrived")):
         Prompt.objects.create(session=session, message_id=message_id, text=text, state="held")
@@ -228,16 +228,14 @@ def test_a_doubt_is_settled_by_the_conversation_that_shows_the_prompt() -> None:
     ("replayed", "state"),
     [(["write the parser"], "held"), (["write the parser", "write the parser"], "interrupted")],
 )
-def test_what_shows_an_earlier_prompt_is_no_proof_for_a_later_one_with_the_same_words(
-    replayed: list[str], state: str
-) -> None:
+def test_replay_of_an_earlier_prompt_does_not_prove_an_identical_later_one(replayed: list[str], state: str) -> None:
     session = at_rest()
     Prompt.objects.create(session=session, message_id="p2", text="write the parser", state="held")
     answered(session, replayed=3, replayed_user_texts=replayed)
     assert prompt_states(session) == {"p1": "done", "p2": state}
 
 
-def test_the_rejected_token_is_tried_again_when_a_user_says_so() -> None:
+def test_user_can_retry_the_rejected_token() -> None:
     session = at_rest()
     change(execution_of(session), resume_token="", rejected_resume_token="conversation-0")
     plan = claimed(session, Mode.RESUME)
@@ -246,7 +244,7 @@ def test_the_rejected_token_is_tried_again_when_a_user_says_so() -> None:
     assert (order.strategy, order.body["resume_token"]) == (Strategy.NATIVE, "conversation-0")
 
 
-def test_a_fresh_start_sets_the_old_conversation_aside() -> None:
+def test_fresh_start_sets_the_old_token_aside() -> None:
     session = at_rest()
     plan = claimed(session, Mode.FRESH_START)
     order = agent_start.prepare_agent_start(plan, plan.lease, found="")
@@ -264,7 +262,7 @@ def test_a_fresh_start_sets_the_old_conversation_aside() -> None:
     assert session.receipts.get().kind == "fresh"
 
 
-def test_a_fresh_start_sets_the_old_conversation_aside_though_the_new_one_has_no_name_yet() -> None:
+def test_fresh_start_without_a_new_token_sets_the_old_one_aside() -> None:
     session = at_rest()
     plan = claimed(session, Mode.FRESH_START)
     order = agent_start.prepare_agent_start(plan, plan.lease, found="")
@@ -291,7 +289,7 @@ def test_a_fresh_start_sets_the_old_conversation_aside_though_the_new_one_has_no
         (Mode.RESUME, {"resume_token": "", "rejected_resume_token": "conversation-0"}, None),
     ],
 )
-def test_the_agents_last_message_is_told_with_the_conversation_that_it_is_of(
+def test_last_message_is_sent_only_with_its_own_conversation(
     mode: Mode, kept: dict[str, str], told: str | None
 ) -> None:
     session = at_rest()
@@ -302,7 +300,7 @@ def test_the_agents_last_message_is_told_with_the_conversation_that_it_is_of(
     assert order.body["last_message_uuid"] == told
 
 
-def test_the_agent_is_told_what_its_type_and_its_profile_say() -> None:
+def test_start_request_contains_agent_type_and_profile_settings() -> None:
     session = at_rest()
     change(session.agent_profile, model="small", mode="plan", additional_directories=["/srv/docs"], args=["--fast"])
     plan = claimed(session)
@@ -316,7 +314,7 @@ def test_the_agent_is_told_what_its_type_and_its_profile_say() -> None:
 
 
 @pytest.mark.parametrize("state", ["CREATED", "WAITING_FOR_INPUT", "ERROR", "FAILED"])
-def test_a_workspace_alone_can_be_had_in_every_state(state: str) -> None:
+def test_workspace_can_be_opened_in_every_state(state: str) -> None:
     session = make_session(state=state) if state == "CREATED" else at_rest(state=state)
     session.intents.filter(kind="start").update(payload={"mode": "workspace_only"})
     change(execution_of(session), owner="", lease_expires_at=None)
@@ -328,7 +326,7 @@ def test_a_workspace_alone_can_be_had_in_every_state(state: str) -> None:
 
 
 @pytest.mark.parametrize("state", ["WAITING_FOR_INPUT", "FAILED"])
-def test_a_workspace_that_fails_is_said_in_every_state(state: str) -> None:
+def test_failed_workspace_start_is_reported_in_every_state(state: str) -> None:
     session = at_rest(state=state)
     plan = claimed(session, Mode.WORKSPACE_ONLY)
     failure = StartFailure("launch_failed", "Nobody answered.", executor_failed=True)
@@ -338,7 +336,7 @@ def test_a_workspace_that_fails_is_said_in_every_state(state: str) -> None:
     assert fresh(session).state == ("FAILED" if state == "FAILED" else "ERROR")
 
 
-def test_an_agent_whose_answer_was_lost_is_found_again() -> None:
+def test_agent_whose_answer_was_lost_is_reattached() -> None:
     session = at_rest()
     plan = claimed(session)
     agent_start.write_reattached(plan, plan.lease, {"agent": {"launch_id": "earlier"}})
@@ -347,7 +345,7 @@ def test_an_agent_whose_answer_was_lost_is_found_again() -> None:
     assert (fresh(session).launch_id, fresh(session).state) == ("earlier", "WAITING_FOR_INPUT")
 
 
-def test_nothing_of_a_start_is_written_under_a_lost_lease() -> None:
+def test_start_writes_nothing_under_a_lost_lease() -> None:
     session = at_rest()
     plan = claimed(session)
     change(execution_of(session), owner="somebody else")
@@ -361,7 +359,7 @@ def test_nothing_of_a_start_is_written_under_a_lost_lease() -> None:
 
 
 @pytest.mark.parametrize(("found", "left"), [(None, [("p1", "interrupted")]), ("", [("p1", "running")])])
-def test_a_turn_that_a_dead_agent_left_open_is_said_before_the_next_agent_starts(
+def test_open_turn_of_a_dead_agent_is_interrupted_before_the_next_start(
     found: str | None, left: list[tuple[str, str]]
 ) -> None:
     session, journal = running_session(), Journal()

@@ -1,4 +1,4 @@
-"""Stopping, closing, cancelling and answering: ordered once, and the stronger order first."""
+"""Stopping, closing, cancelling and answering: each intent is created once, and the strongest is carried out first."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.django_db
 # --- stop, close, cancel ---
 
 
-def test_a_stop_takes_back_a_start_that_nobody_has_begun() -> None:
+def test_stop_withdraws_an_unclaimed_start() -> None:
     session = make_session()
     intents.request_stop(session.id, make_user())
     start = session.intents.get(kind="start")
@@ -41,14 +41,14 @@ def test_a_stop_takes_back_a_start_that_nobody_has_begun() -> None:
     assert (fresh(session).desired_state, fresh(session).stopped_by_user) == ("stopped", True)
 
 
-def test_a_start_that_was_begun_learns_of_the_stop_by_itself() -> None:
+def test_stop_leaves_a_claimed_start_open() -> None:
     session = make_session()
     session.intents.update(claimed_generation=1)
     intents.request_stop(session.id, make_user())
     assert [kind for kind, _ in open_orders(session)] == ["start", "stop"]
 
 
-def test_stopping_twice_is_one_order() -> None:
+def test_stopping_twice_creates_one_intent() -> None:
     session = running_session()
     for _ in range(2):
         intents.request_stop(session.id, make_user())
@@ -56,7 +56,7 @@ def test_stopping_twice_is_one_order() -> None:
 
 
 @pytest.mark.parametrize("outcome", ["completed", "cancelled"])
-def test_closing_is_ordered_once_and_stops_the_session(outcome: str) -> None:
+def test_closing_twice_creates_one_intent_and_stops_the_session(outcome: str) -> None:
     session = running_session()
     for _ in range(2):
         intents.request_close(session.id, make_user(), outcome)
@@ -64,7 +64,7 @@ def test_closing_is_ordered_once_and_stops_the_session(outcome: str) -> None:
     assert fresh(session).desired_state == "stopped"
 
 
-def test_a_session_is_closed_one_way_or_the_other() -> None:
+def test_session_cannot_be_closed_with_two_outcomes() -> None:
     session = running_session()
     intents.request_close(session.id, make_user(), "completed")
     with pytest.raises(Conflict):
@@ -73,13 +73,13 @@ def test_a_session_is_closed_one_way_or_the_other() -> None:
         intents.request_close(session.id, make_user(), "somehow")
 
 
-def test_a_session_that_was_closed_is_not_closed_again() -> None:
+def test_closed_session_cannot_be_closed_again() -> None:
     session = running_session(state="COMPLETED")
     with pytest.raises(TerminalState):
         intents.request_close(session.id, make_user(), "completed")
 
 
-def test_a_cancel_names_the_turn_it_is_about() -> None:
+def test_cancel_names_its_turn() -> None:
     session = running_session()
     assert not intents.request_cancel(session.id, make_user())
     hear(session, Journal().turn_begins("p1"))
@@ -88,7 +88,7 @@ def test_a_cancel_names_the_turn_it_is_about() -> None:
 
 
 @pytest.mark.parametrize("end", [tasks.archive_task, tasks.finish_task])
-def test_a_task_that_is_over_stops_its_sessions(end: Callable[..., object]) -> None:
+def test_finished_or_archived_task_stops_its_sessions(end: Callable[..., object]) -> None:
     task = make_task()
     session = running_session(task=task)
     end(task, make_user())
@@ -100,7 +100,7 @@ def test_a_task_that_is_over_stops_its_sessions(end: Callable[..., object]) -> N
         make_session(task=task)
 
 
-def test_a_session_is_deleted_when_nothing_of_it_can_run() -> None:
+def test_session_can_be_deleted_once_nothing_of_it_can_run() -> None:
     session = running_session()
     with pytest.raises(Conflict):
         tasks.delete_session(session)
@@ -122,7 +122,7 @@ def asked() -> TaskSession:
     return session
 
 
-def test_the_first_answer_counts_and_whoever_comes_later_is_told_which_it_was() -> None:
+def test_first_answer_counts_and_later_ones_are_told_which() -> None:
     session = asked()
     for _ in range(2):
         answer(session, "q1", "yes")
@@ -132,7 +132,7 @@ def test_the_first_answer_counts_and_whoever_comes_later_is_told_which_it_was() 
     assert open_orders(session) == [("answer", {"permission_id": "q1", "option_id": "yes"})]
 
 
-def test_an_answer_that_was_given_is_given_again_to_whoever_agrees() -> None:
+def test_repeated_equal_answer_is_accepted() -> None:
     session = asked()
     answer(session, "q1", "yes")
     session.intents.update(done_at=timezone.now())
@@ -143,7 +143,7 @@ def test_an_answer_that_was_given_is_given_again_to_whoever_agrees() -> None:
     assert open_orders(session) == []
 
 
-def test_only_what_was_asked_can_be_answered_and_only_as_offered() -> None:
+def test_only_open_permissions_and_offered_options_can_be_answered() -> None:
     session, user = asked(), make_user()
     key = key_of(session, "q1")
     with pytest.raises(Invalid):
@@ -155,7 +155,7 @@ def test_only_what_was_asked_can_be_answered_and_only_as_offered() -> None:
     assert open_orders(session) == []
 
 
-def test_a_key_opens_its_own_permission_alone() -> None:
+def test_key_is_valid_only_for_its_own_permission() -> None:
     session, other, user = asked(), running_session(), make_user()
     journal = Journal()
     hear(other, [*journal.turn_begins("p1"), journal.asks("r1"), journal.asks("r2")])
@@ -167,12 +167,12 @@ def test_a_key_opens_its_own_permission_alone() -> None:
     assert open_orders(session) == open_orders(other) == []
 
 
-def test_an_order_for_a_session_that_is_not_there_is_said() -> None:
+def test_stopping_an_unknown_session_raises() -> None:
     with pytest.raises(TaskSession.DoesNotExist):
         intents.request_stop(uuid.uuid4(), make_user())
 
 
-def test_orders_that_overtake_are_carried_out_strongest_first() -> None:
+def test_overtaking_intents_are_carried_out_strongest_first() -> None:
     session = asked()
     answer(session, "q1", "yes")
     intents.request_cancel(session.id, make_user())

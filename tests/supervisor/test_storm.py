@@ -1,4 +1,4 @@
-"""Many sessions that should run and do not: a real supervisor brings all of them up, a few at a time, none twice."""
+"""Many sessions that should run and do not: a real supervisor starts all of them, a few at a time, none twice."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LEASE_TTL = 10
 
 @pytest.fixture
 def url(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """Where the stand-ins are."""
+    """The address of the fake agentctls."""
     with stand_ins.serving() as address:
         known = {**plugins.runtimes(), "stand_ins": StandIns(address)}
         monkeypatch.setattr(plugins, "runtimes", lambda: known)
@@ -37,26 +37,26 @@ def url(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 
 def lost(number: int) -> None:
-    """So many sessions that claim to run where nobody is."""
+    """Create that many sessions that claim to run although no agentctl is there."""
     free = {"owner": "", "lease_expires_at": None}
     for _ in range(number):
         running_session(runtime="stand_ins", execution=free, task=make_task())
 
 
 def environment(home: Path) -> dict[str, str]:
-    """Of a supervisor that starts few at a time."""
+    """Return the environment of a supervisor that starts few at a time."""
     values = {"KANDEV_MAX_STARTS_PER_PASS": str(AT_ONCE), "KANDEV_LEASE_TTL": str(LEASE_TTL)}
     return commands.environment(home, **values)
 
 
 def counts(url: str) -> dict[str, Any]:
-    """What the stand-ins have seen."""
+    """Return the counts of the fake agentctls."""
     with urllib.request.urlopen(f"{url}/counts", timeout=10) as answer:
         told: dict[str, Any] = json.loads(answer.read())
     return told
 
 
-def test_all_come_up_a_few_at_a_time_and_say_meanwhile_why_they_wait(url: str, tmp_path: Path) -> None:
+def test_all_sessions_start_a_few_at_a_time_and_report_their_place(url: str, tmp_path: Path) -> None:
     lost(MANY)
     most, told = 0, []
 
@@ -78,9 +78,7 @@ def test_all_come_up_a_few_at_a_time_and_say_meanwhile_why_they_wait(url: str, t
     assert moving == sorted(moving, reverse=True), "once all have a place the queue moves on, and nobody is overtaken"
 
 
-def test_a_supervisor_killed_in_mid_storm_is_followed_by_another_and_nothing_happens_twice(
-    url: str, tmp_path: Path
-) -> None:
+def test_supervisor_killed_in_mid_storm_is_replaced_without_duplicates(url: str, tmp_path: Path) -> None:
     lost(MANY)
     with storming.supervising(url, tmp_path / "first.log", environment(tmp_path)) as first:
         eventually(lambda: int(counts(url)["up"]) >= 3, timeout=60, describe="some are up")

@@ -1,4 +1,4 @@
-"""One supervisor a database: the next one waits, and whoever ends gives everything back."""
+"""One supervisor per database: a second one waits, and a supervisor that ends releases everything."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from sessions_app.supervisor.leases import SupervisorLock
 from tests.supervisor.agentctls import talking
 from tests.supervisor.commands import environment, manage, supervising
 from tests.supervisor.journals import Journal
-from tests.supervisor.rows import execution_of, names, running_session, talk
+from tests.supervisor.rows import conversation, execution_of, names, running_session
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.django_db(transaction=True)
-WAITS, SUPERVISES = "another supervisor has this database; waiting until it ends", "supervising: "
+WAITS, SUPERVISES = "another supervisor is using this database; waiting until it stops", "supervising: "
 
 
 @pytest.mark.embedded
-def test_a_second_supervisor_waits_says_so_once_and_takes_over(tmp_path: Path) -> None:
+def test_second_supervisor_waits_says_so_once_and_takes_over(tmp_path: Path) -> None:
     env = environment(tmp_path / "data")
     with supervising(env, tmp_path / "first") as first, supervising(env, tmp_path / "second") as second:
         eventually(lambda: SUPERVISES in first.log + second.log, timeout=30, describe="one of them supervises")
@@ -40,7 +40,7 @@ def test_a_second_supervisor_waits_says_so_once_and_takes_over(tmp_path: Path) -
 
 
 @pytest.mark.embedded
-def test_who_waits_ends_when_told_to(tmp_path: Path) -> None:
+def test_waiting_supervisor_ends_on_sigterm(tmp_path: Path) -> None:
     env = environment(tmp_path / "data")
     with supervising(env, tmp_path / "first") as first, supervising(env, tmp_path / "second") as second:
         eventually(lambda: WAITS in first.log + second.log, timeout=30, describe="one of them waits")
@@ -49,7 +49,7 @@ def test_who_waits_ends_when_told_to(tmp_path: Path) -> None:
         assert SUPERVISES not in waiter.log
 
 
-def test_a_database_that_is_not_there_is_one_clear_line(tmp_path: Path) -> None:
+def test_missing_database_prints_one_line(tmp_path: Path) -> None:
     env = environment(tmp_path / "data", KANDEV_DATABASE_URL="postgres://127.0.0.1:1/x", KANDEV_LOG_FORMAT="console")
     done = manage(env, "supervise")
     assert done.returncode == 2
@@ -57,14 +57,14 @@ def test_a_database_that_is_not_there_is_one_clear_line(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_a_worker_that_cannot_begin_without_a_database_says_so_with_the_same_status(tmp_path: Path) -> None:
+def test_worker_without_a_database_exits_with_the_same_status(tmp_path: Path) -> None:
     env = environment(tmp_path / "data", KANDEV_DATABASE_URL="postgres://127.0.0.1:1/x", KANDEV_LOG_FORMAT="console")
     done = manage(env, "qcluster")
     assert done.returncode == 2
     assert done.stderr.splitlines()[-1].startswith("CommandError: Q Cluster ")
 
 
-def test_sigterm_gives_the_leases_back_and_leaves_the_agents_alone(tmp_path: Path) -> None:
+def test_sigterm_releases_leases_and_leaves_agents_running(tmp_path: Path) -> None:
     session, journal = running_session(execution={"owner": "", "lease_expires_at": None}), Journal()
     with talking(session, [*journal.turn_begins("p1"), *journal.says("hello")], "working") as agentctl:
         env = environment(tmp_path / "data")
@@ -76,7 +76,7 @@ def test_sigterm_gives_the_leases_back_and_leaves_the_agents_alone(tmp_path: Pat
         given_back = execution_of(session)
         assert (given_back.owner, given_back.lease_expires_at, given_back.generation) == ("", None, 2)
         assert not Supervisor.objects.exists()
-        assert talk(session)[-1][:3] == ("agent", "hello", {})
+        assert conversation(session)[-1][:3] == ("agent", "hello", {})
         before = names(session)
 
         with supervising(env, tmp_path / "again") as running:
@@ -86,7 +86,7 @@ def test_sigterm_gives_the_leases_back_and_leaves_the_agents_alone(tmp_path: Pat
         assert agentctl.generations == [2, 3]
 
 
-def test_a_supervisor_that_was_killed_is_dead_at_once(tmp_path: Path) -> None:
+def test_killed_supervisor_counts_as_dead_immediately(tmp_path: Path) -> None:
     session = running_session(execution={"owner": "", "lease_expires_at": None})
     with talking(session) as agentctl:
         env = environment(tmp_path / "data", KANDEV_LEASE_TTL="600")
@@ -101,7 +101,7 @@ def test_a_supervisor_that_was_killed_is_dead_at_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.embedded
-def test_the_lock_says_who_holds_it(tmp_path: Path, settings: Any) -> None:
+def test_supervisor_lock_names_its_holder(tmp_path: Path, settings: Any) -> None:
     settings.KANDEV_DATA_DIR = tmp_path
     first, second = SupervisorLock("supervise"), SupervisorLock("sweep")
     with first, second:

@@ -1,4 +1,4 @@
-"""A sweep writes what each rule decides, and nothing the second time."""
+"""A sweep writes what its rule decides, and a second sweep writes nothing."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from django.utils import timezone
 
 from executors_app.agentctl.protocol import AgentState
 from executors_app.domain import Observation, Observed, WorkspaceState
-from sessions_app.models import Prompt, TaskSession, TeamRole
+from sessions_app.accounts.models import TeamRole
+from sessions_app.models import Prompt, TaskSession
 from sessions_app.supervisor.sweep.sweep_pass import SweepRun, SweepScope
 from tests.supervisor import tables
 from tests.supervisor.agentctls import talking
@@ -31,7 +32,7 @@ LOST = {"supports_session_resume": False}
 
 @dataclass(frozen=True)
 class Case:
-    """A session in mid-turn, what is seen of it, and what a sweep makes of it."""
+    """A session in mid-turn, what is observed of it, and what a sweep does about it."""
 
     rule: str
     seen: Observation | AgentState
@@ -45,7 +46,7 @@ class Case:
     receipts: tuple[str, ...] = ()
     trigger: str = "boot"
     stays: bool = False
-    """Nothing at all is written."""
+    """Whether nothing at all is written."""
 
 
 def unmoved(rule: str, seen: Observation | AgentState, **more: Any) -> Case:
@@ -85,7 +86,7 @@ IDS = [f"{case.rule}-{number}" for number, case in enumerate(CASES)]
 
 @contextmanager
 def situation(case: Case, place: AsTold) -> Iterator[TaskSession]:
-    """The session of a case, with its agentctl where that is alive."""
+    """The session of a case, with its agentctl if that is alive."""
     session, journal = running_session(runtime=place.name), Journal()
     session.prompts.create(message_id="p1", text="write it", state="sending")
     hear(session, [*journal.turn_begins("p1"), *journal.says("I begin")])
@@ -111,7 +112,7 @@ def orders(session: TaskSession) -> tuple[str, ...]:
 
 
 @pytest.mark.parametrize("case", CASES, ids=IDS)
-def test_a_sweep_writes_what_its_rule_decides_and_the_next_one_nothing(case: Case, place: AsTold) -> None:
+def test_sweep_writes_what_its_rule_decides_and_repeating_it_nothing(case: Case, place: AsTold) -> None:
     with situation(case, place) as session:
         before = tables.dump()
         result = swept(SweepScope(case.trigger))  # type: ignore[arg-type]
@@ -135,7 +136,7 @@ def said_and_ordered(session: TaskSession) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("case", CASES, ids=IDS)
-def test_a_dry_run_decides_the_same_and_writes_nothing(case: Case, place: AsTold) -> None:
+def test_dry_run_decides_the_same_and_writes_nothing(case: Case, place: AsTold) -> None:
     with situation(case, place):
         before = tables.dump()
         result = swept(SweepScope(case.trigger, dry_run=True))  # type: ignore[arg-type]
@@ -144,13 +145,13 @@ def test_a_dry_run_decides_the_same_and_writes_nothing(case: Case, place: AsTold
         assert place.ended == []
 
 
-def test_a_message_says_why_the_worktree_cannot_be_had(place: AsTold) -> None:
+def test_error_says_why_the_worktree_cannot_be_restored(place: AsTold) -> None:
     with situation(Case("dead_workspace_gone", GONE), place) as session:
         swept()
         assert fresh(session).error_message == execution_of(session).error_message == "The branch was deleted."
 
 
-def test_who_cannot_be_reached_is_looked_for_again_and_goes_on_as_if_nothing_had_been(place: AsTold) -> None:
+def test_unreachable_session_recovers_without_interruption_when_seen_again(place: AsTold) -> None:
     with situation(Case("", A.WORKING), place) as session:
         alive, unknown = place.sees[str(session.id)], set[str]()
         place.see(session, UNKNOWN)
@@ -165,7 +166,7 @@ def test_who_cannot_be_reached_is_looked_for_again_and_goes_on_as_if_nothing_had
         assert "session.run.interrupted" not in names(session)
 
 
-def test_a_look_at_one_session_does_not_forget_who_was_silent_elsewhere(place: AsTold) -> None:
+def test_sweep_of_one_session_keeps_unknown_results_of_others(place: AsTold) -> None:
     silent, other = (running_session(runtime=place.name, execution=FREE) for _ in range(2))
     for session in (silent, other):
         place.see(session, UNKNOWN)
@@ -176,7 +177,7 @@ def test_a_look_at_one_session_does_not_forget_who_was_silent_elsewhere(place: A
     assert [execution_of(session).error_code for session in (silent, other)] == ["unreachable"] * 2
 
 
-def test_a_living_agent_is_taken_over_with_a_newer_generation_and_heard_out(place: AsTold) -> None:
+def test_living_agent_is_taken_over_with_a_new_generation_and_drained(place: AsTold) -> None:
     session, journal = (
         running_session(runtime=place.name, execution={"owner": "dead", "lease_expires_at": SOON}),
         Journal(),
@@ -194,7 +195,7 @@ def test_a_living_agent_is_taken_over_with_a_newer_generation_and_heard_out(plac
     assert execution_of(session).owner == ""
 
 
-def test_a_journal_that_its_agentctl_left_behind_is_heard_before_anything_is_said_of_the_turn(place: AsTold) -> None:
+def test_journal_left_behind_is_read_before_the_turn_is_judged(place: AsTold) -> None:
     session, journal = running_session(runtime=place.name, execution=FREE), Journal()
     hear_as_free(session, journal.turn_begins("p1"))
     place.left[str(session.id)] = [*journal.says("done"), journal.completes("p1")]
@@ -205,7 +206,7 @@ def test_a_journal_that_its_agentctl_left_behind_is_heard_before_anything_is_sai
     assert execution_of(session).resume_token == "conversation-2"
 
 
-def test_a_turn_that_only_the_left_journal_tells_of_is_interrupted_too(place: AsTold) -> None:
+def test_turn_known_only_from_the_left_journal_is_interrupted(place: AsTold) -> None:
     session, journal = running_session(runtime=place.name, execution=FREE), Journal()
     Prompt.objects.create(session=session, message_id="p1", text="go on", state="sending")
     place.left[str(session.id)] = journal.turn_begins("p1")
@@ -219,7 +220,7 @@ def hear_as_free(session: TaskSession, lines: list[dict[str, Any]]) -> None:
     change(execution_of(session), last_seen_at=None)
 
 
-def test_a_turn_that_was_cut_is_interrupted_once_and_goes_on_by_itself(place: AsTold) -> None:
+def test_interrupted_turn_is_recorded_once_and_continued(place: AsTold) -> None:
     with situation(Case("dead_resume_now", DEAD), place) as session:
         swept()
         assert names(session).count("session.run.interrupted") == 1
@@ -227,13 +228,13 @@ def test_a_turn_that_was_cut_is_interrupted_once_and_goes_on_by_itself(place: As
         assert last_payload(session, "session.run.interrupted")["reason"] == "agentctl_gone"
 
 
-def test_what_outlived_its_agentctl_is_ended_before_the_start(place: AsTold) -> None:
+def test_leftover_processes_are_ended_before_the_start(place: AsTold) -> None:
     with situation(Case("dead_resume_now", replace(DEAD, leftovers=2)), place) as session:
         swept()
         assert place.ended == [str(session.id)]
 
 
-def test_a_session_that_was_stopped_and_is_wanted_again_is_found(place: AsTold) -> None:
+def test_stopped_session_that_should_run_again_is_started(place: AsTold) -> None:
     stopped = {**FREE, "status": "stopped", "status_reason": "stopped"}
     session = running_session(runtime=place.name, execution=stopped, launch_id="")
     swept()
@@ -241,12 +242,12 @@ def test_a_session_that_was_stopped_and_is_wanted_again_is_found(place: AsTold) 
 
 
 @pytest.mark.parametrize("reason", ["idle", "new"])
-def test_a_session_that_sleeps_is_not_looked_at(place: AsTold, reason: str) -> None:
+def test_sleeping_session_is_not_examined(place: AsTold, reason: str) -> None:
     running_session(runtime=place.name, execution={**FREE, "status": "stopped", "status_reason": reason})
     assert swept().decided == []
 
 
-def test_a_session_whose_owner_left_the_team_is_not_started_by_itself(place: AsTold) -> None:
+def test_session_of_a_departed_owner_is_not_started_automatically(place: AsTold) -> None:
     session = running_session(runtime=place.name, execution=FREE)
     assert session.owner is not None
     session.owner.groups.clear()
@@ -254,7 +255,7 @@ def test_a_session_whose_owner_left_the_team_is_not_started_by_itself(place: AsT
     assert orders(session) == ()
 
 
-def test_a_session_whose_owner_only_reads_now_is_not_started_by_itself(place: AsTold) -> None:
+def test_session_of_an_owner_turned_viewer_is_not_started_automatically(place: AsTold) -> None:
     session = running_session(runtime=place.name, execution=FREE)
     assert session.owner is not None
     TeamRole.objects.create(user=session.owner, team=session.task.team, role=TeamRole.Role.VIEWER)
@@ -262,7 +263,7 @@ def test_a_session_whose_owner_only_reads_now_is_not_started_by_itself(place: As
     assert orders(session) == ()
 
 
-def test_an_agent_that_died_long_ago_is_not_taken_for_one_that_was_steady(place: AsTold) -> None:
+def test_agent_that_died_long_ago_does_not_count_as_stable(place: AsTold) -> None:
     began = timezone.now() - timedelta(hours=1)
     session = running_session(
         runtime=place.name, execution=FREE | {"last_seen_at": began}, ready_since=began, start_attempts=2
@@ -276,7 +277,7 @@ def test_an_agent_that_died_long_ago_is_not_taken_for_one_that_was_steady(place:
 
 
 @pytest.mark.parametrize("seen", [DEAD, UNKNOWN], ids=["dead", "unknown"])
-def test_a_look_that_found_nobody_is_no_sight_of_it(place: AsTold, seen: Observation) -> None:
+def test_unsuccessful_observation_does_not_update_last_seen(place: AsTold, seen: Observation) -> None:
     last = timezone.now() - timedelta(hours=1)
     session = running_session(runtime=place.name, execution=FREE | {"last_seen_at": last}, policy="on_open")
     place.see(session, replace(seen, seen_at=timezone.now()))

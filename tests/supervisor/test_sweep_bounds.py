@@ -1,4 +1,4 @@
-"""A sweep costs what claims to run, and whatever goes wrong with one row stays with that row."""
+"""A sweep costs only what claims to run, and a failure in one row affects no other row."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from executors_app.domain import Observation, Observed
-from executors_app.fake_agentctl import refusing_url
 from sessions_app.models import Intent, Message, Prompt, RecoverySweep, Supervisor, SweepOutcome, TaskSession
 from sessions_app.services.status import session_status
 from sessions_app.supervisor import loop, sweep_reports
@@ -21,8 +20,9 @@ from sessions_app.supervisor.sweep import candidates
 from sessions_app.supervisor.sweep.sweep_pass import SweepRun, SweepScope, run_sweep
 from tests.supervisor.agentctls import talking
 from tests.supervisor.journals import Journal, hear
-from tests.supervisor.places import UNKNOWN, AsTold, swept, with_core
+from tests.supervisor.places import UNKNOWN, AsTold, swept, with_registry
 from tests.supervisor.rows import change, execution_of, fresh, names, running_session
+from tests.support.fake_agentctl import refusing_url
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -30,7 +30,7 @@ FREE: dict[str, Any] = {"owner": "", "lease_expires_at": None}
 
 
 def lost(place: AsTold, **fields: Any) -> TaskSession:
-    """A session that claims to run where nobody is."""
+    """Return a session that claims to run although no agentctl is there."""
     return running_session(runtime=place.name, execution=FREE, **fields)
 
 
@@ -49,7 +49,7 @@ def queries_of(function: Any, *args: Any) -> int:
     return len(seen)
 
 
-def test_reading_many_sessions_asks_no_more_than_reading_one(place: AsTold) -> None:
+def test_loading_many_sessions_needs_as_many_queries_as_loading_one(place: AsTold) -> None:
     with_history(lost(place))
     one = queries_of(candidates.load_candidate_rows, "me")
     for _ in range(19):
@@ -58,7 +58,7 @@ def test_reading_many_sessions_asks_no_more_than_reading_one(place: AsTold) -> N
     assert queries_of(candidates.load_candidate_rows, "me") == one
 
 
-def test_whoever_was_silent_longest_is_asked_first(place: AsTold) -> None:
+def test_sessions_not_seen_for_longest_are_observed_first(place: AsTold) -> None:
     now = timezone.now()
     heard = {"just now": now, "never": None, "a while ago": now - timedelta(minutes=1)}
     sessions = {
@@ -69,7 +69,7 @@ def test_whoever_was_silent_longest_is_asked_first(place: AsTold) -> None:
     assert [sessions[one] for one in place.asked] == ["never", "a while ago", "just now"]
 
 
-def test_deciding_asks_nothing(place: AsTold) -> None:
+def test_deciding_needs_no_queries(place: AsTold) -> None:
     lost(place)
     (row,) = candidates.load_candidate_rows("me")
     look = Observation(Observed.DEAD)
@@ -78,35 +78,35 @@ def test_deciding_asks_nothing(place: AsTold) -> None:
     assert queries_of(lambda: candidates.sweep_facts(row, look, **known)) == 0
 
 
-def test_a_status_asks_the_same_whatever_the_history(place: AsTold) -> None:
+def test_status_query_count_does_not_depend_on_history(place: AsTold) -> None:
     plain, busy = lost(place), with_history(lost(place))
     counts = {queries_of(session_status, fresh(session)) for session in (plain, busy)}
     assert len(counts) == 1
     assert Message.objects.filter(session=busy).count() == 6
 
 
-def test_a_status_changes_nothing(place: AsTold) -> None:
+def test_status_changes_nothing(place: AsTold) -> None:
     session = lost(place)
     with CaptureQueriesContext(connection) as seen:
         session_status(fresh(session))
     assert [query["sql"][:6] for query in seen] == ["SELECT"] * len(seen)
 
 
-def test_many_sessions_are_looked_at_at_once_and_within_bounds(place: AsTold) -> None:
+def test_sessions_are_observed_concurrently_within_limits(place: AsTold) -> None:
     for _ in range(3):
         lost(place)
     swept(SweepScope("command", concurrency=7, timeout=1.5))
     assert place.looks == [(3, 1.5, 7)]
 
 
-def test_a_sweep_can_be_told_what_to_look_at(place: AsTold) -> None:
+def test_sweep_can_be_limited_to_sessions_or_a_runtime(place: AsTold) -> None:
     one, _, elsewhere = lost(place), lost(place), running_session(execution=FREE)
     assert [item.row.stored.session_id for item in swept(SweepScope("command", sessions=[one.id])).decided] == [one.id]
     found = swept(SweepScope("command", runtime="local_standalone", dry_run=True)).decided
     assert [item.row.stored.session_id for item in found] == [elsewhere.id]
 
 
-def test_sessions_with_work_come_first(place: AsTold, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sessions_with_work_are_started_first(place: AsTold, monkeypatch: pytest.MonkeyPatch) -> None:
     for _ in range(4):
         lost(place)
     last = max(TaskSession.objects.all(), key=lambda session: session.id)
@@ -116,7 +116,7 @@ def test_sessions_with_work_come_first(place: AsTold, monkeypatch: pytest.Monkey
     assert Intent.objects.filter(done_at=None).order_by("created_at")[0].session_id == last.id
 
 
-def test_a_row_that_cannot_be_acted_upon_spoils_no_other(place: AsTold) -> None:
+def test_session_whose_action_fails_does_not_affect_others(place: AsTold) -> None:
     bad, good = lost(place), lost(place)
     place.broken.add(str(bad.id))
     result = swept()
@@ -127,7 +127,7 @@ def test_a_row_that_cannot_be_acted_upon_spoils_no_other(place: AsTold) -> None:
     assert (document["outcomes"]["failed"], document["outcomes"]["skipped"]) == (1, 1)
 
 
-def test_a_runtime_that_cannot_look_knows_nothing_and_stops_no_other(place: AsTold) -> None:
+def test_runtime_that_cannot_observe_reports_unknown_and_blocks_no_other(place: AsTold) -> None:
     blind, other = lost(place), running_session(execution=FREE | {"agentctl_url": refusing_url()})
     place.blind = True
     swept()
@@ -135,7 +135,7 @@ def test_a_runtime_that_cannot_look_knows_nothing_and_stops_no_other(place: AsTo
     assert other.intents.filter(kind="start", done_at=None).exists()
 
 
-def test_a_runtime_that_is_not_installed_is_unknown_not_dead(place: AsTold) -> None:
+def test_uninstalled_runtime_is_unknown_not_dead(place: AsTold) -> None:
     session = lost(place)
     change(execution_of(session), runtime="uninstalled")
     result = swept()
@@ -143,7 +143,7 @@ def test_a_runtime_that_is_not_installed_is_unknown_not_dead(place: AsTold) -> N
     assert (fresh(session).state, fresh(session).error_code) == ("ERROR", "unreachable")
 
 
-def test_who_is_alive_but_cannot_be_attached_is_not_called_reattached(place: AsTold) -> None:
+def test_living_agent_that_cannot_be_attached_is_not_reported_as_reattached(place: AsTold) -> None:
     session = lost(place)
     with talking(session) as agentctl:
         report = agentctl.report()
@@ -155,38 +155,38 @@ def test_who_is_alive_but_cannot_be_attached_is_not_called_reattached(place: AsT
     assert fresh(session).state == "WAITING_FOR_INPUT"
 
 
-def test_a_stream_that_lives_is_worth_more_than_a_look_that_failed(place: AsTold) -> None:
+def test_open_stream_outweighs_a_failed_observation(place: AsTold) -> None:
     session = lost(place)
 
-    async def twice(core: ExecutionRegistry) -> list[SweepRun]:
+    async def twice(registry: ExecutionRegistry) -> list[SweepRun]:
         alive = Observation(Observed.ALIVE, report=agentctl.report(), url=agentctl.url)
         place.see(session, alive)
-        first = await run_sweep(core, SweepScope("boot"), set())
+        first = await run_sweep(registry, SweepScope("boot"), set())
         place.see(session, UNKNOWN)
-        return [first, await run_sweep(core, SweepScope("boot"), set())]
+        return [first, await run_sweep(registry, SweepScope("boot"), set())]
 
     with talking(session) as agentctl:
-        rules = [result.decided[0].decision.rule for result in with_core(twice)]
+        rules = [result.decided[0].decision.rule for result in with_registry(twice)]
     assert rules == ["alive_same_agent", "attached"]
     assert fresh(session).state == "WAITING_FOR_INPUT"
 
 
-def test_two_looks_of_one_supervisor_attach_once(place: AsTold) -> None:
+def test_repeated_sweep_attaches_once(place: AsTold) -> None:
     session = lost(place)
 
-    async def twice(core: ExecutionRegistry) -> None:
+    async def twice(registry: ExecutionRegistry) -> None:
         place.see(session, Observation(Observed.ALIVE, report=agentctl.report(), url=agentctl.url))
         for _ in range(2):
-            await run_sweep(core, SweepScope("boot"), set())
+            await run_sweep(registry, SweepScope("boot"), set())
 
     with talking(session, Journal().says("hello")) as agentctl:
-        with_core(twice)
+        with_registry(twice)
         assert agentctl.generations == [2]
     assert names(session).count("session.receipt") == 1
 
 
 def supervised(*scopes: SweepScope) -> None:
-    """Sweeps of one supervisor, stored as it stores them."""
+    """Run and store sweeps of one supervisor, as it stores them."""
 
     async def run() -> None:
         supervisor = loop.SupervisorLoop()
@@ -200,7 +200,7 @@ def supervised(*scopes: SweepScope) -> None:
     asyncio.run(run())
 
 
-def test_the_loop_keeps_only_what_it_decided(place: AsTold) -> None:
+def test_periodic_sweep_without_a_decision_is_not_stored(place: AsTold) -> None:
     sessions = [lost(place) for _ in range(2)]
     supervised(SweepScope("boot"), SweepScope("reconcile"))
     assert list(RecoverySweep.objects.values_list("trigger", "examined")) == [("boot", 2)]
@@ -209,19 +209,19 @@ def test_the_loop_keeps_only_what_it_decided(place: AsTold) -> None:
     assert not Supervisor.objects.exists()
 
 
-def test_a_look_without_a_decision_is_kept_at_boot(place: AsTold) -> None:
+def test_boot_sweep_stores_sessions_left_alone(place: AsTold) -> None:
     session = lost(place, policy="on_open")
     supervised(SweepScope("boot"), SweepScope("boot"))
     kept = SweepOutcome.objects.filter(session=session).order_by("id")
     assert [(row.rule, row.executor_status) for row in kept] == [("dead_resume_later", "stopped")] * 2
 
 
-def test_nothing_to_look_at_is_a_sweep_too(place: AsTold) -> None:
+def test_empty_boot_sweep_is_stored(place: AsTold) -> None:
     supervised(SweepScope("boot"))
     assert RecoverySweep.objects.get().examined == 0
 
 
-def test_a_sweep_is_kept_with_its_rows_or_not_at_all(place: AsTold, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sweep_and_its_rows_are_stored_together(place: AsTold, monkeypatch: pytest.MonkeyPatch) -> None:
     lost(place)
     result = swept()
 

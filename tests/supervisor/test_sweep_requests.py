@@ -1,4 +1,4 @@
-"""A sweep that somebody asks for is carried out at once, and its request tells what came of it."""
+"""A sweep on request is carried out immediately, and the request tells its result."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 @pytest.fixture
 def session(place: AsTold) -> TaskSession:
-    """One that claims to run, and of which nothing can be seen."""
+    """A session that claims to run and cannot be observed."""
     made = running_session(runtime=place.name, execution={"runtime": place.name, "owner": "", "lease_expires_at": None})
     place.see(made, UNKNOWN)
     return made
 
 
 def carried_out(ask: Callable[[], SweepRequest]) -> SweepRequest:
-    """A request once a supervisor, whose own first sweep is left out, says that it is done."""
+    """Make a request; return it once a supervisor, started without a first sweep, has carried it out."""
 
     async def run() -> SweepRequest:
         stop, supervisor = asyncio.Event(), SupervisorLoop()
@@ -49,12 +49,12 @@ def carried_out(ask: Callable[[], SweepRequest]) -> SweepRequest:
 
 
 def report_of(asked: SweepRequest) -> dict[str, Any]:
-    """What came of a request that is done."""
+    """Return the report of a finished request."""
     assert asked.report is not None
     return dict(asked.report)
 
 
-def test_it_looks_at_what_claims_to_run_and_is_kept_even_if_it_decides_nothing(session: TaskSession) -> None:
+def test_requested_sweep_is_stored_even_if_it_decides_nothing(session: TaskSession) -> None:
     asked = carried_out(lambda: request_sweep(make_user()))
     sweep = RecoverySweep.objects.get()
     assert (asked.sweep, sweep.trigger, sweep.examined) == (sweep, "reconcile", 1)
@@ -62,14 +62,14 @@ def test_it_looks_at_what_claims_to_run_and_is_kept_even_if_it_decides_nothing(s
     assert [row["rule"] for row in report_of(asked)["sessions"]] == ["unknown_first"]
 
 
-def test_it_looks_at_the_named_sessions_alone(session: TaskSession, place: AsTold) -> None:
+def test_requested_sweep_examines_only_the_named_sessions(session: TaskSession, place: AsTold) -> None:
     running_session(task=session.task, runtime=place.name, execution={"runtime": place.name, "owner": ""})
     asked = carried_out(lambda: request_sweep(None, sessions=[session.id]))
     assert [row["session_id"] for row in report_of(asked)["sessions"]] == [str(session.id)]
 
 
-def test_a_dry_run_leaves_its_report_and_nothing_else(session: TaskSession, place: AsTold) -> None:
-    place.sees.clear()  # dead: a sweep would act
+def test_dry_run_leaves_only_its_report(session: TaskSession, place: AsTold) -> None:
+    place.sees.clear()  # now dead, so a sweep would act
     before = (session.state, session.last_seq)
     asked = carried_out(lambda: request_sweep(None, dry_run=True))
     assert (asked.sweep, report_of(asked)["dry_run"], report_of(asked)["examined"]) == (None, True, 1)
@@ -78,7 +78,7 @@ def test_a_dry_run_leaves_its_report_and_nothing_else(session: TaskSession, plac
     assert not RecoverySweep.objects.exists()
 
 
-def test_requests_of_the_time_without_a_supervisor_are_carried_out_in_turn(session: TaskSession) -> None:
+def test_requests_made_without_a_supervisor_are_carried_out_in_order(session: TaskSession) -> None:
     first = request_sweep(None)
     second = carried_out(lambda: request_sweep(None))
     done = fresh(first).done_at

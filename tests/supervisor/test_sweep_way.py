@@ -1,4 +1,4 @@
-"""What a sweep must not do, as it costs more than all the rest of it: update row by row, or use a general client."""
+"""A sweep must not update row by row or use a general HTTP client: either costs more than the rest of the sweep."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SLOW_CLIENTS = {"aiohttp", "httpx", "requests", "urllib3"}
 
 
 @pytest.mark.parametrize("path", WAY, ids=lambda path: path.stem)
-def test_the_way_of_a_sweep_has_neither_bulk_update_nor_a_general_client(path: Path) -> None:
+def test_sweep_modules_use_neither_bulk_update_nor_a_general_http_client(path: Path) -> None:
     tree = ast.parse(path.read_text(encoding="utf-8"))
     called = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
     assert not called & {"bulk_update", "abulk_update"}
@@ -26,6 +26,6 @@ def test_the_way_of_a_sweep_has_neither_bulk_update_nor_a_general_client(path: P
     assert not {name.partition(".")[0] for name in named} & SLOW_CLIENTS
 
 
-def test_there_is_a_way_to_look_at() -> None:
+def test_sweep_modules_exist() -> None:
     assert len(WAY) > 4
     assert all(path.exists() for path in WAY)

@@ -1,4 +1,4 @@
-"""A new session goes on in the worktree of one whose agent cannot come back, with what was not committed there."""
+"""A new session continues in the worktree of a session whose agent cannot come back, with its uncommitted changes."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ import pytest
 from django.utils import timezone
 from rest_framework.test import APIClient
 
-from sessions_app.models import TaskSession, WorkflowRun
+from sessions_app.models import TaskSession
 from sessions_app.services import tasks
 from sessions_app.services.errors import Conflict, WorktreeMissing, WorktreeNotShared
 from sessions_app.supervisor.executions import launch_spec_of, load_execution_facts
+from sessions_app.workflows.models import WorkflowRun
 from tests.supervisor.rows import change, execution_of, fresh, make_task, make_user, open_orders, running_session
 
 pytestmark = pytest.mark.django_db
@@ -20,7 +21,7 @@ WHERE: dict[str, Any] = {"worktree_path": "/srv/worktrees/old", "worktree_branch
 
 @pytest.fixture
 def old(monkeypatch: pytest.MonkeyPatch) -> TaskSession:
-    """Its agent is gone for good; its worktree is there."""
+    """A session whose agent is gone for good and whose worktree exists."""
     monkeypatch.setattr("sessions_app.services.tasks.worktree_loss_reason", lambda session: "")
     session = running_session(launch_id="", state="ERROR", error_code="not_resumable", **WHERE)
     change(execution_of(session), resume_token="", **WHERE)
@@ -33,7 +34,7 @@ def successor(old: TaskSession, **more: Any) -> TaskSession:
     )
 
 
-def test_the_new_session_works_where_the_old_one_did(old: TaskSession) -> None:
+def test_successor_works_in_the_old_worktree(old: TaskSession) -> None:
     new = successor(old)
     assert new.worktree_owner_id == old.id
     spec = launch_spec_of(execution_of(new), new)
@@ -43,51 +44,51 @@ def test_the_new_session_works_where_the_old_one_did(old: TaskSession) -> None:
     assert [kind for kind, _ in open_orders(new)] == ["start"]
 
 
-def test_whoever_worked_there_is_stopped_and_does_not_come_back(old: TaskSession) -> None:
+def test_predecessor_is_stopped_and_does_not_come_back(old: TaskSession) -> None:
     successor(old)
     assert fresh(old).desired_state == "stopped"
     assert [kind for kind, _ in open_orders(fresh(old))] == ["stop"]
 
 
-def test_a_successor_of_the_successor_has_the_same_owner(old: TaskSession) -> None:
+def test_later_successor_has_the_same_worktree_owner(old: TaskSession) -> None:
     second = successor(old)
     third = successor(old, worktree_of=second)
     assert third.worktree_owner_id == old.id
     assert fresh(second).desired_state == "stopped"
 
 
-def test_a_closed_session_leaves_its_worktree_to_a_new_one(old: TaskSession) -> None:
+def test_worktree_of_a_closed_session_can_be_taken_over(old: TaskSession) -> None:
     change(old, state="COMPLETED")
     assert successor(fresh(old)).worktree_owner_id == old.id
 
 
-def test_a_worktree_in_which_an_agent_works_is_not_taken_over(old: TaskSession) -> None:
+def test_worktree_of_a_working_agent_is_not_taken_over(old: TaskSession) -> None:
     change(old, launch_id="launch", state="RUNNING", error_code="")
     with pytest.raises(Conflict, match="Stop its session first"):
         successor(fresh(old))
     assert fresh(old).desired_state == "running"
 
 
-def test_a_worktree_of_a_running_workflow_is_not_taken_over(old: TaskSession) -> None:
+def test_worktree_of_a_running_workflow_is_not_taken_over(old: TaskSession) -> None:
     run = {"team": old.task.team, "task": old.task, "executor": old.executor, "workspace": old}
     WorkflowRun.objects.create(started_at=timezone.now(), **run)
     with pytest.raises(Conflict, match="workflow"):
         successor(old)
 
 
-def test_a_worktree_that_is_gone_is_refused_at_once(old: TaskSession, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_worktree_is_refused_immediately(old: TaskSession, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sessions_app.services.tasks.worktree_loss_reason", lambda session: "It was deleted.")
     with pytest.raises(WorktreeMissing, match="It was deleted"):
         successor(old)
     assert TaskSession.objects.count() == 1
 
 
-def test_a_worktree_of_another_task_is_refused(old: TaskSession) -> None:
+def test_worktree_of_another_task_is_refused(old: TaskSession) -> None:
     with pytest.raises(WorktreeNotShared):
         tasks.create_session(make_user(), make_task(), old.agent_profile, old.executor, worktree_of=old)
 
 
-def test_the_api_makes_it_once(old: TaskSession) -> None:
+def test_api_creates_one_successor_per_idempotency_key(old: TaskSession) -> None:
     api = APIClient()
     api.force_authenticate(make_user())
     asked = {

@@ -1,4 +1,4 @@
-"""Many executions are taken over in one transaction: each as it would be alone, and none at the cost of another."""
+"""Many executions are taken over in one transaction: each as it would be alone, and none at the expense of another."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sessions_app.supervisor import executions, leases
 from sessions_app.supervisor.execution_registry import ExecutionRegistry
 from sessions_app.supervisor.executions import Takeover, TakeoverRequest, load_execution_facts, take_over_executions
 from tests.supervisor import tables
-from tests.supervisor.places import with_core
+from tests.supervisor.places import with_registry
 from tests.supervisor.rows import change, execution_of, running_session
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -33,7 +33,7 @@ def taken(*sessions: TaskSession, reported: int = 0) -> list[Takeover | None]:
     return take_over_executions("me", [TakeoverRequest(session.id, reported) for session in sessions])
 
 
-def test_what_is_taken_is_told_as_the_rows_have_it() -> None:
+def test_takeover_returns_what_the_rows_contain() -> None:
     session = session_with(journal_epoch="e", journal_seq=7, state={"pid": 1}, worktree_branch="b")
     change(session, error_code="unreachable")
     (one,) = taken(session)
@@ -44,7 +44,7 @@ def test_what_is_taken_is_told_as_the_rows_have_it() -> None:
     assert (one.facts.generation, one.epoch, one.seq, one.error_code) == (5, "e", 7, "unreachable")
 
 
-def test_what_agentctl_says_of_its_workspace_is_kept() -> None:
+def test_workspace_support_reported_by_agentctl_is_stored() -> None:
     sessions = [session_with(supports_workspace_only=known) for known in (True, True, False, True)]
     told = (True, False, True, None)
     take_over_executions(
@@ -53,14 +53,14 @@ def test_what_agentctl_says_of_its_workspace_is_kept() -> None:
     assert [execution_of(one).supports_workspace_only for one in sessions] == [True, False, True, True]
 
 
-def test_each_is_taken_above_its_own_generation() -> None:
+def test_each_takeover_gets_a_generation_above_its_own() -> None:
     sessions = [session_with(generation=generation, owner=owner) for generation in (4, 9) for owner in ("", "gone")]
     assert [one and one.lease.generation for one in taken(*sessions, reported=6)] == [7, 7, 10, 10]
     assert [execution_of(session).generation for session in sessions] == [7, 7, 10, 10]
     assert {execution_of(session).owner for session in sessions} == {"me"}
 
 
-def test_what_is_not_to_be_had_is_left_as_it_is_and_the_others_are_had() -> None:
+def test_unavailable_executions_are_left_alone_and_others_taken() -> None:
     held = session_with(owner="somebody", lease_expires_at=SOON)
     nowhere, moved, free = session_with(agentctl_url=""), session_with(), session_with()
     change(moved, agent_execution_id=execution_of(free).id)
@@ -72,7 +72,7 @@ def test_what_is_not_to_be_had_is_left_as_it_is_and_the_others_are_had() -> None
 
 @pytest.fixture
 def overtaken(monkeypatch: pytest.MonkeyPatch) -> TaskSession:
-    """A session that somebody takes between our reading its row and our writing it."""
+    """A session whose row changes between our reading and our writing it."""
     session = session_with()
     decide = leases._next_generation
 
@@ -85,28 +85,28 @@ def overtaken(monkeypatch: pytest.MonkeyPatch) -> TaskSession:
     return session
 
 
-def test_a_row_that_changed_under_the_guard_is_not_taken(overtaken: TaskSession) -> None:
+def test_concurrently_changed_row_is_not_taken(overtaken: TaskSession) -> None:
     assert taken(overtaken) == [None]
     assert (execution_of(overtaken).owner, execution_of(overtaken).generation) == ("", 8)
 
 
-def test_a_row_that_changed_under_the_guard_costs_no_other_its_lease(overtaken: TaskSession) -> None:
+def test_concurrently_changed_row_does_not_affect_other_takeovers(overtaken: TaskSession) -> None:
     other = session_with()
     with pytest.raises(LeaseLost):
         taken(overtaken, other)
     assert execution_of(other).owner == ""
 
-    async def both(core: ExecutionRegistry) -> list[Any]:
+    async def both(registry: ExecutionRegistry) -> list[Any]:
         return await asyncio.gather(
-            *(core._takeovers(TakeoverRequest(session.id, 0)) for session in (overtaken, other))
+            *(registry._takeovers(TakeoverRequest(session.id, 0)) for session in (overtaken, other))
         )
 
-    lost, had = with_core(both)
+    lost, had = with_registry(both)
     assert lost is None
     assert had.lease.generation == 5
 
 
-def test_taking_many_asks_no_more_than_taking_one() -> None:
+def test_taking_many_needs_as_many_queries_as_taking_one() -> None:
     alone, *many = (session_with() for _ in range(11))
     with tables.counting() as asked_for_one:
         assert all(taken(alone))
@@ -115,7 +115,7 @@ def test_taking_many_asks_no_more_than_taking_one() -> None:
     assert len(asked_for_many) == len(asked_for_one)
 
 
-def test_one_row_that_cannot_be_read_stops_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreadable_row_does_not_stop_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     first, bad, last = (session_with() for _ in range(3))
     read = executions._facts
 
@@ -124,10 +124,10 @@ def test_one_row_that_cannot_be_read_stops_no_other(monkeypatch: pytest.MonkeyPa
             raise ValueError("no such thing")
         return read(values)
 
-    async def all_at_once(core: ExecutionRegistry) -> list[Any]:
-        wanted = [core._takeovers(TakeoverRequest(session.id, 0)) for session in (first, bad, last)]
+    async def all_at_once(registry: ExecutionRegistry) -> list[Any]:
+        wanted = [registry._takeovers(TakeoverRequest(session.id, 0)) for session in (first, bad, last)]
         return await asyncio.gather(*wanted, return_exceptions=True)
 
     monkeypatch.setattr(executions, "_facts", spoilt)
-    assert [type(one) for one in with_core(all_at_once)] == [Takeover, ValueError, Takeover]
+    assert [type(one) for one in with_registry(all_at_once)] == [Takeover, ValueError, Takeover]
     assert [execution_of(session).generation for session in (first, bad, last)] == [5, 4, 5]

@@ -1,4 +1,4 @@
-"""The three ways to start again: natively, with the history told on the first prompt, idle; never the task again."""
+"""The three ways to start again: native, with history on the first prompt, fresh; the task is never repeated."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from executors_app.models import ExecutorRunning
 from sessions_app.models import Prompt, TaskSession
-from sessions_app.pages.session_summary import build_banner
+from sessions_app.pages.session_summary import session_situation
 from sessions_app.services.assessment import assess_session, execution_of
 from sessions_app.services.status import session_status
 from sessions_app.supervisor.prompts import claim_next_prompt
@@ -23,7 +23,7 @@ DESCRIPTION = "Make the parser twice as fast."
 
 
 def at_rest(**execution: Any) -> TaskSession:
-    """A session that has worked on its task; its agent is gone."""
+    """Return a session that has worked on its task and whose agent is gone."""
     session, journal = running_session(execution=execution), Journal()
     change(session.task, description=DESCRIPTION)
     Prompt.objects.create(session=session, message_id="p1", text=DESCRIPTION, state="sending")
@@ -49,7 +49,7 @@ def started(
 
 
 def told(session: TaskSession, *prompts: str) -> list[str]:
-    """What the agent is told when the user says these, one turn each."""
+    """Return what the agent gets when the user sends these prompts, one turn each."""
     journal, texts = Journal("epoch-2"), []
     for text in prompts:
         Prompt.objects.create(session=session, message_id=text, text=text, state="queued")
@@ -60,14 +60,14 @@ def told(session: TaskSession, *prompts: str) -> list[str]:
     return texts
 
 
-def test_native_gets_its_conversation_and_nothing_is_said() -> None:
+def test_native_resume_adds_nothing_to_the_prompt() -> None:
     session, order = started(at_rest(), outcome="loaded", replayed=2, replayed_user_texts=[DESCRIPTION])
     assert (order.strategy, order.body["resume_token"]) == ("native", "conversation-1")
     assert prompt_states(session) == {"p1": "done"}
     assert told(session, "Go on.") == ["Go on."]
 
 
-def test_a_history_is_told_with_the_first_prompt_and_with_no_other() -> None:
+def test_history_is_sent_with_the_first_prompt_only() -> None:
     session = at_rest(resume_token="")
     change(session.agent_profile, history_context_injection=True)
     before = session_status(fresh(session))
@@ -96,14 +96,14 @@ def test_a_history_is_told_with_the_first_prompt_and_with_no_other() -> None:
 
 def _banner(session: TaskSession) -> str:
     status = {**session_status(session), "recovering": False}
-    said = build_banner(session, status, execution_of(session), assess_session(session))
+    said = session_situation(session, status, assess_session(session))
     return said.text if said else ""
 
 
 @pytest.mark.parametrize("mode", ["fresh_start", "auto"])
-def test_an_idle_agent_is_told_nothing_before_somebody_asks(mode: str) -> None:
+def test_fresh_agent_gets_nothing_before_the_first_prompt(mode: str) -> None:
     session = at_rest()
-    if mode == "auto":  # the agent has said that the conversation is gone, and no history is allowed
+    if mode == "auto":  # the agent has reported the conversation as gone, and history is disabled
         change(execution_of(session) or session, resume_token="", rejected_resume_token="conversation-1")
     session, order = started(session, mode, outcome="created")
     assert (order.strategy, session.receipts.get().kind) == ("fresh", "fresh")
@@ -113,7 +113,7 @@ def test_an_idle_agent_is_told_nothing_before_somebody_asks(mode: str) -> None:
 
 
 @pytest.mark.parametrize("strategy", ["native", "history", "fresh"])
-def test_no_start_carries_the_description_of_the_task(strategy: str) -> None:
+def test_no_start_request_contains_the_task_description(strategy: str) -> None:
     session = at_rest(**({} if strategy == "native" else {"resume_token": ""}))
     if strategy == "history":
         change(session.agent_profile, history_context_injection=True)

@@ -1,4 +1,4 @@
-"""What many want at the same moment is done in one go, in one order, and nobody's failure is another's."""
+"""Simultaneous requests are carried out in one call, in one order, and a failure affects only its own request."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from sessions_app.services.database_threads import BatchExecutor, DatabaseThread
 
 @dataclass(frozen=True)
 class Wish:
-    """Something for a session of its own."""
+    """A request for its own session."""
 
     word: str
     session_id: uuid.UUID = field(default_factory=uuid.uuid4)
 
 
 class Work:
-    """Shouts words; remembers the calls, and fails for what it is told to fail for."""
+    """Turns words into capitals; records the calls, and fails for configured words."""
 
     def __init__(self) -> None:
         self.calls: list[list[Wish]] = []
@@ -42,7 +42,7 @@ class Work:
 
     @property
     def words(self) -> list[list[str]]:
-        """Of each call."""
+        """Return the words of each call."""
         return [sorted(wish.word for wish in call) for call in self.calls]
 
 
@@ -72,12 +72,12 @@ def all_of(*words: str) -> Callable[[Do], Awaitable[Any]]:
     return lambda do: asyncio.gather(*(do(Wish(word)) for word in words), return_exceptions=True)
 
 
-def test_what_is_wanted_at_the_same_moment_is_one_call(thread: DatabaseThread, work: Work) -> None:
+def test_simultaneous_requests_are_one_call(thread: DatabaseThread, work: Work) -> None:
     assert with_them(thread, work, all_of("a", "b", "c")) == ["A", "B", "C"]
     assert work.words == [["a", "b", "c"]]
 
 
-def test_who_comes_while_it_works_is_in_the_next_call(thread: DatabaseThread, work: Work) -> None:
+def test_requests_during_a_call_are_in_the_next_one(thread: DatabaseThread, work: Work) -> None:
     async def one_after_the_other(do: Do) -> list[str]:
         work.let.clear()
         first = asyncio.create_task(do(Wish("a")))
@@ -91,7 +91,7 @@ def test_who_comes_while_it_works_is_in_the_next_call(thread: DatabaseThread, wo
     assert work.words == [["a"], ["b", "c"]]
 
 
-def test_no_call_has_more_than_what_is_done_in_a_moment(
+def test_calls_are_limited_to_the_maximum_batch(
     thread: DatabaseThread, work: Work, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(database_threads, "MAX_BATCH", 2)
@@ -99,27 +99,27 @@ def test_no_call_has_more_than_what_is_done_in_a_moment(
     assert [len(call) for call in work.calls] == [2, 2, 1]
 
 
-def test_a_call_has_them_in_the_order_of_their_sessions(thread: DatabaseThread, work: Work) -> None:
+def test_call_orders_its_requests_by_session(thread: DatabaseThread, work: Work) -> None:
     with_them(thread, work, all_of(*map(str, range(20))))
     (call,) = work.calls
     assert call == sorted(call, key=lambda wish: wish.session_id)
 
 
-def test_an_error_is_told_to_whom_it_concerns(thread: DatabaseThread, work: Work) -> None:
+def test_error_is_raised_only_for_its_own_request(thread: DatabaseThread, work: Work) -> None:
     work.refuses = "b"
     first, refused, last = with_them(thread, work, all_of("a", "b", "c"))
     assert (first, type(refused), last) == ("A", KeyError, "C")
     assert len(work.calls) == 1
 
 
-def test_one_that_fails_the_whole_call_stops_no_other(thread: DatabaseThread, work: Work) -> None:
+def test_request_that_fails_the_call_does_not_fail_others(thread: DatabaseThread, work: Work) -> None:
     work.raises = "b"
     first, failed, last = with_them(thread, work, all_of("a", "b", "c"))
     assert (first, type(failed), last) == ("A", OSError, "C")
     assert sorted(work.words) == [["a"], ["a", "b", "c"], ["b"], ["c"]]
 
 
-def test_what_nobody_waits_for_any_more_is_not_done(thread: DatabaseThread, work: Work) -> None:
+def test_cancelled_request_is_not_carried_out(thread: DatabaseThread, work: Work) -> None:
     async def one_goes_away(do: Do) -> str:
         work.let.clear()
         first = asyncio.create_task(do(Wish("a")))
@@ -136,7 +136,7 @@ def test_what_nobody_waits_for_any_more_is_not_done(thread: DatabaseThread, work
     assert work.words == [["a"], ["c"]]
 
 
-def test_who_goes_away_while_it_works_takes_no_other_along(thread: DatabaseThread, work: Work) -> None:
+def test_cancellation_during_a_call_does_not_affect_others(thread: DatabaseThread, work: Work) -> None:
     async def one_goes_away(do: Do) -> str:
         work.let.clear()
         gone, stays = (asyncio.create_task(do(Wish(word))) for word in "ab")
@@ -148,7 +148,7 @@ def test_who_goes_away_while_it_works_takes_no_other_along(thread: DatabaseThrea
     assert with_them(thread, work, one_goes_away) == "B"
 
 
-def test_it_acts_for_nobody_in_particular(thread: DatabaseThread) -> None:
+def test_batch_runs_without_the_callers_actor_context(thread: DatabaseThread) -> None:
     seen: list[actor_context.ActorContext] = []
 
     def look(wishes: Sequence[Wish]) -> list[str | Exception]:

@@ -1,4 +1,4 @@
-"""The agent's conversation id: who may write it, and to whom it is given (design 8); each rule by itself."""
+"""The agent's conversation id: who may write it, and who gets it; each rule on its own."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import pytest
 
 from executors_app.agentctl.protocol import JournalKind
 from executors_app.models import AgentProfile, ExecutorRunning
-from sessions_app.domain.token_binding import REJECTED_TOKEN_OF, TOKEN_OF, TokenBinding, mismatched_fields
+from sessions_app.domain.verification import REJECTED_TOKEN_OF, TOKEN_OF, TokenBinding, mismatched_fields
 from sessions_app.models import Intent, Lease, LeaseLost, TaskSession
-from sessions_app.pages.session_summary import banner_buttons, build_banner
+from sessions_app.pages.session_summary import banner_buttons, session_situation
 from sessions_app.services.assessment import assess_session, assess_start
 from sessions_app.services.status import session_status
 from sessions_app.supervisor import leases
@@ -27,7 +27,7 @@ HERE = "/srv/worktree"
 
 
 def identified(session: TaskSession, token: str, lease: Lease = MINE) -> str:
-    """The agent tells of another conversation; the id that is kept then."""
+    """Let the agent report another conversation; return the id that is then stored."""
     journal = Journal(f"epoch of {token}")
     hear(session, [journal.line(JournalKind.SESSION_IDENTIFIED)], token={"resume_token": token}, lease=lease)
     return str(execution_of(session).resume_token)
@@ -50,7 +50,7 @@ def started(session: TaskSession, mode: str = "auto", **answer: Any) -> TaskSess
 
 
 def owned() -> TaskSession:
-    """A session at rest whose conversation is known to be its profile's, in its directory."""
+    """Return a session at rest whose conversation is bound to its profile and directory."""
     session = at_rest()
     change(execution_of(session), workspace_path=HERE)
     profile = session.agent_profile
@@ -61,7 +61,7 @@ def owned() -> TaskSession:
 # -- compare and set
 
 
-def test_a_word_of_an_execution_that_the_session_has_left_writes_nothing() -> None:
+def test_earlier_execution_of_a_session_cannot_write_its_token() -> None:
     session = running_session()
     old = execution_of(session)
     lease = leases.acquire_lease(old.id, MINE.owner)
@@ -77,31 +77,31 @@ def test_a_word_of_an_execution_that_the_session_has_left_writes_nothing() -> No
 
 
 @pytest.mark.parametrize("strategy", ["fresh", "history"])
-def test_a_conversation_that_is_being_opened_replaces_none_before_its_start_has_worked(strategy: str) -> None:
+def test_conversation_of_an_unfinished_start_replaces_no_token(strategy: str) -> None:
     session = at_rest()
     Intent.objects.create(session=session, kind="start", payload={"mode": "auto", "strategy": strategy})
     assert identified(session, "unproven") == "conversation-1"
 
 
-def test_a_conversation_whose_start_has_failed_never_replaces_another() -> None:
+def test_conversation_of_a_failed_start_replaces_no_token() -> None:
     session = at_rest()
     plan = begun(session, "fresh_start")
     write_start_failure(session.id, plan.intent_id, plan.lease, StartFailure("agent_exited", "It ended."))
     assert identified(session, "of the failed start") == "conversation-1"
 
 
-def test_nor_does_it_take_the_place_of_one_that_was_set_aside() -> None:
+def test_conversation_of_a_failed_start_does_not_replace_a_rejected_token() -> None:
     session = at_rest()
     change(execution_of(session), resume_token="", rejected_resume_token="conversation-1")
     assert identified(session, "of the failed start") == ""
     assert execution_of(session).rejected_resume_token == "conversation-1"
 
 
-def test_a_running_agent_may_go_on_under_another_name() -> None:
+def test_running_agent_may_change_its_conversation_id() -> None:
     assert identified(running_session(), "conversation-1b") == "conversation-1b"
 
 
-def test_the_first_conversation_is_kept_as_soon_as_it_has_a_name() -> None:
+def test_first_conversation_id_is_stored_immediately() -> None:
     session = running_session(execution={"resume_token": "", "workspace_path": HERE}, launch_id="")
     assert identified(session, "the first") == "the first"
     assert fresh(session).metadata[TOKEN_OF]["directory"] == HERE
@@ -114,7 +114,7 @@ KEEPING = ["agentctl_unreachable", "agent_exited", "start_timeout", "handshake_f
 
 
 @pytest.mark.parametrize("code", KEEPING)
-def test_a_failure_that_is_not_the_conversations_keeps_the_token(code: str) -> None:
+def test_unrelated_start_failure_keeps_the_token(code: str) -> None:
     session = owned()
     plan = begun(session)
     failure = StartFailure(code, "It failed.", executor_failed=code == "launch_failed")
@@ -124,7 +124,7 @@ def test_a_failure_that_is_not_the_conversations_keeps_the_token(code: str) -> N
     assert TOKEN_OF in fresh(session).metadata
 
 
-def test_a_token_that_is_set_aside_takes_its_belonging_with_it() -> None:
+def test_rejected_token_keeps_its_binding() -> None:
     session = owned()
     plan = begun(session)
     write_start_failure(
@@ -135,7 +135,7 @@ def test_a_token_that_is_set_aside_takes_its_belonging_with_it() -> None:
     assert fresh(session).metadata[REJECTED_TOKEN_OF]["directory"] == HERE
 
 
-def test_what_was_set_aside_and_works_again_is_the_token_and_no_longer_aside() -> None:
+def test_rejected_token_that_works_again_becomes_the_token() -> None:
     session = owned()
     change(execution_of(session), resume_token="", rejected_resume_token="conversation-1")
     started(
@@ -145,14 +145,14 @@ def test_what_was_set_aside_and_works_again_is_the_token_and_no_longer_aside() -
     assert (row.resume_token, row.rejected_resume_token) == ("conversation-1", "")
 
 
-def test_a_fresh_start_keeps_the_old_token_with_its_belonging() -> None:
+def test_fresh_start_sets_the_old_token_aside_with_its_binding() -> None:
     session = started(owned(), "fresh_start")
     row = execution_of(session)
     assert (row.resume_token, row.rejected_resume_token) == ("conversation-2", "conversation-1")
     assert session.metadata[REJECTED_TOKEN_OF] == session.metadata[TOKEN_OF]
 
 
-# -- given to nobody else
+# -- not given to others
 
 
 def another_profile(session: TaskSession) -> None:
@@ -171,7 +171,7 @@ ELSEWHERE = [another_profile, another_type, another_directory]
 
 
 @pytest.mark.parametrize("moved", ELSEWHERE)
-def test_a_token_is_refused_to_another_profile_type_or_directory_and_kept(moved: Any) -> None:
+def test_token_is_not_given_to_another_profile_type_or_directory(moved: Any) -> None:
     session = owned()
     moved(session)
     session = fresh(session)
@@ -179,7 +179,7 @@ def test_a_token_is_refused_to_another_profile_type_or_directory_and_kept(moved:
     assert (assessment.resume_reason, assessment.needs_resume) == ("agent_not_running_fresh_start", False)
     assert assess_start(session, "resume").refusal == "strange_token"
     status = {**session_status(session), "recovering": False}
-    said = build_banner(session, status, execution_of(session), assessment)
+    said = session_situation(session, status, assessment)
     assert said is not None
     assert "another agent profile, agent type or directory" in said.text
     assert [button.text for button in banner_buttons(said, assessment)] == ["Start fresh"]
@@ -191,7 +191,7 @@ def test_a_token_is_refused_to_another_profile_type_or_directory_and_kept(moved:
 
 
 @pytest.mark.parametrize("moved", ELSEWHERE)
-def test_nor_is_it_given_there_once_it_was_set_aside(moved: Any) -> None:
+def test_rejected_token_is_not_given_to_another_profile_either(moved: Any) -> None:
     session = owned()
     change(execution_of(session), resume_token="", rejected_resume_token="conversation-1")
     change(session, metadata={REJECTED_TOKEN_OF: session.metadata[TOKEN_OF]})
@@ -200,7 +200,7 @@ def test_nor_is_it_given_there_once_it_was_set_aside(moved: Any) -> None:
     assert assess_start(fresh(session), "resume").refusal == "strange_token"
 
 
-def test_what_is_put_back_gets_its_conversation_back() -> None:
+def test_token_is_usable_again_after_the_directory_is_restored() -> None:
     session = owned()
     change(execution_of(session), workspace_path="/srv/elsewhere")
     change(execution_of(session), workspace_path=HERE)
@@ -218,5 +218,5 @@ def test_what_is_put_back_gets_its_conversation_back() -> None:
         ({"agent_profile": "p", "agent_type": "u", "directory": "/e"}, ("agent_type", "directory")),
     ],
 )
-def test_what_nobody_knows_is_no_reason_to_refuse(kept: Any, names: tuple[str, ...]) -> None:
+def test_unknown_binding_fields_do_not_mismatch(kept: Any, names: tuple[str, ...]) -> None:
     assert mismatched_fields(kept, TokenBinding("p", "t", "/d")) == names

@@ -1,4 +1,4 @@
-"""Which errors of a model's provider pass by themselves, and how long is waited before the turn is tried again."""
+"""Which errors of a model provider are transient, and the delay before the turn is retried."""
 
 from __future__ import annotations
 
@@ -60,16 +60,16 @@ SAID = [
 
 
 @pytest.mark.parametrize(("message", "trouble"), SAID, ids=[message[:40] or "nothing" for message, _ in SAID])
-def test_what_a_provider_says_is_known_to_pass_or_is_final(message: str, trouble: ProviderTrouble | None) -> None:
+def test_provider_message_is_transient_or_final(message: str, trouble: ProviderTrouble | None) -> None:
     assert transient_trouble("agent_error", message) == trouble
 
 
 @pytest.mark.parametrize("code", sorted(NON_PROVIDER_CODES))
-def test_an_error_that_is_not_the_providers_is_final_whatever_it_says(code: str) -> None:
+def test_non_provider_error_is_final_whatever_its_message(code: str) -> None:
     assert transient_trouble(code, "503 Service Unavailable") is None
 
 
-def test_a_driver_that_knows_the_trouble_says_it_by_its_code() -> None:
+def test_error_code_of_the_driver_names_the_trouble() -> None:
     assert transient_trouble("provider_rate_limited", "please wait") is LIMITED
     assert set(TROUBLE_SENTENCES) == set(ProviderTrouble)
 
@@ -88,8 +88,6 @@ def test_a_driver_that_knows_the_trouble_says_it_by_its_code() -> None:
         (1, "try again in 61s", 5),
     ],
 )
-def test_the_pauses_grow_and_a_providers_wish_of_a_minute_at_most_is_kept(
-    attempt: int, message: str, seconds: float
-) -> None:
+def test_delay_grows_and_respects_provider_hints_up_to_a_minute(attempt: int, message: str, seconds: float) -> None:
     assert retry_delay(attempt, message).total_seconds() == seconds
     assert len(RETRY_DELAYS) == 5

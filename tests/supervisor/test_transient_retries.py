@@ -1,4 +1,4 @@
-"""A turn that a passing error of the provider has failed: tried again after a pause, once each time, or taken back."""
+"""A turn that failed with a transient provider error is retried after a delay, once per failure, or withdrawn."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ from sessions_app.supervisor.interrupted_turns import load_due_retries
 from sessions_app.supervisor.prompts import send_next_prompt
 from tests.supervisor.agentctls import talking
 from tests.supervisor.journals import Journal, Line, hear
-from tests.supervisor.places import with_core
+from tests.supervisor.places import with_registry
 from tests.supervisor.rows import (
     change,
+    conversation,
     fresh,
     last_payload,
     make_user,
@@ -27,7 +28,6 @@ from tests.supervisor.rows import (
     prompt_states,
     running_session,
     runs,
-    talk,
 )
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -41,7 +41,7 @@ def fails(journal: Journal, message_id: str, message: str = OVERLOADED, code: st
 def failed_turn(
     *between: Line, journal: Journal, message: str = OVERLOADED, code: str = "agent_error", **fields: Any
 ) -> TaskSession:
-    """A session whose turn ``p1`` has just failed."""
+    """Return a session whose turn ``p1`` has just failed."""
     session = running_session(**fields)
     Prompt.objects.create(session=session, message_id="p1", text="write it", state="sending")
     hear(session, [*journal.turn_begins("p1"), *between, fails(journal, "p1", message, code)])
@@ -52,7 +52,7 @@ def waiting(session: TaskSession) -> Prompt:
     return Prompt.objects.get(session=session, kind="retry", state="queued")
 
 
-def test_the_next_try_is_a_row_of_the_ledger_that_waits_for_its_time() -> None:
+def test_retry_is_a_queued_prompt_with_a_start_time() -> None:
     session = failed_turn(journal=Journal())
     row = waiting(session)
     assert (row.text, row.attempt, row.trouble, row.trouble_message) == (
@@ -69,11 +69,11 @@ def test_the_next_try_is_a_row_of_the_ledger_that_waits_for_its_time() -> None:
     assert (session.state, session.work_state) == ("WAITING_FOR_INPUT", "working")
 
 
-def test_it_is_told_in_log_conversation_and_status() -> None:
+def test_retry_is_shown_in_log_conversation_and_status() -> None:
     session = failed_turn(journal=Journal())
     said = last_payload(session, "session.run.retrying")
     assert (said["attempt"], said["of"], said["error_code"]) == (1, 5, "provider_overloaded")
-    role, text, payload, _ = talk(session)[-1]
+    role, text, payload, _ = conversation(session)[-1]
     assert (role, payload["level"]) == ("status", "warning")
     assert OVERLOADED in text
     assert "(1 of 5)" in text
@@ -93,14 +93,14 @@ def test_it_is_told_in_log_conversation_and_status() -> None:
     ("message", "code"),
     [("API Error: 401 invalid x-api-key", "agent_error"), ("Internal error", "agent_error"), (OVERLOADED, "disk_full")],
 )
-def test_a_permanent_error_is_said_at_once_and_not_tried_again(message: str, code: str) -> None:
+def test_permanent_error_is_shown_and_not_retried(message: str, code: str) -> None:
     session = failed_turn(journal=Journal(), message=message, code=code)
     assert prompt_states(session) == {"p1": "done"}
-    assert talk(session)[-1][1:3] == (message, {"level": "error"})
+    assert conversation(session)[-1][1:3] == (message, {"level": "error"})
     assert (session.work_state, session_status(session)["retry"]) == ("idle", None)
 
 
-def test_after_the_last_try_the_error_is_final(settings: Any) -> None:
+def test_error_is_final_after_the_last_retry(settings: Any) -> None:
     settings.KANDEV_TURN_RETRIES = 2
     journal = Journal()
     session, pauses = failed_turn(journal=journal), []
@@ -113,11 +113,11 @@ def test_after_the_last_try_the_error_is_final(settings: Any) -> None:
         hear(session, [*journal.turn_begins(row.message_id), fails(journal, row.message_id)])
     assert pauses == [5, 10]
     assert not Prompt.objects.filter(state="queued").exists()
-    assert talk(session)[-1][1:3] == (OVERLOADED, {"level": "error"})
+    assert conversation(session)[-1][1:3] == (OVERLOADED, {"level": "error"})
     assert fresh(session).work_state == "idle"
 
 
-def test_a_success_ends_it_and_the_next_failure_counts_anew() -> None:
+def test_success_resets_the_retry_count() -> None:
     journal = Journal()
     session = failed_turn(journal=journal)
     row = waiting(session)
@@ -129,7 +129,7 @@ def test_a_success_ends_it_and_the_next_failure_counts_anew() -> None:
 
 
 @pytest.mark.parametrize("in_one_batch", [True, False])
-def test_an_agent_that_has_begun_to_act_is_asked_to_look_first(in_one_batch: bool) -> None:
+def test_retry_after_tool_calls_asks_the_agent_to_check_first(in_one_batch: bool) -> None:
     session, journal = running_session(), Journal()
     Prompt.objects.create(session=session, message_id="p1", text="write it", state="sending")
     lines = [
@@ -146,7 +146,7 @@ def test_an_agent_that_has_begun_to_act_is_asked_to_look_first(in_one_batch: boo
     assert "do not repeat" in text
 
 
-def test_the_tools_of_an_earlier_turn_do_not_count() -> None:
+def test_tool_calls_of_an_earlier_turn_do_not_count() -> None:
     session, journal = running_session(), Journal()
     Prompt.objects.create(session=session, message_id="p0", text="look", state="sending")
     tool = journal.tool("t1", title="ls", status="completed")
@@ -156,7 +156,7 @@ def test_the_tools_of_an_earlier_turn_do_not_count() -> None:
     assert waiting(session).text == "write it"
 
 
-def test_a_failure_that_is_heard_twice_is_tried_again_once() -> None:
+def test_failure_reported_twice_is_retried_once() -> None:
     journal = Journal()
     session = failed_turn(journal=journal)
     hear(session, [fails(journal, "p1")])
@@ -164,12 +164,12 @@ def test_a_failure_that_is_heard_twice_is_tried_again_once() -> None:
 
 
 @pytest.mark.parametrize("fields", [{"desired_state": "stopped"}, {"state": "CANCELLED"}])
-def test_nothing_is_tried_again_in_a_session_that_shall_not_run(fields: dict[str, Any]) -> None:
+def test_session_that_should_not_run_is_not_retried(fields: dict[str, Any]) -> None:
     session = failed_turn(journal=Journal(), **fields)
     assert not Prompt.objects.filter(session=session, kind="retry").exists()
 
 
-def test_a_turn_that_its_user_wanted_to_end_is_not_tried_again() -> None:
+def test_turn_with_a_pending_cancel_is_not_retried() -> None:
     session, journal = running_session(), Journal()
     Prompt.objects.create(session=session, message_id="p1", text="write it", state="sending")
     hear(session, journal.turn_begins("p1"))
@@ -191,7 +191,7 @@ def cancel(session: TaskSession) -> None:
 
 
 @pytest.mark.parametrize("end", [cancel, stop, withdraw])
-def test_a_user_takes_it_back(end: Any) -> None:
+def test_user_can_withdraw_the_retry(end: Any) -> None:
     session = failed_turn(journal=Journal())
     end(session)
     row = Prompt.objects.get(kind="retry")
@@ -208,32 +208,32 @@ FREE: dict[str, Any] = {"owner": "", "lease_expires_at": None}
     [(timedelta(seconds=30), []), (timedelta(seconds=-1), ["retry:1"]), (MAX_CLOCK_SKEW * 2, ["retry:1"])],
     ids=["not yet", "due", "a wrong clock"],
 )
-def test_it_goes_out_when_it_is_due_and_the_others_wait_behind_it(away: timedelta, sent: list[str]) -> None:
+def test_retry_is_sent_when_due_and_other_prompts_wait_behind_it(away: timedelta, sent: list[str]) -> None:
     session = running_session(execution=FREE)
     Prompt.objects.create(session=session, message_id="p2", text="and then")
     Prompt.objects.create(
         session=session, message_id="retry:1", kind="retry", text="write it", not_before=timezone.now() + away
     )
 
-    async def look(core: Any) -> None:
-        assert await core.attach(session.id) is not None
+    async def look(registry: Any) -> None:
+        assert await registry.open_stream(session.id) is not None
         for _ in range(2):
-            await send_next_prompt(core, session.id)
+            await send_next_prompt(registry, session.id)
 
     with talking(session) as agentctl:
-        with_core(look)
+        with_registry(look)
     assert [body["message_id"] for body in agentctl.prompts] == sent
     assert prompt_states(session)["p2"] == "queued"
 
 
-def test_a_supervisor_is_told_of_it_when_its_time_has_come() -> None:
+def test_supervisor_loads_retries_when_they_are_due() -> None:
     session = failed_turn(journal=Journal())
     assert load_due_retries() == frozenset()
     change(waiting(session), not_before=timezone.now() - timedelta(seconds=1))
     assert load_due_retries() == {session.id}
 
 
-def test_the_agents_end_leaves_it_in_the_queue() -> None:
+def test_exit_of_the_agent_keeps_the_retry_queued() -> None:
     journal = Journal()
     session = failed_turn(journal=journal)
     hear(session, [journal.exits()])

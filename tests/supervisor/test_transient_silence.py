@@ -1,4 +1,4 @@
-"""A turn in which nothing is heard of the agent is shown as silent, and nothing is ended for it."""
+"""A turn in which the agent is silent is shown as stalled; nothing is stopped automatically."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.django_db
 
 
 def ago(line: Line, seconds: float) -> Line:
-    """The line, written so long ago."""
+    """Return the line with a time that many seconds ago."""
     return {**line, "ts": timezone.now().timestamp() - seconds}
 
 
@@ -46,7 +46,7 @@ def noticed(session: TaskSession) -> int:
     return report_stalled_turns({session.id: MINE})
 
 
-def test_after_five_minutes_it_is_said_once_and_the_turn_goes_on() -> None:
+def test_stall_is_reported_once_after_five_minutes_and_the_turn_continues() -> None:
     session = working(Journal(), silent_for=301)
     assert [noticed(session), noticed(session)] == [1, 0]
     said = last_payload(session, "session.run.stalled")
@@ -56,7 +56,7 @@ def test_after_five_minutes_it_is_said_once_and_the_turn_goes_on() -> None:
     assert not session.intents.filter(done_at=None).exists()
 
 
-def test_the_next_word_takes_the_notice_away_and_silence_is_said_again() -> None:
+def test_output_clears_the_notice_and_a_new_stall_is_reported() -> None:
     journal = Journal()
     session = working(journal, silent_for=900)
     assert noticed(session) == 1
@@ -67,19 +67,19 @@ def test_the_next_word_takes_the_notice_away_and_silence_is_said_again() -> None
 
 
 @pytest.mark.parametrize("ended_by", ["completion", "interruption"])
-def test_the_end_of_the_turn_takes_it_away(ended_by: str) -> None:
+def test_end_of_the_turn_clears_the_notice(ended_by: str) -> None:
     journal = Journal()
     session = working(journal, silent_for=301)
     noticed(session)
     if ended_by == "completion":
         hear(session, [journal.completes("p1")])
     else:
-        with session_transaction(session.id) as draft:
-            interrupt_turn(draft, "agentctl_gone")
+        with session_transaction(session.id) as transaction:
+            interrupt_turn(transaction, "agentctl_gone")
     assert fresh(session).stalled_since is None
 
 
-def test_what_users_ask_meanwhile_is_no_word_of_the_agent() -> None:
+def test_prompts_of_users_do_not_count_as_output() -> None:
     session = working(Journal(), silent_for=301)
     intents.queue_prompt(session.id, "p2", "are you there?", make_user())
     assert noticed(session) == 1
@@ -90,7 +90,7 @@ def asks(journal: Journal) -> Line:
 
 
 @pytest.mark.parametrize("case", ["recently heard", "it asks", "at rest", "off", "another's"])
-def test_no_notice_where_nothing_is_silent(case: str, settings: Any) -> None:
+def test_no_notice_without_a_stalled_turn(case: str, settings: Any) -> None:
     journal = Journal()
     session = working(journal, silent_for=200 if case == "recently heard" else 400)
     if case == "it asks":
@@ -103,13 +103,13 @@ def test_no_notice_where_nothing_is_silent(case: str, settings: Any) -> None:
     assert not SessionEvent.objects.filter(name="session.run.stalled").exists()
 
 
-def test_one_that_has_lost_its_lease_says_nothing() -> None:
+def test_supervisor_without_the_lease_reports_nothing() -> None:
     session = working(Journal(), silent_for=400)
     change(execution_of(session), generation=99)
     assert noticed(session) == 0
 
 
-def test_the_shown_time_is_that_of_the_last_word() -> None:
+def test_notice_shows_the_time_of_the_last_output() -> None:
     session = working(Journal(), silent_for=3600)
     noticed(session)
     since = fresh(session).stalled_since

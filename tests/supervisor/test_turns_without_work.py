@@ -1,4 +1,4 @@
-"""A turn that ends in a refusal, or without output: told to the user, no completed work, and no proof of anything."""
+"""A turn that ends in a refusal or without output is shown to the user, is not completed work, and proves nothing."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def turn(session: TaskSession, **end: Any) -> TaskSession:
 
 
 @pytest.mark.parametrize("code", ENDS)
-def test_it_is_told_and_not_counted_as_completed(code: str) -> None:
+def test_empty_turn_is_shown_and_not_counted_as_completed(code: str) -> None:
     session = turn(change(running_session(), start_attempts=2), **ENDS[code])
 
     assert [state for _, state in runs(session)] == ["failed"]
@@ -43,7 +43,7 @@ def test_it_is_told_and_not_counted_as_completed(code: str) -> None:
 
 
 @pytest.mark.parametrize("code", ENDS)
-def test_it_leaves_open_what_only_a_turn_can_prove(code: str) -> None:
+def test_empty_turn_does_not_verify_a_pending_receipt(code: str) -> None:
     session = running_session()
     change(session.agent_profile, agent_type="codex_cli")
     receipt = session.receipts.create(kind="resumed", verified="pending", launch_id=session.launch_id)
@@ -51,7 +51,7 @@ def test_it_leaves_open_what_only_a_turn_can_prove(code: str) -> None:
     assert fresh(receipt).verified == "pending"
 
 
-def test_a_history_that_came_with_a_refused_prompt_is_told_again() -> None:
+def test_history_sent_with_a_refused_prompt_is_sent_again() -> None:
     session = running_session()
     evidence = {"injected_with": "p1"}
     session.receipts.create(kind="injected", verified="pending", launch_id=session.launch_id, evidence=evidence)
@@ -60,6 +60,6 @@ def test_a_history_that_came_with_a_refused_prompt_is_told_again() -> None:
     assert load_history(session)
 
 
-def test_a_turn_of_an_older_agentctl_counts_as_before() -> None:
+def test_turn_of_an_older_agentctl_still_counts_as_completed() -> None:
     session = turn(running_session(), stop_reason="end_turn")
     assert [state for _, state in runs(session)] == ["completed"]

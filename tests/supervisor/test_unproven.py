@@ -1,4 +1,4 @@
-"""A conversation that an agent says it has, and does not show: never confirmed, and a mismatch if it can show it."""
+"""A conversation that an agent claims but does not show is never verified; if it can replay, it is a mismatch."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ def receipt_of(session: TaskSession) -> tuple[str, str]:
 
 
 def items(session: TaskSession) -> Mapping[str, Any]:
-    """What is open for somebody, by its kind."""
+    """Return the open attention items by kind."""
     return {item.kind: item for item in session.attention.filter(resolved_at=None)}
 
 
-def test_an_empty_load_is_unproven_before_and_after_a_turn(tmp_path: Path) -> None:
+def test_empty_load_stays_unproven_after_a_turn(tmp_path: Path) -> None:
     session = Resume(tmp_path, "custom_acp").run(load())
     assert receipt_of(session) == ("loaded", "unproven")
 
@@ -47,12 +47,12 @@ def test_an_empty_load_is_unproven_before_and_after_a_turn(tmp_path: Path) -> No
     assert receipt_of(session) == ("loaded", "unproven")
 
 
-def test_the_testing_agent_that_forgets_is_unproven(tmp_path: Path) -> None:
+def test_agent_that_forgets_is_unproven(tmp_path: Path) -> None:
     session = Resume(tmp_path, "custom_acp").run("forgets")
     assert receipt_of(session) == ("loaded", "unproven")
 
 
-def test_an_empty_load_of_an_agent_seen_to_replay_is_a_mismatch(tmp_path: Path) -> None:
+def test_empty_load_of_an_agent_known_to_replay_is_a_mismatch(tmp_path: Path) -> None:
     resume = Resume(tmp_path, "custom_acp")
     assert receipt_of(resume.run(load(*REPLAYS))) == ("loaded", "replay")
 
@@ -62,26 +62,26 @@ def test_an_empty_load_of_an_agent_seen_to_replay_is_a_mismatch(tmp_path: Path) 
     assert (session.error_code, resume.fate()) == ("context_mismatch", "kept")
 
 
-def test_an_agent_is_recognised_whatever_type_its_profile_has(tmp_path: Path) -> None:
+def test_agent_is_recognised_across_agent_types(tmp_path: Path) -> None:
     Resume(tmp_path, "custom_acp").run(load(*REPLAYS))
     session = Resume(tmp_path, "amp").run(load())
     assert (receipt_of(session), session.error_code) == (("failed", "none"), "context_mismatch")
 
 
 @pytest.mark.parametrize("other", [{"version": "2.0"}, {"name": "openhands"}])
-def test_what_one_agent_replays_is_not_expected_of_another(other: Mapping[str, str], tmp_path: Path) -> None:
+def test_replay_of_one_agent_is_not_expected_of_another(other: Mapping[str, str], tmp_path: Path) -> None:
     resume = Resume(tmp_path, "custom_acp")
     resume.run(load(*REPLAYS))
     assert receipt_of(resume.run(load(**other))) == ("loaded", "unproven")
 
 
-def test_an_agent_without_a_name_is_not_recognised(tmp_path: Path) -> None:
+def test_agent_without_a_name_is_not_recognised(tmp_path: Path) -> None:
     resume = Resume(tmp_path, "custom_acp")
     resume.run(load(*REPLAYS, name="", version=""))
     assert receipt_of(resume.run(load(name="", version=""))) == ("loaded", "unproven")
 
 
-def test_a_resume_that_replays_is_compared_as_a_load_is(tmp_path: Path) -> None:
+def test_replay_during_a_resume_is_compared_as_in_a_load(tmp_path: Path) -> None:
     resume = Resume(tmp_path, "custom_acp")
     session = resume.run(agent(resume=True, session_resume=[*REPLAYS, result({})]))
     assert receipt_of(session) == ("resumed", "replay")
@@ -89,7 +89,7 @@ def test_a_resume_that_replays_is_compared_as_a_load_is(tmp_path: Path) -> None:
     assert session.error_code == "context_mismatch"
 
 
-def test_an_unproven_memory_is_told_in_the_inbox_until_a_start_proves_it(tmp_path: Path) -> None:
+def test_unproven_conversation_has_an_inbox_item_until_it_is_proven(tmp_path: Path) -> None:
     resume = Resume(tmp_path, "custom_acp")
     item = items(resume.run(load()))["unproven"]
     assert "not proven" in item.what
@@ -98,14 +98,14 @@ def test_an_unproven_memory_is_told_in_the_inbox_until_a_start_proves_it(tmp_pat
     assert "unproven" not in items(resume.run(load(*REPLAYS)))
 
 
-def test_a_success_that_shows_nothing_is_not_remembered_as_kept(tmp_path: Path) -> None:
+def test_unproven_load_is_not_recorded_as_a_replay(tmp_path: Path) -> None:
     resume = Resume(tmp_path, "custom_acp")
     resume.run(load())
     row = AgentCapability.objects.get(agent_name="hermes", capability="load_session")
     assert (row.kept_proof, row.replayed_at) == ("unproven", None)
 
 
-def test_a_stored_echo_is_told_as_unproven() -> None:
+def test_stored_agent_echo_is_shown_as_unproven() -> None:
     session = running_session()
     session.receipts.create(kind="loaded", verified="agent_echo")
     told = session_status(fresh(session))["latest_receipt"]

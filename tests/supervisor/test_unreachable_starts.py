@@ -1,4 +1,4 @@
-"""A start at a place that does not answer: the session stays *unreachable*, whatever is asked of it meanwhile."""
+"""A start on an executor that does not answer: the session stays *unreachable*, whatever is requested meanwhile."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ UNREACHABLE = {"error_code": "unreachable", "error_message": "It does not answer
         ("worktree_missing", "worktree_missing"),
     ],
 )
-def test_a_failed_start_of_an_unreachable_session_tells_what_is_known(failed: str, shown: str) -> None:
+def test_failed_start_of_an_unreachable_session_keeps_the_right_error(failed: str, shown: str) -> None:
     session = at_rest(state="ERROR", **UNREACHABLE)
     change(execution_of(session), status="error", **UNREACHABLE)
     plan = claimed(session)
@@ -36,7 +36,7 @@ def test_a_failed_start_of_an_unreachable_session_tells_what_is_known(failed: st
     assert session.receipts.latest("created_at").reason == failed
 
 
-def test_a_start_after_another_error_says_that_it_starts() -> None:
+def test_start_after_another_error_clears_it() -> None:
     session = at_rest(state="ERROR", error_code="launch_failed", error_message="boom")
     claimed(session)
     assert (fresh(session).state, fresh(session).error_code) == ("STARTING", "")

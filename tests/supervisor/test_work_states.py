@@ -1,4 +1,4 @@
-"""Every place at which it changes what is wanted of a session and what it is up to, and what its task shows of it."""
+"""Every place that changes a session's desired state and work state, and what its task shows of them."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ def _turn_fails(session: TaskSession, journal: Journal) -> None:
 
 
 def _agent_dies(session: TaskSession, journal: Journal) -> None:
-    with session_transaction(session.id) as draft:
-        interrupt_turn(draft, "agent_gone")
-        record_agent_stopped(draft)
+    with session_transaction(session.id) as transaction:
+        interrupt_turn(transaction, "agent_gone")
+        record_agent_stopped(transaction)
 
 
 def _stopped(session: TaskSession, journal: Journal) -> None:
@@ -60,7 +60,7 @@ def _finished(session: TaskSession, journal: Journal) -> None:
 
 
 def _carried_out(session: TaskSession, close_as: str = "") -> None:
-    """What the supervisor writes when the execution has ended."""
+    """Write what the supervisor writes when the execution has ended."""
     write_stopped(session.id, None, "closed" if close_as else "stopped", close_as)
     session.intents.update(done_at="2026-01-01T00:00:00Z")
 
@@ -95,7 +95,7 @@ def _prompted(session: TaskSession, journal: Journal) -> None:
     ],
     ids=lambda value: "-".join(step.__name__ for step in value) or "new" if isinstance(value, list) else None,
 )
-def test_what_is_wanted_and_what_is_done_follow_what_happens(steps: list[Step], desired: str, work: str) -> None:
+def test_desired_and_work_state_follow_the_events(steps: list[Step], desired: str, work: str) -> None:
     session, journal = running_session(), Journal()
     for step in steps:
         step(session, journal)
@@ -106,7 +106,7 @@ def test_what_is_wanted_and_what_is_done_follow_what_happens(steps: list[Step], 
 
 
 @pytest.mark.parametrize(("wanted", "desired"), [("running", "running"), ("stopped", "stopped")])
-def test_a_new_session_is_wanted_as_its_maker_says(wanted: str, desired: str) -> None:
+def test_new_session_has_the_desired_state_of_its_request(wanted: str, desired: str) -> None:
     made = make_session()
     session = tasks.create_session(
         make_user(), made.task, made.agent_profile, made.executor, desired_state=wanted, prompt="do it"
@@ -125,7 +125,7 @@ def test_a_new_session_is_wanted_as_its_maker_says(wanted: str, desired: str) ->
         (["done", "done"], "done"),
     ],
 )
-def test_a_task_shows_what_the_busiest_of_its_sessions_does(states: list[str], shown: str) -> None:
+def test_task_shows_the_busiest_work_state_of_its_sessions(states: list[str], shown: str) -> None:
     first = running_session()
     sessions = [first, *(running_session(task=first.task) for _ in states[1:])]
     for session, state in zip(sessions, states, strict=True):
@@ -135,7 +135,7 @@ def test_a_task_shows_what_the_busiest_of_its_sessions_does(states: list[str], s
     assert Task.objects.count() == 1
 
 
-def test_a_done_session_is_told_nothing_when_its_execution_is_found_dead(place: AsTold) -> None:
+def test_done_session_found_dead_gets_no_prompt_and_no_start(place: AsTold) -> None:
     session, journal = running_session(runtime=place.name), Journal()
     _turn_begins(session, journal)
     change(execution_of(session), owner="", lease_expires_at=None)

@@ -1,4 +1,4 @@
-"""A session without an agent is a workspace: it opens, comes back, and no agent is ever started in it."""
+"""A session without an agent is a workspace: it opens, it is recovered, and no agent is ever started in it."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def workspace(**values: Any) -> TaskSession:
 
 
 def opened(**values: Any) -> TaskSession:
-    """A workspace whose start was carried out; its lease is ``MINE``."""
+    """Return a workspace whose start was carried out; its lease is ``MINE``."""
     session = workspace(**values)
     intent = session.intents.get(done_at=None)
     plan = claims.claim_start(session.id, intent.id, MINE.owner, lives=None)
@@ -64,7 +64,7 @@ def opened(**values: Any) -> TaskSession:
     return fresh(session)
 
 
-def test_it_opens_and_rests() -> None:
+def test_workspace_opens_and_is_idle() -> None:
     session = opened()
     assert (session.state, session.launch_id) == ("WAITING_FOR_INPUT", "")
     assert session.intents.get().outcome == "workspace_only"
@@ -73,7 +73,7 @@ def test_it_opens_and_rests() -> None:
     assert (status["is_agent_running"], status["needs_resume"], status["resume_reason"]) == (False, False, "running")
 
 
-def test_it_takes_no_prompt_and_none_with_its_making() -> None:
+def test_workspace_takes_no_prompt() -> None:
     session = opened()
     with pytest.raises(NoAgent):
         intents.queue_prompt(session.id, "p1", "write the parser", make_user())
@@ -84,14 +84,14 @@ def test_it_takes_no_prompt_and_none_with_its_making() -> None:
 
 
 @pytest.mark.parametrize("mode", ["resume", "fresh_start", "accept_mismatch"])
-def test_nobody_can_ask_for_an_agent_in_it(mode: str) -> None:
+def test_agent_cannot_be_requested_in_a_workspace(mode: str) -> None:
     session = opened()
     change(execution_of(session), status="stopped")
     with pytest.raises(NoAgent):
         intents.request_resume(session.id, make_user(), mode)
 
 
-def test_who_resumes_it_gets_the_workspace_and_an_open_one_is_not_opened_again() -> None:
+def test_resuming_opens_a_closed_workspace_and_leaves_an_open_one() -> None:
     session = opened()
     intents.request_resume(session.id, make_user())
     assert open_orders(session) == []
@@ -102,7 +102,7 @@ def test_who_resumes_it_gets_the_workspace_and_an_open_one_is_not_opened_again()
 
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("policy", ["auto", "working", "on_open"])
-def test_a_dead_one_is_opened_again_unless_by_hand(policy: str, place: AsTold) -> None:
+def test_dead_workspace_is_reopened_unless_the_policy_is_manual(policy: str, place: AsTold) -> None:
     session = resting(policy=policy)
     place.see(session, DEAD)
     (found,) = swept(SweepScope("boot")).decided
@@ -113,9 +113,7 @@ def test_a_dead_one_is_opened_again_unless_by_hand(policy: str, place: AsTold) -
 
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize(("values", "rule"), [({"desired_state": "stopped"}, "dead_unwanted"), (GIVEN_UP, "gave_up")])
-def test_one_that_is_not_wanted_or_was_started_too_often_stays_closed(
-    values: dict[str, Any], rule: str, place: AsTold
-) -> None:
+def test_unwanted_or_given_up_workspace_stays_closed(values: dict[str, Any], rule: str, place: AsTold) -> None:
     session = change(resting(), **values)
     place.see(session, DEAD)
     assert [one.decision.rule for one in swept(SweepScope("boot")).decided] == [rule]
@@ -124,7 +122,7 @@ def test_one_that_is_not_wanted_or_was_started_too_often_stays_closed(
 
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("trigger", ["boot", "reconcile"])
-def test_under_manual_a_dead_one_is_left_to_its_user(trigger: Any, place: AsTold) -> None:
+def test_dead_workspace_under_manual_is_left_to_its_user(trigger: Any, place: AsTold) -> None:
     session = resting(policy="manual")
     place.see(session, DEAD)
     swept(SweepScope(trigger))
@@ -132,7 +130,7 @@ def test_under_manual_a_dead_one_is_left_to_its_user(trigger: Any, place: AsTold
 
 
 @pytest.mark.django_db(transaction=True)
-def test_one_whose_worktree_is_gone_says_so(place: AsTold) -> None:
+def test_workspace_with_a_missing_worktree_reports_it(place: AsTold) -> None:
     session = resting()
     place.see(session, Observation(Observed.DEAD, workspace=WorkspaceState.GONE, workspace_reason="It was deleted."))
     swept(SweepScope("boot"))
@@ -142,7 +140,7 @@ def test_one_whose_worktree_is_gone_says_so(place: AsTold) -> None:
 
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("policy", ["auto", "manual"])
-def test_an_open_one_is_taken_over_and_gets_no_agent(policy: str, place: AsTold) -> None:
+def test_open_workspace_is_taken_over_without_an_agent(policy: str, place: AsTold) -> None:
     session = resting(policy=policy)
     place.see(session, OPEN)
     (found,) = swept(SweepScope("boot", dry_run=True)).decided
@@ -151,13 +149,13 @@ def test_an_open_one_is_taken_over_and_gets_no_agent(policy: str, place: AsTold)
 
 
 def resting(**values: Any) -> TaskSession:
-    """An open workspace that nobody holds."""
+    """Return an open workspace without a lease."""
     session = opened(**values)
     change(execution_of(session), owner="", lease_expires_at=None, runtime="as_told")
     return session
 
 
-def test_it_takes_nobodys_room() -> None:
+def test_workspace_does_not_use_capacity() -> None:
     _, executor = where()
     change(executor, max_live=1)
     running_session()
@@ -181,7 +179,7 @@ def guest(host: TaskSession, **values: Any) -> TaskSession:
     return tasks.create_session(make_user(), task, profile, executor, shares_worktree_of=host, **values)
 
 
-def test_a_guest_is_launched_in_its_hosts_worktree() -> None:
+def test_guest_is_launched_in_its_hosts_worktree() -> None:
     host = opened()
     change(host, worktree_path="/data/worktrees/host", worktree_branch="kandev/host")
     session = guest(fresh(host))
@@ -190,7 +188,7 @@ def test_a_guest_is_launched_in_its_hosts_worktree() -> None:
     assert (spec.worktree_path, spec.worktree_branch) == ("/data/worktrees/host", "kandev/host")
 
 
-def test_a_host_finds_the_worktree_that_its_guest_has_made() -> None:
+def test_host_uses_the_worktree_that_its_guest_created() -> None:
     host = workspace()
     session = guest(host)
     change(session, worktree_path="/data/worktrees/host", worktree_branch="kandev/host")
@@ -198,13 +196,13 @@ def test_a_host_finds_the_worktree_that_its_guest_has_made() -> None:
     assert (spec.worktree_id, spec.worktree_path) == ("", "/data/worktrees/host")
 
 
-def test_a_guest_of_a_guest_works_with_their_host() -> None:
+def test_guest_of_a_guest_shares_the_same_host() -> None:
     host = workspace()
     assert guest(guest(host)).shares_worktree_of == host
 
 
 @pytest.mark.parametrize("runtime", ["remote", "remote_docker", "sprites"])
-def test_a_runtime_that_cannot_share_is_refused(runtime: str) -> None:
+def test_runtime_that_cannot_share_worktrees_is_refused(runtime: str) -> None:
     profile, executor = where(runtime)
     host = tasks.create_session(make_user(), make_task(), profile, executor, has_agent=False)
     with pytest.raises(WorktreeNotShared, match="cannot share a worktree"):
@@ -212,7 +210,7 @@ def test_a_runtime_that_cannot_share_is_refused(runtime: str) -> None:
     assert host.task.sessions.count() == 1
 
 
-def test_a_worktree_of_another_task_or_place_is_refused() -> None:
+def test_worktree_of_another_task_or_executor_is_refused() -> None:
     host = workspace()
     with pytest.raises(WorktreeNotShared, match="one task"):
         guest(host, task=make_task())
@@ -220,7 +218,7 @@ def test_a_worktree_of_another_task_or_place_is_refused() -> None:
         guest(host, runtime="local_docker")
 
 
-def test_a_host_is_not_deleted_before_its_guests_and_goes_with_its_task() -> None:
+def test_host_is_deleted_only_after_its_guests_or_with_its_task() -> None:
     host = workspace()
     session = guest(host)
     for one in (host, session):

@@ -1,4 +1,4 @@
-"""The work of sandboxes arrives after each snapshot, and after a kill, whatever became of the execution."""
+"""The work of sandboxes arrives after each snapshot, and after a kill, whatever happened to the execution."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from django.utils import timezone
 
 from executors_app import plugins, workspace_store
 from executors_app.agentctl.protocol import JournalKind
+from executors_app.backoff import Backoff
 from executors_app.domain import ExecutionFacts
 from executors_app.errors import RuntimeUnavailable, WorkspaceGone
 from sessions_app.models import LeaseLost, TaskSession
 from sessions_app.services.status import session_status
 from sessions_app.supervisor import workspace_sync
-from sessions_app.supervisor.backoff import Backoff
 from sessions_app.supervisor.execution_registry import ExecutionRegistry
 from sessions_app.supervisor.executions import execution_facts_of, load_session
-from sessions_app.supervisor.ingest.batches import ingest_batch
+from sessions_app.supervisor.ingest.writer import ingest_batch
 from sessions_app.supervisor.workspace_sync import WorkspaceSync
 from tests.supervisor.journals import Journal, hear
-from tests.supervisor.places import with_core
+from tests.supervisor.places import with_registry
 from tests.supervisor.rows import MINE, change, execution_of, last_payload, names, running_session
 from tests.supervisor.sandboxes import Sandboxes, commit_in, git
 from tests.waiting import eventually_async
@@ -40,7 +40,7 @@ DELAYED, ARRIVED = "session.workspace.delayed", "session.workspace.arrived"
 
 @pytest.fixture
 def far(monkeypatch: pytest.MonkeyPatch, settings: Any, tmp_path: Path) -> Sandboxes:
-    """The runtime ``far``; archives are the test's own."""
+    """The runtime ``far``, with archives of its own."""
     settings.KANDEV_DATA_DIR = tmp_path
     made = Sandboxes()
     known = {**plugins.runtimes(), made.name: made}
@@ -51,7 +51,7 @@ def far(monkeypatch: pytest.MonkeyPatch, settings: Any, tmp_path: Path) -> Sandb
 
 @pytest.fixture
 def snapshot(tmp_path: Path) -> Callable[[str], str]:
-    """The commit of a snapshot, by its content."""
+    """Return the commit of a snapshot by its content."""
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     git(scratch, "init", "-q", "--bare")
@@ -62,50 +62,50 @@ Snapshot = Callable[[str], str]
 
 
 def far_session(far: Sandboxes, content: str = "", commit: str = "", **execution: Any) -> TaskSession:
-    """A session whose workspace has a snapshot that the journal announced."""
+    """Return a session whose workspace has a snapshot that the journal announced."""
     session = running_session(execution={"runtime": far.name, **execution})
     far.refs[str(session.id)] = content
     return change(session) if not commit else announced(session, commit)
 
 
 def announced(session: TaskSession, commit: str) -> TaskSession:
-    """As ingest leaves it."""
+    """Write the announcement as ingest does."""
     since = timezone.now() - timedelta(hours=1)
     change(execution_of(session), snapshot_announced=commit, snapshot_due_since=since)
     return session
 
 
 def has_arrived(session: TaskSession) -> bool:
-    """By the row."""
+    """Return whether the row says that it arrived."""
     row = execution_of(session)
     return bool(row.snapshot_arrived) and row.snapshot_arrived == row.snapshot_announced
 
 
-async def until(core: ExecutionRegistry, holds: Callable[[], Any], describe: str) -> None:
-    """Wait for something that rows tell."""
-    await eventually_async(lambda: core.database(holds), describe=describe)
+async def until(registry: ExecutionRegistry, holds: Callable[[], Any], describe: str) -> None:
+    """Wait for a condition on rows."""
+    await eventually_async(lambda: registry.database(holds), describe=describe)
 
 
 def synced(work: Callable[[ExecutionRegistry, WorkspaceSync], Awaitable[None]]) -> None:
-    """What ``work`` does with a supervisor's sync, which is then closed."""
+    """Run ``work`` with a supervisor's sync, which is then closed."""
 
-    async def run(core: ExecutionRegistry) -> None:
-        sync = WorkspaceSync(core.database, core.boot_id)
+    async def run(registry: ExecutionRegistry) -> None:
+        sync = WorkspaceSync(registry.database, registry.boot_id)
         try:
-            await work(core, sync)
+            await work(registry, sync)
         finally:
             await sync.close()
 
-    with_core(run)
+    with_registry(run)
 
 
 def caught_up(*sessions: TaskSession) -> None:
-    """A supervisor that has just started, until the work of all these has arrived."""
+    """Run a newly started supervisor until the work of all these sessions has arrived."""
 
-    async def work(core: ExecutionRegistry, sync: WorkspaceSync) -> None:
+    async def work(registry: ExecutionRegistry, sync: WorkspaceSync) -> None:
         await sync.catch_up()
         for session in sessions:
-            await until(core, partial(has_arrived, session), "its work has arrived")
+            await until(registry, partial(has_arrived, session), "its work has arrived")
 
     synced(work)
 
@@ -154,7 +154,7 @@ def test_work_that_has_not_arrived_is_pushed_at_start(
     assert (row.snapshot_due_since, row.snapshot_error_code) == (None, "")
 
 
-def test_what_has_arrived_is_not_pushed_again(far: Sandboxes, snapshot: Snapshot) -> None:
+def test_arrived_work_is_not_pushed_again(far: Sandboxes, snapshot: Snapshot) -> None:
     settled, due = far_session(far), far_session(far, "new", snapshot("new"), **FREE)
     change(execution_of(settled), snapshot_announced="c", snapshot_arrived="c", **FREE)
     caught_up(due)
@@ -221,17 +221,17 @@ def test_snapshots_during_a_push_follow_in_one_more(far: Sandboxes, snapshot: Sn
     session = far_session(far, "one", snapshot("one"))
     change(execution_of(session), **FREE)
 
-    async def work(core: ExecutionRegistry, sync: WorkspaceSync) -> None:
+    async def work(registry: ExecutionRegistry, sync: WorkspaceSync) -> None:
         far.is_open.clear()
-        one = await core.database(facts, session)
+        one = await registry.database(facts, session)
         sync.request(one)
         await eventually_async(lambda: far.tries == 1, describe="the first is on its way")
         for content in ("two", "three"):
             far.refs[str(session.id)] = content
-            await core.database(announced, session, snapshot(content))
+            await registry.database(announced, session, snapshot(content))
             sync.request(one)
         far.is_open.set()
-        await until(core, lambda: has_arrived(session), "the last one followed")
+        await until(registry, lambda: has_arrived(session), "the last one followed")
 
     synced(work)
     assert far.tries <= 2
@@ -246,7 +246,7 @@ def test_failed_push_is_retried(far: Sandboxes, snapshot: Snapshot) -> None:
 
 
 def test_retries_never_end(far: Sandboxes, snapshot: Snapshot, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Backoff, "failed", lambda self: 0.0)
+    monkeypatch.setattr(Backoff, "record_failure", lambda self: 0.0)
     session = far_session(far, "new", snapshot("new"), **FREE)
     far.refusals = [RuntimeUnavailable("away") for _ in range(50)]
     caught_up(session)
@@ -257,16 +257,16 @@ def test_permanent_error_waits_for_the_next_snapshot(far: Sandboxes, snapshot: S
     session = far_session(far, "one", snapshot("one"), **FREE)
     far.refusals = [WorkspaceGone("The volume was removed.")]
 
-    async def work(core: ExecutionRegistry, sync: WorkspaceSync) -> None:
+    async def work(registry: ExecutionRegistry, sync: WorkspaceSync) -> None:
         await sync.catch_up()
-        await until(core, lambda: execution_of(session).snapshot_error_code, "it was refused")
+        await until(registry, lambda: execution_of(session).snapshot_error_code, "it was refused")
         await eventually_async(lambda: not sync._pushes, describe="it is given up")
         await sync.catch_up()
         assert not sync._pushes
         far.refs[str(session.id)] = "two"
-        await core.database(announced, session, snapshot("two"))
-        sync.request(await core.database(facts, session))
-        await until(core, lambda: has_arrived(session), "the next one arrived")
+        await registry.database(announced, session, snapshot("two"))
+        sync.request(await registry.database(facts, session))
+        await until(registry, lambda: has_arrived(session), "the next one arrived")
 
     synced(work)
     assert far.tries == 2
@@ -276,28 +276,28 @@ def test_permanent_error_is_retried_after_a_restart(far: Sandboxes, snapshot: Sn
     session = far_session(far, "one", snapshot("one"), **FREE)
     far.refusals = [WorkspaceGone("The volume was removed.")]
 
-    async def refused(core: ExecutionRegistry, sync: WorkspaceSync) -> None:
+    async def refused(registry: ExecutionRegistry, sync: WorkspaceSync) -> None:
         await sync.catch_up()
-        await until(core, lambda: execution_of(session).snapshot_error_code, "it was refused")
+        await until(registry, lambda: execution_of(session).snapshot_error_code, "it was refused")
 
     synced(refused)
     assert execution_of(session).snapshot_error == "The volume was removed."
     caught_up(session)
 
 
-def test_nothing_is_pushed_where_the_repository_is_local(far: Sandboxes, snapshot: Snapshot) -> None:
+def test_local_repositories_are_not_pushed(far: Sandboxes, snapshot: Snapshot) -> None:
     near, session = running_session(), far_session(far, "new", snapshot("new"), **FREE)
 
-    async def work(core: ExecutionRegistry, sync: WorkspaceSync) -> None:
-        sync.request(await core.database(facts, near))
-        sync.request(await core.database(facts, session))
-        await until(core, lambda: has_arrived(session), "the other's work arrived")
+    async def work(registry: ExecutionRegistry, sync: WorkspaceSync) -> None:
+        sync.request(await registry.database(facts, near))
+        sync.request(await registry.database(facts, session))
+        await until(registry, lambda: has_arrived(session), "the other's work arrived")
 
     synced(work)
     assert far.pushed == [str(session.id)]
 
 
-# --- what counts is what the archive has ---
+# --- the archive decides what has arrived ---
 
 
 def test_announced_snapshot_that_never_arrives_stays_due(
@@ -306,9 +306,9 @@ def test_announced_snapshot_that_never_arrives_stays_due(
     monkeypatch.setattr(workspace_sync, "MAX_MISSING_TRIES", 2)
     session = far_session(far, "older", snapshot("lost"), **FREE)
 
-    async def work(core: ExecutionRegistry, sync: WorkspaceSync) -> None:
+    async def work(registry: ExecutionRegistry, sync: WorkspaceSync) -> None:
         await sync.catch_up()
-        await until(core, lambda: execution_of(session).snapshot_error_code, "it is told")
+        await until(registry, lambda: execution_of(session).snapshot_error_code, "it is told")
         await eventually_async(lambda: not sync._pushes, describe="it is given up")
 
     synced(work)
@@ -332,10 +332,10 @@ def test_workspace_without_an_archive_is_never_due_again(far: Sandboxes, monkeyp
     assert workspace_sync.load_due_transfers("me") == {}
 
 
-# --- what people are told ---
+# --- status and events ---
 
 
-def test_status_tells_what_has_not_arrived(far: Sandboxes, snapshot: Snapshot) -> None:
+def test_status_shows_what_has_not_arrived(far: Sandboxes, snapshot: Snapshot) -> None:
     session = far_session(far, "new", snapshot("new"), **FREE)
     begun = workspace_sync.begin_transfer("me", execution_of(session).id)
     assert begun is not None
@@ -361,7 +361,7 @@ def test_fresh_snapshot_is_not_overdue(far: Sandboxes) -> None:
     assert (told["overdue"], told["error_code"]) == (False, "")
 
 
-def test_outage_is_told_once(far: Sandboxes, snapshot: Snapshot, caplog: pytest.LogCaptureFixture) -> None:
+def test_outage_is_logged_once(far: Sandboxes, snapshot: Snapshot, caplog: pytest.LogCaptureFixture) -> None:
     session = far_session(far, "new", snapshot("new"), **FREE)
     far.refusals = [RuntimeUnavailable("away"), RuntimeUnavailable("still away"), RuntimeUnavailable("still away")]
     with caplog.at_level(logging.WARNING):

@@ -1,4 +1,4 @@
-"""What many streams bring is written together, with room for other writers, and nobody's failure is another's."""
+"""Lines of many streams are written together, with time for other writers; a failure affects only its own stream."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ from django.db import OperationalError, connection
 from sessions_app.models import Lease, LeaseLost, TaskSession
 from sessions_app.services.database_threads import DatabaseThread
 from sessions_app.supervisor.ingest import writer as writers
-from sessions_app.supervisor.ingest.batches import IngestResult
-from sessions_app.supervisor.ingest.writer import COMMIT_INTERVAL, Batch, JournalWriter
+from sessions_app.supervisor.ingest.writer import COMMIT_INTERVAL, Batch, IngestResult, JournalWriter
 from tests.supervisor.journals import Journal
-from tests.supervisor.rows import MINE, names, running_session, talk
+from tests.supervisor.rows import MINE, conversation, names, running_session
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -23,13 +22,13 @@ SOMEBODY_ELSE = Lease("somebody else", 1)
 
 
 class Commits:
-    """Sees each transaction of the writer: when, and for how many sessions."""
+    """Records each transaction of the writer: its times and its number of sessions."""
 
     def __init__(self) -> None:
         self.times: list[tuple[float, float]] = []
         self.sizes: list[int] = []
         self.failures: list[Exception] = []
-        """What the next ones fail with."""
+        """The errors of the next transactions."""
         self._write = writers.write_batches
 
     def __call__(self, batches: Sequence[Batch]) -> list[tuple[Batch, IngestResult | Exception]]:
@@ -65,7 +64,7 @@ def batches_of(
     return [(session, Journal().says(*words)) for session in sessions]
 
 
-def test_what_comes_meanwhile_is_one_transaction_for_all_sessions(commits: Commits, thread: DatabaseThread) -> None:
+def test_waiting_batches_are_written_in_one_transaction(commits: Commits, thread: DatabaseThread) -> None:
     sessions = [running_session() for _ in range(5)]
 
     async def all_at_once() -> None:
@@ -74,10 +73,10 @@ def test_what_comes_meanwhile_is_one_transaction_for_all_sessions(commits: Commi
 
     asyncio.run(all_at_once())
     assert commits.sizes == [5]
-    assert [talk(session)[0][1] for session in sessions] == ["hello"] * 5
+    assert [conversation(session)[0][1] for session in sessions] == ["hello"] * 5
 
 
-def test_between_two_commits_is_room_for_others(commits: Commits, thread: DatabaseThread) -> None:
+def test_other_writers_get_time_between_two_commits(commits: Commits, thread: DatabaseThread) -> None:
     session, journal = running_session(), Journal()
 
     async def one_after_the_other() -> None:
@@ -88,10 +87,10 @@ def test_between_two_commits_is_room_for_others(commits: Commits, thread: Databa
     asyncio.run(one_after_the_other())
     for (began, ended), (next_began, _) in zip(commits.times, commits.times[1:], strict=False):
         assert next_began - ended >= max(COMMIT_INTERVAL, ended - began)
-    assert talk(session)[0][1] == "word " * 500
+    assert conversation(session)[0][1] == "word " * 500
 
 
-def test_a_stream_that_has_lost_its_lease_fails_alone(commits: Commits, thread: DatabaseThread) -> None:
+def test_stream_without_its_lease_fails_alone(commits: Commits, thread: DatabaseThread) -> None:
     first, lost, last = (running_session() for _ in range(3))
     leases = {first.id: MINE, lost.id: SOMEBODY_ELSE, last.id: MINE}
 
@@ -112,7 +111,7 @@ def test_a_stream_that_has_lost_its_lease_fails_alone(commits: Commits, thread: 
 
 
 @pytest.mark.parametrize("failures", [1, 2, 5])
-def test_a_database_that_takes_nothing_is_waited_for(
+def test_writer_waits_for_an_unwritable_database(
     failures: int, commits: Commits, thread: DatabaseThread, caplog: pytest.LogCaptureFixture
 ) -> None:
     sessions = [running_session() for _ in range(3)]
@@ -125,6 +124,6 @@ def test_a_database_that_takes_nothing_is_waited_for(
 
     done = asyncio.run(all_at_once())
     assert [one.seq for one in done] == [5, 5, 5]
-    assert [talk(session)[0][1] for session in sessions] == ["hello"] * 3
+    assert [conversation(session)[0][1] for session in sessions] == ["hello"] * 3
     assert caplog.text.count("the database takes no events") == (1 if failures > 1 else 0)
     assert caplog.text.count("takes events again") == (1 if failures > 1 else 0)

@@ -30,6 +30,7 @@ from sessions_app.supervisor.watchdogs import expire_waits
 from tests.supervisor.journals import Journal, hear
 from tests.supervisor.rows import (
     change,
+    conversation,
     fresh,
     last_payload,
     make_task,
@@ -39,7 +40,6 @@ from tests.supervisor.rows import (
     prompt_states,
     running_session,
     runs,
-    talk,
 )
 
 pytestmark = pytest.mark.django_db
@@ -65,7 +65,7 @@ def told(session: TaskSession) -> list[str]:
     return [name for name in found if name != "run.started"]
 
 
-def test_a_wait_is_one_run_from_its_beginning_to_the_end_of_the_turn_that_it_leads_to() -> None:
+def test_wait_and_the_turn_after_it_are_one_run() -> None:
     session, journal = running_session(), Journal()
     opened = wait(session)
     assert status(session) == "waiting"
@@ -81,7 +81,7 @@ def test_a_wait_is_one_run_from_its_beginning_to_the_end_of_the_turn_that_it_lea
     assert runs(session) == [(name, "completed")]
     assert status(session) == "idle"
     assert told(session) == ["run.waiting", "token.minted", "token.consumed", "run.resumed", "run.completed"]
-    assert [one[:2] for one in talk(session)] == [("user", "The build has passed."), ("agent", "Good.")]
+    assert [one[:2] for one in conversation(session)] == [("user", "The build has passed."), ("agent", "Good.")]
 
 
 def test_each_change_of_the_derived_status_is_told_once() -> None:
@@ -133,7 +133,7 @@ def test_a_payload_that_is_no_text_uses_nothing_up() -> None:
     assert waits.resume_wait(key, "better", "1")["status"] == "running"
 
 
-def test_the_same_idempotency_key_gets_the_first_answer_and_another_is_told_that_it_is_too_late() -> None:
+def test_same_idempotency_key_gets_first_answer_and_another_is_refused() -> None:
     session = running_session()
     key = key_of(wait(session))
     first = waits.resume_wait(key, "x", "build-1")
@@ -239,8 +239,8 @@ def test_a_wait_outlives_its_agent_and_the_answer_wakes_it() -> None:
     session, journal = running_session(), Journal()
     opened = wait(session)
     hear(session, [journal.exits()])
-    with session_transaction(session.id) as draft:
-        assert not interrupt_turn(draft, "agentctl_gone")
+    with session_transaction(session.id) as transaction:
+        assert not interrupt_turn(transaction, "agentctl_gone")
     write_stopped(session.id, None, "idle")
     assert status(session) == "waiting"
     waits.resume_wait(key_of(opened), "x", "1")
@@ -287,7 +287,7 @@ def test_no_wait_begins_before_a_prompt_that_is_on_its_way(state: str) -> None:
         wait(session)
 
 
-def test_no_wait_begins_in_the_middle_of_a_turn_in_the_past_or_behind_the_end() -> None:
+def test_wait_is_refused_during_turns_after_deadlines_and_in_ended_sessions() -> None:
     session, journal = running_session(), Journal()
     hear(session, journal.turn_begins("p1"))
     with pytest.raises(Conflict):
@@ -299,7 +299,7 @@ def test_no_wait_begins_in_the_middle_of_a_turn_in_the_past_or_behind_the_end() 
     assert not ResumeToken.objects.exists()
 
 
-def test_what_came_can_be_withdrawn_before_the_agent_has_it_and_then_its_run_is_over() -> None:
+def test_withdrawing_a_wait_result_ends_its_run() -> None:
     session = running_session()
     opened = wait(session)
     waits.resume_wait(key_of(opened), "x", "1")

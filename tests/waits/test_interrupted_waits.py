@@ -55,7 +55,7 @@ def test_people_are_told_in_the_inbox_by_mail_and_by_webhook() -> None:
     session = interrupted()
     (item,) = items(session)
     said = "Nobody answered in time. It waited for: The build of main"
-    assert (item.what, item.why) == ("A wait has ended without an answer", said)
+    assert (item.what, item.why) == ("A wait ended without an answer", said)
     assert said in render_email([item])["text"]
     assert webhook_payload(item, "1")["item"]["kind"] == KIND
 

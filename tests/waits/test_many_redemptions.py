@@ -48,7 +48,7 @@ def redeem_at_once(data_dir: Path, key: str) -> list[Told]:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_of_fifty_who_redeem_one_key_at_once_one_wins_and_the_others_are_told(tmp_path: Path) -> None:
+def test_one_of_fifty_concurrent_redemptions_of_a_key_wins(tmp_path: Path) -> None:
     session = running_session()
     opened = waits.open_wait(session.id, "The build", None, make_user())
     key = opened.resume_token or ""

@@ -82,7 +82,7 @@ def test_an_answer_on_its_way_is_still_waited_for() -> None:
         (JournalKind.AGENT_EXITED, {"message_id": "p1", "exit_code": 9}, "agent_gone"),
     ],
 )
-def test_whatever_ends_the_question_without_an_answer_of_ours_takes_its_key_back(
+def test_key_is_revoked_when_a_permission_ends_without_our_answer(
     kind: JournalKind, body: dict[str, Any], reason: str
 ) -> None:
     session, journal = asked()
@@ -96,7 +96,7 @@ def test_whatever_ends_the_question_without_an_answer_of_ours_takes_its_key_back
     assert key_of(session, "q1") == key
 
 
-def test_a_question_whose_agent_dies_is_expired_in_the_line_that_tells_of_the_death() -> None:
+def test_agent_death_expires_its_permission_in_the_same_line() -> None:
     session, journal = asked("q1", "q2")
     hear(session, [journal.exits("p1")])
     assert permission_states(session) == {"q1": "expired", "q2": "expired"}
@@ -105,7 +105,7 @@ def test_a_question_whose_agent_dies_is_expired_in_the_line_that_tells_of_the_de
     assert status(session) == "interrupted_waiting"
 
 
-def test_an_answer_that_the_agent_did_not_live_to_hear_is_said_not_to_have_arrived() -> None:
+def test_answer_to_a_dead_agent_is_reported_as_not_delivered() -> None:
     session, journal = asked()
     answer(session, "q1", "yes")
     hear(session, [journal.exits("p1")])
@@ -144,7 +144,7 @@ def test_a_permission_waits_for_ever_unless_the_deployment_says_otherwise(settin
     assert (permission_states(session), status(session)) == ({"q1": "cancelled"}, "running")
 
 
-def test_a_new_secret_key_breaks_no_open_permission_as_long_as_the_old_one_is_known(settings: Any) -> None:
+def test_open_permissions_survive_a_secret_key_rotation(settings: Any) -> None:
     session, _ = asked()
     shown = key_of(session, "q1")
     settings.SECRET_KEY, settings.SECRET_KEY_FALLBACKS = "new " * 20, [settings.SECRET_KEY]

@@ -112,7 +112,7 @@ def test_a_viewer_sees_the_question_and_never_its_key(world: World) -> None:
     assert (asked["state"], asked["resume_token"]) == ("pending", None)
 
 
-def test_who_guesses_has_to_pause_and_who_has_a_key_does_not(world: World) -> None:
+def test_guesses_of_wait_keys_are_slowed_and_valid_keys_are_not(world: World) -> None:
     key = open_wait(world).json()["resume_token"]
     redeem(key, idempotency_key="1")
     for _ in range(40):

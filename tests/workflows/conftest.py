@@ -7,12 +7,12 @@ from collections.abc import Iterator
 import pytest
 
 from tests.drills.deployment import Deployment
-from tests.workflows.runs import Desk
+from tests.workflows.deployed_runs import Desk
 
 
 @pytest.fixture(scope="module")
 def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
-    """Served, with a team and a repository."""
+    """A served deployment with a team and a repository."""
     made = Deployment(tmp_path_factory.mktemp("runs"))
     made.prepare()
     try:

@@ -1,4 +1,4 @@
-"""Texts of workflows that are written to cost as much as they can; each shape grows with a number."""
+"""Workflow texts that cost as much as possible to load; the size of each grows with a number."""
 
 from __future__ import annotations
 
@@ -6,63 +6,63 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from tests.workflows.writing import node
+from tests.workflows.workflow_builder import node
 
 Shape = Callable[[int], str]
 
 
 def text(nodes: list[dict[str, Any]], edges: list[dict[str, str]] | None = None, **more: Any) -> str:
-    """A file on one line, as JSON."""
+    """Return a file on one line, as JSON."""
     return json.dumps({"version": 3, "metadata": {"name": "x"}, "nodes": nodes, "edges": edges or [], **more})
 
 
 def one(kind: str, **data: Any) -> str:
-    """A file of one node."""
+    """Return a file with one node."""
     return text([node("a", kind, **data)])
 
 
 def line(source: int, target: int, port: str = "") -> dict[str, str]:
-    """An edge between two of many nodes."""
+    """Return an edge between two of many nodes."""
     ports = {"sourceHandle": f"output:{port}", "targetHandle": f"input:{port}"} if port else {}
     return {"source": f"n{source}", "target": f"n{target}", **ports}
 
 
 def shells(number: int, script: Callable[[int], str] = lambda index: "true") -> list[dict[str, Any]]:
-    """Many nodes."""
+    """Return many nodes."""
     return [node(f"n{index}", "shell", script=script(index)) for index in range(number)]
 
 
 def ports(number: int) -> list[dict[str, str]]:
-    """Many ports."""
+    """Return many ports."""
     return [{"name": f"p{index}"} for index in range(number)]
 
 
 def wide(number: int) -> str:
-    """Everything leads from the first node to the last one."""
+    """Connect the first node to every other, and each of them to the last."""
     ends = [pair for index in range(1, number - 1) for pair in (line(0, index, "x"), line(index, number - 1, "y"))]
     return text(shells(number), ends)
 
 
 def gates(number: int) -> str:
-    """Each gate sends back to the one before it."""
+    """Make each gate send back to the one before it."""
     made = [node(f"n{index}", "gate", retryTarget=f"n{index - 1}", inputs=["p:boolean"]) for index in range(1, number)]
     return text([*shells(1), *made], [line(index, index + 1, "p") for index in range(number - 1)])
 
 
 def each_other(number: int) -> str:
-    """Each node names the one before it and the one after it."""
+    """Make each node name its predecessor and its successor."""
     return text(shells(number, lambda at: f"{{{{ n{at - 1}.output }}}} {{{{ n{at + 1}.output }}}}"))
 
 
 def used_often(number: int) -> str:
-    """A component with many ports and a long label, in many places."""
+    """Use a component with many ports and a long label in many places."""
     part = {"interface": {"inputs": ports(20), "outputs": ports(20)}, **json.loads(text(shells(1)))}
     uses = [node(f"n{index}", "component", componentRef="part", label="L" * 100) for index in range(number)]
     return text(uses, components={"part": part})
 
 
 def nested(number: int) -> str:
-    """Loops within loops, and templates that cross all of them."""
+    """Nest loops, with templates that refer through all of them."""
     docks = [{"name": "go", "type": "continue"}]
     loops = [node(f"l{depth}", "loop", f"l{depth - 1}" if depth else "", dockSlots=docks) for depth in range(8)]
     script = " ".join(f"{{{{ n0.p{index} }}}}" for index in range(number))
@@ -116,4 +116,4 @@ SHAPES: Final[Mapping[str, Shape]] = {
 }
 
 BUDGETED: Final[Mapping[str, Shape]] = {"gates": gates, "templates that name each other": each_other}
-"""What may grow faster than its text, and is refused beyond MAX_STEPS."""
+"""Their cost may grow faster than their text, and is refused beyond MAX_STEPS."""

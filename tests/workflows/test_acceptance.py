@@ -1,4 +1,4 @@
-"""The acceptance cases of other loop engines, by the engine in memory; ``test_runs`` has them by a real supervisor."""
+"""The acceptance cases of other loop engines in memory; ``test_real_runs`` runs them with a real supervisor."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.workflows.acceptance import CASES
-from tests.workflows.driving import drive
+from tests.workflows.acceptance_cases import CASES
+from tests.workflows.memory_runs import drive
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_case_comes_to_what_it_says(name: str, tmp_path: Path) -> None:
+def test_acceptance_case_has_expected_results(name: str, tmp_path: Path) -> None:
     assert shutil.which("sh")
     case = CASES[name]
     run = drive(case.text, cwd=tmp_path)

@@ -1,4 +1,4 @@
-"""Agent nodes: what they are told, in which session, and what is made of their answers."""
+"""Agent nodes: their prompts, their sessions, and how their answers are used."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from sessions_app.workflows.engine.resume import NothingToResume, records_to_res
 from sessions_app.workflows.engine.transitions import advance_run
 from sessions_app.workflows.loader.loading import load_workflow_file
 from tests.services import ROOT
-from tests.workflows.driving import Agents, Run, counting, drive, given
-from tests.workflows.writing import TRIGGER, node, workflow
+from tests.workflows.memory_runs import Agents, Run, counting, drive, given
+from tests.workflows.workflow_builder import TRIGGER, node, workflow
 
 EXAMPLES = ROOT / "docs/examples/workflows"
 
@@ -22,7 +22,7 @@ def example(name: str, agents: Agents, text: str = "T") -> Run:
 
 
 @pytest.mark.parametrize("runner", ["claude-code", "codex", "openai"])
-def test_a_loop_counts_from_42_to_52_in_one_session(runner: str) -> None:
+def test_loop_counts_from_42_to_52_in_one_session(runner: str) -> None:
     run = example(f"test-resumable-{runner}", Agents(counting))
 
     assert run.outcome.succeeded
@@ -32,14 +32,14 @@ def test_a_loop_counts_from_42_to_52_in_one_session(runner: str) -> None:
     assert run["count"].outputs["final"] == "52"
 
 
-def test_a_run_of_its_own_begins_a_session_of_its_own() -> None:
+def test_each_run_starts_its_own_session() -> None:
     agents = Agents(counting)
     example("test-resumable-codex", agents)
     example("test-resumable-codex", agents)
     assert [len(told) for told in agents.told.values()] == [10, 10]
 
 
-def test_the_seed_runs_as_it_is_written() -> None:
+def test_original_example_runs_unchanged() -> None:
     """Its *continue* is wired to “approved”, so it ends when the reviewer does not approve."""
     agents = Agents(lambda told: '{"approved": false, "feedback": "no"}' if "Review" in told[0] else "work")
     run = example("test-resumable-agent", agents)
@@ -55,7 +55,7 @@ def test_the_seed_runs_as_it_is_written() -> None:
     assert [len(told) for told in approving.told.values()] == [5, 1, 1, 1, 1, 1]
 
 
-def test_a_review_goes_on_until_it_is_approved_and_the_coder_hears_the_feedback() -> None:
+def test_review_repeats_until_approved_with_feedback() -> None:
     def answer(told: list[str]) -> str:
         if "Review this work" not in told[0]:
             return f"version {len(told)}"
@@ -69,7 +69,7 @@ def test_a_review_goes_on_until_it_is_approved_and_the_coder_hears_the_feedback(
     assert run.agents.told["session-1"] == ["Write a parser.", "Better, please.", "Better, please."]
 
 
-def test_pattern_a_leads_one_session_through_two_loops() -> None:
+def test_one_session_continues_through_two_loops() -> None:
     says = ["draft", "reviewed", "reviewed", "tested"]
     run = example("pattern-a", Agents(lambda told: says[len(told) - 1]), "task")
     assert run.outcome.succeeded
@@ -77,7 +77,7 @@ def test_pattern_a_leads_one_session_through_two_loops() -> None:
     assert run.agents.told["session-1"] == ["task", "task", *["Run the tests and fix what fails."] * 2]
 
 
-def test_pattern_b_sends_back_with_the_feedback_in_the_same_session() -> None:
+def test_gate_sends_back_with_feedback_in_same_session() -> None:
     says = ["draft", "reviewed", "reviewed, tested"]
     run = example("pattern-b", Agents(lambda told: says[len(told) - 1]), "task")
     assert run.outcome.succeeded
@@ -91,7 +91,7 @@ def test_pattern_b_sends_back_with_the_feedback_in_the_same_session() -> None:
     assert {"review#2", "test#3", "coder#3"} <= run.paths
 
 
-def test_a_gate_that_was_passed_can_be_run_again_with_what_leads_to_it() -> None:
+def test_resume_at_passed_gate_repeats_its_target() -> None:
     says = ["draft", "reviewed", "reviewed, tested"]
     run = example("pattern-b", Agents(lambda told: says[len(told) - 1]), "task")
 
@@ -104,7 +104,7 @@ def test_a_gate_that_was_passed_can_be_run_again_with_what_leads_to_it() -> None
             records_to_resume(run.workflow, run.records, path)
 
 
-def test_a_gate_gives_up_after_its_retries() -> None:
+def test_gate_fails_after_its_retries() -> None:
     run = example("pattern-b", Agents(lambda told: "draft"), "task")
     assert run["gate#4"].state == NodeState.FAILED
     assert run["gate#4"].outputs["retry_count"] == 3
@@ -122,12 +122,12 @@ def test_a_gate_gives_up_after_its_retries() -> None:
         ({"prompt": "written"}, ["nothing.value > agent.prompt"], "written"),
     ],
 )
-def test_what_comes_in_wins_over_what_is_written(data: dict[str, str], edges: list[str], told: str) -> None:
+def test_received_prompt_replaces_written_prompt(data: dict[str, str], edges: list[str], told: str) -> None:
     nodes = [TRIGGER, node("nothing", "constant", value=None), node("agent", "agent", **data)]
     assert drive(workflow(nodes, edges)).agents.told == {"session-1": [told]}
 
 
-def test_an_agent_without_any_prompt_fails() -> None:
+def test_agent_without_prompt_fails() -> None:
     assert "no prompt" in drive(workflow([node("agent", "agent")])).outcome.error
 
 
@@ -141,11 +141,11 @@ SCHEMA = {"type": "object", "properties": {"ok": {"type": "boolean"}, "tags": {"
         ('Here:\n```json\n{"ok": false}\n```\nDone.', {"ok": False, "tags": None}, ""),
         ('I say {"ok": true} to that', {"ok": True}, ""),
         ('{"ok": "maybe"}', {}, "outputSchema"),
-        ("no JSON", {"ok": None}, "holds no JSON"),
+        ("no JSON", {"ok": None}, "contains no JSON"),
         ("[1]", {"ok": None}, "outputSchema"),
     ],
 )
-def test_an_answer_keeps_to_its_schema_or_the_node_fails(answer: str, outputs: dict[str, object], error: str) -> None:
+def test_answer_must_conform_to_schema(answer: str, outputs: dict[str, object], error: str) -> None:
     run = drive(workflow([node("agent", "agent", prompt="x", outputSchema=SCHEMA)]), agents=Agents(lambda told: answer))
     assert error in run["agent"].error
     assert bool(error) is (run["agent"].state == NodeState.FAILED)
@@ -153,16 +153,16 @@ def test_an_answer_keeps_to_its_schema_or_the_node_fails(answer: str, outputs: d
     assert run["agent"].outputs["sessionId"] == "session-1"
 
 
-def test_an_answer_that_cannot_be_used_is_asked_for_once_more_in_the_same_session() -> None:
+def test_invalid_answer_is_requested_again_in_same_session() -> None:
     says = ["Fine by me.", '{"ok": true}']
     agents = Agents(lambda told: says[len(told) - 1])
     run = drive(workflow([node("agent", "agent", prompt="x", outputSchema=SCHEMA)]), agents=agents)
     assert run["agent"].outputs["ok"] is True
     assert [len(told) for told in agents.told.values()] == [2]
-    assert "holds no JSON" in agents.told["session-1"][1]
+    assert "contains no JSON" in agents.told["session-1"][1]
 
 
-def test_a_session_goes_from_one_agent_to_the_next() -> None:
+def test_session_passes_from_agent_to_agent() -> None:
     text = workflow(
         [node("first", "agent", prompt="Remember BLUE42."), node("second", "agent", prompt="What was it?")],
         ["first.sessionId > second.sessionId"],

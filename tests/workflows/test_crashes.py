@@ -1,4 +1,4 @@
-"""A run that is killed anywhere, in any order of endings, comes to the same end, and nothing of it is done twice."""
+"""A run that is killed anywhere has the same result, and nothing is done twice."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from sessions_app.workflows.engine.resume import records_to_resume
 from sessions_app.workflows.engine.transitions import RunOutcome, advance_run, complete_record
 from sessions_app.workflows.language.graph import WorkflowGraph
 from sessions_app.workflows.loader.loading import load_workflow
-from tests.workflows.driving import given, kept
-from tests.workflows.writing import node, workflow
+from tests.workflows.memory_runs import given, kept
+from tests.workflows.workflow_builder import node, workflow
 
 DOCKS = [
     {"name": "i", "type": "iteration"},
@@ -25,7 +25,7 @@ DOCKS = [
 
 @st.composite
 def graphs(draw: st.DrawFn) -> str:
-    """Agents in a graph without rings, some of them in a loop of three iterations; some may fail."""
+    """Draw acyclic graphs of agents, some of them in a loop of three iterations; some may fail."""
     names = [f"n{index}" for index in range(draw(st.integers(1, 6)))]
     nodes: list[dict[str, Any]] = []
     edges: list[str] = []
@@ -55,7 +55,7 @@ def graphs(draw: st.DrawFn) -> str:
 
 
 def answer(request: dict[str, Any], path: str, failing: frozenset[str]) -> dict[str, Any]:
-    """What the work comes to: the same whenever it is asked for."""
+    """Return the result of a piece of work: the same whenever it is requested."""
     session = request["sessionId"] or f"session of {path}"
     if path.rpartition("/")[2] in failing:
         return {"text": "", "sessionId": session, "error": "failed on purpose"}
@@ -69,12 +69,12 @@ def answer(request: dict[str, Any], path: str, failing: frozenset[str]) -> dict[
 def run_to_its_end(
     loaded: WorkflowGraph, failing: frozenset[str], choose: Any = None, records: dict[str, NodeRecord] | None = None
 ) -> tuple[RunOutcome, dict[str, NodeRecord], list[str]]:
-    """``choose(n)`` draws which of n pieces of work ends next, and whether the step before is lost: a kill."""
+    """Run to the end; ``choose(n)`` draws which of n pieces of work ends next, and whether the last step is lost."""
     records = records or {}
     ended: list[str] = []
     while True:
         if choose and choose(2):
-            advance_run(loaded, given(), records)  # decided, and killed before it was kept
+            advance_run(loaded, given(), records)  # decided, and killed before it was stored
         step = advance_run(loaded, given(), records)
         records = kept(records | {record.path: record for record in step.written})
         if step.outcome:
@@ -90,7 +90,7 @@ def run_to_its_end(
 
 @settings(max_examples=60, deadline=None)
 @for_all(st.data())
-def test_a_run_killed_anywhere_ends_as_one_that_was_not(data: st.DataObject) -> None:
+def test_run_killed_anywhere_has_the_same_result(data: st.DataObject) -> None:
     loaded = load_workflow(data.draw(graphs())).checked
     failing = data.draw(st.sampled_from([frozenset[str](), frozenset({"n1"}), frozenset({"n1", "n3"})]))
     outcome, _, _ = run_to_its_end(loaded, frozenset())
@@ -105,7 +105,7 @@ def test_a_run_killed_anywhere_ends_as_one_that_was_not(data: st.DataObject) -> 
 
 @settings(max_examples=40, deadline=None)
 @for_all(st.data())
-def test_a_run_taken_up_again_from_any_node_comes_to_the_same_end(data: st.DataObject) -> None:
+def test_run_resumed_at_any_node_has_the_same_result(data: st.DataObject) -> None:
     loaded = load_workflow(data.draw(graphs())).checked
     outcome, records, _ = run_to_its_end(loaded, frozenset())
     path = data.draw(st.sampled_from(sorted(path for path, one in records.items() if one.kind != "iteration")))
@@ -120,7 +120,7 @@ def test_a_run_taken_up_again_from_any_node_comes_to_the_same_end(data: st.DataO
 
 @settings(max_examples=30, deadline=None)
 @for_all(st.data())
-def test_a_finished_run_asks_for_nothing_more(data: st.DataObject) -> None:
+def test_finished_run_requests_no_work(data: st.DataObject) -> None:
     loaded = load_workflow(data.draw(graphs())).checked
     outcome, records, _ = run_to_its_end(loaded, frozenset())
     again = advance_run(loaded, given(), records)

@@ -27,17 +27,17 @@ NOW = datetime(2026, 1, 31, 23, 58, 30, tzinfo=UTC)  # a Saturday
         ("@daily", "2026-02-01 00:00"),
     ],
 )
-def test_the_next_time_is_found(expression: str, following: str) -> None:
+def test_next_time_is_computed(expression: str, following: str) -> None:
     assert f"{parse_cron(expression).next_after(NOW):%Y-%m-%d %H:%M}" == following
 
 
-def test_a_day_that_never_comes_is_none() -> None:
+def test_impossible_date_has_no_next_time() -> None:
     assert parse_cron("0 0 30 2 *").next_after(NOW) is None
 
 
 @pytest.mark.parametrize(
     "expression", ["", "* * * *", "60 * * * *", "5-1 * * * *", "*/0 * * * *", "x * * * *", "* * 0 * *"]
 )
-def test_what_is_none_is_said(expression: str) -> None:
+def test_invalid_expression_is_refused(expression: str) -> None:
     with pytest.raises(CronError):
         parse_cron(expression)

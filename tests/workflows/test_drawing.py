@@ -1,4 +1,4 @@
-"""Drawings of workflows: all is there, nothing overlaps, and no word of a file is markup."""
+"""Drawings of workflows are complete, without overlaps, and escape all text."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from sessions_app.workflows.language.graph import Scope
-from sessions_app.workflows.loader.drawing import draw_svg
+from sessions_app.workflows.loader.drawing import DrawingTooLarge, draw_inline_svg, draw_svg
 from sessions_app.workflows.loader.loading import load_workflow, load_workflow_file
 from tests.services import ROOT
 from tests.workflows.test_loading import EXAMPLES
 from tests.workflows.test_loops import nested
-from tests.workflows.writing import node, workflow
+from tests.workflows.workflow_builder import node, workflow
 
 SVG = "{http://www.w3.org/2000/svg}"
 Rectangle = tuple[float, float, float, float]
@@ -34,7 +34,7 @@ def names_in(scope: Scope, prefix: str = "") -> list[str]:
 
 
 def rectangles(group: ElementTree.Element) -> list[Rectangle]:
-    """Of the nodes right within a group: left, top, right, bottom."""
+    """Return left, top, right and bottom of the nodes directly inside a group."""
     found = []
     for one in group.findall(f"{SVG}g"):
         box = one.find(f"{SVG}rect")
@@ -58,7 +58,7 @@ def check(group: ElementTree.Element, around: Rectangle) -> None:
 
 
 @pytest.mark.parametrize("text", [*(path.read_text() for path in EXAMPLES), nested("plain"), nested("component")])
-def test_every_node_is_drawn_and_none_over_another(text: str) -> None:
+def test_every_node_is_drawn_without_overlap(text: str) -> None:
     loaded = load_workflow(text).checked
     drawing = parsed(draw_svg(loaded))
     assert draw_svg(loaded) == draw_svg(load_workflow(text).checked)
@@ -67,7 +67,7 @@ def test_every_node_is_drawn_and_none_over_another(text: str) -> None:
     check(drawing, (0, 0, float(drawing.attrib["width"]), float(drawing.attrib["height"])))
 
 
-def test_lines_say_what_they_carry() -> None:
+def test_lines_have_titles_of_their_wires() -> None:
     drawing = draw_svg(load_workflow_file(ROOT / "docs/examples/workflows/review-until-approved.yaml").checked)
     titles = re.findall(r"<path[^>]*><title>([^<]*)</title>", drawing)
     assert "prev feedback → coder.iteratePrompt" in "\n".join(titles)
@@ -76,7 +76,7 @@ def test_lines_say_what_they_carry() -> None:
     assert "gate sends back" in back
 
 
-def test_no_word_of_a_file_is_markup() -> None:
+def test_texts_of_a_file_are_escaped() -> None:
     label = '"><script>alert(1)</script>&' + "x" * 100
     drawing = draw_svg(
         load_workflow(workflow([node("a", "wire", label=label)], metadata={"name": "</title><script>"})).checked
@@ -85,9 +85,16 @@ def test_no_word_of_a_file_is_markup() -> None:
     assert label in next(parsed(drawing).iter(f"{SVG}g")).findtext(f"{SVG}title", "")
 
 
-def test_the_command_draws_what_is_valid(tmp_path: Path) -> None:
+def test_command_draws_valid_files(tmp_path: Path) -> None:
     call_command("validate_workflow", str(EXAMPLES[0]), "--draw", str(tmp_path / "new"))
     assert (tmp_path / f"new/{EXAMPLES[0].stem}.svg").read_text().startswith("<svg ")
     (tmp_path / "file").write_text("")
     with pytest.raises(CommandError, match="cannot be written"):
         call_command("validate_workflow", str(EXAMPLES[0]), "--draw", str(tmp_path / "file"))
+
+
+def test_drawing_beyond_the_limit_is_refused() -> None:
+    many = load_workflow(workflow([node(f"n{number}", "wire") for number in range(200)])).checked
+    assert len(draw_inline_svg(many, {}, 100_000)) <= 100_000
+    with pytest.raises(DrawingTooLarge):
+        draw_inline_svg(many, {}, 10_000)

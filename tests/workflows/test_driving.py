@@ -1,4 +1,4 @@
-"""A run is driven by its rows: what is asked, what comes of it, and what nobody asks twice."""
+"""A run is driven by its rows: what is requested, what results, and what is never requested twice."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ from django.utils import timezone
 from executors_app.agentctl.protocol import Code, Job
 from executors_app.errors import AgentctlRefused
 from executors_app.models import AgentProfile
-from sessions_app.models import AttentionItem, NodeRun, Prompt
+from sessions_app.models import AttentionItem, Prompt
 from sessions_app.services import prompts, tasks
+from sessions_app.workflows.models import NodeRun
 from sessions_app.workflows.services import workflows
 from tests.services import ROOT
 from tests.supervisor.rows import change, fresh
-from tests.workflows.driving import counting, shell
-from tests.workflows.world import Script, Scripts, World
-from tests.workflows.writing import node, workflow
+from tests.workflows.memory_runs import counting, shell
+from tests.workflows.run_world import Script, Scripts, World
+from tests.workflows.workflow_builder import node, workflow
 
 pytestmark = pytest.mark.django_db
 
@@ -35,7 +36,7 @@ TWO_TURNS = workflow(
 )
 
 
-def test_a_shell_is_a_job_whose_output_goes_on() -> None:
+def test_shell_runs_as_job_and_passes_its_output_on() -> None:
     world = World(SHELL)
     run = world.to_its_end()
     assert (run.state, run.error, run.outputs["output"]) == ("succeeded", "", "done")
@@ -43,7 +44,7 @@ def test_a_shell_is_a_job_whose_output_goes_on() -> None:
     assert (request["script"], request["cwd"], request["timeout"]) == ("echo it", ".", 30)
 
 
-def test_an_agent_is_a_session_of_the_task_in_the_worktree_of_the_run() -> None:
+def test_agent_session_belongs_to_task_and_worktree_of_run() -> None:
     world = World(AGENT)
     world.look()
     (session,) = world.agents
@@ -54,7 +55,7 @@ def test_an_agent_is_a_session_of_the_task_in_the_worktree_of_the_run() -> None:
     assert (world["coder"].session_id, world.told) == (session.id, ["Write it."])
 
 
-def test_its_answer_is_what_the_agent_said_in_that_turn() -> None:
+def test_agent_output_is_the_answer_of_its_turn() -> None:
     world = World(AGENT)
     world.look()
     world.answer(world.prompt("coder"), "I ", "did it.")
@@ -63,14 +64,14 @@ def test_its_answer_is_what_the_agent_said_in_that_turn() -> None:
     assert world["coder"].outputs["sessionId"] == str(world.agents[0].id)
 
 
-def test_a_session_id_that_comes_in_is_one_more_prompt_of_that_session() -> None:
+def test_received_session_id_adds_prompt_to_that_session() -> None:
     world = World(TWO_TURNS)
     run = world.to_its_end()
     assert (run.state, len(world.agents), world.told) == ("succeeded", 1, ["One.", "Two."])
     assert world["first"].outputs["sessionId"] == world["second"].outputs["sessionId"]
 
 
-def test_one_session_counts_through_a_loop() -> None:
+def test_one_session_counts_through_loop() -> None:
     text = (EXAMPLES / "test-resumable-claude-code.yaml").read_text()
     scripts = Scripts(answer=echoing)
     AgentProfile.objects.create(name="Claude", agent_type="claude_code")
@@ -81,14 +82,14 @@ def test_one_session_counts_through_a_loop() -> None:
 
 
 def echoing(script: object) -> dict[str, object]:
-    """Scripts run for real: the examples have nothing but text in them."""
+    """Run scripts for real: the examples contain only text."""
     assert isinstance(script, dict)
     done = shell(script["script"], script["environment"], Path("/tmp"))
     return {"exit_code": done["exitCode"], "stdout": done["stdout"], "stderr": done["stderr"]}
 
 
 @pytest.mark.parametrize("text", [SHELL, AGENT], ids=["shell", "agent"])
-def test_nothing_is_asked_twice_however_often_it_is_looked_at_and_by_whom(text: str) -> None:
+def test_repeated_passes_of_several_drivers_request_nothing_twice(text: str) -> None:
     world = World(text, Scripts(answer=lambda script: None))
     world.look(3)
     world.drivers.clear()  # the supervisor was killed
@@ -98,7 +99,7 @@ def test_nothing_is_asked_twice_however_often_it_is_looked_at_and_by_whom(text: 
     assert len(world.run.node_runs.all()) == 1
 
 
-def test_a_job_is_asked_for_again_by_its_id_until_agentctl_has_confirmed_it() -> None:
+def test_job_is_requested_by_id_until_confirmed() -> None:
     world = World(SHELL, Scripts(is_up=False))
     world.look(2)
     assert (world["say"].waiting_for, world.scripts.begun) == ("machine", {})
@@ -108,7 +109,7 @@ def test_a_job_is_asked_for_again_by_its_id_until_agentctl_has_confirmed_it() ->
 
 
 @pytest.mark.parametrize("refusal", [Code.BUSY, Code.NOT_RUNNING, Code.JOURNAL_FULL])
-def test_a_script_that_cannot_begin_now_is_asked_for_again(refusal: Code) -> None:
+def test_script_with_transient_refusal_is_requested_again(refusal: Code) -> None:
     class Refusing(Scripts):
         async def start_job(self, job_id: str, request: Mapping[str, Any]) -> Job:
             raise AgentctlRefused("Not now.", status=409, refusal=refusal)
@@ -118,13 +119,13 @@ def test_a_script_that_cannot_begin_now_is_asked_for_again(refusal: Code) -> Non
     assert world["say"].waiting_for == "machine"
 
 
-def test_a_script_that_agentctl_has_forgotten_is_never_run_again() -> None:
+def test_script_lost_by_agentctl_is_never_run_again() -> None:
     world = World(SHELL, Scripts(answer=lambda script: None))
     world.look(2)
     world.scripts.begun.clear()
     run = world.look(2)
     assert (run.state, len(world.scripts.asked)) == ("failed", 1)
-    assert "nobody can know how it ended" in run.error
+    assert "its result is unknown" in run.error
 
 
 @pytest.mark.parametrize(
@@ -132,23 +133,23 @@ def test_a_script_that_agentctl_has_forgotten_is_never_run_again() -> None:
     [
         ({"exit_code": 3, "stdout": "x"}, "exit code 3"),
         ({"exit_code": None, "error": "timeout"}, "longer than 30 s"),
-        ({"state": "lost", "exit_code": None}, "nobody can know"),
+        ({"state": "lost", "exit_code": None}, "result is unknown"),
         ({"exit_code": None, "error": "agentctl_ended"}, "closed or died"),
         ({"exit_code": None, "error": "spawn_failed"}, "could not be started"),
     ],
 )
-def test_a_script_that_fails_says_how(ended: dict[str, object], words: str) -> None:
+def test_failed_script_reports_the_reason(ended: dict[str, object], words: str) -> None:
     run = World(SHELL, Scripts(answer=lambda script: ended)).to_its_end()
     assert run.state == "failed"
     assert words in run.error
 
 
-def test_output_that_was_not_kept_whole_says_so() -> None:
+def test_truncated_output_is_marked() -> None:
     world = World(SHELL, Scripts(answer=lambda script: {"exit_code": 0, "stdout": "end\n", "truncated": True}))
     world.to_its_end()
     outputs = NodeRun.objects.get(path="say").outputs
     assert outputs["stdout"] == "end"
-    assert "Not all of the output was kept" in outputs["stderr"]
+    assert "The output was truncated" in outputs["stderr"]
 
 
 def held(world: World) -> Prompt:
@@ -156,7 +157,7 @@ def held(world: World) -> Prompt:
     return change(prompt, state="held")
 
 
-def test_a_held_prompt_stands_visibly_and_send_again_completes_it() -> None:
+def test_held_prompt_waits_for_user_and_resend_completes_it() -> None:
     world = World(AGENT)
     world.look()
     world.journal(world.agents[0])
@@ -169,7 +170,7 @@ def test_a_held_prompt_stands_visibly_and_send_again_completes_it() -> None:
     assert (world["coder"].outputs["output"], world["coder"].waiting_for) == ("done at last", "")
 
 
-def test_a_dismissed_prompt_fails_its_node() -> None:
+def test_dismissed_prompt_fails_its_node() -> None:
     world = World(AGENT)
     world.look()
     world.journal(world.agents[0])
@@ -178,7 +179,7 @@ def test_a_dismissed_prompt_fails_its_node() -> None:
     assert (run.state, "dismissed" in run.error) == ("failed", True)
 
 
-def test_an_interrupted_turn_is_followed_to_the_prompt_that_continues_it() -> None:
+def test_interrupted_turn_is_followed_to_its_continue_prompt() -> None:
     world = World(AGENT)
     world.look()
     prompt = world.prompt("coder")
@@ -191,7 +192,7 @@ def test_an_interrupted_turn_is_followed_to_the_prompt_that_continues_it() -> No
     assert world.look(2).outputs["output"] == "and done"
 
 
-def test_where_nothing_continues_by_itself_an_interrupted_turn_waits_for_somebody() -> None:
+def test_interrupted_turn_without_continue_waits_for_user() -> None:
     world = World(AGENT)
     world.look()
     prompt = world.prompt("coder")
@@ -209,7 +210,7 @@ def test_where_nothing_continues_by_itself_an_interrupted_turn_waits_for_somebod
     assert world.look(2).outputs["output"] == "and done"
 
 
-def test_a_turn_that_failed_fails_the_node_and_its_session_is_told() -> None:
+def test_failed_turn_fails_the_node_but_outputs_its_session() -> None:
     world = World(AGENT)
     world.look()
     prompt = world.prompt("coder")
@@ -220,7 +221,7 @@ def test_a_turn_that_failed_fails_the_node_and_its_session_is_told() -> None:
     assert "No." in run.error
 
 
-def test_no_time_passes_for_a_node_that_waits_for_a_user() -> None:
+def test_timeout_is_suspended_while_waiting_for_user() -> None:
     world = World(AGENT)
     world.look()
     world.journal(world.agents[0])
@@ -230,7 +231,7 @@ def test_no_time_passes_for_a_node_that_waits_for_a_user() -> None:
     assert world.look(2).state == "running"
 
 
-def test_an_agent_that_takes_too_long_is_cancelled_and_its_node_fails() -> None:
+def test_agent_timeout_cancels_turn_and_fails_node() -> None:
     world = World(AGENT)
     world.look()
     prompt = world.prompt("coder")
@@ -241,7 +242,7 @@ def test_an_agent_that_takes_too_long_is_cancelled_and_its_node_fails() -> None:
     assert prompt.session.intents.filter(kind="cancel").exists()
 
 
-def test_a_prompt_that_nobody_took_in_time_is_taken_back() -> None:
+def test_queued_prompt_is_withdrawn_at_timeout() -> None:
     world = World(AGENT)
     world.look()
     change(world["coder"], deadline_at=timezone.now() - timedelta(seconds=1))
@@ -249,7 +250,7 @@ def test_a_prompt_that_nobody_took_in_time_is_taken_back() -> None:
     assert world.prompt("coder").state == "withdrawn"
 
 
-def test_an_answer_without_its_schema_is_asked_for_once_more_in_the_same_session() -> None:
+def test_answer_without_schema_is_requested_again_in_same_session() -> None:
     schema = {"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"]}
     world = World(workflow([node("judge", "agent", prompt="Judge.", outputSchema=json.dumps(schema))]))
     answers = iter(["I think so", '{"ok": true}'])
@@ -258,26 +259,26 @@ def test_an_answer_without_its_schema_is_asked_for_once_more_in_the_same_session
     assert world["judge"].attempt == 2
 
 
-def test_prompt_files_are_read_in_the_workspace_and_stand_behind_the_prompt() -> None:
+def test_prompt_files_are_appended_to_the_prompt() -> None:
     text = workflow([node("coder", "agent", prompt="Do this:", promptFiles=["plan.md"])])
     world = World(text, Scripts(files={"plan.md": "Step one.\n"}))
     world.look(2)
     assert world.told == ["Do this:\n\nStep one."]
 
 
-def test_a_prompt_file_that_is_not_there_fails_the_node() -> None:
+def test_missing_prompt_file_fails_the_node() -> None:
     run = World(workflow([node("coder", "agent", prompt="Do:", promptFiles=["no.md"])])).to_its_end()
     assert (run.state, "no.md" in run.error) == ("failed", True)
 
 
-def test_a_function_needs_no_workspace() -> None:
+def test_function_needs_no_workspace() -> None:
     text = workflow([node("sum", "function", code="1 + 1", language="python", outputs=["result:number"])])
     world = World(text, repository=None)
     run = world.to_its_end()
     assert (run.state, run.outputs, run.workspace_id) == ("succeeded", {"result": 2}, None)
 
 
-def test_short_scripts_and_functions_behind_each_other_wait_for_no_further_look() -> None:
+def test_chain_of_short_nodes_needs_one_pass() -> None:
     function = node("double", "function", code="21 * 2", language="python")
     world = World(
         workflow(
@@ -289,19 +290,19 @@ def test_short_scripts_and_functions_behind_each_other_wait_for_no_further_look(
     assert set(world.states.values()) == {"succeeded"}
 
 
-def test_a_session_of_another_run_is_refused_unless_the_run_was_given_it() -> None:
+def test_foreign_session_is_refused_unless_passed_as_input() -> None:
     other = World(AGENT)
     other.look()
     session = str(other.agents[0].id)
     text = workflow([node("coder", "agent", prompt="Go on.", inputs=[{"name": "sessionId", "default": session}])])
     run = World(text).to_its_end()
-    assert (run.state, "no session of this run" in run.error) == ("failed", True)
+    assert (run.state, "is not a session of this run" in run.error) == ("failed", True)
     given = World(text, inputs={"params": {"session": session}})
     given.look()
     assert str(given["coder"].session_id) == session
 
 
-def test_a_cancel_that_comes_while_a_script_is_asked_for_ends_it() -> None:
+def test_cancel_during_job_request_stops_the_script() -> None:
     class Cancelled(Scripts):
         async def start_job(self, job_id: str, request: Script) -> Job:
             await sync_to_async(workflows.cancel_run)(world.user, world.run)
@@ -313,7 +314,7 @@ def test_a_cancel_that_comes_while_a_script_is_asked_for_ends_it() -> None:
     assert world.scripts.cancelled == list(world.scripts.begun)
 
 
-def test_cancel_ends_scripts_turns_and_sessions() -> None:
+def test_cancel_stops_scripts_turns_and_sessions() -> None:
     both = workflow([node("say", "shell", script="sleep 9"), node("coder", "agent", prompt="Write it.")])
     world = World(both, Scripts(answer=lambda script: None))
     world.look(2)
@@ -328,7 +329,7 @@ def test_cancel_ends_scripts_turns_and_sessions() -> None:
 
 
 @pytest.mark.parametrize("end", [tasks.archive_task, tasks.finish_task])
-def test_a_task_that_is_over_starts_nothing_more(end: Callable[..., object]) -> None:
+def test_finished_task_starts_nothing_more(end: Callable[..., object]) -> None:
     world = World(TWO_TURNS)
     world.look()
     world.answer(world.prompt("first"), "one")
@@ -338,7 +339,7 @@ def test_a_task_that_is_over_starts_nothing_more(end: Callable[..., object]) -> 
 
 
 @pytest.mark.parametrize("state", ["succeeded", "failed"])
-def test_the_sessions_of_a_run_are_put_to_rest_when_it_has_ended(state: str) -> None:
+def test_sessions_stop_when_the_run_ends(state: str) -> None:
     code = 0 if state == "succeeded" else 1
     text = workflow([node("coder", "agent", prompt="Write it."), node("say", "shell", script="x")], ["coder > say"])
     world = World(text, Scripts(answer=lambda script: {"exit_code": code}))
@@ -346,7 +347,7 @@ def test_the_sessions_of_a_run_are_put_to_rest_when_it_has_ended(state: str) -> 
     assert {one.desired_state for one in world.run.task.sessions.all()} == {"stopped"}
 
 
-def test_a_failed_run_needs_somebody_until_it_is_gone_on_with() -> None:
+def test_failed_run_stays_in_inbox_until_resumed() -> None:
     answers = iter([1, 0])
     ended: dict[str, int] = {}
     world = World(SHELL, Scripts(answer=lambda script: ended))
@@ -361,7 +362,7 @@ def test_a_failed_run_needs_somebody_until_it_is_gone_on_with() -> None:
     assert len(world.scripts.begun) == 2
 
 
-def test_going_on_keeps_what_has_finished_and_its_session() -> None:
+def test_resume_keeps_finished_nodes_and_sessions() -> None:
     text = workflow([node("coder", "agent", prompt="Write it."), node("say", "shell", script="x")], ["coder > say"])
     ended = {"exit_code": 1}
     world = World(text, Scripts(answer=lambda script: ended))

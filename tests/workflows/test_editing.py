@@ -1,4 +1,4 @@
-"""Changing one setting in the text of a workflow: it says that, and every other line stays as it was."""
+"""Changing one setting of a workflow text leaves every other line unchanged."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def changed_lines(old: str, new: str) -> list[str]:
         ("end", {"script": "true"}, ['+    data: {"script": "true"}']),
     ],
 )
-def test_one_setting_is_changed_and_nothing_else(node: str, changes: dict[str, Any], lines: list[str]) -> None:
+def test_setting_changes_only_its_own_lines(node: str, changes: dict[str, Any], lines: list[str]) -> None:
     made = apply_settings(TEXT, node, changes)
     assert changed_lines(TEXT, made) == lines
     told = node_data(made, node)
@@ -93,7 +93,7 @@ VALUES: list[Any] = [
 @pytest.mark.parametrize("text", [TEXT, json.dumps(read_text(TEXT, "x").data, indent=2), f"\ufeff{TEXT}"])
 @pytest.mark.parametrize("node", ["coder", "check", "end"])
 @pytest.mark.parametrize("value", VALUES, ids=repr)
-def test_any_value_can_be_added_changed_and_taken_away(text: str, node: str, value: Any) -> None:
+def test_any_value_can_be_added_changed_and_removed(text: str, node: str, value: Any) -> None:
     added = apply_settings(text, node, {"another": value})
     assert node_data(added, node)["another"] == value
     over = apply_settings(added, node, {"another": "something else", "label": value})
@@ -114,7 +114,7 @@ def test_every_node_of_the_examples_can_be_changed(path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", [TEXT, TEXT.replace("      label:", "      inputs: [{ name: work }]\n      label:")])
-def test_an_agent_keeps_its_session_or_begins_anew(text: str) -> None:
+def test_agent_can_keep_its_session_or_start_anew(text: str) -> None:
     kept = set_session_kept(text, "coder", kept=True)
     data = node_data(kept, "coder")
     names = [port["name"] for port in data["inputs"]]
@@ -137,7 +137,7 @@ def test_an_agent_keeps_its_session_or_begins_anew(text: str) -> None:
         ("just words", "coder"),
     ],
 )
-def test_what_a_form_cannot_change_is_said(text: str, node: str) -> None:
+def test_impossible_edit_is_refused(text: str, node: str) -> None:
     with pytest.raises(EditNotPossible):
         apply_settings(text, node, {"label": "y"})
 

@@ -1,4 +1,4 @@
-"""Runs from the first step to the last, with real shells and the real limited process."""
+"""Runs from start to end, with real shells and the real limited process."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from sessions_app.workflows.engine.records import NodeState
 from sessions_app.workflows.engine.transitions import advance_run
 from sessions_app.workflows.language.files import DirectoryFiles
 from sessions_app.workflows.loader.loading import load_workflow
-from tests.workflows.driving import Run, drive, given
-from tests.workflows.writing import TRIGGER, body, node, workflow
+from tests.workflows.memory_runs import Run, drive, given
+from tests.workflows.workflow_builder import TRIGGER, body, node, workflow
 
 EXTRACTED = {"type": "regex"}
 
@@ -70,7 +70,7 @@ def test_outputs_are_named_typed_and_extracted() -> None:
         (["topic:string"], "hello of its own"),
     ],
 )
-def test_an_edge_without_handles_carries_the_text_of_a_trigger(outputs: list[str] | None, carried: str) -> None:
+def test_edge_without_handles_carries_the_text_of_a_trigger(outputs: list[str] | None, carried: str) -> None:
     declared: dict[str, Any] = {"outputs": outputs} if outputs else {}
     start = node("trigger", "trigger", **declared)
     loaded = load_workflow(workflow([start, node("pass", "wire", inputs=["input:any"])], ["trigger > pass"])).checked
@@ -79,7 +79,7 @@ def test_an_edge_without_handles_carries_the_text_of_a_trigger(outputs: list[str
     assert wired.inputs["input"] == carried
 
 
-def test_a_failure_stops_what_follows_and_lets_go_on_where_that_is_wanted() -> None:
+def test_failure_stops_dependent_nodes_unless_they_may_continue() -> None:
     def text(*, tolerant: bool) -> str:
         return workflow(
             [
@@ -103,7 +103,7 @@ def test_a_failure_stops_what_follows_and_lets_go_on_where_that_is_wanted() -> N
     assert (output_of(went_on, "after-bad"), output_of(went_on, "after-good")) == ("42", "good")
 
 
-def test_a_missing_input_fails_its_node_and_a_sibling_still_runs() -> None:
+def test_missing_input_fails_its_node_and_a_sibling_still_runs() -> None:
     run = drive(
         workflow(
             [
@@ -119,7 +119,7 @@ def test_a_missing_input_fails_its_node_and_a_sibling_still_runs() -> None:
     assert (run["sibling"].state, run["after"].state) == (NodeState.SUCCEEDED, NodeState.SKIPPED)
 
 
-def test_a_join_waits_for_all_and_few_work_at_the_same_time() -> None:
+def test_join_waits_for_all_inputs_and_concurrency_is_limited() -> None:
     names = [f"n{index}" for index in range(5)]
     text = workflow(
         [
@@ -138,7 +138,7 @@ def test_a_join_waits_for_all_and_few_work_at_the_same_time() -> None:
     assert output_of(run, "join").split() == names
 
 
-def test_functions_constants_wires_and_arrays() -> None:
+def test_functions_constants_and_wires_pass_typed_values() -> None:
     text = workflow(
         [
             node("a", "constant", valueType="number", value="10"),
@@ -184,9 +184,14 @@ def test_functions_constants_wires_and_arrays() -> None:
 
 @pytest.mark.parametrize(
     ("code", "error"),
-    [("return 1", "no object"), ("return {}", "no sum"), ("return {sum: 'x'}", "not a number"), ("throw 1", "1")],
+    [
+        ("return 1", "did not return an object"),
+        ("return {}", "did not return sum"),
+        ("return {sum: 'x'}", "not a number"),
+        ("throw 1", "1"),
+    ],
 )
-def test_a_function_that_does_not_give_its_outputs_fails(code: str, error: str) -> None:
+def test_function_without_its_declared_outputs_fails(code: str, error: str) -> None:
     run = drive(workflow([node("add", "function", code=code, outputs=["sum:number"])]))
     assert error in run["add"].error
 
@@ -204,7 +209,7 @@ UPPER = {
 }
 
 
-def test_components_within_components_and_the_same_one_twice() -> None:
+def test_components_can_be_nested_and_reused() -> None:
     shout = {
         "interface": UPPER["interface"],
         **body(
@@ -232,7 +237,7 @@ def test_components_within_components_and_the_same_one_twice() -> None:
     assert {"one/up/up", "one/mark", "two/up"} <= run.paths
 
 
-def test_a_plain_workflow_in_a_file_is_a_component(tmp_path: Any) -> None:
+def test_plain_workflow_file_can_be_used_as_a_component(tmp_path: Any) -> None:
     greet = workflow(
         [
             {"id": "trigger", "type": "trigger", "data": {"outputs": [{"name": "name"}]}},

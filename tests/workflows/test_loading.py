@@ -1,4 +1,4 @@
-"""Workflow files: what loads, what does not, and what is said of it with file, line, node and what mends it."""
+"""Loading workflow files: what is valid, and errors with file, line, node and fix."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from sessions_app.workflows.language.schema import WorkflowFile
 from sessions_app.workflows.loader.graph_json import workflow_json_schema
 from sessions_app.workflows.loader.loading import LoadResult, load_workflow, load_workflow_file
 from tests.services import ROOT
-from tests.workflows.writing import TRIGGER, body, node, workflow
+from tests.workflows.workflow_builder import TRIGGER, body, node, workflow
 
 EXAMPLES = sorted((ROOT / "docs/examples/workflows").glob("*.yaml"))
 LOOP: dict[str, Any] = {"dockSlots": [{"name": "continue", "type": "continue"}, {"name": "i", "type": "iteration"}]}
@@ -124,7 +124,7 @@ WRONG: dict[str, tuple[str, str]] = {
 
 
 @pytest.mark.parametrize(("text", "code"), WRONG.values(), ids=WRONG)
-def test_what_cannot_be_run_is_refused(text: str, code: str) -> None:
+def test_invalid_workflow_is_refused(text: str, code: str) -> None:
     loaded = load_workflow(text, "w.yaml")
 
     assert loaded.workflow is None
@@ -172,13 +172,13 @@ HARDLY_MEANT: dict[str, tuple[str, set[str]]] = {
 
 
 @pytest.mark.parametrize(("text", "codes"), HARDLY_MEANT.values(), ids=HARDLY_MEANT)
-def test_what_is_hardly_meant_is_told_and_can_be_run(text: str, codes: set[str]) -> None:
+def test_probable_mistakes_are_warnings(text: str, codes: set[str]) -> None:
     loaded = load_workflow(text)
     assert loaded.workflow is not None
     assert set(warnings(loaded)) == codes
 
 
-def test_a_problem_names_file_line_node_and_what_mends_it() -> None:
+def test_diagnostic_names_file_line_node_and_fix() -> None:
     text = (
         "version: 2\n"
         "metadata: {name: a}\n"
@@ -196,10 +196,10 @@ def test_a_problem_names_file_line_node_and_what_mends_it() -> None:
     )
     misshapen = load_workflow(text, "w.yaml")
     assert [str(one) for one in misshapen.problems] == [
-        "w.yaml:4: error: node say: “shel” is no node type [node_type] Did you mean “shell”?",
+        "w.yaml:4: error: node say: “shel” is not a node type [node_type] Did you mean “shell”?",
         (
             "w.yaml:9: error: node ask: nodes.1.data.timeout: input should be a valid integer, "
-            "unable to parse string as an integer [shape] Correct it."
+            "unable to parse string as an integer [shape] Correct this value."
         ),
     ]
     lines = {
@@ -225,14 +225,14 @@ def test_unknown_keys_are_kept() -> None:
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
-def test_a_shipped_example_can_be_run_and_keeps_to_the_published_schema(path: Path) -> None:
+def test_shipped_example_is_valid_and_conforms_to_schema(path: Path) -> None:
     loaded = load_workflow_file(path)
     assert errors(loaded) == []
     assert warnings(loaded) == (["inverted_continue"] if path.stem == "test-resumable-agent" else [])
     jsonschema.Draft202012Validator(workflow_json_schema()).validate(read_text(path.read_text(), path.name).data)
 
 
-def test_the_published_schema_knows_the_settings_of_each_type() -> None:
+def test_published_schema_has_settings_of_each_type() -> None:
     check = jsonschema.Draft202012Validator(workflow_json_schema())
     loop = json.loads(workflow([{"id": "a", "type": "wrong", "data": {"nodeType": "loop", "maxIterations": "x"}}]))
     assert len(list(check.iter_errors(loop))) == 2
@@ -243,7 +243,7 @@ def test_too_many_nodes_are_refused() -> None:
     assert errors(load_workflow(json.dumps(json.loads(many), separators=(",", ":")))) == ["too_many"]
 
 
-def test_the_longest_chain_is_loaded_in_its_order() -> None:
+def test_longest_chain_is_loaded_in_order() -> None:
     names = [f"n{index}" for index in range(MAX_NODES)]
     edges = [f"{one}.value > {two}.value" for one, two in itertools.pairwise(names)]
     text = json.dumps(json.loads(workflow([node(name, "wire") for name in reversed(names)], edges)))
@@ -251,7 +251,7 @@ def test_the_longest_chain_is_loaded_in_its_order() -> None:
     assert list(workflow_.root.order) == names
 
 
-def test_components_that_double_are_counted_not_unfolded() -> None:
+def test_doubling_components_are_counted_without_expansion() -> None:
     parts: dict[str, Any] = {"c0": {"interface": {}, **body([node("x", "wire")])}}
     for level in range(1, 15):
         twice = [node(name, "component", componentRef=f"c{level - 1}") for name in ("x", "y")]
@@ -263,7 +263,7 @@ def test_components_that_double_are_counted_not_unfolded() -> None:
     assert time.monotonic() - begun < 5
 
 
-def test_a_component_file_is_found_in_the_project_and_never_outside(tmp_path: Path) -> None:
+def test_component_files_outside_the_project_are_refused(tmp_path: Path) -> None:
     project, outside = tmp_path / "ws", tmp_path / "ws-evil"
     (project / ".git").mkdir(parents=True)
     (project / "flows/parts").mkdir(parents=True)
@@ -289,7 +289,7 @@ def test_a_component_file_is_found_in_the_project_and_never_outside(tmp_path: Pa
         assert (load_workflow_file(main).workflow is not None) is good, path
 
 
-def test_problems_of_a_component_name_its_file_and_a_ring_of_files_is_refused(tmp_path: Path) -> None:
+def test_component_problems_name_their_file_and_cycles_are_refused(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text(workflow([node("x", "component", workflowPath="b.yaml")]))
     (tmp_path / "b.yaml").write_text(workflow([node("y", "component", workflowPath="a.yaml")]))
     (tmp_path / "c.yaml").write_text(workflow([node("z", "shel")]))
@@ -300,12 +300,12 @@ def test_problems_of_a_component_name_its_file_and_a_ring_of_files_is_refused(tm
     assert [(one.file, one.code, one.node) for one in wrong.problems] == [("c.yaml", "node_type", "z")]
 
 
-def test_a_file_that_is_not_there_is_said(tmp_path: Path) -> None:
+def test_missing_file_is_reported(tmp_path: Path) -> None:
     assert errors(load_workflow_file(tmp_path / "none.yaml")) == ["unreadable"]
 
 
-def test_all_problems_are_told_at_once() -> None:
-    """None of them hides another, and none is told twice in other words."""
+def test_all_problems_are_reported_at_once() -> None:
+    """No problem hides another, and none is reported twice in other words."""
     broken = {"interface": {}, **body([node("odd", "shel")])}
     nodes = [
         node("typo", "agnet"),
@@ -340,7 +340,7 @@ def test_all_problems_are_told_at_once() -> None:
     ]
 
 
-def test_a_broken_node_hides_no_second_node_of_its_name_and_no_lost_end_of_its_edge() -> None:
+def test_broken_node_hides_no_duplicate_id_or_lost_edge() -> None:
     nodes = [node("odd", "shel"), node("odd", "wire"), node("good", "wire"), node("good", "shel")]
     loaded = load_workflow(workflow(nodes, ["odd > nowhere", "nowhere > odd", "odd > good"]))
     errors = [f"{one.code} {one.node}".strip() for one in loaded.problems if one.severity == "error"]

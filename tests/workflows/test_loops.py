@@ -1,4 +1,4 @@
-"""Loops: what the iteration before left, how they end, and walls that values cross."""
+"""Loops: values passed between iterations, how loops end, and edges across their borders."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from sessions_app.workflows.engine import transitions
 from sessions_app.workflows.engine.records import NodeState
 from sessions_app.workflows.engine.transitions import advance_run, cancel_records
 from sessions_app.workflows.loader.loading import load_workflow
-from tests.workflows.driving import drive, given
+from tests.workflows.memory_runs import Agents, drive, given
 from tests.workflows.test_engine import found, output_of
-from tests.workflows.writing import TRIGGER, body, node, workflow
+from tests.workflows.workflow_builder import TRIGGER, body, node, workflow
 
 
 def loop(most: int = 10, **more: Any) -> dict[str, Any]:
@@ -37,7 +37,7 @@ COUNTED = [
 ]
 
 
-def test_a_loop_counts_with_what_the_iteration_before_left_and_its_outputs_keep_their_types() -> None:
+def test_loop_passes_values_on_and_keeps_output_types() -> None:
     five = node("five", "constant", value=5)
     after = node("after", "function", language="python", code="n + 1", inputs=["n:number"], outputs=["m:number"])
     run = drive(
@@ -65,7 +65,7 @@ def test_a_loop_counts_with_what_the_iteration_before_left_and_its_outputs_keep_
         (2, False, 3, "max_iterations"),
     ],
 )
-def test_what_says_continue_decides(value: Any, negate: bool, iterations: int, reason: str) -> None:
+def test_continue_value_decides_about_next_iteration(value: Any, negate: bool, iterations: int, reason: str) -> None:
     docks = [{"name": "go", "type": "continue", "negate": negate}]
     text = workflow(
         [node("loop", "loop", maxIterations=3, dockSlots=docks), node("value", "constant", "loop", value=value)],
@@ -77,7 +77,7 @@ def test_what_says_continue_decides(value: Any, negate: bool, iterations: int, r
 
 
 def nested(kind: str) -> str:
-    """A loop in a loop; both go on while their count is below 3, the inner one told of the outer one's count."""
+    """Nest a loop in a loop; both continue while their count is below 3, and the inner one gets the outer count."""
     docks = [{"name": "n", "type": "iteration"}, {"name": "go", "type": "continue"}]
     inner = [
         node("inner", "loop", "outer", dockSlots=docks, inputs=["of:number"], outputs=["pair:string"]),
@@ -108,7 +108,7 @@ def nested(kind: str) -> str:
 
 
 @pytest.mark.parametrize(("kind", "prefix"), [("plain", ""), ("component", "part/")])
-def test_loops_lie_within_loops_and_within_components(kind: str, prefix: str) -> None:
+def test_loops_nest_in_loops_and_components(kind: str, prefix: str) -> None:
     run = drive(nested(kind))
     assert run.outcome.succeeded
     assert run[f"{prefix}outer"].outputs["iterations"] == 3
@@ -117,7 +117,7 @@ def test_loops_lie_within_loops_and_within_components(kind: str, prefix: str) ->
     assert run[prefix.rstrip("/") or "outer"].outputs["pair"] == "3-2"
 
 
-def test_edges_and_templates_cross_the_walls_of_loops() -> None:
+def test_edges_and_templates_cross_loop_borders() -> None:
     docks = [{"name": "go", "type": "continue"}]
     text = workflow(
         [
@@ -132,7 +132,7 @@ def test_edges_and_templates_cross_the_walls_of_loops() -> None:
     assert output_of(drive(text), "after") == "hello hello!"
 
 
-def test_a_failure_within_a_loop_names_the_iteration_and_keeps_what_there_was() -> None:
+def test_failure_in_loop_names_iteration_and_keeps_results() -> None:
     failing = node(
         "work", "shell", "loop", script="[ {{ inputs.i }} -lt 2 ] || exit 3; echo ok", inputs=["i"], outputs=["stdout"]
     )
@@ -146,8 +146,8 @@ def test_a_failure_within_a_loop_names_the_iteration_and_keeps_what_there_was() 
     assert (run["loop"].outputs["iterations"], run["loop"].outputs["terminationReason"]) == (2, "error")
 
 
-def test_an_older_loop_with_interfaces_counts_too() -> None:
-    """Version 2 files have ``interface-*`` nodes in their loops, and what was before as ``prev.name``."""
+def test_loop_of_older_style_counts() -> None:
+    """Version 2 loops contain ``interface-*`` nodes, and the previous value is ``prev.name``."""
     text = workflow(
         [
             node("loop", "loop", inputs=[{"name": "target", "default": 3}], outputs=["final:number"]),
@@ -166,7 +166,7 @@ def test_an_older_loop_with_interfaces_counts_too() -> None:
     assert run["loop"].outputs == {"final": 3, "count": 3, "iterations": 3, "terminationReason": "condition"}
 
 
-def test_a_cancelled_run_ends_all_that_is_under_way() -> None:
+def test_cancelled_run_ends_all_running_nodes() -> None:
     loaded = load_workflow(workflow([TRIGGER, loop(), COUNTER, node("five", "constant", value=5)], COUNTED)).checked
     records = {record.path: record for record in advance_run(loaded, given(), {}).written}
 
@@ -176,7 +176,7 @@ def test_a_cancelled_run_ends_all_that_is_under_way() -> None:
     assert all(record.state == NodeState.CANCELLED for record in ended)
 
 
-def test_a_loop_that_never_waits_goes_on_in_bounded_steps_and_a_run_in_bounded_size(
+def test_endless_loop_has_bounded_steps_and_size(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(transitions, "MAX_NODE_RUNS", 2_000)
@@ -187,5 +187,48 @@ def test_a_loop_that_never_waits_goes_on_in_bounded_steps_and_a_run_in_bounded_s
     ]
     values = [node(f"true-{name}", "constant", name, value=True) for name in "abc"]
     run = drive(workflow([*loops, *values], [f"true-{name}.value > {name}@dock:go:input" for name in "abc"]))
-    assert run.outcome.error == "the run has more than 2000 node runs"
+    assert run.outcome.error == "the run has more than 2000 node runs; reduce the iterations or retries"
     assert len(run.records) < 2_100
+
+
+DOUBLING = [
+    node(
+        "loop",
+        "loop",
+        maxIterations=100,
+        dockSlots=[{"name": "go", "type": "continue"}, {"name": "text", "type": "feedback"}],
+    ),
+    node("seed", "constant", "loop", value="x" * 1000),
+    *(node(name, "wire", "loop") for name in ("a", "b", "both")),
+    node("true", "constant", "loop", value=True),
+]
+
+
+def test_values_that_double_in_a_loop_are_refused() -> None:
+    edges = [f"loop@dock:text:prev > {name}.value" for name in ("a", "b")]
+    edges += [f"{name}.value > both.value" for name in ("a", "b", "seed")]
+    edges += ["both.value > loop@dock:text:current", "true.value > loop@dock:go:input"]
+    run = drive(workflow(DOUBLING, edges))
+    assert "the inputs of the node are larger than 8 MiB; pass less" in run.outcome.error
+    assert len(run.records) < 100
+
+
+def test_outputs_of_a_node_are_bounded_and_its_session_stays() -> None:
+    outputs = [{"name": f"copy{number}", "type": "string"} for number in range(20)]
+    agents = Agents(lambda told: "x" * (1 << 20))
+    run = drive(workflow([node("agent", "agent", prompt="x", outputs=outputs)]), agents=agents)
+    assert "the outputs of the node are larger than 8 MiB" in run["agent"].error
+    assert run["agent"].outputs == {"sessionId": "session-1", "exitCode": 0}
+
+
+def test_outputs_collected_over_a_loop_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transitions, "MAX_RUN_VALUES", 50_000)
+    docks = [{"name": "go", "type": "continue"}]
+    nodes = [
+        node("loop", "loop", maxIterations=1000, dockSlots=docks),
+        node("true", "constant", "loop", value=True),
+        node("text", "constant", "loop", value="x" * 1000),
+    ]
+    run = drive(workflow(nodes, ["true.value > loop@dock:go:input"]))
+    assert "all node runs are together larger than 0 MiB; reduce the iterations" in run.outcome.error
+    assert len(run.records) < 200

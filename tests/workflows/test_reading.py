@@ -1,4 +1,4 @@
-"""Workflow texts as data: limits, hostile texts, lines, and JSON beside YAML."""
+"""Reading workflow texts: limits, hostile texts, line numbers, YAML and JSON."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize(("text", "code", "line"), HOSTILE.values(), ids=HOSTILE)
-def test_a_hostile_text_is_refused_in_little_time(text: str | bytes, code: str, line: int) -> None:
+def test_hostile_text_is_refused_quickly(text: str | bytes, code: str, line: int) -> None:
     begun = time.monotonic()
     with pytest.raises(InvalidWorkflow) as refused:
         read_text(text, "w.yaml")
@@ -77,7 +77,7 @@ def test_a_hostile_text_is_refused_in_little_time(text: str | bytes, code: str, 
         ("99999999999999999999", 99999999999999999999.0),
     ],
 )
-def test_a_word_is_what_yaml_1_2_says(text: str, value: object) -> None:
+def test_scalars_follow_yaml_1_2(text: str, value: object) -> None:
     found = read_text(f"a: {text}", "w.yaml").data["a"]
     assert (found, type(found)) == (value, type(value))
 
@@ -87,13 +87,13 @@ def test_aliases_are_read_and_keys_are_words() -> None:
     assert source.data == {"a": {"x": 1, "y": 2}, "b": {"x": 1, "y": 2}, "true": 3}
 
 
-def test_everything_has_its_line() -> None:
+def test_every_value_has_its_line() -> None:
     source = read_text("a: 1\nb:\n  - x: 1\n  - y: |\n      long\n      text\n", "w.yaml")
     assert [source.line_of(place) for place in ((), ("a",), ("b", 0), ("b", 1, "y"), ("b", 1, "z"))] == [1, 1, 3, 4, 4]
 
 
 @pytest.mark.parametrize("indent", [None, 2, "\t"])
-def test_json_is_read_as_json_with_its_lines(indent: int | str | None) -> None:
+def test_json_is_read_with_its_lines(indent: int | str | None) -> None:
     data = {"a": {"é": "\U0001f600 tab\t", "list": [1, 2.5, None, True]}, "long" * 300: "/"}
     text = json.dumps(data, indent=indent)
 
@@ -105,15 +105,15 @@ def test_json_is_read_as_json_with_its_lines(indent: int | str | None) -> None:
     )
 
 
-def test_json_of_several_lines_has_lines() -> None:
+def test_multi_line_json_has_line_numbers() -> None:
     assert read_text('{\n\t"a": {\n\t\t"b": "\\ud83d\\ude00"\n\t}\n}', "w.json").line_of(("a", "b")) == 3
 
 
-def test_a_flow_mapping_of_yaml_begins_with_a_brace_too() -> None:
+def test_yaml_flow_mapping_may_also_begin_with_a_brace() -> None:
     assert read_text("{a: 1, b: [x, y]}", "w.yaml").data == {"a": 1, "b": ["x", "y"]}
 
 
-def test_the_slow_parser_reads_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pure_python_parser_reads_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     text = "a: 1\nb: 'x'\nc: |\n  y\nd: &d [1, ~]\ne: *d\n"
     fast = read_text(text, "w.yaml")
     monkeypatch.setattr("sessions_app.workflows.language.reader._PARSER", yaml.SafeLoader)

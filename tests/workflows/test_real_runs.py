@@ -1,4 +1,4 @@
-"""Workflows through a whole deployment: real supervisor, real agentctls, real shells, agents that need no key."""
+"""Workflows in a whole deployment: real supervisor, agentctls and shells, agents that need no key."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from tests.workflows.acceptance import CASES
-from tests.workflows.runs import Desk, Run, example
-from tests.workflows.writing import node, workflow
+from tests.workflows.acceptance_cases import CASES
+from tests.workflows.deployed_runs import Desk, Run, example
+from tests.workflows.workflow_builder import node, workflow
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_case_comes_to_what_it_says(desk: Desk, name: str) -> None:
+def test_acceptance_case_has_expected_results(desk: Desk, name: str) -> None:
     case = CASES[name]
     run = desk.start(case.text, name=name)
     ended = run.end()
@@ -27,15 +27,15 @@ def test_a_case_comes_to_what_it_says(desk: Desk, name: str) -> None:
 
 
 def agent(desk: Desk, name: str) -> str:
-    """The agent that stands for a runner; chat models have drills of their own."""
+    """Return the agent for a runner; chat models have their own drills."""
     if name == "test-resumable-claude-code":
         return desk.stand_in("claude-code", "claude_cli", "claude")
     return desk.stand_in("codex", "codex_cli", "codex")
 
 
 @pytest.mark.parametrize("runner", ["claude-code", "codex", "demo"])
-def test_a_loop_counts_from_42_to_52_in_one_session(desk: Desk, runner: str) -> None:
-    """One session is made, in the first iteration; the nine after it take it up."""
+def test_loop_counts_from_42_to_52_in_one_session(desk: Desk, runner: str) -> None:
+    """The first iteration creates one session, and the other nine continue it."""
     text = example(f"test-resumable-{'codex' if runner == 'demo' else runner}")
     if runner == "demo":
         text = text.replace("runner: codex", "runner: demo")
@@ -55,7 +55,7 @@ def test_a_loop_counts_from_42_to_52_in_one_session(desk: Desk, runner: str) -> 
     assert all(row["state"] == "done" for row in run.prompts())
 
 
-def test_all_agents_of_a_run_and_its_shells_work_in_one_worktree(desk: Desk) -> None:
+def test_agents_and_shells_share_one_worktree(desk: Desk) -> None:
     run = desk.start(
         """
 version: 3
@@ -91,8 +91,8 @@ def loop_of(run: Run) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("approved", "iterations", "reason"), [("false", 1, "condition"), ("true", 5, "max_iterations")]
 )
-def test_the_seed_runs_as_it_is_written(desk: Desk, approved: str, iterations: int, reason: str) -> None:
-    """Its *continue* is wired to “approved”, so it goes on as long as the reviewer approves."""
+def test_original_example_runs_unchanged(desk: Desk, approved: str, iterations: int, reason: str) -> None:
+    """Its *continue* is wired to “approved”, so it continues as long as the reviewer approves."""
     rules = [("Review", VERDICT % (approved, "no"))]
     profile = desk.scripted(f"the seed {approved}", ["work"], rules, model="another")
     run = desk.start(example("test-resumable-agent"), name=f"the seed, approved {approved}", profile=profile)
@@ -104,7 +104,7 @@ def test_the_seed_runs_as_it_is_written(desk: Desk, approved: str, iterations: i
     assert models == ["sonnet", *["haiku"] * iterations]
 
 
-def test_a_review_goes_on_until_it_is_approved_and_the_coder_hears_the_feedback(desk: Desk) -> None:
+def test_review_repeats_until_approved_with_feedback(desk: Desk) -> None:
     rules = [("version 3", VERDICT % ("true", "")), ("Review this work", VERDICT % ("false", "Better, please."))]
     profile = desk.scripted("reviewed coder", ["version 1", "version 2", "version 3"], rules)
     run = desk.start(example("review-until-approved"), "Write a parser.", name="review", profile=profile)
@@ -116,7 +116,7 @@ def test_a_review_goes_on_until_it_is_approved_and_the_coder_hears_the_feedback(
     assert told == ["Write a parser.", "Better, please.", "Better, please."]
 
 
-def test_pattern_a_leads_one_session_through_two_loops(desk: Desk) -> None:
+def test_one_session_continues_through_two_loops(desk: Desk) -> None:
     profile = desk.scripted("pattern a", ["draft", "reviewed", "reviewed", "tested"])
     run = desk.start(example("pattern-a"), "task", name="pattern a", profile=profile)
     ended = run.end(300)
@@ -125,7 +125,7 @@ def test_pattern_a_leads_one_session_through_two_loops(desk: Desk) -> None:
     assert [row["text"] for row in run.prompts()] == ["task", "task", *["Run the tests and fix what fails."] * 2]
 
 
-def test_pattern_b_sends_back_with_the_feedback_in_the_same_session(desk: Desk) -> None:
+def test_gate_sends_back_with_feedback_in_same_session(desk: Desk) -> None:
     profile = desk.scripted("pattern b", ["draft", "reviewed", "reviewed, tested"])
     run = desk.start(example("pattern-b"), "task", name="pattern b", profile=profile)
     ended = run.end(300)
@@ -135,7 +135,7 @@ def test_pattern_b_sends_back_with_the_feedback_in_the_same_session(desk: Desk) 
     assert run.nodes()["done"]["outputs"]["output"] == "after 2 retries"
 
 
-def test_a_word_goes_from_one_agent_to_the_next_in_its_session(desk: Desk) -> None:
+def test_word_passes_between_agents_in_one_session(desk: Desk) -> None:
     text = """
 version: 2
 metadata: {name: persistence}
@@ -157,15 +157,15 @@ edges:
         assert len(run.sessions()) == 1
 
 
-def test_shells_that_wait_for_nothing_run_side_by_side(desk: Desk) -> None:
-    """Each waits until the others have begun, which one after the other they never would."""
+def test_independent_shells_run_concurrently(desk: Desk) -> None:
+    """Each waits until the others have started, which would never happen one after another."""
     wait = "touch {0}; while [ ! -e a ] || [ ! -e b ] || [ ! -e c ]; do sleep 0.1; done"
     shells = [node(name, "shell", script=wait.format(name)) for name in "abc"]
     ended = desk.start(workflow(shells), name="side by side").end()
     assert ended["state"] == "succeeded", ended
 
 
-def test_a_run_that_is_over_has_nothing_running(desk: Desk) -> None:
+def test_finished_run_leaves_nothing_running(desk: Desk) -> None:
     run = desk.start(CASES["42 what could be a component runs alone"].text, name="quiet")
     run.end()
     assert run.workspace()["desired_state"] == "stopped"

@@ -1,4 +1,4 @@
-"""Shell nodes through the driver, the real client and a real agentctl: what is said elsewhere of each holds of all."""
+"""Shell nodes through the driver, the real client and a real agentctl."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from executors_app.agentctl.process import identity
-from sessions_app.models import WorkflowRun
+from sessions_app.workflows.models import WorkflowRun
 from sessions_app.workflows.services import workflows
 from tests.agentctl.processes import REAL, Place
 from tests.waiting import eventually
-from tests.workflows.test_shell_text import VALUES
-from tests.workflows.world import World
-from tests.workflows.writing import node, workflow
+from tests.workflows.run_world import World
+from tests.workflows.test_shell_script import VALUES
+from tests.workflows.workflow_builder import node, workflow
 
 pytestmark = pytest.mark.django_db
 
@@ -25,20 +25,20 @@ DEADLINE = 120
 
 @pytest.fixture
 def agentctl(tmp_path: Path) -> Iterator[Place]:
-    """A workspace and its agentctl, in a process of its own."""
+    """A workspace and its agentctl in a process of its own."""
     place = Place(tmp_path)
     with place.agentctl(REAL):
         yield place
 
 
 def world_of(place: Place, text: str, **values: Any) -> World:
-    """A run whose workspace is that one."""
+    """Return a run with that workspace."""
     client: Any = place.client()
     return World(text, client, **values)
 
 
 def ended(world: World) -> WorkflowRun:
-    """The run, once it is over."""
+    """Return the run once it has ended."""
 
     def look() -> WorkflowRun | None:
         run = world.look()
@@ -50,13 +50,13 @@ def ended(world: World) -> WorkflowRun:
 
 
 def pid_in(path: Path) -> identity.ProcessIdentity:
-    """The live process that a script has written down."""
+    """Return the live process whose id a script wrote into a file."""
     found = identity.identify(int(eventually(lambda: path.exists() and path.read_text().strip(), DEADLINE, path.name)))
     assert found is not None
     return found
 
 
-def test_no_value_is_read_as_a_script(agentctl: Place) -> None:
+def test_values_are_never_executed(agentctl: Place) -> None:
     nodes, edges = [], []
     for number, value in enumerate(VALUES.values()):
         nodes.append(node(f"value{number}", "constant", valueType="string", value=value))
@@ -74,7 +74,7 @@ def test_no_value_is_read_as_a_script(agentctl: Place) -> None:
     assert made == {"bare", "quoted", "named"}, "and no hit"
 
 
-def test_exit_codes_outputs_and_what_is_taken_out_of_them(agentctl: Place) -> None:
+def test_exit_codes_and_extracted_outputs_are_returned(agentctl: Place) -> None:
     outputs = [
         {"name": "number", "type": "number", "extract": {"type": "regex", "pattern": "n=([0-9]+)"}},
         {"name": "deep", "extract": {"type": "json_path", "pattern": "$.a.b[1]"}},
@@ -102,7 +102,7 @@ def test_exit_codes_outputs_and_what_is_taken_out_of_them(agentctl: Place) -> No
 
 
 @pytest.mark.parametrize("end", ["timeout", "cancel"])
-def test_a_script_that_is_to_end_ends_with_all_that_it_started(agentctl: Place, end: str) -> None:
+def test_stopped_script_ends_with_its_children(agentctl: Place, end: str) -> None:
     script = "setsid sh -c 'echo $$ >left; exec sleep 3600' & echo said; sleep 3600"
     text = workflow([node("say", "shell", script=script, timeout=5 if end == "timeout" else 600)])
     world = world_of(agentctl, text)
@@ -119,7 +119,7 @@ def test_a_script_that_is_to_end_ends_with_all_that_it_started(agentctl: Place, 
     assert eventually(lambda: not identity.is_alive(left), DEADLINE)
 
 
-def test_a_killed_agentctl_fails_the_node_in_words_and_nothing_runs_twice(tmp_path: Path) -> None:
+def test_killed_agentctl_fails_node_and_repeats_nothing(tmp_path: Path) -> None:
     place = Place(tmp_path)
     text = workflow([node("say", "shell", script="echo ran >>times; echo $$ >pid; sleep 3600")])
     with place.agentctl(REAL) as process:
@@ -137,5 +137,5 @@ def test_a_killed_agentctl_fails_the_node_in_words_and_nothing_runs_twice(tmp_pa
         world.scripts = client
         run = ended(world)
     assert run.state == "failed"
-    assert "nothing runs it again" in world["say"].error
+    assert "not run again by itself" in world["say"].error
     assert (place.workspace / "times").read_text() == "ran\n"

@@ -1,4 +1,4 @@
-"""``manage.py run_workflow``: a file is run to its end, and its exit status says how that was."""
+"""``manage.py run_workflow`` runs a file to its end and reports the result in its exit status."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from django.contrib.auth.models import Group, User
 from django.core.management.base import CommandError
 
 from executors_app.agentctl.process import identity
-from sessions_app.models import NodeRun, TeamRole, WorkflowRun
+from sessions_app.accounts.models import TeamRole
 from sessions_app.workflows import run_command
 from sessions_app.workflows.language.files import find_workflow_file
+from sessions_app.workflows.models import NodeRun, WorkflowRun
 from tests.drills.deployment import Deployment
 from tests.services import ROOT
 from tests.supervisor.commands import environment
@@ -49,7 +50,7 @@ FAILS = """\
 
 
 def command(directory: Path, *args: str) -> subprocess.CompletedProcess[str]:
-    """One command on an embedded database of its own, however busy the machine is."""
+    """Run one command on an embedded database of its own, with a timeout for busy machines."""
     env = environment(directory)
     del env["KANDEV_DATABASE_URL"]
     argv = [sys.executable, "manage.py", *args]
@@ -59,7 +60,7 @@ def command(directory: Path, *args: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.embedded
-def test_a_file_is_run_without_a_server_and_told_as_one_document(tmp_path: Path) -> None:
+def test_file_runs_without_server_and_prints_one_document(tmp_path: Path) -> None:
     data = tmp_path / "data"
     for name, text in (
         ("told.yaml", TOLD),
@@ -87,7 +88,7 @@ def test_a_file_is_run_without_a_server_and_told_as_one_document(tmp_path: Path)
     assert json.loads(named.stdout)["outputs"] == {"value": 3}
     for words, told in (
         (["--set", "cuont=3"], "declares no input “cuont”; it has “count”"),
-        (["--set", "count"], "--set wants NAME=VALUE, not “count”"),
+        (["--set", "count"], "--set needs NAME=VALUE, not “count”"),
         (["--set", "count=many"], "The input “count”: “many” is not a number."),
         ([], "The input “count” is missing."),
     ):
@@ -103,14 +104,14 @@ def test_a_file_is_run_without_a_server_and_told_as_one_document(tmp_path: Path)
 
 
 @pytest.mark.embedded
-def test_shipped_examples_run_as_they_are_on_a_fresh_installation(tmp_path: Path) -> None:
-    """The demo agent stands in. It answers by the reviewer’s schema, with yes, which the seed’s loop goes on for."""
+def test_shipped_examples_run_unchanged_on_a_fresh_installation(tmp_path: Path) -> None:
+    """The demo agent is used instead. It answers the reviewer's schema with yes, so the loop continues."""
     data = tmp_path / "data"
     assert command(data, "migrate", "-v0").returncode == 0
     assert command(data, "create_demo").returncode == 0
     done = command(data, "run_workflow", str(EXAMPLES / "test-resumable-agent.yaml"), "--json")
     assert done.returncode == 0, done.stderr
-    assert "“claude-code”, so the demo agent stands in" in done.stderr
+    assert "“claude-code”, so the demo agent is used instead" in done.stderr
     nodes = {one["path"]: one for one in json.loads(done.stdout)["nodes"]}
     assert nodes["loop"]["outputs"] == {"iterations": 5, "terminationReason": "max_iterations"}
     assert len({one["session_id"] for one in nodes.values() if one["kind"] == "agent"}) == 6
@@ -135,7 +136,7 @@ def member(team: Group, name: str, role: str = "") -> User:
     return user
 
 
-def test_the_only_team_and_the_only_writer_need_not_be_named(team: Group) -> None:
+def test_only_team_and_only_writer_need_not_be_named(team: Group) -> None:
     ada = member(team, "ada")
     member(team, "eve", TeamRole.Role.VIEWER)
     assert run_command.resolve_team("") == team
@@ -148,18 +149,18 @@ def test_the_only_team_and_the_only_writer_need_not_be_named(team: Group) -> Non
         (lambda team: run_command.resolve_team("another"), "there is no team “another”"),
         (
             lambda team: run_command.resolve_user("", team),
-            "2 people of the team may write; say in whose name with --user",
+            "2 users have write access in the team; choose one with --user",
         ),
         (lambda team: run_command.resolve_user("zoe", team), "there is no user “zoe”"),
         (lambda team: run_command.resolve_profile("none", team), "there is no agent profile “none”"),
         (lambda team: run_command.resolve_executor("none"), "there is no executor “none”"),
         (
             lambda team: run_command.resolve_repository(team, Path("/proc"), Path("x.yaml")),
-            "/proc lies in no git repository",
+            "/proc is not in a git repository",
         ),
     ],
 )
-def test_what_is_not_plain_or_not_there_is_status_2(team: Group, ask: Any, words: str) -> None:
+def test_ambiguous_or_missing_arguments_exit_with_2(team: Group, ask: Any, words: str) -> None:
     member(team, "ada")
     member(team, "bob")
     with pytest.raises(CommandError, match=words) as refused:
@@ -167,17 +168,17 @@ def test_what_is_not_plain_or_not_there_is_status_2(team: Group, ask: Any, words
     assert refused.value.returncode == 2
 
 
-def test_the_tree_has_each_node_in_its_iteration() -> None:
+def test_tree_shows_each_node_in_its_iteration() -> None:
     paths = ("start", "loop", "loop[1]", "loop[1]/coder", "loop[2]", "loop[2]/coder")
     nodes = [NodeRun(path=path, node=path, state="succeeded") for path in paths]
     nodes[-1].state, nodes[-1].waiting_for = "running", "user"
     tree = run_command.run_tree(WorkflowRun(name="Mend", state="running"), nodes)
     loop = tree.children[1]
     assert ["loop[" in str(child.label) for child in loop.children] == [True, True]
-    assert "waits for you in session" in str(loop.children[1].children[0].label)
+    assert "waiting for you in session" in str(loop.children[1].children[0].label)
 
 
-def test_a_bare_name_is_looked_for_in_the_project(tmp_path: Path) -> None:
+def test_bare_name_is_searched_in_the_project(tmp_path: Path) -> None:
     (tmp_path / "package.json").touch()
     shelf = tmp_path / "workflows"
     shelf.mkdir()
@@ -205,7 +206,7 @@ WAITS = """\
 
 @pytest.fixture
 def deployment(tmp_path: Path) -> Iterator[Deployment]:
-    """One with a profile, and without a server."""
+    """A deployment with a profile and without a server."""
     made = Deployment(tmp_path)
     made.prepare()
     assert made.manage("shell", "-v", "0", "-c", PROFILE).returncode == 0
@@ -214,7 +215,7 @@ def deployment(tmp_path: Path) -> Iterator[Deployment]:
 
 
 @pytest.mark.embedded
-def test_scripts_run_in_a_worktree_of_the_repository_that_is_named(deployment: Deployment) -> None:
+def test_scripts_run_in_worktree_of_named_repository(deployment: Deployment) -> None:
     file = deployment.home / "placed.yaml"
     file.write_text(PLACED)
     done = deployment.manage("run_workflow", str(file), "--cwd", str(deployment.repository), "--json")
@@ -227,7 +228,7 @@ def test_scripts_run_in_a_worktree_of_the_repository_that_is_named(deployment: D
 
 
 @pytest.mark.embedded
-def test_ctrl_c_cancels_the_run_and_ends_what_it_started(deployment: Deployment) -> None:
+def test_ctrl_c_cancels_run_and_its_processes(deployment: Deployment) -> None:
     file = deployment.home / "waits.yaml"
     file.write_text(WAITS)
     argv = [sys.executable, "manage.py", "run_workflow", str(file), "--cwd", str(deployment.repository)]

@@ -1,4 +1,4 @@
-"""Keeping workflows, and asking for runs: who may, what is refused, what is made once."""
+"""Saving workflows and starting runs: rights, refusals and idempotency."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from django.contrib.auth.models import Group, Permission, User
 
 from executors_app.models import AgentProfile
-from sessions_app.models import TeamRole, Workflow, WorkflowRun
+from sessions_app.accounts.models import TeamRole
 from sessions_app.services.errors import (
     Conflict,
     IdempotencyKeyReused,
@@ -19,10 +19,11 @@ from sessions_app.services.errors import (
     SessionsError,
     WorktreeNotShared,
 )
+from sessions_app.workflows.models import Workflow, WorkflowRun
 from sessions_app.workflows.services import workflows
 from tests.supervisor.rows import change, fresh, make_user
-from tests.workflows.world import place, repository, team
-from tests.workflows.writing import node, workflow
+from tests.workflows.run_world import place, repository, team
+from tests.workflows.workflow_builder import node, workflow
 
 pytestmark = pytest.mark.django_db
 
@@ -41,7 +42,7 @@ def save(**values: Any) -> Workflow:
     return workflows.save_workflow(make_user(), {"team": team(), "text": CONSTANT, "name": "it", **values})[0]
 
 
-def test_a_text_that_is_not_valid_is_kept_and_cannot_be_run() -> None:
+def test_invalid_text_is_saved_but_cannot_be_run() -> None:
     broken = workflow([node("say", "shell", script="x")], ["say > nobody"])
     row, problems = workflows.save_workflow(make_user(), {"team": team(), "text": broken, "name": "it"})
     assert (row.is_valid, [one.code for one in problems if one.severity == "error"] != []) == (False, True)
@@ -50,12 +51,12 @@ def test_a_text_that_is_not_valid_is_kept_and_cannot_be_run() -> None:
     assert refused.value.details["problems"]
 
 
-def test_a_workflow_is_called_as_its_file_says_unless_it_has_a_name() -> None:
+def test_workflow_name_defaults_to_the_name_in_its_file() -> None:
     assert save(name="").name == "test"
     assert save(name="mine").name == "mine"
 
 
-def test_who_saves_an_old_revision_is_told_and_changes_nothing() -> None:
+def test_update_of_an_older_revision_is_refused() -> None:
     row = save()
     workflows.save_workflow(make_user(), {"text": SHELL}, row, revision=1)
     with pytest.raises(Conflict):
@@ -63,13 +64,13 @@ def test_who_saves_an_old_revision_is_told_and_changes_nothing() -> None:
     assert (fresh(row).text, fresh(row).revision) == (SHELL, 2)
 
 
-def test_a_change_of_other_fields_is_no_new_revision() -> None:
+def test_change_of_other_fields_is_no_new_revision() -> None:
     row = save()
     changed, _ = workflows.save_workflow(make_user(), {"description": "that"}, row, revision=1)
     assert (changed.description, changed.revision) == ("that", 1)
 
 
-def test_a_team_has_a_name_once_and_what_was_archived_gives_it_back() -> None:
+def test_workflow_name_is_unique_in_a_team_until_archived() -> None:
     row = save()
     with pytest.raises(Conflict):
         save()
@@ -86,7 +87,7 @@ def viewer() -> User:
 
 
 @pytest.mark.parametrize("what", ["save", "archive", "start", "cancel", "retry"])
-def test_a_viewer_changes_nothing(what: str) -> None:
+def test_viewer_changes_nothing(what: str) -> None:
     row, run, user = save(), start(), viewer()
     does: dict[str, Callable[[], object]] = {
         "save": lambda: workflows.save_workflow(user, {"text": SHELL}, row),
@@ -100,7 +101,7 @@ def test_a_viewer_changes_nothing(what: str) -> None:
 
 
 @pytest.mark.parametrize("given", ["nothing", "staff", "permission"])
-def test_shells_beside_the_control_plane_want_staff_or_a_trusted_team(given: str) -> None:
+def test_unisolated_shells_require_staff_or_a_trusted_team(given: str) -> None:
     user = make_user()
     if given == "staff":
         user = change(user, is_staff=True)
@@ -129,7 +130,7 @@ def strange_team() -> Group:
         ("a" * (1 << 21), {}, Invalid, "KiB"),
     ],
 )
-def test_what_cannot_be_done_is_refused_before_anybody_waits(
+def test_impossible_run_is_refused_at_once(
     text: str, values: dict[str, Any], error: type[SessionsError], word: str
 ) -> None:
     made: dict[str, Any] = {"repository": repository() if "executor" in values else None, **values}
@@ -145,12 +146,12 @@ def test_what_cannot_be_done_is_refused_before_anybody_waits(
 def test_runners_and_models_are_checked_before_anything_runs() -> None:
     AgentProfile.objects.create(name="Codex", agent_type="codex")
     nodes = [node(name, "agent", prompt="x", runner=runner) for name, runner in (("a", "codex"), ("b", "amp"))]
-    with pytest.raises(Invalid, match="Node “b”: no agent profile is of the runner “amp”"):
+    with pytest.raises(Invalid, match="Node “b”: no agent profile matches the runner “amp”"):
         start(workflow(nodes, ["a > b.input"]), repository=repository())
     misnamed = workflow([node("a", "agent", prompt="x", runner="codex", model="--dangerous")])
     with pytest.raises(Invalid) as refused:
         start(misnamed, repository=repository())
-    assert "no name of a model" in refused.value.details["problems"][0]
+    assert "is not a model name" in refused.value.details["problems"][0]
     assert not WorkflowRun.objects.exists()
 
 
@@ -163,14 +164,14 @@ NAMED = workflow(
 )
 
 
-def test_declared_inputs_are_typed_and_have_their_defaults() -> None:
+def test_declared_inputs_are_typed_and_have_defaults() -> None:
     given = start(NAMED, inputs={"count": "3", "level": "true", "more": [1]}).inputs
     assert (given["count"], given["level"], given["text"], given["more"]) == (3, True, "Write it.", [1])
     assert start(NAMED, inputs={"count": 3, "text": "Another."}).inputs["text"] == "Another."
 
 
 @pytest.mark.parametrize("count", [None, ""])
-def test_every_input_that_is_missing_or_unfit_is_named(count: str | None) -> None:
+def test_every_missing_or_invalid_input_is_named(count: str | None) -> None:
     with pytest.raises(Invalid) as refused:
         start(NAMED, inputs={"count": count, "level": "perhaps"})
     words = ["The input “level”: “perhaps” is neither true nor false.", "The input “count” is missing."]
@@ -178,14 +179,14 @@ def test_every_input_that_is_missing_or_unfit_is_named(count: str | None) -> Non
     assert not WorkflowRun.objects.exists()
 
 
-def test_whoever_starts_a_run_is_told_of_the_stand_in() -> None:
+def test_run_notes_that_the_demo_agent_is_used_instead() -> None:
     profile = AgentProfile.objects.create(name="Demo", agent_type="demo")
     run = start(workflow([node("a", "agent", prompt="x", runner="codex")]), repository=repository())
-    assert "“codex”, so the demo agent stands in" in run.note
+    assert "“codex”, so the demo agent is used instead" in run.note
     assert start(AGENT, repository=repository(), agent_profile=profile).note == ""
 
 
-def test_a_run_goes_on_only_where_its_agents_are_still_there() -> None:
+def test_resume_requires_the_agents_of_the_run() -> None:
     profile = AgentProfile.objects.create(name="Codex", agent_type="codex")
     run = change(start(AGENT, repository=repository(), agent_profile=profile), state="failed")
     change(run, agent_profile=None)
@@ -194,14 +195,14 @@ def test_a_run_goes_on_only_where_its_agents_are_still_there() -> None:
         workflows.retry_run(make_user(), run)
 
 
-def test_a_key_makes_one_run_and_cannot_mean_another() -> None:
+def test_key_starts_one_run_and_cannot_be_reused_for_another() -> None:
     assert start(key="k") == start(key="k")
     with pytest.raises(IdempotencyKeyReused):
         start(key="k", inputs={"text": "other"})
     assert WorkflowRun.objects.count() == 1
 
 
-def test_cancelling_twice_and_cancelling_what_is_over_change_nothing_more() -> None:
+def test_repeated_or_late_cancel_changes_nothing() -> None:
     run = start()
     first = workflows.cancel_run(make_user(), run).cancel_requested_at
     assert workflows.cancel_run(make_user(), run).cancel_requested_at == first
@@ -210,12 +211,12 @@ def test_cancelling_twice_and_cancelling_what_is_over_change_nothing_more() -> N
 
 
 @pytest.mark.parametrize("state", ["queued", "running", "succeeded"])
-def test_only_what_has_ended_without_success_goes_on(state: str) -> None:
+def test_only_an_unsuccessful_run_can_be_resumed(state: str) -> None:
     with pytest.raises(Conflict):
         workflows.retry_run(make_user(), change(start(), state=state))
 
 
-def test_a_run_starts_with_what_its_triggers_give() -> None:
+def test_run_starts_with_the_inputs_of_its_trigger() -> None:
     run = start(inputs={"text": "hello", "params": {"n": 1}})
     assert (run.inputs["text"], run.inputs["params"], run.inputs["type"]) == ("hello", {"n": 1}, "manual")
     assert json.dumps(run.inputs)

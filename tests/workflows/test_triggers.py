@@ -1,4 +1,4 @@
-"""Runs by the clock and by idleness: one for each slot, whoever looks, and one for all that was missed."""
+"""Cron and idle triggers: one run for each slot, however many workers check, and one for all missed slots."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from django.utils import timezone
 from django.utils.module_loading import import_string
 from django_q.models import Schedule
 
-from sessions_app.models import Run, Workflow, WorkflowRun
+from sessions_app.models import Run
 from sessions_app.tasks import schedules
+from sessions_app.workflows.models import Workflow, WorkflowRun
 from sessions_app.workflows.services import runs
 from sessions_app.workflows.services.runs import start_due_runs
 from sessions_app.workflows.services.workflows import archive_workflow, save_workflow
 from tests.api.world import World, make_world
-from tests.workflows.writing import node, workflow
+from tests.workflows.workflow_builder import node, workflow
 
 pytestmark = pytest.mark.django_db
 NOON = datetime(2031, 3, 1, 12, tzinfo=UTC)
@@ -45,14 +46,14 @@ def end_all(at: datetime) -> None:
     WorkflowRun.objects.update(state="succeeded", ended_at=at)
 
 
-def test_saving_says_when_the_clock_starts_it_next(world: World) -> None:
+def test_saving_computes_the_next_scheduled_time(world: World) -> None:
     workflow = triggered(world, CRON)
     assert workflow.next_run_at is not None
     assert timedelta(0) < workflow.next_run_at - timezone.now() <= timedelta(hours=1)
     assert save_workflow(world.member, {"triggers_enabled": False}, workflow)[0].next_run_at is None
 
 
-def test_a_slot_starts_one_run_however_often_it_is_looked_at(world: World) -> None:
+def test_slot_starts_one_run(world: World) -> None:
     workflow = due_at(triggered(world, CRON), NOON)
     assert start_due_runs(NOON - timedelta(seconds=1)) == 0
     assert start_due_runs(NOON + timedelta(seconds=1)) == 1
@@ -64,7 +65,7 @@ def test_a_slot_starts_one_run_however_often_it_is_looked_at(world: World) -> No
     assert workflow.next_run_at == NOON + timedelta(hours=1)
 
 
-def test_two_workers_that_saw_the_same_slot_start_one_run(world: World) -> None:
+def test_two_workers_start_one_run_for_a_slot(world: World) -> None:
     workflow = due_at(triggered(world, CRON), NOON)
     seen = list(Workflow.objects.filter(id=workflow.id)) * 2
     begun = [runs._start_if_due(one, NOON) for one in seen]
@@ -72,7 +73,7 @@ def test_two_workers_that_saw_the_same_slot_start_one_run(world: World) -> None:
     assert WorkflowRun.objects.count() == 1
 
 
-def test_a_worker_that_died_before_it_moved_the_slot_on_starts_no_second_run(world: World) -> None:
+def test_worker_crash_before_next_slot_starts_no_second_run(world: World) -> None:
     workflow = due_at(triggered(world, CRON), NOON)
     start_due_runs(NOON)
     due_at(workflow, NOON)
@@ -81,7 +82,7 @@ def test_a_worker_that_died_before_it_moved_the_slot_on_starts_no_second_run(wor
     assert WorkflowRun.objects.count() == 1
 
 
-def test_what_was_missed_is_made_up_for_by_one_run(world: World) -> None:
+def test_missed_slots_start_one_run(world: World) -> None:
     workflow = due_at(triggered(world, CRON), NOON)
     back = NOON + timedelta(hours=7, minutes=30)
     assert (start_due_runs(back), start_due_runs(back)) == (1, 0)
@@ -89,7 +90,7 @@ def test_what_was_missed_is_made_up_for_by_one_run(world: World) -> None:
     assert workflow.next_run_at == NOON + timedelta(hours=8)
 
 
-def test_a_slot_is_passed_over_while_the_run_of_the_one_before_goes_on(world: World) -> None:
+def test_slot_is_skipped_while_previous_run_is_active(world: World) -> None:
     workflow = due_at(triggered(world, CRON), NOON)
     assert start_due_runs(NOON) == 1
     assert start_due_runs(NOON + timedelta(hours=1)) == 0
@@ -100,7 +101,7 @@ def test_a_slot_is_passed_over_while_the_run_of_the_one_before_goes_on(world: Wo
 
 
 @pytest.mark.parametrize("change", [{"triggers_enabled": False}, {"is_valid": False}, "archived"])
-def test_what_is_off_wrong_or_put_away_is_not_started(world: World, change: dict[str, bool] | str) -> None:
+def test_disabled_invalid_or_archived_workflow_is_not_started(world: World, change: dict[str, bool] | str) -> None:
     workflow = due_at(triggered(world, CRON), NOON)
     if isinstance(change, dict):
         Workflow.objects.update(**change)
@@ -109,20 +110,18 @@ def test_what_is_off_wrong_or_put_away_is_not_started(world: World, change: dict
     assert start_due_runs(NOON) == 0
 
 
-def test_what_keeps_a_trigger_from_starting_it_is_told_and_tried_at_the_next_slot(
-    world: World, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_failed_trigger_is_reported_and_tried_at_next_slot(world: World, caplog: pytest.LogCaptureFixture) -> None:
     text = workflow([node("one", "trigger", triggerType="cron", cron="0 * * * *"), node("coder", "agent", prompt="Go")])
     given = {"team": world.team, "name": "Without a repository", "text": text, "triggers_enabled": True}
     row = due_at(save_workflow(world.member, given)[0], NOON)
     with caplog.at_level(logging.WARNING):
         assert start_due_runs(NOON) == 0
     row.refresh_from_db()
-    assert "Name a repository" in row.trigger_error
+    assert "Choose a repository" in row.trigger_error
     assert (row.triggers_enabled, row.next_run_at) == (True, NOON + timedelta(hours=1))
 
 
-def test_idleness_starts_one_run_and_only_after_its_time(world: World) -> None:
+def test_idle_trigger_starts_one_run_after_its_time(world: World) -> None:
     workflow = triggered(world, IDLE)
     Workflow.objects.update(updated_at=NOON)
     assert start_due_runs(NOON + timedelta(minutes=29)) == 0
@@ -135,7 +134,7 @@ def test_idleness_starts_one_run_and_only_after_its_time(world: World) -> None:
 
 
 @pytest.mark.parametrize(("ended", "started"), [(None, 0), (NOON + timedelta(minutes=10), 0), (NOON, 1)])
-def test_a_turn_of_the_team_is_no_idleness(world: World, ended: datetime | None, started: int) -> None:
+def test_active_turn_of_team_prevents_idle_trigger(world: World, ended: datetime | None, started: int) -> None:
     triggered(world, IDLE)
     Workflow.objects.update(updated_at=NOON)
     state = "completed" if ended else "running"
@@ -143,14 +142,14 @@ def test_a_turn_of_the_team_is_no_idleness(world: World, ended: datetime | None,
     assert start_due_runs(NOON + timedelta(minutes=35)) == started
 
 
-def test_two_that_wait_for_idleness_do_not_both_begin(world: World) -> None:
+def test_two_idle_triggers_start_one_run(world: World) -> None:
     triggered(world, IDLE)
     triggered(world, IDLE, "Another")
     Workflow.objects.update(updated_at=NOON)
     assert start_due_runs(NOON + timedelta(hours=1)) == 1
 
 
-def test_the_worker_looks_every_minute_and_soon_after_its_first_start(world: World) -> None:
+def test_worker_checks_triggers_every_minute(world: World) -> None:
     Schedule.objects.filter(name="workflows").delete()
     schedules.ensure_schedules()
     made = Schedule.objects.get(name="workflows")

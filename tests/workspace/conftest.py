@@ -38,7 +38,7 @@ def served(db: None, tmp_path: Path) -> Iterator[Served]:
 
 @pytest.fixture
 def live(transactional_db: None, tmp_path: Path) -> Iterator[Served]:
-    """The same, with rows that other threads see too."""
+    """The same, with rows that are visible to other threads."""
     with _served(tmp_path) as found:
         yield found
 

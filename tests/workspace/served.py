@@ -1,4 +1,4 @@
-"""A session whose workspace a real agentctl serves, and people who may use it."""
+"""A session whose workspace is served by a real agentctl, and users who may use it."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ class Served:
 
 
 def make_repository_in(workspace: Path) -> None:
-    """A repository with one commit in the workspace."""
+    """Make a repository with one commit in the workspace."""
     workspace.mkdir(exist_ok=True)
     run_git(workspace, "init", "--quiet")
     commit(workspace, "README", "hello\n")
 
 
 def point_at(world: World, place: Place) -> None:
-    """Let the session's row name the agentctl."""
+    """Point the session's row at the agentctl."""
     world.run_it(place.ready()["url"])
     execution = world.execution()
     execution.auth_token = TOKEN

@@ -23,7 +23,7 @@ def put(api: APIClient, served: Served, path: str, body: Any, expected: str | No
     return api.put(f"{served.url('files/content/')}?path={path}", body, headers=headers, **raw)
 
 
-def test_a_file_is_read_written_and_committed(served: Served, api: APIClient) -> None:
+def test_file_is_read_written_and_committed(served: Served, api: APIClient) -> None:
     read = api.get(served.url("files/content/"), {"path": "README"}).json()
     assert (read["content"], read["binary"]) == ("hello\n", False)
 
@@ -46,14 +46,14 @@ def test_a_file_is_read_written_and_committed(served: Served, api: APIClient) ->
 @pytest.mark.parametrize(
     "body", [b"\0\xff", {"content": base64.b64encode(b"\0\xff").decode(), "encoding": "base64"}], ids=["raw", "base64"]
 )
-def test_a_new_file_of_any_bytes_is_made(served: Served, api: APIClient, body: Any) -> None:
+def test_new_binary_file_is_created(served: Served, api: APIClient, body: Any) -> None:
     assert put(api, served, "new", body).status_code == 201
     assert (served.workspace / "new").read_bytes() == b"\0\xff"
     read = api.get(served.url("files/content/"), {"path": "new"}).json()
     assert (read["encoding"], read["binary"], read["content"]) == ("base64", True, "AP8=")
 
 
-def test_what_has_changed_meanwhile_is_not_overwritten(served: Served, api: APIClient) -> None:
+def test_unseen_changes_are_not_overwritten(served: Served, api: APIClient) -> None:
     for expected in (None, "0" * 64):
         answer = put(api, served, "README", {"content": "mine"}, expected)
         assert (answer.status_code, answer.json()["code"]) == (409, "conflict")
@@ -76,23 +76,23 @@ def test_what_has_changed_meanwhile_is_not_overwritten(served: Served, api: APIC
         ("x", b"x" * ((8 << 20) + 1), 413),
     ],
 )
-def test_what_cannot_be_written_is_refused(served: Served, api: APIClient, path: str, body: Any, status: int) -> None:
+def test_invalid_write_is_refused(served: Served, api: APIClient, path: str, body: Any, status: int) -> None:
     answer = put(api, served, path, body)
     assert answer.status_code == status, answer.content
     assert answer.json().keys() == {"code", "message", "details"}
 
 
 @pytest.mark.parametrize("query", [{"limit": 0}, {"limit": 201}, {"skip": -1}, {"ref": "--all"}, {"ref": "a..b"}])
-def test_a_history_of_nonsense_is_refused(served: Served, api: APIClient, query: dict[str, Any]) -> None:
+def test_invalid_history_query_is_refused(served: Served, api: APIClient, query: dict[str, Any]) -> None:
     assert api.get(served.url("git/log/"), query).status_code == 400
 
 
-def test_nothing_to_commit_is_a_conflict(served: Served, api: APIClient) -> None:
+def test_empty_commit_is_a_conflict(served: Served, api: APIClient) -> None:
     answer = api.post(served.url("git/commit/"), {"message": "Nothing"}, format="json")
     assert (answer.status_code, answer.json()["message"]) == (409, "there is nothing to commit")
 
 
-def test_a_name_cannot_forge_the_author(served: Served, api: APIClient) -> None:
+def test_user_name_cannot_forge_the_author(served: Served, api: APIClient) -> None:
     member = served.world.member
     member.first_name, member.last_name = "A\n<b@c>", "D"
     member.save()
@@ -102,25 +102,25 @@ def test_a_name_cannot_forge_the_author(served: Served, api: APIClient) -> None:
 
 
 class TestWhoMayWrite:
-    """Where agents are not isolated, a file written may be a program run (rule 39)."""
+    """Where agents are not isolated, a written file may be executed (rule 39: only entitled users may write)."""
 
-    def test_a_member_without_the_right_reads_and_commits_but_writes_no_file(self, served: Served) -> None:
+    def test_member_without_the_right_reads_and_commits_but_cannot_write_files(self, served: Served) -> None:
         member = client_of(served.world.member)
         assert put(member, served, "new", {"content": "x"}).json()["code"] == "permission_denied"
         assert member.get(served.url("files/")).status_code == 200
         (served.workspace / "new").write_text("x")
         assert member.post(served.url("git/commit/"), {"message": "m"}, format="json").status_code == 200
 
-    def test_staff_of_the_team_writes(self, served: Served) -> None:
+    def test_staff_of_the_team_can_write(self, served: Served) -> None:
         assert put(client_of(served.world.staff), served, "new", {"content": "x"}).status_code == 201
 
-    def test_a_member_writes_where_agents_are_isolated(self, served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_member_can_write_where_agents_are_isolated(self, served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(type(plugins.runtime("local_standalone")), "isolated", True)
         assert put(client_of(served.world.member), served, "new", {"content": "x"}).status_code == 201
 
 
 @pytest.mark.parametrize("values", [{"status": "stopped"}, {"agentctl_url": "http://127.0.0.1:1"}])
-def test_without_agentctl_all_of_it_is_unreachable(served: Served, api: APIClient, values: dict[str, str]) -> None:
+def test_every_endpoint_is_unreachable_without_agentctl(served: Served, api: APIClient, values: dict[str, str]) -> None:
     ExecutorRunning.objects.update(**values)
     answers = [
         *(api.get(served.url(tail), {"path": "x"}) for tail in ("files/content/", "git/status/", "git/diff/")),

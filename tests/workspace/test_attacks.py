@@ -1,4 +1,4 @@
-"""The attacks on agentctl's workspace once more, through the control plane's API: the same clear errors."""
+"""The attacks on agentctl's workspace through the control plane's API get the same clear errors."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ PLACES: Final = {
     "/git/commit": "git/commit/",
 }
 CODES: Final = {"git_failed": "conflict"}
-"""agentctl's codes that the API says in another way."""
+"""agentctl's codes that the API translates."""
 OVER_THE_API: Final = [one for one in ATTACKS if "author_name" not in one.body]
-"""The author of a commit is whoever is logged in."""
+"""Over the API the author of a commit is the logged-in user."""
 OF_WHAT_IS_KEPT: Final = [one for one in OVER_THE_API if one.method == "GET" and "path" in one.query]
 
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    """One agentctl for all attacks: none of them changes anything."""
+    """One agentctl for all attacks, as none of them changes anything."""
     made = Place(tmp_path_factory.mktemp("attacked"))
     make_repository_in(made.workspace)
     fortify(made.workspace)
@@ -71,12 +71,12 @@ def is_clear(answer: Any) -> None:
     assert "classified" not in answer.text
 
 
-def test_there_are_at_least_forty() -> None:
+def test_there_are_at_least_forty_attacks() -> None:
     assert len(OVER_THE_API) >= 40
 
 
 @pytest.mark.parametrize("attack", OVER_THE_API, ids=[attack.name for attack in OVER_THE_API])
-def test_an_attack_gets_a_clear_error_and_changes_nothing(
+def test_attack_gets_a_clear_error_and_changes_nothing(
     api: APIClient, world: World, place: Place, attack: Attack
 ) -> None:
     before, head = everything(place.workspace), run_git(place.workspace, "rev-parse", "HEAD")
@@ -92,7 +92,7 @@ def test_an_attack_gets_a_clear_error_and_changes_nothing(
 
 @pytest.fixture
 def kept(world: World, place: Place) -> Path:
-    """The workspace, all of which is kept in a repository of the team's."""
+    """Save the whole workspace in a repository of the team."""
     root = place.workspace
     take_snapshot(git_of(root), str(world.session.id), root.parent / "copy", "turn_end", SnapshotLimits())
     world.repository.path = str(root)
@@ -103,7 +103,7 @@ def kept(world: World, place: Place) -> Path:
 
 
 @pytest.mark.parametrize("attack", OF_WHAT_IS_KEPT, ids=[attack.name for attack in OF_WHAT_IS_KEPT])
-def test_what_is_kept_gives_nothing_else_away(api: APIClient, world: World, kept: Path, attack: Attack) -> None:
+def test_saved_work_reveals_nothing_else(api: APIClient, world: World, kept: Path, attack: Attack) -> None:
     answer = ask(api, world, attack, kept="true")
 
     if answer.status_code != 200:
@@ -112,7 +112,7 @@ def test_what_is_kept_gives_nothing_else_away(api: APIClient, world: World, kept
         return
     told = answer.json()
     assert told["kept"]["commit"]
-    if "content" in told:  # a link is where it leads to, and not what is there
+    if "content" in told:  # a link is shown as its target path, not as the target's content
         assert told["content"] == str((kept / told["path"]).readlink())
     else:  # nothing of that name has changed
         assert (told["staged"], told["unstaged"]) == ("", "")

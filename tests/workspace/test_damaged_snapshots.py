@@ -1,4 +1,4 @@
-"""A damaged snapshot is said and passed over: the next one is taken, and the worktree comes back without it."""
+"""A damaged snapshot is skipped: the next one is taken, and the worktree is rebuilt without it."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ every_damage = pytest.mark.parametrize("damage", DAMAGES.values(), ids=list(DAMA
 
 
 @every_damage
-def test_a_damaged_snapshot_is_followed_by_a_good_one(repository: Path, worktree: Worktree, damage: Damage) -> None:
+def test_damaged_snapshot_is_followed_by_a_good_one(repository: Path, worktree: Worktree, damage: Damage) -> None:
     make_six(worktree.path)
     damage(repository, keep(worktree.path).commit)
     (worktree.path / "one").write_text("later\n")
@@ -54,7 +54,7 @@ def test_a_damaged_snapshot_is_followed_by_a_good_one(repository: Path, worktree
 
 
 @every_damage
-def test_a_worktree_comes_back_without_a_damaged_snapshot(repository: Path, worktree: Worktree, damage: Damage) -> None:
+def test_worktree_is_rebuilt_without_a_damaged_snapshot(repository: Path, worktree: Worktree, damage: Damage) -> None:
     make_six(worktree.path)
     taken = keep(worktree.path)
     run_git(repository, "worktree", "remove", "--force", str(worktree.path))

@@ -1,4 +1,4 @@
-"""History, differences and files of a session can be read whatever is gone, and are said to be kept ones."""
+"""Saved history, diffs and files of a session are readable without its workspace, and marked as saved."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.workspace.trees import SESSION, keep, make_six
 
 @pytest.fixture
 def kept(repository: Path, worktree: Worktree) -> SavedWork:
-    """Six changes, whose worktree was removed."""
+    """Six changes, saved before their worktree was removed."""
     make_six(worktree.path)
     (worktree.path / "folder").mkdir()
     (worktree.path / "folder" / "picture").write_bytes(b"\0\xff")
@@ -46,7 +46,7 @@ def test_directories_and_files_are_read_without_a_worktree(kept: SavedWork) -> N
     assert (picture["binary"], picture["content"], picture["size"]) == (True, "AP8=", 2)
 
 
-def test_what_was_not_committed_is_told_from_what_was(kept: SavedWork) -> None:
+def test_uncommitted_changes_are_separated_from_committed_ones(kept: SavedWork) -> None:
     status = recovery_refs.saved_status(kept)
     assert [one["path"] for one in status["staged"]] == ["staged"]
     assert sorted(one["path"] for one in status["unstaged"]) == ["one", "three", "two"]
@@ -63,19 +63,19 @@ def test_what_was_not_committed_is_told_from_what_was(kept: SavedWork) -> None:
 @pytest.mark.parametrize(
     "path", ["../x", "/etc/passwd", "no-such", "a\0b", "README/x", "folder/../../x", "--output=x", ":one", "HEAD:one"]
 )
-def test_a_path_that_names_nothing_kept_is_not_found(kept: SavedWork, path: str) -> None:
+def test_unknown_path_is_not_found(kept: SavedWork, path: str) -> None:
     with pytest.raises(NotKept):
         recovery_refs.read_saved_content(kept, path)
     with pytest.raises(NotKept):
         recovery_refs.list_saved_directory(kept, path)
 
 
-def test_a_directory_is_no_file(kept: SavedWork) -> None:
+def test_directory_is_not_a_file(kept: SavedWork) -> None:
     with pytest.raises(NotKept, match="not a file"):
         recovery_refs.read_saved_content(kept, "folder")
 
 
-def test_a_long_file_is_cut_between_characters(repository: Path, worktree: Worktree) -> None:
+def test_long_file_is_truncated_between_characters(repository: Path, worktree: Worktree) -> None:
     (worktree.path / "long").write_text("x" + "ü" * (1 << 20))
     keep(worktree.path)
     found = recovery_refs.read_saved_content(
@@ -85,7 +85,7 @@ def test_a_long_file_is_cut_between_characters(repository: Path, worktree: Workt
     assert found["content"] == "x" + "ü" * ((1 << 19) - 1)
 
 
-def test_what_was_committed_since_is_newer_than_the_snapshot(repository: Path, worktree: Worktree) -> None:
+def test_later_commit_takes_precedence_over_the_snapshot(repository: Path, worktree: Worktree) -> None:
     (worktree.path / "README").write_text("unfinished\n")
     keep(worktree.path)
     head = commit(worktree.path, "README", "finished\n")
@@ -95,7 +95,7 @@ def test_what_was_committed_since_is_newer_than_the_snapshot(repository: Path, w
     assert recovery_refs.read_saved_content(found, "README")["content"] == "finished\n"
 
 
-def test_the_archive_is_read_before_the_repository(
+def test_archive_is_read_before_the_repository(
     repository: Path, worktree: Worktree, tmp_path: Path, settings: Any
 ) -> None:
     settings.KANDEV_DATA_DIR = tmp_path / "data"
@@ -111,7 +111,7 @@ def test_the_archive_is_read_before_the_repository(
 
 
 @pytest.mark.parametrize("index", ["--output=canary", "HEAD~0", "0123456789" * 4])
-def test_what_a_snapshot_says_of_its_index_is_not_believed(index: str, repository: Path, worktree: Worktree) -> None:
+def test_forged_index_of_a_snapshot_is_ignored(index: str, repository: Path, worktree: Worktree) -> None:
     head = run_git(worktree.path, "rev-parse", "HEAD")
     message = f"x\n\nKandev-Session: {SESSION}\nKandev-Head: {head}\nKandev-Index: {index}\n"
     made = run_git(worktree.path, "commit-tree", "HEAD^{tree}", "-p", "HEAD", "-m", message)
@@ -122,7 +122,7 @@ def test_what_a_snapshot_says_of_its_index_is_not_believed(index: str, repositor
 
 
 @pytest.mark.parametrize("gone", ["branch", "repository"])
-def test_where_nothing_is_kept_that_is_said(repository: Path, worktree: Worktree, gone: str) -> None:
+def test_missing_saved_work_is_reported(repository: Path, worktree: Worktree, gone: str) -> None:
     if gone == "branch":
         run_git(repository, "worktree", "remove", "--force", str(worktree.path))
         run_git(repository, "branch", "-D", worktree.branch)
@@ -133,7 +133,7 @@ def test_where_nothing_is_kept_that_is_said(repository: Path, worktree: Worktree
 
 
 @pytest.mark.django_db
-def test_over_the_api_a_stopped_session_shows_what_was_kept(repository: Path) -> None:
+def test_api_shows_saved_work_of_a_stopped_session(repository: Path) -> None:
     world = make_world()
     world.repository.path = str(repository)
     world.repository.save()

@@ -1,4 +1,4 @@
-"""A worktree that was removed comes back with the work that was not committed (promise 6)."""
+"""A removed worktree is rebuilt with its uncommitted work (promise 6)."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ REMOVALS = pytest.mark.parametrize("remove", [_by_git, _by_hand, _by_hand_and_fo
 
 
 @REMOVALS
-def test_a_removed_worktree_comes_back_with_all_six(repository: Path, worktree: Worktree, remove: Remove) -> None:
+def test_removed_worktree_is_rebuilt_with_all_six_changes(repository: Path, worktree: Worktree, remove: Remove) -> None:
     make_six(worktree.path)
     before = state_of(worktree.path)
     assert len(before[0].splitlines()) == 6
@@ -77,7 +77,9 @@ def _odd_changes(root: Path) -> None:
 
 
 @REMOVALS
-def test_odd_changes_come_back_and_ignored_files_do_not(repository: Path, worktree: Worktree, remove: Remove) -> None:
+def test_unusual_changes_are_restored_and_ignored_files_are_not(
+    repository: Path, worktree: Worktree, remove: Remove
+) -> None:
     _odd_changes(worktree.path)
     status, files = state_of(worktree.path)
     files.pop("ignored.secret")
@@ -90,14 +92,12 @@ def test_odd_changes_come_back_and_ignored_files_do_not(repository: Path, worktr
 
 
 def _as_git_keeps(files: dict[str, tuple[bytes, int]]) -> dict[str, tuple[bytes, int]]:
-    """git knows of a mode only whether a file may be executed."""
+    """Reduce modes to what git stores: whether a file is executable."""
     return {name: (content, 0o100755 if mode == 0o100700 else mode) for name, (content, mode) in files.items()}
 
 
 @REMOVALS
-def test_after_a_commit_that_no_snapshot_saw_the_snapshot_is_set_aside(
-    repository: Path, worktree: Worktree, remove: Remove
-) -> None:
+def test_snapshot_older_than_the_last_commit_is_set_aside(repository: Path, worktree: Worktree, remove: Remove) -> None:
     (worktree.path / "README").write_text("unfinished\n")
     kept = keep(worktree.path).commit
     commit(worktree.path, "README", "finished\n")
@@ -111,7 +111,7 @@ def test_after_a_commit_that_no_snapshot_saw_the_snapshot_is_set_aside(
     assert aside == kept
 
 
-def test_what_was_staged_after_the_snapshot_is_newer_than_the_snapshot(repository: Path, worktree: Worktree) -> None:
+def test_changes_staged_after_the_snapshot_take_precedence(repository: Path, worktree: Worktree) -> None:
     make_six(worktree.path)
     keep(worktree.path)
     (worktree.path / "one").write_text("newer\n")
@@ -124,7 +124,7 @@ def test_what_was_staged_after_the_snapshot_is_newer_than_the_snapshot(repositor
     assert state_of(worktree.path) == before
 
 
-def test_a_maker_that_dies_before_the_work_is_back_is_made_good_by_the_next(
+def test_rebuild_interrupted_by_a_crash_is_completed_by_the_next(
     repository: Path, worktree: Worktree, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_six(worktree.path)
@@ -135,7 +135,7 @@ def test_a_maker_that_dies_before_the_work_is_back_is_made_good_by_the_next(
     def die(*_: object) -> None:
         raise KeyboardInterrupt
 
-    with monkeypatch.context() as patch:  # a crash at exactly this place
+    with monkeypatch.context() as patch:  # crash at exactly this point
         patch.setattr(recovery_snapshots, "restore_uncommitted_work", die)
         with pytest.raises(KeyboardInterrupt):
             worktrees.make_worktree(repository, "", worktree, existed=True)
@@ -149,7 +149,7 @@ def test_a_maker_that_dies_before_the_work_is_back_is_made_good_by_the_next(
     assert state_of(worktree.path) == before
 
 
-def test_an_existing_directory_is_never_removed_to_make_room(repository: Path, worktree: Worktree) -> None:
+def test_existing_directory_is_never_removed(repository: Path, worktree: Worktree) -> None:
     make_six(worktree.path)
     keep(worktree.path)
     _by_git(repository, worktree)
@@ -162,7 +162,7 @@ def test_an_existing_directory_is_never_removed_to_make_room(repository: Path, w
     assert [path.name for path in worktree.path.iterdir()] == ["precious"]
 
 
-def test_the_ref_of_another_session_is_not_used(repository: Path, worktree: Worktree) -> None:
+def test_snapshot_of_another_session_is_not_used(repository: Path, worktree: Worktree) -> None:
     make_six(worktree.path)
     keep(worktree.path)
     _by_git(repository, worktree)

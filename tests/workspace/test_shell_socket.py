@@ -1,4 +1,4 @@
-"""A shell through the web: a real agentctl behind it, rights at the door, and looked at again while it is open."""
+"""A shell through the web with a real agentctl: rights are checked at the start and while it is open."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ READY = "echo ready-$((1+1))\n"
 
 
 class Screen:
-    """What came over one socket: bytes, texts, and the close code at last."""
+    """What arrived over one socket: bytes, texts, and finally the close code."""
 
     def __init__(self, socket: Socket):
         self.socket = socket
@@ -62,12 +62,12 @@ async def shell(live: Served, headers: Headers, query: str = "cols=90&rows=30") 
 
 @pytest.fixture
 def operator(live: Served) -> Headers:
-    """A page of a member who may operate."""
+    """A browser of a member who may operate."""
     live.trust()
     return of_page(live.world.member)
 
 
-async def test_bytes_go_both_ways_and_the_window_is_sized(live: Served, operator: Headers) -> None:
+async def test_bytes_pass_both_ways_and_the_window_is_resized(live: Served, operator: Headers) -> None:
     async with shell(live, operator) as screen:
         await screen.type("pwd; stty size; " + READY)
         await screen.shows("ready-2")
@@ -79,7 +79,7 @@ async def test_bytes_go_both_ways_and_the_window_is_sized(live: Served, operator
         await screen.shows("40 100")
 
 
-async def test_a_reload_finds_the_shell_and_its_scrollback(live: Served, operator: Headers) -> None:
+async def test_shell_survives_a_reload_with_its_scrollback(live: Served, operator: Headers) -> None:
     async with shell(live, operator) as screen:
         await screen.type("here=me; " + READY)
         await screen.shows("ready-2")
@@ -89,14 +89,14 @@ async def test_a_reload_finds_the_shell_and_its_scrollback(live: Served, operato
         await screen.shows("still-me")
 
 
-async def test_its_end_is_told(live: Served, operator: Headers) -> None:
+async def test_exit_of_the_shell_is_reported(live: Served, operator: Headers) -> None:
     async with shell(live, operator) as screen:
         await screen.type("exit 3\n")
         assert await screen.closes() == 1000
         assert screen.told[-1] == {"exit": 3}
 
 
-async def test_the_same_shell_elsewhere_takes_over_and_another_does_not(live: Served, operator: Headers) -> None:
+async def test_second_reader_takes_over_the_same_shell_only(live: Served, operator: Headers) -> None:
     async with shell(live, operator) as first, shell(live, operator, "shell=other") as other:
         await other.type(READY)
         await first.type(READY)
@@ -108,7 +108,7 @@ async def test_the_same_shell_elsewhere_takes_over_and_another_does_not(live: Se
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"resize": [0, 5]}', '{"resize": [1]}', '{"ack": -1}', '{"ack": true}'])
-async def test_a_text_of_nonsense_is_told(live: Served, operator: Headers, text: str) -> None:
+async def test_invalid_text_message_is_reported(live: Served, operator: Headers, text: str) -> None:
     async with shell(live, operator) as screen:
         await screen.socket.wire.send_input({"type": "websocket.receive", "text": text})
         await screen.type(READY)
@@ -117,25 +117,25 @@ async def test_a_text_of_nonsense_is_told(live: Served, operator: Headers, text:
 
 
 @pytest.mark.parametrize("query", ["cols=0", "cols=x", "rows=1001", "rows=-1", "shell=a/b", "shell=", "cols=99999"])
-async def test_a_shell_of_nonsense_is_refused(live: Served, operator: Headers, query: str) -> None:
+async def test_invalid_shell_request_is_refused(live: Served, operator: Headers, query: str) -> None:
     async with shell(live, operator, query) as screen:
         assert await screen.closes() == 4400
 
 
 class TestWhoGetsAShell:
-    """Where agents are not isolated a shell is the machine (rule 39)."""
+    """Where agents are not isolated, a shell controls the machine (rule 39: only entitled users get one)."""
 
     async def test_not_a_member_without_the_right(self, live: Served) -> None:
         async with shell(live, await run_in_database(of_page, live.world.member)) as screen:
             assert await screen.closes() == 4403
 
-    async def test_staff_of_the_team_and_programs_by_their_token(self, live: Served) -> None:
+    async def test_staff_of_the_team_by_browser_or_token(self, live: Served) -> None:
         for make in (of_page, of_program):
             async with shell(live, await run_in_database(make, live.world.staff)) as screen:
                 await screen.type(READY)
                 await screen.shows("ready-2")
 
-    async def test_nobody_of_another_team_and_nobody_unknown(self, live: Served) -> None:
+    async def test_nobody_of_another_team_or_unknown(self, live: Served) -> None:
         async with shell(live, await run_in_database(of_page, live.world.stranger)) as screen:
             assert await screen.closes() == 4404
         async with shell(live, {"Host": "localhost", "Origin": "http://localhost"}) as screen:
@@ -145,7 +145,7 @@ class TestWhoGetsAShell:
             assert await screen.closes() == 4401
 
     @pytest.mark.parametrize("what", ["membership", "right", "account"])
-    async def test_who_loses_the_right_loses_the_shell_within_five_seconds(
+    async def test_losing_the_right_closes_the_shell_within_five_seconds(
         self, live: Served, operator: Headers, what: str
     ) -> None:
         def take_away() -> None:
@@ -164,22 +164,20 @@ class TestWhoGetsAShell:
             assert code == {"membership": 4404, "right": 4403, "account": 4401}[what]
 
 
-async def test_a_session_that_is_not_there_has_no_shell(live: Served, operator: Headers) -> None:
+async def test_unknown_session_has_no_shell(live: Served, operator: Headers) -> None:
     for key in (uuid.uuid4(), "x"):
         async with connected(f"/ws/sessions/{key}/shell/", operator) as socket:
             assert await socket.close_code() == 4404
 
 
 @pytest.mark.parametrize("values", [{"status": "stopped"}, {"agentctl_url": "http://127.0.0.1:1"}])
-async def test_without_agentctl_the_shell_is_unreachable(
-    live: Served, operator: Headers, values: dict[str, str]
-) -> None:
+async def test_shell_is_unreachable_without_agentctl(live: Served, operator: Headers, values: dict[str, str]) -> None:
     await run_in_database(ExecutorRunning.objects.update, **values)
     async with shell(live, operator) as screen:
         assert await screen.closes() == 4503
 
 
-async def test_a_shell_that_breaks_off_is_said(live: Served, operator: Headers) -> None:
+async def test_lost_connection_to_agentctl_closes_the_shell(live: Served, operator: Headers) -> None:
     async with shell(live, operator) as screen:
         await screen.type(READY)
         await screen.shows("ready-2")
@@ -188,7 +186,7 @@ async def test_a_shell_that_breaks_off_is_said(live: Served, operator: Headers) 
         assert await screen.closes() == 4503
 
 
-async def test_who_takes_nothing_in_is_closed_and_who_acknowledges_is_not(
+async def test_reader_that_does_not_acknowledge_is_closed(
     live: Served, operator: Headers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shell_consumer, "FLOW_CONTROL_WINDOW", 200_000)

@@ -1,4 +1,4 @@
-"""Files and git of a workspace: a slow answer is waited for, a place that has fallen silent is not."""
+"""Files and git of a workspace: a slow response is waited for, a silent agentctl is not."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from typing import Any
 
 import pytest
 
-from executors_app import fake_agentctl
 from executors_app.client import AgentctlClient
 from executors_app.errors import AgentctlUnreachable
 from sessions_app.services.workspace import _while_it_answers
+from tests.support import fake_agentctl
 
 JSON = "Content-Type: application/json"
 
 
 @asynccontextmanager
 async def answering(answers: Callable[[bytes], Any]) -> AsyncIterator[AgentctlClient]:
-    """A client of whoever answers, by its path, with the awaited bytes."""
+    """Return a client of a server that responds to each path with what ``answers`` returns."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         path = (await reader.readuntil(b"\r\n\r\n")).split(b" ")[1]
@@ -34,7 +34,7 @@ async def answering(answers: Callable[[bytes], Any]) -> AsyncIterator[AgentctlCl
         yield AgentctlClient(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", "token", "execution")
 
 
-async def test_a_slow_answer_is_waited_for_while_its_agentctl_answers(settings: Any) -> None:
+async def test_slow_answer_is_waited_for_while_agentctl_is_healthy(settings: Any) -> None:
     settings.KANDEV_SWEEP_TIMEOUT = 2.0
     asked, enough = [0], asyncio.Event()
 
@@ -52,7 +52,7 @@ async def test_a_slow_answer_is_waited_for_while_its_agentctl_answers(settings: 
     assert asked[0] >= 2
 
 
-async def test_a_silent_place_is_not_waited_for(settings: Any) -> None:
+async def test_silent_agentctl_is_not_waited_for(settings: Any) -> None:
     settings.KANDEV_SWEEP_TIMEOUT = 0.5
     begun = time.monotonic()
     async with fake_agentctl.hanging_server() as url:

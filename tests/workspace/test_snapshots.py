@@ -1,4 +1,4 @@
-"""A snapshot keeps all uncommitted work and touches nothing of the user's (design 5, rule 41)."""
+"""A snapshot stores all uncommitted work and changes nothing of the user's (design 5, rule 41)."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from tests.workspace.trees import REF, git_of, keep, make_six, state_of
 
 
 def files_of(root: Path, revision: str = REF) -> dict[str, str]:
-    """Names and contents in a commit."""
+    """Return names and contents of the files in a commit."""
     names = run_git(root, "ls-tree", "-r", "-z", "--name-only", revision).split("\0")
     return {name: run_git(root, "cat-file", "-p", f"{revision}:{name}") for name in names if name}
 
 
-def test_two_commits_keep_the_files_and_the_index(worktree: Worktree) -> None:
+def test_two_commits_store_the_files_and_the_index(worktree: Worktree) -> None:
     make_six(worktree.path)
 
     taken = keep(worktree.path)
@@ -59,7 +59,7 @@ def test_index_head_and_branch_of_the_user_are_untouched(repository: Path, workt
     assert state_of(worktree.path) == state
 
 
-def test_an_edit_in_the_second_of_its_staging_is_not_missed(worktree: Worktree) -> None:
+def test_edit_within_a_second_of_staging_is_not_missed(worktree: Worktree) -> None:
     for number in range(5):
         (worktree.path / "racy").write_text(f"a{number}")
         run_git(worktree.path, "add", "racy")
@@ -68,7 +68,7 @@ def test_an_edit_in_the_second_of_its_staging_is_not_missed(worktree: Worktree) 
         assert files_of(worktree.path)["racy"] == f"b{number}"
 
 
-def test_nothing_new_is_no_new_snapshot(worktree: Worktree) -> None:
+def test_unchanged_workspace_gets_no_new_snapshot(worktree: Worktree) -> None:
     assert not keep(worktree.path).dirty
     (worktree.path / "new").write_text("x")
     first, second = keep(worktree.path), keep(worktree.path)
@@ -77,14 +77,14 @@ def test_nothing_new_is_no_new_snapshot(worktree: Worktree) -> None:
     assert keep(worktree.path).changed, "what is staged is part of it"
 
 
-def test_ignored_files_are_not_kept(worktree: Worktree) -> None:
+def test_ignored_files_are_not_stored(worktree: Worktree) -> None:
     (worktree.path / ".gitignore").write_text("*.secret\n")
     (worktree.path / "key.secret").write_text("secret")
     keep(worktree.path)
     assert "key.secret" not in files_of(worktree.path)
 
 
-def test_files_over_the_caps_are_left_out_and_named(worktree: Worktree) -> None:
+def test_files_over_the_size_limits_are_left_out_and_named(worktree: Worktree) -> None:
     for name, size in (("small", 10), ("medium", 60), ("large", 61), ("huge", 200)):
         (worktree.path / name).write_bytes(b"x" * size)
     (worktree.path / "README").write_bytes(b"y" * 101)
@@ -96,7 +96,7 @@ def test_files_over_the_caps_are_left_out_and_named(worktree: Worktree) -> None:
     assert files_of(worktree.path)["README"] == "hello"
 
 
-def test_a_repository_inside_is_left_out_and_the_rest_is_kept(worktree: Worktree) -> None:
+def test_nested_repository_is_left_out_and_the_rest_is_stored(worktree: Worktree) -> None:
     (worktree.path / "inner").mkdir()
     run_git(worktree.path / "inner", "init", "--quiet")
     (worktree.path / "new").write_text("x")
@@ -104,7 +104,7 @@ def test_a_repository_inside_is_left_out_and_the_rest_is_kept(worktree: Worktree
     assert "new" in files_of(worktree.path)
 
 
-def test_in_the_middle_of_a_merge_the_conflict_is_kept_and_stays(worktree: Worktree) -> None:
+def test_conflict_during_a_merge_is_stored_and_left_in_place(worktree: Worktree) -> None:
     root = worktree.path
     run_git(root, "switch", "--quiet", "-c", "theirs")
     commit(root, "README", "theirs\n")
@@ -119,7 +119,7 @@ def test_in_the_middle_of_a_merge_the_conflict_is_kept_and_stays(worktree: Workt
     assert "<<<<<<<" in files_of(root)["README"]
 
 
-def test_before_the_first_commit_everything_is_kept(tmp_path: Path) -> None:
+def test_everything_is_stored_before_the_first_commit(tmp_path: Path) -> None:
     root = tmp_path / "fresh"
     root.mkdir()
     run_git(root, "init", "--quiet")
@@ -129,7 +129,7 @@ def test_before_the_first_commit_everything_is_kept(tmp_path: Path) -> None:
     assert files_of(root) == {"first": "x"}
 
 
-def test_a_lock_of_the_user_is_neither_waited_for_nor_removed(worktree: Worktree) -> None:
+def test_lock_of_the_user_is_neither_awaited_nor_removed(worktree: Worktree) -> None:
     lock = Path(run_git(worktree.path, "rev-parse", "--absolute-git-dir")) / "index.lock"
     lock.touch()
     (worktree.path / "new").write_text("x")
@@ -153,7 +153,7 @@ def test_hooks_and_fsmonitor_never_run(tmp_path: Path, repository: Path, worktre
     assert ran.exists(), "the trap itself does not work"
 
 
-def test_a_filter_that_hangs_is_ended_with_all_it_started(repository: Path, worktree: Worktree, tmp_path: Path) -> None:
+def test_hanging_filter_is_ended_with_its_children(repository: Path, worktree: Worktree, tmp_path: Path) -> None:
     pid_file = tmp_path / "pid"
     run_git(repository, "config", "filter.stuck.clean", f"echo $$ > {pid_file}; sleep 600")
     (worktree.path / ".gitattributes").write_text("*.stuck filter=stuck\n")
@@ -168,7 +168,7 @@ def test_a_filter_that_hangs_is_ended_with_all_it_started(repository: Path, work
     eventually(lambda: not stuck.exists(), timeout=30, describe="what was killed is gone")
 
 
-def test_a_snapshot_that_was_killed_leaves_nothing_that_hinders_the_next(worktree: Worktree) -> None:
+def test_killed_snapshot_does_not_hinder_the_next(worktree: Worktree) -> None:
     for left in (".copy", ".copy.lock"):
         (worktree.path.parent / f"{worktree.path.name}{left}").write_text("torn")
     (worktree.path / "new").write_text("x")

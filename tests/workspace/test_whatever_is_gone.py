@@ -1,4 +1,4 @@
-"""What was said, changed and written in a session can be read whatever is gone of it, and is said to be kept."""
+"""History, changes and files of a session are readable whatever is lost, and marked as saved."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def worktree(db: None, tmp_path: Path) -> Worktree:
 
 @pytest.fixture
 def world(worktree: Worktree, tmp_path: Path) -> World:
-    """A session that has said and changed something, six files of which are not committed."""
+    """A session with messages and changes, six files of which are uncommitted."""
     made = make_world()
     made.repository.path = str(tmp_path / "repository")
     made.repository.save()
@@ -108,7 +108,7 @@ GONE = (
 
 
 @pytest.mark.parametrize("lose", GONE, ids=[lose.__name__[1:] for lose in GONE])
-def test_history_differences_and_files_are_there(
+def test_history_diffs_and_files_are_available(
     world: World, api: APIClient, worktree: Worktree, lose: Callable[[World, Worktree], None]
 ) -> None:
     lose(world, worktree)
@@ -138,7 +138,7 @@ def get_kept(api: APIClient, world: World, tail: str) -> Any:
     return answer.json()
 
 
-def test_a_worktree_that_goes_under_a_living_agentctl_is_said_and_what_is_kept_can_be_read(
+def test_saved_work_is_readable_after_a_worktree_vanishes_under_agentctl(
     world: World, api: APIClient, worktree: Worktree, tmp_path: Path
 ) -> None:
     place = Place(tmp_path / "served")
@@ -157,9 +157,7 @@ def test_a_worktree_that_goes_under_a_living_agentctl_is_said_and_what_is_kept_c
 
 
 @pytest.mark.parametrize("gone", ["branch", "repository"])
-def test_where_the_repository_has_lost_it_too_that_is_said(
-    world: World, api: APIClient, worktree: Worktree, gone: str
-) -> None:
+def test_loss_of_the_repository_too_is_reported(world: World, api: APIClient, worktree: Worktree, gone: str) -> None:
     _worktree_by_git(world, worktree)
     if gone == "branch":
         run_git(Path(world.repository.path), "branch", "-D", worktree.branch)

@@ -1,4 +1,4 @@
-"""Working trees with work that is not committed, and what a person would see of them."""
+"""Working trees with uncommitted work, and how a user sees them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ REF = f"refs/kandev/recovery/{SESSION}"
 
 
 def git_of(root: Path) -> WorkspaceGit:
-    """agentctl's git."""
+    """Return agentctl's git."""
     return WorkspaceGit(root, {EXECUTION_MARKER: "execution-1"})
 
 
@@ -27,11 +27,11 @@ def keep(root: Path, limits: SnapshotLimits = SnapshotLimits()) -> Snapshot:  # 
 
 
 RunGit = Callable[..., str]
-"""``git ARGUMENTS`` in a working tree: here, or in its sandbox."""
+"""Runs ``git ARGUMENTS`` in a working tree: here, or in its sandbox."""
 
 
 def make_six(root: Path, git: RunGit | None = None) -> None:
-    """Three modified files, two untracked ones and a staged one, on a commit that has the three."""
+    """Make three modified files, two untracked ones and a staged one, on a commit that has the three."""
     git = git or partial(run_git, root)
     for name in ("one", "two", "three"):
         (root / name).write_text("before\n")
@@ -45,7 +45,7 @@ def make_six(root: Path, git: RunGit | None = None) -> None:
 
 
 def state_of(root: Path, git: RunGit | None = None) -> tuple[str, dict[str, tuple[bytes, int]]]:
-    """What git says of a working tree, and every file in it with its mode."""
+    """Return git's status of a working tree, and every file in it with its mode."""
     files = {}
     for folder, folders, names in os.walk(root):
         folders[:] = [name for name in folders if name != ".git"]

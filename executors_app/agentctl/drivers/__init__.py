@@ -1,8 +1,8 @@
-"""What a driver is: one conversation protocol, spoken to one agent process (design 5).
+"""The interface of drivers: each speaks one conversation protocol with one agent process.
 
-A driver is told argv, environment, cwd, strategy and token; it knows no product names beyond
-its protocol. It reports through its ``Host`` and never touches the journal, agentctl's HTTP or the
-disk: what a far end does not keep itself goes into ``Host.conversations``.
+A driver gets argv, environment, cwd, strategy and token, and knows no product names beyond its protocol. It reports
+through its ``Host`` and never touches the journal, the HTTP API or the disk: conversations that the agent does not
+store itself go into ``Host.conversations``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Strategy = Literal["native", "history", "fresh"]
 
 @dataclass(frozen=True, slots=True)
 class StartRequest:
-    """The body of ``POST /agent/start``, checked."""
+    """The checked body of ``POST /agent/start``."""
 
     launch_id: str
     argv: Sequence[str]
@@ -30,31 +30,31 @@ class StartRequest:
     resume_token: str | None = None
     model: str | None = None
     mode: str | None = None
-    """Id or name of the agent's own mode, ``plan`` for instance; chosen anew at every start, as the model is."""
+    """Id or name of one of the agent's own modes, such as ``plan``; selected at every start, like the model."""
     additional_directories: Sequence[str] = ()
-    """Absolute paths that the agent may work in beside ``cwd``."""
+    """Absolute paths that the agent may work in, in addition to ``cwd``."""
     mcp_servers: Sequence[Mapping[str, Any]] = ()
     permission_mode: Literal["ask", "auto_approve"] = "ask"
     gone_patterns: Sequence[str] = ()
-    """Regular expressions of the agent type: an error that matches says the conversation is gone."""
+    """Regular expressions of the agent type: a matching error means that the conversation is gone."""
     prefer_load: bool = True
     last_message_uuid: str | None = None
-    """The agent's name for the last message of its last finished turn; some resume at exactly that."""
+    """The agent's id of the last message of its last finished turn; some agents can resume at exactly that."""
     fork: bool = False
-    """With ``native``: go on in a copy of the conversation, and leave the one of the token as it is."""
+    """With ``native``: continue in a copy of the conversation and leave the original unchanged."""
     timeout: float = 60.0
     """Seconds for the whole handshake."""
 
 
 @dataclass(frozen=True, slots=True)
 class StartResult:
-    """What a start came to; the answer of ``POST /agent/start`` adds ``launch_id``."""
+    """The result of a start; the answer of ``POST /agent/start`` adds ``launch_id``."""
 
     outcome: Literal["resumed", "loaded", "created"]
     resume_token: str | None
-    """None: the agent names its new conversation in its first turn, and ``keep_token`` tells it then."""
+    """None if the agent names its new conversation only in its first turn: ``keep_token`` reports it then."""
     agent: Mapping[str, Any]
-    """``{"name", "version"}`` as the agent told it."""
+    """``{"name", "version"}`` as the agent reports them."""
     capabilities: Mapping[str, Any]
     """``{"load_session", "resume_session", "history", "protocol"}``."""
     replayed: int = 0
@@ -62,14 +62,14 @@ class StartResult:
     timings: Mapping[str, float] = field(default_factory=dict)
     """Milliseconds: spawn, initialize, session."""
     unkept: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    """Claimed capabilities that did not come when asked for, by name: ``{"how": CapabilityShortfall, "said"}``."""
+    """Claimed capabilities that failed when they were used: ``{"how": CapabilityShortfall, "said": text}`` by name."""
 
 
 class StartFailed(Exception):
-    """The agent did not start; ``token_valid`` is False only when the agent itself said *gone*.
+    """The agent did not start; ``token_valid`` is False only if the agent itself reports the conversation as gone.
 
-    ``told``: who the agent is and what became of its claims, ``{"agent", "capabilities", "unkept"}`` as in
-    ``StartResult``; empty where it had not told yet.
+    ``told``: what the agent reported before it failed, ``{"agent", "capabilities", "unkept"}`` as in ``StartResult``;
+    empty if it had reported nothing.
     """
 
     def __init__(
@@ -88,13 +88,13 @@ class StartFailed(Exception):
 
 
 CONVERSATION_LOST: Final = frozenset({Code.TOKEN_REJECTED, Code.CONTEXT_MISMATCH})
-"""Codes of a turn that showed that the agent is not in its conversation: it is stopped, and gets no other prompt."""
+"""Codes of a turn which showed that the agent is in another conversation: it is stopped and gets no more prompts."""
 
 
 class TurnFailed(Exception):
-    """The agent answered a prompt with an error, or went away in the middle of it.
+    """The agent answered a prompt with an error, or ended during the turn.
 
-    ``retry_after``: seconds until the provider wants to be asked again, where it said so.
+    ``retry_after``: seconds to wait before the next attempt, if the provider named them.
     """
 
     def __init__(self, code: str, message: str, *, retry_after: float | None = None):
@@ -103,37 +103,37 @@ class TurnFailed(Exception):
 
 
 class Host(Protocol):
-    """What a driver may ask of the sidecar."""
+    """What the sidecar offers to a driver."""
 
     @property
     def conversations(self) -> ConversationStore:
-        """Where a driver keeps what was said if its far end keeps nothing."""
+        """Where a driver stores the conversation if the agent does not."""
         ...
 
     def record(self, kind: str, **body: Any) -> int:
-        """Append a journal line; returns its seq. Never blocks and never raises on odd values."""
+        """Append a journal line and return its seq. Never blocks, and accepts any values."""
         ...
 
-    async def room(self) -> None:
-        """Wait while the journal has no room: the driver calls it before it reads on."""
+    async def wait_for_room(self) -> None:
+        """Wait until the journal accepts more lines; the driver calls it before it reads on."""
         ...
 
     async def keep_token(self, token: str, last_message_uuid: str | None = None) -> None:
-        """Keep the agent's own conversation id, on disk, before this returns (rule 22)."""
+        """Save the agent's own conversation id: on disk before this returns, so that no reported start loses it."""
         ...
 
     async def ask_permission(self, request: Mapping[str, Any]) -> str | None:
-        """Hold a permission open until it is answered; None when it was cancelled.
+        """Wait until a permission is answered; None if it was cancelled.
 
         ``request`` is ``{"tool_call": {...}, "options": [{"option_id", "name", "kind"}]}``.
         """
         ...
 
     def agent_gone(self, exit_code: int | None) -> None:
-        """Tell that the agent process ended, whoever ended it; called once per process.
+        """Report that the agent process ended, whoever ended it; called once per process.
 
-        Where each turn has a process of its own: that it ended in the middle of the turn. Its end with
-        the turn is not the agent's.
+        An agent with a process per turn reports only a process that ended during a turn: its normal exit at the
+        end of the turn is not the end of the agent.
         """
         ...
 
@@ -141,14 +141,15 @@ class Host(Protocol):
 class Driver(Protocol):
     """One conversation with one agent process; ``create(host, marker)`` of each module makes it.
 
-    ``marker`` is ``{"KANDEV_EXECUTION_ID": ..., ...}``, to be put into the agent's environment.
+    ``marker`` is ``{"KANDEV_EXECUTION_ID": ..., ...}`` and goes into the agent's environment.
 
-    Some agents have a process per turn, or none at all. Between two turns such an agent is idle and
-    well without one: ``pid`` is None, nobody is told ``agent_gone``, and the next prompt goes on in the
-    same conversation. It is alive as long as no turn is open or the process of that turn lives (rule 27).
-    That it resumed what it was asked to resume, its first turn has to show: ``StartResult`` says ``resumed``,
-    and a turn that shows another conversation, or none, fails with a code of ``CONVERSATION_LOST``. No
-    driver ever goes on in a new conversation by itself.
+    Some agents have one process per turn, or none at all. Between turns such an agent is idle without a process:
+    ``pid`` is None, ``agent_gone`` is not called, and the next prompt continues the same conversation. It counts as
+    alive while no turn is open, or while the process of the open turn lives.
+
+    Whether such an agent really resumed shows only in its first turn: ``StartResult`` says ``resumed``, and a turn
+    that names another conversation, or none, fails with a code of ``CONVERSATION_LOST``. No driver ever continues in
+    a new conversation on its own.
     """
 
     @property
@@ -157,7 +158,7 @@ class Driver(Protocol):
         ...
 
     async def start(self, request: StartRequest) -> StartResult:
-        """Spawn, shake hands, open or restore the conversation; StartFailed leaves no process."""
+        """Start the agent and open or restore the conversation; raises StartFailed, which leaves no process."""
         ...
 
     async def prompt(self, message_id: str, text: str, attachments: Sequence[Mapping[str, Any]], delivered: Any) -> str:

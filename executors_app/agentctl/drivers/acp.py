@@ -39,19 +39,19 @@ from executors_app.agentctl.process.async_io import PipeStuck
 from executors_app.agentctl.protocol import CapabilityShortfall, Code, JournalKind
 
 _SILENT_AGENT: Final = 1.0
-"""Seconds an agent may live on after the end of its output."""
+"""Seconds that an agent may keep running after its output has ended, before it is stopped."""
 _STOP_GRACE: Final = 2.0
 _INITIALIZE_SHARE: Final = 0.75
-"""Of a start's time limit: an agent that has not said who it is by then will not open its conversation either."""
+"""Share of the start's time limit for ``initialize``: a slower agent will not open a conversation in time."""
 _SETTING_SHARE: Final = 1 / 6
-"""Of a start's time limit, for each wish that may go unfulfilled."""
+"""Share of the start's time limit for selecting the model, and again for the mode: the start succeeds without them."""
 _FAILED_GRACE: Final = 0.5
 _OUTPUT_DRAIN_TIMEOUT: Final = 5.0
-"""Seconds that a stop waits for the journal to take in the agent's last lines."""
+"""Seconds that a stop waits for the journal to accept the agent's last lines."""
 
 
 def create(host: Host, marker: Mapping[str, str]) -> Driver:
-    """A driver for one agent process after the other; ``marker`` goes into their environment."""
+    """Return a driver for successive processes of one agent; ``marker`` is added to their environment."""
     return AcpDriver(host, marker)
 
 
@@ -62,12 +62,12 @@ class _Turn:
 
 @dataclass(slots=True)
 class _Agent:
-    """One agent process and what is said with it."""
+    """One agent process and the connection to it."""
 
     process: AgentProcess
-    wire: JsonRpcConnection
-    gone: asyncio.Event
-    burial: asyncio.Task[None] | None = None
+    connection: JsonRpcConnection
+    exited: asyncio.Event
+    exit_watcher: asyncio.Task[None] | None = None
 
 
 class AcpDriver:
@@ -76,34 +76,34 @@ class AcpDriver:
     def __init__(self, host: Host, marker: Mapping[str, str]):
         self._host, self._marker = host, marker
         self._agent: _Agent | None = None
-        self._peer: opening.AgentInfo | None = None
+        self._agent_info: opening.AgentInfo | None = None
         self._trial = opening.CapabilityTrial()
         self._conversation_id: str | None = None
         self._replay: ReplayCollector | None = None
         self._turn: _Turn | None = None
-        self._step, self._limit = "its first answer", 0.0
-        self._strange = RateLimitedLog(host.record, "notifications", level="debug")
+        self._step, self._step_timeout = "its first answer", 0.0
+        self._unknown_notifications = RateLimitedLog(host.record, "notifications", level="debug")
 
     @property
     def pid(self) -> int | None:
         """The agent's pid while its process lives."""
-        alive = self._agent is not None and self._agent.process.running
+        alive = self._agent is not None and self._agent.process.is_running
         return self._agent.process.pid if self._agent and alive else None
 
     # -- start
 
     async def start(self, request: StartRequest) -> StartResult:
-        """Spawn, shake hands, open or restore the conversation; StartFailed leaves no process."""
+        """Start the agent and open or restore the conversation; raises StartFailed, which leaves no process."""
         if self.pid is not None:
             raise StartFailed(Code.ALREADY_RUNNING, "this agent runs already")
         self._agent, self._conversation_id, self._replay, self._turn = None, None, None, None
-        self._peer, self._trial, self._limit = None, opening.CapabilityTrial(), request.timeout
+        self._agent_info, self._trial, self._step_timeout = None, opening.CapabilityTrial(), request.timeout
         try:
             async with asyncio.timeout(request.timeout):
                 return await self._start(request)
         except StartFailed as error:
             await self.stop(_FAILED_GRACE)
-            error.told = self._told()
+            error.told = self._failure_details()
             raise
         except (TimeoutError, SpawnFailed, AgentGone, PipeStuck, RpcError) as error:
             exit_code = await self.stop(_FAILED_GRACE)
@@ -112,7 +112,7 @@ class AcpDriver:
                 CapabilityShortfall.NO_ANSWER if isinstance(error, TimeoutError) else CapabilityShortfall.ENDED,
                 failed.message,
             )
-            failed.told = self._told()
+            failed.told = self._failure_details()
             raise failed from error
         except BaseException:
             await self.stop(0)
@@ -123,20 +123,21 @@ class AcpDriver:
         with _timed_step(timings, "spawn"):
             agent = self._agent = await self._spawn(request)
         with _timed_step(timings, "initialize"):
-            self._step, self._limit = "initialize", request.timeout * _INITIALIZE_SHARE
-            async with asyncio.timeout(self._limit):
-                peer = self._peer = await opening.initialize(agent.wire)
-            self._limit = request.timeout
+            self._step, self._step_timeout = "initialize", request.timeout * _INITIALIZE_SHARE
+            async with asyncio.timeout(self._step_timeout):
+                peer = self._agent_info = await opening.initialize(agent.connection)
+            self._step_timeout = request.timeout
         replays: list[ReplayCollector] = []
         with _timed_step(timings, "session"):
             self._step = "its conversation"
+            # Set before the request: an agent replays the conversation before it answers ``session/load``.
             self._conversation_id = request.resume_token if request.strategy == "native" else None
             opened = await opening.open_conversation(
-                agent.wire, request, peer, self._trial, lambda to: self._replay_to(to, replays)
+                agent.connection, request, peer, self._trial, lambda to: self._replay_to(to, replays)
             )
             self._conversation_id = opened.conversation_id
             await self._host.keep_token(opened.conversation_id)
-        await self._settle(agent.wire, opened, request, peer)
+        await self._apply_settings(agent.connection, opened, request, peer)
         replay = replays[-1] if replays else ReplayCollector()
         return StartResult(
             outcome=opened.outcome,
@@ -154,14 +155,14 @@ class AcpDriver:
         process = await AgentProcess.spawn(request.argv, request.env, request.cwd, self._marker, record)
         wire = JsonRpcConnection(
             process,
-            on_notification=self._notified,
-            on_request=self._asked,
-            room=self._host.room,
+            on_notification=self._handle_notification,
+            on_request=self._handle_request,
+            room=self._host.wait_for_room,
             record=record,
         )
         agent = _Agent(process, wire, asyncio.Event())
-        wire.begin()
-        agent.burial = asyncio.create_task(self._bury(agent), name="agent's burial")
+        wire.start_reading()
+        agent.exit_watcher = asyncio.create_task(self._watch_exit(agent), name="agent's burial")
         return agent
 
     def _replay_to(self, replay: ReplayCollector | None, replays: list[ReplayCollector]) -> None:
@@ -169,14 +170,14 @@ class AcpDriver:
         if replay is not None:
             replays.append(replay)
 
-    async def _settle(
+    async def _apply_settings(
         self,
         wire: JsonRpcConnection,
         opened: opening.OpenedConversation,
         request: StartRequest,
         peer: opening.AgentInfo,
     ) -> None:
-        """Model, mode and what else was asked for; what the agent does not take is said."""
+        """Select model and mode; log a warning for each setting that the agent does not accept."""
         limit = request.timeout * _SETTING_SHARE
         wishes: tuple[tuple[acp_session_setup.SettingName, str | None], ...] = (
             ("model", request.model),
@@ -194,12 +195,12 @@ class AcpDriver:
     def _warn(self, text: str) -> None:
         self._host.record(JournalKind.LOG, level="warning", text=text, data={})
 
-    def _told(self) -> dict[str, Any]:
-        """As ``StartFailed.told``."""
-        if self._peer is None:
+    def _failure_details(self) -> dict[str, Any]:
+        """Return the value of ``StartFailed.told``."""
+        if self._agent_info is None:
             return {}
         unkept = self._trial.unkept
-        return {"agent": dict(self._peer.agent), "capabilities": self._peer.capabilities, "unkept": unkept}
+        return {"agent": dict(self._agent_info.agent), "capabilities": self._agent_info.capabilities, "unkept": unkept}
 
     def _start_failed(self, error: Exception, request: StartRequest, exit_code: int | None) -> StartFailed:
         match error:
@@ -208,74 +209,76 @@ class AcpDriver:
             case RpcError():
                 return opening.start_failure(error)
             case AgentGone():
-                words = self._agent.process.output_tail() if self._agent else ""
-                how = self._agent.process.ending() if self._agent else f"with code {exit_code}"
-                told = f"the agent ended {how} before {self._step} was there"
-                if LOGIN_PATTERN.search(words):
-                    return StartFailed(Code.AUTH_REQUIRED, words[-1000:], permanent=True)
-                return StartFailed(Code.AGENT_EXITED, f"{told}: {words[-1000:]}" if words else told)
-        return StartFailed(Code.START_TIMEOUT, f"{self._step} did not come within {self._limit:g} s")
+                stderr = self._agent.process.output_tail() if self._agent else ""
+                how = self._agent.process.exit_description() if self._agent else f"with code {exit_code}"
+                message = f"the agent ended {how} before {self._step} was there"
+                if LOGIN_PATTERN.search(stderr):
+                    return StartFailed(Code.AUTH_REQUIRED, stderr[-1000:], permanent=True)
+                return StartFailed(Code.AGENT_EXITED, f"{message}: {stderr[-1000:]}" if stderr else message)
+        return StartFailed(Code.START_TIMEOUT, f"{self._step} did not come within {self._step_timeout:g} s")
 
     # -- turns
 
     async def prompt(self, message_id: str, text: str, attachments: Sequence[Mapping[str, Any]], delivered: Any) -> str:
-        """Run one turn to its end and return the stop reason ("cancelled" after a cancel); TurnFailed."""
+        """Run one turn to its end and return the stop reason ("cancelled" after a cancel); raises TurnFailed."""
         agent = self._agent
-        if agent is None or agent.gone.is_set() or self._conversation_id is None:
+        if agent is None or agent.exited.is_set() or self._conversation_id is None:
             raise TurnFailed(Code.NOT_RUNNING, "no agent is running")
         params = {"sessionId": self._conversation_id, "prompt": self._blocks(text, attachments)}
         turn = self._turn = _Turn()
         try:
-            answer = await agent.wire.call("session/prompt", params, sent=delivered)
+            answer = await agent.connection.call("session/prompt", params, sent=delivered)
         except RpcError as error:
+            # ACP asks for the stop reason *cancelled*, but the aborted request may surface as an error instead.
             if turn.cancelled:
                 return "cancelled"
             code = Code.AUTH_REQUIRED if error.code == opening.AUTH_REQUIRED else "agent_error"
             raise TurnFailed(code, error.text) from error
         except PipeStuck as error:
-            # The prompt was cut off. It must never be completed, and this agent takes no other.
+            # Part of the prompt was written. It must never be completed, and the agent would read any further
+            # message as its rest.
             await agent.process.stop(0)
             raise TurnFailed("agent_stuck", str(error)) from error
         except AgentGone as error:
-            await agent.gone.wait()
-            told = f"the agent ended {agent.process.ending()} in the middle of a turn"
-            raise TurnFailed(Code.AGENT_EXITED, told) from error
+            await agent.exited.wait()  # the exit code is known only then
+            message = f"the agent ended {agent.process.exit_description()} in the middle of a turn"
+            raise TurnFailed(Code.AGENT_EXITED, message) from error
         finally:
             self._turn = None
         return self._stop_reason(answer)
 
     def _blocks(self, text: str, attachments: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        """The prompt's content; attachments are content blocks of ACP."""
-        taken = {"text", "resource_link", *(self._peer.prompt_kinds if self._peer else ())}
+        """Return the prompt as content blocks, which attachments are already; raises TurnFailed for other kinds."""
+        taken = {"text", "resource_link", *(self._agent_info.prompt_kinds if self._agent_info else ())}
         for attachment in attachments:
             if attachment.get("type") not in taken:
                 raise TurnFailed("attachment_unsupported", f"the agent takes no {attachment.get('type')} in a prompt")
         return [{"type": "text", "text": text}, *map(dict, attachments)]
 
     def _stop_reason(self, answer: Any) -> str:
-        told = answer if isinstance(answer, dict) else {}
-        if isinstance(told.get("usage"), dict):
-            self._host.record(JournalKind.USAGE, usage=told["usage"])
-        reason = told.get("stopReason")
+        result = answer if isinstance(answer, dict) else {}
+        if isinstance(result.get("usage"), dict):
+            self._host.record(JournalKind.USAGE, usage=result["usage"])
+        reason = result.get("stopReason")
         return reason if isinstance(reason, str) and reason else "end_turn"
 
     async def cancel(self) -> None:
-        """Ask the agent to end the active turn; whatever error it answers then is a cancel."""
+        """Ask the agent to end the active turn; an error that it answers afterwards counts as *cancelled*."""
         if self._turn is None or self._agent is None or self._conversation_id is None:
             return
         self._turn.cancelled = True
         with contextlib.suppress(AgentGone, PipeStuck):
-            await self._agent.wire.notify("session/cancel", {"sessionId": self._conversation_id})
+            await self._agent.connection.notify("session/cancel", {"sessionId": self._conversation_id})
 
-    # -- what the agent says and asks
-
-    def _notified(self, method: str, params: Any) -> None:
+    # -- notifications and requests of the agent
+    def _handle_notification(self, method: str, params: Any) -> None:
         update = params.get("update") if isinstance(params, dict) else None
         if method != "session/update" or not isinstance(update, dict):
-            self._strange.put(
+            self._unknown_notifications.put(
                 f"the agent sent {method}".encode(),
                 params=encode_message(_without_session_id(params))[:500].decode("utf-8", "replace"),
             )
+        # Updates of another conversation are only logged; while a new one has no id yet, all are accepted.
         elif params.get("sessionId") not in (None, self._conversation_id) and self._conversation_id is not None:
             data = {"params": _without_session_id(params)}
             self._host.record(
@@ -287,7 +290,7 @@ class AcpDriver:
             kind, body = update_to_journal_line(update)
             self._host.record(kind, **body)
 
-    async def _asked(self, method: str, params: Any) -> Any:
+    async def _handle_request(self, method: str, params: Any) -> Any:
         if method != "session/request_permission":
             raise RpcError(METHOD_NOT_FOUND, f"Method not found: {method}")
         try:
@@ -307,31 +310,34 @@ class AcpDriver:
         if agent is None:
             return None
         exit_code = await agent.process.stop(grace)
+        # Closing the connection stops reading, so the journal first gets time to accept the last lines. The wait is
+        # limited, because a full journal would never accept them.
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_OUTPUT_DRAIN_TIMEOUT):
-                await agent.gone.wait()
-        await agent.wire.close()
-        await agent.gone.wait()
+                await agent.exited.wait()
+        await agent.connection.close()
+        await agent.exited.wait()
         return exit_code
 
-    async def _bury(self, agent: _Agent) -> None:
-        """When all of the agent's output is read, see to it that it is dead, and tell."""
-        await agent.wire.closed.wait()
+    async def _watch_exit(self, agent: _Agent) -> None:
+        """Wait until all output is handled, end the agent if it still runs, and report its exit."""
+        # The exit is reported after the output, so that no line of the agent follows its exit in the journal.
+        await agent.connection.closed.wait()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_SILENT_AGENT):
                 await agent.process.wait()
         exit_code = await agent.process.stop(_STOP_GRACE)
         await agent.process.close()
-        if left := agent.process.left:
+        if survivors := agent.process.survivors:
             text = "some of the agent's processes could not be ended"
-            self._host.record(JournalKind.LOG, level="error", text=text, data={"pids": left})
-        agent.gone.set()
+            self._host.record(JournalKind.LOG, level="error", text=text, data={"pids": survivors})
+        agent.exited.set()
         self._host.agent_gone(exit_code)
-        await agent.wire.close()
+        await agent.connection.close()
 
 
 def _without_session_id(params: Any) -> Any:
-    """Without the conversation's id: it is a credential, whichever conversation it names."""
+    """Return the params without the session id, which is a credential whichever conversation it names."""
     return (
         {name: value for name, value in params.items() if name != "sessionId"} if isinstance(params, dict) else params
     )

@@ -22,24 +22,24 @@ _SETTING_FIELDS: Final[Mapping[SettingName, tuple[str, str, str, str]]] = {
     "model": ("models", "availableModels", "modelId", "session/set_model"),
     "mode": ("modes", "availableModes", "id", "session/set_mode"),
 }
-"""Where an agent tells what it offers, and how to choose of that."""
+"""By setting: field of the choices, their list and their id in an agent's answer, and the method that selects one."""
 
 
 async def choose_setting(
     wire: JsonRpcConnection,
     conversation_id: str,
-    told: Mapping[str, Any],
+    opening: Mapping[str, Any],
     *,
     name: SettingName,
     wanted: str,
     limit: float,
 ) -> str | None:
-    """Select the model or mode ``wanted``, an id or a name; why it was not taken, None where it was.
+    """Select the model or mode ``wanted`` (an id or a name); return the reason if that failed, else None.
 
-    Best effort: a conversation with another model is better than none, and an agent that does not
-    answer in ``limit`` seconds may still take prompts. ``told`` is its answer to the opening.
+    Raises nothing for a refusal or a timeout of ``limit`` seconds: a conversation with another model is better than
+    none, and the agent may still accept prompts. ``opening`` is its answer to the request that opened the conversation.
     """
-    call = _select_request(told, name, wanted)
+    call = _select_request(opening, name, wanted)
     if call is None:
         return "the agent does not offer it"
     method, params = call
@@ -53,19 +53,20 @@ async def choose_setting(
     return None
 
 
-def _select_request(told: Mapping[str, Any], name: SettingName, wanted: str) -> tuple[str, dict[str, Any]] | None:
-    for option in _as_sequence(told.get("configOptions")):
+def _select_request(opening: Mapping[str, Any], name: SettingName, wanted: str) -> tuple[str, dict[str, Any]] | None:
+    # Config options first: they supersede ``models`` and ``modes`` in ACP, and an agent may send both.
+    for option in _as_sequence(opening.get("configOptions")):
         is_meant = name in (option.get("category"), option.get("id"))
         if is_meant and (value := _find_offered(wanted, _option_values(option), "value")) is not None:
             return "session/set_config_option", {"configId": option.get("id"), "value": value}
     field, choices, key, method = _SETTING_FIELDS[name]
-    state = told.get(field)
+    state = opening.get(field)
     value = _find_offered(wanted, _as_sequence(state.get(choices)) if isinstance(state, dict) else (), key)
     return None if value is None else (method, {f"{name}Id": value})
 
 
 def _option_values(option: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """The values of a select option, in groups or not."""
+    """Yield the values of a select option, which may be grouped."""
     for choice in _as_sequence(option.get("options")):
         yield from _as_sequence(choice["options"]) if "options" in choice else (choice,)
 
@@ -83,14 +84,14 @@ def _as_sequence(value: Any) -> Sequence[Mapping[str, Any]]:
 
 
 LIST_TIMEOUT: Final = 5.0
-"""Seconds for the whole list."""
+"""Seconds for reading the whole list."""
 _MAX_PAGES: Final = 50
 
 
 async def is_listed(wire: JsonRpcConnection, cwd: str, conversation_id: str) -> bool | None:
-    """Whether the agent lists the conversation, under its directory or at all.
+    """Whether the agent lists the conversation, for its directory or for any.
 
-    None: nobody can tell, for the list could not be had to its end, or has nothing in it.
+    None if unknown: the list could not be read to its end, or is empty.
     """
     try:
         async with asyncio.timeout(LIST_TIMEOUT):
@@ -107,7 +108,10 @@ class _ListingUnusable(Exception):
 
 
 async def _listed_ids(wire: JsonRpcConnection, params: dict[str, Any], until: str) -> set[str]:
-    """The ids of a list, page by page to its end or to the one that is looked for; RpcError, AgentGone, _NoList."""
+    """Return the listed ids, page by page until ``until`` is found or the list ends.
+
+    Raises RpcError, AgentGone, _ListingUnusable.
+    """
     ids: set[str] = set()
     for _ in range(_MAX_PAGES):
         page = await wire.call("session/list", params)
@@ -126,7 +130,7 @@ ACP_VERSION: Final = 1
 AUTH_REQUIRED: Final = -32000
 RESOURCE_NOT_FOUND: Final = -32002
 _MIN_ID_LENGTH: Final = 6
-"""A shorter id may be any word of an error."""
+"""Characters; a shorter id could be an ordinary word of an error message."""
 _INITIALIZE: Final[dict[str, Any]] = {
     "protocolVersion": ACP_VERSION,
     "clientCapabilities": {"fs": {"readTextFile": False, "writeTextFile": False}, "terminal": False},
@@ -141,38 +145,38 @@ _ERROR_TEXT_LIMIT: Final = 500
 
 @dataclass(frozen=True, slots=True)
 class AgentInfo:
-    """What the agent told of itself; claims, until they are tried."""
+    """What the agent reports about itself; its capabilities are claims until they are used."""
 
     agent: Mapping[str, str]
     load: bool
     resume: bool
     lists: bool
-    """It offers ``session/list``."""
+    """Whether it offers ``session/list``."""
     directories: bool
-    """It takes directories beside its cwd."""
+    """Whether it accepts directories in addition to its cwd."""
     prompt_kinds: frozenset[str]
-    """Content blocks it takes beside text and resource links."""
+    """Kinds of content blocks that it accepts in addition to text and resource links."""
 
     @property
     def capabilities(self) -> dict[str, Any]:
-        """As ``StartResult.capabilities``. Every ACP agent takes a history as text in a prompt."""
+        """The value of ``StartResult.capabilities``. Every ACP agent accepts a history as text in a prompt."""
         protocol = f"acp/{ACP_VERSION}"
         return {"load_session": self.load, "resume_session": self.resume, "history": True, "protocol": protocol}
 
 
 @dataclass(slots=True)
 class CapabilityTrial:
-    """What becomes of the agent's claims when they are put to the test."""
+    """Records which claimed capabilities fail when they are used."""
 
     asked: str = ""
-    """The capability that was asked for and has not been answered yet."""
+    """The capability in use whose answer is still due; empty if there is none."""
     unkept: dict[str, dict[str, str]] = field(default_factory=dict)
-    """As ``StartResult.unkept``."""
+    """The value of ``StartResult.unkept``."""
 
-    def failed(self, how: CapabilityShortfall, said: str) -> None:
-        """What was asked for last did not come; nothing where nothing was asked for."""
+    def failed(self, shortfall: CapabilityShortfall, message: str) -> None:
+        """Record that the capability in use has failed; does nothing if none is in use."""
         if self.asked:
-            self.unkept[self.asked] = {"how": how.value, "said": said[:_ERROR_TEXT_LIMIT]}
+            self.unkept[self.asked] = {"how": shortfall.value, "said": message[:_ERROR_TEXT_LIMIT]}
             self.asked = ""
 
 
@@ -183,11 +187,11 @@ class OpenedConversation:
     outcome: Outcome
     conversation_id: str
     settings: Mapping[str, Any]
-    """The agent's answer: the models and options it offers."""
+    """The agent's answer, with the models and options that it offers."""
 
 
 async def initialize(wire: JsonRpcConnection) -> AgentInfo:
-    """Shake hands; StartFailed where that comes to nothing."""
+    """Send ``initialize`` and return what the agent reports; raises StartFailed."""
     try:
         answer = await wire.call("initialize", _INITIALIZE)
     except RpcError as error:
@@ -221,11 +225,10 @@ async def open_conversation(
     trial: CapabilityTrial,
     replaying: Callable[[ReplayCollector | None], None],
 ) -> OpenedConversation:
-    """Restore the conversation of the token (``native``), or begin a new one; StartFailed.
+    """Restore the conversation of the token (``native``), or create a new one; raises StartFailed.
 
-    ``trial`` is told what becomes of the agent's claims. ``replaying`` is told where replayed updates
-    go, and with None that the replay is over. A conversation that cannot be restored is never replaced
-    by a new one here.
+    A conversation that cannot be restored is never replaced by a new one here. ``trial`` records which capabilities
+    fail. ``replaying`` is called with the collector of replayed updates, and with None when the replay is over.
     """
     if request.strategy != "native":
         return await _create_conversation(wire, request, peer)
@@ -238,6 +241,7 @@ async def open_conversation(
         trial.asked = capability
         params = {**_session_parameters(request, peer), "sessionId": request.resume_token}
         try:
+            # The replay ends as the answer is read: updates that follow it at once are new and belong into the journal.
             answer = await wire.call(method, params, at_reply=lambda: replaying(None))
         except RpcError as error:
             if error.code == METHOD_NOT_FOUND:
@@ -254,7 +258,7 @@ async def open_conversation(
 
 
 def start_failure(error: RpcError) -> StartFailed:
-    """The failed start that an error answer comes to."""
+    """Return the StartFailed for an error answer."""
     if error.code == AUTH_REQUIRED or LOGIN_PATTERN.search(error.text):
         return StartFailed(Code.AUTH_REQUIRED, f"the agent wants a login: {error.text}", permanent=True)
     return StartFailed(Code.HANDSHAKE_FAILED, f"the agent refused: {error.text}")
@@ -272,29 +276,29 @@ async def _create_conversation(wire: JsonRpcConnection, request: StartRequest, p
 
 
 def _restore_methods(peer: AgentInfo, *, prefer_load: bool) -> Iterator[tuple[str, str, Outcome]]:
-    """The offered ways to restore, the preferred one first."""
+    """Return the ways to restore that the agent claims, the preferred one first."""
     offered = {_LOAD: peer.load, _RESUME: peer.resume}
     order = (_LOAD, _RESUME) if prefer_load else (_RESUME, _LOAD)
-    return (way for way in order if offered[way])
+    return (method for method in order if offered[method])
 
 
 def _restore_failure(
     error: RpcError, request: StartRequest, trial: CapabilityTrial, *, listed: bool | None
 ) -> StartFailed:
-    """Whether the conversation is gone, or only could not be opened: the error codes of agents differ.
+    """Return the StartFailed for a conversation that is gone, or that only could not be opened.
 
-    ACP's *resource not found* that names our conversation says *gone*, and so do the patterns of the agent type
-    and the profile, unless the agent lists the conversation all the same. Without patterns, an error about
-    what the agent does not list either says it.
+    Agents use different error codes. The conversation counts as gone after *resource not found* with its id, or after
+    an error that matches a pattern of the agent type or profile, unless the agent still lists the conversation
+    (``listed``). If there are no patterns, any error counts for a conversation that the agent does not list.
     """
     patterns = request.gone_patterns
     says_gone = _names_conversation(error, request.resume_token or "") or any(
-        _matches(one, error.text) for one in patterns
+        _matches(pattern, error.text) for pattern in patterns
     )
     if (says_gone and listed is not True) or (not patterns and listed is False):
-        trial.asked = ""  # to say so is an answer
-        beside = "" if says_gone else ", and does not list the conversation"
-        return StartFailed(Code.TOKEN_REJECTED, f"the agent says: {error.text}{beside}", token_valid=False)
+        trial.asked = ""  # a missing conversation does not refute the capability
+        addition = "" if says_gone else ", and does not list the conversation"
+        return StartFailed(Code.TOKEN_REJECTED, f"the agent says: {error.text}{addition}", token_valid=False)
     if error.code == AUTH_REQUIRED:
         trial.asked = ""
     trial.failed(CapabilityShortfall.ERROR, error.text)
@@ -302,9 +306,9 @@ def _restore_failure(
 
 
 def _names_conversation(error: RpcError, token: str) -> bool:
-    """Whether it is *resource not found* about our conversation; asked here, because its id goes no further."""
-    told = error.text + error.message
-    return error.code == RESOURCE_NOT_FOUND and len(token) >= _MIN_ID_LENGTH and token in told
+    """Whether the error is *resource not found* with our conversation's id, which is redacted from here on."""
+    text = error.text + error.message
+    return error.code == RESOURCE_NOT_FOUND and len(token) >= _MIN_ID_LENGTH and token in text
 
 
 def _matches(pattern: str, text: str) -> bool:
@@ -315,14 +319,14 @@ def _matches(pattern: str, text: str) -> bool:
 
 
 def _session_parameters(request: StartRequest, peer: AgentInfo) -> dict[str, Any]:
-    """Where the conversation is and what it has at hand: told anew each time, for no agent keeps it."""
-    place = {"cwd": request.cwd, "mcpServers": [_mcp_server(server) for server in request.mcp_servers]}
-    more = list(request.additional_directories) if peer.directories else []
-    return {**place, "additionalDirectories": more} if more else place
+    """Return directory and MCP servers of the conversation; sent with every start, because no agent stores them."""
+    parameters = {"cwd": request.cwd, "mcpServers": [_mcp_server(server) for server in request.mcp_servers]}
+    directories = list(request.additional_directories) if peer.directories else []
+    return {**parameters, "additionalDirectories": directories} if directories else parameters
 
 
 def _mcp_server(server: Mapping[str, Any]) -> dict[str, Any]:
-    """An MCP server as ACP wants it; ``env`` and ``headers`` may also be given as plain objects."""
+    """Return an MCP server in ACP's shape; ``env`` and ``headers`` may be given as plain objects, too."""
     remote = "url" in server
     defaults: dict[str, Any] = {"type": "http", "headers": []} if remote else {"args": [], "env": []}
     pairs = {

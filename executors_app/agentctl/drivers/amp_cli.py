@@ -1,7 +1,7 @@
 """The driver for ``amp --execute``: a process per turn, its prompt on stdin, ``stream-json`` on stdout.
 
-A thread is continued with ``amp threads continue ID``. ``amp threads fork ID`` copies one; the Amp of today has
-given that command up, and says so.
+``amp threads continue ID`` continues a thread. ``amp threads fork ID`` copies one; newer versions of Amp have removed
+that command, and answer with an error.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from executors_app.agentctl.drivers.events import LineParser
 
 
 def create(host: Host, marker: Mapping[str, str]) -> Driver:
-    """A driver that starts the agent for each turn; ``marker`` goes into its environment."""
+    """Return a driver that starts the agent for each turn; ``marker`` is added to its environment."""
     return PerTurnDriver(host, marker, AmpDialect())
 
 
@@ -28,19 +28,19 @@ class AmpDialect:
     forks: Final = True
 
     def turn(self, request: StartRequest, conversation_id: str | None, *, fork: bool) -> list[str]:
-        """``amp --execute --stream-json``, or ``amp threads continue ID`` with the same."""
+        """Return ``amp --execute --stream-json``, or ``amp threads continue ID`` with the same options."""
         command = list(request.argv)
         if conversation_id is not None:
             command += ["threads", "continue", conversation_id]
         command += ["--execute", "--stream-json"]
         if request.model:
-            command += ["--mode", request.model]
+            command += ["--mode", request.model]  # Amp lets users choose a mode, such as ``rush``, but no model
         return [*command, "--dangerously-allow-all"] if request.permission_mode == "auto_approve" else command
 
     def copy(self, request: StartRequest) -> list[str]:
-        """``amp threads fork ID`` prints the name of the copy."""
+        """Return ``amp threads fork ID``, which prints the id of the copy."""
         return [*request.argv, "threads", "fork", str(request.resume_token)]
 
     def reader(self) -> LineParser:
-        """A reader for one turn."""
+        """Return a parser for one turn."""
         return StreamJsonReader(echoes=True)

@@ -1,7 +1,7 @@
-"""The driver for Claude Code's own command line: one ``claude -p`` process, many turns, ``stream-json`` both ways.
+"""The driver for Claude Code's command line: one ``claude -p`` process for many turns, ``stream-json`` both ways.
 
-The conversation's id is what the agent itself tells at the beginning and the end of a turn, never the one
-that it was started with.
+The conversation's id is the one that the agent reports at the beginning and end of a turn, never the one that it was
+started with.
 """
 
 from __future__ import annotations
@@ -31,24 +31,24 @@ from executors_app.agentctl.protocol import Code, JournalKind
 
 _FAILED_GRACE: Final = 0.5
 _HEARS_WITHIN: Final = 4.0
-"""Seconds until an interrupt is answered."""
+"""Seconds to wait for the answer to an interrupt."""
 _STREAM_JSON_OPTIONS: Final = ("--input-format", "stream-json", "--output-format", "stream-json", "--verbose")
 _PERMISSION_OPTIONS: Final = ("--permission-prompt-tool", "stdio")
 
 
 def create(host: Host, marker: Mapping[str, str]) -> Driver:
-    """A driver for one agent process after the other; ``marker`` goes into their environment."""
+    """Return a driver for successive processes of one agent; ``marker`` is added to their environment."""
     return ClaudeDriver(host, marker)
 
 
 def build_command(request: StartRequest) -> list[str]:
-    """The command that begins a conversation, or takes the one of the token up again."""
+    """Return the command that starts a new conversation, or resumes the one of the token."""
     command = [*request.argv, "-p", *_STREAM_JSON_OPTIONS, *_PERMISSION_OPTIONS]
     if request.model:
         command.append(f"--model={request.model}")
     if request.strategy != "native":
         return [*command, f"--session-id={uuid.uuid4()}"]
-    command.append(f"--resume={request.resume_token}")  # one word: a token can never be taken for a flag
+    command.append(f"--resume={request.resume_token}")  # one argument: no token can be read as an option
     if request.last_message_uuid:
         command.append(f"--resume-session-at={request.last_message_uuid}")
     return [*command, "--fork-session"] if request.fork else command
@@ -60,11 +60,11 @@ class ClaudeDriver:
     def __init__(self, host: Host, marker: Mapping[str, str]):
         self._host, self._marker = host, marker
         self._process: CliProcess | None = None
-        self._up: CliProcess | None = None
-        """The process that has come up: of one that has not, the failed start tells."""
+        self._started: CliProcess | None = None
+        """The process whose start has succeeded; the exit of any other one is reported by its failed start."""
         self._control = ControlProtocol(self._write, host)
-        self._hearing = TurnReader(host, None)
-        self._buried = asyncio.Event()
+        self._reader = TurnReader(host, None)
+        self._exited = asyncio.Event()
         self._in_turn = self._cancelled = False
 
     @property
@@ -75,7 +75,7 @@ class ClaudeDriver:
     # -- start
 
     async def start(self, request: StartRequest) -> StartResult:
-        """Spawn, shake hands, open or restore the conversation; StartFailed leaves no process."""
+        """Start the agent and open or restore the conversation; raises StartFailed, which leaves no process."""
         if self.pid is not None:
             raise StartFailed(Code.ALREADY_RUNNING, "this agent runs already")
         try:
@@ -83,8 +83,8 @@ class ClaudeDriver:
                 return await self._start(request)
         except TimeoutError as error:
             await self.stop(_FAILED_GRACE)
-            told = f"its answer to initialize did not come within {request.timeout:g} s"
-            raise StartFailed(Code.START_TIMEOUT, told) from error
+            message = f"its answer to initialize did not come within {request.timeout:g} s"
+            raise StartFailed(Code.START_TIMEOUT, message) from error
         except BaseException:
             await self.stop(0)
             raise
@@ -93,6 +93,7 @@ class ClaudeDriver:
         try:
             return await self._open(request)
         except StartFailed as failed:
+            # The agent refuses to resume at a message that it does not know, and names it: resume at the end then.
             at = request.last_message_uuid
             if not at or at not in failed.message:
                 raise
@@ -105,28 +106,28 @@ class ClaudeDriver:
         begin = time.monotonic()
         native = request.strategy == "native"
         token = request.resume_token if native else None
-        reader = StreamJsonReader()
+        parse = StreamJsonReader()
         control = self._control = ControlProtocol(self._write, self._host)
-        hearing = self._hearing = TurnReader(self._host, token, forks=request.fork)
+        reader = self._reader = TurnReader(self._host, token, forks=request.fork)
 
-        async def heard(message: Mapping[str, Any]) -> None:
+        async def on_message(message: Mapping[str, Any]) -> None:
             if not control.handle_if_control(message):
-                await hearing.take(reader(message))
+                await reader.handle(parse(message))
 
         try:
-            process = await CliProcess.spawn(build_command(request), request, self._marker, self._host, heard)
+            process = await CliProcess.spawn(build_command(request), request, self._marker, self._host, on_message)
         except SpawnFailed as error:
             raise StartFailed(error.code, str(error), permanent=error.permanent) from error
-        self._process, self._buried = process, asyncio.Event()
-        self._burial = asyncio.create_task(self._bury(process, control, self._buried), name="agent's end")
+        self._process, self._exited = process, asyncio.Event()
+        self._exit_watcher = asyncio.create_task(self._watch_exit(process, control, self._exited), name="agent's end")
         spawned = time.monotonic()
         await self._initialize(request, process, control)
-        self._up = process
-        if self._buried.is_set():  # between its answer and now
+        self._started = process
+        if self._exited.is_set():  # since its answer: _watch_exit reported nothing, because no start had succeeded
             self._host.agent_gone(process.exit_code)
         return StartResult(
             outcome="resumed" if native else "created",
-            resume_token=hearing.named or token,
+            resume_token=reader.named or token,
             agent={"name": "claude-code", "version": ""},
             capabilities={
                 "load_session": False,
@@ -138,14 +139,15 @@ class ClaudeDriver:
         )
 
     async def _initialize(self, request: StartRequest, process: CliProcess, control: ControlProtocol) -> None:
-        """Shake hands: the agent answers once it has its conversation, or says why it has not."""
+        """Send ``initialize``, which the agent answers once its conversation is open; raises StartFailed."""
+        # An agent that cannot open the conversation may end with an error result, and never answer.
         hello = asyncio.create_task(control.ask({"subtype": "initialize", "hooks": None}))
-        over = asyncio.create_task(self._hearing.over.wait())
+        over = asyncio.create_task(self._reader.over.wait())
         try:
             await asyncio.wait([hello, over], return_when=asyncio.FIRST_COMPLETED)
-            if self._hearing.mismatch:
-                raise StartFailed(Code.CONTEXT_MISMATCH, self._hearing.mismatch, permanent=True)
-            if self._hearing.failed is not None:
+            if self._reader.mismatch:
+                raise StartFailed(Code.CONTEXT_MISMATCH, self._reader.mismatch, permanent=True)
+            if self._reader.failed is not None:
                 raise AgentGone
             await hello
             if request.mcp_servers:
@@ -161,65 +163,69 @@ class ClaudeDriver:
             await asyncio.gather(hello, over, return_exceptions=True)
 
     def _ended_early(self, process: CliProcess, request: StartRequest) -> StartFailed:
-        told = self._hearing.failed.message if self._hearing.failed else ""
-        words = "; ".join(filter(None, [told, process.output_tail()]))
-        if told or (request.strategy == "native" and matches_gone_pattern(words, request.gone_patterns)):
-            return self._refused(words, request)
-        return StartFailed(Code.AGENT_EXITED, f"the agent ended {process.ending()} before its conversation was there")
+        error = self._reader.failed.message if self._reader.failed else ""
+        details = "; ".join(filter(None, [error, process.output_tail()]))
+        if error or (request.strategy == "native" and matches_gone_pattern(details, request.gone_patterns)):
+            return self._refused(details, request)
+        return StartFailed(
+            Code.AGENT_EXITED, f"the agent ended {process.exit_description()} before its conversation was there"
+        )
 
-    def _refused(self, words: str, request: StartRequest) -> StartFailed:
-        if request.strategy == "native" and matches_gone_pattern(words, request.gone_patterns):
-            return StartFailed(Code.TOKEN_REJECTED, f"the agent says: {words}", token_valid=False)
-        if failure_code(words) == Code.AUTH_REQUIRED:
-            return StartFailed(Code.AUTH_REQUIRED, f"the agent wants a login: {words}", permanent=True)
-        return StartFailed(Code.HANDSHAKE_FAILED, f"the agent refused: {words}")
+    def _refused(self, message: str, request: StartRequest) -> StartFailed:
+        if request.strategy == "native" and matches_gone_pattern(message, request.gone_patterns):
+            return StartFailed(Code.TOKEN_REJECTED, f"the agent says: {message}", token_valid=False)
+        if failure_code(message) == Code.AUTH_REQUIRED:
+            return StartFailed(Code.AUTH_REQUIRED, f"the agent wants a login: {message}", permanent=True)
+        return StartFailed(Code.HANDSHAKE_FAILED, f"the agent refused: {message}")
 
     # -- turns
 
     async def prompt(self, message_id: str, text: str, attachments: Sequence[Mapping[str, Any]], delivered: Any) -> str:
-        """Run one turn to its end and return the stop reason ("cancelled" after a cancel); TurnFailed."""
-        process, hearing = self._process, self._hearing
-        if process is None or self._buried.is_set():
+        """Run one turn to its end and return the stop reason ("cancelled" after a cancel); raises TurnFailed."""
+        process, reader = self._process, self._reader
+        if process is None or self._exited.is_set():
             raise TurnFailed(Code.NOT_RUNNING, "no agent is running")
-        if hearing.mismatch:
-            raise TurnFailed(Code.CONTEXT_MISMATCH, hearing.mismatch)
+        if reader.mismatch:
+            raise TurnFailed(Code.CONTEXT_MISMATCH, reader.mismatch)
         content = [{"type": "text", "text": prompt_text(text, attachments)}]
         message = {"type": "user", "message": {"role": "user", "content": content}, "parent_tool_use_id": None}
         self._in_turn, self._cancelled = True, False
-        hearing.begin()
-        if hearing.named is not None:
-            # Until this turn is over no message is the last one: a resume at an older one would forget the turn.
-            await self._host.keep_token(hearing.named)
+        reader.begin()
+        if reader.named is not None:
+            # Forgets the last message until this turn is over: after a crash, a resume there would drop this turn.
+            await self._host.keep_token(reader.named)
         try:
-            await self._write(encode_message({**message, "session_id": hearing.named or ""}) + b"\n")
-            if inspect.isawaitable(told := delivered()):
-                await told
-            await wait_for_any(process.ended, hearing.over)
+            await self._write(encode_message({**message, "session_id": reader.named or ""}) + b"\n")
+            if inspect.isawaitable(acknowledged := delivered()):
+                await acknowledged
+            await wait_for_any(process.ended, reader.over)
         except PipeStuck as error:
-            # The prompt was cut off. It must never be completed, and this agent takes no other.
+            # Part of the prompt was written. It must never be completed, and the agent would read any further
+            # message as its rest.
             await process.stop(0)
             raise TurnFailed("agent_stuck", str(error)) from error
         except OSError:
-            await process.ended.wait()
+            await process.ended.wait()  # it has closed its stdin: the outcome reports how it ended
         finally:
             self._in_turn = False
-        return await self._outcome(process, hearing)
+        return await self._outcome(process, reader)
 
-    async def _outcome(self, process: CliProcess, hearing: TurnReader) -> str:
-        if hearing.mismatch:
-            await self._interrupt()  # it is stopped once this is told
-            raise TurnFailed(Code.CONTEXT_MISMATCH, hearing.mismatch)
-        if not hearing.over.is_set():
-            await self._buried.wait()
-            raise TurnFailed(Code.AGENT_EXITED, f"the agent ended {process.ending()} in the middle of a turn")
+    async def _outcome(self, process: CliProcess, reader: TurnReader) -> str:
+        if reader.mismatch:
+            # The caller stops the agent when it gets this error; until then, keep it from working on.
+            await self._interrupt()
+            raise TurnFailed(Code.CONTEXT_MISMATCH, reader.mismatch)
+        if not reader.over.is_set():
+            await self._exited.wait()
+            raise TurnFailed(Code.AGENT_EXITED, f"the agent ended {process.exit_description()} in the middle of a turn")
         if self._cancelled:
             return "cancelled"
-        if hearing.failed is not None:
-            raise TurnFailed(failure_code(hearing.failed.message), hearing.failed.message)
-        return hearing.ended.stop_reason if hearing.ended else "end_turn"
+        if reader.failed is not None:
+            raise TurnFailed(failure_code(reader.failed.message), reader.failed.message)
+        return reader.ended.stop_reason if reader.ended else "end_turn"
 
     async def cancel(self) -> None:
-        """Interrupt the active turn; whatever error it ends with then is a cancel."""
+        """Interrupt the active turn; an error that it then ends with counts as *cancelled*."""
         if self._in_turn:
             self._cancelled = True
             await self._interrupt()
@@ -236,14 +242,14 @@ class ClaudeDriver:
         if self._process is None:
             return None
         exit_code = await self._process.stop(grace)
-        await self._buried.wait()
+        await self._exited.wait()
         return exit_code
 
-    async def _bury(self, process: CliProcess, control: ControlProtocol, buried: asyncio.Event) -> None:
+    async def _watch_exit(self, process: CliProcess, control: ControlProtocol, buried: asyncio.Event) -> None:
         await process.ended.wait()
         await control.close()
         buried.set()
-        if self._up is process:
+        if self._started is process:
             self._host.agent_gone(process.exit_code)
 
     async def _write(self, data: bytes) -> None:

@@ -1,7 +1,7 @@
 """The driver for ``codex exec``: a process per turn, its prompt on stdin, ``--json`` lines on stdout.
 
-``thread.started`` names the conversation, ``item.*`` tell what is done, ``turn.completed`` and ``turn.failed``
-end the turn. Nobody can be asked anything in between: what may be done, the agent's own sandbox decides.
+``thread.started`` names the conversation, ``item.*`` report the work, ``turn.completed`` and ``turn.failed`` end the
+turn. The agent cannot ask for permission in between: its own sandbox decides what it may do.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Item = Mapping[str, Any]
 
 
 def create(host: Host, marker: Mapping[str, str]) -> Driver:
-    """A driver that starts the agent for each turn; ``marker`` goes into its environment."""
+    """Return a driver that starts the agent for each turn; ``marker`` is added to its environment."""
     return PerTurnDriver(host, marker, CodexDialect())
 
 
@@ -41,7 +41,7 @@ class CodexDialect:
     forks: Final = True
 
     def turn(self, request: StartRequest, conversation_id: str | None, *, fork: bool) -> list[str]:
-        """``codex exec -``, ``codex exec resume ID -`` or ``codex exec fork ID -``."""
+        """Return ``codex exec -``, ``codex exec resume ID -`` or ``codex exec fork ID -``; ``-`` stands for stdin."""
         command = [*request.argv, "exec"]
         if conversation_id is not None:
             command.append("fork" if fork else "resume")
@@ -53,24 +53,24 @@ class CodexDialect:
         return [*command, "--", *([conversation_id] if conversation_id is not None else []), "-"]
 
     def copy(self, request: StartRequest) -> list[str]:
-        """A turn makes the copy."""
+        """Return no command: ``codex exec fork`` copies as part of a turn."""
         return []
 
     def reader(self) -> LineParser:
-        """A reader for one turn."""
+        """Return a parser for one turn."""
         return CodexEventReader()
 
 
 class CodexEventReader:
-    """Reads one turn. Its items are numbered from 0 in each process: the names we give them are our own."""
+    """Parses one turn. Codex numbers items from 0 in each process, so each id gets a prefix that is unique per turn."""
 
     def __init__(self) -> None:
         self._turn = uuid.uuid4().hex[:12]
         self._begun: set[str] = set()
-        self._said = False
+        self._last_was_text = False
 
     def __call__(self, message: Mapping[str, Any]) -> Iterator[CliEvent]:
-        """What ``message`` comes to."""
+        """Yield the events of one line."""
         match message.get("type"):
             case "thread.started":
                 yield ConversationNamed(str(message.get("thread_id") or ""))
@@ -82,7 +82,7 @@ class CodexEventReader:
                 yield TurnEnded()
             case "turn.failed":
                 yield TurnErrored(str(message["error"].get("message") or "the turn failed"))
-            case "error":
+            case "error":  # not the end of the turn, which ``turn.failed`` reports
                 yield log_event(str(message.get("message")), {}, level="warning")
             case "turn.started":
                 pass
@@ -95,7 +95,7 @@ class CodexEventReader:
             if done:
                 yield self._text(str(item.get("text") or ""))
             return
-        self._said = False
+        self._last_was_text = False
         match kind:
             case "reasoning":
                 if done:
@@ -111,7 +111,8 @@ class CodexEventReader:
                 yield log_event(f"the agent sent an item {other}", dict(item))
 
     def _text(self, text: str) -> JournalLine:
-        text, self._said = f"\n\n{text}" if self._said else text, True
+        # Each item is a whole message, but the log joins consecutive texts: keep them apart as paragraphs.
+        text, self._last_was_text = f"\n\n{text}" if self._last_was_text else text, True
         return JournalLine(JournalKind.MESSAGE_AGENT, {"text": text})
 
     def _tool(self, item: Item, *, done: bool) -> Iterator[JournalLine]:
@@ -130,7 +131,7 @@ def _plan_state(step: Any) -> str:
 
 
 def _tool_call_fields(item: Item) -> tuple[str, str, Any]:
-    """Title, kind and arguments of a tool call."""
+    """Return title, kind and arguments of a tool call."""
     match item["type"]:
         case "command_execution":
             command = str(item.get("command") or "")

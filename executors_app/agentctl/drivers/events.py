@@ -1,6 +1,6 @@
-"""What agents say, as journal lines.
+"""Conversion of what agents send into journal lines.
 
-Updates of ACP agents, lines of command-line agents, and the reader that follows one turn of the latter.
+It covers updates of ACP agents, lines of command-line agents, and the reader that follows the turns of the latter.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from executors_app.agentctl.drivers import Host, TurnFailed
 from executors_app.agentctl.protocol import Code, JournalKind
 
 MAX_USER_TEXTS: Final = 20
-"""So many of the last user texts of a replay are kept."""
+"""Number of user texts that are kept of a replay: the last ones."""
 USER_TEXT_BYTES: Final = 4096
 
 _MESSAGE_KINDS: Final = {
@@ -38,7 +38,7 @@ LineParts = tuple[JournalKind, dict[str, Any]]
 
 
 def update_to_journal_line(update: Mapping[str, Any]) -> LineParts:
-    """The kind and body of the journal line for the ``update`` of a ``session/update``."""
+    """Return kind and body of the journal line for the ``update`` of a ``session/update``."""
     name = update.get("sessionUpdate")
     if name in _MESSAGE_KINDS:
         return _message_line(_MESSAGE_KINDS[name], update)
@@ -54,18 +54,18 @@ def update_to_journal_line(update: Mapping[str, Any]) -> LineParts:
 
 
 def acp_tool_call(update: Mapping[str, Any]) -> dict[str, Any]:
-    """The body of a tool call, or of a change to one: only what the agent told."""
-    told = {ours: update[theirs] for theirs, ours in _TOOL_FIELDS.items() if update.get(theirs) is not None}
-    return {"tool_call_id": str(update.get("toolCallId", "")), **told}
+    """Return the body of a tool call or of a change to one, with only the fields that the agent sent."""
+    fields = {ours: update[theirs] for theirs, ours in _TOOL_FIELDS.items() if update.get(theirs) is not None}
+    return {"tool_call_id": str(update.get("toolCallId", "")), **fields}
 
 
 def parse_permission_request(params: Any) -> dict[str, Any]:
-    """The agent's question as ``Host.ask_permission`` wants it; ValueError where none can be made of it."""
+    """Return the agent's question in the shape of ``Host.ask_permission``; raises ValueError if it is invalid."""
     asked = params if isinstance(params, dict) else {}
-    told = asked.get("options")
+    offered = asked.get("options")
     options = [
         {"option_id": option["optionId"], "name": str(option.get("name", "")), "kind": str(option.get("kind", ""))}
-        for option in (told if isinstance(told, list) else ())
+        for option in (offered if isinstance(offered, list) else ())
         if isinstance(option, dict) and isinstance(option.get("optionId"), str)
     ]
     call = asked.get("toolCall")
@@ -75,7 +75,7 @@ def parse_permission_request(params: Any) -> dict[str, Any]:
 
 
 def content_text(content: Any) -> str:
-    """The text of a content block; what is no text is named in brackets."""
+    """Return the text of a content block; other content is named in brackets."""
     if not isinstance(content, dict):
         return ""
     if isinstance(content.get("text"), str):
@@ -103,16 +103,16 @@ def _message_line(kind: JournalKind, update: Mapping[str, Any]) -> LineParts:
 
 
 class ReplayCollector:
-    """Gathers the conversation that an agent replays while it loads."""
+    """Collects the conversation that an agent replays while it loads it."""
 
     def __init__(self) -> None:
         self.messages = 0
-        """Messages of the user and the agent; the chunks of one are counted once."""
+        """Number of messages of user and agent; consecutive chunks of one message count once."""
         self._user: deque[str] = deque(maxlen=MAX_USER_TEXTS)
         self._last: tuple[Any, Any] | None = None
 
     def add(self, update: Mapping[str, Any]) -> None:
-        """Take in one replayed update."""
+        """Add one replayed update."""
         name = update.get("sessionUpdate")
         if name not in ("user_message_chunk", "agent_message_chunk"):
             self._last = None
@@ -136,12 +136,12 @@ LOGIN_PATTERN: Final = re.compile(
     r"|(?:missing|no|set (?:an?|the)) api key|api[ _]key (?:is )?(?:missing|required|not set)",
     re.IGNORECASE,
 )
-"""Words of agents that nobody has logged in; deliberately not every 401, which a provider may mean."""
+"""Phrases of agents without a login. They exclude a bare 401, which may come from a provider."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConversationNamed:
-    """The agent names the conversation that it is in."""
+    """The agent has named the conversation that it is in."""
 
     conversation_id: str
 
@@ -156,7 +156,7 @@ class JournalLine:
 
 @dataclass(frozen=True, slots=True)
 class TurnEnded:
-    """The turn is over, in the words of ACP's stop reasons."""
+    """The turn is over; ``stop_reason`` is one of ACP's."""
 
     stop_reason: str = "end_turn"
     last_message_uuid: str | None = None
@@ -164,18 +164,18 @@ class TurnEnded:
 
 @dataclass(frozen=True, slots=True)
 class TurnErrored:
-    """The turn is over, with an error."""
+    """The turn has ended with an error."""
 
     message: str
 
 
 CliEvent = ConversationNamed | JournalLine | TurnEnded | TurnErrored
 LineParser = Callable[[Mapping[str, Any]], Iterable[CliEvent]]
-"""Reads the lines of one process, in order; it may keep what it needs to read the next."""
+"""Parses the lines of one process in order; may keep state from line to line."""
 
 
 def log_event(text: str, data: Any, level: str = "debug") -> JournalLine:
-    """A ``log`` line with the agent's own words beside it."""
+    """Return a ``log`` line whose ``data`` contains what the agent sent."""
     return JournalLine(
         JournalKind.LOG, {"level": level, "text": text, "data": data if isinstance(data, dict) else {"told": data}}
     )
@@ -184,34 +184,34 @@ def log_event(text: str, data: Any, level: str = "debug") -> JournalLine:
 def tool_call_event(
     call_id: str, title: str, tool_kind: str, raw_input: Any, *, status: str = "in_progress"
 ) -> JournalLine:
-    """A tool call, as the ACP driver tells one."""
+    """Return a tool call in the shape that the ACP driver uses."""
     locations = [{"path": path} for path in _input_paths(raw_input)]
     body = {"tool_call_id": call_id, "title": title, "tool_kind": tool_kind, "status": status, "raw_input": raw_input}
     return JournalLine(JournalKind.TOOL_CALL, {**body, "locations": locations} if locations else body)
 
 
 def tool_result_event(call_id: str, text: str, *, failed: bool, **more: Any) -> JournalLine:
-    """What came of a tool call; ``more`` are further fields of ``tool.update``."""
-    told = [{"type": "content", "content": {"type": "text", "text": text}}] if text else []
+    """Return the result of a tool call; ``more`` are further fields of ``tool.update``."""
+    content = [{"type": "content", "content": {"type": "text", "text": text}}] if text else []
     status = "failed" if failed else "completed"
-    return JournalLine(JournalKind.TOOL_UPDATE, {"tool_call_id": call_id, "status": status, "content": told, **more})
+    return JournalLine(JournalKind.TOOL_UPDATE, {"tool_call_id": call_id, "status": status, "content": content, **more})
 
 
 def plan_event(steps: Iterable[tuple[str, str]]) -> JournalLine:
-    """A plan of steps and their states (``pending``, ``in_progress``, ``completed``)."""
+    """Return a plan; each step is a text and a state (``pending``, ``in_progress``, ``completed``)."""
     entries = [{"content": text, "priority": "medium", "status": status} for text, status in steps]
     return JournalLine(JournalKind.PLAN, {"entries": entries})
 
 
 def joined_text(content: Any) -> str:
-    """The text of content blocks, or of a bare text."""
+    """Return the text of content blocks, or of a plain string."""
     if isinstance(content, list):
         return "\n".join(filter(None, map(joined_text, content)))
     return content if isinstance(content, str) else content_text(content)
 
 
 def prompt_text(text: str, attachments: Sequence[Mapping[str, Any]]) -> str:
-    """A prompt for an agent that takes text alone; TurnFailed for what is none."""
+    """Return a prompt for an agent that accepts only text; raises TurnFailed for other attachments."""
     for attachment in attachments:
         if attachment.get("type") not in ("text", "resource_link"):
             kind = attachment.get("type")
@@ -220,32 +220,32 @@ def prompt_text(text: str, attachments: Sequence[Mapping[str, Any]]) -> str:
 
 
 def matches_gone_pattern(text: str, patterns: Iterable[str]) -> bool:
-    """Whether an agent type's own patterns find in ``text`` that the conversation is gone."""
+    """Whether a pattern of the agent type recognises ``text`` as the error for a missing conversation."""
     return any(re.search(pattern, text, re.IGNORECASE) for pattern in patterns)
 
 
 def failure_code(text: str) -> str:
-    """The code of a turn that ended with an error of the agent."""
+    """Return the code of a turn that ended with this error of the agent."""
     return Code.AUTH_REQUIRED if LOGIN_PATTERN.search(text) else "agent_error"
 
 
 def _input_paths(raw_input: Any) -> list[str]:
-    told = raw_input if isinstance(raw_input, dict) else {}
-    found = (told.get(name) for name in ("file_path", "path", "absolute_path", "notebook_path"))
+    fields = raw_input if isinstance(raw_input, dict) else {}
+    found = (fields.get(name) for name in ("file_path", "path", "absolute_path", "notebook_path"))
     return [path for path in found if isinstance(path, str)]
 
 
 class TurnReader:
-    """What was told in one conversation; ``begin`` it anew for each turn."""
+    """Follows the events of one conversation; call ``begin`` before each turn."""
 
     def __init__(self, host: Host, asked: str | None, *, forks: bool = False):
-        """``asked``: the conversation that the agent is to be in; with ``forks`` it begins a copy of that."""
+        """``asked``: the conversation to continue, None for a new one; with ``forks``, to continue in a copy of it."""
         self.named: str | None = None
-        """The conversation, as the agent itself names it."""
+        """The conversation's id as the agent reports it; None before it does."""
         self.mismatch: str = ""
-        """A sentence, once the agent is in another conversation than it should be; nothing more is heard then."""
+        """A sentence, once the agent is in another conversation than it should be; later events are ignored."""
         self.over = asyncio.Event()
-        """The turn is over: ``ended``, ``failed`` or ``mismatch`` says how."""
+        """Set when the turn is over: ``ended``, ``failed`` or ``mismatch`` says how."""
         self.ended: TurnEnded | None = None
         self.failed: TurnErrored | None = None
         self._host = host
@@ -253,29 +253,31 @@ class TurnReader:
         self._original = asked if forks else None
 
     def begin(self) -> None:
-        """Forget how the last turn ended."""
+        """Forget the result of the last turn."""
         self.over.clear()
         self.ended = self.failed = None
 
-    async def take(self, told: Iterable[CliEvent]) -> None:
-        """Take in what one line has come to."""
-        for each in told:
+    async def handle(self, events: Iterable[CliEvent]) -> None:
+        """Handle the events of one line."""
+        for event in events:
             if self.mismatch:
                 return
-            match each:
+            match event:
                 case ConversationNamed():
-                    await self._name(each.conversation_id)
+                    await self._name(event.conversation_id)
                 case JournalLine():
-                    self._host.record(each.kind, **each.body)
+                    self._host.record(event.kind, **event.body)
                 case TurnEnded():
-                    await self._end(each)
+                    await self._end(event)
                 case TurnErrored():
-                    self.failed = each
+                    self.failed = event
                     self.over.set()
 
     async def _name(self, conversation_id: str) -> None:
         if not conversation_id or conversation_id == self.named:
             return
+        # The first name must be the requested conversation's, or for a copy any but the original's; each later name
+        # must be the same again.
         expected = self.named or self._expected
         if expected is not None and conversation_id != expected:
             self.mismatch = "The agent was asked for its conversation and went on in another one."
@@ -288,6 +290,7 @@ class TurnReader:
         self.named = conversation_id
 
     async def _end(self, ended: TurnEnded) -> None:
+        # Saved before the turn counts as over: the next start may resume at exactly this message.
         if self.named and ended.last_message_uuid:
             await self._host.keep_token(self.named, ended.last_message_uuid)
         self.ended = ended

@@ -1,7 +1,7 @@
-"""The driver for Gemini CLI without its ACP: a process per turn, its prompt on stdin, ``stream-json`` on stdout.
+"""The driver for Gemini CLI without ACP: a process per turn, its prompt on stdin, ``stream-json`` on stdout.
 
-``init`` names the conversation, ``result`` ends the turn. Nobody can be asked anything in between: tools that
-would want a permission are not offered to the model, unless all of them are approved.
+``init`` names the conversation, ``result`` ends the turn. The agent cannot ask for permission in between: it does not
+offer tools that need one to the model, unless all of them are approved.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _TOOL_KINDS: Final = {
 
 
 def create(host: Host, marker: Mapping[str, str]) -> Driver:
-    """A driver that starts the agent for each turn; ``marker`` goes into its environment."""
+    """Return a driver that starts the agent for each turn; ``marker`` is added to its environment."""
     return PerTurnDriver(host, marker, GeminiDialect())
 
 
@@ -52,7 +52,7 @@ class GeminiDialect:
     forks: Final = False
 
     def turn(self, request: StartRequest, conversation_id: str | None, *, fork: bool) -> list[str]:
-        """``gemini --output-format=stream-json``, with ``--resume=ID`` from the second turn on."""
+        """Return ``gemini --output-format=stream-json``, with ``--resume=ID`` for an existing conversation."""
         command = [*request.argv, "--output-format=stream-json"]
         if request.model:
             command.append(f"--model={request.model}")
@@ -61,29 +61,29 @@ class GeminiDialect:
         return [*command, f"--resume={conversation_id}"] if conversation_id is not None else command
 
     def copy(self, request: StartRequest) -> list[str]:
-        """It has no copies."""
+        """Return no command: Gemini CLI cannot copy conversations."""
         return []
 
     def reader(self) -> LineParser:
-        """A reader for one turn."""
+        """Return a parser for one turn."""
         return GeminiEventReader()
 
 
 class GeminiEventReader:
-    """Reads one turn. Its tool calls are numbered in each process: the names we give them are our own."""
+    """Parses one turn. Gemini numbers tool calls in each process, so each id gets a prefix that is unique per turn."""
 
     def __init__(self) -> None:
         self._turn = uuid.uuid4().hex[:12]
 
     def __call__(self, message: Mapping[str, Any]) -> Iterator[CliEvent]:
-        """What ``message`` comes to."""
+        """Yield the events of one line."""
         match message.get("type"):
             case "init":
                 yield ConversationNamed(str(message.get("session_id") or ""))
             case "message" if message.get("role") == "assistant":
                 yield JournalLine(JournalKind.MESSAGE_AGENT, {"text": str(message.get("content") or "")})
             case "message":
-                pass  # the prompt, as it was read
+                pass  # the agent repeats the prompt
             case "tool_use":
                 name, arguments = str(message.get("tool_name")), message.get("parameters")
                 kind = _TOOL_KINDS.get(name, "other")

@@ -1,7 +1,7 @@
-"""JSON-RPC with an agent, one message a line: in order, with back-pressure, unmoved by odd input.
+"""JSON-RPC with an agent, one message per line: in order, with back-pressure, and tolerant of malformed input.
 
-The official SDK is the oracle of the tests only: it handles notifications side by side, so their
-order is lost, reads without bound, and ends with a bare JSON value.
+The official SDK only serves as a reference in tests: it handles notifications concurrently, which loses their order,
+reads without a limit, and fails at a line whose JSON value is not an object.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ METHOD_NOT_FOUND: Final = -32601
 INVALID_PARAMS: Final = -32602
 INTERNAL_ERROR: Final = -32603
 _MAX_OPEN_REQUESTS: Final = 256
-"""Requests of the agent in work at once; with more of them open it is not read on."""
+"""Requests of the agent that are answered concurrently; while as many are open, nothing more is read."""
 
 
 class RpcError(Exception):
@@ -35,7 +35,7 @@ class RpcError(Exception):
 
     @property
     def text(self) -> str:
-        """The message and what the agent says beside it, for people and patterns."""
+        """The message, followed by the error's ``data``: for people and patterns."""
         return self.message if self.data is None else f"{self.message} ({encode_message(self.data).decode()})"
 
 
@@ -50,7 +50,7 @@ class _PendingCall:
 
 
 class JsonRpcConnection:
-    """One agent's messages; ``begin`` it, then ``call`` and ``notify``."""
+    """The connection to one agent: call ``start_reading`` first, then ``call`` and ``notify``."""
 
     def __init__(
         self,
@@ -62,17 +62,17 @@ class JsonRpcConnection:
         record: Callable[..., Any],
     ):
         self.closed = asyncio.Event()
-        """The agent's output has ended and all of it was handled."""
-        self._process, self._room = process, room
+        """Set once the agent's output has ended and all of it was handled, or after ``close``."""
+        self._process, self._wait_for_room = process, room
         self._on_notification, self._on_request = on_notification, on_request
-        self._odd = RateLimitedLog(record, "stdout", level="warning")
+        self._unreadable = RateLimitedLog(record, "stdout", level="warning")
         self._calls: dict[int | float | str, _PendingCall] = {}
         self._requests: set[asyncio.Task[None]] = set()
         self._next_id = 0
         self._reading: asyncio.Task[None] | None = None
 
-    def begin(self) -> None:
-        """Read from now on."""
+    def start_reading(self) -> None:
+        """Start to read the agent's messages."""
         self._reading = asyncio.create_task(self._read(), name="agent's messages")
 
     async def call(
@@ -83,18 +83,18 @@ class JsonRpcConnection:
         sent: Callable[[], Any] | None = None,
         at_reply: Callable[[], None] | None = None,
     ) -> Any:
-        """Send a request and wait for its result; RpcError, AgentGone, PipeStuck. No time limit of its own.
+        """Send a request and return its result, without a time limit; raises RpcError, AgentGone, PipeStuck.
 
-        ``sent`` is called, and awaited if it likes, when the request has been written; ``at_reply``
-        when the answer is read, before anything that the agent sent after it.
+        ``sent`` is called once the request was written, and its result awaited if it is awaitable. ``at_reply`` is
+        called when the answer is read, before any later message of the agent is handled.
         """
         self._next_id += 1
         call_id, call = self._next_id, _PendingCall(asyncio.get_running_loop().create_future(), at_reply)
         self._calls[call_id] = call
         try:
             await self._send({"id": call_id, "method": method, "params": params})
-            if sent is not None and inspect.isawaitable(told := sent()):
-                await told
+            if sent is not None and inspect.isawaitable(acknowledged := sent()):
+                await acknowledged
             answer = await call.reply
         finally:
             self._calls.pop(call_id, None)
@@ -105,11 +105,11 @@ class JsonRpcConnection:
         return answer.get("result")
 
     async def notify(self, method: str, params: dict[str, Any]) -> None:
-        """Send a notification; AgentGone, PipeStuck."""
+        """Send a notification; raises AgentGone, PipeStuck."""
         await self._send({"method": method, "params": params})
 
     async def close(self) -> None:
-        """Stop reading and drop what the agent still asks for."""
+        """Stop reading and cancel the agent's open requests; our own open calls raise AgentGone."""
         tasks = [task for task in (self._reading, *self._requests) if task]
         for task in tasks:
             task.cancel()
@@ -122,6 +122,7 @@ class JsonRpcConnection:
         try:
             await self._process.write(encode_message({"jsonrpc": "2.0", **message}) + b"\n")
         except OSError as error:
+            # The agent has closed its stdin. Its remaining output is handled before the caller learns of its end.
             await self.closed.wait()
             raise AgentGone from error
 
@@ -133,18 +134,19 @@ class JsonRpcConnection:
                 for line in splitter.feed(data):
                     self._receive(line)
                 if splitter.skipped > skipped:
-                    self._odd.put(b"a line was skipped: it is too long", limit=LINE_LIMIT)
-                await asyncio.sleep(0)
+                    self._unreadable.put(b"a line was skipped: it is too long", limit=LINE_LIMIT)
+                await asyncio.sleep(0)  # read() does not wait while output is available: let other tasks run
             if torn := splitter.torn():
-                self._puzzle(torn, "a torn line")
-            self._odd.flush()
+                self._log_unreadable(torn, "a torn line")
+            self._unreadable.flush()
         finally:
             self._end()
 
     async def _next_bytes(self) -> bytes:
         while len(self._requests) >= _MAX_OPEN_REQUESTS:
             await asyncio.wait(self._requests, return_when=asyncio.FIRST_COMPLETED)
-        await self._room()
+        # While the journal has no room, the output stays in the pipe, which pauses the agent once it is full.
+        await self._wait_for_room()
         return await self._process.read()
 
     def _end(self) -> None:
@@ -158,55 +160,56 @@ class JsonRpcConnection:
             return
         message = decode_message(line)
         if not isinstance(message, dict):
-            self._puzzle(line, "no JSON object")
+            self._log_unreadable(line, "no JSON object")
             return
         try:
             self._handle(message, line)
         except Exception as error:  # noqa: BLE001  (one odd message must not end the conversation)
-            self._puzzle(line, f"not understood: {error!r}")
+            self._log_unreadable(line, f"not understood: {error!r}")
 
     def _handle(self, message: dict[str, Any], line: bytes) -> None:
         method = message.get("method")
         if not isinstance(method, str):
-            self._answered(message, line)
+            self._handle_reply(message, line)
         elif "id" in message:
+            # In a task: people may take hours to answer, and reading goes on meanwhile.
             request = asyncio.create_task(self._serve(message["id"], method, message.get("params")))
             self._requests.add(request)
             request.add_done_callback(self._requests.discard)
         else:
             self._on_notification(method, message.get("params"))
 
-    def _answered(self, message: dict[str, Any], line: bytes) -> None:
+    def _handle_reply(self, message: dict[str, Any], line: bytes) -> None:
         call_id = message.get("id")
         known = isinstance(call_id, int | float | str) and not isinstance(call_id, bool)
         call = self._calls.get(call_id) if known and call_id is not None else None
         if call is None or call.reply.done():
-            self._puzzle(line, "an answer to nothing")
+            self._log_unreadable(line, "an answer to nothing")
             return
         if call.at_reply:
             call.at_reply()
         call.reply.set_result(message)
 
     async def _serve(self, request_id: Any, method: str, params: Any) -> None:
-        """Answer a request of the agent; it hears something in any case."""
+        """Answer a request of the agent; if it cannot be handled, with an error."""
         try:
             reply: dict[str, Any] = {"result": await self._on_request(method, params)}
         except RpcError as error:
             reply = {"error": {"code": error.code, "message": error.message}}
         except Exception as error:  # noqa: BLE001  (the agent waits for an answer)
-            self._odd.put(f"{method} could not be answered: {error!r}".encode())
+            self._unreadable.put(f"{method} could not be answered: {error!r}".encode())
             reply = {"error": {"code": INTERNAL_ERROR, "message": "Internal error"}}
         try:
             await self._send({"id": request_id, **reply})
-        except Exception as error:  # noqa: BLE001  (nobody is left to tell but the log)
-            self._odd.put(f"an answer to {method} did not reach the agent: {error!r}".encode())
+        except Exception as error:  # noqa: BLE001  (only the log can still report it)
+            self._unreadable.put(f"an answer to {method} did not reach the agent: {error!r}".encode())
 
-    def _puzzle(self, line: bytes, reason: str) -> None:
-        self._odd.put(line[:200], reason=reason, bytes=len(line))
+    def _log_unreadable(self, line: bytes, reason: str) -> None:
+        self._unreadable.put(line[:200], reason=reason, bytes=len(line))
 
 
 def encode_message(value: Any) -> bytes:
-    """JSON on one line, whatever the strings and numbers are."""
+    """Encode a value as one line of JSON; accepts any strings and numbers."""
     try:
         return orjson.dumps(value)
     except TypeError:
@@ -214,10 +217,10 @@ def encode_message(value: Any) -> bytes:
 
 
 def decode_message(line: bytes) -> Any:
-    """The JSON value of a line, None where there is none.
+    """Return the JSON value of a line; None if it is not JSON.
 
-    Bad UTF-8 and halves of surrogate pairs become U+FFFD: agents cut texts in the middle of a
-    character, and the rest of the line is worth keeping.
+    Invalid UTF-8 and lone surrogates become U+FFFD: agents cut text in the middle of a character, and the rest of the
+    line is still useful.
     """
     try:
         return orjson.loads(line)

@@ -1,8 +1,8 @@
-"""The driver for chat completions, the API that OpenAI began and many serve: the agent is a model behind a URL.
+"""The driver for OpenAI's chat completions API, which many providers serve: the agent is a model behind a URL.
 
-There is no process. The far end forgets every answer, so what was said is kept by agentctl
-(``Host.conversations``): the user's text before it goes out, the answer before its turn ends. What a turn
-that is told as completed has said is therefore never lost, and a kill in its middle leaves the prompt alone.
+There is no process. The provider stores no conversation, so agentctl does (``Host.conversations``): the user's text
+before it is sent, the answer before its turn ends. The answer of a completed turn is therefore never lost, and after a
+kill in the middle of a turn the conversation ends with its prompt.
 """
 
 from __future__ import annotations
@@ -35,23 +35,23 @@ from executors_app.agentctl.journal.filters import RateLimitedLog
 from executors_app.agentctl.protocol import Code, JournalKind
 
 CONNECT_TIMEOUT: Final = 30.0
-"""Seconds until the provider must have taken the connection."""
+"""Seconds for connecting to the provider."""
 SILENCE_TIMEOUT: Final = 300.0
-"""Seconds that a provider may think without a word."""
+"""Seconds without data after which an answer counts as lost: models may think for minutes before they send text."""
 ANSWER_LIMIT: Final = 4 * 1024 * 1024
-"""Bytes of one answer; it is broken off there."""
+"""Bytes of one answer; a longer one is cut off."""
 _ERROR_BODY_LIMIT: Final = 64 * 1024
 _EVENT_STREAM_TYPE: Final = "text/event-stream"
 
 
 def create(host: Host, marker: Mapping[str, str]) -> Driver:
-    """A driver for one conversation after the other; ``marker`` marks processes, and there is none."""
+    """Return a driver for successive conversations; ``marker`` is unused, because there is no process."""
     return ChatDriver(host)
 
 
 @dataclass(slots=True)
 class _Turn:
-    said: list[str] = field(default_factory=list)
+    texts: list[str] = field(default_factory=list)
     size: int = 0
     answered: bool = False
     stop_reason: str = ""
@@ -72,17 +72,17 @@ class ChatDriver:
         self._host = host
         self._chat: _OpenChat | None = None
         self._turn: _Turn | None = None
-        self._odd = RateLimitedLog(host.record, "provider", level="warning")
+        self._unreadable = RateLimitedLog(host.record, "provider", level="warning")
 
     @property
     def pid(self) -> int | None:
-        """There is no process."""
+        """Always None: there is no process."""
         return None
 
     # -- start
 
     async def start(self, request: StartRequest) -> StartResult:
-        """Take the conversation of the token up, or begin one; the provider is not asked before a prompt."""
+        """Open the token's conversation or create one; the provider is not contacted before the first prompt."""
         if self._chat is not None:
             raise StartFailed(Code.ALREADY_RUNNING, "this agent runs already")
         begin = time.monotonic()
@@ -105,11 +105,11 @@ class ChatDriver:
                 return self._host.conversations.create()
             conversation = self._host.conversations.open(request.resume_token or "")
         except ConversationGone:
-            told = "the conversation is gone: it is not among those that are kept for this session"
-            raise StartFailed(Code.TOKEN_REJECTED, told, token_valid=False) from None
+            message = "the conversation is gone: it is not among those that are kept for this session"
+            raise StartFailed(Code.TOKEN_REJECTED, message, token_valid=False) from None
         except OSError as error:
-            told = f"the kept conversation cannot be used: {error.strerror}"
-            raise StartFailed(_disk_error_code(error), told) from error
+            message = f"the kept conversation cannot be used: {error.strerror}"
+            raise StartFailed(_disk_error_code(error), message) from error
         if conversation.lost:
             text = "a part of the kept conversation could not be read, and was left out"
             self._host.record(JournalKind.LOG, level="warning", text=text, data={"bytes": conversation.lost})
@@ -118,15 +118,16 @@ class ChatDriver:
     # -- turns
 
     async def prompt(self, message_id: str, text: str, attachments: Sequence[Mapping[str, Any]], delivered: Any) -> str:
-        """Run one turn to its end and return the stop reason ("cancelled" after a cancel); TurnFailed."""
+        """Run one turn to its end and return the stop reason ("cancelled" after a cancel); raises TurnFailed."""
         chat = self._chat
         if chat is None:
             raise TurnFailed(Code.NOT_RUNNING, "no agent is running")
         if attachments:
             raise TurnFailed("attachment_unsupported", "the agent takes nothing but text in a prompt")
+        # On disk before it counts as delivered, and before the provider gets it: a delivered prompt is never lost.
         _append_entry(chat, ConversationEntry(message_id, USER, text))
-        if inspect.isawaitable(told := delivered()):
-            await told
+        if inspect.isawaitable(acknowledged := delivered()):
+            await acknowledged
         turn = self._turn = _Turn()
         turn.task = asyncio.create_task(self._run(chat, message_id, turn), name="chat completion")
         try:
@@ -134,6 +135,7 @@ class ChatDriver:
         except asyncio.CancelledError:
             if turn.cancelled:
                 return "cancelled"
+            # ``stop`` cancels only the request; anything else cancels the task of this turn itself.
             if self._chat is None and not _is_task_cancelled():
                 raise TurnFailed(Code.AGENT_EXITED, "the agent was stopped in the middle of a turn") from None
             raise
@@ -141,7 +143,7 @@ class ChatDriver:
             self._turn = None
 
     async def _run(self, chat: _OpenChat, message_id: str, turn: _Turn) -> str:
-        """The answer, kept before this returns; of one that ended early, what there is of it."""
+        """Store the answer and return its stop reason; of an answer that ends early, the received part is stored."""
         try:
             reason = await self._answer(chat, turn)
         except asyncio.CancelledError:
@@ -151,18 +153,18 @@ class ChatDriver:
             self._keep_half(chat, message_id, turn, withdraw=True)
             message = chat.provider.without_key(error.message)
             raise TurnFailed(error.code, message, retry_after=error.retry_after) from error
-        if turn.said:
-            _append_entry(chat, ConversationEntry(message_id, AGENT, "".join(turn.said)))
+        if turn.texts:
+            _append_entry(chat, ConversationEntry(message_id, AGENT, "".join(turn.texts)))
         return reason
 
     async def cancel(self) -> None:
-        """Break the answer off; what was said of it stays in the conversation."""
+        """Break the answer off; the part that was received stays in the conversation."""
         if self._turn is not None and self._turn.task is not None:
             self._turn.cancelled = True
             self._turn.task.cancel()
 
     async def stop(self, grace: float) -> int | None:
-        """Break an answer off and let go of the conversation; there is no process to end."""
+        """Break off an open answer and close the conversation; there is no process to end."""
         chat, self._chat = self._chat, None
         if chat is None:
             return None
@@ -175,11 +177,14 @@ class ChatDriver:
         return 0
 
     def _keep_half(self, chat: _OpenChat, message_id: str, turn: _Turn, *, withdraw: bool = False) -> None:
-        """Keep the half of an answer; a prompt that got not a word is taken back with ``withdraw``."""
-        half = ConversationEntry(message_id, AGENT, "".join(turn.said), cut=True)
+        """Store the received part of an answer; without one, ``withdraw`` the prompt from the conversation.
+
+        A full disk is only logged: the turn fails or ends already.
+        """
+        half = ConversationEntry(message_id, AGENT, "".join(turn.texts), cut=True)
         try:
-            if turn.said or withdraw:
-                _append_entry(chat, half if turn.said else ConversationEntry(message_id, WITHDRAWN, ""))
+            if turn.texts or withdraw:
+                _append_entry(chat, half if turn.texts else ConversationEntry(message_id, WITHDRAWN, ""))
         except TurnFailed as error:
             self._host.record(JournalKind.LOG, level="error", text=error.message, data={"code": error.code})
 
@@ -197,20 +202,21 @@ class ChatDriver:
                 aiohttp.ClientSession(timeout=limits, cookie_jar=aiohttp.DummyCookieJar()) as http,
                 http.post(
                     provider.url,
+                    # As a file, because aiohttp warns about large bytes objects.
                     data=io.BytesIO(encode_message(completion_request(provider.model, messages))),
                     headers=provider.headers,
                     proxy=provider.proxy,
-                    allow_redirects=False,  # the key is for this address
+                    allow_redirects=False,  # the key must reach no other address
                 ) as response,
             ):
                 return await self._read(response, turn)
         except aiohttp.ClientSSLError as error:
             raise TurnFailed("agent_error", f"the provider's certificate is not good: {error}") from error
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            words = str(error) or type(error).__name__
+            reason = str(error) or type(error).__name__
             if turn.answered:
-                raise TurnFailed(stream.CONNECTION_LOST, f"the provider's answer broke off: {words}") from error
-            raise TurnFailed(stream.UNREACHABLE, f"the provider cannot be reached: {words}") from error
+                raise TurnFailed(stream.CONNECTION_LOST, f"the provider's answer broke off: {reason}") from error
+            raise TurnFailed(stream.UNREACHABLE, f"the provider cannot be reached: {reason}") from error
 
     async def _read(self, response: aiohttp.ClientResponse, turn: _Turn) -> str:
         turn.answered = True
@@ -219,32 +225,32 @@ class ChatDriver:
                 response.status, response.headers, await _read_bounded(response, _ERROR_BODY_LIMIT)
             )
         if response.content_type != _EVENT_STREAM_TYPE:
-            self._take_in(await _read_bounded(response, ANSWER_LIMIT), turn)
+            self._handle_chunk(await _read_bounded(response, ANSWER_LIMIT), turn)
             return _stop_reason_of(turn)
         events = stream.ServerSentEvents()
         while True:
-            await self._host.room()
+            await self._host.wait_for_room()
             received = await response.content.readany()
             for event in events.feed(received) if received else events.end():
                 if event == stream.DONE:
                     return turn.stop_reason or "end_turn"
-                self._take_in(event, turn)
+                self._handle_chunk(event, turn)
                 if turn.size > ANSWER_LIMIT:
                     text = "the answer was broken off: it is too long"
                     self._host.record(JournalKind.LOG, level="warning", text=text, data={"bytes": turn.size})
                     return "max_tokens"
-            if not received:
+            if not received:  # the stream ended without [DONE]
                 return _stop_reason_of(turn)
 
-    def _take_in(self, data: bytes, turn: _Turn) -> None:
+    def _handle_chunk(self, data: bytes, turn: _Turn) -> None:
         piece = stream.parse_chunk(data)
         if piece is None:
-            self._odd.put(b"an event that is no chat completion was left out", bytes=len(data))
+            self._unreadable.put(b"an event that is no chat completion was left out", bytes=len(data))
             return
         if piece.thought:
             self._host.record(JournalKind.MESSAGE_THOUGHT, text=piece.thought)
         if piece.text:
-            turn.said.append(piece.text)
+            turn.texts.append(piece.text)
             self._host.record(JournalKind.MESSAGE_AGENT, text=piece.text)
         if piece.usage:
             self._host.record(JournalKind.USAGE, usage=dict(piece.usage))
@@ -272,12 +278,12 @@ def _start_result(
 
 
 def _append_entry(chat: _OpenChat, entry: ConversationEntry) -> None:
-    """Bring an entry to the disk; TurnFailed."""
+    """Append an entry, on disk when this returns; raises TurnFailed."""
     try:
         chat.conversation.append(entry)
     except OSError as error:
-        told = f"what was said could not be kept: {error.strerror}"
-        raise TurnFailed(_disk_error_code(error), told) from error
+        message = f"what was said could not be kept: {error.strerror}"
+        raise TurnFailed(_disk_error_code(error), message) from error
 
 
 def _disk_error_code(error: OSError) -> Code:
@@ -291,13 +297,13 @@ def _stop_reason_of(turn: _Turn) -> str:
 
 
 def _is_task_cancelled() -> bool:
-    """Whether somebody wants the end of the task that asks."""
+    """Whether the calling task itself is being cancelled."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 
 
 async def _read_bounded(response: aiohttp.ClientResponse, limit: int) -> bytes:
-    """The body, or its beginning."""
+    """Return the body, or its first ``limit`` bytes."""
     parts, size = [], 0
     while size < limit and (part := await response.content.read(64 * 1024)):
         parts.append(part)

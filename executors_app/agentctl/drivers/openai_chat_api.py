@@ -1,7 +1,4 @@
-"""The chat completions API.
-
-Address, key and request body of a provider, streamed answers, and what its error answers mean.
-"""
+"""The chat completions API: a provider's address, key and request body, its streamed answers, and its errors."""
 
 from __future__ import annotations
 
@@ -24,22 +21,22 @@ BASE_URL: Final = "OPENAI_BASE_URL"
 API_KEY: Final = "OPENAI_API_KEY"
 MODEL: Final = "OPENAI_MODEL"
 HISTORY_LIMIT: Final = 2 * 1024 * 1024
-"""Bytes of text that go out with a prompt, at most; what is older is left out, and that is said."""
+"""Maximum bytes of text sent with a prompt; older entries are left out, and the log says so."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChatProvider:
-    """Where prompts go; the key is in no repr."""
+    """Where prompts are sent; its repr does not show the key."""
 
     url: str
     model: str
     key: str = field(repr=False)
     proxy: str | None = field(repr=False)
-    """May hold a password too."""
+    """May contain a password, so it is hidden as well."""
 
     @classmethod
     def of(cls, env: Mapping[str, str], model: str | None) -> ChatProvider:
-        """The provider that an agent profile's environment names; ValueError says what is wrong with it."""
+        """Return the provider that an agent profile's environment names; raises ValueError with the reason."""
         base, key = env.get(BASE_URL, "").strip(), env.get(API_KEY, "").strip()
         chosen = model or env.get(MODEL, "")
         parts = _check_base_url(base)
@@ -53,32 +50,33 @@ class ChatProvider:
 
     @property
     def headers(self) -> dict[str, str]:
-        """Of every request."""
-        told = {"Accept": "text/event-stream", "Accept-Encoding": "identity", "Content-Type": "application/json"}
-        return {**told, "Authorization": f"Bearer {self.key}"} if self.key else told
+        """The headers of every request."""
+        headers = {"Accept": "text/event-stream", "Accept-Encoding": "identity", "Content-Type": "application/json"}
+        return {**headers, "Authorization": f"Bearer {self.key}"} if self.key else headers
 
     def without_key(self, text: str) -> str:
-        """Words of the provider, which may hold the key, for a journal."""
+        """Return the provider's text for the journal, without the key that it may quote."""
         return text.replace(self.key, "***") if self.key else text
 
 
 def completion_request(model: str, messages: Sequence[Mapping[str, str]]) -> dict[str, Any]:
-    """A streamed completion, with what it cost at its end."""
+    """Return the request body of a streamed completion that reports its usage at the end."""
     return {"model": model, "messages": messages, "stream": True, "stream_options": {"include_usage": True}}
 
 
 def build_messages(
     entries: Sequence[ConversationEntry], limit: int = HISTORY_LIMIT
 ) -> tuple[list[dict[str, str]], int]:
-    """The conversation as the provider takes it, and how many of its oldest entries were left out.
+    """Return the conversation in the provider's shape, and how many of its oldest entries were left out.
 
-    Sides take turns in it, for some models refuse anything else: an answer that a kill has cut off
-    leaves two prompts in a row, and they become one. The newest entry goes out whatever its size.
+    Roles alternate, because some models reject anything else: two prompts in a row, which remain if a kill prevents an
+    answer, are joined. The newest entry is sent whatever its size.
     """
     first, size = len(entries), 0
     while first > 0 and (size := size + len(entries[first - 1].text.encode())) <= limit:
         first -= 1
     first = min(first, len(entries) - 1)
+    # Start with a prompt: an answer whose prompt was left out is left out, too.
     while first < len(entries) - 1 and entries[first].role != USER:
         first += 1
     messages: list[dict[str, str]] = []
@@ -104,14 +102,14 @@ def _check_base_url(base: str) -> SplitResult:
 
 
 def _proxy_for(parts: SplitResult, env: Mapping[str, str]) -> str | None:
-    """As every other program in that environment would choose it."""
+    """Return the proxy that ``*_proxy`` and ``no_proxy`` select for this URL, as for other programs; None for none."""
     named = {name.casefold().removesuffix("_proxy"): value for name, value in env.items() if value and _is_proxy(name)}
     bypassed = any(_matches_no_proxy(entry.strip(), parts.hostname or "") for entry in named.get("no", "").split(","))
     return None if bypassed else named.get(parts.scheme) or named.get("all")
 
 
 def _matches_no_proxy(entry: str, host: str) -> bool:
-    """Whether an entry of ``no_proxy`` means a host."""
+    """Whether an entry of ``no_proxy`` matches a host."""
     name = entry.removeprefix("*").removeprefix(".").casefold()
     return entry == "*" or (bool(name) and (host == name or host.endswith(f".{name}")))
 
@@ -121,13 +119,13 @@ def _is_proxy(name: str) -> bool:
 
 
 EVENT_LIMIT: Final = 4 * 1024 * 1024
-"""Bytes of one event; what is longer is left out."""
+"""Bytes of one event; lines beyond that are dropped."""
 DONE: Final = b"[DONE]"
 OVERLOADED: Final = "provider_overloaded"
 RATE_LIMITED: Final = "provider_rate_limited"
 UNREACHABLE: Final = "provider_unreachable"
 CONNECTION_LOST: Final = "provider_connection_lost"
-"""Codes of a failed turn that may succeed when it is tried again; every other one is final."""
+"""These four are the codes of failed turns that may succeed on a retry; all others are final."""
 _ERROR_TEXT_LIMIT: Final = 1000
 _MAX_RETRY_AFTER: Final = 24 * 3600.0
 _BUSY_STATUSES: Final = frozenset({409, 500, 502, 503, 504, 520, 522, 524, 529})
@@ -135,7 +133,7 @@ _STOP_REASONS: Final = {"stop": "end_turn", "length": "max_tokens", "content_fil
 
 
 class ServerSentEvents:
-    """The ``data`` of each event of a stream; what is too long in it is left out."""
+    """Splits a stream of server-sent events into the ``data`` of each event."""
 
     def __init__(self) -> None:
         self._lines = LineSplitter(EVENT_LIMIT)
@@ -143,21 +141,21 @@ class ServerSentEvents:
         self._size = 0
 
     def feed(self, received: bytes) -> list[bytes]:
-        """The data of the events that ``received`` completes."""
+        """Return the data of the events that ``received`` completes."""
         events = []
         for line in self._lines.feed(received):
             text = line.removesuffix(b"\r")
             if not text:
                 events += self._finish()
             elif text.startswith(b"data:"):
-                self._take_in(text[5:].removeprefix(b" "))
+                self._add_data(text[5:].removeprefix(b" "))
         return events
 
     def end(self) -> list[bytes]:
-        """The last event, where the stream ended without the empty line behind it."""
+        """Return the last event, if the stream ended without the empty line after it."""
         return self.feed(b"\n\n")
 
-    def _take_in(self, data: bytes) -> None:
+    def _add_data(self, data: bytes) -> None:
         self._size += len(data)
         if self._size <= EVENT_LIMIT:
             self._data.append(data)
@@ -170,61 +168,62 @@ class ServerSentEvents:
 
 @dataclass(frozen=True, slots=True)
 class CompletionChunk:
-    """What one event says; a whole answer that was not streamed is one piece."""
+    """The content of one event, or of a whole answer that was not streamed."""
 
     text: str = ""
     thought: str = ""
     stop_reason: str = ""
-    """Empty while there is more to come."""
+    """Empty while more follows."""
     usage: Mapping[str, Any] | None = None
     error: Any = None
 
 
 def parse_chunk(data: bytes) -> CompletionChunk | None:
-    """What the data of an event says; None where it is no chat completion."""
-    told = decode_message(data)
-    if not isinstance(told, dict):
+    """Parse the data of an event; return None if it is not a chat completion."""
+    chunk = decode_message(data)
+    if not isinstance(chunk, dict):
         return None
-    choices = told.get("choices")
+    choices = chunk.get("choices")
     choice = choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], dict) else {}
-    said = choice.get("delta") or choice.get("message")
-    said = said if isinstance(said, dict) else {}
+    message = choice.get("delta") or choice.get("message")
+    message = message if isinstance(message, dict) else {}
     finish = choice.get("finish_reason")
     return CompletionChunk(
-        text=_text_or_empty(said.get("content")),
-        thought=_text_or_empty(said.get("reasoning_content")) or _text_or_empty(said.get("reasoning")),
+        text=_text_or_empty(message.get("content")),
+        # Not in OpenAI's API: providers send a model's thoughts in one of these fields.
+        thought=_text_or_empty(message.get("reasoning_content")) or _text_or_empty(message.get("reasoning")),
         stop_reason=_STOP_REASONS.get(str(finish), "end_turn") if finish else "",
-        usage=told["usage"] if isinstance(told.get("usage"), dict) else None,
-        error=told.get("error"),
+        usage=chunk["usage"] if isinstance(chunk.get("usage"), dict) else None,
+        error=chunk.get("error"),
     )
 
 
 def failure_of_response(status: int, headers: Mapping[str, str], body: bytes) -> TurnFailed:
-    """The failed turn that an answer without a completion comes to."""
-    told = decode_message(body)
-    error = told.get("error") if isinstance(told, dict) else None
-    words = _error_text(error) or body[:_ERROR_TEXT_LIMIT].decode("utf-8", "replace").strip()
+    """Return the TurnFailed for an error answer."""
+    content = decode_message(body)
+    error = content.get("error") if isinstance(content, dict) else None
+    text = _error_text(error) or body[:_ERROR_TEXT_LIMIT].decode("utf-8", "replace").strip()
     after = parse_retry_after(headers)
-    asks = "" if after is None else f" (retry after {after:.0f} s)"
-    message = f"the provider answered {status}{asks}{': ' if words else ''}{words}"
+    advice = "" if after is None else f" (retry after {after:.0f} s)"
+    message = f"the provider answered {status}{advice}{': ' if text else ''}{text}"
     return TurnFailed(_failure_code(status, _error_names(error)), message[:_ERROR_TEXT_LIMIT], retry_after=after)
 
 
 def failure_in_stream(error: Any) -> TurnFailed:
-    """The failed turn that an error in the middle of an answer comes to."""
-    told = error.get("code", error.get("status")) if isinstance(error, dict) else None
-    status = int(told) if isinstance(told, int) or (isinstance(told, str) and told.isdecimal()) else 0
+    """Return the TurnFailed for an error in the middle of an answer."""
+    code = error.get("code", error.get("status")) if isinstance(error, dict) else None
+    status = int(code) if isinstance(code, int) or (isinstance(code, str) and code.isdecimal()) else 0
     message = f"the provider broke off: {_error_text(error) or 'no reason given'}"
     return TurnFailed(_failure_code(status, _error_names(error)), message[:_ERROR_TEXT_LIMIT])
 
 
 def parse_retry_after(headers: Mapping[str, str]) -> float | None:
-    """Seconds until the provider wants to be asked again; None where it does not say, or makes no sense."""
-    told = headers.get("Retry-After", "").strip()
+    """Return the seconds of ``Retry-After`` (a number or a date), at most a day; None if it is missing or invalid."""
+    value = headers.get("Retry-After", "").strip()
     try:
-        seconds = float(told)
+        seconds = float(value)
     except ValueError:
-        moment = email.utils.parsedate_tz(told)
+        moment = email.utils.parsedate_tz(value)
         if moment is None:
             return None
         seconds = email.utils.mktime_tz(moment) - time.time()
@@ -232,7 +231,7 @@ def parse_retry_after(headers: Mapping[str, str]) -> float | None:
 
 
 def _failure_code(status: int, names: str) -> str:
-    """Quota first: it is told as 429 too, and no waiting helps."""
+    """Return the code of a failed turn. An exhausted quota comes first: it is a 429, too, but waiting does not help."""
     if "insufficient_quota" in names or status == 402:
         return "quota_exhausted"
     if status == 429 or "rate_limit" in names:
@@ -249,8 +248,8 @@ def _error_names(error: Any) -> str:
 
 
 def _error_text(error: Any) -> str:
-    said = error.get("message") if isinstance(error, dict) else error
-    return said.strip() if isinstance(said, str) else ""
+    text = error.get("message") if isinstance(error, dict) else error
+    return text.strip() if isinstance(text, str) else ""
 
 
 def _text_or_empty(value: Any) -> str:

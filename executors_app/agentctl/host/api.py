@@ -1,4 +1,4 @@
-"""The HTTP API of a host: instances are made and listed with the host's token.
+"""The HTTP API of a host: create and list instances with the host's token.
 
 Requests and WebSockets below an instance's path are proxied to its agentctl.
 """
@@ -53,11 +53,11 @@ AnyWebSocket = aiohttp.ClientWebSocketResponse | web.WebSocketResponse
 
 
 class InstanceProxy:
-    """Connections within this machine, each to a proven agentctl; ``async with Proxy()``."""
+    """Proxies requests to agentctls of this machine, each proven first; use it as an async context manager."""
 
     async def __aenter__(self) -> Self:
         self._http = aiohttp.ClientSession(
-            # A kept connection may be closed just as it is used again, and a command be in doubt for nothing.
+            # No keep-alive: a connection that is closed just as it is reused would leave a command in doubt.
             connector=LocalConnector(limit=0, force_close=True),
             cookie_jar=aiohttp.DummyCookieJar(),
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_TIMEOUT),
@@ -71,12 +71,12 @@ class InstanceProxy:
         await self._http.close()
 
     async def close_sockets(self) -> None:
-        """Tell all streams that the host ends; their instances go on, so it is not *going away*."""
+        """Close all streams with *service restart*: the host ends, but the instances go on."""
         ends = [socket.close(code=WSCloseCode.SERVICE_RESTART, message=b"host_ends") for socket in self._open]
         await asyncio.gather(*ends, return_exceptions=True)
 
-    async def pass_on(self, request: web.Request, listener: AgentctlListener, path: str) -> web.StreamResponse:
-        """The answer of an agentctl to this request for ``path``, as it comes; raises Refused."""
+    async def forward(self, request: web.Request, listener: AgentctlListener, path: str) -> web.StreamResponse:
+        """Forward a request to an agentctl and stream its answer; raises ApiError."""
         query, address = request.rel_url.raw_query_string, connector_url(listener)
         url = URL(f"{address}{path}?{query}" if query else f"{address}{path}", encoded=True)
         headers = {name: request.headers[name] for name in _REQUEST_HEADERS if name in request.headers}
@@ -102,26 +102,26 @@ class InstanceProxy:
         )
         try:
             async with call as found:
-                return await _hand_on(request, found)
+                return await _stream_answer(request, found)
         except aiohttp.ClientError:
             if body and body.too_large:
                 raise _too_large() from None
             raise
 
     async def _bridge(self, request: web.Request, url: URL, headers: dict[str, str]) -> web.StreamResponse:
-        """First the far socket, so that its refusal is the answer; then this one, and everything both ways."""
+        """Open the upstream socket first, so that its rejection becomes the answer, then bridge both sockets."""
         near = web.WebSocketResponse(
             compress=False, heartbeat=_HEARTBEAT_INTERVAL, max_msg_size=_MESSAGE_LIMIT, timeout=_CLOSE_TIMEOUT
         )
         if not near.can_prepare(request).ok:
-            raise web.HTTPBadRequest(reason="this is a WebSocket")
+            raise web.HTTPBadRequest(reason="this endpoint is a WebSocket")
         try:
             far = await self._http.ws_connect(
                 url, headers=headers, heartbeat=_HEARTBEAT_INTERVAL, max_msg_size=0, compress=0
             )
         except aiohttp.WSServerHandshakeError as error:
             code = _CODES_BY_STATUS.get(error.status, Code.INTERNAL_ERROR)
-            return error_response(error.status, code, "the agentctl of this instance refused to open it")
+            return error_response(error.status, code, "the agentctl of this instance rejected the WebSocket")
         async with far:
             await near.prepare(request)
             self._open.add(near)
@@ -133,7 +133,7 @@ class InstanceProxy:
 
 
 async def _bridge_sockets(near: web.WebSocketResponse, far: aiohttp.ClientWebSocketResponse) -> None:
-    """Until one of them closes; the other is then closed with the same code."""
+    """Bridge two sockets until one closes; then close the other with the same code."""
     pumps = [asyncio.create_task(_forward_messages(near, far)), asyncio.create_task(_forward_messages(far, near))]
     try:
         await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
@@ -141,13 +141,13 @@ async def _bridge_sockets(near: web.WebSocketResponse, far: aiohttp.ClientWebSoc
         for pump in pumps:
             pump.cancel()
         await asyncio.wait(pumps)
-        for one, other in ((near, far), (far, near)):
+        for closed, other in ((near, far), (far, near)):
             if not other.closed:
-                await other.close(code=_close_code(one), message=b"")
+                await other.close(code=_close_code(closed), message=b"")
 
 
 async def _forward_messages(source: AnyWebSocket, sink: AnyWebSocket) -> None:
-    """Each send waits until the other side has taken it: a slow reader holds up its own stream alone."""
+    """Forward messages one way; each send waits for the receiver, so a slow reader delays only its own stream."""
     try:
         async for message in source:
             if message.type == WSMsgType.TEXT:
@@ -155,11 +155,11 @@ async def _forward_messages(source: AnyWebSocket, sink: AnyWebSocket) -> None:
             elif message.type == WSMsgType.BINARY:
                 await sink.send_bytes(message.data)
     except (ConnectionError, RuntimeError):
-        pass  # the sink is gone; its own pump ends the pair
+        pass  # the receiver is gone: the other direction ends the bridge
 
 
 def _close_code(closed: AnyWebSocket) -> int:
-    """A code that may be sent: a connection that was cut has none."""
+    """Return a close code that may be sent; a broken connection has none."""
     code = closed.close_code
     if code is None or code in (WSCloseCode.ABNORMAL_CLOSURE, 1005, 1015):
         return WSCloseCode.INTERNAL_ERROR
@@ -167,7 +167,7 @@ def _close_code(closed: AnyWebSocket) -> int:
 
 
 class _RequestBody:
-    """A request's body as it comes, up to the limit."""
+    """A streamed request body with a size limit."""
 
     def __init__(self, request: web.Request):
         self._request = request
@@ -183,16 +183,16 @@ class _RequestBody:
             yield part
 
 
-async def _hand_on(request: web.Request, found: aiohttp.ClientResponse) -> web.StreamResponse:
-    kept = {name: found.headers[name] for name in _RESPONSE_HEADERS if name in found.headers}
-    answer = web.StreamResponse(status=found.status, headers=kept)
+async def _stream_answer(request: web.Request, upstream: aiohttp.ClientResponse) -> web.StreamResponse:
+    headers = {name: upstream.headers[name] for name in _RESPONSE_HEADERS if name in upstream.headers}
+    answer = web.StreamResponse(status=upstream.status, headers=headers)
     await answer.prepare(request)
     try:
-        async for part in found.content.iter_any():
+        async for part in upstream.content.iter_any():
             await answer.write(part)
         await answer.write_eof()
     except (aiohttp.ClientError, ConnectionError) as error:
-        # The head has gone out: a torn answer must not look like a whole one.
+        # The headers were sent already: abort, so that the truncated answer does not look complete.
         logger.info("an answer was cut off: %s", error)
         if request.transport is not None:
             request.transport.abort()
@@ -200,7 +200,7 @@ async def _hand_on(request: web.Request, found: aiohttp.ClientResponse) -> web.S
 
 
 def _too_large() -> ApiError:
-    return ApiError(Code.TOO_LARGE, f"a body may have {BODY_LIMIT} bytes")
+    return ApiError(Code.TOO_LARGE, f"a body may have at most {BODY_LIMIT} bytes")
 
 
 _INSTANCE: Final = "execution_id"
@@ -211,25 +211,25 @@ InstanceHandler = Callable[[web.Request], Awaitable[Any]]
 
 
 def build_app(
-    door: HostAuthMiddleware, instances: InstanceManager, proxy: InstanceProxy, boot_id: str
+    auth: HostAuthMiddleware, instances: InstanceManager, proxy: InstanceProxy, boot_id: str
 ) -> web.Application:
-    """The application of one host daemon."""
-    app = web.Application(middlewares=door.middlewares(), client_max_size=BODY_LIMIT)
+    """Build the application of a host daemon."""
+    app = web.Application(middlewares=auth.middlewares(), client_max_size=BODY_LIMIT)
     app.add_routes(_Api(instances, proxy, boot_id).routes())
     return app
 
 
 class HostAuthMiddleware(AuthMiddleware):
-    """As agentctl's, but knows its own token by the digest alone; below ``/instances/{id}/`` the instance's opens."""
+    """Like agentctl's, but with only the digest of its token; ``/instances/{id}/`` accepts the instance's token."""
 
     def __init__(self, instances: InstanceManager, digest: str, host: str, port: int, names: Collection[str] = ()):
         super().__init__("", host, port, lambda: None, names)
         self._instances, self._digest = instances, digest
 
-    def admits(self, request: web.Request, bearer: bytes) -> bool:
-        """The instance's token for what goes to an instance, the host's for everything else."""
+    def is_valid_token(self, request: web.Request, bearer: bytes) -> bool:
+        """Check the instance's token for requests to an instance, the host's for everything else."""
         if "tail" in request.match_info:
-            return self._instances.admits(_execution_id_of(request), bearer)
+            return self._instances.is_valid_token(_execution_id_of(request), bearer)
         return hmac.compare_digest(hashlib.sha256(bearer).hexdigest(), self._digest)
 
 
@@ -238,19 +238,19 @@ class _Api:
         self._instances, self._proxy, self._boot_id = instances, proxy, boot_id
 
     def routes(self) -> list[web.RouteDef]:
-        """Every endpoint."""
-        one, left = "/instances/{execution_id}", "/left/{execution_id}"
+        """Return all routes."""
+        instance, leftover = "/instances/{execution_id}", "/left/{execution_id}"
         return [
             web.get("/health", self._health),
             web.get("/host", _with_api_errors(self._host)),
-            web.get("/instances", _with_api_errors(self._look)),
+            web.get("/instances", _with_api_errors(self._list)),
             web.post("/instances", _with_api_errors(self._create)),
-            web.delete(one, _with_api_errors(self._end)),
-            web.get(left, _with_api_errors(self._left)),
-            web.get(f"{left}/journal", _with_api_errors(self._journal)),
-            web.post(f"{left}/end", _with_api_errors(self._end_leftovers)),
-            web.post(f"{left}/work", _with_api_errors(self._work)),
-            web.route("*", one + "/{tail:.*}", self._pass_on),
+            web.delete(instance, _with_api_errors(self._end)),
+            web.get(leftover, _with_api_errors(self._leftover)),
+            web.get(f"{leftover}/journal", _with_api_errors(self._journal)),
+            web.post(f"{leftover}/end", _with_api_errors(self._end_leftovers)),
+            web.post(f"{leftover}/work", _with_api_errors(self._work)),
+            web.route("*", instance + "/{tail:.*}", self._forward),
         ]
 
     async def _health(self, request: web.Request) -> web.Response:
@@ -258,10 +258,10 @@ class _Api:
 
     async def _host(self, request: web.Request) -> Any:
         known = {"host_id": self._instances.host_id, "version": PROTOCOL_VERSION, "boot_id": self._boot_id}
-        return {**known, "launch_tokens": True}  # a daemon that does not say so wants one token for ever
+        return {**known, "launch_tokens": True}  # a daemon without this flag uses one token for ever
 
-    async def _look(self, request: web.Request) -> Any:
-        found = await self._instances.look(parse_observe_timeout(request.query.get("timeout")))
+    async def _list(self, request: web.Request) -> Any:
+        found = await self._instances.observe(parse_observe_timeout(request.query.get("timeout")))
         return {"host_id": self._instances.host_id, "boot_id": self._boot_id, "instances": found}
 
     async def _create(self, request: web.Request) -> Any:
@@ -273,7 +273,7 @@ class _Api:
         end = self._instances.forget if body.get("forget") is True else self._instances.end
         return {"ended": await end(_execution_id_of(request), parse_proof(body))}
 
-    async def _left(self, request: web.Request) -> Any:
+    async def _leftover(self, request: web.Request) -> Any:
         return {"resume_token": self._instances.resume_token(_execution_id_of(request))}
 
     async def _journal(self, request: web.Request) -> Any:
@@ -286,12 +286,12 @@ class _Api:
 
     async def _work(self, request: web.Request) -> web.StreamResponse:
         known = parse_commits(await read_json_object(request), "known")
-        packed, bundle = await asyncio.to_thread(self._instances.work_of, _execution_id_of(request), known)
+        packed, bundle = await asyncio.to_thread(self._instances.pack_work, _execution_id_of(request), known)
         return await send_work(request, packed, bundle)
 
-    async def _pass_on(self, request: web.Request) -> web.StreamResponse:
-        listener = self._instances.listener_of(_execution_id_of(request))
-        return await self._proxy.pass_on(request, listener, _PREFIX.sub("", request.rel_url.raw_path, count=1))
+    async def _forward(self, request: web.Request) -> web.StreamResponse:
+        listener = self._instances.find_listener(_execution_id_of(request))
+        return await self._proxy.forward(request, listener, _PREFIX.sub("", request.rel_url.raw_path, count=1))
 
 
 def _execution_id_of(request: web.Request) -> str:
@@ -299,7 +299,7 @@ def _execution_id_of(request: web.Request) -> str:
 
 
 def _with_api_errors(answer: InstanceHandler) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
-    """With what an instance cannot be had for as an error of its own."""
+    """Wrap a handler: JSON answers, and 409 or 503 for errors of an instance."""
 
     async def handle(request: web.Request) -> web.StreamResponse:
         try:

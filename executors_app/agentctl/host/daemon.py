@@ -1,6 +1,6 @@
-"""Run the host daemon: its command line, its TLS certificate, and serving until SIGTERM.
+"""Run the host daemon: its command line, its TLS certificate, and its server.
 
-What it has started goes on when it ends.
+The instances that it has started keep running when it ends.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ _COMMON_NAME: Final = "kandev agentctl host"
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """Where certificate and key are, in PEM."""
+    """The paths of a certificate and its key, in PEM format."""
 
     certificate: Path
     key: Path
 
     def context(self) -> ssl.SSLContext:
-        """TLS as a server; raises ValueError where they cannot be read or do not fit each other."""
+        """Return a TLS server context; raises ValueError if the files cannot be read or do not match."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         try:
@@ -54,14 +54,14 @@ class Certificate:
         return context
 
     def fingerprint(self) -> str:
-        """SHA-256 of the first certificate, as ``Executor.config`` names it; raises OSError, ValueError."""
+        """Return the SHA-256 of the first certificate, as in ``Executor.config``; raises OSError, ValueError."""
         text = self.certificate.read_text(encoding="ascii")
         first = text[text.index(ssl.PEM_HEADER) :].partition(ssl.PEM_FOOTER)[0] + ssl.PEM_FOOTER
         return "sha256:" + hashlib.sha256(ssl.PEM_cert_to_DER_cert(first)).hexdigest()
 
 
 def load_or_create_certificate(root: Path, names: Collection[str]) -> Certificate:
-    """The host's own certificate; made at the first start, so that its fingerprint stays. Raises OSError."""
+    """Return the host's own certificate, created at its first start. Raises OSError."""
     made = Certificate(root / "tls.pem", root / "tls.key")
     if not (made.certificate.exists() and made.key.exists()):
         certificate, key = _self_signed(names)
@@ -71,7 +71,7 @@ def load_or_create_certificate(root: Path, names: Collection[str]) -> Certificat
 
 
 def _self_signed(names: Collection[str]) -> tuple[bytes, bytes]:
-    # Of no use to a sidecar: only who wants a certificate made needs this package.
+    # Imported here: only a host that creates its certificate needs this package.
     from cryptography import x509  # noqa: PLC0415
     from cryptography.hazmat.primitives import hashes, serialization  # noqa: PLC0415
     from cryptography.hazmat.primitives.asymmetric import ec  # noqa: PLC0415
@@ -110,7 +110,7 @@ _THREADS: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class HostOptions:
-    """What the command line of ``host`` says, checked."""
+    """The checked command line of ``host``."""
 
     root: Path
     digest: str
@@ -130,14 +130,14 @@ async def serve_host(options: HostOptions, lock: InstanceLock) -> None:
     listener = listen_tcp(options.host, options.port)
     port = listener.getsockname()[1]
     context = options.certificate.context() if options.certificate else None
-    # Clones take minutes: a look at the instances must not wait behind them for a thread.
+    # Clones take minutes: observing the instances must not wait behind them for a thread.
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(_THREADS, "host"))
     ended = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, ended.set)
     async with InstanceProxy() as proxy:
-        door = HostAuthMiddleware(instances, options.digest, options.host, port, options.names)
-        app = build_app(door, instances, proxy, boot_id)
+        auth = HostAuthMiddleware(instances, options.digest, options.host, port, options.names)
+        app = build_app(auth, instances, proxy, boot_id)
         runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=1.0)
         await runner.setup()
         await web.SockSite(runner, listener, ssl_context=context).start()
@@ -145,7 +145,7 @@ async def serve_host(options: HostOptions, lock: InstanceLock) -> None:
         await ended.wait()
         await proxy.close_sockets()
         await runner.cleanup()
-    logger.info("ended; the instances go on")
+    logger.info("ended; the instances keep running")
 
 
 def _write_ready_file(options: HostOptions, lock: InstanceLock, port: int, boot_id: str) -> None:
@@ -157,7 +157,7 @@ def _write_ready_file(options: HostOptions, lock: InstanceLock, port: int, boot_
         "started_at": datetime.now(UTC).isoformat(),
         "fingerprint": options.certificate.fingerprint() if options.certificate else None,
     }
-    lock.tell(ready)
+    lock.publish_ready_info(ready)
     if options.ready_file is not None:
         replace_file(options.ready_file, orjson.dumps(ready))
     logger.info("listening on %s, certificate %s", ready["url"], ready["fingerprint"])
@@ -169,7 +169,7 @@ _GROUP_AND_OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the daemon; returns the exit code."""
+    """Run the daemon and return its exit code."""
     arguments = _parser().parse_args(argv)
     try:
         options = parse_options(arguments)
@@ -188,23 +188,35 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    about = "Starts agentctls on this machine, and is the one door to all of them."
+    about = "Starts executions on this machine and serves all of them at one port."
     parser = argparse.ArgumentParser(prog="agentctl host", description=about)
     add = parser.add_argument
-    add("--listen", required=True, metavar="HOST:PORT", help="the one port that is opened")
-    add("--token-file", type=Path, required=True, metavar="FILE", help="the token, or sha256: and its digest; 0600")
-    add("--root", type=Path, required=True, metavar="DIR", help="worktrees, clones and journals")
-    add("--repositories", action="append", default=[], metavar="DIR|URL", help="what may be worked on; again for more")
-    add("--name", action="append", default=[], metavar="NAME", help="what the host is called by; again for more")
-    add("--tls-cert", type=Path, metavar="FILE", help="certificate and its chain, PEM")
-    add("--tls-key", type=Path, metavar="FILE", help="its key, PEM")
-    add("--self-signed", action="store_true", help="make a certificate once; the log tells its fingerprint")
-    add("--ready-file", type=Path, metavar="FILE", help="written once it listens")
+    add("--listen", required=True, metavar="HOST:PORT", help="address of the only open port")
+    add(
+        "--token-file",
+        type=Path,
+        required=True,
+        metavar="FILE",
+        help="contains the token, or sha256: and its digest; mode 0600",
+    )
+    add("--root", type=Path, required=True, metavar="DIR", help="directory for worktrees, clones and journals")
+    add(
+        "--repositories",
+        action="append",
+        default=[],
+        metavar="DIR|URL",
+        help="allowed repositories: a folder or the beginning of a URL; repeatable",
+    )
+    add("--name", action="append", default=[], metavar="NAME", help="host name or address that clients use; repeatable")
+    add("--tls-cert", type=Path, metavar="FILE", help="certificate and its chain, in PEM format")
+    add("--tls-key", type=Path, metavar="FILE", help="key of the certificate, in PEM format")
+    add("--self-signed", action="store_true", help="create a certificate at the first start; its fingerprint is logged")
+    add("--ready-file", type=Path, metavar="FILE", help="written once the host accepts connections")
     return parser
 
 
 def parse_options(arguments: argparse.Namespace) -> HostOptions:
-    """Check what was said; raises OSError, ValueError."""
+    """Check the command line; raises OSError, ValueError."""
     host, port = parse_address(arguments.listen)
     root: Path = arguments.root.absolute()
     root.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -212,7 +224,8 @@ def parse_options(arguments: argparse.Namespace) -> HostOptions:
     certificate = _certificate_of(arguments, root, host)
     if certificate is None and not _is_loopback(host):
         raise ValueError(
-            f"--listen: {host} is not the loopback, so it takes --tls-cert and --tls-key, or --self-signed"
+            f"--listen: {host} is not a loopback address, so TLS is required:"
+            " add --tls-cert and --tls-key, or --self-signed"
         )
     return HostOptions(
         root=root,
@@ -229,13 +242,13 @@ def parse_options(arguments: argparse.Namespace) -> HostOptions:
 def _certificate_of(arguments: argparse.Namespace, root: Path, host: str) -> Certificate | None:
     given = (arguments.tls_cert, arguments.tls_key)
     if arguments.self_signed and any(given):
-        raise ValueError("--self-signed: a certificate was given, too")
+        raise ValueError("--self-signed cannot be combined with --tls-cert and --tls-key")
     if arguments.self_signed:
         return load_or_create_certificate(root, [host, *(name.partition(":")[0] for name in arguments.name)])
     if not any(given):
         return None
     if not all(given):
-        raise ValueError("--tls-cert and --tls-key belong together")
+        raise ValueError("--tls-cert and --tls-key must be given together")
     return Certificate(*given)
 
 
@@ -247,12 +260,12 @@ def _is_loopback(host: str) -> bool:
 
 
 def _token_digest(path: Path) -> str:
-    """Of the token; the file may hold nothing but the digest."""
+    """Return the digest of the token; the file may contain only the digest."""
     if path.stat().st_mode & _GROUP_AND_OTHERS:
-        raise ValueError(f"--token-file: {path} can be read by others; chmod 600")
-    said = path.read_text(encoding="utf-8").strip()
-    if digest := _DIGEST.fullmatch(said):
+        raise ValueError(f"--token-file: {path} can be read by other users; run chmod 600 on it")
+    content = path.read_text(encoding="utf-8").strip()
+    if digest := _DIGEST.fullmatch(content):
         return digest[1]
-    if len(said) < _MIN_TOKEN_LENGTH:
-        raise ValueError(f"--token-file: the token has fewer than {_MIN_TOKEN_LENGTH} characters")
-    return hashlib.sha256(said.encode()).hexdigest()
+    if len(content) < _MIN_TOKEN_LENGTH:
+        raise ValueError(f"--token-file: the token needs at least {_MIN_TOKEN_LENGTH} characters")
+    return hashlib.sha256(content.encode()).hexdigest()

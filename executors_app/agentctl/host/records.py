@@ -1,7 +1,6 @@
-"""Instances of a host.
+"""Checked requests about the instances of a host, and one record file per instance.
 
-The checked requests of control planes about them, and one small record file for each, written before anything is
-started.
+A record is written before anything is started, so that no instance is ever unknown to its host.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ _MAX_OBSERVE_TIMEOUT: Final = 60.0
 
 @dataclass(frozen=True, slots=True)
 class InstanceOrder:
-    """The body of ``POST /instances``."""
+    """The checked body of ``POST /instances``."""
 
     execution_id: str
     session_id: str
@@ -39,27 +38,27 @@ class InstanceOrder:
     repository: str
     base_branch: str
     token: str = field(repr=False)
-    """For a new agentctl."""
+    """The token for a new agentctl."""
     earlier_token: str = field(repr=False)
-    """Of the execution's last one, which may live: the proof that the execution is the asker's. May be empty."""
+    """The token of the last agentctl, which may still run: it proves ownership. May be empty."""
     worktree_path: str
     worktree_branch: str
-    """Both as an earlier launch has told them; empty at the first."""
+    """Path and branch as an earlier launch reported them; empty for the first launch."""
 
 
 @dataclass(frozen=True, slots=True)
 class OwnershipProof:
-    """What shows that an instance is the asker's own."""
+    """What proves that an instance belongs to the caller."""
 
     session_id: str
     deployment: str
 
 
 def parse_order(body: Mapping[str, Any]) -> InstanceOrder:
-    """Read ``POST /instances``; raises Refused."""
+    """Check the body of ``POST /instances``; raises ApiError."""
     token = parse_text(body, "token")
     if len(token) < _MIN_TOKEN_LENGTH or not token.isascii() or not token.isprintable() or " " in token:
-        raise validation_error(f"token must be {_MIN_TOKEN_LENGTH} or more printable characters", field="token")
+        raise validation_error(f"token must have at least {_MIN_TOKEN_LENGTH} printable characters", field="token")
     return InstanceOrder(
         execution_id=parse_uuid(body.get("execution_id"), "execution_id"),
         session_id=parse_uuid(body.get("session_id"), "session_id"),
@@ -75,12 +74,12 @@ def parse_order(body: Mapping[str, Any]) -> InstanceOrder:
 
 
 def parse_proof(body: Mapping[str, Any]) -> OwnershipProof:
-    """Read the proof of ownership; raises Refused."""
+    """Check the proof of ownership in a body; raises ApiError."""
     return OwnershipProof(parse_uuid(body.get("session_id"), "session_id"), parse_identifier(body, "deployment"))
 
 
 def parse_uuid(value: Any, name: str) -> str:
-    """A UUID in its usual form and no other; raises Refused."""
+    """Return a UUID in canonical form; raises ApiError for anything else."""
     try:
         if isinstance(value, str) and str(uuid.UUID(value)) == value:
             return value
@@ -90,7 +89,7 @@ def parse_uuid(value: Any, name: str) -> str:
 
 
 def parse_observe_timeout(given: str | None) -> float:
-    """The seconds that one instance has to answer in; raises Refused."""
+    """Return the seconds that each instance has to answer; raises ApiError."""
     try:
         seconds = float(given or 5)
     except ValueError:
@@ -109,24 +108,24 @@ _IDENTITY: Final = "host.json"
 
 @dataclass(frozen=True, slots=True)
 class InstanceRecord:
-    """One instance; its token is beside it, in the file that agentctl reads."""
+    """One instance. Its token is in a file of its own, which agentctl reads."""
 
     execution_id: str
     session_id: str
     task_id: str
     deployment: str
-    """Whose it is: several control planes may use one host."""
+    """The control plane that owns it: several may share a host."""
     repository: str
-    """Path of the repository here."""
+    """Path of the repository on this host."""
     base_branch: str = ""
     worktree_path: str = ""
     worktree_branch: str = ""
-    """Both empty until the worktree was made."""
+    """Path and branch, empty until the worktree was created."""
     state: Mapping[str, Any] = field(default_factory=dict)
-    """``{"process": ...}`` once agentctl was up."""
+    """``{"process": ...}`` once agentctl has started."""
 
     def launched(self, launched: Launched) -> InstanceRecord:
-        """With what a launch has made."""
+        """Return the record with the result of a launch."""
         return replace(
             self,
             worktree_path=launched.worktree_path,
@@ -136,17 +135,17 @@ class InstanceRecord:
 
 
 class InstanceRecords:
-    """All instances of one root directory; the files are the truth, nothing is kept in memory."""
+    """The records of all instances below one root directory, read from disk on every call."""
 
     def __init__(self, disk: ExecutionStorage):
         self._disk = disk
 
     def find(self, execution_id: str) -> InstanceRecord | None:
-        """The record of an instance; None where there is none, or none that can be read."""
-        return _read_json(self._disk.places_of(execution_id).path / _FILE)
+        """Return the record of an instance; None if there is none or it cannot be read."""
+        return _read_json(self._disk.state_directory_of(execution_id).path / _FILE)
 
     def all(self) -> list[InstanceRecord]:
-        """Every instance that was not forgotten, alive or not."""
+        """Return all instances that were not forgotten, running or not."""
         directories = (self._disk.root / "agentctl").glob(f"*/{_FILE}")
         return [
             record
@@ -155,26 +154,26 @@ class InstanceRecords:
         ]
 
     def keep(self, record: InstanceRecord) -> None:
-        """Write a record, on the disk before this returns; raises OSError."""
-        places = self._disk.places_of(record.execution_id)
-        places.make()
-        replace_file(places.path / _FILE, orjson.dumps(asdict(record)))
+        """Write a record, on disk before this returns; raises OSError."""
+        directory = self._disk.state_directory_of(record.execution_id)
+        directory.create()
+        replace_file(directory.path / _FILE, orjson.dumps(asdict(record)))
 
     def forget(self, execution_id: str) -> None:
-        """Take an instance from the list; its worktree and journal stay."""
-        path = self._disk.places_of(execution_id).path / _FILE
+        """Remove an instance from the list; its worktree and journal stay."""
+        path = self._disk.state_directory_of(execution_id).path / _FILE
         path.rename(path.with_name(_FORGOTTEN))
 
     def token_of(self, execution_id: str) -> str:
-        """What the instance wants as bearer; empty where none was written."""
+        """Return the bearer token of an instance; empty if none was written."""
         try:
-            return self._disk.places_of(execution_id).token_file.read_text()
+            return self._disk.state_directory_of(execution_id).token_file.read_text()
         except OSError:
             return ""
 
     def facts_of(self, record: InstanceRecord) -> ExecutionFacts:
-        """The record as a row of a control plane on this machine would be."""
-        ready = launch.read_ready_file(self._disk.places_of(record.execution_id))
+        """Return the record in the shape of a control plane's execution row."""
+        ready = launch.read_ready_file(self._disk.state_directory_of(record.execution_id))
         return ExecutionFacts(
             id=record.execution_id,
             session_id=record.session_id,
@@ -195,12 +194,12 @@ class InstanceRecords:
 
 
 def token_digest(token: str) -> str:
-    """By which a token is told without being shown."""
+    """Return a digest that identifies a token without revealing it."""
     return hashlib.sha256(token.encode()).hexdigest()
 
 
 def load_host_id(root: Path) -> str:
-    """Who this host is, drawn once for its root directory."""
+    """Return the id of this host, generated once per root directory."""
     path = root / _IDENTITY
     try:
         found = orjson.loads(path.read_bytes())["id"]

@@ -1,4 +1,4 @@
-"""Who gets past the door: the right Host, no browser, the token; and one shape for every error."""
+"""Authentication of requests (Host header, no browsers, peer user, bearer token), and the JSON shape of errors."""
 
 from __future__ import annotations
 
@@ -32,21 +32,21 @@ _CODES_BY_STATUS: Final = {
 
 
 def json_response(body: Any, status: int = 200) -> web.Response:
-    """An answer as JSON, never cached."""
+    """Return a JSON answer that must not be cached."""
     headers = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
     return web.Response(body=orjson.dumps(body), status=status, headers=headers, content_type="application/json")
 
 
 def error_response(status: int, code: str, message: str, details: Any = None, **more: Any) -> web.Response:
-    """The one shape of an error."""
+    """Return an error in the shape of all errors."""
     return json_response({"code": code, "message": message, "details": details or {}, **more}, status)
 
 
 class AuthMiddleware:
-    """The middlewares of one server that listens on ``host:port`` and knows ``token``.
+    """The middlewares of a server that listens on ``host:port`` and accepts ``token``.
 
-    ``names`` are further ones that it is called by, whatever the port. ``on_contact`` is called for each
-    request that had the token. ``users``: the only ones whose processes may speak to it, at a Unix socket.
+    ``names`` are further accepted host names, with any port. ``on_contact`` is called for each authenticated request.
+    ``users`` are the only user ids whose processes may connect, at a Unix socket.
     """
 
     def __init__(
@@ -68,21 +68,23 @@ class AuthMiddleware:
         self._on_contact = on_contact
 
     def middlewares(self) -> list[Any]:
-        """Outermost first."""
+        """Return the middlewares, outermost first."""
 
         @web.middleware
-        async def door(request: web.Request, handler: Handler) -> web.StreamResponse:
+        async def authenticate(request: web.Request, handler: Handler) -> web.StreamResponse:
             self._check(request)
             return await handler(request)
 
-        return [error_middleware, door]
+        return [error_middleware, authenticate]
 
     def _check(self, request: web.Request) -> None:
         if self._users is not None and not _is_peer_of(self._users, request):
             raise ApiError(Code.FORBIDDEN_PEER, "processes of another user are not served")
         hosts = request.headers.getall("Host", [])
         if len(hosts) != 1 or not self.is_our_host(hosts[0]):
-            raise ApiError(Code.FORBIDDEN_HOST, "this is not the host that was asked for")
+            raise ApiError(Code.FORBIDDEN_HOST, "the Host header does not name this server")
+        # Browsers send this header with a web page's WebSockets and with its requests to other sites; no client of
+        # ours does.
         if "Origin" in request.headers:
             raise ApiError(Code.FORBIDDEN_ORIGIN, "browsers are not served")
         if request.path not in UNAUTHENTICATED_PATHS:
@@ -90,7 +92,7 @@ class AuthMiddleware:
             self._on_contact()
 
     def is_our_host(self, header: str) -> bool:
-        """Whether a Host header names this server: a page's own name that points here does not."""
+        """Whether a Host header names this server; rejects names of web pages that resolve to it (DNS rebinding)."""
         if header.lower() in self._hosts:
             return True
         return self._any_address and _is_address(header)
@@ -98,17 +100,17 @@ class AuthMiddleware:
     def _authenticate(self, request: web.Request) -> None:
         given = request.headers.getall("Authorization", [])
         scheme, _, token = given[0].partition(" ") if len(given) == 1 else ("", "", "")
-        same = self.admits(request, token.strip().encode("utf-8", "surrogateescape"))
+        same = self.is_valid_token(request, token.strip().encode("utf-8", "surrogateescape"))
         if scheme.lower() != "bearer" or not same:
             raise ApiError(Code.NOT_AUTHENTICATED, "the bearer token is missing or wrong")
 
-    def admits(self, request: web.Request, bearer: bytes) -> bool:
-        """Whether that is the token of what is asked for; takes as long for a wrong one as for a right one."""
+    def is_valid_token(self, request: web.Request, bearer: bytes) -> bool:
+        """Whether ``bearer`` is the token for this request, compared in constant time."""
         return hmac.compare_digest(bearer, self._token)
 
 
 def _is_peer_of(users: Collection[int], request: web.Request) -> bool:
-    """Whether the other end of a Unix socket is a process of one of these users."""
+    """Whether the peer of a Unix socket is a process of one of these users."""
     connection = None if request.transport is None else request.transport.get_extra_info("socket")
     return connection is not None and sockets.peer_credentials(connection).uid in users
 
@@ -124,7 +126,7 @@ def _is_address(header: str) -> bool:
 
 @web.middleware
 async def error_middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Turn whatever goes wrong into the one shape of an error."""
+    """Turn every exception into the shape of all errors."""
     try:
         return await handler(request)
     except Exception as error:
@@ -139,8 +141,8 @@ def _response_for(error: Exception) -> web.Response:
         case ApiError():
             return error_response(error.status, error.code, error.message, error.details)
         case StartFailed():
-            more = {"permanent": error.permanent, "token_valid": error.token_valid}
-            return error_response(502, str(error.code), error.message, more, **more, told=error.told)
+            flags = {"permanent": error.permanent, "token_valid": error.token_valid}
+            return error_response(502, str(error.code), error.message, flags, **flags, told=error.told)
         case web.HTTPException():
             answer = error_response(
                 error.status, _CODES_BY_STATUS.get(error.status, Code.VALIDATION_ERROR), error.reason
@@ -149,4 +151,4 @@ def _response_for(error: Exception) -> web.Response:
             return answer
         case OSError(errno=errno.ENOSPC | errno.EDQUOT | errno.EFBIG):
             return error_response(503, Code.JOURNAL_FULL, "the disk is full")
-    return error_response(500, Code.INTERNAL_ERROR, "agentctl broke; its log says how")
+    return error_response(500, Code.INTERNAL_ERROR, "agentctl failed; its log contains the reason")

@@ -1,7 +1,6 @@
-"""Poll `GET /status` of many agentctls at once.
+"""Poll ``GET /status`` of many agentctls at once, and map their HTTP answers to errors.
 
-And judge what an HTTP answer of something that should be agentctl says. HTTP is written by hand because this is a
-sweep's hot path.
+HTTP is written by hand here, because this is the hot path of a sweep.
 """
 
 from __future__ import annotations
@@ -24,39 +23,42 @@ from executors_app.errors import AgentctlForeign, AgentctlRefused, AgentctlUnrea
 
 MAX_ANSWER: Final = 64 * 1024 * 1024
 NOT_OURS: Final = "not_ours"
-"""The reason of an answer that takes our token for a wrong one."""
+"""The reason if our token was rejected."""
 _GATEWAY_STATUSES: Final = frozenset({502, 503, 504})
 
 
 def read_json(status: int, body: bytes) -> dict[str, Any]:
-    """The JSON object of a good answer; raises the error that any other answer stands for."""
+    """Return the JSON object of a successful answer; raises the matching error for any other."""
     if not 200 <= status < 300:
         raise error_for_status(status, body)
     answer = _parse_object(body)
     if answer is None:
-        raise AgentctlForeign("What answered is not agentctl: no JSON object came.", reason="no_json")
+        raise AgentctlForeign("What answered is not agentctl: it sent no JSON object.", reason="no_json")
     return answer
 
 
 def check_execution(status: Mapping[str, Any], execution_id: str) -> None:
-    """Alive means: it named our execution (rule 3), in words that we understand (rule 24); raises AgentctlForeign."""
+    """Check that a status names our execution in a protocol version we support; raises AgentctlForeign.
+
+    Only then does the execution count as alive.
+    """
     if status.get("execution_id") != execution_id:
         raise AgentctlForeign("Another execution's agentctl answered.", reason="other_execution")
     version = status.get("version", PROTOCOL_VERSION)
     if not is_supported_version(version):
-        message = f"This agentctl speaks version {version!r} of our protocol, and we speak {PROTOCOL_VERSION}."
+        message = f"This agentctl speaks protocol version {version!r}; this Kandev speaks version {PROTOCOL_VERSION}."
         raise AgentctlForeign(message, reason="protocol_version")
 
 
 def error_for_status(status: int, body: bytes) -> ExecutorError:
-    """The error that an answer other than 2xx stands for."""
+    """Return the error for an answer other than 2xx."""
     if status in {401, 403}:
-        return AgentctlForeign(f"agentctl does not know us (HTTP {status}).", reason=NOT_OURS, status=status)
+        return AgentctlForeign(f"agentctl rejected our token (HTTP {status}).", reason=NOT_OURS, status=status)
     answer = _parse_object(body)
     code = answer.get("code") if answer else None
     if answer is None or not isinstance(code, str):
         if status in _GATEWAY_STATUSES:
-            return AgentctlUnreachable(f"Something between us and agentctl failed (HTTP {status}).", reason="gateway")
+            return AgentctlUnreachable(f"A proxy in front of agentctl failed (HTTP {status}).", reason="gateway")
         return AgentctlForeign(f"What answered is not agentctl (HTTP {status}).", reason="no_json", status=status)
     if code == Code.INSTANCE_UNREACHABLE:
         return AgentctlUnreachable(str(answer.get("message") or ""), reason="gateway")
@@ -65,8 +67,8 @@ def error_for_status(status: int, body: bytes) -> ExecutorError:
 
 
 def answer_too_large() -> AgentctlForeign:
-    """The error of an answer above ``MAX_ANSWER``."""
-    return AgentctlForeign("What answered sends more than agentctl would.", reason="too_large")
+    """Return the error for an answer larger than ``MAX_ANSWER``."""
+    return AgentctlForeign("What answered is not agentctl: its answer is too large.", reason="too_large")
 
 
 def _parse_object(body: bytes) -> dict[str, Any] | None:
@@ -80,24 +82,24 @@ def _parse_object(body: bytes) -> dict[str, Any] | None:
 _HEAD_END: Final = b"\r\n\r\n"
 _CHUNK: Final = 64 << 10
 _HEAD_WITHIN: Final = 16
-"""Chunks in which the told length is looked for."""
+"""Number of chunks in which the Content-Length header is expected."""
 
 
 @dataclass(frozen=True, slots=True)
 class StatusTarget:
-    """Whose status is wanted, and with which proof that we may ask."""
+    """An agentctl to poll, and the token for it."""
 
     execution_id: str
     url: str
     token: str = field(repr=False)
     tls: ssl.SSLContext | None = None
-    """For https; None: the machine's certificates."""
+    """For https; None uses the system's certificates."""
     listener: AgentctlListener | None = None
-    """Proves who listens at ``url`` before the token is sent; a Unix socket is always proven."""
+    """Proves who listens at ``url`` before the token is sent; always used for a Unix socket."""
 
 
 OnError = Callable[[str, ExecutorError], None]
-"""Told of an execution whose status did not come, at once."""
+"""Called at once with an execution whose poll failed."""
 
 
 async def poll_statuses(
@@ -107,12 +109,12 @@ async def poll_statuses(
     *,
     on_error: OnError = lambda execution_id, error: None,
 ) -> dict[str, dict[str, Any] | ExecutorError]:
-    """Ask each target once: by execution id its ``protocol.Status``, or the error that came instead.
+    """Poll each target once and return its ``protocol.Status``, or the error, by execution id.
 
-    Each has ``timeout`` seconds of its own, and no more than ``concurrency`` are asked at a time.
-    Errors are AgentctlUnreachable and AgentctlForeign with ``details["reason"]`` (timeout, refused,
-    closed, unreachable, replaced, bad_url, not_ours, other_user, other_listener, other_execution, protocol_version,
-    no_json, too_large), or AgentctlRefused.
+    Each target has ``timeout`` seconds of its own; at most ``concurrency`` are polled at a time.
+    Errors are AgentctlUnreachable and AgentctlForeign with ``details["reason"]`` (timeout, refused, closed,
+    unreachable, replaced, bad_url, not_ours, other_user, other_listener, other_execution, protocol_version, no_json,
+    too_large), or AgentctlRefused.
     """
     results: dict[str, dict[str, Any] | ExecutorError] = {}
     waiting = iter(targets)
@@ -137,14 +139,14 @@ async def _poll_worker(
 
 
 async def poll_status(target: StatusTarget, timeout: float) -> dict[str, Any]:
-    """Ask one; raises AgentctlUnreachable, AgentctlForeign, AgentctlRefused."""
+    """Poll one target; raises AgentctlUnreachable, AgentctlForeign, AgentctlRefused."""
     try:
         async with asyncio.timeout(timeout):
             whole = await _request_status(target)
     except TimeoutError as error:
         raise AgentctlUnreachable("agentctl did not answer in time.", reason="timeout") from error
     except ConnectionRefusedError as error:
-        raise AgentctlUnreachable("Nothing listens where agentctl was.", reason="refused") from error
+        raise AgentctlUnreachable("Nothing is listening at agentctl's address.", reason="refused") from error
     except ConnectionError as error:
         raise _closed_error() from error
     except OSError as error:
@@ -167,11 +169,11 @@ async def _request_status(target: StatusTarget) -> bytes:
 
 
 async def _exchange_over_socket(family: socket.AddressFamily, where: str, port: int, request: bytes) -> bytes:
-    """The usual case, at half the cost of a transport: no name to look up, no TLS."""
+    """Poll over a plain socket, at half the cost of a transport: no name lookup, no TLS."""
     with socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as connection:
         with contextlib.suppress(BlockingIOError):
             connection.connect((where, port))
-        # the send waits for the connection, and tells how that went
+        # The send waits for the connection and raises if that failed.
         return await _exchange(connection, request)
 
 
@@ -191,7 +193,7 @@ async def _exchange_over_stream(where: str, port: int, request: bytes, context: 
 
 
 async def _read_answer(read: Callable[[], Awaitable[bytes]]) -> bytes:
-    """The answer up to its told length or the end of the stream."""
+    """Read an answer up to its Content-Length or the end of the stream."""
     answer, wanted, chunks = bytearray(), None, 0
     while wanted is None or len(answer) < wanted:
         chunk = await read()
@@ -213,7 +215,7 @@ def _closed_error() -> AgentctlUnreachable:
 
 
 def _prepare_request(target: StatusTarget) -> tuple[str, int, bytes, ssl.SSLContext | bool | None]:
-    """Host, port, the bytes to send and the TLS to use."""
+    """Return host, port, the request and the TLS context."""
     try:
         parts = urlsplit(target.url)
         host, port = parts.hostname, parts.port or (443 if parts.scheme == "https" else 80)
@@ -226,7 +228,7 @@ def _prepare_request(target: StatusTarget) -> tuple[str, int, bytes, ssl.SSLCont
 
 
 def _encode_request(target: StatusTarget, path: str, host: str) -> bytes:
-    """The request. HTTP/1.0: nobody may answer in chunks."""
+    """Encode the request. HTTP/1.0, so that the answer is not chunked."""
     lines = (
         f"GET {path}/status HTTP/1.0",
         f"Host: {host}",
@@ -243,25 +245,25 @@ def _encode_request(target: StatusTarget, path: str, host: str) -> bytes:
 
 
 def _bad_url_error() -> AgentctlUnreachable:
-    return AgentctlUnreachable("The address of agentctl is no URL.", reason="bad_url")
+    return AgentctlUnreachable("agentctl's address is not a URL.", reason="bad_url")
 
 
 def _tls_context(parts: SplitResult, context: ssl.SSLContext | None) -> ssl.SSLContext | bool | None:
     return (context or True) if parts.scheme == "https" else None
 
 
-def _parse_answer(whole: bytes, execution_id: str) -> dict[str, Any]:
-    head, found, body = whole.partition(_HEAD_END)
-    words = head.split(b" ", 2)
-    if not found or not head.startswith(b"HTTP/1.") or len(words) < 2 or not words[1].isdigit():
+def _parse_answer(response: bytes, execution_id: str) -> dict[str, Any]:
+    head, found, body = response.partition(_HEAD_END)
+    parts = head.split(b" ", 2)
+    if not found or not head.startswith(b"HTTP/1.") or len(parts) < 2 or not parts[1].isdigit():
         raise AgentctlForeign("What answered does not speak HTTP.", reason="no_json")
-    status = read_json(int(words[1]), body)
+    status = read_json(int(parts[1]), body)
     check_execution(status, execution_id)
     return status
 
 
 def _content_length(start: bytes) -> int | None:
-    """Size of the whole answer as its head tells it; None while unknown or not told."""
+    """Return the total size of the answer from its Content-Length; None if unknown."""
     head, found, _ = start.partition(_HEAD_END)
     _, named, after = head.lower().partition(b"\r\ncontent-length:")
     length = after.partition(b"\r\n")[0].strip()

@@ -1,4 +1,4 @@
-"""Requests as agentctl takes them: every field is checked, unknown ones are left alone."""
+"""Parsers for request fields: every known field is checked, unknown ones are ignored."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MAX_GRACE: Final = 60.0
 
 
 async def read_json_object(request: web.Request) -> dict[str, Any]:
-    """The JSON object of the body; an empty body is an empty object."""
+    """Return the JSON object of the body; an empty body is an empty object."""
     raw = await request.read()
     try:
         body = orjson.loads(raw) if raw else {}
@@ -35,19 +35,19 @@ async def read_json_object(request: web.Request) -> dict[str, Any]:
 
 
 def read_generation(request: web.Request) -> int:
-    """The header that every command carries."""
+    """Return the generation in the header of a command."""
     return parse_number(request.headers.get(GENERATION_HEADER), GENERATION_HEADER)
 
 
 def parse_number(text: str | None, name: str) -> int:
-    """A whole number that is not negative, from a header or a query."""
+    """Parse a non-negative whole number from a header or a query."""
     if text is None or not _NUMBER.fullmatch(text):
         raise validation_error(f"{name} must be a whole number", field=name)
     return int(text)
 
 
 def parse_wait(query: Mapping[str, str], name: str, most: float) -> float:
-    """Seconds from 0 to ``most`` in a query; none by default."""
+    """Parse seconds from 0 to ``most`` in a query; 0 by default."""
     try:
         value = float(query.get(name, "0"))
     except ValueError:
@@ -56,7 +56,7 @@ def parse_wait(query: Mapping[str, str], name: str, most: float) -> float:
 
 
 def parse_identifier(body: Mapping[str, Any], name: str, default: str | None = None) -> str:
-    """1 to 200 printable ASCII characters without spaces."""
+    """Return an id: 1 to 200 printable ASCII characters without spaces."""
     value = body.get(name, default)
     if isinstance(value, str) and (_ID.fullmatch(value) or value == default):
         return value
@@ -64,15 +64,15 @@ def parse_identifier(body: Mapping[str, Any], name: str, default: str | None = N
 
 
 def parse_text(body: Mapping[str, Any], name: str, default: str | None = None) -> str:
-    """Any text."""
+    """Return a string."""
     value = body.get(name, default)
     if not isinstance(value, str):
-        raise _field_error(name, "must be a text")
+        raise _field_error(name, "must be a string")
     return value
 
 
 def parse_seconds(body: Mapping[str, Any], name: str, default: float, most: float = _MAX_GRACE) -> float:
-    """A span from 0 to ``most``."""
+    """Return seconds from 0 to ``most``."""
     value = body.get(name, default)
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         raise _field_error(name, "must be a number of seconds")
@@ -82,7 +82,7 @@ def parse_seconds(body: Mapping[str, Any], name: str, default: float, most: floa
 
 
 def parse_flag(body: Mapping[str, Any], name: str, *, default: bool) -> bool:
-    """A yes or no."""
+    """Return a boolean."""
     value = body.get(name, default)
     if not isinstance(value, bool):
         raise _field_error(name, "must be true or false")
@@ -90,7 +90,7 @@ def parse_flag(body: Mapping[str, Any], name: str, *, default: bool) -> bool:
 
 
 def parse_objects(body: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
-    """A list of JSON objects; none by default."""
+    """Return a list of JSON objects; empty by default."""
     value = body.get(name) or []
     if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
         raise _field_error(name, "must be a list of objects")
@@ -98,7 +98,7 @@ def parse_objects(body: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
 
 
 def parse_start_request(body: Mapping[str, Any], workspace: Path) -> StartRequest:
-    """The body of ``POST /agent/start``."""
+    """Check the body of ``POST /agent/start``."""
     strategy: Strategy = parse_text(body, "strategy", "fresh")  # type: ignore[assignment]
     mode: Literal["ask", "auto_approve"] = parse_text(body, "permission_mode", "ask")  # type: ignore[assignment]
     _parse_choice("strategy", strategy, get_args(Strategy))
@@ -125,24 +125,24 @@ def parse_start_request(body: Mapping[str, Any], workspace: Path) -> StartReques
         timeout=parse_seconds(body, "timeout", 60.0, _MAX_START_TIMEOUT),
     )
     if strategy == "native" and not request.resume_token:
-        raise _field_error("resume_token", "is needed to resume natively")
+        raise _field_error("resume_token", "is required for the strategy native")
     return request
 
 
 def _parse_argv(body: Mapping[str, Any]) -> list[str]:
     argv = parse_texts(body, "argv")
     if not argv or not argv[0] or any("\0" in word for word in argv):
-        raise _field_error("argv", "must name an executable and hold no U+0000")
+        raise _field_error("argv", "must start with an executable and contain no U+0000")
     return argv
 
 
 def parse_environment(body: Mapping[str, Any], name: str) -> dict[str, str]:
-    """Variables of a child, by their names; none by default."""
+    """Return environment variables by name; empty by default."""
     env = body.get(name) or {}
     if not isinstance(env, dict) or not all(isinstance(value, str) and "\0" not in value for value in env.values()):
-        raise _field_error(name, "must map names to texts")
+        raise _field_error(name, "must map names to strings")
     if any(not variable or "=" in variable or "\0" in variable for variable in env):
-        raise _field_error(name, "holds a name that cannot be one")
+        raise _field_error(name, "contains an invalid name")
     return env
 
 
@@ -152,7 +152,7 @@ def _parse_directory(body: Mapping[str, Any], workspace: Path) -> str:
 
 def _check_directory(path: str, name: str) -> str:
     if "\0" in path or not Path(path).is_absolute() or not Path(path).is_dir():
-        raise _field_error(name, "must be an absolute directory that is there")
+        raise _field_error(name, "must be the absolute path of an existing directory")
     return path
 
 
@@ -167,10 +167,10 @@ def _parse_patterns(body: Mapping[str, Any]) -> list[str]:
 
 
 def parse_texts(body: Mapping[str, Any], name: str) -> list[str]:
-    """A list of texts; none by default."""
+    """Return a list of strings; empty by default."""
     value = body.get(name) or []
     if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
-        raise _field_error(name, "must be a list of texts")
+        raise _field_error(name, "must be a list of strings")
     return value
 
 
@@ -188,7 +188,7 @@ def _field_error(name: str, why: str) -> Exception:
 
 
 def parse_commits(body: Mapping[str, Any], name: str) -> list[str]:
-    """A list of commit ids; raises Refused."""
+    """Return a list of commit ids."""
     found = parse_texts(body, name)
     if len(found) > _MAX_COMMITS or not all(map(_COMMIT.fullmatch, found)):
         raise validation_error(f"{name} must be up to {_MAX_COMMITS} commit ids", field=name)

@@ -1,7 +1,4 @@
-"""The HTTP API of agentctl.
-
-Every endpoint but those of the workspace, and the journal as a WebSocket stream (`GET /events`).
-"""
+"""The HTTP API of agentctl except the workspace, and the journal as a WebSocket stream (``GET /events``)."""
 
 from __future__ import annotations
 
@@ -45,9 +42,9 @@ FRAME_BYTES: Final = 64 << 10
 HEARTBEAT_INTERVAL: Final = 30.0
 _MESSAGE_LIMIT: Final = 4096
 _LAST_LINES_TIMEOUT: Final = 1.0
-"""Seconds for them when agentctl ends."""
+"""Seconds for consumers to read the last lines when agentctl ends."""
 _CLOSE_TIMEOUT: Final = 2.0
-"""Seconds for the consumer's own close."""
+"""Seconds to wait for the consumer's close frame."""
 _OVERTAKEN: Final = (CLOSE_STALE_GENERATION, b"stale_generation")
 
 
@@ -57,18 +54,18 @@ class _Stream:
     generation: int
     sent: int
     trouble: str
-    """Of the journal, as the consumer knows it."""
-    farewell: asyncio.Future[tuple[int, bytes]]
-    """Close code and reason, once we want the consumer to go."""
+    """The journal's trouble as last sent to the consumer."""
+    close_request: asyncio.Future[tuple[int, bytes]]
+    """Close code and reason, once we close the stream."""
 
-    def dismiss(self, code: int, reason: bytes) -> None:
-        """Let the stream end."""
-        if not self.farewell.done():
-            self.farewell.set_result((code, reason))
+    def request_close(self, code: int, reason: bytes) -> None:
+        """Ask the stream to end."""
+        if not self.close_request.done():
+            self.close_request.set_result((code, reason))
 
 
 class EventStreams:
-    """All open streams; a newer generation closes the older ones (rule 17)."""
+    """All open streams; a newer generation closes the streams of the control plane it has taken over from."""
 
     def __init__(self, journal: Journal, fence: GenerationFence):
         self._journal, self._fence = journal, fence
@@ -78,11 +75,11 @@ class EventStreams:
 
     @property
     def is_attached(self) -> bool:
-        """Somebody reads."""
+        """Whether a consumer is connected."""
         return bool(self._open)
 
     async def serve(self, request: web.Request) -> web.StreamResponse:
-        """Check, upgrade, then stream until the consumer leaves; Refused before the upgrade."""
+        """Stream the journal until the consumer leaves; raises ApiError before the upgrade."""
         query = request.query
         after = parse_number(query.get("after", "0"), "after")
         generation = parse_number(query.get("generation"), "generation")
@@ -90,12 +87,12 @@ class EventStreams:
             compress=False, heartbeat=HEARTBEAT_INTERVAL, max_msg_size=_MESSAGE_LIMIT, timeout=_CLOSE_TIMEOUT
         )
         if not socket.can_prepare(request).ok:
-            raise web.HTTPBadRequest(reason="this is a WebSocket")
+            raise web.HTTPBadRequest(reason="this endpoint is a WebSocket")
         self._fence.admit(generation)
         await socket.prepare(request)
         stream = _Stream(socket, generation, after, "", asyncio.get_running_loop().create_future())
-        if generation < self._fence.generation:  # overtaken during the upgrade
-            stream.dismiss(*_OVERTAKEN)
+        if generation < self._fence.generation:  # a newer generation arrived during the upgrade
+            stream.request_close(*_OVERTAKEN)
         await self._run(stream, query.get("epoch", ""))
         return socket
 
@@ -104,23 +101,23 @@ class EventStreams:
         receiver = asyncio.create_task(self._receive(stream), name="event stream in")
         sender = asyncio.create_task(self._send(stream, epoch), name="event stream out")
         try:
-            await asyncio.wait((receiver, stream.farewell), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((receiver, stream.close_request), return_when=asyncio.FIRST_COMPLETED)
         finally:
-            # Nobody may be receiving while the socket closes: it would not wait for the consumer's own close.
+            # Stop receiving before closing: otherwise the close would not wait for the consumer's close frame.
             for task in (receiver, sender):
                 task.cancel()
             await asyncio.wait((receiver, sender))
             await _close_socket(stream)
             self._open.discard(stream)
-            self._progress.ring()
+            self._progress.notify()
 
     # -- out ---------------------------------------------------------------------------------
 
     async def _send(self, stream: _Stream, epoch: str) -> None:
         try:
-            await self._begin(stream, epoch)
+            await self._send_truncated_if_needed(stream, epoch)
             while True:
-                await self._journal.wait_beyond(stream.sent, stream.trouble)
+                await self._journal.wait_for_lines(stream.sent, stream.trouble)
                 if self._journal.shown_seq > stream.sent:
                     await self._send_lines(stream)
                 else:
@@ -131,10 +128,10 @@ class EventStreams:
             pass  # the consumer has left; the receiving side ends the stream
         except (JournalDamaged, OSError) as error:
             logger.error("the journal cannot be read: %s", error)
-            stream.dismiss(WSCloseCode.INTERNAL_ERROR, b"journal_unreadable")
+            stream.request_close(WSCloseCode.INTERNAL_ERROR, b"journal_unreadable")
 
-    async def _begin(self, stream: _Stream, epoch: str) -> None:
-        """Say *truncated* where the consumer's point is not in this journal, and begin at the first line."""
+    async def _send_truncated_if_needed(self, stream: _Stream, epoch: str) -> None:
+        """Send *truncated* and start at the first line, if the consumer's cursor is not in this journal."""
         journal = self._journal
         is_new = not epoch and stream.sent == 0
         if (is_new or epoch == journal.epoch) and journal.first_seq - 1 <= stream.sent <= journal.last_seq:
@@ -144,28 +141,29 @@ class EventStreams:
         await stream.socket.send_frame(orjson.dumps(truncated), WSMsgType.TEXT)
 
     async def _send_lines(self, stream: _Stream) -> None:
-        if stream.sent < self._journal.first_seq - 1:  # another consumer's ack let them go
-            await self._begin(stream, self._journal.epoch)
+        if stream.sent < self._journal.first_seq - 1:  # another consumer's ack deleted them
+            await self._send_truncated_if_needed(stream, self._journal.epoch)
             return
         lines = self._journal.read(stream.sent, FRAME_BYTES)
-        # Returns once the socket has taken it: a slow consumer holds up itself alone.
+        # Returns once the socket has taken it, so a slow consumer delays only itself.
         await stream.socket.send_frame(_decode_frame(b"\n".join(lines)), WSMsgType.TEXT)
         stream.sent += len(lines)
-        self._progress.ring()
+        self._progress.notify()
 
     # -- in ----------------------------------------------------------------------------------
 
     async def _receive(self, stream: _Stream) -> None:
         async for message in stream.socket:
             if message.type == WSMsgType.TEXT:
-                self._received(stream, message.data)
+                self._handle_message(stream, message.data)
 
-    def _received(self, stream: _Stream, data: str) -> None:
+    def _handle_message(self, stream: _Stream, data: str) -> None:
         try:
             message: Any = orjson.loads(data)
             seq = message["ack"]
         except (ValueError, TypeError, KeyError):
-            return  # of a neighbouring version
+            return  # a message of another protocol version
+        # An acknowledgement deletes lines: only the newest generation may do that, for lines that it was sent.
         if isinstance(seq, int) and not isinstance(seq, bool) and stream.generation == self._fence.generation:
             self._journal.ack(min(seq, stream.sent))
 
@@ -174,21 +172,21 @@ class EventStreams:
     def _close_older(self, generation: int) -> None:
         for stream in self._open:
             if stream.generation < generation:
-                stream.dismiss(*_OVERTAKEN)
+                stream.request_close(*_OVERTAKEN)
 
     async def close(self) -> None:
-        """Give the consumers the last lines, then say goodbye."""
+        """Wait until consumers have the last lines, then close all streams."""
         last = self._journal.shown_seq
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_LAST_LINES_TIMEOUT):
-                await self._progress.until(lambda: all(stream.sent >= last for stream in self._open))
+                await self._progress.wait_for(lambda: all(stream.sent >= last for stream in self._open))
         for stream in self._open:
-            stream.dismiss(WSCloseCode.GOING_AWAY, b"agentctl_ends")
-        await self._progress.until(lambda: not self._open)
+            stream.request_close(WSCloseCode.GOING_AWAY, b"agentctl_ends")
+        await self._progress.wait_for(lambda: not self._open)
 
 
 def _decode_frame(frame: bytes) -> bytes:
-    """The frame as UTF-8 whatever a disk has made of it: anything else would break the whole connection."""
+    """Return the frame as valid UTF-8 even after disk damage: anything else would break the connection."""
     try:
         frame.decode()
     except UnicodeDecodeError:
@@ -197,8 +195,8 @@ def _decode_frame(frame: bytes) -> bytes:
 
 
 async def _close_socket(stream: _Stream) -> None:
-    """Close the socket; one that takes nothing any more is cut off."""
-    code, reason = stream.farewell.result() if stream.farewell.done() else (WSCloseCode.OK, b"")
+    """Close the socket; give up on one that does not respond."""
+    code, reason = stream.close_request.result() if stream.close_request.done() else (WSCloseCode.OK, b"")
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(_CLOSE_TIMEOUT):
             await stream.socket.close(code=code, message=reason)
@@ -207,7 +205,7 @@ async def _close_socket(stream: _Stream) -> None:
 BODY_LIMIT: Final = 16 << 20
 _GRACE: Final = 5.0
 MAX_JOB_WAIT: Final = 25.0
-"""Seconds that a request may wait for the end of a job."""
+"""Maximum seconds that a request waits for the end of a job."""
 
 Command = Callable[[web.Request, dict[str, Any]], Awaitable[Any]]
 Report = Callable[[], Any]
@@ -216,16 +214,16 @@ Report = Callable[[], Any]
 def build_app(
     sidecar: Sidecar, streams: EventStreams, token: str, host: str, port: int, *, users: Collection[int] | None = None
 ) -> web.Application:
-    """The application of one agentctl that listens on ``host:port``; ``users`` as of ``Door``."""
+    """Build the application of an agentctl that listens on ``host:port``; ``users`` as in ``AuthMiddleware``."""
 
     def on_contact() -> None:
         sidecar.last_contact = time.monotonic()
 
     names = () if users is None else ("localhost",)  # a Unix socket has no port
-    door = AuthMiddleware(token, host, port, on_contact, names, users=users)
-    app = web.Application(middlewares=door.middlewares(), client_max_size=BODY_LIMIT)
+    auth = AuthMiddleware(token, host, port, on_contact, names, users=users)
+    app = web.Application(middlewares=auth.middlewares(), client_max_size=BODY_LIMIT)
     app.add_routes(_Api(sidecar, streams).routes())
-    app.add_routes(WorkspaceApi(sidecar.workspace, sidecar.keeper).routes())
+    app.add_routes(WorkspaceApi(sidecar.workspace, sidecar.snapshots).routes())
     return app
 
 
@@ -234,14 +232,14 @@ class _Api:
         self._sidecar, self._streams = sidecar, streams
 
     def routes(self) -> list[web.RouteDef]:
-        """Every endpoint but those of the workspace."""
+        """Return all routes except those of the workspace."""
         sidecar = self._sidecar
         return [
             web.get("/health", self._report(sidecar.health)),
             web.get("/capabilities", self._report(sidecar.capabilities)),
             web.get("/status", self._report(sidecar.status)),
-            web.get("/agent/session", self._report(sidecar.session)),
-            web.get("/agent/left", self._report(sidecar.left)),
+            web.get("/agent/session", self._report(sidecar.agent_session)),
+            web.get("/agent/left", self._report(sidecar.killed_processes)),
             web.post("/agent/start", self._command(self._start)),
             web.post("/agent/stop", self._command(self._stop)),
             web.post("/prompt", self._command(self._prompt, status=202)),
@@ -266,7 +264,7 @@ class _Api:
         async def handle(request: web.Request) -> web.Response:
             generation = read_generation(request)
             body = await read_json_object(request)
-            # After the body has come: nothing may overtake between this check and the command.
+            # Checked after the body has arrived: nothing may run between this check and the command.
             self._sidecar.fence.admit(generation)
             return json_response(await command(request, body), status)
 

@@ -1,7 +1,6 @@
-"""Sockets of agentctls on this machine.
+"""Sockets of agentctls on this machine: Unix sockets with paths of any length, and proof of who listens.
 
-Unix sockets by paths of any length, proof of who listens before a token is sent, and an aiohttp connector that
-asks for this proof.
+A token is sent only to a proven listener. ``LocalConnector`` lets aiohttp do the same.
 """
 
 from __future__ import annotations
@@ -31,53 +30,54 @@ from executors_app.errors import AgentctlForeign, AgentctlUnreachable
 SCHEME: Final = "unix:"
 _CREDENTIALS: Final = struct.Struct("3i")
 _FULL_POLL: Final = 0.02
-"""Seconds between attempts at a socket whose backlog is full: the kernel does not queue them."""
+"""Seconds between attempts to connect while the backlog is full: the kernel does not queue them."""
 _OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
 
 
 @dataclass(frozen=True, slots=True)
 class PeerCredentials:
-    """The process at the other end, by the kernel's word: of a listener as it was when it began to listen."""
+    """The peer process as the kernel reports it; for a listener, as it was when it began to listen."""
 
     pid: int
-    """0 where it is in a pid namespace that cannot be seen from here."""
+    """0 if it is in a pid namespace that is not visible here."""
     uid: int
 
 
 def unix_url(path: Path) -> str:
-    """The ``unix:`` URL of an absolute path."""
+    """Return the ``unix:`` URL of an absolute path."""
     return SCHEME + quote(str(path))
 
 
 def unix_path(url: str) -> Path | None:
-    """The path that a ``unix:`` URL names; None for another URL, ValueError for what can be no absolute path."""
+    """Return the path of a ``unix:`` URL; None for another URL. Raises ValueError if it is not absolute."""
     if not url.startswith(SCHEME):
         return None
     path = Path(unquote(url.removeprefix(SCHEME)))
     if not path.is_absolute() or not path.name or "\0" in str(path):
-        raise ValueError(f"{url!r} names no absolute path")
+        raise ValueError(f"{url!r} does not name an absolute path")
     return path
 
 
 def listen_unix(path: Path, backlog: int) -> socket.socket:
-    """A listening socket at ``path``, 0600, in place of one that a dead process has left.
+    """Listen at ``path`` with mode 0600, replacing the socket of a dead process.
 
-    Raises OSError where somebody listens there, something else is there, or others can enter its directory.
+    Raises OSError if somebody listens there, another kind of file is there, or others can enter the directory.
     """
     with _directory_of(path) as directory:
         if os.stat(directory).st_mode & _OTHERS:  # noqa: PTH116 - a descriptor
             raise PermissionError(errno.EPERM, "others can enter the socket's directory: chmod 700", str(path.parent))
         _refuse_taken(path, directory)
-        draft = f".{path.name}.{os.getpid()}"
+        temporary = f".{path.name}.{os.getpid()}"
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(draft, dir_fd=directory)
+            os.unlink(temporary, dir_fd=directory)
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            listener.bind(_below(directory, draft))
-            os.chmod(draft, 0o600, dir_fd=directory)
+            listener.bind(_below(directory, temporary))
+            os.chmod(temporary, 0o600, dir_fd=directory)
             listener.listen(backlog)
-            # Renamed once it listens: whoever finds the name is answered, and a stale one is replaced in one step.
-            os.rename(draft, path.name, src_dir_fd=directory, dst_dir_fd=directory)
+            # Renamed only once it listens: clients that find the name can connect, and a stale socket is replaced
+            # atomically.
+            os.rename(temporary, path.name, src_dir_fd=directory, dst_dir_fd=directory)
         except BaseException:
             listener.close()
             raise
@@ -86,14 +86,14 @@ def listen_unix(path: Path, backlog: int) -> socket.socket:
 
 
 async def connect_unix(path: Path) -> socket.socket:
-    """A connection, non-blocking; ConnectionRefusedError where nobody listens, or another OSError.
+    """Return a non-blocking connection; raises ConnectionRefusedError if nobody listens, or another OSError.
 
-    Waits as long as the backlog is full: the caller sets a timeout.
+    Waits while the backlog is full, so the caller sets a timeout.
     """
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
     try:
         with _directory_of(path) as directory:
-            while not _connected(connection, _below(directory, path.name)):  # noqa: ASYNC110 - nobody tells of room
+            while not _connected(connection, _below(directory, path.name)):  # noqa: ASYNC110 - nothing signals room in a backlog
                 await asyncio.sleep(_FULL_POLL)
     except (FileNotFoundError, NotADirectoryError) as error:
         connection.close()
@@ -105,7 +105,7 @@ async def connect_unix(path: Path) -> socket.socket:
 
 
 def peer_credentials(connection: socket.socket) -> PeerCredentials:
-    """Who is at the other end of a Unix socket."""
+    """Return the peer of a Unix socket."""
     pid, uid, _ = _CREDENTIALS.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
     return PeerCredentials(pid, uid)
 
@@ -124,14 +124,14 @@ def _refuse_taken(path: Path, directory: int) -> None:
     except FileNotFoundError:
         return
     if not stat.S_ISSOCK(found.st_mode):
-        raise FileExistsError(errno.EEXIST, "there is something else than a socket", str(path))
+        raise FileExistsError(errno.EEXIST, "the path exists and is not a socket", str(path))
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as probe:
         try:
             probe.connect(_below(directory, path.name))
         except ConnectionRefusedError:
-            return  # its process is dead
+            return  # a socket of a dead process
         except BlockingIOError:
-            pass  # so many wait that somebody must be there
+            pass  # the backlog is full, so somebody listens
     raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE), str(path))
 
 
@@ -145,6 +145,7 @@ def _directory_of(path: Path) -> Iterator[int]:
 
 
 def _below(directory: int, name: str) -> str:
+    """Return a short path of a name in an open directory: the address of a Unix socket has at most 107 bytes."""
     return f"/proc/self/fd/{directory}/{name}"
 
 
@@ -158,24 +159,24 @@ _LISTEN_STATE: Final = "0A"
 
 @dataclass(frozen=True, slots=True)
 class AgentctlListener:
-    """Where an agentctl of this machine listens, and as which process."""
+    """The address of an agentctl on this machine, and its process."""
 
     url: str
     """``unix:/path``, or ``http://127.0.0.1:port``."""
     process: ProcessIdentity | None
-    """As it was recorded when it was launched; None: not yet."""
+    """As recorded at its launch; None if not recorded yet."""
 
     async def connect(self) -> socket.socket:
-        """A connection, non-blocking, to nobody but our agentctl.
+        """Return a non-blocking connection to our agentctl, and to nobody else.
 
-        Raises AgentctlForeign where another one listens, AgentctlUnreachable where a successor does or the URL is
-        none, and OSError.
+        Raises AgentctlForeign if another process listens, AgentctlUnreachable if a successor does or the URL is
+        invalid, and OSError.
         """
         try:
             path = unix_path(self.url)
             connection = await (self._over_loopback() if path is None else connect_unix(path))
         except ValueError as error:
-            raise AgentctlUnreachable("The address of agentctl is no URL.", reason="bad_url") from error
+            raise AgentctlUnreachable("agentctl's address is not a URL.", reason="bad_url") from error
         try:
             if path is None:
                 self._prove_port(connection)
@@ -205,16 +206,16 @@ class AgentctlListener:
         if peer.uid != os.geteuid():
             raise AgentctlForeign("Another user listens where agentctl was.", reason="other_user")
         if self.process is None or not identity.is_on_this_host(self.process):
-            return  # a pid means nothing to us
+            return  # of another boot or namespace: its pid has no meaning here
         if peer.pid != self.process.pid or not identity.is_alive(self.process):
-            # Of our user and in our directory, so it is a later agentctl of the same execution.
+            # It runs as our user, in our directory: a later agentctl of the same execution.
             raise AgentctlUnreachable("The agentctl that was recorded has ended.", reason="replaced")
 
     def _prove_port(self, connection: socket.socket) -> None:
-        """Look who listens after the connection was made, not before.
+        """Check who listens after connecting, not before.
 
-        An agentctl binds its port once and holds it to its end. If it holds it now, nobody else can have accepted
-        this connection; a look before it would leave time for it to die and for another to bind.
+        An agentctl binds its port once and holds it until it ends. If it holds the port now, nobody else can have
+        accepted this connection. After a check before connecting, it could die and another process could bind the port.
         """
         host, port = connection.getpeername()[:2]
         inode = _listening_inode(connection.family, host, port)
@@ -224,7 +225,7 @@ class AgentctlListener:
 
 
 def host_header(listener: AgentctlListener) -> str:
-    """What its agentctl knows itself by; empty where the URL is none."""
+    """Return the Host header that agentctl accepts; empty if the URL is invalid."""
     if listener.url.startswith(SCHEME):
         return "localhost"
     with contextlib.suppress(ValueError):
@@ -233,7 +234,7 @@ def host_header(listener: AgentctlListener) -> str:
 
 
 def address_family(host: str) -> socket.AddressFamily | None:
-    """The family of an address in figures; None for a name."""
+    """Return the family of a numeric address; None for a host name."""
     for family in (socket.AF_INET, socket.AF_INET6):
         with contextlib.suppress(OSError, ValueError):
             socket.inet_pton(family, host)
@@ -242,28 +243,28 @@ def address_family(host: str) -> socket.AddressFamily | None:
 
 
 def _sockets_of(process: ProcessIdentity) -> set[str]:
-    """The inodes of its sockets; none where it is dead or may not be looked into."""
+    """Return the inodes of a process's sockets; empty if it is dead or not accessible."""
     found: set[str] = set()
     with contextlib.suppress(OSError):
         for entry in os.scandir(f"/proc/{process.pid}/fd"):
             with contextlib.suppress(OSError):
                 if match := _SOCKET.fullmatch(str(Path(entry.path).readlink())):
                     found.add(match[1])
-    # Asked last: then all of these were its own, and not of a process that got its pid meanwhile.
+    # Checked last: if it is alive now, these sockets were its own and not those of a process that reused its pid.
     return found if identity.is_alive(process) else set()
 
 
 def _listening_inode(family: int, host: str, port: int) -> str | None:
-    """The inode of the socket that listens at an address, which the kernel prefers to one that listens at all."""
+    """Return the inode of the socket that listens at exactly this address; the kernel prefers it to a wildcard."""
     words = [word for (word,) in _WORD.iter_unpack(socket.inet_pton(family, host))]
     wanted = f"{''.join(f'{word:08X}' for word in words)}:{port:04X}"
-    # The kernel fills whatever is asked for, if it takes a walk over all connections: so a line at a time is.
+    # Read one line at a time: the kernel walks all connections to fill a larger buffer.
     with _TABLES[socket.AddressFamily(family)].open("rb", buffering=_LINE) as table:
         next(table)  # the heading
         for line in table:
             fields = line.decode("ascii").split()
             if fields[3] != _LISTEN_STATE:
-                break  # those that listen come first
+                break  # listening sockets come first
             if fields[1] == wanted:
                 return fields[9]
     return None
@@ -273,13 +274,13 @@ _SUFFIX: Final = ".agentctl.invalid"
 
 
 def connector_url(listener: AgentctlListener) -> str:
-    """The URL by which a ``LocalConnector`` finds a listener."""
+    """Return the URL that makes a ``LocalConnector`` connect to a listener."""
     process = listener.process.to_json() if listener.process else None
     return f"http://{orjson.dumps([listener.url, process]).hex()}{_SUFFIX}"
 
 
 class LocalConnector(aiohttp.TCPConnector):
-    """Connects as ever, and to the proven agentctl where the host of the URL was made by ``url_for``."""
+    """A TCP connector that connects to a proven agentctl for the URLs of ``connector_url``."""
 
     async def _create_connection(self, req: Any, traces: Any, timeout: Any) -> Any:
         listener = _listener_in(req.url.raw_host)
@@ -290,7 +291,7 @@ class LocalConnector(aiohttp.TCPConnector):
                 connection = await listener.connect()
         except TimeoutError:
             raise
-        except OSError as error:  # as of any connector, or nobody could tell a refusal
+        except OSError as error:  # as aiohttp's own connectors do, so that callers recognise a refused connection
             raise aiohttp.ClientConnectorError(req.connection_key, error) from error
         try:
             _, protocol = await self._loop.create_connection(self._factory, sock=connection)

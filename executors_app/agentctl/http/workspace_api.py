@@ -1,7 +1,4 @@
-"""The HTTP API of the workspace: files, git, snapshots, and shells over WebSockets.
-
-Available with and without an agent.
-"""
+"""The HTTP API of the workspace: files, git, snapshots, and shells over WebSockets. It needs no running agent."""
 
 from __future__ import annotations
 
@@ -36,7 +33,7 @@ HEARTBEAT_INTERVAL: Final = 30.0
 _MESSAGE_LIMIT: Final = 1 << 20
 _CLOSE_TIMEOUT: Final = 2.0
 _FLUSH_DELAY: Final = 0.004
-"""Seconds in which output is gathered behind a frame; a lone key's echo does not wait."""
+"""Seconds to gather output after each frame; a single echo is sent at once."""
 
 
 class ShellSockets:
@@ -46,23 +43,23 @@ class ShellSockets:
         self._shells = shells
 
     async def serve(self, request: web.Request) -> web.StreamResponse:
-        """Open or find the shell, upgrade, and follow it until either end goes; Refused before the upgrade."""
+        """Open or find a shell and follow it until either end closes; raises ApiError before the upgrade."""
         query = request.query
         socket = web.WebSocketResponse(
             compress=False, heartbeat=HEARTBEAT_INTERVAL, max_msg_size=_MESSAGE_LIMIT, timeout=_CLOSE_TIMEOUT
         )
         if not socket.can_prepare(request).ok:
-            raise web.HTTPBadRequest(reason="this is a WebSocket")
+            raise web.HTTPBadRequest(reason="this endpoint is a WebSocket")
         columns, rows = (
             parse_number(query.get(side, default), side) for side, default in (("cols", "80"), ("rows", "24"))
         )
         shell = self._shells.open(query.get("shell", "main"), columns, rows)
         await socket.prepare(request)
-        reader = shell.attach()
+        reader = shell.attach_reader()
         try:
             await _follow(socket, shell, reader)
         finally:
-            shell.detach(reader)
+            shell.detach_reader(reader)
         if not reader.overtaken:
             self._shells.forget(shell)
         return socket
@@ -84,18 +81,18 @@ async def _follow(socket: web.WebSocketResponse, shell: Shell, reader: ShellRead
 
 
 async def _send(socket: web.WebSocketResponse, shell: Shell, reader: ShellReader) -> None:
-    hello = {"shell": shell.name, "offset": reader.position, "running": shell.running}
+    hello = {"shell": shell.name, "offset": reader.position, "running": shell.is_running}
     try:
         await socket.send_str(orjson.dumps(hello).decode())
-        while data := await reader.next():
-            # Returns once the socket has taken it: a slow reader holds up its shell alone.
+        while data := await reader.read():
+            # Returns once the socket has taken it, so a slow client delays only its own shell.
             await socket.send_bytes(data)
-            reader.done()
+            reader.mark_sent()
             await asyncio.sleep(_FLUSH_DELAY)
         if not reader.overtaken:
             await socket.send_str(orjson.dumps({"exit": shell.exit_code}).decode())
     except (ConnectionError, RuntimeError):
-        pass  # the reader has left
+        pass  # the client has left
 
 
 async def _receive(socket: web.WebSocketResponse, shell: Shell) -> None:
@@ -111,12 +108,12 @@ async def _receive(socket: web.WebSocketResponse, shell: Shell) -> None:
 
 
 def _parse_size(text: str) -> tuple[int, int]:
-    """Columns and rows of ``{"resize": [cols, rows]}``; Refused for anything else."""
+    """Parse ``{"resize": [cols, rows]}``; raises ApiError for anything else."""
     try:
         message: Any = orjson.loads(text)
         columns, rows = message["resize"]
     except (ValueError, TypeError, KeyError):
-        raise validation_error('only {"resize": [cols, rows]} is taken') from None
+        raise validation_error('expected {"resize": [cols, rows]}') from None
     check_size(columns, rows)
     return columns, rows
 
@@ -129,13 +126,13 @@ Handler = Callable[[web.Request], Awaitable[web.Response]]
 
 
 class WorkspaceApi:
-    """Each handler checks, looks once, and answers."""
+    """The endpoints of the workspace."""
 
     def __init__(self, workspace: Workspace, keeper: SnapshotService):
         self._workspace, self._keeper = workspace, keeper
 
     def routes(self) -> list[web.RouteDef]:
-        """Every endpoint of the workspace."""
+        """Return all routes of the workspace."""
         return [
             web.get("/files", self._at_path(list_directory)),
             web.get("/files/content", self._at_path(read_content)),
@@ -152,19 +149,19 @@ class WorkspaceApi:
             web.post("/snapshot/restore", self._restore),
         ]
 
-    async def _on_workspace(self, look: Callable[..., dict[str, Any]], *args: Any) -> dict[str, Any]:
-        """Look; where there is no workspace to look at, that is the answer, and not what came of it."""
+    async def _on_workspace(self, read: Callable[..., dict[str, Any]], *args: Any) -> dict[str, Any]:
+        """Run something in the workspace; if the workspace is missing, report that instead of its error."""
         try:
-            return await self._workspace.call(look, *args)
+            return await self._workspace.call(read, *args)
         except ApiError as error:
             if self._workspace.root.is_dir():
                 raise
-            raise ApiError(Code.WORKTREE_MISSING, "the directory of the workspace is not there any more") from error
+            raise ApiError(Code.WORKTREE_MISSING, "the directory of the workspace no longer exists") from error
 
-    def _at_path(self, look: Callable[..., dict[str, Any]]) -> Handler:
+    def _at_path(self, read: Callable[..., dict[str, Any]]) -> Handler:
         async def handle(request: web.Request) -> web.Response:
             path = request.query.get("path", "")
-            return json_response(await self._on_workspace(look, self._workspace.root, path))
+            return json_response(await self._on_workspace(read, self._workspace.root, path))
 
         return handle
 
@@ -200,7 +197,7 @@ class WorkspaceApi:
         message = parse_text(body, "message")
         if len(message) > MAX_MESSAGE_BYTES or "\0" in message:
             raise validation_error(
-                f"message must have {MAX_MESSAGE_BYTES} characters at most, and no U+0000", field="message"
+                f"message may have at most {MAX_MESSAGE_BYTES} characters and no U+0000", field="message"
             )
         only, author = (
             parse_texts(body, "paths"),
@@ -215,7 +212,7 @@ class WorkspaceApi:
 
     async def _work(self, request: web.Request) -> web.StreamResponse:
         known = parse_commits(await read_json_object(request), "known")
-        packed, bundle = await self._workspace.call(self._workspace.pack, known)
+        packed, bundle = await self._workspace.call(self._workspace.pack_work, known)
         return await send_work(request, packed, bundle)
 
     async def _snapshot(self, request: web.Request) -> web.Response:
@@ -228,7 +225,7 @@ class WorkspaceApi:
 
 
 async def send_work(request: web.Request, packed: Mapping[str, Any], bundle: IO[bytes]) -> web.StreamResponse:
-    """Answer with one line of JSON as ``workspace_root.pack`` returns it, then the git bundle, which is closed."""
+    """Send the result of ``workspace_root.pack_work`` as one line of JSON, then the git bundle, and close it."""
     with bundle:
         response = web.StreamResponse(headers={"Content-Type": "application/octet-stream"})
         await response.prepare(request)
@@ -239,7 +236,7 @@ async def send_work(request: web.Request, packed: Mapping[str, Any], bundle: IO[
 
 
 def _expected_hash(request: web.Request) -> str | None:
-    """What the writer takes to be there: a hash, ``*`` for anything, None for nothing."""
+    """Return the expected content of If-Match: a hash, ``*`` for any, None for no file."""
     given = request.headers.getall("If-Match", [])
     if not given:
         return None

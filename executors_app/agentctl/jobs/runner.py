@@ -1,7 +1,4 @@
-"""Run jobs, which are scripts in the workspace, each at most once.
-
-Checked requests, the client of a job's guard process, and all jobs of one execution.
-"""
+"""Run jobs: scripts in the workspace, each at most once, each under a guard process of its own."""
 
 from __future__ import annotations
 
@@ -42,7 +39,7 @@ from executors_app.agentctl.protocol import ApiError, Code, Job, JobError, valid
 from executors_app.agentctl.workspace.files import open_path
 
 MAX_SCRIPT_BYTES: Final = 127 << 10
-"""Bytes; a system takes 128 KiB in one argument."""
+"""Bytes; Linux limits one argument to 128 KiB."""
 DEFAULT_TIMEOUT: Final = 600.0
 MAX_TIMEOUT: Final = 86_400.0
 DEFAULT_GRACE: Final = 5.0
@@ -51,7 +48,7 @@ MAX_GRACE: Final = 60.0
 
 @dataclass(frozen=True, slots=True)
 class JobRequest:
-    """A script and what it is to be run with; ``cwd`` is relative to the workspace, times are seconds."""
+    """A checked job; ``cwd`` is relative to the workspace, times are in seconds."""
 
     job_id: str
     script: str
@@ -62,12 +59,12 @@ class JobRequest:
 
     @property
     def digest(self) -> str:
-        """What two requests of one job have in common; the environment, which may hold secrets, is not kept."""
+        """Identifies the request, so that a repetition is recognised without storing secrets of its environment."""
         return hashlib.sha256(orjson.dumps(asdict(self), option=orjson.OPT_SORT_KEYS)).hexdigest()
 
 
 def parse_job_request(body: Mapping[str, Any]) -> JobRequest:
-    """The body of ``POST /jobs``; Refused."""
+    """Check the body of ``POST /jobs``; raises ApiError."""
     return JobRequest(
         job_id=_parse_job_id(body),
         script=_parse_script(body),
@@ -79,7 +76,7 @@ def parse_job_request(body: Mapping[str, Any]) -> JobRequest:
 
 
 def _parse_job_id(body: Mapping[str, Any]) -> str:
-    """Any id but those that the path of an address cannot hold."""
+    """Return the id; ``.`` and ``..`` cannot be part of a URL path."""
     job_id = parse_identifier(body, "job_id")
     if job_id in {".", ".."}:
         raise validation_error("job_id must be more than dots", field="job_id")
@@ -89,7 +86,7 @@ def _parse_job_id(body: Mapping[str, Any]) -> str:
 def _parse_script(body: Mapping[str, Any]) -> str:
     script = parse_text(body, "script")
     if "\0" in script or len(script.encode()) > MAX_SCRIPT_BYTES:
-        message = f"script must have {MAX_SCRIPT_BYTES >> 10} KiB at most, and no U+0000: keep a longer one in a file"
+        message = f"script may have at most {MAX_SCRIPT_BYTES >> 10} KiB and no U+0000; put a longer one into a file"
         raise validation_error(message, field="script")
     return script
 
@@ -99,27 +96,27 @@ _GUARD_MAIN: Final = f"from {job_process.__name__} import main\nmain()\n"
 
 
 class JobGuardClient:
-    """One guard that was started; ``wait`` for it."""
+    """A started guard process; ``wait`` for it."""
 
     def __init__(self, process: subprocess.Popen[bytes], control: int):
         self._process, self._control = process, control
 
     @property
     def pid(self) -> int:
-        """The guard's."""
+        """The guard's pid."""
         return self._process.pid
 
     def stop(self, grace: float, why: str) -> None:
-        """TERM for the script's tree, and KILL after ``grace`` seconds; ``why`` goes into its end."""
+        """Send TERM to the script's tree and KILL after ``grace`` seconds; ``why`` becomes the job's error."""
         with contextlib.suppress(OSError):
             os.write(self._control, f"stop {grace:.3f} {why}\n".encode())
 
     def kill(self) -> None:
-        """End a guard that does not do its work; the script dies with it."""
+        """Kill a guard that does not respond; the script dies with it."""
         self._process.kill()
 
     async def wait(self) -> None:
-        """Until the guard has ended, and with it all of the job."""
+        """Wait until the guard has ended, and with it the whole job."""
         await wait_for_end(self._process.pid)
         self._process.wait()
         control, self._control = self._control, -1
@@ -129,7 +126,7 @@ class JobGuardClient:
 def start_guard(
     request: JobRequest, cwd: int, env: Mapping[str, str], marker: Mapping[str, str], files: Sequence[int]
 ) -> JobGuardClient:
-    """Start a guard with its job; ``cwd`` and ``files`` are open descriptors. Raises OSError."""
+    """Start a guard and its job; ``cwd`` and ``files`` are open descriptors. Raises OSError."""
     order = marshal.dumps(
         ([SHELL, "-c", request.script], dict(env), f"/proc/self/fd/{cwd}", request.timeout, request.grace)
     )
@@ -168,7 +165,7 @@ def _memory_file(data: bytes) -> Iterator[int]:
 
 
 def _guard_archive() -> bytes:
-    """The guard's program and the one it is built on, as an archive that Python runs."""
+    """Build a zip archive that Python can run, with the guard's two modules."""
     packages = {"/".join(job_process.__name__.split(".")[:depth]) for depth in (1, 2, 3)}
     with io.BytesIO() as buffer:
         with zipfile.ZipFile(buffer, "w") as archive:
@@ -188,7 +185,7 @@ def _compile_module(path: Path) -> bytes:
 
 
 _GUARD_PROGRAM: Final = _guard_archive()
-"""Made once: an upgrade of the package in place must not change the guards of this agentctl (rule 24)."""
+"""Built at import: an upgrade of the package must not change the guards of a running agentctl."""
 
 
 logger = logging.getLogger(__name__)
@@ -197,96 +194,98 @@ MAX_RUNNING: Final = 16
 CANCEL_GRACE: Final = 5.0
 _CLOSE_GRACE: Final = 1.0
 _GUARD_TIMEOUT: Final = 5.0
-"""Seconds for a guard beyond what it was given; then it is killed, and its orphans are ended from here."""
+"""Seconds beyond a guard's own limits after which it is killed, and its orphans are ended from here."""
 
 
 class _RunningJob:
-    """A job that runs."""
+    """A running job."""
 
     def __init__(self, request: JobRequest, guard: JobGuardClient, mark: str):
         self._guard, self.mark = guard, mark
-        self.why = JobError.LOST
-        """Why it ended, if its guard does not live to say it."""
+        self.reason = JobError.LOST
+        """The job's error if its guard dies before it writes one."""
         found = identity.identify(guard.pid)
-        self.since = found.start_time if found else 0
+        self.start_time = found.start_time if found else 0
         self._end_within(request.timeout + request.grace, JobError.TIMEOUT)
 
     def _end_within(self, seconds: float, why: JobError) -> None:
-        self._killer = asyncio.get_running_loop().call_later(seconds + _GUARD_TIMEOUT, self._kill, why)
+        self._kill_timer = asyncio.get_running_loop().call_later(seconds + _GUARD_TIMEOUT, self._kill, why)
 
     def _kill(self, why: JobError) -> None:
-        self.why = why
+        self.reason = why
         self._guard.kill()
 
     def stop(self, grace: float, why: JobError) -> None:
-        """Have its guard end it; a guard that does not is killed."""
+        """Let the guard end the job; a guard that does not respond is killed."""
         self._guard.stop(grace, why)
-        self._killer.cancel()
+        self._kill_timer.cancel()
         self._end_within(grace, why)
 
-    async def ended(self) -> None:
-        """Until its guard has."""
+    async def wait(self) -> None:
+        """Wait until its guard has ended."""
         await self._guard.wait()
-        self._killer.cancel()
+        self._kill_timer.cancel()
 
 
 class JobRunner:
-    """The jobs of one execution; made inside a running loop."""
+    """The jobs of one execution; create it in a running event loop."""
 
     def __init__(self, root: Path, records: JobRecords, marker: Mapping[str, str]):
         self._root, self._records, self._marker = root, records, marker
-        self._live: dict[str, _RunningJob] = {}
+        self._running: dict[str, _RunningJob] = {}
         self._following: set[asyncio.Task[None]] = set()
-        self._bell = StateNotifier()
+        self._changes = StateNotifier()
         self._closed = False
 
     @property
-    def running(self) -> int:
-        """How many run."""
-        return len(self._live)
+    def running_count(self) -> int:
+        """Number of running jobs."""
+        return len(self._running)
 
     def start(self, request: JobRequest) -> Job:
-        """Start it, unless it was started before; how far it has come. Raises Refused, OSError for a full disk."""
+        """Start a job unless its id was used before, and report it. Raises ApiError, and OSError for a full disk."""
         digest = self._records.digest(request.job_id)
         if digest is None:
             self._begin(request)
         elif digest != request.digest:
-            raise ApiError(Code.CONFLICT, "this id is another request's", job_id=request.job_id)
-        return self._answer(request.job_id, KEPT_BYTES)
+            raise ApiError(Code.CONFLICT, "this job id was used by a different request", job_id=request.job_id)
+        return self._report(request.job_id, KEPT_BYTES)
 
     async def cancel(self, job_id: str) -> Job:
-        """End its tree, and answer its end; raises Refused."""
-        if live := self._live.get(job_id):
+        """End a job and report its end; raises ApiError."""
+        if live := self._running.get(job_id):
             live.stop(CANCEL_GRACE, JobError.CANCELLED)
         return await self.report(job_id, CANCEL_GRACE + 2 * _GUARD_TIMEOUT, KEPT_BYTES)
 
     async def report(self, job_id: str, wait: float, tail: int) -> Job:
-        """How far it has come once it has ended, at the latest after ``wait`` seconds; raises Refused."""
+        """Report a job once it has ended, at the latest after ``wait`` seconds; raises ApiError."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(wait):
-                await self._bell.until(lambda: job_id not in self._live)
-        return self._answer(job_id, tail)
+                await self._changes.wait_for(lambda: job_id not in self._running)
+        return self._report(job_id, tail)
 
     async def close(self) -> None:
-        """End all that run; none begins any more."""
+        """End all running jobs and accept no more."""
         self._closed = True
-        for live in self._live.values():
+        for live in self._running.values():
             live.stop(_CLOSE_GRACE, JobError.AGENTCTL_ENDED)
         await asyncio.gather(*self._following)
 
-    def _answer(self, job_id: str, tail: int) -> Job:
-        return self._records.answer(job_id, tail, is_running=job_id in self._live)
+    def _report(self, job_id: str, tail: int) -> Job:
+        return self._records.report(job_id, tail, is_running=job_id in self._running)
 
     def _begin(self, request: JobRequest) -> None:
         if self._closed:
             raise ApiError(Code.NOT_RUNNING, "this agentctl is ending")
-        if len(self._live) >= MAX_RUNNING:
-            raise ApiError(Code.BUSY, f"{MAX_RUNNING} scripts run, which is the most at a time")
+        if len(self._running) >= MAX_RUNNING:
+            raise ApiError(Code.BUSY, f"at most {MAX_RUNNING} scripts may run at the same time")
         with _open_directory(self._root, request.cwd) as cwd:
-            files = self._records.files(request.job_id)
-            files.make()
+            files = self._records.files_of(request.job_id)
+            # The record before the process: after a crash between the two, the job counts as asked for and is
+            # never started a second time.
+            files.create()
             crash_points.reached("agentctl.job_prepared")
-            self._records.begin(request.job_id, request.digest)
+            self._records.record_request(request.job_id, request.digest)
             crash_points.reached("agentctl.job_remembered")
             self._spawn(request, cwd, files)
         crash_points.reached("agentctl.job_spawned")
@@ -295,40 +294,41 @@ class JobRunner:
         mark = uuid.uuid4().hex
         env = child_environment.build_environment(request.environment, {**self._marker, AGENT_MARKER: mark})
         try:
-            with files.opened() as descriptors:
+            with files.open_files() as descriptors:
                 guard = start_guard(request, cwd, env, self._marker, descriptors)
         except OSError as error:
             logger.warning("the guard of a job cannot be started: %s", error)
             self._records.write_end(request.job_id, JobError.SPAWN_FAILED)
-            self._records.ended(request.job_id)
+            self._records.mark_ended(request.job_id)
             return
-        live = self._live[request.job_id] = _RunningJob(request, guard, mark)
+        live = self._running[request.job_id] = _RunningJob(request, guard, mark)
         task = asyncio.create_task(self._follow(request.job_id, live), name="job")
         self._following.add(task)
         task.add_done_callback(self._following.discard)
 
     async def _follow(self, job_id: str, live: _RunningJob) -> None:
-        """To its end, which is written here only where its guard was killed."""
-        await live.ended()
-        files = self._records.files(job_id)
+        """Wait for a job's end; write it here only if its guard was killed before it could."""
+        await live.wait()
+        files = self._records.files_of(job_id)
         if files.end() is None:
-            await subreaper.end_orphans(live.mark, live.since)
-            self._records.write_end(job_id, live.why if files.has_begun else JobError.SPAWN_FAILED)
+            # First end what the killed guard has left, so that the job has really ended when its end is recorded.
+            await subreaper.end_orphans(live.mark, live.start_time)
+            self._records.write_end(job_id, live.reason if files.has_begun else JobError.SPAWN_FAILED)
         crash_points.reached("agentctl.job_ended")
-        del self._live[job_id]
-        self._records.ended(job_id)
-        self._bell.ring()
+        del self._running[job_id]
+        self._records.mark_ended(job_id)
+        self._changes.notify()
 
 
 @contextlib.contextmanager
 def _open_directory(root: Path, path: str) -> Iterator[int]:
-    """A descriptor of a directory of the workspace, by the same guard as files; Refused."""
+    """Open a directory of the workspace, confined like files; raises ApiError."""
     if not root.is_dir():
-        raise ApiError(Code.WORKTREE_MISSING, "the directory of the workspace is not there any more")
+        raise ApiError(Code.WORKTREE_MISSING, "the directory of the workspace no longer exists")
     with contextlib.ExitStack() as stack:
         try:
             yield stack.enter_context(open_path(root, path, os.O_DIRECTORY))
         except ApiError as error:
             if error.code != Code.NOT_FOUND:
                 raise
-            raise validation_error("cwd is no directory of the workspace", field="cwd", path=path) from error
+            raise validation_error("cwd is not a directory of the workspace", field="cwd", path=path) from error

@@ -1,4 +1,4 @@
-"""What is kept of jobs on the disk: that one was asked for, its output while it is kept, and how it ended."""
+"""Jobs on disk: the record of each request, recent output, and how each job ended."""
 
 from __future__ import annotations
 
@@ -21,48 +21,48 @@ from executors_app.agentctl.protocol import ApiError, Code, Job, JobError, JobSt
 from executors_app.agentctl.state_files import DurableStore, sync_directory, write_all
 
 _RESERVE_BYTES: Final = 4096
-"""Bytes of each file that are had from the disk before a job begins: its end can be written on a full one."""
+"""Bytes that are allocated in each file before a job starts, so that its end can be written on a full disk."""
 _LOCK_POLL: Final = 0.02
 _INNER_BYTES: Final = bytes(range(0x80, 0xC0))
-"""Of a character in UTF-8, all but the first."""
+"""UTF-8 continuation bytes."""
 END_FILE: Final = "end"
 STREAMS: Final = ("stdout", "stderr")
 
 
 @dataclass(frozen=True, slots=True)
 class JobEnd:
-    """How a job ended; all that is kept of it for ever."""
+    """How a job ended: the part of its record that is never deleted."""
 
     exit_code: int | None
     error: str
-    said: tuple[int, int]
-    """Bytes that each stream said."""
-    lost_output: bool
+    stream_bytes: tuple[int, int]
+    """Total bytes written to stdout and stderr."""
+    is_incomplete: bool
     at: float
 
     @property
     def state(self) -> JobState:
-        """Only what nobody can know is lost."""
+        """``LOST`` if the result is unknown, else ``ENDED``."""
         return JobState.LOST if self.error == JobError.LOST else JobState.ENDED
 
     def to_json(self) -> list[Any]:
-        """As plain JSON values."""
-        return [self.exit_code, self.error, self.said, self.lost_output, self.at]
+        """Return plain JSON values."""
+        return [self.exit_code, self.error, self.stream_bytes, self.is_incomplete, self.at]
 
     @classmethod
     def from_json(cls, values: Sequence[Any]) -> JobEnd:
-        """Back from ``to_json``."""
-        exit_code, error, said, lost_output, at = values
-        return cls(exit_code, error, (said[0], said[1]), lost_output, at)
+        """Return the record from the result of ``to_json``."""
+        exit_code, error, stream_bytes, lost_output, at = values
+        return cls(exit_code, error, (stream_bytes[0], stream_bytes[1]), lost_output, at)
 
 
 def jobs_directory(state_dir: Path) -> Path:
-    """Where the jobs of a state directory lie, one directory each."""
+    """Return the directory of all jobs, one directory each."""
     return state_dir / "jobs"
 
 
 def job_directory_name(job_id: str) -> str:
-    """A job's directory: an id may hold anything."""
+    """Return a job's directory name: a hash, because ids may contain any character."""
     return hashlib.sha256(job_id.encode()).hexdigest()[:40]
 
 
@@ -72,8 +72,8 @@ class JobFiles:
     def __init__(self, directory: Path):
         self.directory = directory
 
-    def make(self) -> None:
-        """Make it with all the room that an end needs; OSError, and nothing is left then."""
+    def create(self) -> None:
+        """Create the directory with the space that an end record needs; raises OSError, and then leaves nothing."""
         self.remove()
         try:
             self.directory.mkdir(mode=0o700, parents=True)
@@ -94,12 +94,12 @@ class JobFiles:
             os.close(fd)
 
     def remove(self) -> None:
-        """Let go of it."""
+        """Delete the directory."""
         shutil.rmtree(self.directory, ignore_errors=True)
 
     @contextlib.contextmanager
-    def opened(self) -> Iterator[list[int]]:
-        """Descriptors of the end and of both streams; who gets a copy of the end's holds its lock. Raises OSError."""
+    def open_files(self) -> Iterator[list[int]]:
+        """Open the end file and both streams; a guard that inherits the end file keeps its lock. Raises OSError."""
         with contextlib.ExitStack() as stack:
             found = []
             for name in (END_FILE, *STREAMS):
@@ -110,7 +110,7 @@ class JobFiles:
 
     @property
     def is_guarded(self) -> bool:
-        """Whether the process that guards the job lives."""
+        """Whether the job's guard process lives."""
         with contextlib.suppress(OSError), (self.directory / END_FILE).open("rb") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -122,55 +122,55 @@ class JobFiles:
 
     @property
     def has_begun(self) -> bool:
-        """Whether there may have been a script: with the directory gone, nobody knows."""
+        """Whether the script may have run; also True if the directory is gone, as nobody knows then."""
         lines = self._lines()
         return lines is None or any(line.startswith(BEGUN) for line in lines)
 
     def end(self) -> JobEnd | None:
-        """How it ended, if that is written."""
+        """Return how the job ended, if that was written."""
         return next((_parse_end(line) for line in self._lines() or () if line.startswith(ENDED)), None)
 
     def write_end(self, error: JobError) -> None:
-        """Write it in the place of a process that did not; OSError."""
-        line, kept = end_line(None, error, list(self.said()), time.time()), b"".join(self._lines() or ())
+        """Write the end record for a guard that could not; raises OSError."""
+        line, written = end_line(None, error, list(self.stream_totals()), time.time()), b"".join(self._lines() or ())
         self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         fd = os.open(self.directory / END_FILE, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            write_all(fd, line, len(kept))
+            write_all(fd, line, len(written))  # a line that a kill left incomplete is overwritten
             os.fsync(fd)
         finally:
             os.close(fd)
 
     def _lines(self) -> list[bytes] | None:
-        """Every whole line of the end; None where it is not there, or cannot be read."""
+        """Return the complete lines of the end file; None if it cannot be read."""
         try:
             content = (self.directory / END_FILE).read_bytes()
         except OSError:
             return None
         return [line for line in content.partition(b"\0")[0].splitlines(keepends=True) if line.endswith(b"\n")]
 
-    # -- what it said ------------------------------------------------------------------------
+    # -- output ------------------------------------------------------------------------------
 
     @staticmethod
-    def most(tail: int) -> int:
-        """Bytes of a stream that can be had of so many that are wanted."""
+    def readable_bytes(tail: int) -> int:
+        """Return how many of ``tail`` requested bytes are stored at most."""
         return min(tail, KEPT_BYTES)
 
-    def said(self) -> tuple[int, int]:
-        """Bytes that each stream has said until now."""
-        return self._said(STREAMS[0]), self._said(STREAMS[1])
+    def stream_totals(self) -> tuple[int, int]:
+        """Return the total bytes of each stream so far."""
+        return self._stream_total(STREAMS[0]), self._stream_total(STREAMS[1])
 
-    def tail(self, name: str, most: int, said: int) -> str:
-        """The last ``most`` bytes of a stream, of so many that were ``said``, as text that every database takes."""
-        length = min(said, self.most(most))
-        start = (said - length) % KEPT_BYTES
+    def tail(self, name: str, most: int, total: int) -> str:
+        """Return the last ``most`` of a stream's ``total`` bytes, as text that a database can store."""
+        length = min(total, self.readable_bytes(most))
+        start = (total - length) % KEPT_BYTES
         with contextlib.suppress(OSError), (self.directory / name).open("rb") as file:
             fd = file.fileno()
             first = os.pread(fd, min(length, KEPT_BYTES - start), HEAD_BYTES + start)
-            return _decode_tail(first + os.pread(fd, length - len(first), HEAD_BYTES), is_cut=length < said)
+            return _decode_tail(first + os.pread(fd, length - len(first), HEAD_BYTES), is_cut=length < total)
         return ""
 
-    def _said(self, name: str) -> int:
+    def _stream_total(self, name: str) -> int:
         with contextlib.suppress(OSError), (self.directory / name).open("rb") as file:
             head = file.read(HEAD_BYTES)
             return int(head) if head.isdigit() else 0
@@ -178,10 +178,10 @@ class JobFiles:
 
 
 async def wait_for_guards(state_dir: Path, within: float = 10.0) -> None:
-    """Until every job that an earlier agentctl has left is ended and its end written: its guard does so at once."""
+    """Wait until the guards that an earlier agentctl left have ended their jobs, which they do when it dies."""
     directory, until = jobs_directory(state_dir), time.monotonic() + within
-    left = [JobFiles(path) for path in directory.iterdir()] if directory.is_dir() else []
-    while (left := [files for files in left if files.is_guarded]) and time.monotonic() < until:  # noqa: ASYNC110
+    guarded = [JobFiles(path) for path in directory.iterdir()] if directory.is_dir() else []
+    while (guarded := [files for files in guarded if files.is_guarded]) and time.monotonic() < until:  # noqa: ASYNC110
         await asyncio.sleep(_LOCK_POLL)
 
 
@@ -196,7 +196,7 @@ def _parse_end(line: bytes) -> JobEnd | None:
 
 
 def _decode_tail(data: bytes, *, is_cut: bool) -> str:
-    if is_cut:  # in the middle of a character, perhaps
+    if is_cut:  # possibly in the middle of a character
         data = data[:3].lstrip(_INNER_BYTES) + data[3:]
     return data.decode("utf-8", "replace").replace("\0", "\ufffd")
 
@@ -204,100 +204,101 @@ def _decode_tail(data: bytes, *, is_cut: bool) -> str:
 logger = logging.getLogger(__name__)
 
 MAX_KEPT: Final = 100
-"""Ended jobs whose output is kept; of older ones only how they ended."""
+"""Ended jobs whose output is stored; for older ones only how they ended."""
 _TOPIC: Final = "job"
-_UNKNOWN_END: Final = JobEnd(None, JobError.LOST, (0, 0), lost_output=True, at=0.0)
+_UNKNOWN_END: Final = JobEnd(None, JobError.LOST, (0, 0), is_incomplete=True, at=0.0)
 
 
 class JobRecords:
-    """Over the state directory of one execution; nothing of an earlier agentctl may live any more."""
+    """The jobs in one state directory. Create it only after the processes of an earlier agentctl have ended."""
 
     def __init__(self, state_dir: Path, memory: DurableStore):
-        self._directory, self._memory = jobs_directory(state_dir), memory
-        self._ended = self._settled()
+        self._directory, self._store = jobs_directory(state_dir), memory
+        self._ended_jobs = self._settle_unfinished()
         self._forget_old()
 
     def digest(self, job_id: str) -> str | None:
-        """Of the request that it was asked for with; None where there is no such job."""
-        known = self._memory.recall(_TOPIC, job_id)
+        """Return the digest of a job's request; None if there is no such job."""
+        known = self._store.get(_TOPIC, job_id)
         return known["digest"] if known else None
 
-    def begin(self, job_id: str, digest: str) -> None:
-        """It is asked for: on the disk when this returns. Raises OSError."""
-        self._memory.keep(_TOPIC, job_id, {"digest": digest, "started_at": _to_iso(time.time())})
+    def record_request(self, job_id: str, digest: str) -> None:
+        """Record that a job was requested, on disk when this returns. Raises OSError."""
+        self._store.put(_TOPIC, job_id, {"digest": digest, "started_at": _to_iso(time.time())})
 
-    def files(self, job_id: str) -> JobFiles:
-        """Its directory, which need not be there."""
+    def files_of(self, job_id: str) -> JobFiles:
+        """Return a job's directory, which may not exist."""
         return JobFiles(self._directory / job_directory_name(job_id))
 
-    def ended(self, job_id: str) -> None:
-        """It has; the oldest may go for it."""
-        self._ended.append(job_id)
+    def mark_ended(self, job_id: str) -> None:
+        """Record that a job has ended, and delete the output of the oldest if there are too many."""
+        self._ended_jobs.append(job_id)
         self._forget_old()
 
     def write_end(self, job_id: str, why: JobError) -> None:
-        """Write it in the place of a guard that did not."""
+        """Write a job's end record for a guard that could not."""
         try:
-            self.files(job_id).write_end(why)
+            self.files_of(job_id).write_end(why)
         except OSError as error:
-            logger.warning("the end of a job cannot be written: %s", error)
+            logger.warning("the end of a job could not be written: %s", error)
 
-    def answer(self, job_id: str, tail: int, *, is_running: bool) -> Job:
-        """``protocol.Job``, with so many bytes of each stream; raises Refused."""
-        files, started_at = self.files(job_id), self._known(job_id)["started_at"]
+    def report(self, job_id: str, tail: int, *, is_running: bool) -> Job:
+        """Return the ``protocol.Job`` with at most ``tail`` bytes of each stream; raises ApiError."""
+        files, started_at = self.files_of(job_id), self._record_of(job_id)["started_at"]
         end = None if is_running else self._end(job_id)
-        said = end.said if end else files.said()
-        stdout, stderr = (files.tail(name, tail, length) for name, length in zip(STREAMS, said, strict=True))
+        totals = end.stream_bytes if end else files.stream_totals()
+        stdout, stderr = (files.tail(name, tail, length) for name, length in zip(STREAMS, totals, strict=True))
         return {
             "job_id": job_id,
             "state": end.state if end else JobState.RUNNING,
             "exit_code": end.exit_code if end else None,
             "stdout": stdout,
             "stderr": stderr,
-            "truncated": bool(end and end.lost_output) or max(said) > files.most(tail),
+            "truncated": bool(end and end.is_incomplete) or max(totals) > files.readable_bytes(tail),
             "error": end.error if end else "",
             "started_at": started_at,
             "ended_at": _to_iso(end.at) if end else None,
         }
 
-    def _known(self, job_id: str) -> dict[str, Any]:
-        known: dict[str, Any] | None = self._memory.recall(_TOPIC, job_id)
+    def _record_of(self, job_id: str) -> dict[str, Any]:
+        known: dict[str, Any] | None = self._store.get(_TOPIC, job_id)
         if known is None:
             raise ApiError(Code.JOB_UNKNOWN, "there is no job of this id", job_id=job_id)
         return known
 
     def _end(self, job_id: str) -> JobEnd:
-        kept = self._known(job_id).get("end")
-        return JobEnd.from_json(kept) if kept else self.files(job_id).end() or _UNKNOWN_END
+        archived = self._record_of(job_id).get("end")
+        return JobEnd.from_json(archived) if archived else self.files_of(job_id).end() or _UNKNOWN_END
 
-    def _settled(self) -> list[str]:
-        """Say of each job of an earlier agentctl how it ended; those with output, the oldest end first."""
-        left = [job_id for job_id, known in self._memory.known(_TOPIC).items() if "end" not in known]
-        self._remove_strangers({job_directory_name(job_id) for job_id in left})
-        for job_id in left:
-            files = self.files(job_id)
+    def _settle_unfinished(self) -> list[str]:
+        """Write missing ends of an earlier agentctl's jobs; return the jobs with output, oldest end first."""
+        unfinished = [job_id for job_id, known in self._store.items_of(_TOPIC).items() if "end" not in known]
+        self._remove_unknown({job_directory_name(job_id) for job_id in unfinished})
+        for job_id in unfinished:
+            files = self.files_of(job_id)
             if files.end() is None:
                 self.write_end(job_id, JobError.LOST if files.has_begun else JobError.AGENTCTL_ENDED)
-        return sorted(left, key=lambda job_id: self._end(job_id).at)
+        return sorted(unfinished, key=lambda job_id: self._end(job_id).at)
 
-    def _remove_strangers(self, names: set[str]) -> None:
-        """What was prepared for a job that was then not asked for, or whose output is not kept any more."""
+    def _remove_unknown(self, names: set[str]) -> None:
+        """Delete directories of jobs that were prepared but never recorded, or whose output has expired."""
         for path in self._directory.iterdir() if self._directory.is_dir() else ():
             if path.name not in names:
                 JobFiles(path).remove()
 
     def _forget_old(self) -> None:
-        """Keep of the oldest only how they ended; a full disk puts that off."""
+        """Reduce the oldest jobs to how they ended; postponed while the disk is full."""
         try:
-            while len(self._ended) > MAX_KEPT:
-                job_id = self._ended[0]
+            while len(self._ended_jobs) > MAX_KEPT:
+                job_id = self._ended_jobs[0]
                 end = self._end(job_id)
-                end = replace(end, lost_output=end.lost_output or any(end.said))
-                self._memory.keep(_TOPIC, job_id, {**self._known(job_id), "end": end.to_json()})
-                self.files(job_id).remove()
-                del self._ended[0]
+                end = replace(end, is_incomplete=end.is_incomplete or any(end.stream_bytes))
+                # The end first, then the files: after a crash in between, the next agentctl removes the files.
+                self._store.put(_TOPIC, job_id, {**self._record_of(job_id), "end": end.to_json()})
+                self.files_of(job_id).remove()
+                del self._ended_jobs[0]
         except OSError as error:
-            logger.warning("the end of a job cannot be moved: %s", error)
+            logger.warning("the output of an old job could not be removed: %s", error)
 
 
 def _to_iso(at: float) -> str:

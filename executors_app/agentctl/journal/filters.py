@@ -1,7 +1,4 @@
-"""Filters for what enters the journal.
-
-Redact the agent's conversation ids, and limit the rate of log lines of noisy sources.
-"""
+"""Filters for journal lines: redaction of conversation ids, and a rate limit for log lines of noisy sources."""
 
 from __future__ import annotations
 
@@ -12,28 +9,28 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 MIN_TOKEN_LENGTH: Final = 6
-"""An id of fewer characters is a word, and stays."""
+"""A shorter id could be an ordinary word and is not redacted."""
 
 
 def token_fingerprint(token: str) -> str:
-    """16 hexadecimal digits that tell two tokens apart and give neither away."""
+    """Return 16 hexadecimal digits that identify a token without revealing it."""
     return hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
 class TokenRedactor:
-    """The ids that were ever heard of here, and how each is spoken of instead."""
+    """Replaces every known conversation id by its fingerprint."""
 
     def __init__(self) -> None:
         self._names: dict[str, str] = {}
 
     def add_token(self, token: str | None) -> None:
-        """From now on ``token`` is not spoken of."""
+        """Redact ``token`` from now on."""
         if token and len(token) >= MIN_TOKEN_LENGTH and token not in self._names:
             self._names[token] = f"[conversation {token_fingerprint(token)}]"
             self._names = dict(sorted(self._names.items(), key=lambda pair: len(pair[0]), reverse=True))
 
     def redact(self, value: Any) -> Any:
-        """``value``, any JSON, with a name in place of each id, in keys too; what holds none is returned as it is."""
+        """Return ``value``, any JSON, with all known ids replaced, also in keys."""
         match value:
             case str():
                 for token, name in self._names.items():
@@ -47,12 +44,12 @@ class TokenRedactor:
 
 
 TEXT_LIMIT: Final = 2000
-"""Characters of one line that are kept."""
+"""Characters of a line that are recorded."""
 _TAIL_LINES: Final = 20
 
 
 class RateLimitedLog:
-    """Records lines of one source as ``log``, at a bounded rate; what is left out is said."""
+    """Records lines of one source as ``log`` lines at a bounded rate, and counts those it drops (token bucket)."""
 
     def __init__(
         self,
@@ -71,12 +68,12 @@ class RateLimitedLog:
         self._tail: deque[str] = deque(maxlen=_TAIL_LINES)
 
     def put(self, line: bytes, **data: Any) -> None:
-        """Record a line, or count it."""
+        """Record a line, or count it as dropped."""
         text = line[: 4 * TEXT_LIMIT].decode("utf-8", "replace").strip()[:TEXT_LIMIT]
         if not text:
             return
         self._tail.append(text)
-        if self._may():
+        if self._take_allowance():
             self.flush()
             self._record("log", level=self._level, text=text, data={"source": self._source, **data})
         else:
@@ -84,17 +81,17 @@ class RateLimitedLog:
             self._left_out_bytes += len(line)
 
     def flush(self) -> None:
-        """Say how much was left out, if anything was."""
+        """Record how many lines were dropped, if any."""
         if self._left_out:
             text = f"{self._left_out} more lines of {self._source} ({self._left_out_bytes} bytes) were left out"
             self._left_out = self._left_out_bytes = 0
             self._record("log", level=self._level, text=text, data={"source": self._source})
 
     def tail(self) -> str:
-        """The last lines, recorded or not."""
+        """Return the last lines, recorded or dropped."""
         return "\n".join(self._tail)
 
-    def _may(self) -> bool:
+    def _take_allowance(self) -> bool:
         now = self._clock()
         self._allowed = min(self._burst, self._allowed + (now - self._asked_at) * self._per_second)
         self._asked_at = now

@@ -1,8 +1,9 @@
-"""The journal: everything the agent says and does becomes a line on the disk before anybody sees it.
+"""The journal: everything the agent says and does is written to disk before anybody sees it.
 
-One writer thread takes whatever has come in meanwhile as one batch: write, then fdatasync. A line
-is shown once it is written, a line of ``DURABLE_KINDS`` once it is synced; a full or failing disk
-holds the agent back (``room``) and loses nothing: a reserve is given up for what waits and the last words.
+One writer thread writes everything that has arrived as one batch, then calls fdatasync (group commit). A line may be
+read once it is written; a line of ``DURABLE_KINDS``, and all after it in its batch, once it is synced. A full or
+failing disk pauses the agent (``wait_for_room``) and loses nothing: a reserved file is deleted to make room for the
+waiting lines and the last ones.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from executors_app.agentctl.protocol import DURABLE_KINDS, QUOTING_KINDS, Code, 
 logger = logging.getLogger(__name__)
 
 UNDURABLE_LIMIT: Final = 512 << 10
-"""Half of the reserve: what waits for a full disk must fit into it, with the last words."""
+"""Half of the reserve: lines that wait for a full disk, and the last lines, must fit into the reserve."""
 _NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
@@ -37,12 +38,12 @@ class JournalLimits:
     """Sizes in bytes, times in seconds."""
 
     cap: int = 256 << 20
-    """What the segments may take before the agent is held back."""
+    """Total size of the segments at which the agent is paused."""
     segment: int = 16 << 20
     retry_pause: float = 1.0
-    """Between two tries on a failing disk."""
+    """Seconds between two attempts on a failing disk."""
     closing: float = 5.0
-    """How long ``close`` waits for a failing disk."""
+    """Seconds that ``close`` waits for a failing disk."""
 
 
 @dataclass(slots=True)
@@ -51,13 +52,13 @@ class _Batch:
     lines: list[bytes] = field(default_factory=list)
     size: int = 0
     shown_when_written: int = 0
-    """The last seq in front of the first line that must be durable before it is shown."""
+    """The seq before the first line that must be durable before it is shown; negative if there is no such line."""
 
 
 class Journal:
-    """Append-only lines with ``seq``; made and used inside a running loop.
+    """Append-only lines with a ``seq``; create and use it in a running event loop.
 
-    ``seen`` is told of every line that an earlier agentctl left, in order.
+    ``seen`` is called with every line that an earlier agentctl wrote, in order.
     """
 
     def __init__(
@@ -73,31 +74,31 @@ class Journal:
         self._store = SegmentStore(
             directory, segment_bytes=segment_bytes, boot_id=boot_id or kernel_boot_id(), seen=seen
         )
-        self._next = self._store.next_seq
-        self._shown = self._durable = self._next - 1
+        self._next_seq = self._store.next_seq
+        self._shown = self._durable = self._next_seq - 1
         self._pending: _Batch | None = None
         self._undurable = self._acked = 0
-        self._failing = self._told_of_cap = self._reserve_spent = False
+        self._failing = self._cap_reported = self._reserve_spent = False
         self.trouble = ""
-        """Code of what keeps lines from the disk, until there is room for last words again."""
+        """Code of the problem that keeps lines from the disk, until the reserve is restored."""
         self.redact: Callable[[Any], Any] = lambda body: body
-        """Takes out of a line of ``QUOTING_KINDS`` what is not to be written down."""
+        """Removes from a line of ``QUOTING_KINDS`` what must not be written down."""
         self.on_full: Callable[[], None] = lambda: None
-        """Called when the disk turns out to be full."""
-        self._bell, self._work = StateNotifier(), asyncio.Event()
+        """Called when the disk becomes full."""
+        self._changes, self._work = StateNotifier(), asyncio.Event()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="journal")
-        self._writer = asyncio.create_task(self._write_for_ever(), name="journal")
+        self._writer = asyncio.create_task(self._run_writer(), name="journal")
         self._reserving: asyncio.Task[None] | None = None
 
     # -- writing -----------------------------------------------------------------------------
 
     def append(self, kind: str, /, **body: Any) -> int:
-        """Take a line in and return its seq; never blocks and never raises on odd values."""
-        seq = self._next
+        """Append a line and return its seq. Never blocks, and accepts any values."""
+        seq = self._next_seq
         if kind in QUOTING_KINDS:
             body = self.redact(body)
         line = encode_line(seq, self.epoch, time.time(), kind, body)
-        self._next += 1
+        self._next_seq += 1
         batch = self._pending
         if batch is None:
             batch = self._pending = _Batch(seq, shown_when_written=-1)
@@ -109,34 +110,36 @@ class Journal:
         self._work.set()
         return seq
 
-    async def durable(self, seq: int) -> None:
-        """Wait until a line is on the disk."""
-        await self._bell.until(lambda: self._durable >= seq)
+    async def wait_until_durable(self, seq: int) -> None:
+        """Wait until a line is synced to disk."""
+        await self._changes.wait_for(lambda: self._durable >= seq)
 
-    async def room(self) -> None:
-        """Wait while more than 512 KiB is not yet durable, the disk fails, or the journal is at its cap."""
-        if self._at_cap() and not self._told_of_cap:
-            self._told_of_cap = True
-            self._say("the journal is at its cap; the agent waits until lines are acknowledged", cap=self._limits.cap)
-        await self._bell.until(lambda: self._undurable <= UNDURABLE_LIMIT and not self.full)
+    async def wait_for_room(self) -> None:
+        """Wait while more than 512 KiB are not yet durable, the disk fails, or the journal has reached its cap."""
+        if self._at_cap() and not self._cap_reported:
+            self._cap_reported = True
+            self._warn(
+                "the journal has reached its cap; the agent waits until lines are acknowledged", cap=self._limits.cap
+            )
+        await self._changes.wait_for(lambda: self._undurable <= UNDURABLE_LIMIT and not self.is_full)
 
     def ack(self, seq: int) -> None:
-        """A consumer keeps everything up to ``seq``: segments wholly below it go."""
+        """Delete the segments that contain only lines up to ``seq``, which a consumer has stored."""
         self._acked = max(self._acked, min(seq, self._shown))
         self._store.delete_through(self._acked)
-        if self._told_of_cap and not self._at_cap():
-            self._told_of_cap = False
-            self._say("the journal has room again")
-        self._bell.ring()
+        if self._cap_reported and not self._at_cap():
+            self._cap_reported = False
+            self._warn("the journal has room again")
+        self._changes.notify()
 
     async def flush(self) -> None:
-        """Bring what was taken in to the disk; gives up on a disk that keeps failing."""
+        """Wait until all lines are on disk; give up if the disk keeps failing."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._limits.closing):
-                await self.durable(self.last_seq)
+                await self.wait_until_durable(self.last_seq)
 
     async def close(self) -> None:
-        """Flush, then stop."""
+        """Flush, then stop the writer."""
         await self.flush()
         tasks = [task for task in (self._writer, self._reserving) if task is not None]
         for task in tasks:
@@ -149,27 +152,27 @@ class Journal:
 
     @property
     def epoch(self) -> str:
-        """Drawn when the journal is made; ``seq`` counts from 1 in it."""
+        """Random id of the journal since it was created; ``seq`` counts from 1 within it."""
         return self._store.epoch
 
     @property
     def first_seq(self) -> int:
-        """The oldest line that is kept."""
+        """The seq of the oldest stored line."""
         return self._store.first_seq
 
     @property
     def last_seq(self) -> int:
-        """The newest line taken in; 0 before the first."""
-        return self._next - 1
+        """The seq of the newest appended line; 0 before the first."""
+        return self._next_seq - 1
 
     @property
     def shown_seq(self) -> int:
-        """The newest line that may be read."""
+        """The seq of the newest line that may be read."""
         return self._shown
 
     @property
-    def full(self) -> bool:
-        """The disk fails, or the journal is at its cap."""
+    def is_full(self) -> bool:
+        """Whether the disk fails or the journal has reached its cap."""
         return self._failing or self._at_cap()
 
     def report(self) -> JournalReport:
@@ -178,32 +181,34 @@ class Journal:
         return {**report, "trouble": self.trouble} if self.trouble else report
 
     def read(self, after: int, limit_bytes: int = 64 << 10) -> list[bytes]:
-        """Shown lines behind ``after`` as raw JSON, up to about the limit; empty where there are none yet.
+        """Return readable lines after ``after`` as raw JSON, up to about the limit; empty if there are none yet.
 
-        ``after`` must not lie in front of ``first_seq - 1``. Raises JournalDamaged and OSError.
+        ``after`` must be at least ``first_seq - 1``. Raises JournalDamaged, OSError.
         """
         return self._store.read(after, self._shown, limit_bytes) if after < self._shown else []
 
-    async def wait_beyond(self, seq: int, trouble: str | None = None) -> None:
-        """Wait until a line behind ``seq`` may be read, or ``trouble`` is no longer the journal's."""
-        await self._bell.until(lambda: self._shown > seq or trouble not in (None, self.trouble))
+    async def wait_for_lines(self, seq: int, trouble: str | None = None) -> None:
+        """Wait until a line after ``seq`` may be read, or the journal's trouble differs from ``trouble``."""
+        await self._changes.wait_for(lambda: self._shown > seq or trouble not in (None, self.trouble))
 
     # -- the writer --------------------------------------------------------------------------
 
-    async def _write_for_ever(self) -> None:
+    async def _run_writer(self) -> None:
         while True:
             await self._work.wait()
             self._work.clear()
             batch, self._pending = self._pending, None
             if batch is None:
                 continue
-            await self._bring_to_disk(batch)
+            await self._write_durably(batch)
             self._undurable -= batch.size
             self._shown = self._durable = batch.first_seq + len(batch.lines) - 1
-            self._recovered()
-            self._bell.ring()
+            self._handle_recovery()
+            self._changes.notify()
 
-    async def _bring_to_disk(self, batch: _Batch) -> None:
+    async def _write_durably(self, batch: _Batch) -> None:
+        # Written first, then shown, then synced: lines that need no durability reach their readers without
+        # waiting for the disk. After a failed sync the whole batch is written again, with the same seqs.
         while True:
             try:
                 await self._in_thread(self._store.write, batch.lines, batch.first_seq)
@@ -212,7 +217,7 @@ class Journal:
                 await self._in_thread(self._store.sync)
                 crash_points.reached("agentctl.journal_synced")
             except (OSError, MemoryError) as error:
-                self._failed(error)
+                self._handle_failure(error)
                 await asyncio.sleep(self._limits.retry_pause)
             else:
                 return
@@ -220,45 +225,46 @@ class Journal:
     def _show_written(self, batch: _Batch) -> None:
         through = batch.shown_when_written
         self._shown = max(self._shown, batch.first_seq + len(batch.lines) - 1 if through < 0 else through)
-        self._bell.ring()
+        self._changes.notify()
 
-    def _failed(self, error: OSError | MemoryError) -> None:
+    def _handle_failure(self, error: OSError | MemoryError) -> None:
         reason = error.strerror if isinstance(error, OSError) else "out of memory"
         is_full = isinstance(error, OSError) and error.errno in _NO_ROOM
         self.trouble = Code.DISK_FULL if is_full else Code.DISK_FAILING
         if not self._failing:
             self._failing = True
             logger.error("the journal cannot be written: %s", reason)
-            self._say("the journal could not be written; the agent waited", error=reason)
-            self._bell.ring()
+            self._warn("the journal could not be written; the agent waited", error=reason)
+            self._changes.notify()
             if is_full:
                 self.on_full()
         if is_full and not self._reserve_spent:
             self._reserve_spent = True
             self._store.free_reserve()
-            self._reserving = asyncio.create_task(self._reserve_again(), name="reserve")
+            self._reserving = asyncio.create_task(self._restore_reserve(), name="reserve")
         if is_full:
+            # Free what nobody needs: in a new segment, the current one can go as well once it is acknowledged.
             self._store.start_new_segment()
             self._store.delete_through(self._acked)
 
-    async def _reserve_again(self) -> None:
-        while self._failing or not self._store.make_reserve():  # noqa: ASYNC110  (a disk rings no bell)
+    async def _restore_reserve(self) -> None:
+        while self._failing or not self._store.make_reserve():  # noqa: ASYNC110  (nothing signals free space)
             await asyncio.sleep(self._limits.retry_pause)
         self._reserve_spent, self.trouble = False, ""
-        self._bell.ring()
+        self._changes.notify()
 
-    def _recovered(self) -> None:
+    def _handle_recovery(self) -> None:
         if self._failing:
             self._failing = False
             logger.warning("the journal is written again")
-            self._say("the journal is written again")
+            self._warn("the journal is written again")
             if not self._reserve_spent:
                 self.trouble = ""
 
     def _at_cap(self) -> bool:
         return self._store.total_bytes >= self._limits.cap
 
-    def _say(self, text: str, **data: Any) -> None:
+    def _warn(self, text: str, **data: Any) -> None:
         self.append(JournalKind.LOG, level="warning", text=text, data=data)
 
     async def _in_thread(self, function: Callable[..., None], *arguments: Any) -> None:

@@ -1,7 +1,4 @@
-"""The journal's format on disk.
-
-Encode any value as a line that a database can store, and read segments back when their agentctl is gone.
-"""
+"""The journal's format on disk: encode any value as a line that a database can store, and read segments back."""
 
 from __future__ import annotations
 
@@ -23,21 +20,21 @@ _TRUNCATION_MARK: Final = "…"
 
 
 def encode_line(seq: int, epoch: str, ts: float, kind: str, body: Mapping[str, Any]) -> bytes:
-    """One line with its newline; never raises, and ``body`` never overrides the header."""
+    """Encode one line with its newline; accepts any values, and ``body`` cannot override the header."""
     header = {"seq": seq, "epoch": epoch, "ts": ts, "kind": str(kind)}
     if not _HEADER.isdisjoint(body):
         body = {name: value for name, value in body.items() if name not in _HEADER}
     try:
         line = orjson.dumps({**header, **body}, option=orjson.OPT_NON_STR_KEYS | orjson.OPT_APPEND_NEWLINE)
     except (TypeError, ValueError, RecursionError):
-        line = _NUL  # not taken: goes the slow way below
+        line = _NUL  # take the slow path below
     if _NUL in line:
         line = orjson.dumps({**header, **sanitize(body)}, option=orjson.OPT_APPEND_NEWLINE)
     return line
 
 
 def sanitize(value: Any) -> Any:
-    """The same value as plain JSON: no lone surrogates, no U+0000, no NaN, no number beyond 64 bits."""
+    """Return the value as plain JSON: no lone surrogates, no U+0000, no NaN, no number beyond 64 bits."""
     return _to_plain(value, ())
 
 
@@ -85,7 +82,7 @@ META_FILE: Final = "meta.json"
 ASIDE: Final = "aside"
 
 UNREADABLE: Final = "unreadable"
-"""Kind of what stands for a line of a stream that cannot be read; ``text`` is its beginning."""
+"""Kind of the placeholder for an unreadable line of a stream; ``text`` is its beginning."""
 NUL: Final = b"\\u0000"
 
 _MANY_BRACKETS: Final = 200
@@ -96,18 +93,18 @@ _EPOCH: Final = re.compile(r"[0-9A-Za-z_-]{1,64}")
 
 
 def journal_directory(state_dir: Path) -> Path:
-    """Where the journal of a state directory lies."""
+    """Return the journal's directory within a state directory."""
     return state_dir / "journal"
 
 
 def read_epoch(directory: Path) -> str | None:
-    """The journal's present epoch; None where there is no readable journal."""
+    """Return the journal's current epoch; None if there is no readable journal."""
     epoch = read_meta(directory).get("epoch")
     return epoch if isinstance(epoch, str) and _EPOCH.fullmatch(epoch) else None
 
 
 def read_meta(directory: Path) -> dict[str, Any]:
-    """The content of ``meta.json``; empty where it is missing or damaged."""
+    """Return the content of ``meta.json``; empty if it is missing or damaged."""
     try:
         meta = orjson.loads((directory / META_FILE).read_bytes())
     except (OSError, ValueError):
@@ -116,10 +113,10 @@ def read_meta(directory: Path) -> dict[str, Any]:
 
 
 def read_lines(directory: Path, after: int = 0, epoch: str | None = None) -> Iterator[dict[str, Any]]:
-    """Every whole line behind the cursor ``(epoch, after)``, in order, without changing anything.
+    """Yield every complete line after the cursor ``(epoch, after)``, in order; changes nothing.
 
-    Where ``epoch`` is no longer the journal's, first come its own remaining lines (if they were set aside), then all
-    of the present epoch: each line names its epoch. A torn tail and damaged lines are left out.
+    If ``epoch`` is no longer the journal's, its own remaining lines come first (if they were set aside), then all lines
+    of the current epoch; each line names its epoch. A torn last line and damaged lines are skipped.
     """
     if epoch is not None and epoch != read_epoch(directory):
         if _EPOCH.fullmatch(epoch):
@@ -137,13 +134,13 @@ def _iter_lines(directory: Path, after: int) -> Iterator[dict[str, Any]]:
         with path.open("rb") as file:
             for raw in file:
                 line = parse_line(raw)
-                # what a failed sync left behind the next segment's first line was written again there
+                # After a failed sync a segment may end with lines that the next segment repeats: skip them here.
                 if line is not None and after < line["seq"] < following:
                     yield line
 
 
 def list_segments(directory: Path) -> list[tuple[int, Path]]:
-    """(first seq, path) of each segment, oldest first."""
+    """Return (first seq, path) of each segment, oldest first."""
     if not directory.is_dir():
         return []
     named = ((_SEGMENT.fullmatch(path.name), path) for path in directory.iterdir())
@@ -151,12 +148,12 @@ def list_segments(directory: Path) -> list[tuple[int, Path]]:
 
 
 def segment_path(directory: Path, first_seq: int) -> Path:
-    """The name of the segment that begins with ``first_seq``."""
+    """Return the path of the segment that begins with ``first_seq``."""
     return directory / f"{first_seq:020d}.jsonl"
 
 
 def parse_line(raw: bytes) -> dict[str, Any] | None:
-    """The line, free of what a database cannot store, or None where it is torn or damaged."""
+    """Parse a line, without what a database cannot store; None if it is torn or damaged."""
     if not raw.endswith(b"\n"):
         return None
     try:
@@ -164,14 +161,14 @@ def parse_line(raw: bytes) -> dict[str, Any] | None:
         if NUL in raw:
             line = sanitize(line)
         if raw.count(b"[") + raw.count(b"{") > _MANY_BRACKETS:
-            orjson.dumps(line)  # refuses what is too deep for other readers
+            orjson.dumps(line)  # raises if it is nested too deep for other readers
     except (ValueError, TypeError):
         return None
     return line if is_line(line) else None
 
 
 def is_line(value: Any) -> bool:
-    """Whether a value has the header that every line of a journal has."""
+    """Whether a value has the header of a journal line."""
     match value:
         case {"seq": int(seq), "epoch": str(), "ts": int() | float() as ts, "kind": str(kind)}:
             return 0 < seq < 2**63 and seq is not True and 0 <= ts < _LAST_TS and kind != UNREADABLE
@@ -180,22 +177,22 @@ def is_line(value: Any) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class SegmentSurvey:
-    """How far one segment is good."""
+    """How far one segment is readable."""
 
     next_seq: int
-    """The seq that would follow its last good line."""
+    """The seq after its last good line."""
     end: int
-    """The offset behind its last good line."""
+    """The offset after its last good line."""
     damaged: bool
-    """A whole line stands behind a bad one: more than a torn tail."""
+    """Whether a complete line follows a bad one, which is more than a torn tail."""
 
 
 def survey_segment(
     path: Path, first_seq: int, epoch: str, stop_at: int | None, seen: Callable[[dict[str, Any], int], None]
 ) -> SegmentSurvey:
-    """Read one segment from its start; ``seen(line, offset)`` is told of each good line.
+    """Read one segment from its start and call ``seen(line, offset)`` with each good line.
 
-    ``stop_at`` is the first seq of the next segment: what a failed sync left here behind it was written again there.
+    ``stop_at`` is the first seq of the next segment: lines from there on were written again after a failed sync.
     """
     wanted, end = first_seq, 0
     with path.open("rb") as file:
@@ -204,8 +201,8 @@ def survey_segment(
                 break
             line = parse_line(raw)
             if line is None or line["seq"] != wanted or line.get("epoch") != epoch:
-                behind = any(parse_line(other) is not None for other in chain((raw,), file))
-                return SegmentSurvey(wanted, end, damaged=behind)
+                followed = any(parse_line(other) is not None for other in chain((raw,), file))
+                return SegmentSurvey(wanted, end, damaged=followed)
             seen(line, end)
             wanted, end = wanted + 1, end + len(raw)
     return SegmentSurvey(wanted, end, damaged=False)

@@ -1,6 +1,6 @@
-"""The journal's segments as their one writer sees them; blocking, without asyncio.
+"""The journal's segment files: blocking reads and writes, without asyncio.
 
-``write`` and ``sync`` are called from the writer thread, everything else from the loop's.
+``write`` and ``sync`` are called from the writer thread, everything else from the event loop's thread.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ _MAX_ASIDE: Final = 4
 
 
 class JournalDamaged(Exception):
-    """A line that was there can no longer be read."""
+    """A line that was written can no longer be read."""
 
 
 @dataclass(slots=True)
 class Segment:
-    """One file of the journal; ``marks`` are (seq, offset) of some line starts, in order."""
+    """One file of the journal; ``marks`` is a sparse index: (seq, offset) of some line starts, in order."""
 
     first_seq: int
     path: Path
@@ -49,24 +49,26 @@ class Segment:
     marks: list[tuple[int, int]] = field(default_factory=list)
 
     def mark(self, seq: int, offset: int) -> None:
-        """Remember where a line starts, if the last mark is far enough behind."""
+        """Add a line start to the index if the last entry is far enough back."""
         if not self.marks or offset - self.marks[-1][1] >= _MARK_EVERY:
             self.marks.append((seq, offset))
 
 
 class SegmentStore:
-    """The segments of one journal directory; ``seen`` is told of every line found at the start."""
+    """The segments of one journal directory; ``seen`` is called with every line found at the start."""
 
     def __init__(self, directory: Path, *, segment_bytes: int, boot_id: str, seen: Callable[[dict[str, Any]], None]):
         self._directory, self._segment_bytes = directory, segment_bytes
         self._segments: list[Segment] = []
         self._fd = -1
-        self._broken = self._turns_over = False
+        self._is_broken = self._rotate_next = False
         self._synced_end = 0
         self.next_seq = 1
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.epoch = read_epoch(directory) or ""
         readable = bool(self.epoch) and self._read_all(seen)
+        # Readers see lines that are written but not synced yet, and a crash of the machine can lose those. A new epoch
+        # after each boot keeps their seqs from being used for other lines.
         if not readable or read_meta(directory).get("boot_id") != boot_id:
             self._begin_epoch(boot_id)
         self._open_last()
@@ -74,18 +76,18 @@ class SegmentStore:
 
     @property
     def first_seq(self) -> int:
-        """The oldest seq that is kept (or will be the first)."""
+        """The oldest stored seq, or the first one to come."""
         return self._segments[0].first_seq
 
     @property
     def total_bytes(self) -> int:
-        """What the segments take on the disk."""
+        """Total size of the segments."""
         return sum(segment.size for segment in self._segments)
 
     # -- opening -----------------------------------------------------------------------------
 
     def _read_all(self, seen: Callable[[dict[str, Any]], None]) -> bool:
-        """Survey every segment and cut the torn tail; False where the journal cannot go on as it is."""
+        """Survey every segment; return False if the journal is damaged and needs a new epoch."""
         found = list_segments(self._directory)
         for number, (first_seq, path) in enumerate(found):
             following = found[number + 1][0] if number + 1 < len(found) else None
@@ -105,8 +107,8 @@ class SegmentStore:
     def _begin_epoch(self, boot_id: str) -> None:
         previous, self.epoch = self.epoch or "unknown", uuid.uuid4().hex
         meta = {"epoch": self.epoch, "boot_id": boot_id, "previous": previous, "since": time.time()}
-        # The new epoch is on the disk before an old segment moves: a crash between leaves lines
-        # that name another epoch than meta.json, never a shortened journal of the old one.
+        # The new epoch is on disk before an old segment moves: a crash in between leaves lines that name
+        # another epoch than meta.json, never a shortened journal of the old epoch.
         replace_file(self._directory / META_FILE, orjson.dumps(meta))
         self._set_aside(previous)
         self._segments, self.next_seq = [], 1
@@ -121,8 +123,8 @@ class SegmentStore:
             path.replace(aside / path.name)
         sync_directory(aside)
         sync_directory(self._directory)
-        kept = sorted(aside.parent.iterdir(), key=lambda path: path.stat().st_mtime_ns)
-        for old in kept[:-_MAX_ASIDE]:
+        epochs = sorted(aside.parent.iterdir(), key=lambda path: path.stat().st_mtime_ns)
+        for old in epochs[:-_MAX_ASIDE]:
             shutil.rmtree(old, ignore_errors=True)
 
     def _open_last(self) -> None:
@@ -138,17 +140,17 @@ class SegmentStore:
     # -- the writer thread -------------------------------------------------------------------
 
     def write(self, batch: Sequence[bytes], first_seq: int) -> None:
-        """Write a batch behind the last good line; on OSError nothing of it counts and it may be given again."""
-        if self._broken:
-            self._leave_broken()
-        if self._fd < 0 or self._segments[-1].size >= (0 if self._turns_over else self._segment_bytes):
+        """Write a batch after the last good line; raises OSError, and then none of it counts and it can be repeated."""
+        if self._is_broken:
+            self._abandon_segment()
+        if self._fd < 0 or self._segments[-1].size >= (0 if self._rotate_next else self._segment_bytes):
             self.next_seq = first_seq
             self._add_segment()
         segment = self._segments[-1]
         try:
             write_all(self._fd, b"".join(batch), segment.size)
         except OSError:
-            self._cut_back()
+            self._truncate_to_last_line()
             raise
         for seq, line in enumerate(batch, first_seq):
             segment.mark(seq, segment.size)
@@ -156,33 +158,34 @@ class SegmentStore:
         self.next_seq = first_seq + len(batch)
 
     def sync(self) -> None:
-        """Wait until the disk has what was written; on OSError the batch must be written again."""
+        """Sync what was written. Raises OSError; then the batch must be written again."""
         try:
             os.fdatasync(self._fd)
         except OSError:
-            # The kernel has marked the pages clean: a second try on this descriptor would lie.
-            self._broken = True
+            # The kernel has marked the pages clean, so a second fdatasync on this descriptor would report
+            # success without writing them: the segment is abandoned at its last synced byte.
+            self._is_broken = True
             raise
         self._synced_end = self._segments[-1].size
 
-    def _cut_back(self) -> None:
+    def _truncate_to_last_line(self) -> None:
         try:
             os.ftruncate(self._fd, self._segments[-1].size)
         except OSError:
-            self._broken = True
+            self._is_broken = True
 
-    def _leave_broken(self) -> None:
+    def _abandon_segment(self) -> None:
         segment = self._segments[-1]
         with contextlib.suppress(OSError):
             os.ftruncate(self._fd, self._synced_end)
         os.close(self._fd)
-        self._fd, self._broken = -1, False
+        self._fd, self._is_broken = -1, False
         segment.size = self._synced_end
         segment.marks = [mark for mark in segment.marks if mark[1] < segment.size]
 
     def _add_segment(self) -> None:
         path = segment_path(self._directory, self.next_seq)
-        path.unlink(missing_ok=True)  # an empty one that was given up: never that inode again
+        path.unlink(missing_ok=True)  # an empty segment abandoned after a failed sync: its inode is not reused
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
             sync_directory(self._directory)
@@ -191,7 +194,7 @@ class SegmentStore:
             raise
         if self._fd >= 0:
             os.close(self._fd)
-        self._fd, self._synced_end, self._turns_over = fd, 0, False
+        self._fd, self._synced_end, self._rotate_next = fd, 0, False
         segment = Segment(self.next_seq, path)
         if self._segments and self._segments[-1].first_seq == self.next_seq:
             self._segments[-1] = segment
@@ -201,15 +204,15 @@ class SegmentStore:
             crash_points.reached("agentctl.segment_added")
 
     def free_reserve(self) -> None:
-        """Give the reserved room back to a full disk."""
+        """Delete the reserve, so that a full disk has room for the waiting lines."""
         (self._directory / "reserve").unlink(missing_ok=True)
 
     def start_new_segment(self) -> None:
-        """Begin a new segment with the next batch, so that the present one can go once it may."""
-        self._turns_over = True
+        """Start a new segment with the next batch, so that the current one can be deleted once it is acknowledged."""
+        self._rotate_next = True
 
     def make_reserve(self) -> bool:
-        """Set a little room aside for the last words on a full disk; False where there is none now."""
+        """Reserve space for the last lines on a full disk; return False if there is no space now."""
         path = self._directory / "reserve"
         if path.exists():
             return True
@@ -229,7 +232,7 @@ class SegmentStore:
     # -- the loop ----------------------------------------------------------------------------
 
     def delete_through(self, seq: int) -> None:
-        """Delete the segments that hold nothing behind ``seq``; never the one that is written to."""
+        """Delete the segments without lines after ``seq``, but never the one being written."""
         while len(self._segments) > 1 and self._segments[1].first_seq <= seq + 1:
             dropped = self._segments.pop(0)
             with contextlib.suppress(OSError):
@@ -237,9 +240,9 @@ class SegmentStore:
                 crash_points.reached("agentctl.segment_dropped")
 
     def read(self, after: int, through: int, limit_bytes: int) -> list[bytes]:
-        """The lines from ``after + 1`` to at most ``through``, without newlines: at least one, then up to the limit.
+        """Return lines from ``after + 1`` to at most ``through``, without newlines: at least one, up to the limit.
 
-        Raises JournalDamaged where a line that must be there is not.
+        Raises JournalDamaged if a line is missing.
         """
         segment = self._segments[bisect_right(self._segments, after + 1, key=lambda each: each.first_seq) - 1]
         start, offset = segment.marks[max(0, bisect_right(segment.marks, after + 1, key=lambda mark: mark[0]) - 1)]
@@ -261,7 +264,7 @@ class SegmentStore:
         return lines
 
     def close(self) -> None:
-        """Let go of the files."""
+        """Close the current segment."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1

@@ -1,7 +1,4 @@
-"""Start the agentctl of an execution on this machine as a detached process.
-
-Or find the one that an interrupted start has left.
-"""
+"""Start the agentctl of an execution on this machine as a detached process, or find the running one."""
 
 from __future__ import annotations
 
@@ -47,11 +44,11 @@ os.execv(sys.argv[1], sys.argv[1:])
 
 
 def start_detached(argv: Sequence[str], *, environment: Mapping[str, str], log_file: Path) -> int:
-    """Start ``argv`` (an absolute path first) in a session of its own, as a child of init; returns its pid.
+    """Start ``argv`` (an absolute path first) in a session of its own, as a child of init, and return its pid.
 
-    It inherits neither descriptors nor environment, signal mask or directory of the caller; its
-    output is appended to ``log_file``. Two forks with a setsid between: a plain child would die
-    with the caller's group, or stay its zombie. Raises OSError, subprocess.SubprocessError.
+    It inherits no descriptors, environment, signal mask or working directory of the caller; its output is appended to
+    ``log_file``. A double fork with setsid, because a plain child would die with the caller's process group, or stay
+    its zombie. Raises OSError, subprocess.SubprocessError.
     """
     log = os.open(log_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     try:
@@ -74,7 +71,7 @@ def start_detached(argv: Sequence[str], *, environment: Mapping[str, str], log_f
 
 READY_TIMEOUT: Final = 60.0
 WORKSPACE_TIMEOUT: Final = 600.0
-"""Seconds in which agentctl makes the worktree, before it listens."""
+"""Seconds for agentctl to create the worktree, before it listens."""
 _POLL: Final = 0.01
 _CHECK_INTERVAL: Final = 0.5
 _SOURCE_ROOT: Final = Path(__file__).resolve().parents[3]
@@ -83,7 +80,7 @@ _NO_EXTRA: Final[Mapping[str, str]] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class ReadyFile:
-    """What agentctl's ready file says."""
+    """The content of agentctl's ready file."""
 
     url: str
     pid: int
@@ -91,7 +88,7 @@ class ReadyFile:
 
 @dataclass(frozen=True, slots=True)
 class LocalAgentctl:
-    """A live agentctl that answered us as ours."""
+    """A running agentctl that accepted our token."""
 
     url: str
     process: ProcessIdentity
@@ -100,163 +97,164 @@ class LocalAgentctl:
     found: bool
 
 
-def read_ready_file(places: StateDirectory) -> ReadyFile | None:
-    """The ready file, if it is there and whole."""
+def read_ready_file(directory: StateDirectory) -> ReadyFile | None:
+    """Read the ready file; None if it is missing or incomplete."""
     try:
-        read = orjson.loads(places.ready_file.read_bytes())
+        read = orjson.loads(directory.ready_file.read_bytes())
         return ReadyFile(str(read["url"]), int(read["pid"]))
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
 
-def _workspace_error(places: StateDirectory) -> ExecutorError | None:
-    """The error of a worktree that cannot be made, which agentctl writes in the place of its address."""
+def _workspace_error(directory: StateDirectory) -> ExecutorError | None:
+    """Return the error of a failed workspace, which agentctl writes to the ready file instead of its address."""
     try:
-        answer = orjson.loads(places.ready_file.read_bytes())
+        answer = orjson.loads(directory.ready_file.read_bytes())
         return workspace_root.parse_error(answer) if "error" in answer else None
     except (OSError, ValueError, TypeError):
         return None
 
 
 async def find_or_start(
-    places: StateDirectory, spec: LaunchSpec, workspace: Path, token: str, extra: Mapping[str, str] = _NO_EXTRA
+    directory: StateDirectory, spec: LaunchSpec, workspace: Path, token: str, extra: Mapping[str, str] = _NO_EXTRA
 ) -> LocalAgentctl:
-    """The one agentctl of the execution, once it has answered.
+    """Return the execution's only agentctl, once it has answered.
 
-    A new one gets ``token``, and ``extra`` in its environment. Raises LaunchFailed, WorkspaceGone,
-    RepositoryUnusable, OSError.
+    A new one gets ``token``, and ``extra`` in its environment. Raises LaunchFailed, WorkspaceGone, RepositoryUnusable,
+    OSError.
     """
-    places.make()
-    process, found = await asyncio.to_thread(_find_or_start, places, spec, workspace, token, extra)
-    return await _wait_until_ready(places, spec, process, found=found)
+    directory.create()
+    process, found = await asyncio.to_thread(_find_or_start, directory, spec, workspace, token, extra)
+    return await _wait_until_ready(directory, spec, process, found=found)
 
 
 def _find_or_start(
-    places: StateDirectory, spec: LaunchSpec, workspace: Path, token: str, extra: Mapping[str, str]
+    directory: StateDirectory, spec: LaunchSpec, workspace: Path, token: str, extra: Mapping[str, str]
 ) -> tuple[ProcessIdentity | None, bool]:
-    """The live process, or a new one with this token, and whether it was found.
+    """Return the running process, or start one with this token; and whether it was found.
 
-    The token is in its file before the process is started: whoever comes after our death finds both, or neither.
-    Of two that start at once the second must not write its token over the one that the first one's process has.
+    The token file is written before the process starts: whoever retries after our death finds both or neither. The
+    lock keeps a concurrent start from overwriting the token of a process that has just started.
     """
-    with places.start_lock():
+    with directory.start_lock():
         alive = execution_processes.find_processes(spec.execution_id).agentctl
         if alive:
             return alive[0], True
-        places.write_token(token)
-        places.ready_file.unlink(missing_ok=True)
-        return _start(places, spec, workspace, extra), False
+        directory.write_token(token)
+        # Nobody may mistake the address or the error of the last agentctl for those of the new one.
+        directory.ready_file.unlink(missing_ok=True)
+        return _start(directory, spec, workspace, extra), False
 
 
 def _start(
-    places: StateDirectory, spec: LaunchSpec, workspace: Path, extra: Mapping[str, str] = _NO_EXTRA
+    directory: StateDirectory, spec: LaunchSpec, workspace: Path, extra: Mapping[str, str] = _NO_EXTRA
 ) -> ProcessIdentity | None:
     argv = [
         *(sys.executable, "-P", "-m", execution_processes.AGENTCTL_MODULE, "serve"),
         *("--workspace", str(workspace)),
-        *("--state-dir", str(places.path)),
+        *("--state-dir", str(directory.path)),
         *("--session-id", spec.session_id),
         *(("--worktree-of", spec.worktree_id) if spec.worktree_id else ()),
         *("--execution-id", spec.execution_id),
-        *("--token-file", str(places.token_file)),
-        *("--seed", str(places.seed_file)),
-        *("--ready-file", str(places.ready_file)),
-        *("--listen", sockets.unix_url(places.socket)),
+        *("--token-file", str(directory.token_file)),
+        *("--seed", str(directory.seed_file)),
+        *("--ready-file", str(directory.ready_file)),
+        *("--listen", sockets.unix_url(directory.socket)),
     ]
     marker = {EXECUTION_MARKER: spec.execution_id, child_environment.SESSION_VARIABLE: spec.session_id}
     environment = child_environment.build_environment({"PYTHONPATH": str(_SOURCE_ROOT), **extra}, marker)
     try:
-        return identity.identify(start_detached(argv, environment=environment, log_file=places.log_file))
+        return identity.identify(start_detached(argv, environment=environment, log_file=directory.log_file))
     except (subprocess.SubprocessError, ValueError) as error:
         raise LaunchFailed(f"agentctl could not be started: {error}") from error
 
 
 async def _wait_until_ready(
-    places: StateDirectory, spec: LaunchSpec, process: ProcessIdentity | None, *, found: bool
+    directory: StateDirectory, spec: LaunchSpec, process: ProcessIdentity | None, *, found: bool
 ) -> LocalAgentctl:
     """Poll the ready file until the agentctl that it names has answered as ours."""
     deadline = time.monotonic() + WORKSPACE_TIMEOUT + READY_TIMEOUT
     next_look = time.monotonic() + _CHECK_INTERVAL
-    problem = "it did not tell its address"
+    problem = "it did not report its address"
     while time.monotonic() < deadline:
-        ready = read_ready_file(places)
+        ready = read_ready_file(directory)
         if ready is not None and execution_processes.is_agentctl(ready.pid, spec.execution_id):
             try:
-                return await _poll_ready(places, ready, spec, found=found)
+                return await _poll_ready(directory, ready, spec, found=found)
             except AgentctlUnreachable as error:
                 problem = error.message
             except ExecutorError as error:
-                raise LaunchFailed(f"The agentctl of this session does not accept us: {error.message}") from error
+                raise LaunchFailed(f"This session's agentctl rejected the control plane: {error.message}") from error
         if time.monotonic() > next_look:
-            process = await _current_process(places, spec, process)
+            process = await _current_process(directory, spec, process)
             next_look = time.monotonic() + _CHECK_INTERVAL
         await asyncio.sleep(_POLL)
     raise LaunchFailed(f"agentctl was not ready within {READY_TIMEOUT:g} s: {problem}.")
 
 
-async def _poll_ready(places: StateDirectory, ready: ReadyFile, spec: LaunchSpec, *, found: bool) -> LocalAgentctl:
-    process, token = identity.identify(ready.pid), places.token()
+async def _poll_ready(directory: StateDirectory, ready: ReadyFile, spec: LaunchSpec, *, found: bool) -> LocalAgentctl:
+    process, token = identity.identify(ready.pid), directory.token()
     target = StatusTarget(spec.execution_id, ready.url, token, listener=AgentctlListener(ready.url, process))
     status = await poll_status(target, 5.0)
     if process is None or not identity.is_alive(process):
-        raise AgentctlUnreachable("agentctl ended just after it had answered")
+        raise AgentctlUnreachable("agentctl ended right after it had answered")
     return LocalAgentctl(ready.url, process, str(status.get("boot_id", "")), token, found)
 
 
 async def _current_process(
-    places: StateDirectory, spec: LaunchSpec, process: ProcessIdentity | None
+    directory: StateDirectory, spec: LaunchSpec, process: ProcessIdentity | None
 ) -> ProcessIdentity | None:
-    """The process that we wait for, or another agentctl of this execution that it gave way to."""
+    """Return the process that we wait for, or another agentctl of this execution that holds the lock."""
     if process is not None and identity.is_alive(process):
         return process
     others = (await asyncio.to_thread(execution_processes.find_processes, spec.execution_id)).agentctl
     if not others:
-        if refusal := _workspace_error(places):
+        if refusal := _workspace_error(directory):
             raise refusal
-        raise LaunchFailed(f"agentctl ended at its start: {_last_log_line(places)}")
+        raise LaunchFailed(f"agentctl ended while it started: {_last_log_line(directory)}")
     return others[0]
 
 
-def _last_log_line(places: StateDirectory) -> str:
-    """The last line of agentctl's log, which names the error, and where the rest is."""
+def _last_log_line(directory: StateDirectory) -> str:
+    """Return the last line of agentctl's log, which names the error, and the path of the log."""
     try:
-        with places.log_file.open("rb") as log:
+        with directory.log_file.open("rb") as log:
             log.seek(max(0, os.fstat(log.fileno()).st_size - 2000))
             lines = log.read().decode("utf-8", "replace").split("\n")
     except OSError:
-        return "it left no log."
-    said = [line.strip() for line in lines if line.strip()]
-    return f"{said[-1]} (more in {places.log_file})" if said else "it said nothing."
+        return "its log cannot be read."
+    written = [line.strip() for line in lines if line.strip()]
+    return f"{written[-1]} (more in {directory.log_file})" if written else "its log is empty."
 
 
-def find_listener(places: StateDirectory, execution_id: str) -> AgentctlListener | None:
-    """The agentctl of an execution as its ready file and its process prove it; None where none lives."""
-    ready = read_ready_file(places)
+def find_listener(directory: StateDirectory, execution_id: str) -> AgentctlListener | None:
+    """Return the listener of a running agentctl, proven by its ready file and process; None if none runs."""
+    ready = read_ready_file(directory)
     process = identity.identify(ready.pid) if ready else None
     if ready is None or process is None or not execution_processes.is_agentctl(ready.pid, execution_id):
         return None
     return AgentctlListener(ready.url, process)
 
 
-def has_ended_with_its_host(places: StateDirectory, execution: ExecutionFacts) -> bool:
-    """Whether an execution of another ``host_id`` ended with it: with a boot of this machine, or a container.
+def has_ended_with_its_host(directory: StateDirectory, execution: ExecutionFacts) -> bool:
+    """Whether an execution of another ``host_id`` ended with that host: an earlier boot, or a container.
 
-    The proof is its state directory here, with a token of ours in it and a lock that nobody holds: an
-    agentctl cannot run without holding it. A process that could still be seen from here is none
-    of these. The data directory must be on a disk of this machine, as for the journal's sake anyway.
+    Proof: its state directory is here, with a token of ours, and nobody holds its lock, without which no agentctl can
+    run. A process of our own boot and pid namespace is never judged this way. The data directory must be on a local
+    disk, which the journal requires anyway.
     """
-    who = execution_processes.recorded_process(execution.state)
+    recorded = execution_processes.recorded_process(execution.state)
     mine = identity.identify_self()
-    if who is None or (who.boot_id, who.pid_namespace) == (mine.boot_id, mine.pid_namespace):
+    if recorded is None or (recorded.boot_id, recorded.pid_namespace) == (mine.boot_id, mine.pid_namespace):
         return False
     try:
-        return storage.is_token_of(places.token(), execution.auth_token) and is_lock_free(places.lock_file)
+        return storage.is_token_of(directory.token(), execution.auth_token) and is_lock_free(directory.lock_file)
     except OSError:
         return False
 
 
 def is_lock_free(lock_file: Path) -> bool:
-    """Whether no agentctl holds the lock of its state directory; raises OSError."""
+    """Whether nobody holds the lock of a state directory; raises OSError."""
     descriptor = os.open(lock_file, os.O_RDONLY | os.O_CLOEXEC)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)

@@ -1,6 +1,6 @@
 """Executions as processes of one machine: launch, observe and end them.
 
-Look closer at those that give no good answer to a status poll.
+Executions that do not answer a status poll are checked against the machine's processes.
 """
 
 from __future__ import annotations
@@ -23,48 +23,52 @@ from executors_app.domain import ExecutionFacts, Launched, LaunchSpec, Observati
 from executors_app.errors import AgentctlForeign, ExecutorError, LaunchFailed
 
 GROUPING_WINDOW: Final = 0.05
-"""Seconds for which those that fail one after the other are gathered: each group is one pass over the machine."""
+"""Seconds for which failed polls are gathered, because each group costs one scan of the machine's processes."""
 
 FollowUpCheck = Callable[[str, ExecutionProcesses, ExecutorError], Awaitable[Observation]]
 
 
 class FollowUpChecks:
-    """Looks at each that is added, as long as its task group lasts; ``seen`` has them all behind it.
+    """Checks every execution that is added; after its task group, ``observations`` contains all results.
 
-    The processes of each are looked for after its answer has failed, never before.
+    Processes are always scanned after the poll has failed: a scan from before would miss an agentctl that was
+    starting.
     """
 
     def __init__(self, group: asyncio.TaskGroup, look: FollowUpCheck, concurrency: int):
-        self.seen: dict[str, Observation] = {}
-        """By execution id."""
-        self._group, self._look, self._bound = group, look, asyncio.Semaphore(concurrency)
+        self.observations: dict[str, Observation] = {}
+        """Observations by execution id."""
+        self._group, self._check, self._bound = group, look, asyncio.Semaphore(concurrency)
         self._waiting: list[tuple[str, ExecutorError]] = []
         self._task: asyncio.Task[Any] | None = None
-        self._all_in = asyncio.Event()
+        self._adding_finished = asyncio.Event()
 
     def add(self, execution_id: str, error: ExecutorError) -> None:
-        """It gave no good answer."""
+        """Add an execution whose poll failed."""
         self._waiting.append((execution_id, error))
         if self._task is None or self._task.done():
-            self._task = self._group.create_task(self._look_at_groups())
+            self._task = self._group.create_task(self._check_groups())
 
-    def no_more(self) -> None:
-        """Everybody has answered or failed: nothing is gathered any longer."""
-        self._all_in.set()
+    def finish_adding(self) -> None:
+        """Report that all polls are done, so that the last group need not wait for more."""
+        self._adding_finished.set()
 
-    async def _look_at_groups(self) -> None:
+    async def _check_groups(self) -> None:
         while self._waiting:
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._all_in.wait(), GROUPING_WINDOW)
+                await asyncio.wait_for(self._adding_finished.wait(), GROUPING_WINDOW)
             group, self._waiting = self._waiting, []
             found = await asyncio.to_thread(execution_processes.find_all_processes)
             await asyncio.gather(
-                *(self._look_at(one, found.get(one) or ExecutionProcesses(), error) for one, error in group)
+                *(
+                    self._check_one(execution_id, found.get(execution_id) or ExecutionProcesses(), error)
+                    for execution_id, error in group
+                )
             )
 
-    async def _look_at(self, execution_id: str, processes: ExecutionProcesses, error: ExecutorError) -> None:
+    async def _check_one(self, execution_id: str, processes: ExecutionProcesses, error: ExecutorError) -> None:
         async with self._bound:
-            self.seen[execution_id] = await self._look(execution_id, processes, error)
+            self.observations[execution_id] = await self._check(execution_id, processes, error)
 
 
 STOP_GRACE: Final = 10.0
@@ -73,25 +77,25 @@ STOP_GRACE: Final = 10.0
 
 @dataclass(frozen=True, slots=True)
 class LocalMachine:
-    """This machine, with one data directory; keeps nothing in memory."""
+    """This machine, with one data directory. It has no state in memory."""
 
-    disk: ExecutionStorage
+    storage: ExecutionStorage
     extra: Mapping[str, str] = field(default_factory=dict)
-    """Joins the environment of each new agentctl."""
-    mints: bool = True
-    """A launch's token follows from the spec's secret; else the spec has the token itself, as a host is given it."""
+    """Added to the environment of each new agentctl."""
+    derives_tokens: bool = True
+    """Whether a launch's token is derived from the spec's secret; a host daemon gets the token itself."""
 
     async def launch(self, spec: LaunchSpec) -> Launched:
-        """Start agentctl, which makes the worktree, or find both; the state names agentctl's process."""
-        places = self.disk.places_of(spec.execution_id)
-        token = storage.mint_launch_token(spec.auth_token) if self.mints else spec.auth_token
+        """Start agentctl, which creates the worktree, or find both; ``Launched.state`` names its process."""
+        directory = self.storage.state_directory_of(spec.execution_id)
+        token = storage.mint_launch_token(spec.auth_token) if self.derives_tokens else spec.auth_token
         try:
-            worktree = await asyncio.to_thread(self.disk.write_seed, spec)
-            agentctl = await launch.find_or_start(places, spec, worktree.path, token, self.extra)
+            worktree = await asyncio.to_thread(self.storage.write_seed, spec)
+            agentctl = await launch.find_or_start(directory, spec, worktree.path, token, self.extra)
         except OSError as error:
             raise LaunchFailed(f"agentctl could not be started: {error}") from error
-        if self.mints and not storage.is_token_of(agentctl.token, spec.auth_token):
-            raise LaunchFailed("The agentctl of this session does not accept us: it has another execution's token.")
+        if self.derives_tokens and not storage.is_token_of(agentctl.token, spec.auth_token):
+            raise LaunchFailed("This session's agentctl rejected the control plane: it has another execution's token.")
         return Launched(
             url=agentctl.url,
             pid=agentctl.process.pid,
@@ -104,69 +108,71 @@ class LocalMachine:
             state=self._state(agentctl.process, agentctl.token),
         )
 
-    def is_here(self, execution: ExecutionFacts) -> bool:
-        """This machine, kernel boot and pid namespace (rule 2), or a row of before the machine's last boot."""
+    def can_manage(self, execution: ExecutionFacts) -> bool:
+        """Whether an execution is of this machine, kernel boot and pid namespace, or ended with an earlier boot."""
         return self._is_here(execution, identity.host_id())
 
     async def observe(
         self, executions: Sequence[ExecutionFacts], *, timeout: float, concurrency: int
     ) -> dict[str, Observation]:
-        """Ask all at once; only about those that gave no good answer the machine is asked too."""
+        """Poll all executions concurrently; those that do not answer are checked against the machine's processes."""
         here = identity.host_id()
-        ours = {one.id: one for one in executions if self._is_here(one, here)}
-        targets = [_status_target(one) for one in ours.values()]
+        local = {execution.id: execution for execution in executions if self._is_here(execution, here)}
+        targets = [_status_target(execution) for execution in local.values()]
 
         async def look(execution_id: str, processes: ExecutionProcesses, error: ExecutorError) -> Observation:
-            return await self._look_closer(ours[execution_id], processes, error, timeout)
+            return await self._check_closely(local[execution_id], processes, error, timeout)
 
         async with asyncio.TaskGroup() as group:
             closer = FollowUpChecks(group, look, concurrency)
             answers = await poll_statuses(targets, timeout, concurrency, on_error=closer.add)
-            closer.no_more()
+            closer.finish_adding()
         now = datetime.now(UTC)
         return {
-            **{one.id: _unknown("other_host") for one in executions if one.id not in ours},
             **{
-                key: _alive(ours[key], told, now)
-                for key, told in answers.items()
-                if not isinstance(told, ExecutorError)
+                execution.id: Observation.unknown("other_host") for execution in executions if execution.id not in local
             },
-            **closer.seen,
+            **{
+                key: _alive(local[key], answer, now)
+                for key, answer in answers.items()
+                if not isinstance(answer, ExecutorError)
+            },
+            **closer.observations,
         }
 
     async def end(self, execution: ExecutionFacts) -> bool:
-        """TERM, then KILL agentctl, then whatever it has left; only processes proven to be its own."""
-        if not self.is_here(execution):
+        """End agentctl (TERM, then KILL) and what it has left; only processes that are proven to be its own."""
+        if not self.can_manage(execution):
             return False
         return await asyncio.to_thread(_end_process, execution)
 
     async def end_leftovers(self, execution: ExecutionFacts) -> int:
-        """KILL what outlived agentctl; nothing while an agentctl of this execution lives."""
-        if not self.is_here(execution) or _process_lives(execution):
+        """Kill what outlived agentctl; nothing while an agentctl of this execution lives."""
+        if not self.can_manage(execution) or _process_lives(execution):
             return 0
         return await asyncio.to_thread(execution_processes.kill_leftovers, execution.id)
 
     def _is_here(self, execution: ExecutionFacts, here: str) -> bool:
         if execution.host_id in {"", here}:
             return True
-        return launch.has_ended_with_its_host(self.disk.places_of(execution.id), execution)
+        return launch.has_ended_with_its_host(self.storage.state_directory_of(execution.id), execution)
 
-    async def _look_closer(
-        self, one: ExecutionFacts, processes: ExecutionProcesses, answer: Any, timeout: float
+    async def _check_closely(
+        self, execution: ExecutionFacts, processes: ExecutionProcesses, answer: Any, timeout: float
     ) -> Observation:
-        """One that gave no good answer at the row's address: elsewhere, silent, or dead?"""
-        listener = launch.find_listener(self.disk.places_of(one.id), one.id)
-        token = self.disk.token_of(one)
+        """Decide about an execution that did not answer at its recorded address: moved, silent, or dead."""
+        listener = launch.find_listener(self.storage.state_directory_of(execution.id), execution.id)
+        token = self.storage.token_of(execution)
         if listener is not None and listener.process is not None and token is not None:
-            target = StatusTarget(one.id, listener.url, token, listener=listener)
-            if target != _status_target(one):
-                second = (await poll_statuses([target], timeout, 1))[one.id]
+            target = StatusTarget(execution.id, listener.url, token, listener=listener)
+            if target != _status_target(execution):
+                second = (await poll_statuses([target], timeout, 1))[execution.id]
                 if not isinstance(second, ExecutorError):
                     return self._alive_elsewhere(target, listener.process, second)
                 answer = second if processes.agentctl else answer
-        if processes.agentctl or not _is_proven_dead(one, answer):
-            return _unknown(_unknown_reason(answer))
-        state, reason = await asyncio.to_thread(self.disk.workspace_of, one)
+        if processes.agentctl or not _is_proven_dead(execution, answer):
+            return Observation.unknown(_unknown_reason(answer))
+        state, reason = await asyncio.to_thread(self.storage.workspace_state, execution)
         return Observation(
             Observed.DEAD,
             "process_gone",
@@ -176,57 +182,60 @@ class LocalMachine:
             seen_at=datetime.now(UTC),
         )
 
-    def _alive_elsewhere(self, target: StatusTarget, who: ProcessIdentity, report: Mapping[str, Any]) -> Observation:
-        """A half-done launch: the row does not yet know where it is, or with which token."""
-        alive = Observation(Observed.ALIVE, report=report, url=target.url, pid=who.pid, seen_at=datetime.now(UTC))
-        return replace(alive, state=self._state(who, target.token))
+    def _alive_elsewhere(
+        self, target: StatusTarget, process: ProcessIdentity, report: Mapping[str, Any]
+    ) -> Observation:
+        """Observe an unfinished launch, whose address or token was not recorded yet."""
+        alive = Observation(Observed.ALIVE, report=report, url=target.url, pid=process.pid, seen_at=datetime.now(UTC))
+        return replace(alive, state=self._state(process, target.token))
 
-    def _state(self, who: ProcessIdentity, token: str) -> dict[str, Any]:
-        """What the row keeps to know agentctl again."""
-        return {"process": who.to_json(), **(storage.token_state(token) if self.mints else {})}
+    def _state(self, process: ProcessIdentity, token: str) -> dict[str, Any]:
+        """Return what the row needs to recognise agentctl later."""
+        return {"process": process.to_json(), **(storage.token_state(token) if self.derives_tokens else {})}
 
 
 def _process_lives(execution: ExecutionFacts) -> bool:
-    who = execution_processes.recorded_process(execution.state)
+    process = execution_processes.recorded_process(execution.state)
     return (
-        who is not None
-        and identity.is_alive(who)
-        and execution_processes.has_agentctl_command_line(who.pid, execution.id)
+        process is not None
+        and identity.is_alive(process)
+        and execution_processes.has_agentctl_command_line(process.pid, execution.id)
     )
 
 
 def _is_proven_dead(execution: ExecutionFacts, answer: Any) -> bool:
-    """The recorded process is gone; without a record: nothing listens there (a timeout proves nothing)."""
+    """Whether the recorded process is gone; without a record, whether nothing listens (a timeout is no proof)."""
     if execution_processes.recorded_process(execution.state) is not None:
         return not _process_lives(execution)
     return isinstance(answer, ExecutorError) and answer.details.get("reason") in {"refused", "bad_url"}
 
 
-def _alive(one: ExecutionFacts, report: Mapping[str, Any], now: datetime) -> Observation:
-    return Observation(Observed.ALIVE, report=report, url=one.agentctl_url, pid=one.pid, seen_at=now)
-
-
-def _unknown(reason: str) -> Observation:
-    return Observation(Observed.UNKNOWN, reason, seen_at=datetime.now(UTC))
+def _alive(execution: ExecutionFacts, report: Mapping[str, Any], now: datetime) -> Observation:
+    return Observation(Observed.ALIVE, report=report, url=execution.agentctl_url, pid=execution.pid, seen_at=now)
 
 
 def _unknown_reason(answer: Any) -> str:
-    """The reason of a bad answer, for an agentctl whose process lives."""
+    """Return the reason of a failed poll, for an agentctl whose process lives."""
     if isinstance(answer, AgentctlForeign):
         return "foreign"
     return str(answer.details.get("reason", answer.code)) if isinstance(answer, ExecutorError) else "no_answer"
 
 
-def _status_target(one: ExecutionFacts) -> StatusTarget:
-    """Where the row says that it listens, and as whom."""
-    listener = AgentctlListener(one.agentctl_url, execution_processes.recorded_process(one.state))
-    return StatusTarget(one.id, one.agentctl_url, storage.bearer_token(one.auth_token, one.state), listener=listener)
+def _status_target(execution: ExecutionFacts) -> StatusTarget:
+    """Return the recorded address and process of an execution."""
+    listener = AgentctlListener(execution.agentctl_url, execution_processes.recorded_process(execution.state))
+    return StatusTarget(
+        execution.id,
+        execution.agentctl_url,
+        storage.bearer_token(execution.auth_token, execution.state),
+        listener=listener,
+    )
 
 
 def _end_process(execution: ExecutionFacts) -> bool:
     processes = execution_processes.find_processes(execution.id)
-    for who in processes.agentctl:
-        execution_processes.terminate_process(who, STOP_GRACE)
+    for process in processes.agentctl:
+        execution_processes.terminate_process(process, STOP_GRACE)
     execution_processes.kill_leftovers(execution.id)
-    left = execution_processes.find_processes(execution.id)
-    return not left.agentctl and not left.others
+    remaining = execution_processes.find_processes(execution.id)
+    return not remaining.agentctl and not remaining.others

@@ -1,6 +1,6 @@
-"""What executions keep on the disk of their machine.
+"""The files of executions on one machine: state directories, bearer tokens, worktrees and journals.
 
-State directories, bearer tokens of launches, worktrees and journals; every path follows from an id.
+Every path follows from an id, so that an unfinished launch is found again.
 """
 
 from __future__ import annotations
@@ -28,45 +28,47 @@ from executors_app.domain import ExecutionFacts, LaunchSpec, WorkspaceState
 from executors_app.errors import LaunchFailed, RepositoryUnusable
 
 LAUNCH_KEY: Final = "launch"
-"""Where the nonce stands in ``ExecutionFacts.state``."""
+"""Key of the nonce in ``ExecutionFacts.state``."""
 _TOKEN: Final = re.compile(r"([0-9a-f]{32})\.[0-9a-f]{64}")
 _MIN_SECRET_LENGTH: Final = 16
 
 
 def mint_launch_token(secret: str) -> str:
-    """A token for a process that is about to be started."""
+    """Return a token for a process that is about to start."""
     if len(secret) < _MIN_SECRET_LENGTH:
-        return secret  # nothing good can follow from it: agentctl refuses it, and says so
+        return secret  # agentctl rejects a token this short, with a reason
     return derive_launch_token(secret, secrets.token_hex(16))
 
 
 def derive_launch_token(secret: str, launch: str) -> str:
-    """The token of the launch with this nonce; an empty nonce stands for the secret itself."""
+    """Derive the token of a launch from its nonce; an empty nonce means the secret itself."""
     if not launch:
         return secret
     return f"{launch}.{hmac.new(secret.encode(), launch.encode(), hashlib.sha256).hexdigest()}"
 
 
 def launch_nonce(token: str) -> str:
-    """The nonce in a token; empty where it has none."""
+    """Return the nonce in a token; empty if it has none."""
     found = _TOKEN.fullmatch(token)
     return found[1] if found else ""
 
 
 def is_token_of(token: str, secret: str) -> bool:
-    """Whether a token is the secret itself, or follows from it."""
+    """Whether a token is the secret itself or derived from it."""
     follows = derive_launch_token(secret, launch_nonce(token))
-    return bool(token) and any(hmac.compare_digest(token.encode(), one.encode()) for one in (secret, follows))
+    return bool(token) and any(
+        hmac.compare_digest(token.encode(), candidate.encode()) for candidate in (secret, follows)
+    )
 
 
 def token_state(token: str) -> dict[str, str]:
-    """What the row's ``state`` has to know of it."""
+    """Return what the row's ``state`` must record of a token: its nonce."""
     launch = launch_nonce(token)
     return {LAUNCH_KEY: launch} if launch else {}
 
 
 def bearer_token(secret: str, state: Mapping[str, Any]) -> str:
-    """What the agentctl that a row knows takes as bearer."""
+    """Return the bearer token of the agentctl that a row describes."""
     launch = state.get(LAUNCH_KEY)
     return derive_launch_token(secret, launch if isinstance(launch, str) else "")
 
@@ -77,80 +79,80 @@ _POLL: Final = 0.01
 
 @dataclass(frozen=True, slots=True)
 class StateDirectory:
-    """``<data>/agentctl/<execution id>/``; nobody but its owner can look inside."""
+    """``<data>/agentctl/<execution id>/``, readable only by its owner."""
 
     path: Path
 
     @property
     def socket(self) -> Path:
-        """Where agentctl listens."""
+        """The Unix socket that agentctl listens on."""
         return self.path / "agentctl.sock"
 
     @property
     def token_file(self) -> Path:
-        """What agentctl wants as bearer."""
+        """The bearer token that agentctl accepts."""
         return self.path / "token"
 
     @property
     def ready_file(self) -> Path:
-        """``{"url", "pid", "boot_id", "started_at"}``, there once agentctl listens."""
+        """``{"url", "pid", "boot_id", "started_at"}``, written once agentctl listens."""
         return self.path / "ready.json"
 
     @property
     def lock_file(self) -> Path:
-        """Held by agentctl as long as it lives."""
+        """Locked by agentctl while it lives."""
         return self.path / "lock"
 
     @property
     def resume_token_file(self) -> Path:
-        """What agentctl keeps of its agent's conversation: ``{"resume_token", "last_message_uuid"}``."""
+        """The agent's conversation: ``{"resume_token", "last_message_uuid"}``."""
         return self.path / "token.json"
 
     @property
     def log_file(self) -> Path:
-        """Standard output and error of agentctl."""
+        """Standard output and standard error of agentctl."""
         return self.path / "agentctl.log"
 
     @property
     def seed_file(self) -> Path:
-        """What the workspace is made from, ``seed.Seed``."""
+        """The seed that the workspace is created from (``seed.Seed``)."""
         return self.path / "seed"
 
-    def make(self) -> None:
-        """Make the directory and close it to others."""
+    def create(self) -> None:
+        """Create the directory, readable only by its owner."""
         self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.path.chmod(0o700)
 
     @contextmanager
     def start_lock(self) -> Iterator[None]:
-        """Let one start of this execution go on at a time; LaunchFailed if another one does not end in a minute."""
+        """Allow one start of this execution at a time; raises LaunchFailed if another takes more than a minute."""
         lock = os.open(self.path / "launch.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             deadline = time.monotonic() + _LOCK_TIMEOUT
             while not _is_locked(lock):
                 if time.monotonic() > deadline:
-                    raise LaunchFailed("Another start of this session's agentctl does not end.")
+                    raise LaunchFailed("Another start of this session's agentctl is still running. Try again.")
                 time.sleep(_POLL)
             yield
         finally:
             os.close(lock)
 
     def token(self) -> str:
-        """The token of the last launch; empty where there was none. Raises OSError."""
+        """Return the token of the last launch; empty if there was none. Raises OSError."""
         try:
             return self.token_file.read_text()
         except FileNotFoundError:
             return ""
 
     def write_token(self, token: str) -> None:
-        """Write the token, 0600, so that a reader finds it whole or not at all."""
-        draft = self.token_file.with_name(f".token.{os.getpid()}")
-        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        """Write the token atomically, mode 0600."""
+        temporary = self.token_file.with_name(f".token.{os.getpid()}")
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with os.fdopen(descriptor, "w") as file:
             file.write(token)
             file.flush()
             os.fsync(file.fileno())
-        draft.rename(self.token_file)
+        temporary.rename(self.token_file)
 
 
 def _is_locked(descriptor: int) -> bool:
@@ -162,79 +164,80 @@ def _is_locked(descriptor: int) -> bool:
 
 
 def state_directory(data_directory: Path, execution_id: str) -> StateDirectory:
-    """Where the agentctl of an execution keeps its things."""
+    """Return the state directory of an execution."""
     return StateDirectory(data_directory / "agentctl" / execution_id)
 
 
 @dataclass(frozen=True, slots=True)
 class ExecutionStorage:
-    """One data directory; every place in it follows from an id (rule 4)."""
+    """One data directory; every path in it follows from an id."""
 
     root: Path
     open_repository: Callable[[Path], CommitLookup] = OwnedRepository.open
-    """How git is asked about the repository of a worktree; the control plane heeds none of its configuration."""
+    """Opens the repository of a worktree for git queries; the control plane ignores its configuration."""
 
-    def places_of(self, execution_id: str) -> StateDirectory:
-        """The state directory of an execution."""
+    def state_directory_of(self, execution_id: str) -> StateDirectory:
+        """Return the state directory of an execution."""
         return state_directory(self.root, execution_id)
 
     def worktree_of(self, session_id: str, path: str, branch: str) -> Worktree:
-        """As the row has it; what it lacks follows from the session's id."""
-        place = worktrees.session_worktree(self.root, session_id)
-        return Worktree(Path(path) if path else place.path, branch or place.branch)
+        """Return the recorded worktree; what the row lacks follows from the session's id."""
+        default = worktrees.session_worktree(self.root, session_id)
+        return Worktree(Path(path) if path else default.path, branch or default.branch)
 
     def write_seed(self, spec: LaunchSpec) -> Worktree:
-        """Write what agentctl makes the launch's worktree from; blocks. Raises RepositoryUnusable, OSError.
+        """Write the seed of a launch's worktree. Blocks; raises RepositoryUnusable, OSError.
 
-        agentctl makes it, or finds it, because git runs what the repository's configuration names.
+        agentctl creates the worktree, not the control plane, because git runs programs that the repository's
+        configuration names.
         """
         if not spec.repository_path:
-            raise RepositoryUnusable("The task names no repository.")
+            raise RepositoryUnusable("The task has no repository.")
         worktree = self.worktree_of(spec.worktree_owner, spec.worktree_path, spec.worktree_branch)
         existed = bool(spec.worktree_path)
-        places = self.places_of(spec.execution_id)
-        places.make()
+        directory = self.state_directory_of(spec.execution_id)
+        directory.create()
         seed = Seed(worktree.branch, repository=spec.repository_path, base=spec.base_branch, existed=existed)
-        write_seed(seed, places.seed_file)
+        write_seed(seed, directory.seed_file)
         return worktree
 
-    def workspace_of(self, one: ExecutionFacts) -> tuple[WorkspaceState, str]:
-        """Whether the worktree can be had, and the precise reason if it cannot; blocks, changes nothing."""
-        if not one.worktree_path:
+    def workspace_state(self, execution: ExecutionFacts) -> tuple[WorkspaceState, str]:
+        """Whether the worktree exists or can be rebuilt, and the reason if not. Blocks; changes nothing."""
+        if not execution.worktree_path:
             return WorkspaceState.REBUILDABLE, ""
-        worktree = self.worktree_of(one.worktree_id or one.session_id, one.worktree_path, one.worktree_branch)
-        if not one.repository_path and not worktree.path.exists():
-            return WorkspaceState.GONE, f"The worktree {worktree.path} was deleted, and its repository is not known."
+        worktree = self.worktree_of(execution.worktree_owner, execution.worktree_path, execution.worktree_branch)
+        if not execution.repository_path and not worktree.path.exists():
+            return WorkspaceState.GONE, f"The worktree {worktree.path} was deleted, and its repository is unknown."
         try:
-            return worktrees.worktree_state(worktree, lambda: self.open_repository(Path(one.repository_path)))
+            return worktrees.worktree_state(worktree, lambda: self.open_repository(Path(execution.repository_path)))
         except RepositoryUnusable:
-            # no answer is no proof of a loss: the launch will say what is wrong
+            # An unusable repository does not prove a loss: the next launch reports what is wrong.
             return WorkspaceState.REBUILDABLE, ""
 
-    def is_known(self, one: ExecutionFacts) -> bool:
-        """Whether the execution's state directory, with a token of its own in it, is here."""
-        return self.token_of(one) is not None
+    def is_known(self, execution: ExecutionFacts) -> bool:
+        """Whether the execution's state directory is here, with a token of its own."""
+        return self.token_of(execution) is not None
 
-    def token_of(self, one: ExecutionFacts) -> str | None:
-        """The token of the last launch here; None where there is none that follows from the execution's secret."""
+    def token_of(self, execution: ExecutionFacts) -> str | None:
+        """Return the token of the last launch here; None if it is not derived from the execution's secret."""
         try:
-            token = self.places_of(one.id).token()
+            token = self.state_directory_of(execution.id).token()
         except OSError:
             return None
-        return token if is_token_of(token, one.auth_token) else None
+        return token if is_token_of(token, execution.auth_token) else None
 
     def resume_token(self, execution_id: str) -> str | None:
-        """The agent's conversation id, from what agentctl has kept in its state directory."""
+        """Return the agent's conversation id that agentctl saved in its state directory."""
         try:
-            kept = orjson.loads(self.places_of(execution_id).resume_token_file.read_bytes())
+            content = orjson.loads(self.state_directory_of(execution_id).resume_token_file.read_bytes())
         except (OSError, ValueError):
             return None
-        token = kept.get("resume_token") if isinstance(kept, dict) else None
+        token = content.get("resume_token") if isinstance(content, dict) else None
         return token if isinstance(token, str) and token else None
 
-    def left_journal(self, execution_id: str, after: int, epoch: str) -> Sequence[Mapping[str, Any]]:
-        """The journal behind a cursor; lines of earlier epochs first, each names its own."""
-        directory = line_format.journal_directory(self.places_of(execution_id).path)
+    def unread_journal(self, execution_id: str, after: int, epoch: str) -> Sequence[Mapping[str, Any]]:
+        """Return the journal lines after a cursor, those of earlier epochs first; each names its epoch."""
+        directory = line_format.journal_directory(self.state_directory_of(execution_id).path)
         try:
             return list(line_format.read_lines(directory, after, epoch or None))
         except OSError:

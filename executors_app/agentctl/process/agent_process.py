@@ -1,7 +1,4 @@
-"""One agent process under its guard: output as bytes, input as messages, stderr as rate-limited log lines.
-
-And the command of the built-in demo agent.
-"""
+"""One agent process under its guard: stdout as bytes, stdin as messages, stderr as rate-limited log lines."""
 
 from __future__ import annotations
 
@@ -25,9 +22,9 @@ _DEMO_AGENT_SCRIPT: Final = Path(__file__).resolve().parents[2] / "demo_agent.py
 
 
 def resolve_built_in_agent(argv: Sequence[str]) -> list[str]:
-    """``argv`` as it can be run here: the command of the built-in agent is replaced by its program beside agentctl.
+    """Replace the command of the built-in demo agent by its program on this machine.
 
-    The control plane cannot know that path: it may be on another machine, in a container, or of another release.
+    The control plane cannot know that path: it may run on another machine, in a container, or with another release.
     """
     if not argv or argv[0] != BUILT_IN_AGENT:
         return list(argv)
@@ -37,21 +34,21 @@ def resolve_built_in_agent(argv: Sequence[str]) -> list[str]:
 __all__ = ["AgentProcess", "SpawnFailed"]
 
 WRITE_TIMEOUT: Final = 30.0
-"""Seconds an agent may leave its input unread before it counts as stuck."""
+"""Seconds that an agent may leave its input unread before it counts as stuck."""
 _STDERR_LINE_LIMIT: Final = 64 * 1024
 
 
 class AgentProcess:
-    """An agent under its guard. ``read`` it to its end, then ``close`` it."""
+    """An agent under its guard. Read it to its end, then close it."""
 
     def __init__(self, guard: GuardClient, record: Callable[..., Any]):
         self._guard = guard
-        self._valve = RateLimitedLog(record, "stderr")
-        self._kills = control_group.count_oom_kills()
+        self._stderr_log = RateLimitedLog(record, "stderr")
+        self._oom_kills_before = control_group.count_oom_kills()
         self.identity = identity.identify(guard.agent_pid)
-        """None if it has ended already."""
+        """The process's identity; None if it had ended already."""
         self._stderr = asyncio.create_task(self._drain_stderr(), name="agent's stderr")
-        self._hurrying = asyncio.create_task(self._hurry_at_the_end(), name="agent's end")
+        self._end_watcher = asyncio.create_task(self._limit_output_after_exit(), name="agent's end")
 
     @classmethod
     async def spawn(
@@ -62,9 +59,9 @@ class AgentProcess:
         marker: Mapping[str, str],
         record: Callable[..., Any],
     ) -> AgentProcess:
-        """Start ``argv`` with the allowed part of our environment, ``env`` and ``marker``; SpawnFailed.
+        """Start ``argv`` with the allowed part of our environment, ``env`` and ``marker``; raises SpawnFailed.
 
-        ``record`` is ``Host.record``; it gets the agent's stderr as ``log`` lines, a few a second.
+        ``record`` is ``Host.record``; it gets the agent's stderr as ``log`` lines at a limited rate.
         """
         marks = {**marker, AGENT_MARKER: uuid.uuid4().hex}
         guard = await GuardClient.spawn(
@@ -80,66 +77,66 @@ class AgentProcess:
 
     @property
     def exit_code(self) -> int | None:
-        """Negative for a signal; None while it lives, or where the guard could not tell."""
+        """The exit code, negative for a signal; None while the agent lives, or if the guard could not report it."""
         return self._guard.exit_code
 
-    def ending(self) -> str:
-        """How it ended, for a sentence: with which code, or for want of memory."""
-        starved = self.exit_code == -signal.SIGKILL and control_group.count_oom_kills() > self._kills
-        return "out of memory" if starved else f"with code {self.exit_code}"
+    def exit_description(self) -> str:
+        """Describe the exit for a message: ``with code N``, or ``out of memory``."""
+        out_of_memory = self.exit_code == -signal.SIGKILL and control_group.count_oom_kills() > self._oom_kills_before
+        return "out of memory" if out_of_memory else f"with code {self.exit_code}"
 
     @property
-    def running(self) -> bool:
-        """Whether the agent or anything of its tree still lives."""
+    def is_running(self) -> bool:
+        """Whether the agent or any of its descendants still lives."""
         return not self._guard.tree_ended.is_set()
 
     @property
-    def left(self) -> list[int]:
-        """Pids of its tree that could not be ended."""
-        return self._guard.left
+    def survivors(self) -> list[int]:
+        """Pids of its tree that could not be killed."""
+        return self._guard.survivors
 
     async def read(self) -> bytes:
-        """The next bytes of stdout; empty at its end, at the latest a second after the agent's."""
+        """Return the next bytes of stdout; empty at its end, at the latest a second after the agent's exit."""
         return await self._guard.stdout.read()
 
     async def write(self, data: bytes, timeout: float = WRITE_TIMEOUT) -> None:
-        """Write a message to stdin; PipeStuck, BrokenPipeError."""
+        """Write a message to stdin; raises PipeStuck, BrokenPipeError."""
         await self._guard.stdin.write(data, timeout)
 
     def end_input(self) -> None:
-        """Let it read the end of its stdin."""
+        """Close its stdin."""
         self._guard.stdin.close()
 
     async def wait(self) -> int | None:
-        """Until nothing is left of the agent; its exit code."""
+        """Wait until nothing is left of the agent, and return its exit code."""
         await self._guard.tree_ended.wait()
         return self.exit_code
 
     async def stop(self, grace: float) -> int | None:
-        """End the whole tree: TERM, after ``grace`` seconds KILL; the exit code."""
+        """End the whole tree (TERM, after ``grace`` seconds KILL) and return the exit code."""
         return await self._guard.stop(grace)
 
     async def close(self) -> None:
-        """Give the pipes back, after the end."""
-        await self._hurrying
+        """Close the pipes, after the end."""
+        await self._end_watcher
         await self._stderr
         self._guard.close_pipes()
 
     def output_tail(self) -> str:
-        """The last lines of stderr."""
-        return self._valve.tail()
+        """Return the last lines of stderr."""
+        return self._stderr_log.tail()
 
     async def _drain_stderr(self) -> None:
-        """An agent whose stderr nobody reads would stand still."""
+        """Read stderr for ever: an agent would block once that pipe is full."""
         splitter = LineSplitter(_STDERR_LINE_LIMIT)
         while data := await self._guard.stderr.read():
             for line in splitter.feed(data):
-                self._valve.put(line)
+                self._stderr_log.put(line)
             await asyncio.sleep(0)
-        self._valve.put(splitter.torn())
-        self._valve.flush()
+        self._stderr_log.put(splitter.torn())
+        self._stderr_log.flush()
 
-    async def _hurry_at_the_end(self) -> None:
+    async def _limit_output_after_exit(self) -> None:
         await self._guard.agent_ended.wait()
         self._guard.stdout.end()
         self._guard.stderr.end()

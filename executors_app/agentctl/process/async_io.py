@@ -1,7 +1,4 @@
-"""Waiting on the event loop.
-
-Byte pipes to and from child processes, line splitting, the end of a process, and a notifier for changes of state.
-"""
+"""Asynchronous pipes to child processes, line splitting, waiting for the end of a process, and state notification."""
 
 from __future__ import annotations
 
@@ -13,20 +10,20 @@ from typing import Final
 
 
 class StateNotifier:
-    """Wakes everybody who waits for a condition, each time something changed."""
+    """Wakes all waiters after a change of state, so that they check their conditions again."""
 
     def __init__(self) -> None:
         self._waiting: set[asyncio.Future[None]] = set()
 
-    def ring(self) -> None:
-        """Tell that something changed."""
+    def notify(self) -> None:
+        """Wake all waiters: the state has changed."""
         waiting, self._waiting = self._waiting, set()
         for waiter in waiting:
             if not waiter.done():
                 waiter.set_result(None)
 
-    async def until(self, condition: Callable[[], bool]) -> None:
-        """Return once the condition holds; it is looked at now and after each ring."""
+    async def wait_for(self, condition: Callable[[], bool]) -> None:
+        """Wait until the condition holds; it is checked now and after each ``notify``."""
         while not condition():
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiting.add(waiter)
@@ -37,11 +34,11 @@ class StateNotifier:
 
 
 CHUNK_BYTES: Final = 256 * 1024
-"""Bytes read at once, at most."""
+"""Maximum bytes per read."""
 LINE_LIMIT: Final = 64 * 1024 * 1024
-"""Bytes of the longest line that is kept."""
+"""Bytes of the longest line that is not skipped."""
 LAST_OUTPUT_TIMEOUT: Final = 1.0
-"""Seconds that the end of a dead child's output is waited for: a stranger may hold the pipe."""
+"""Seconds to wait for the end of a dead child's output: another process may hold the pipe open."""
 
 
 class PipeStuck(Exception):
@@ -58,7 +55,7 @@ class PipeReader:
         self._ending = False
 
     async def read(self) -> bytes:
-        """What is there, or the next bytes; empty at the end."""
+        """Return the available or next bytes; empty at the end."""
         while self._descriptor >= 0:
             try:
                 return os.read(self._descriptor, CHUNK_BYTES)
@@ -68,13 +65,13 @@ class PipeReader:
         return b""
 
     def end(self) -> None:
-        """The child is dead: from now on a wait for more is a short one (``LAST_OUTPUT_TIMEOUT``)."""
+        """Limit further waits to ``LAST_OUTPUT_TIMEOUT``, because the child is dead."""
         if not self._ending:
             self._ending = True
             asyncio.get_running_loop().call_later(LAST_OUTPUT_TIMEOUT, self._answer, self._waiter, False)
 
     def close(self) -> None:
-        """Give the descriptor back; a read in flight ends empty."""
+        """Close the descriptor; a pending read returns empty."""
         if self._descriptor >= 0:
             if self._waiter is not None:
                 asyncio.get_running_loop().remove_reader(self._descriptor)
@@ -104,7 +101,7 @@ class PipeReader:
 
 
 class PipeWriter:
-    """The writing end of a pipe; messages of several tasks do not mix."""
+    """The writing end of a pipe; messages of several tasks are not interleaved."""
 
     def __init__(self, descriptor: int):
         os.set_blocking(descriptor, False)
@@ -113,10 +110,9 @@ class PipeWriter:
         self._torn = False
 
     async def write(self, data: bytes, timeout: float) -> None:
-        """Hand all of ``data`` to the child.
+        """Write all of ``data``; raises PipeStuck after ``timeout`` seconds, BrokenPipeError if nobody reads.
 
-        PipeStuck after ``timeout`` seconds; BrokenPipeError if nobody can read any more. Once a
-        message was cut off in the middle nothing more is written, ever: it was never complete.
+        After a message was cut off, nothing more is ever written: the child would read the rest as part of it.
         """
         try:
             async with asyncio.timeout(timeout), self._turn:
@@ -125,7 +121,7 @@ class PipeWriter:
             raise PipeStuck(f"the agent has not read its input for {timeout:g} s") from error
 
     def close(self) -> None:
-        """Let the child read the end of its input."""
+        """Close the child's input."""
         if self._descriptor >= 0:
             asyncio.get_running_loop().remove_writer(self._descriptor)
             os.close(self._descriptor)
@@ -141,7 +137,7 @@ class PipeWriter:
             try:
                 rest = rest[os.write(self._descriptor, rest) :]
             except BlockingIOError:
-                self._torn = len(rest) < len(data)  # unless we come back from here
+                self._torn = len(rest) < len(data)  # stays set if we are cancelled while waiting
                 await self._writable()
                 self._torn = False
 
@@ -157,7 +153,7 @@ class PipeWriter:
 
 
 class LineSplitter:
-    """Cuts a stream into lines; a line beyond ``limit`` bytes is skipped and counted."""
+    """Splits a stream into lines; a line longer than ``limit`` bytes is skipped and counted."""
 
     def __init__(self, limit: int = LINE_LIMIT):
         self.limit = limit
@@ -167,7 +163,7 @@ class LineSplitter:
         self._skipping = False
 
     def feed(self, data: bytes) -> list[bytes]:
-        """The lines that ``data`` completes, without their ends."""
+        """Return the lines that ``data`` completes, without line ends."""
         *complete, rest = data.split(b"\n")
         if complete:
             first = self._finish(complete[0])
@@ -177,7 +173,7 @@ class LineSplitter:
         return complete
 
     def torn(self) -> bytes:
-        """What stands there without a line end."""
+        """Return the incomplete last line."""
         return b"".join(self._parts)
 
     def _finish(self, end: bytes) -> bytes | None:
@@ -197,7 +193,7 @@ class LineSplitter:
 
 
 async def _wait_readable(descriptor: int) -> None:
-    """Until a descriptor can be read."""
+    """Wait until a descriptor is readable."""
     loop, readable = asyncio.get_running_loop(), asyncio.Event()
     loop.add_reader(descriptor, readable.set)
     try:
@@ -207,7 +203,7 @@ async def _wait_readable(descriptor: int) -> None:
 
 
 async def wait_for_end(pid: int) -> None:
-    """Until a process has ended; at once where there is none. A child of ours is a corpse then, to be reaped."""
+    """Wait until a process has ended; returns at once if there is none. A child still has to be reaped."""
     with contextlib.suppress(ProcessLookupError):
         descriptor = os.pidfd_open(pid)
         try:

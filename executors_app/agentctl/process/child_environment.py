@@ -1,6 +1,6 @@
-"""What a child process gets to see of our environment: an allow-list (rule 28).
+"""Environments of child processes, built from an allow-list so that no secret of ours reaches an agent.
 
-The only reader of ``os.environ`` in agentctl; the control plane builds agentctl's own environment here.
+The only reader of ``os.environ`` in agentctl. The control plane builds agentctl's own environment here, too.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from executors_app import crash_points
 from executors_app.agentctl.protocol import EXECUTION_MARKER
 
 AGENT_MARKER: Final = "KANDEV_AGENT_LAUNCH"
-"""Marks the processes of one agent, as against the shells and git calls of its agentctl."""
+"""Marks the processes of one agent, unlike the shells and git calls of its agentctl."""
 SHELL_MARKER: Final = "KANDEV_SHELL"
-"""Marks what one shell of the workspace has started."""
+"""Marks the processes of one shell of the workspace."""
 MARKERS: Final = frozenset({EXECUTION_MARKER, AGENT_MARKER, SHELL_MARKER})
-"""The environment variables that mark our processes; they are no settings (rule 43)."""
+"""Environment variables that mark our processes. They are not settings, so an unknown-setting check skips them."""
 
 SESSION_VARIABLE: Final = "KANDEV_SESSION_ID"
 
 CRASH_AT_VARIABLE: Final = "KANDEV_CRASH_AT"
 CRASH_DIR_VARIABLE: Final = "KANDEV_CRASH_DIR"
-"""For tests: at which of ``crash_points.POINTS`` agentctl dies, and where it leaves a file then."""
+"""For tests: these two name the crash point at which agentctl kills itself, and the directory of its mark."""
 
 _PROXIES: Final = ("http_proxy", "https_proxy", "no_proxy", "all_proxy")
 _ALLOWED: Final = frozenset(
@@ -40,17 +40,17 @@ _ALLOWED_PREFIX: Final = "LC_"
 
 
 def build_environment(extra: Mapping[str, str], marker: Mapping[str, str]) -> dict[str, str]:
-    """The environment of a child: what is allowed of ours, then ``extra``, and ``marker`` above all."""
+    """Build the environment of a child: the allowed part of ours, overridden by ``extra``, then by ``marker``."""
     return {**inherited_environment(), **extra, **marker}
 
 
 def inherited_environment() -> dict[str, str]:
-    """What is allowed of our own environment: where things are and how to speak, no secrets."""
+    """Return the allowed part of our own environment: paths, locale, proxies and certificates, no secrets."""
     return {name: value for name, value in os.environ.items() if name in _ALLOWED or name.startswith(_ALLOWED_PREFIX)}
 
 
 def arm_crash_point() -> None:
-    """Arm the crash point that our environment names, if it names one; ValueError for an unknown one."""
+    """Arm the crash point that our environment names, if any; raises ValueError for an unknown one."""
     spec = os.environ.get(CRASH_AT_VARIABLE)
     if spec:
         crash_points.arm(spec, os.environ.get(CRASH_DIR_VARIABLE) or Path.cwd(), os.environ.get(SESSION_VARIABLE, ""))

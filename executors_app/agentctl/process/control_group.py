@@ -1,7 +1,4 @@
-"""The control group of one execution.
-
-Enter it, kill what lives in it, and count what the kernel killed for want of memory.
-"""
+"""The control group (cgroup v2) of one execution: enter it, kill it, and count out-of-memory kills."""
 
 from __future__ import annotations
 
@@ -11,11 +8,11 @@ from typing import Final
 
 _GROUP_PREFIX: Final = "kandev-"
 _CGROUP_V2_PREFIX: Final = "0::"
-"""How the line of version 2 begins in ``/proc/PID/cgroup``."""
+"""Prefix of the version 2 line in ``/proc/PID/cgroup``."""
 
 
 def enter_group(execution_id: str) -> bool:
-    """Move this process into the execution's group; False where none can be had."""
+    """Move this process into the execution's group; return False if no group can be created."""
     group = _group_named(execution_id)
     if group is None:
         return False
@@ -29,7 +26,7 @@ def enter_group(execution_id: str) -> bool:
 
 
 def leave_group(execution_id: str) -> None:
-    """Move this process out again, and remove the group if nothing else lives in it."""
+    """Move this process out of the group, and remove the group if it is empty."""
     group = _group_of("self")
     if group is None or group.name != f"{_GROUP_PREFIX}{execution_id}":
         return
@@ -39,28 +36,28 @@ def leave_group(execution_id: str) -> None:
 
 
 def execution_of_process(pid: int) -> str:
-    """The execution whose group a process lives in, or the empty text."""
+    """Return the execution whose group a process is in; empty if it is in none."""
     name = _group_path(str(pid)).removesuffix(" (deleted)").rpartition("/")[2]
     return name.removeprefix(_GROUP_PREFIX) if name.startswith(_GROUP_PREFIX) else ""
 
 
 def kill_group(pid: int) -> bool:
-    """KILL the whole group that ``pid`` lives in, at once; False where it has none of ours.
+    """Kill the whole group of ``pid`` at once; return False if it is in none of ours.
 
-    Not for agentctl, which lives in the group itself.
+    agentctl must not call it, because it is in the group itself.
     """
     group = _group_of(str(pid))
     if group is None or not group.name.startswith(_GROUP_PREFIX):
         return False
     try:
         (group / "cgroup.kill").write_text("1")
-    except OSError:  # an old kernel, or no right to: one by one, then
+    except OSError:  # an old kernel, or no permission: the caller kills one by one
         return False
     return True
 
 
 def remove_group(execution_id: str) -> None:
-    """Remove the execution's group where nothing lives in it any more."""
+    """Remove the execution's group if it is empty."""
     group = _group_named(execution_id)
     if group is not None:
         with contextlib.suppress(OSError):
@@ -72,7 +69,7 @@ def _move_to_group(group: Path) -> None:
 
 
 def _group_named(execution_id: str) -> Path | None:
-    """The group of an execution: beside ours if we live in one already, else below ours."""
+    """Return the group of an execution: a sibling of ours if we are in such a group, else a child of ours."""
     here = _group_of("self")
     if here is None or not execution_id.replace("-", "").isalnum():
         return None
@@ -81,7 +78,7 @@ def _group_named(execution_id: str) -> Path | None:
 
 
 def _group_of(pid: str) -> Path | None:
-    """The directory of a process's group; None without version 2, or out of our sight."""
+    """Return the directory of a process's group; None without cgroup v2, or if it is outside of our namespace."""
     mount, path = _cgroup_mount(), _group_path(pid)
     if mount is None or not path or ".." in path:
         return None
@@ -99,21 +96,21 @@ def _group_path(pid: str) -> str:
 def _cgroup_mount() -> Path | None:
     with contextlib.suppress(OSError):
         for line in Path("/proc/self/mounts").read_text(encoding="utf-8", errors="replace").splitlines():
-            _, place, kind, *_ = line.split(" ")
+            _, mount, kind, *_ = line.split(" ")
             if kind == "cgroup2":
-                return Path(place)
+                return Path(mount)
     return None
 
 
 _MEMORY_EVENT_FILES: Final = (Path("/sys/fs/cgroup/memory.events"), Path("/sys/fs/cgroup/memory/memory.oom_control"))
-"""Of cgroup version 2, and of version 1: what a container sees there is its own."""
+"""For cgroup version 2 and version 1; a container sees its own counters there."""
 
 
-def count_oom_kills(places: tuple[Path, ...] = _MEMORY_EVENT_FILES) -> int:
-    """How many processes were killed so far; 0 where nobody counts."""
-    for place in places:
+def count_oom_kills(paths: tuple[Path, ...] = _MEMORY_EVENT_FILES) -> int:
+    """Return how many processes the kernel has killed for lack of memory; 0 if there is no counter."""
+    for path in paths:
         try:
-            lines = place.read_text(encoding="ascii").splitlines()
+            lines = path.read_text(encoding="ascii").splitlines()
         except (OSError, ValueError):
             continue
         for line in lines:

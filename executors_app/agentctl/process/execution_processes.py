@@ -1,7 +1,8 @@
-"""The processes of executions on this machine, found and ended by proof: marker or control group, start time, boot.
+"""Find and end the processes of executions on this machine.
 
-agentctl itself carries the marker too; it is told from what it started by its command line. Anybody can give a
-process of their own such a command line, so it must be of our user as well.
+A process belongs to an execution if its environment has the marker or it is in the execution's control group; its
+start time and the kernel's boot id prove that it is still the same process. agentctl carries the marker too and is
+told apart by its command line. Anybody can start a process with such a command line, so it must also run as our user.
 """
 
 from __future__ import annotations
@@ -26,23 +27,23 @@ AGENTCTL_MODULE: Final = "executors_app.agentctl"
 
 @dataclass(slots=True)
 class ExecutionProcesses:
-    """What lives of one execution."""
+    """The live processes of one execution."""
 
     agentctl: list[ProcessIdentity] = field(default_factory=list)
     others: list[ProcessIdentity] = field(default_factory=list)
-    """The agent, its guard, shells: leftovers once agentctl is dead."""
+    """The agent, its guard and shells; leftovers once agentctl is dead."""
 
 
 def find_all_processes() -> dict[str, ExecutionProcesses]:
-    """All live processes of executions by execution id, in one pass over the machine; missing ids have none."""
+    """Scan the machine once and return all live processes by execution id."""
     found: defaultdict[str, ExecutionProcesses] = defaultdict(ExecutionProcesses)
     for pid in identity.list_pids():
         execution_id = _marked_execution(pid)
-        who = identity.identify(pid) if execution_id else None
-        if who is None or not identity.is_alive(who):
+        process = identity.identify(pid) if execution_id else None
+        if process is None or not identity.is_alive(process):
             continue
         processes = found[execution_id]
-        (processes.agentctl if is_agentctl(pid, execution_id) else processes.others).append(who)
+        (processes.agentctl if is_agentctl(pid, execution_id) else processes.others).append(process)
     return found
 
 
@@ -54,7 +55,7 @@ def _marked_execution(pid: int) -> str:
 
 
 def find_processes(execution_id: str) -> ExecutionProcesses:
-    """What lives of one execution."""
+    """Return the live processes of one execution."""
     return find_all_processes().get(execution_id) or ExecutionProcesses()
 
 
@@ -64,35 +65,35 @@ def is_agentctl(pid: int, execution_id: str) -> bool:
 
 
 def has_agentctl_command_line(pid: int, execution_id: str) -> bool:
-    """Whether its command line says so, which anybody's may."""
+    """Whether a process has the command line of this execution's agentctl, which alone is no proof."""
     try:
-        words = Path(f"/proc/{pid}/cmdline").read_bytes().decode("utf-8", "replace").split("\0")
+        arguments = Path(f"/proc/{pid}/cmdline").read_bytes().decode("utf-8", "replace").split("\0")
     except OSError:
         return False
-    named = [after for word, after in pairwise(words) if word == "--execution-id"]
-    return AGENTCTL_MODULE in words and named == [execution_id]
+    named = [after for word, after in pairwise(arguments) if word == "--execution-id"]
+    return AGENTCTL_MODULE in arguments and named == [execution_id]
 
 
 def recorded_process(state: Mapping[str, Any]) -> ProcessIdentity | None:
-    """The identity of agentctl as the row's ``state`` keeps it, if it does."""
+    """Return the identity of agentctl that a row's ``state`` recorded; None if there is none."""
     try:
         return ProcessIdentity.from_json(state["process"])
     except (KeyError, TypeError, ValueError):
         return None
 
 
-def terminate_process(who: ProcessIdentity, grace: float) -> bool:
-    """TERM, and KILL after ``grace`` seconds; True when the process is gone. Blocks."""
-    if identity.send_signal(who, signal.SIGTERM) and not _wait_until_gone(who, grace):
-        return not identity.kill_all([who], 5)
+def terminate_process(process: ProcessIdentity, grace: float) -> bool:
+    """Send TERM, and KILL after ``grace`` seconds; return whether the process is gone. Blocks."""
+    if identity.send_signal(process, signal.SIGTERM) and not _wait_until_gone(process, grace):
+        return not identity.kill_all([process], 5)
     return True
 
 
 def kill_leftovers(execution_id: str) -> int:
-    """KILL what is left of an execution whose agentctl is gone; returns how many ended. Blocks.
+    """Kill what is left of an execution whose agentctl is gone, and return how many ended. Blocks.
 
-    Looks again until two looks find nothing, as the killed may have forked meanwhile; touches
-    nothing as soon as an agentctl lives.
+    Scans again until two scans in a row find nothing, because a process may have forked before it was killed.
+    Kills nothing once an agentctl of the execution lives.
     """
     ended = empty = 0
     for _ in range(20):
@@ -108,9 +109,9 @@ def kill_leftovers(execution_id: str) -> int:
     return ended
 
 
-def _wait_until_gone(who: ProcessIdentity, seconds: float) -> bool:
+def _wait_until_gone(process: ProcessIdentity, seconds: float) -> bool:
     deadline = time.monotonic() + seconds
-    while identity.is_alive(who):
+    while identity.is_alive(process):
         if time.monotonic() > deadline:
             return False
         time.sleep(0.02)

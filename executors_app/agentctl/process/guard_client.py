@@ -1,7 +1,7 @@
-"""agentctl's end of a guard process (``guard_process``): spawn an agent under it, stop it, hear of its end.
+"""The client of a guard process (``guard_process``): start an agent under it, stop it, and follow its end.
 
-One guard is kept ready for the next agent (``keep_one_ready``), because the start of an interpreter is most of
-what a guard costs, and somebody waits for every start of an agent.
+One guard is kept ready for the next agent (``keep_spare_guard``): starting an interpreter is most of the cost of a
+guard, and users wait for every start of an agent.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from executors_app.agentctl.protocol import EXECUTION_MARKER, Code
 
 _HEADER: Final = importlib.util.MAGIC_NUMBER + bytes(12)
 _PROGRAM: Final = _HEADER + marshal.dumps(compile(Path(guard_process.__file__).read_bytes(), "guard", "exec"))
-"""Made once: an upgrade of the package in place must not change the guards of this agentctl (rule 24)."""
+"""Compiled at import: an upgrade of the package must not change the guards of a running agentctl."""
 _PERMANENT_ERRORS: Final = (
     errno.ENOENT,
     errno.EACCES,
@@ -36,7 +36,7 @@ _PERMANENT_ERRORS: Final = (
     errno.EINVAL,
 )
 _GUARD_TIMEOUT: Final = 5.0
-"""Seconds for a guard to end its tree, beyond the grace; then it is killed and its orphans are ended from here."""
+"""Seconds beyond the grace for a guard to end its tree; then it is killed and its orphans are ended from here."""
 
 
 class SpawnFailed(Exception):
@@ -46,7 +46,7 @@ class SpawnFailed(Exception):
         super().__init__(message)
         self.code = Code.PROGRAM_MISSING if missing else Code.SPAWN_FAILED
         self.permanent = number in _PERMANENT_ERRORS
-        """Whether the same call can never succeed as things stand."""
+        """Whether a retry cannot succeed until something is changed."""
 
 
 class GuardClient:
@@ -56,23 +56,23 @@ class GuardClient:
         self.stdin, self.stdout, self.stderr = _detach_pipes(process)
         self.agent_pid = 0
         self.exit_code: int | None = None
-        """The agent's, negative for a signal; None while it lives, and for ever if the guard was killed."""
+        """The agent's exit code, negative for a signal; None while it lives, and if the guard was killed."""
         self.agent_ended = asyncio.Event()
         self.tree_ended = asyncio.Event()
-        """Nothing is left of the agent, or all that could be done was done."""
-        self.left: list[int] = []
-        """Pids that could not be ended: those of another user, for instance."""
+        """Set when nothing is left of the agent, or no more can be done."""
+        self.survivors: list[int] = []
+        """Pids that could not be killed, for instance those of another user."""
         self._process, self._control = process, PipeWriter(control)
-        self._status, self._lines = PipeReader(status), b""
-        self._name, self._place, self._launch = "", "", ""
+        self._status, self._buffer = PipeReader(status), b""
+        self._program, self._cwd, self._launch = "", "", ""
         found = identity.identify(process.pid)
-        self._since = found.start_time if found else 0
-        self._born = asyncio.Event()
+        self._start_time = found.start_time if found else 0
+        self._spawned = asyncio.Event()
         self._failure = SpawnFailed("the guard process did not start")
 
     @classmethod
     async def spawn(cls, argv: Sequence[str], env: Mapping[str, str], cwd: str) -> GuardClient:
-        """Start ``argv`` under a guard that has none; SpawnFailed says in a sentence why it cannot be."""
+        """Start ``argv`` under the spare guard or a new one; raises SpawnFailed with the reason."""
         if not argv:
             raise SpawnFailed("the agent has no command", errno.EINVAL)
         subreaper.become_subreaper()
@@ -80,49 +80,51 @@ class GuardClient:
             {name: env[name] for name in (EXECUTION_MARKER,) if name in env}
         )
         try:
-            await guard.begin(argv, env, cwd)
+            await guard.start_agent(argv, env, cwd)
         except BaseException:
             guard.abandon()
             raise
         return guard
 
-    async def begin(self, argv: Sequence[str], env: Mapping[str, str], cwd: str) -> None:
-        """Have the agent started, follow the guard from now on, and wait for the agent's birth; SpawnFailed."""
-        self._name, self._place, self._launch = argv[0], cwd, env.get(AGENT_MARKER, "")
+    async def start_agent(self, argv: Sequence[str], env: Mapping[str, str], cwd: str) -> None:
+        """Send the guard what to start, follow it, and wait until the agent runs; raises SpawnFailed."""
+        self._program, self._cwd, self._launch = argv[0], cwd, env.get(AGENT_MARKER, "")
         subreaper.clear_killed_processes()
         order = marshal.dumps((list(argv), dict(env), cwd))
         self._watching = asyncio.create_task(self._watch(), name="guard")
-        with contextlib.suppress(OSError, PipeStuck):  # then it does not start, which is said below
+        with contextlib.suppress(OSError, PipeStuck):  # then the agent does not start: raised below
             await self._control.write(len(order).to_bytes(guard_process.LENGTH_BYTES, "big") + order, _GUARD_TIMEOUT)
-            await self._born.wait()
+            await self._spawned.wait()
         if not self.agent_pid:
             raise self._failure
 
     @property
-    def waits(self) -> bool:
-        """Whether its process lives."""
+    def is_running(self) -> bool:
+        """Whether the guard process lives."""
         return self._process.poll() is None
 
     def abandon(self) -> None:
-        """Let go of a guard whose agent nobody wants; it ends by itself."""
+        """Close our ends of the pipes: the guard then kills its tree and exits."""
         self._control.close()
         self.close_pipes()
 
     async def dismiss(self) -> None:
-        """Let go of a guard that was never used, and wait for its end."""
+        """Close a guard that was never used, and wait for its end."""
         self.abandon()
-        await self._bury()
+        await self._reap_guard()
 
     def discard(self) -> None:
-        """Give back what belonged to a guard that died before it was used."""
+        """Close all pipes of a guard that died before it was used."""
         self.abandon()
         self._status.close()
 
     async def stop(self, grace: float) -> int | None:
-        """TERM, after ``grace`` seconds KILL, for the whole tree; the agent's exit code. May be called again."""
+        """End the whole tree (TERM, after ``grace`` seconds KILL) and return the agent's exit code. Repeatable."""
         with contextlib.suppress(OSError, PipeStuck):
             await self._control.write(f"stop {max(0.0, grace):.3f}\n".encode(), _GUARD_TIMEOUT)
         if not await self._ended_within(grace + _GUARD_TIMEOUT):
+            # The end of the control pipe means KILL at once. A guard that ignores even that is killed, and ``_watch``
+            # then ends its tree.
             self._control.close()
             if not await self._ended_within(_GUARD_TIMEOUT):
                 self._process.kill()
@@ -130,49 +132,50 @@ class GuardClient:
         return self.exit_code
 
     async def _watch(self) -> None:
-        """Follow the status pipe to its end, then take in the guard and what it may have left."""
+        """Follow the status pipe to its end, then reap the guard and kill what it may have left."""
         while line := await self._next_line():
-            self._hear(*line.split())
-        await self._bury()
-        if self.agent_pid and (self.exit_code is None or self.left):
-            survivors = await subreaper.end_orphans(self._launch, self._since)
-            self.left = [survivor.pid for survivor in survivors]
-        for event in (self._born, self.agent_ended, self.tree_ended):
+            self._handle_status_line(*line.split())
+        await self._reap_guard()
+        # Without an exit code the guard was killed: its tree lives on, adopted by us.
+        if self.agent_pid and (self.exit_code is None or self.survivors):
+            survivors = await subreaper.end_orphans(self._launch, self._start_time)
+            self.survivors = [survivor.pid for survivor in survivors]
+        for event in (self._spawned, self.agent_ended, self.tree_ended):
             event.set()
-        _SpareGuard.renew()
+        _SpareGuard.ensure()
 
     def _not_started(self, number: int) -> SpawnFailed:
-        """The kernel gives one error for a program and for a directory that is not there: tell which."""
-        if number == errno.ENOENT and Path(self._place).is_dir():
-            return SpawnFailed(f"the program {self._name} was not found", number, missing=True)
-        return SpawnFailed(f"{self._name} in {self._place}: {os.strerror(number)}", number)
+        """Return the error of a failed exec. ENOENT can mean the program or the directory: name the right one."""
+        if number == errno.ENOENT and Path(self._cwd).is_dir():
+            return SpawnFailed(f"the program {self._program} was not found", number, missing=True)
+        return SpawnFailed(f"{self._program} in {self._cwd}: {os.strerror(number)}", number)
 
-    def _hear(self, word: str, number: str) -> None:
-        """One line of the status pipe."""
+    def _handle_status_line(self, word: str, number: str) -> None:
+        """Handle one line of the status pipe."""
         match word:
             case "spawned":
                 self.agent_pid = int(number)
-                self._born.set()
+                self._spawned.set()
             case "failed":
                 self._failure = self._not_started(int(number))
             case "exited":
                 self.exit_code = int(number)
                 self.agent_ended.set()
             case "left":
-                self.left.append(int(number))
+                self.survivors.append(int(number))
 
     async def _next_line(self) -> str:
-        """The next line of the status pipe; empty at its end."""
-        while b"\n" not in self._lines:
+        """Return the next line of the status pipe; empty at its end."""
+        while b"\n" not in self._buffer:
             data = await self._status.read()
             if not data:
                 return ""
-            self._lines += data
-        line, _, self._lines = self._lines.partition(b"\n")
+            self._buffer += data
+        line, _, self._buffer = self._buffer.partition(b"\n")
         return line.decode()
 
-    async def _bury(self) -> None:
-        """Wait for the guard's own end and give back what belonged to it, but for the agent's pipes."""
+    async def _reap_guard(self) -> None:
+        """Wait for the guard's own end, reap it and close its pipes, except the agent's."""
         self._control.close()
         await wait_for_end(self._process.pid)
         self._process.wait()
@@ -191,44 +194,44 @@ class GuardClient:
 
 
 class _SpareGuard:
-    """The guard that waits for the next agent of this process."""
+    """The guard that is kept ready for the next agent."""
 
     env: Mapping[str, str] | None = None
-    """The environment of such guards; None where none is kept."""
+    """The environment of spare guards; None if none is kept."""
     guard: GuardClient | None = None
 
     @classmethod
     def take(cls) -> GuardClient | None:
-        """It, unless it has died in the meantime."""
+        """Return the spare guard, unless it has died."""
         guard, cls.guard = cls.guard, None
-        if guard is not None and not guard.waits:
+        if guard is not None and not guard.is_running:
             guard.discard()
             return None
         return guard
 
     @classmethod
-    def renew(cls) -> None:
-        """See that there is one, if one is kept; where none can be started now, the next agent's start will say so."""
+    def ensure(cls) -> None:
+        """Start a spare guard if one is kept and there is none; the next agent's start reports a failure."""
         if cls.env is not None and cls.guard is None:
             with contextlib.suppress(SpawnFailed):
                 cls.guard = _start_guard_process(cls.env)
 
 
 def keep_spare_guard(marker: Mapping[str, str]) -> None:
-    """From now on a guard marked ``marker`` waits whenever no agent lives. For a process with one agent at a time."""
+    """Keep a guard with the environment ``marker`` ready whenever no agent runs (one agent at a time)."""
     _SpareGuard.env = dict(marker)
-    _SpareGuard.renew()
+    _SpareGuard.ensure()
 
 
 async def drop_spare_guard() -> None:
-    """No guard waits any more, and none is left when this returns."""
+    """Stop keeping a spare guard, and wait for the end of the current one."""
     _SpareGuard.env = None
     if guard := _SpareGuard.take():
         await guard.dismiss()
 
 
 def _start_guard_process(env: Mapping[str, str]) -> GuardClient:
-    """Start the guard process itself, from the program that this agentctl began with; SpawnFailed."""
+    """Start a guard process from the program that was compiled at import; raises SpawnFailed."""
     with contextlib.ExitStack() as stack:
         program = os.memfd_create("guard")
         stack.callback(os.close, program)
@@ -237,10 +240,10 @@ def _start_guard_process(env: Mapping[str, str]) -> GuardClient:
         stack.callback(os.close, control_end)
         status, status_end = os.pipe()
         stack.callback(os.close, status_end)
-        words = subreaper.open_killed_processes_file()
-        if words >= 0:
-            stack.callback(os.close, words)
-        numbers = map(str, (control_end, status_end, words))
+        killed_file = subreaper.open_killed_processes_file()
+        if killed_file >= 0:
+            stack.callback(os.close, killed_file)
+        numbers = map(str, (control_end, status_end, killed_file))
         try:
             process = subprocess.Popen(
                 [sys.executable, "-I", "-S", f"/proc/self/fd/{program}", *numbers],
@@ -250,7 +253,7 @@ def _start_guard_process(env: Mapping[str, str]) -> GuardClient:
                 bufsize=0,
                 cwd="/",
                 env=dict(env),
-                pass_fds=[number for number in (program, control_end, status_end, words) if number >= 0],
+                pass_fds=[number for number in (program, control_end, status_end, killed_file) if number >= 0],
                 start_new_session=True,
                 **privilege_drop.child_user_arguments(),
             )
@@ -262,7 +265,7 @@ def _start_guard_process(env: Mapping[str, str]) -> GuardClient:
 
 
 def _detach_pipes(process: subprocess.Popen[bytes]) -> tuple[PipeWriter, PipeReader, PipeReader]:
-    """Take the descriptors over from Popen, which would close them when it likes."""
+    """Duplicate the pipes, because Popen closes its own when it is garbage-collected."""
     files = (process.stdin, process.stdout, process.stderr)
     stdin, stdout, stderr = (os.dup(file.fileno()) for file in files if file)
     for file in files:

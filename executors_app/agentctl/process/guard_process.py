@@ -1,17 +1,20 @@
-"""The guard of one agent: a process of its own, which ends the agent's whole tree.
+"""The guard of one agent: a process of its own that ends the agent's whole process tree.
 
-Run, compiled, as ``python -I -S GUARD CONTROL_FD STATUS_FD WORDS_FD`` in a session of its own, with the
-agent's stdin, stdout and stderr. It is the subreaper of all that the agent starts, so nothing escapes it
-by a double fork; and it only ever signals its own unreaped children, so it cannot hit a stranger.
+Run as ``python -I -S GUARD CONTROL_FD STATUS_FD KILLED_FD`` (compiled) in a session of its own, with the agent's
+stdin, stdout and stderr. It is the subreaper of everything that the agent starts, so nothing escapes by a double
+fork; and it signals only its own unreaped children, so it cannot hit an unrelated process.
 
-Control pipe, read: first what to start, the arguments, the environment and the working directory, marshalled
-behind their length; until then the guard waits. Then ``stop SECONDS`` sends TERM, and KILL after so many
-seconds. The pipe's end, which the death of agentctl brings about too, means KILL at once.
-Status pipe, written, one line each: ``spawned PID`` or ``failed ERRNO``; ``exited CODE`` (negative:
-the signal) as soon as the agent has ended; ``left PID`` for each process that may not be killed.
-Words file, written (-1: none): the command line of each process that the agent left running, one a line.
-The guard ends when nothing of the tree is left. Standard library alone, no import of ours, and only what
-is quick to import: every start of an agent waits for it.
+Control pipe, read: first what to start, as its length and the marshalled arguments, environment and working
+directory; until then the guard waits. Then ``stop SECONDS``: send TERM, and KILL after that many seconds. The end of
+the pipe, which the death of agentctl causes too, means KILL at once.
+
+Status pipe, written, one line each: ``spawned PID`` or ``failed ERRNO``; ``exited CODE`` (negative for a signal) as
+soon as the agent has ended; ``left PID`` for each process that may not be killed.
+
+Killed-processes file, written (-1: none): the command line of each process that the agent left running, one per line.
+
+The guard ends when nothing of the tree is left. It uses only the standard library and only modules that import fast:
+every start of an agent waits for it.
 """
 
 from __future__ import annotations
@@ -32,11 +35,11 @@ else:
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 LENGTH_BYTES = 8
-"""Bytes that the length of the first order takes."""
+"""Bytes of the length before the first order."""
 MAX_COMMAND_LENGTH = 200
-"""Characters of a command line that are told."""
+"""Characters of a command line that are recorded."""
 RECHECK_INTERVAL = 0.05
-"""Seconds between two looks while a tree is being ended: new orphans come without a signal."""
+"""Seconds between two scans while a tree is being ended: new orphans arrive without a signal."""
 
 
 class suppress:  # noqa: N801
@@ -53,12 +56,12 @@ class suppress:  # noqa: N801
 
 
 def prctl(option: int, value: int) -> None:
-    """Set an option of this process."""
+    """Call ``prctl``."""
     ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)
 
 
 def children_of(pid: int) -> list[int]:
-    """The pids of the children of a process, zombies included."""
+    """Return the pids of a process's children, including zombies."""
     found: list[int] = []
     try:
         for thread in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208  (pathlib costs 10 ms of start)
@@ -72,7 +75,7 @@ def children_of(pid: int) -> list[int]:
 
 
 def _children_by_scan(pid: int) -> list[int]:
-    """The same on a kernel without CONFIG_PROC_CHILDREN."""
+    """Return the children by scanning all processes, on a kernel without CONFIG_PROC_CHILDREN."""
     found = []
     for entry in os.listdir("/proc"):  # noqa: PTH208
         if entry.isdigit():
@@ -83,17 +86,17 @@ def _children_by_scan(pid: int) -> list[int]:
 
 
 def command_line_of(pid: int) -> str:
-    """The command line of a process on one line; empty for a zombie, and for what is gone."""
+    """Return the command line of a process on one line; empty for a zombie or a process that is gone."""
     with suppress(OSError), open(f"/proc/{pid}/cmdline", errors="replace") as file:  # noqa: PTH123
         return " ".join(file.read().replace("\0", " ").split())[:MAX_COMMAND_LENGTH]
     return ""
 
 
 class Guard:
-    """Starts the agent, waits for its end or the order to end it, and ends all of its tree."""
+    """Starts the agent, waits for its end or an order to end it, and then ends its whole tree."""
 
-    def __init__(self, control: int, status: int, words: int):
-        self.control, self.status, self.words = control, status, words
+    def __init__(self, control: int, status: int, killed_file: int):
+        self.control, self.status, self.words = control, status, killed_file
         self.argv: list[str] = []
         self.env: dict[str, str] = {}
         self.cwd = "/"
@@ -103,7 +106,7 @@ class Guard:
         self.untouchable: set[int] = set()
 
     def run(self) -> None:
-        """From the agent's birth to the end of its last descendant."""
+        """Run from the start of the agent to the end of its last descendant."""
         self.prepare()
         if not self.read_order():
             return
@@ -118,14 +121,14 @@ class Guard:
         self.end_tree()
 
     def prepare(self) -> None:
-        """Become the subreaper, and keep what is ours from the agent."""
+        """Become the subreaper, and keep our descriptors out of the agent."""
         for descriptor in os.listdir("/proc/self/fd"):  # noqa: PTH208
             with suppress(OSError):
                 os.set_inheritable(int(descriptor), int(descriptor) < 3)
         prctl(PR_SET_CHILD_SUBREAPER, 1)
 
     def read_order(self) -> bool:
-        """Wait for the agent that is to be started; False if there will be none."""
+        """Wait for the order to start an agent; return False if none comes."""
         size = self.read_exactly(LENGTH_BYTES)
         order = self.read_exactly(int.from_bytes(size, "big")) if size else b""
         if order:
@@ -133,44 +136,45 @@ class Guard:
         return bool(order)
 
     def read_exactly(self, size: int) -> bytes:
-        """So many bytes of the control pipe; none if it ends before."""
+        """Read ``size`` bytes of the control pipe; return nothing if it ends before."""
         data = b""
         while len(data) < size:
-            more = os.read(self.control, size - len(data))
-            if not more:
+            chunk = os.read(self.control, size - len(data))
+            if not chunk:
                 return b""
-            data += more
+            data += chunk
         return data
 
     def ignore_signals(self) -> None:
-        """From now on no signal but KILL ends this process."""
+        """Survive every signal but KILL; TERM stops the agent."""
         for number in (signal.SIGHUP, signal.SIGINT):
             signal.signal(number, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, lambda *_: self.soft_stop(2))
         signal.signal(signal.SIGCHLD, lambda *_: None)
+        # Through this pipe a signal ends the next select, also one that arrives just before it.
         self.wakeup, write_end = os.pipe()
         os.set_blocking(self.wakeup, False)
         os.set_blocking(write_end, False)
         signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
 
     def spawn(self) -> bool:
-        """Start the agent; False, and told, if it cannot be executed."""
+        """Start the agent; report it and return False if it cannot be executed."""
         failure, failure_write = os.pipe()
         self.agent = os.fork()
         if self.agent == 0:
             self.become_agent(failure_write)
         os.close(failure_write)
         null = os.open(os.devnull, os.O_RDWR)
-        for descriptor in range(3):  # the ends of the agent's pipes must be the agent's alone
+        for descriptor in range(3):  # only the agent may hold the ends of its pipes
             os.dup2(null, descriptor)
-        errno = os.read(failure, 16)
+        errno = os.read(failure, 16)  # empty once the exec has closed the agent's end of this pipe
         self.tell(f"failed {errno.decode()}" if errno else f"spawned {self.agent}")
         if errno:
             os.waitpid(self.agent, 0)
         return not errno
 
     def become_agent(self, failure_write: int) -> None:
-        """In the child: a session of its own, dead when the guard is, signals as a program expects them."""
+        """Run in the child: new session, death with the guard, default signal handling, then exec."""
         try:
             guard = os.getppid()
             os.setsid()
@@ -187,6 +191,7 @@ class Guard:
             signal.pthread_sigmask(signal.SIG_SETMASK, [])
             prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
             os.chdir(self.cwd)
+            # PDEATHSIG takes effect only from here on: if the guard died before, do not start the agent.
             if os.getppid() == guard:
                 os.execvpe(self.argv[0], self.argv, self.env)  # noqa: S606
         except ValueError:
@@ -197,7 +202,7 @@ class Guard:
             os._exit(127)
 
     def wait(self) -> None:
-        """Until a child ends, an order comes, or the grace is over."""
+        """Wait until a child ends, an order arrives, or the grace is over."""
         timeout = None if self.kill_at is None else max(0.0, self.kill_at - time.monotonic())
         watched = [self.wakeup, self.control] if self.control >= 0 else [self.wakeup]
         readable, _, _ = select.select(watched, [], [], timeout)
@@ -208,7 +213,7 @@ class Guard:
             self.handle_order(os.read(self.control, 4096))
 
     def handle_order(self, order: bytes) -> None:
-        """Carry out what agentctl wrote; nothing at all means that it is gone."""
+        """Carry out an order of agentctl; an empty one means that agentctl is gone."""
         if not order:
             self.control = -1
             self.kill_at = time.monotonic()
@@ -220,7 +225,7 @@ class Guard:
                 self.soft_stop(float(seconds))
 
     def soft_stop(self, grace: float) -> None:
-        """TERM, once, to the agent's group and to what was handed to us; an earlier end stands."""
+        """Send TERM once, to the agent's group and to adopted children; a deadline can only move closer."""
         first, kill_at = self.kill_at is None, time.monotonic() + grace
         self.kill_at = kill_at if self.kill_at is None else min(self.kill_at, kill_at)
         if first:
@@ -235,7 +240,7 @@ class Guard:
                     os.kill(pid, signal.SIGTERM)
 
     def reap(self) -> None:
-        """Take in what has ended; the agent's corpse is kept, for it reserves its process group."""
+        """Reap ended children, except the agent: while it is a zombie, its process group id cannot be reused."""
         while True:
             try:
                 ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -249,8 +254,9 @@ class Guard:
             os.waitpid(ended.si_pid, 0)
 
     def end_tree(self) -> None:
-        """KILL until there is no child left; each death hands its children to us."""
+        """Kill until no child is left; the children of each dead process become ours."""
         self.record_killed_processes()
+        # The group is killed before the agent is reaped: until then nobody else can get its id.
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self.agent, signal.SIGKILL)
         if self.exited:
@@ -263,25 +269,25 @@ class Guard:
                 return
             if pid:
                 self.take_in(pid, status)
-            elif (left := children_of(os.getpid())) and self.untouchable.issuperset(left):
+            elif (children := children_of(os.getpid())) and self.untouchable.issuperset(children):
                 return
             else:
                 self.pause_for_children()
 
     def record_killed_processes(self) -> None:
-        """Write down, once, what lives beside the agent: it ends now, and nobody could ask for it later."""
-        words, self.words = self.words, -1
-        if words < 0:
+        """Record the agent's descendants, once, before they are killed: afterwards their command lines are lost."""
+        killed_file, self.words = self.words, -1
+        if killed_file < 0:
             return
         with suppress(OSError):
             for pid in self.descendants():
                 command = command_line_of(pid)
                 if command and not self.is_agent(command):
-                    os.write(words, command.encode("utf-8", "replace") + b"\n")
-        os.close(words)
+                    os.write(killed_file, command.encode("utf-8", "replace") + b"\n")
+        os.close(killed_file)
 
     def descendants(self) -> list[int]:
-        """Every process of the tree but the agent itself."""
+        """Return every process of the tree except the agent."""
         found, new = [], children_of(os.getpid())
         while new:
             found += new
@@ -289,19 +295,19 @@ class Guard:
         return [pid for pid in found if pid != self.agent]
 
     def is_agent(self, command: str) -> bool:
-        """Some agents start themselves again."""
+        """Whether a command line is the agent's own: some agents re-execute themselves as a child."""
         options = " ".join(" ".join(self.argv[1:]).split())[:MAX_COMMAND_LENGTH]
         same_program = os.path.basename(command.split(maxsplit=1)[0]) == os.path.basename(self.argv[0])  # noqa: PTH119
         return command.endswith(options) if options else same_program
 
     def pause_for_children(self) -> None:
-        """A moment, or until a child ends."""
+        """Wait a moment, or until a child ends."""
         select.select([self.wakeup], [], [], RECHECK_INTERVAL)
         with suppress(BlockingIOError):
             os.read(self.wakeup, 4096)
 
     def kill_children(self) -> None:
-        """KILL every child; one that belongs to another user is told of, once."""
+        """Kill every child; report one that belongs to another user, once."""
         for pid in children_of(os.getpid()):
             try:
                 os.kill(pid, signal.SIGKILL)
@@ -313,12 +319,12 @@ class Guard:
                     self.tell(f"left {pid}")
 
     def take_in(self, pid: int, status: int) -> None:
-        """A child was reaped; the agent's exit code is told."""
+        """Report the exit code if the reaped child was the agent."""
         if pid == self.agent:
             self.tell(f"exited {os.waitstatus_to_exitcode(status)}")
 
     def tell(self, line: str) -> None:
-        """Write a status line; agentctl may be gone."""
+        """Write a status line; agentctl may be gone already."""
         with suppress(OSError):
             os.write(self.status, line.encode() + b"\n")
 

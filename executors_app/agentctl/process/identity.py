@@ -1,7 +1,7 @@
-"""Who a process is, known by more than its pid, and how it is signalled without hitting a stranger.
+"""Identify processes by more than their pid, and signal them without hitting another process.
 
-Linux, standard library alone. Nothing here signals a process whose start time, kernel boot and
-pid namespace do not all fit (design 5).
+Linux, standard library only. Nothing here signals a process unless its start time, kernel boot and pid namespace all
+match the recorded identity.
 """
 
 from __future__ import annotations
@@ -22,30 +22,30 @@ from executors_app.agentctl.process import control_group
 from executors_app.agentctl.protocol import EXECUTION_MARKER
 
 _EXEC_TIMEOUT: Final = 1.0
-"""Seconds that a process may be in the middle of ``execve``, at most."""
+"""Seconds to wait for a process in the middle of ``execve``."""
 _EXEC_POLL: Final = 0.001
 _MACHINE_ID_FILES: Final = ("/etc/machine-id", "/var/lib/dbus/machine-id")
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessIdentity:
-    """One process, for ever: a pid alone comes back soon."""
+    """One process, unambiguously: a pid alone is reused."""
 
     pid: int
     start_time: int
-    """Clock ticks after the kernel's boot: field 22 of ``/proc/PID/stat``."""
+    """Clock ticks since boot: field 22 of ``/proc/PID/stat``."""
     boot_id: str
-    """The kernel's."""
+    """The kernel's boot id."""
     pid_namespace: str
-    """``pid:[...]``; empty where it cannot be read."""
+    """``pid:[...]``; empty if it cannot be read."""
 
     def to_json(self) -> dict[str, Any]:
-        """As plain JSON values."""
+        """Return plain JSON values."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> ProcessIdentity:
-        """Back from ``to_json``; ValueError for anything else."""
+        """Parse the result of ``to_json``; raises ValueError for anything else."""
         try:
             found = cls(data["pid"], data["start_time"], data["boot_id"], data["pid_namespace"])
         except (KeyError, TypeError) as error:
@@ -58,30 +58,30 @@ class ProcessIdentity:
 
 @dataclass(frozen=True, slots=True)
 class ProcessStat:
-    """The fields of ``/proc/PID/stat`` that matter here."""
+    """Some fields of ``/proc/PID/stat``."""
 
     state: str
     parent: int
     session: int
     start_time: int
     memory: int
-    """Bytes of address space; none for a corpse, and for what belongs to the kernel."""
+    """Bytes of address space; 0 for a zombie or a kernel thread."""
     environment_end: int
-    """Its address; 0 before the kernel has laid an environment down."""
+    """Address of the environment's end; 0 before the kernel has set it up."""
 
     @property
     def ended(self) -> bool:
-        """Whether only the corpse is left: a zombie runs no more."""
+        """Whether the process has ended; a zombie has."""
         return self.state in ("Z", "X", "x")
 
     @property
     def in_exec(self) -> bool:
-        """Whether its old program is gone and its new one is not there yet: longer where it is busy."""
+        """Whether the process is in ``execve``: the old program is gone and the new one is not set up yet."""
         return self.memory > 0 and self.environment_end == 0
 
 
 def read_stat(pid: int) -> ProcessStat | None:
-    """Read ``/proc/PID/stat``; None if there is no such process."""
+    """Read ``/proc/PID/stat``; return None if there is no such process."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except (FileNotFoundError, ProcessLookupError, PermissionError):
@@ -93,7 +93,7 @@ def read_stat(pid: int) -> ProcessStat | None:
 
 
 def identify(pid: int) -> ProcessIdentity | None:
-    """The identity of a process of our own pid namespace; None if there is none."""
+    """Return the identity of a process of our pid namespace; None if there is none."""
     found = read_stat(pid)
     if found is None:
         return None
@@ -101,7 +101,7 @@ def identify(pid: int) -> ProcessIdentity | None:
 
 
 def identify_self() -> ProcessIdentity:
-    """The identity of this process."""
+    """Return the identity of this process."""
     found = identify(os.getpid())
     if found is None:
         raise OSError("/proc does not show this process")
@@ -117,7 +117,7 @@ def is_alive(identity: ProcessIdentity) -> bool:
 
 
 def send_signal(identity: ProcessIdentity, sig: int) -> bool:
-    """Signal exactly this process; False if it is dead. PermissionError if it may not be signalled."""
+    """Signal exactly this process; return False if it is dead. Raises PermissionError."""
     with _open_pidfd(identity) as descriptor:
         if descriptor is None:
             return False
@@ -130,20 +130,20 @@ def send_signal(identity: ProcessIdentity, sig: int) -> bool:
 
 @cache
 def kernel_boot_id() -> str:
-    """The kernel's boot id: another one after each boot."""
+    """Return the kernel's boot id, which changes with each boot."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
 def host_id() -> str:
-    """The place where pids mean what they mean here: machine, kernel boot and pid namespace (rule 2)."""
+    """Return the id of this machine, kernel boot and pid namespace: only there do our pids have a meaning."""
     parts = (_machine_id(), kernel_boot_id(), _pid_namespace())
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]
 
 
 def find_marked(marker_value: str, name: str = EXECUTION_MARKER) -> list[ProcessIdentity]:
-    """All live processes but this one whose environment began with ``name=marker_value``.
+    """Return all live processes, except this one, that were started with ``name=marker_value``.
 
-    For an execution's marker also those in its control group, which may have emptied theirs.
+    For an execution's marker also the processes in its control group, which may have cleared their environment.
     """
     wanted = f"{name}={marker_value}".encode()
     group = marker_value if name == EXECUTION_MARKER else None
@@ -158,7 +158,7 @@ def find_marked(marker_value: str, name: str = EXECUTION_MARKER) -> list[Process
 
 
 def owner_of(pid: int) -> int | None:
-    """The user that a process is wholly of; None where its ids differ (a set-user-ID program) or it is gone."""
+    """Return the user of a process; None if its user ids differ (a set-user-ID program) or it is gone."""
     try:
         text = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -168,15 +168,15 @@ def owner_of(pid: int) -> int | None:
 
 
 def list_pids() -> list[int]:
-    """The pids of all processes that can be seen."""
+    """Return the pids of all visible processes."""
     return [int(entry.name) for entry in os.scandir("/proc") if entry.name.isdigit()]
 
 
 def read_environment(pid: int) -> frozenset[bytes]:
-    """The ``NAME=VALUE`` entries a process was started with; none if they cannot be read.
+    """Return the ``NAME=VALUE`` entries that a process was started with; empty if they cannot be read.
 
-    In the middle of ``execve`` the kernel shows none: that is waited for, else a process that was only just started
-    would be nobody's.
+    In the middle of ``execve`` the kernel shows none. Wait for its end then, or a process that has just started would
+    look unmarked.
     """
     path = Path(f"/proc/{pid}/environ")
     try:
@@ -187,7 +187,7 @@ def read_environment(pid: int) -> frozenset[bytes]:
 
 
 def _read_after_exec(pid: int, path: Path) -> bytes:
-    """What is there when no ``execve`` is under way; it may have come just now."""
+    """Read the environment again once no ``execve`` is under way."""
     until = time.monotonic() + _EXEC_TIMEOUT
     while (found := read_stat(pid)) and found.in_exec and time.monotonic() < until:
         time.sleep(_EXEC_POLL)
@@ -195,13 +195,13 @@ def _read_after_exec(pid: int, path: Path) -> bytes:
 
 
 def kill_all(identities: Iterable[ProcessIdentity], deadline: float) -> list[ProcessIdentity]:
-    """SIGKILL all of them, wait at most ``deadline`` seconds, return those that still live. Blocks."""
+    """Send SIGKILL to all, wait up to ``deadline`` seconds, and return those that still live. Blocks."""
     until = time.monotonic() + deadline
     with contextlib.ExitStack() as stack:
         opened = [(identity, stack.enter_context(_open_pidfd(identity))) for identity in identities]
         waiting = {fd: identity for identity, fd in opened if fd is not None}
         for descriptor in waiting:
-            # one that may not be signalled is among the survivors
+            # a process that may not be signalled is returned as a survivor
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 signals.pidfd_send_signal(descriptor, signals.SIGKILL)
         _wait_for_ends(waiting, until)
@@ -223,9 +223,10 @@ def _wait_for_ends(waiting: dict[int, ProcessIdentity], until: float) -> None:
 
 @contextlib.contextmanager
 def _open_pidfd(identity: ProcessIdentity) -> Iterator[int | None]:
-    """A pidfd of exactly this live process, or None.
+    """Yield a pidfd of exactly this live process, or None.
 
-    First the descriptor, then the look at the start time: if that fits, the descriptor is right.
+    The descriptor is opened before the start time is checked: if the check then passes, the pid cannot have been
+    reused in between, and the descriptor refers to the right process.
     """
     try:
         descriptor = os.pidfd_open(identity.pid)
@@ -239,7 +240,7 @@ def _open_pidfd(identity: ProcessIdentity) -> Iterator[int | None]:
 
 
 def is_on_this_host(identity: ProcessIdentity) -> bool:
-    """Whether it is of this kernel boot and pid namespace, so that its pid means something here."""
+    """Whether the identity is of this kernel boot and pid namespace, so that its pid has a meaning here."""
     return identity.boot_id == kernel_boot_id() and identity.pid_namespace == _pid_namespace()
 
 

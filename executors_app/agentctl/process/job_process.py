@@ -1,13 +1,13 @@
-"""The guard of one job: runs its script, keeps what it says, ends its whole tree, and writes down how it ended.
+"""The guard of one job: it runs the script, stores its output, ends its whole tree, and records how it ended.
 
-Run as ``python -I -S ARCHIVE CONTROL ORDER END STDOUT STDERR``, all but the first descriptors, in a session of its
-own. ORDER holds ``(argv, environment, cwd, timeout, grace)``, marshalled. What a guard does and never does is in
-``guard_process``; this one hears ``stop GRACE WHY`` on its control pipe, and the pipe's end means KILL at once.
+Run as ``python -I -S ARCHIVE CONTROL ORDER END STDOUT STDERR`` in a session of its own; all but the first argument are
+descriptors. ORDER contains the marshalled ``(argv, environment, cwd, timeout, grace)``. See ``guard_process`` for what
+every guard does; this one takes ``stop GRACE REASON`` on its control pipe, and the end of that pipe means KILL at once.
 
-The end is written here and not by agentctl, so that an agentctl that dies takes no exit code with it. END gets the
-line ``begun SECONDS`` before there is a script and, on the disk before this process ends, ``end_line``; who holds
-the lock on it lives. STDOUT and STDERR are rings: 16 digits, how many bytes were said, then the last ``KEPT`` of
-them. A write that fails loses output and nothing else. Standard library alone.
+The guard records the end, not agentctl, so that an exit code survives the death of agentctl. END gets the line
+``begun SECONDS`` before the script starts, and ``end_line`` before the guard exits; both are synced. Whoever holds the
+lock on END is alive. STDOUT and STDERR are ring files: 16 digits with the total number of bytes, then the last
+``KEPT_BYTES`` of them. A failed write loses output and nothing else. Standard library only.
 """
 
 from __future__ import annotations
@@ -28,37 +28,37 @@ else:
 
 HEAD_BYTES = 16
 KEPT_BYTES = 1 << 20
-"""Bytes of each stream that are kept, the last ones."""
+"""The last bytes of each stream that are stored."""
 BEGUN = b"begun"
 ENDED = b"ended"
 CHUNK_BYTES = 64 * 1024
 LAST_CHUNKS = 64
-"""Reads of a stream after the end: what could not be ended may talk for ever."""
+"""Reads of a stream after the end: a process that could not be killed may write for ever."""
 TIMED_OUT, ORPHANED, NOT_STARTED = "timeout", "agentctl_ended", "spawn_failed"
 
 
 class RingFile:
-    """The last bytes of one stream, in a file."""
+    """The last bytes of one stream, in a ring file."""
 
     def __init__(self, file: int):
-        self.file, self.said, self.lost = file, 0, False
+        self.file, self.total, self.is_incomplete = file, 0, False
         self.pipe = -1
 
-    def keep(self, data: bytes) -> None:
-        """Take in what was said. After a write that failed nothing more is kept: a gap would not be seen."""
-        rest = memoryview(b"" if self.lost else data)
+    def append(self, data: bytes) -> None:
+        """Store output. After a failed write nothing more is stored, because the gap could not be seen."""
+        rest = memoryview(b"" if self.is_incomplete else data)
         try:
             while rest:
-                place = self.said % KEPT_BYTES
-                written = os.pwrite(self.file, rest[: KEPT_BYTES - place], HEAD_BYTES + place)
-                rest, self.said = rest[written:], self.said + written
+                position = self.total % KEPT_BYTES
+                written = os.pwrite(self.file, rest[: KEPT_BYTES - position], HEAD_BYTES + position)
+                rest, self.total = rest[written:], self.total + written
         except OSError:
-            self.lost = True
+            self.is_incomplete = True
         with suppress(OSError):
-            os.pwrite(self.file, b"%016d" % self.said, 0)
+            os.pwrite(self.file, b"%016d" % self.total, 0)
 
-    def hear(self) -> bool:
-        """Take in what the pipe holds; False where it holds nothing, or is at its end."""
+    def read_pipe(self) -> bool:
+        """Store what the pipe contains; return False if it is empty or at its end."""
         try:
             data = os.read(self.pipe, CHUNK_BYTES)
         except BlockingIOError:
@@ -67,22 +67,22 @@ class RingFile:
             os.close(self.pipe)
             self.pipe = -1
             return False
-        self.keep(data)
+        self.append(data)
         return True
 
     def close(self) -> None:
-        """Take in the last words, and have all of it on the disk."""
+        """Store the remaining output and sync the file."""
         for _ in range(LAST_CHUNKS):
-            if self.pipe < 0 or not self.hear():
+            if self.pipe < 0 or not self.read_pipe():
                 break
         try:
             os.fsync(self.file)
         except OSError:
-            self.lost = True
+            self.is_incomplete = True
 
 
 class JobGuard(Guard):
-    """A guard that hears its script and has the last word on it."""
+    """A guard that stores its script's output and records how it ended."""
 
     def __init__(self, control: int, order: int, end: int, stdout: int, stderr: int):
         super().__init__(control, -1, -1)
@@ -90,34 +90,36 @@ class JobGuard(Guard):
         self.rings = (RingFile(stdout), RingFile(stderr))
         self.deadline = 0.0
         self.grace = 0.0
-        self.why = ""
-        self.orphaned = False
+        self.reason = ""
+        self.is_orphaned = False
         self.exit_code: int | None = None
 
     def run(self) -> None:
-        """From the script's birth to the record of its end."""
+        """Run from the start of the script to the record of its end."""
         os.umask(0o022)
         super().run()
         for ring in self.rings:
             ring.close()
-        if self.orphaned and self.exit_code in (None, -signal.SIGKILL):
-            self.why = self.why or ORPHANED
-        said, lost = [ring.said for ring in self.rings], any(ring.lost for ring in self.rings)
-        self.write(end_line(self.exit_code, self.why, said, time.time(), lost=lost))
+        # A script that ended by itself at the same moment keeps its exit code; any other was killed with agentctl.
+        if self.is_orphaned and self.exit_code in (None, -signal.SIGKILL):
+            self.reason = self.reason or ORPHANED
+        totals, lost = [ring.total for ring in self.rings], any(ring.is_incomplete for ring in self.rings)
+        self.write(end_line(self.exit_code, self.reason, totals, time.time(), lost=lost))
 
     def write(self, line: bytes) -> None:
-        """Add a line to the record, on the disk before this returns; there is room kept for it."""
+        """Append a line to END, synced before this returns; its space was reserved."""
         with suppress(OSError):
             os.write(self.end, line)
             os.fsync(self.end)
 
     def read_order(self) -> bool:
-        """Read what is to be run; False where it is not to be run any more."""
+        """Read what to run; return False if the job was stopped before it started."""
         data = os.pread(self.order, os.fstat(self.order).st_size, 0)
         self.argv, self.env, self.cwd, timeout, self.grace = marshal.loads(data)  # noqa: S302  (agentctl's own)
         if select.select([self.control], [], [], 0)[0]:
             self.handle_order(os.read(self.control, 4096))
             return False
+        # Before the script starts: after a crash, a job without this line has certainly not begun.
         self.write(b"%b %.3f\n" % (BEGUN, time.time()))
         self.deadline = time.monotonic() + timeout
         return True
@@ -135,16 +137,16 @@ class JobGuard(Guard):
         return super().spawn()
 
     def tell(self, line: str) -> None:
-        """Nobody listens: keep what matters for the record."""
+        """Note what the record needs of a status line, instead of writing it: a job has no status pipe."""
         word, _, number = line.partition(" ")
         if word == "failed":
-            self.why = NOT_STARTED
-            self.rings[1].keep(f"{self.argv[0]}: {os.strerror(int(number))}\n".encode())
+            self.reason = NOT_STARTED
+            self.rings[1].append(f"{self.argv[0]}: {os.strerror(int(number))}\n".encode())
         elif word == "exited":
             self.exit_code = int(number)
 
     def wait(self) -> None:
-        """Until something is said, a child ends, an order comes, or the time is over."""
+        """Wait until there is output, a child ends, an order arrives, or the time is over."""
         if self.kill_at is None and time.monotonic() >= self.deadline:
             self.stop(self.grace, TIMED_OUT)
         until = self.deadline if self.kill_at is None else self.kill_at
@@ -153,7 +155,7 @@ class JobGuard(Guard):
         readable, _, _ = select.select(watched, [], [], max(0.0, until - time.monotonic()))
         for pipe in readable:
             if pipe in open_rings:
-                open_rings[pipe].hear()
+                open_rings[pipe].read_pipe()
         if self.wakeup in readable:
             with suppress(BlockingIOError):
                 os.read(self.wakeup, 4096)
@@ -161,26 +163,26 @@ class JobGuard(Guard):
             self.handle_order(os.read(self.control, 4096))
 
     def handle_order(self, order: bytes) -> None:
-        """End it, as agentctl says or because there is no agentctl any more."""
+        """Stop the job, because agentctl says so or is gone."""
         if not order:
-            self.orphaned = True
+            self.is_orphaned = True
             super().handle_order(order)
         for line in order.splitlines():
             _, grace, why = line.decode().split()
             self.stop(float(grace), why)
 
-    def stop(self, grace: float, why: str) -> None:
-        """TERM, and KILL after so many seconds; the first reason stands."""
-        self.why = self.why or why
+    def stop(self, grace: float, reason: str) -> None:
+        """Send TERM, and KILL after ``grace`` seconds; the first reason counts."""
+        self.reason = self.reason or reason
         self.soft_stop(grace)
 
 
-def end_line(exit_code: int | None, why: str, said: list[int], at: float, *, lost: bool = False) -> bytes:
-    """``ended CODE WHY STDOUT STDERR LOST SECONDS``: - for nothing, the streams by how many bytes were said."""
+def end_line(exit_code: int | None, reason: str, totals: list[int], at: float, *, lost: bool = False) -> bytes:
+    """Return ``ended CODE REASON STDOUT STDERR LOST SECONDS``: ``-`` for none, streams as total bytes."""
     code = "-" if exit_code is None else exit_code
-    return b"%b %b\n" % (ENDED, f"{code} {why or '-'} {said[0]} {said[1]} {int(lost)} {at:.3f}".encode())
+    return b"%b %b\n" % (ENDED, f"{code} {reason or '-'} {totals[0]} {totals[1]} {int(lost)} {at:.3f}".encode())
 
 
 def main() -> None:
-    """Guard the job whose descriptors the command line names."""
+    """Guard the job whose descriptors are on the command line."""
     JobGuard(*map(int, sys.argv[1:6])).run()

@@ -1,7 +1,4 @@
-"""Adopt, reap and end processes that outlive their guard or their agent.
-
-And keep the command lines of those that were killed with it.
-"""
+"""Adopt, reap and kill processes that outlive their guard or agent, and record the command lines of those killed."""
 
 from __future__ import annotations
 
@@ -25,23 +22,23 @@ MAX_KILLED_PROCESSES: Final = 100
 
 
 class _KilledProcessesFile:
-    """Where the guards of this agentctl leave their last words."""
+    """Where guards record the processes that they kill together with the agent."""
 
     path: Path | None = None
 
 
 def set_killed_processes_directory(state_dir: Path) -> None:
-    """From now on guards write into this directory; without it they say nothing."""
+    """Let guards record killed processes in this directory; without it they record none."""
     _KilledProcessesFile.path = state_dir / KILLED_PROCESSES_FILE
 
 
 def open_killed_processes_file() -> int:
-    """The file for the next guard, open; -1 where there is none. The caller closes it."""
+    """Open the file for the next guard; -1 if there is none. The caller closes it."""
     return _open_file(0)
 
 
 def clear_killed_processes() -> None:
-    """Empty the file, before a new agent begins."""
+    """Empty the file before a new agent starts."""
     opened = _open_file(os.O_TRUNC)
     if opened >= 0:
         os.close(opened)
@@ -57,7 +54,7 @@ def _open_file(how: int) -> int:
 
 
 def read_killed_processes() -> list[str]:
-    """What ended with the last agent, by command line, oldest first; empty where nothing did or nobody knows."""
+    """Return the command lines of processes that were killed with the last agent, oldest first."""
     if _KilledProcessesFile.path is None:
         return []
     try:
@@ -68,83 +65,82 @@ def read_killed_processes() -> list[str]:
 
 
 _REAP_INTERVAL: Final = 0.02
-"""Seconds between two passes: a death hands on its children a moment later."""
+"""Seconds between two passes: the children of a dead process reach us a moment later."""
 _UNCLAIMED: Final = 60.0
-"""Seconds after which a dead child that nobody waited for counts as adopted."""
+"""Seconds after which a zombie that nobody waited for counts as adopted."""
 
 
 def become_subreaper() -> None:
-    """Let orphans among our descendants become our children; OSError if the kernel refuses."""
+    """Adopt orphans among our descendants from now on; raises OSError if the kernel refuses."""
     if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
         raise OSError(ctypes.get_errno(), "prctl")
 
 
 async def end_orphans(launch: str, since: int, within: float = 5.0) -> list[ProcessIdentity]:
-    """End all that is left of the agent marked ``launch``, after its guard was killed.
+    """Kill what is left of the agent marked ``launch`` after its guard was killed, and return survivors.
 
-    ``since``: the guard's start time (``ProcessIdentity.start_time``). Passes are repeated until
-    two in a row find nothing; what still lives after ``within`` seconds is returned.
+    ``since`` is the guard's start time (``ProcessIdentity.start_time``). Repeats until two passes in a row find
+    nothing, for at most ``within`` seconds.
     """
     until, empty = time.monotonic() + within, 0
-    left: list[ProcessIdentity] = []
+    survivors: list[ProcessIdentity] = []
     while empty < 2 and time.monotonic() < until:
         found = _find_orphans(launch, since)
-        left = await asyncio.to_thread(identity.kill_all, found, 1.0) if found else []
+        survivors = await asyncio.to_thread(identity.kill_all, found, 1.0) if found else []
         empty = 0 if found else empty + 1
         for orphan in found:
             _reap(orphan.pid)
         await asyncio.sleep(_REAP_INTERVAL)
-    return left
+    return survivors
 
 
 async def end_marked_processes(mark: str, within: float = 5.0, name: str = EXECUTION_MARKER) -> list[ProcessIdentity]:
-    """End all that is marked ``name=mark``; what still lives is returned.
+    """Kill all processes marked ``name=mark``, and return survivors.
 
-    With an execution's id it ends what an earlier agentctl has left, before anything is started:
-    shells and git calls of our own are marked as well.
+    With an execution's id, call it only before anything is started: our own shells and git calls carry that mark too.
     """
     until, empty = time.monotonic() + within, 0
-    left: list[ProcessIdentity] = []
+    survivors: list[ProcessIdentity] = []
     while empty < 2 and time.monotonic() < until:
         found = await asyncio.to_thread(identity.find_marked, mark, name)
-        left = await asyncio.to_thread(identity.kill_all, found, 1.0) if found else []
+        survivors = await asyncio.to_thread(identity.kill_all, found, 1.0) if found else []
         empty = 0 if found else empty + 1
         await asyncio.sleep(_REAP_INTERVAL)
-    return left
+    return survivors
 
 
 class Reaper:
-    """Takes in the corpses of adopted processes, and never one that somebody of us waits for."""
+    """Reaps adopted zombies, but never a child that our own code waits for."""
 
     def __init__(self) -> None:
         self._seen: dict[ProcessIdentity, float] = {}
 
     async def run(self, interval: float = 5.0) -> None:
-        """Reap for ever."""
+        """Reap until cancelled."""
         while True:
             self.reap()
             await asyncio.sleep(interval)
 
     def reap(self) -> int:
-        """One pass; how many were taken in."""
+        """Reap once; return how many."""
         dead = {found: pid for pid in children_of(os.getpid()) if (found := _zombie_identity(pid))}
         now = time.monotonic()
         self._seen = {found: self._seen.get(found, now) for found in dead}
-        claimed_by_nobody = [
-            pid for found, pid in dead.items() if _is_adopted(pid) or now - self._seen[found] > _UNCLAIMED
-        ]
-        return sum(_reap(pid) for pid in claimed_by_nobody)
+        unclaimed = [pid for found, pid in dead.items() if _is_adopted(pid) or now - self._seen[found] > _UNCLAIMED]
+        return sum(_reap(pid) for pid in unclaimed)
 
 
 def _find_orphans(launch: str, since: int) -> list[ProcessIdentity]:
+    # Processes that have cleared their environment have no marker: they are our adopted children without one, unless
+    # they are older than the guard.
     marked = identity.find_marked(launch, AGENT_MARKER)
-    ours = (identity.identify(pid) for pid in children_of(os.getpid()) if _is_unmarked(pid))
-    fresh = [child for child in ours if child and child.start_time >= since and identity.is_alive(child)]
+    children = (identity.identify(pid) for pid in children_of(os.getpid()) if _is_unmarked(pid))
+    fresh = [child for child in children if child and child.start_time >= since and identity.is_alive(child)]
     return list({*marked, *fresh})
 
 
 def _is_unmarked(pid: int) -> bool:
-    """Whether a child carries no marker; one of our own forks has our environment until it executes."""
+    """Whether a child has no marker and is not a fork of ours that has yet to exec (it has our environment)."""
     entries = identity.read_environment(pid)
     marks = (f"{EXECUTION_MARKER}=".encode(), f"{AGENT_MARKER}=".encode())
     return not any(entry.startswith(marks) for entry in entries) and entries != identity.read_environment(os.getpid())
@@ -156,7 +152,7 @@ def _zombie_identity(pid: int) -> ProcessIdentity | None:
 
 
 def _is_adopted(pid: int) -> bool:
-    """What we start ourselves lives in our session or leads its own."""
+    """Whether a child was adopted: processes that we start are in our session or lead their own."""
     found = identity.read_stat(pid)
     return found is not None and found.session not in (pid, os.getsid(0))
 

@@ -1,6 +1,6 @@
-"""Files of the workspace: paths that never lead outside it; list, read and write.
+"""List, read and write files of the workspace, never outside of it.
 
-A file is written only over what its writer has read. All calls block.
+A write replaces only the content that its writer has read. All calls block.
 """
 
 from __future__ import annotations
@@ -29,54 +29,54 @@ _GIT_DIRECTORY: Final = ".git"
 
 
 def check_path(path: str) -> None:
-    """Refuse what could never be a path in the workspace, without a look at it."""
+    """Reject what cannot be a path in the workspace, without touching the disk; raises ApiError."""
     try:
         size = len(path.encode())
     except UnicodeEncodeError:
         raise validation_error("the path is not valid Unicode", field="path") from None
     parts = Path(path).parts
     if size > _PATH_LIMIT or "\0" in path or any(len(part.encode()) > _NAME_LIMIT for part in parts):
-        raise validation_error("this cannot be a path", field="path")
+        raise validation_error("this is not a valid path", field="path")
     if Path(path).is_absolute() or ".." in parts:
-        raise validation_error("a path is relative to the workspace", path=path)
+        raise validation_error("the path must be relative to the workspace", path=path)
 
 
 def refuse_git_files(path: Path | str, shown: str) -> None:
-    """Refuse what git keeps for itself, in whatever case: a hook or a setting there would be run."""
+    """Reject paths below ``.git``, in any case: git would run a hook or a setting there. Raises ApiError."""
     if any(part.casefold().rstrip(". ") == _GIT_DIRECTORY for part in Path(path).parts):
-        raise validation_error("this belongs to git itself", path=shown)
+        raise validation_error("this path belongs to git", path=shown)
 
 
 def resolve_root(root: Path) -> Path:
-    """The real path of the workspace; Refused, OSError.
+    """Return the real path of the workspace; raises ApiError, OSError.
 
-    An agent of another user than ours may not turn it into a link: behind it would lie what we may read and it not.
+    If the agent runs as another user, the workspace must not be a link: it could point to files that only we can read.
     """
     real = root.resolve(strict=True)
     if real != root and privilege_drop.child_user_arguments():
-        raise validation_error("the directory of the workspace is a link to another place", path=str(root))
+        raise validation_error("the directory of the workspace is a link", path=str(root))
     return real
 
 
 def resolve_path(root: Path, path: str) -> tuple[Path, Path]:
-    """The real paths of the workspace and of what ``path`` names, links followed; Refused, OSError."""
+    """Return the real paths of the workspace and of ``path`` in it; raises ApiError, OSError."""
     check_path(path)
     try:
         real_root = resolve_root(root)
         real = (real_root / path).resolve(strict=True)
     except (RuntimeError, ValueError) as error:
-        raise validation_error("this cannot be a path", path=path) from error
+        raise validation_error("this is not a valid path", path=path) from error
     if not real.is_relative_to(real_root):
-        raise validation_error("this leads out of the workspace", path=path)
+        raise validation_error("the path leads out of the workspace", path=path)
     return real_root, real
 
 
 @contextmanager
 def open_path(root: Path, path: str, flags: int = 0) -> Iterator[int]:
-    """A descriptor to read something inside the workspace; never blocks on a pipe or device.
+    """Open something inside the workspace for reading; never blocks on a pipe or device. Raises ApiError.
 
-    Confined twice: its real path must lie in the workspace, and what was then opened must lie there
-    still, so that a link swapped in between gains nothing. Raises Refused.
+    Checked twice: the real path must be inside the workspace, and so must the file that was actually opened. A link
+    that is swapped in between the two gains nothing.
     """
     try:
         real_root, real = resolve_path(root, path)
@@ -87,19 +87,19 @@ def open_path(root: Path, path: str, flags: int = 0) -> Iterator[int]:
         raise validation_error(f"the file cannot be read: {error.strerror}", path=path) from error
     try:
         if not Path(f"/proc/self/fd/{fd}").readlink().is_relative_to(real_root):
-            raise validation_error("this leads out of the workspace", path=path)
+            raise validation_error("the path leads out of the workspace", path=path)
         yield fd
     finally:
         os.close(fd)
 
 
 CONTENT_LIMIT: Final = 1 << 20
-"""Bytes of a file's content in one answer; the rest is cut, ``truncated`` says so."""
+"""Bytes of a file's content in one answer; ``truncated`` reports whether there is more."""
 ENTRY_LIMIT: Final = 10_000
 
 
 def list_directory(root: Path, path: str) -> dict[str, Any]:
-    """``{path, entries: [{name, type, size}], truncated}``, sorted by name; Refused."""
+    """Return ``{path, entries: [{name, type, size}], truncated}``, sorted by name; raises ApiError."""
     with open_path(root, path) as fd:
         if not stat.S_ISDIR(os.fstat(fd).st_mode):
             raise validation_error("this is not a directory", path=path)
@@ -112,9 +112,9 @@ def list_directory(root: Path, path: str) -> dict[str, Any]:
 
 
 def read_content(root: Path, path: str) -> dict[str, Any]:
-    """``{path, size, encoding: "utf-8" | "base64", binary, content, truncated, hash}``; Refused.
+    """Return ``{path, size, encoding: "utf-8" | "base64", binary, content, truncated, hash}``; raises ApiError.
 
-    ``hash`` is what ``write_content`` wants to know; null where only the beginning was read.
+    ``hash`` is the ``expected`` of ``write_content``; null if only the beginning was read.
     """
     with open_path(root, path) as fd:
         about = os.fstat(fd)
@@ -136,14 +136,14 @@ def read_content(root: Path, path: str) -> dict[str, Any]:
 
 
 def hash_content(content: bytes) -> str:
-    """By which a writer says what it has read: SHA-256."""
+    """Return the SHA-256 by which a writer names the content that it has read."""
     return hashlib.sha256(content).hexdigest()
 
 
 def _as_text(data: bytes, *, whole: bool) -> tuple[str, str]:
     if b"\0" not in data:
         try:
-            # A cut may fall into a character: the decoder then keeps its pieces back.
+            # The content may be cut in the middle of a character, which the decoder then holds back.
             return "utf-8", codecs.getincrementaldecoder("utf-8")().decode(data, final=whole)
         except UnicodeDecodeError:
             pass
@@ -164,12 +164,12 @@ def _entry_type(mode: int) -> str:
 
 
 def _display_name(name: str) -> str:
-    """A name that need not be UTF-8, as text that JSON can carry."""
+    """Return a file name, which may not be UTF-8, as text for JSON."""
     return os.fsencode(name).decode("utf-8", "replace")
 
 
 WRITE_LIMIT: Final = 4 << 20
-"""Bytes of a file's content."""
+"""Maximum bytes of a file's content."""
 ANY_CONTENT: Final = "*"
 _PERMISSION_ERRORS: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG})
 _NEW_MODE: Final = 0o644
@@ -178,7 +178,7 @@ _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 @dataclass(frozen=True, slots=True)
 class _ExistingFile:
-    """What lies at the place now: its hash, mode, and by what a change is seen."""
+    """The file before a write: hash, mode, and a mark that shows later changes."""
 
     content_hash: str
     mode: int
@@ -186,13 +186,13 @@ class _ExistingFile:
 
 
 def write_content(root: Path, path: str, content: bytes, expected: str | None) -> dict[str, Any]:
-    """Write a file, and answer ``{path, size, hash, created}``.
+    """Write a file and return ``{path, size, hash, created}``; raises ApiError.
 
-    ``expected`` is the hash of what is there, ``*`` for whatever is there, None for nothing: Refused
-    with *conflict* where it is otherwise. The mode stays; a link is followed where it stays inside.
+    ``expected`` is the hash of the current content, ``*`` for any content, or None for no file; otherwise the write is
+    rejected as a *conflict*. The file's mode is kept. A link is followed if its target is inside the workspace.
     """
     if len(content) > WRITE_LIMIT:
-        raise ApiError(Code.TOO_LARGE, f"a file may have {WRITE_LIMIT} bytes", path=path)
+        raise ApiError(Code.TOO_LARGE, f"a file may have at most {WRITE_LIMIT} bytes", path=path)
     with _open_parent(root, path) as (folder, name):
         before = _read_existing(folder, name, path)
         _compare(before, expected, path)
@@ -207,7 +207,7 @@ def write_content(root: Path, path: str, content: bytes, expected: str | None) -
 
 @contextmanager
 def _open_parent(root: Path, path: str) -> Iterator[tuple[int, str]]:
-    """The directory, opened, in which the file lies or would lie, and its name there."""
+    """Open the directory that contains or will contain the file; yield it with the file's name."""
     check_path(path)
     refuse_git_files(path, path)
     try:
@@ -221,24 +221,25 @@ def _open_parent(root: Path, path: str) -> Iterator[tuple[int, str]]:
         raise validation_error("this cannot be written", path=path) from error
     try:
         if not Path(f"/proc/self/fd/{folder}").readlink().is_relative_to(real_root):
-            raise validation_error("this leads out of the workspace", path=path)
+            raise validation_error("the path leads out of the workspace", path=path)
         yield folder, real.name
     finally:
         os.close(folder)
 
 
 def _resolve_links(real_root: Path, path: str) -> Path:
-    """Where the file really is, or would be."""
+    """Return the real path of a file that may not exist yet."""
     if not Path(path).name:
-        raise validation_error("this names no file", path=path)
-    place = (real_root / path).parent.resolve(strict=True) / Path(path).name
-    real = place.resolve(strict=True) if place.is_symlink() else place
+        raise validation_error("the path does not name a file", path=path)
+    path_below_root = (real_root / path).parent.resolve(strict=True) / Path(path).name
+    real = path_below_root.resolve(strict=True) if path_below_root.is_symlink() else path_below_root
     if not real.is_relative_to(real_root):
-        raise validation_error("this leads out of the workspace", path=path)
+        raise validation_error("the path leads out of the workspace", path=path)
     return real
 
 
 def _read_existing(folder: int, name: str, path: str) -> _ExistingFile | None:
+    # O_NONBLOCK, because opening a pipe that nobody writes to would wait for ever.
     try:
         fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY, dir_fd=folder)
     except FileNotFoundError:
@@ -262,30 +263,32 @@ def _change_mark(about: os.stat_result) -> tuple[int, int, int]:
 
 def _compare(before: _ExistingFile | None, expected: str | None, path: str) -> None:
     if before is None and expected is not None:
-        raise ApiError(Code.CONFLICT, "there is no such file any more", path=path)
+        raise ApiError(Code.CONFLICT, "the file no longer exists", path=path)
     if before is None or expected == ANY_CONTENT:
         return
     if expected is None:
-        raise ApiError(Code.CONFLICT, "there is such a file already: say with If-Match which", path=path)
+        raise ApiError(Code.CONFLICT, "the file already exists; send its hash in If-Match to replace it", path=path)
     if not secrets.compare_digest(before.content_hash.encode(), expected.encode()):
         raise ApiError(Code.CONFLICT, "the file has changed since it was read", path=path, hash=before.content_hash)
 
 
 def _replace(folder: int, name: str, content: bytes, before: _ExistingFile | None, path: str) -> None:
-    draft = f".{secrets.token_hex(8)}.draft"
-    fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=folder)
+    temporary = f".{secrets.token_hex(8)}.draft"
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=folder)
     try:
         with os.fdopen(fd, "wb") as file:
             file.write(content)
             os.fchmod(fd, before.mode if before else _NEW_MODE)
             file.flush()
             os.fsync(fd)
+        # Checked after the content is on disk and right before the rename, to keep the window small in which
+        # a change by the agent is lost.
         if _has_changed(folder, name, before):
             raise ApiError(Code.CONFLICT, "the file has just changed", path=path)
-        os.rename(draft, name, src_dir_fd=folder, dst_dir_fd=folder)
+        os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
     except BaseException:
         with contextlib.suppress(OSError):
-            os.unlink(draft, dir_fd=folder)
+            os.unlink(temporary, dir_fd=folder)
         raise
 
 

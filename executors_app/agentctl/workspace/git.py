@@ -1,14 +1,12 @@
-"""git in the workspace: without hooks, fsmonitor or transports, and always within bounds (rule 38).
+"""Git as the workspace API runs it: without hooks, fsmonitor or transports, and with bounds on time and output.
 
-The repository's own configuration belongs to the agent, so whatever in it could turn git to another
-directory or start a program on a mere look is overruled here. All calls block.
+The agent owns the repository's configuration, so every setting that could point git to another directory, or start a
+program while git only reads, is overridden here. All calls block.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
-import selectors
 import shutil
 import signal
 import subprocess
@@ -20,13 +18,19 @@ from typing import IO, Any, Final
 
 from executors_app.agentctl.process import child_environment, privilege_drop
 from executors_app.agentctl.protocol import ApiError, Code
+from executors_app.agentctl.workspace.repository_git import (
+    CappedOutput,
+    end_process,
+    memory_file,
+    read_outputs,
+    send_signal,
+    subcommand,
+)
 
 OUTPUT_LIMIT: Final = 8 << 20
-"""Bytes of output that are read; git is ended where it says more."""
+"""Bytes of output that are read; a git that writes more is ended."""
 TIMEOUT: Final = 30.0
-_WORDS: Final = 1000
-_TERM_GRACE: Final = 2.0
-"""Seconds in which git removes its lock files before it is killed."""
+_ERROR_BYTES: Final = 1000
 
 SAFE_OPTIONS: Final = (
     *("-c", f"core.hooksPath={os.devnull}"),
@@ -47,7 +51,7 @@ SAFE_OPTIONS: Final = (
 
 
 class GitError(ApiError):
-    """git could not do what was asked; ``exit_code`` is None where it did not end by itself."""
+    """git failed; ``exit_code`` is None if it did not end by itself."""
 
     def __init__(self, message: str, exit_code: int | None = None):
         super().__init__(Code.GIT_FAILED, message)
@@ -61,16 +65,16 @@ class GitOutput:
     data: bytes
     truncated: bool
     exit_code: int | None
-    """None where git was ended because it said too much."""
+    """None if git was ended because it wrote too much."""
 
     @property
     def text(self) -> str:
-        """Without the last line end."""
+        """The output as text, without the last line end."""
         return self.data.decode("utf-8", "surrogateescape").rstrip("\n")
 
     @property
     def fields(self) -> list[bytes]:
-        """Of an output in the ``-z`` format; a field that was cut is left out."""
+        """The fields of an output in the ``-z`` format, without one that was cut off."""
         return self.data.split(b"\0")[:-1]
 
 
@@ -84,7 +88,7 @@ class WorkspaceGit:
 
     @property
     def has_repository(self) -> bool:
-        """Whether there is anything for git to look at; asks no git."""
+        """Whether the workspace is a git repository; runs no git."""
         return (self.root / ".git").exists()
 
     def run(
@@ -96,34 +100,33 @@ class WorkspaceGit:
         timeout: float = TIMEOUT,
         good: Sequence[int] = (0,),
     ) -> GitOutput:
-        """Run git and return what it said, ``limit`` bytes at most; GitFailed with its own words."""
-        if not self.has_repository:  # without one git would compare any two files
+        """Run git and return at most ``limit`` bytes of its output; raises GitError with git's own message."""
+        if not self.has_repository:  # outside of a repository, git diff would compare any two files
             raise GitError("the workspace is not a git repository")
         until = time.monotonic() + timeout
-        with os.fdopen(os.memfd_create("git"), "w+b") as source:
-            source.write(stdin)
-            source.seek(0)
+        with memory_file(stdin) as source:
             process = self._start(arguments, source, environment or {})
-        verb = _subcommand(arguments)
+        output, errors = CappedOutput(process.stdout, limit), CappedOutput(process.stderr, -_ERROR_BYTES)
         try:
-            data, words, truncated = _collect(process, limit, until)
+            truncated = not read_outputs([output, errors], until)
             code = None if truncated else process.wait(max(0.1, until - time.monotonic()))
         except (TimeoutError, subprocess.TimeoutExpired):
-            raise GitError(f"git {verb} did not end within {timeout:g} s") from None
+            raise GitError(f"git {subcommand(arguments)} did not end within {timeout:g} s") from None
         finally:
-            self._end(process)
+            end_process(process)
+            self._live.discard(process)
         if code is not None and code not in good:
-            raise GitError(f"git {verb} failed: {words or f'exit code {code}'}", code)
-        return GitOutput(data, truncated, code)
+            raise GitError(f"git {subcommand(arguments)} failed: {errors.text or f'exit code {code}'}", code)
+        return GitOutput(bytes(output.data[:limit]), truncated, code)
 
     def text(self, *arguments: str, **options: Any) -> str:
-        """``run`` for what is short: the text alone."""
+        """``run``, and return the output as text."""
         return self.run(*arguments, **options).text
 
     def close(self) -> None:
-        """End what still runs."""
+        """Kill every git that still runs."""
         for process in list(self._live):
-            _send_signal(process, signal.SIGKILL)
+            send_signal(process, signal.SIGKILL)
 
     def _start(
         self, arguments: Sequence[str], stdin: IO[bytes], environment: Mapping[str, str]
@@ -142,7 +145,7 @@ class WorkspaceGit:
         executable = shutil.which("git", path=built.get("PATH"))
         if executable is None:
             raise GitError("git is not on PATH")
-        # The work tree is named: the repository's own configuration could name another.
+        # The work tree is named explicitly: the repository's own configuration could name another one.
         argv = [executable, "-C", str(self.root), f"--work-tree={self.root}", *SAFE_OPTIONS, *arguments]
         try:
             process = subprocess.Popen(
@@ -159,47 +162,3 @@ class WorkspaceGit:
             raise GitError(f"git could not be started: {error}") from error
         self._live.add(process)
         return process
-
-    def _end(self, process: subprocess.Popen[bytes]) -> None:
-        """Take git in, ended if need be."""
-        for number, patience in ((signal.SIGTERM, _TERM_GRACE), (signal.SIGKILL, None)):
-            if process.poll() is None:
-                _send_signal(process, number)
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    process.wait(patience)
-        self._live.discard(process)
-        for pipe in (process.stdout, process.stderr):
-            if pipe:
-                pipe.close()
-
-
-def _send_signal(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
-    # Not taken in yet, so the group's number is nobody else's.
-    if process.returncode is None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, number)
-
-
-def _collect(process: subprocess.Popen[bytes], limit: int, until: float) -> tuple[bytes, str, bool]:
-    """Output, the last words on standard error, and whether there was more output; TimeoutError."""
-    out, words = bytearray(), bytearray()
-    with selectors.DefaultSelector() as selector:
-        for pipe, kept in ((process.stdout, out), (process.stderr, words)):
-            if pipe:
-                selector.register(pipe, selectors.EVENT_READ, kept)
-        while selector.get_map() and len(out) <= limit:
-            ready = selector.select(max(0.0, until - time.monotonic()))
-            if not ready:
-                raise TimeoutError
-            for key, _ in ready:
-                data = os.read(key.fd, 1 << 16)
-                key.data.extend(data)
-                if not data:
-                    selector.unregister(key.fileobj)
-            del words[:-_WORDS]
-    return bytes(out[:limit]), words.decode("utf-8", "replace").strip(), len(out) > limit
-
-
-def _subcommand(arguments: Sequence[str]) -> str:
-    """What was asked of git, without the options before it."""
-    return next((word for word in arguments if word[:1].isalpha() and "=" not in word), "")

@@ -1,7 +1,4 @@
-"""The hidden recovery ref that keeps a session's uncommitted work.
-
-And how this work is brought back into a rebuilt worktree.
-"""
+"""The hidden recovery ref that stores a session's uncommitted work, and its restoration into a rebuilt worktree."""
 
 from __future__ import annotations
 
@@ -33,26 +30,26 @@ class RunGit(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RecoverySnapshot:
-    """What a recovery ref keeps."""
+    """The content of a recovery ref."""
 
     commit: str
-    """Its tree is the working tree's."""
+    """The commit whose tree is the working tree."""
     head: str
-    """The commit that was checked out; empty before the first."""
+    """The commit that was checked out; empty before the first commit."""
     index: str
-    """Its tree is the index's."""
+    """The commit whose tree is the index."""
     session_id: str
 
 
 def session_recovery_ref(session_id: str) -> str:
-    """The ref of a session; ValueError for an id that could name anything else."""
+    """Return the recovery ref of a session; raises ValueError for an id that is not safe in a ref."""
     if not _SESSION_ID.fullmatch(session_id):
-        raise ValueError(f"{session_id!r} is no session id")
+        raise ValueError(f"{session_id!r} is not a session id")
     return _RECOVERY_PREFIX + session_id
 
 
 def recovery_message(recovery: RecoverySnapshot, reason: str, branch: str) -> str:
-    """The message of the working tree's commit, from which ``parse`` reads the rest."""
+    """Return the message of the working tree's commit, from which ``find_recovery`` reads the other fields."""
     return (
         f"Working tree of {branch or 'a detached HEAD'} ({reason})\n\n"
         f"Kandev-Session: {recovery.session_id}\n"
@@ -62,27 +59,27 @@ def recovery_message(recovery: RecoverySnapshot, reason: str, branch: str) -> st
 
 
 def find_recovery(git: RunGit, revision: str) -> RecoverySnapshot | None:
-    """The recovery at a ref or commit; None if something else or nothing is there."""
+    """Read the recovery at a ref or commit; None if there is none."""
     found = git("for-each-ref", "--format=%(objectname)", revision) if revision.startswith("refs/") else revision
     if not found:
         return None
     body = git("cat-file", "commit", found)
-    told = dict(_LINE.findall(body))
-    if set(told) != {"Head", "Index", "Session"}:
+    trailers = dict(_LINE.findall(body))
+    if set(trailers) != {"Head", "Index", "Session"}:
         return None
-    head = "" if told["Head"] == NO_INDEX else told["Head"]
-    return RecoverySnapshot(found, head, told["Index"], told["Session"])
+    head = "" if trailers["Head"] == NO_INDEX else trailers["Head"]
+    return RecoverySnapshot(found, head, trailers["Index"], trailers["Session"])
 
 
 def restore_recovery(git: RunGit, recovery: RecoverySnapshot) -> None:
-    """Make working tree and index what they were; tracked files that stand in the way are overwritten."""
+    """Restore working tree and index; tracked files are overwritten."""
     git("read-tree", "--reset", "-u", recovery.commit)
     git("read-tree", "--reset", recovery.index)
     git("update-index", "-q", "--refresh")
 
 
 def set_recovery_aside(git: RunGit, recovery: RecoverySnapshot) -> str:
-    """Keep a recovery under a ref of its own, which no later one replaces; returns that ref."""
+    """Store a recovery under a ref of its own, which no later snapshot replaces, and return that ref."""
     ref = f"{KEPT_PREFIX}{recovery.session_id}/{recovery.commit[:16]}"
     git("update-ref", ref, recovery.commit)
     return ref
@@ -94,9 +91,9 @@ _TIMEOUT: Final = 600.0
 
 
 def find_uncommitted_work(repository: Path, session_id: str, head: str) -> RecoverySnapshot | None:
-    """The uncommitted work of a session that belongs on the commit ``head``; a damaged snapshot is said and left alone.
+    """Return a session's uncommitted work on top of the commit ``head``; a damaged snapshot is logged and kept.
 
-    Raises GitFailed where git had no time to look.
+    Raises RepositoryGitFailed on a timeout.
     """
     try:
         ref = session_recovery_ref(session_id)
@@ -110,32 +107,34 @@ def find_uncommitted_work(repository: Path, session_id: str, head: str) -> Recov
     except RepositoryGitFailed as error:
         if "exit_code" not in error.details:
             raise
-        logger.warning("session %s: its last snapshot is damaged and not brought back: %s", session_id, error)
+        logger.warning("session %s: its last snapshot is damaged and was not restored: %s", session_id, error)
         return None
     if found is None or found.session_id != session_id:
         return None
     if found.head != head:
         aside = set_recovery_aside(run, found)
-        logger.warning("session %s: its branch has moved on since the last snapshot, which is at %s", session_id, aside)
+        logger.warning(
+            "session %s: its branch has new commits since the last snapshot, which was kept at %s", session_id, aside
+        )
         return None
     return found
 
 
-def restore_uncommitted_work(worktree: Path, kept: RecoverySnapshot, held: int) -> None:
-    """Into a worktree that was just made from its branch; ``held`` is the lock of its making."""
-    restore_recovery(partial(run_git, worktree, timeout=_TIMEOUT, hold=(held,)), kept)
+def restore_uncommitted_work(worktree: Path, recovery: RecoverySnapshot, held: int) -> None:
+    """Restore into a worktree that was just created from its branch; ``held`` is the descriptor of its lock."""
+    restore_recovery(partial(run_git, worktree, timeout=_TIMEOUT, hold=(held,)), recovery)
 
 
-def overlay_uncommitted_work(draft: Path, where: Sequence[str], kept: RecoverySnapshot, held: int) -> None:
-    """Over the files of an index that survived, which stays as it is.
+def overlay_uncommitted_work(draft: Path, where: Sequence[str], recovery: RecoverySnapshot, held: int) -> None:
+    """Restore over the files of an index that survived and stays unchanged.
 
-    What was staged after the snapshot is newer than the snapshot, so those files stay too.
+    Files that were staged after the snapshot are newer than it, so they stay unchanged too.
     """
     run = partial(run_git, draft, *where, timeout=_TIMEOUT, hold=(held,))
-    newer = set(_split_names(run("diff-index", "--cached", "--name-only", "--no-renames", "-z", kept.index)))
-    between = ("diff-tree", "-r", "-z", "--name-only", "--no-renames", kept.index, kept.commit)
+    newer = set(_split_names(run("diff-index", "--cached", "--name-only", "--no-renames", "-z", recovery.index)))
+    between = ("diff-tree", "-r", "-z", "--name-only", "--no-renames", recovery.index, recovery.commit)
     copy = draft.with_name(f"{draft.name}.index")
-    run("read-tree", kept.commit, index=copy)
+    run("read-tree", recovery.commit, index=copy)
     written = [name for name in _split_names(run(*between, "--diff-filter=d")) if name not in newer]
     wanted = b"".join(os.fsencode(name) + b"\0" for name in written)
     run("checkout-index", "--force", "--quiet", "-z", "--stdin", index=copy, stdin=wanted)

@@ -1,16 +1,20 @@
-"""Git as agentctl runs it where the agent works: no hooks, no fsmonitor, and always a time limit (rule 38).
+"""Run git in a repository that an agent can write to: no hooks, no fsmonitor, and always a time limit.
 
-The repository belongs to the agent, so git runs with the agent's rights and never with agentctl's own. The control
-plane does not use this module: it runs git in ``executors_app.repositories`` alone.
+The repository belongs to the agent, so git runs with the agent's rights, never with agentctl's own. The control plane
+takes only the helpers for git processes from here; it runs git itself in ``executors_app.repositories.git``.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
+import selectors
 import shutil
+import signal
 import subprocess
 import threading
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -28,11 +32,13 @@ SAFE_OPTIONS: Final = (
 )
 
 _UMASK: Final = 0o022
-"""Of the files in a work tree: as people's own git makes them, whoever else has to read them in a sandbox."""
+"""Umask for files in a work tree: other users of a sandbox must be able to read them, as with anybody's git."""
+_TERM_GRACE: Final = 2.0
+"""Seconds in which git may remove its lock files before it is killed."""
 
 
 class RepositoryGitFailed(RepositoryUnusable):
-    """git could not do what was asked of it."""
+    """git failed, or did not end in time."""
 
     permanent: ClassVar[bool] = False
 
@@ -48,19 +54,19 @@ def run_git(
 ) -> str:
     """Run git in ``directory`` and return its output without the last line end.
 
-    ``timeout`` is in seconds. ``hold`` are file descriptors (locks) that git keeps open as long as it lives, so that
-    a lock outlasts a caller that dies first. ``index`` replaces the repository's own index. ``stdin`` is data, or a
-    file that git reads from its current position. ``umask`` is of the files that git makes. Raises GitFailed with
-    git's own message.
+    ``timeout`` is in seconds. ``hold`` are file descriptors of locks, which git inherits, so that a lock outlasts a
+    caller that is killed. ``index`` replaces the repository's own index. ``stdin`` is data, or a file that git reads
+    from its current position. ``umask`` applies to files that git creates. Raises RepositoryGitFailed with git's own
+    message.
     """
-    argv = [_executable(), "-C", str(directory), *SAFE_OPTIONS, *arguments]
-    more = _ceiling_directory(directory)
+    argv = [git_executable(), "-C", str(directory), *SAFE_OPTIONS, *arguments]
+    environment = _ceiling_directory(directory)
     if index is not None:
-        more["GIT_INDEX_FILE"] = str(index)
+        environment["GIT_INDEX_FILE"] = str(index)
     try:
         done = subprocess.run(
             argv,
-            env=_environment() | more,
+            env=git_environment() | environment,
             capture_output=True,
             timeout=timeout,
             check=False,
@@ -71,35 +77,23 @@ def run_git(
         )
     except subprocess.TimeoutExpired as error:
         raise RepositoryGitFailed(
-            f"git {_subcommand(arguments)} did not end within {timeout:g} s in {directory}."
+            f"git {subcommand(arguments)} did not end within {timeout:g} s in {directory}."
         ) from error
     except OSError as error:
         raise RepositoryGitFailed(f"git could not be started in {directory}: {error}") from error
     if done.returncode:
-        words = done.stderr.decode("utf-8", "replace").strip()[-1000:]
+        message = done.stderr.decode("utf-8", "replace").strip()[-1000:]
         raise RepositoryGitFailed(
-            f"git {_subcommand(arguments)} failed in {directory}: {words}", exit_code=done.returncode
+            f"git {subcommand(arguments)} failed in {directory}: {message}", exit_code=done.returncode
         )
-    said: bytes = done.stdout
-    return said.decode("utf-8", "surrogateescape").rstrip("\n")
-
-
-def read_git(directory: Path, *arguments: str, limit: int, timeout: float = 20.0) -> bytes:
-    """Run a git that only looks, and return ``limit`` bytes of its output at most; raises GitFailed."""
-    with _start_reading(directory, arguments, timeout) as process:
-        said = _output(process).read(limit)
-        more = len(said) == limit
-        if more:
-            process.kill()
-    if process.returncode and not more:
-        raise RepositoryGitFailed(f"git {_subcommand(arguments)} failed in {directory}.", exit_code=process.returncode)
-    return said
+    output: bytes = done.stdout
+    return output.decode("utf-8", "surrogateescape").rstrip("\n")
 
 
 def write_git(directory: Path, *arguments: str, into: IO[bytes], limit: int, timeout: float = 600.0) -> None:
-    """Write git's output to an open file; raises GitFailed, also where there are more than ``limit`` bytes.
+    """Write at most ``limit`` bytes of git's output to an open file; raises RepositoryGitFailed, also beyond that.
 
-    The file is ours and git never opens it, so nothing that the agent puts in its place is written or read.
+    git inherits the open file and never opens its path, so an agent that replaces the path gains nothing.
     """
     size = 0
     with _start_reading(directory, arguments, timeout) as process:
@@ -111,19 +105,19 @@ def write_git(directory: Path, *arguments: str, into: IO[bytes], limit: int, tim
             into.write(data)
     if size > limit:
         raise RepositoryGitFailed(
-            f"git {_subcommand(arguments)} has more than {limit >> 20} MiB of output.", exit_code=0
+            f"git {subcommand(arguments)} has more than {limit >> 20} MiB of output.", exit_code=0
         )
     if process.returncode:
-        raise RepositoryGitFailed(f"git {_subcommand(arguments)} failed in {directory}.", exit_code=process.returncode)
+        raise RepositoryGitFailed(f"git {subcommand(arguments)} failed in {directory}.", exit_code=process.returncode)
 
 
 @contextmanager
 def _start_reading(directory: Path, arguments: Sequence[str], timeout: float) -> Iterator[subprocess.Popen[bytes]]:
-    """A git whose output is read; killed after ``timeout`` seconds."""
-    argv = [_executable(), "-C", str(directory), *SAFE_OPTIONS, *arguments]
+    """Start a git whose output is read; it is killed after ``timeout`` seconds."""
+    argv = [git_executable(), "-C", str(directory), *SAFE_OPTIONS, *arguments]
     process = subprocess.Popen(
         argv,
-        env=_environment() | _ceiling_directory(directory),
+        env=git_environment() | _ceiling_directory(directory),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
@@ -144,17 +138,12 @@ def _output(process: subprocess.Popen[bytes]) -> IO[bytes]:
 
 
 def _ceiling_directory(directory: Path) -> dict[str, str]:
-    """What keeps git from taking a repository above for the one that was meant."""
+    """Return the variable that keeps git from finding a repository in a parent directory."""
     return {"GIT_CEILING_DIRECTORIES": str(directory.absolute().parent)}
 
 
-def _subcommand(arguments: Sequence[str]) -> str:
-    """What was asked of git, without the options before it."""
-    return next((word for word in arguments if word.replace("-", "").isalpha() and word[0] != "-"), "")
-
-
 def common_directory(repository: Path) -> Path:
-    """Where a repository keeps what its worktrees share; raises RepositoryUnusable if it is none."""
+    """Return the directory that a repository's worktrees share; raises RepositoryUnusable if it is no repository."""
     if not repository.is_dir():
         raise RepositoryUnusable(f"The repository {repository} does not exist.")
     try:
@@ -166,7 +155,7 @@ def common_directory(repository: Path) -> Path:
 
 
 def resolve_commit(repository: Path, revision: str) -> str | None:
-    """The commit that a branch, tag or id names; None if it names none."""
+    """Return the commit that a branch, tag or id names; None if it names none."""
     if not revision or revision.startswith("-"):
         return None
     try:
@@ -177,19 +166,80 @@ def resolve_commit(repository: Path, revision: str) -> str | None:
         return None
 
 
-def is_ancestor(repository: Path, older: str, newer: str) -> bool:
-    """Whether a commit is in the history of another; GitFailed."""
-    try:
-        run_git(repository, "merge-base", "--is-ancestor", older, newer)
-    except RepositoryGitFailed as error:
-        if error.details.get("exit_code") != 1:
-            raise
-        return False
+def subcommand(arguments: Sequence[str]) -> str:
+    """Return git's subcommand: the first word that is neither an option nor a setting."""
+    return next((word for word in arguments if word[:1].isalpha() and "=" not in word), "")
+
+
+class CappedOutput:
+    """Output of a pipe: its first ``limit`` bytes and one more, or its last ones if ``limit`` is negative."""
+
+    def __init__(self, pipe: IO[bytes] | None, limit: int):
+        self.pipe, self.limit, self.data = pipe, limit, bytearray()
+
+    def append(self, data: bytes) -> bool:
+        """Add output; return False once there is more than ``limit``."""
+        self.data.extend(data)
+        if self.limit < 0:
+            del self.data[: self.limit]
+            return True
+        return len(self.data) <= self.limit
+
+    @property
+    def text(self) -> str:
+        """The output as text, for an error message."""
+        return self.data.decode("utf-8", "replace").strip()
+
+
+def read_outputs(outputs: Iterable[CappedOutput], deadline: float) -> bool:
+    """Read pipes until all have ended; return False if one has exceeded its limit. Raises TimeoutError."""
+    with selectors.DefaultSelector() as selector:
+        for output in outputs:
+            if output.pipe:
+                selector.register(output.pipe, selectors.EVENT_READ, output)
+        while selector.get_map():
+            ready = selector.select(max(0.0, deadline - time.monotonic()))
+            if not ready:
+                raise TimeoutError
+            for key, _ in ready:
+                data = os.read(key.fd, 1 << 18)
+                if not data:
+                    selector.unregister(key.fileobj)
+                elif not key.data.append(data):
+                    return False
     return True
 
 
+def end_process(process: subprocess.Popen[bytes]) -> None:
+    """End a git that leads a process group of its own, if it still runs: TERM, then KILL; and close its pipes."""
+    for number, seconds in ((signal.SIGTERM, _TERM_GRACE), (signal.SIGKILL, None)):
+        if process.poll() is None:
+            send_signal(process, number)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(seconds)
+    for pipe in (process.stdout, process.stderr):
+        if pipe:
+            pipe.close()
+
+
+def send_signal(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
+    """Signal git's process group, unless git was reaped: until then nobody else can have that group's id."""
+    if process.returncode is None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
+
+
+def memory_file(data: bytes) -> IO[bytes]:
+    """Open a file in memory for git to read from: a pipe would have to be fed while the output is read."""
+    source = os.fdopen(os.memfd_create("git"), "w+b")
+    source.write(data)
+    source.seek(0)
+    return source
+
+
 @cache
-def _executable() -> str:
+def git_executable() -> str:
+    """Return the path of git; raises RepositoryUnusable if it is not on PATH."""
     found = shutil.which("git")
     if found is None:
         raise RepositoryUnusable("git is not on PATH.")
@@ -197,9 +247,9 @@ def _executable() -> str:
 
 
 @cache
-def _environment() -> dict[str, str]:
-    """Built, not inherited: no ``GIT_*`` of ours may turn git to another repository, nor a directory above."""
-    search = [str(Path(_executable()).parent), "/usr/local/bin", "/usr/bin", "/bin"]
+def git_environment() -> dict[str, str]:
+    """Build git's environment from scratch: no inherited ``GIT_*`` may point git to another repository."""
+    search = [str(Path(git_executable()).parent), "/usr/local/bin", "/usr/bin", "/bin"]
     return {
         "PATH": os.pathsep.join(dict.fromkeys(search)),
         "HOME": str(Path.home()),

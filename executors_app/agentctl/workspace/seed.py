@@ -1,7 +1,7 @@
-"""The seed of a workspace: what the control plane sends into a sandbox so that the workspace can be made there.
+"""The seed file: everything that a sandbox needs to create the workspace of a session.
 
-A file with one line of JSON, then the bytes of a git pack (possibly none). agentctl reads it; what it describes
-is made with the agent's rights, because from then on the repository is the agent's.
+One line of JSON, then the bytes of a git pack, which may be empty. The control plane writes it; agentctl reads it and
+creates the workspace with the agent's rights, because the repository belongs to the agent from then on.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from typing import IO, Any, Final
 import orjson
 
 SEED_VERSION: Final = 1
-_LONGEST_LINE: Final = 64 << 20
+_MAX_LINE_BYTES: Final = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Seed:
-    """What a workspace is made of."""
+    """The first line of a seed file."""
 
     branch: str
     """The workspace's own branch, ``kandev/...``."""
@@ -30,7 +30,7 @@ class Seed:
     objects: tuple[str, ...] = ()
     """Read-only object directories, as the sandbox sees them, that the repository borrows from."""
     complete: bool = False
-    """Refs, pack and borrowed objects are enough to make the repository from nothing."""
+    """Refs, pack and borrowed objects suffice to create the repository from scratch."""
     object_format: str = "sha1"
     identity: Mapping[str, str] = field(default_factory=dict)
     """``name`` and ``email`` of commits; either may be missing."""
@@ -38,47 +38,47 @@ class Seed:
     exclude: str = ""
     """The text of ``info/exclude``."""
     hooks: Mapping[str, bytes] = field(default_factory=dict)
-    """The team's hooks by name: they run in the sandbox, and nowhere else."""
+    """The team's hooks by name. They run in the sandbox only."""
     repository: str = ""
-    """Not empty: the work tree is a linked one of this repository, which has no isolation. The rest is then unused."""
+    """Path of a repository outside: the workspace is a linked worktree of it, without isolation.
+
+    If set, of the other fields only ``branch``, ``base`` and ``existed`` are used.
+    """
     base: str = ""
-    """Of such a work tree: the branch or commit that a new branch starts from; empty: HEAD."""
+    """Linked worktree: the branch or commit that a new branch starts from; empty: HEAD."""
     existed: bool = False
-    """Of such a work tree: it was complete once, so a new branch would be a silent loss."""
+    """Linked worktree: it was complete once, so a new branch would silently lose work."""
 
     def to_line(self) -> bytes:
-        """The first line of the file, with its line end."""
-        told: dict[str, Any] = {
+        """Encode the first line of the file, with its line end."""
+        line: dict[str, Any] = {
             "version": SEED_VERSION,
-            **{name: getattr(self, name) for name in _PLAIN},
+            **{name: getattr(self, name) for name in (*_OWN_FIELDS, *(_LINKED_FIELDS if self.repository else ()))},
             "objects": list(self.objects),
             "hooks": {name: base64.b64encode(text).decode("ascii") for name, text in self.hooks.items()},
         }
-        return orjson.dumps(told) + b"\n"
+        return orjson.dumps(line) + b"\n"
 
 
-_PLAIN: Final = (
-    *("branch", "refs", "complete", "object_format", "identity", "remotes", "exclude"),
-    *("repository", "base", "existed"),
-)
+_OWN_FIELDS: Final = ("branch", "refs", "complete", "object_format", "identity", "remotes", "exclude")
+_LINKED_FIELDS: Final = ("repository", "base", "existed")
 
 
 def read_seed(file: IO[bytes]) -> Seed:
-    """Read the first line; the file is then at the first byte of the pack. Raises ValueError."""
-    line = file.readline(_LONGEST_LINE)
+    """Read the first line and leave the file at the first byte of the pack. Raises ValueError."""
     try:
-        told = orjson.loads(line)
-        if told["version"] != SEED_VERSION:
-            raise ValueError(f"the seed has version {told['version']}, this agentctl reads {SEED_VERSION}")
-        plain = {name: told[name] for name in _PLAIN if name in told}
-        hooks = {name: base64.b64decode(text, validate=True) for name, text in told.get("hooks", {}).items()}
-        return Seed(**plain, objects=tuple(told.get("objects", ())), hooks=hooks)
+        line = orjson.loads(file.readline(_MAX_LINE_BYTES))
+        if line["version"] != SEED_VERSION:
+            raise ValueError(f"The seed has version {line['version']}; this agentctl reads version {SEED_VERSION}.")
+        plain = {name: line[name] for name in (*_OWN_FIELDS, *_LINKED_FIELDS) if name in line}
+        hooks = {name: base64.b64decode(text, validate=True) for name, text in line.get("hooks", {}).items()}
+        return Seed(**plain, objects=tuple(line.get("objects", ())), hooks=hooks)
     except (TypeError, KeyError, AttributeError) as error:
-        raise ValueError(f"the seed of the workspace cannot be read: {error}") from error
+        raise ValueError(f"The seed of the workspace cannot be read: {error}") from error
 
 
 def write_seed(seed: Seed, into: Path) -> None:
-    """Write a seed without a pack, whole or not at all, whoever else writes one; raises OSError."""
+    """Write a seed without a pack, atomically even with concurrent writers. Raises OSError."""
     with tempfile.NamedTemporaryFile(dir=into.parent, prefix=f".{into.name}.", delete=False) as draft:
         try:
             draft.write(seed.to_line())

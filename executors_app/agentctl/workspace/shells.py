@@ -1,7 +1,4 @@
-"""Shells in the workspace, each on a terminal of its own, known by a name, with a scrollback.
-
-They survive every reload of a page.
-"""
+"""Shells in the workspace: each has a name, a terminal of its own and a scrollback, and survives page reloads."""
 
 from __future__ import annotations
 
@@ -29,13 +26,13 @@ from executors_app.agentctl.process.child_environment import SHELL_MARKER
 from executors_app.agentctl.protocol import ApiError, Code, validation_error
 
 SCROLLBACK_BYTES: Final = 1 << 20
-"""Bytes that are kept."""
+"""Bytes of output that are kept per shell."""
 _MAX_LINE_BYTES: Final = 4096
-"""How far a replay looks for a line to begin with."""
+"""Maximum bytes that a replay skips to start at a line."""
 
 
 class Scrollback:
-    """Bytes from ``start`` to ``end``; the oldest go when there are more than ``limit``."""
+    """The last output bytes, from offset ``start`` to ``end``; the oldest are dropped beyond ``limit``."""
 
     def __init__(self, limit: int = SCROLLBACK_BYTES):
         self.limit = limit
@@ -43,14 +40,14 @@ class Scrollback:
         self.start = self.end = 0
 
     def append(self, data: bytes) -> None:
-        """Take output in."""
+        """Append output."""
         self._chunks.append(data)
         self.end += len(data)
         while self.end - self.start - len(self._chunks[0]) >= self.limit:
             self.start += len(self._chunks.popleft())
 
     def read(self, position: int, most: int) -> bytes:
-        """Up to ``most`` bytes from ``position`` on, or from ``start`` where that has gone."""
+        """Return up to ``most`` bytes from ``position``, or from ``start`` if that was dropped."""
         skip, found, size = max(0, position - self.start), [], 0
         for chunk in self._chunks:
             if skip >= len(chunk):
@@ -63,8 +60,8 @@ class Scrollback:
                 break
         return b"".join(found)
 
-    def beginning(self) -> int:
-        """Where a replay begins: at a line, if the oldest output has gone, lest it begins within an escape sequence."""
+    def replay_start(self) -> int:
+        """Return where a replay starts: if output was dropped, at a line, because escape sequences may be cut."""
         if self.start == 0:
             return 0
         line_end = self.read(self.start, _MAX_LINE_BYTES).find(b"\n")
@@ -80,15 +77,15 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)
 os.umask(0o022)
 os.execv(sys.argv[1], sys.argv[1:])
 """
-"""Takes the terminal for its own, and forgets what agentctl ignores; a child without a fork in between."""
+"""Makes the terminal the controlling one and resets SIGHUP, which agentctl ignores, then executes the shell."""
 
 
 class Terminal:
-    """One shell and our end of its terminal, ``fd``, which never blocks; OSError where it cannot be started."""
+    """One shell process and ``fd``, our non-blocking end of its terminal. Raises OSError if it cannot start."""
 
     def __init__(self, cwd: Path, marker: Mapping[str, str], columns: int, rows: int):
-        self.mark = uuid.uuid4().hex
-        """Marks all that the shell starts."""
+        self.marker = uuid.uuid4().hex
+        """Marks everything that the shell starts."""
         environment = child_environment.build_environment({"TERM": "xterm-256color", "PWD": str(cwd)}, marker)
         argv = [sys.executable, "-I", "-S", "-c", _STARTER, _shell_program(environment)]
         self.fd, far_end = os.openpty()
@@ -97,7 +94,7 @@ class Terminal:
             self.resize(columns, rows)
             self._process = subprocess.Popen(
                 argv,
-                env={**environment, SHELL_MARKER: self.mark},
+                env={**environment, SHELL_MARKER: self.marker},
                 cwd=cwd,
                 stdin=far_end,
                 stdout=far_end,
@@ -111,179 +108,181 @@ class Terminal:
         finally:
             os.close(far_end)
         self.pid = self._process.pid
-        self.death = os.pidfd_open(self.pid)
-        """Readable once the shell has ended."""
+        self.pidfd = os.pidfd_open(self.pid)
+        """A pidfd, readable once the shell has ended."""
 
     def resize(self, columns: int, rows: int) -> None:
-        """Tell the shell how large its window is."""
+        """Set the size of the terminal."""
         fcntl.ioctl(self.fd, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
 
     def hang_up(self) -> None:
-        """Tell the shell, and through it its jobs, that nobody is there any more."""
-        if self._process.returncode is None:
+        """Send SIGHUP to the shell's process group."""
+        if self._process.returncode is None:  # not reaped yet: nobody else can have its process group's id
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.pid, signal.SIGHUP)
 
     def kill(self) -> None:
-        """End the shell, whatever it does."""
+        """Kill the shell."""
         self._process.kill()
 
-    def take_in(self) -> int:
-        """The exit code of a shell that has ended; negative for a signal."""
+    def reap(self) -> int:
+        """Reap an ended shell and return its exit code, negative for a signal."""
         return self._process.wait()
 
     def close(self) -> None:
-        """Give the terminal back."""
-        os.close(self.death)
+        """Close the descriptors."""
+        os.close(self.pidfd)
         os.close(self.fd)
 
 
 def _shell_program(environment: Mapping[str, str]) -> str:
-    """The user's own shell, or one that every machine has."""
+    """Return the user's own shell, or a standard one."""
     wanted = (environment.get("SHELL", ""), *_SHELLS)
     return next((path for path in wanted if path.startswith("/") and shutil.which(path)), _SHELLS[-1])
 
 
 MAX_SHELLS: Final = 8
-"""Shells of one session."""
+"""Maximum shells of one session."""
 MAX_UNREAD_BYTES: Final = 256 << 10
-"""Bytes that an attached reader may lag behind before the shell waits."""
+"""Bytes that an attached reader may lag behind before the shell is paused."""
 INPUT_LIMIT: Final = 1 << 20
 _CHUNK: Final = 64 << 10
 _GRACE: Final = 1.0
-"""Seconds from the hang-up to the kill, and behind it."""
+"""Seconds to wait after the hang-up, and again after the kill."""
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,32}")
 
 
 class Shell:
-    """One shell, and at most one reader attached to it."""
+    """One shell with at most one attached reader."""
 
     def __init__(self, name: str, terminal: Terminal):
         self.name = name
         self.exit_code: int | None = None
         self.scrollback = Scrollback()
-        self.bell = StateNotifier()
+        self.changes = StateNotifier()
         self.terminal = terminal
         self._reader: ShellReader | None = None
         self._input = bytearray()
         self._loop = asyncio.get_running_loop()
-        self._listening = False
-        self._listen()
-        self._loop.add_reader(terminal.death, self._died)
+        self._is_reading = False
+        self._update_reading()
+        self._loop.add_reader(terminal.pidfd, self._handle_exit)
 
     @property
-    def running(self) -> bool:
-        """The shell itself lives."""
+    def is_running(self) -> bool:
+        """Whether the shell process lives."""
         return self.exit_code is None
 
     # -- out ---------------------------------------------------------------------------------
 
-    def _listen(self) -> None:
-        """Listen exactly as long as there is something to hear and the reader keeps up."""
+    def _update_reading(self) -> None:
+        """Read from the terminal only while the shell lives and the reader keeps up."""
         lag = self.scrollback.end - self._reader.position if self._reader else 0
-        wanted = self.running and lag < MAX_UNREAD_BYTES
-        if wanted and not self._listening:
-            self._loop.add_reader(self.terminal.fd, self._hear)
-        elif self._listening and not wanted:
+        wanted = self.is_running and lag < MAX_UNREAD_BYTES
+        if wanted and not self._is_reading:
+            self._loop.add_reader(self.terminal.fd, self._read_output)
+        elif self._is_reading and not wanted:
             self._loop.remove_reader(self.terminal.fd)
-        self._listening = wanted
+        self._is_reading = wanted
 
-    def _hear(self) -> bool:
-        """Take in what is there; False where nothing is."""
+    def _read_output(self) -> bool:
+        """Read available output; return False if there is none."""
         try:
             data = os.read(self.terminal.fd, _CHUNK)
         except BlockingIOError:
             return False
-        except OSError:  # EIO: nobody has the other end open
+        except OSError:  # EIO: no process has the other end open
             self._loop.remove_reader(self.terminal.fd)
-            self._listening = False
+            self._is_reading = False
             return False
         self.scrollback.append(data)
-        self._listen()
-        self.bell.ring()
+        self._update_reading()
+        self.changes.notify()
         return bool(data)
 
-    def _died(self) -> None:
-        self._loop.remove_reader(self.terminal.death)
+    def _handle_exit(self) -> None:
+        self._loop.remove_reader(self.terminal.pidfd)
         self._loop.remove_writer(self.terminal.fd)
         most = self.scrollback.end + self.scrollback.limit
-        while self.scrollback.end < most and self._hear():
-            pass  # its last words; a job that it left behind may talk for ever
-        self.exit_code = self.terminal.take_in()
-        self._listen()
+        while self.scrollback.end < most and self._read_output():
+            pass  # bounded, because a background job may write for ever
+        self.exit_code = self.terminal.reap()
+        self._update_reading()
         self.terminal.close()
-        self.bell.ring()
+        self.changes.notify()
 
     # -- in ----------------------------------------------------------------------------------
 
     async def write(self, data: bytes) -> None:
-        """Type; waits while the shell takes nothing in."""
-        await self.bell.until(lambda: len(self._input) < INPUT_LIMIT or not self.running)
-        if self.running:
+        """Write input; waits while the shell reads none."""
+        await self.changes.wait_for(lambda: len(self._input) < INPUT_LIMIT or not self.is_running)
+        if self.is_running:
             self._input += data
-            self._type()
+            self._write_pending()
 
-    def _type(self) -> None:
+    def _write_pending(self) -> None:
         try:
             while self._input:
                 del self._input[: os.write(self.terminal.fd, self._input[:_CHUNK])]
         except BlockingIOError:
-            self._loop.add_writer(self.terminal.fd, self._type)
+            self._loop.add_writer(self.terminal.fd, self._write_pending)
             return
         except OSError as error:
             if error.errno != errno.EIO:
                 raise
             self._input.clear()
         self._loop.remove_writer(self.terminal.fd)
-        self.bell.ring()
+        self.changes.notify()
 
     def resize(self, columns: int, rows: int) -> None:
-        """Tell the shell how large its window is."""
-        if self.running:
+        """Set the size of the terminal."""
+        if self.is_running:
             self.terminal.resize(columns, rows)
 
     # -- readers -----------------------------------------------------------------------------
 
-    def attach(self) -> ShellReader:
-        """A reader from the beginning of the scrollback; the one before is told that it was overtaken."""
+    def attach_reader(self) -> ShellReader:
+        """Attach a new reader at the start of the scrollback, in place of an earlier one."""
         if self._reader is not None:
             self._reader.overtaken = True
-        self._reader = ShellReader(self, self.scrollback.beginning())
-        self.bell.ring()
+        self._reader = ShellReader(self, self.scrollback.replay_start())
+        self.changes.notify()
         return self._reader
 
-    def detach(self, reader: ShellReader) -> None:
-        """The reader has gone; the shell lives on."""
+    def detach_reader(self, reader: ShellReader) -> None:
+        """Detach a reader; the shell keeps running."""
         if self._reader is reader:
             self._reader = None
-            self.resume_listening()
+            self.resume_reading()
 
-    def resume_listening(self) -> None:
-        """The reader has taken something: listen again, if it was too slow."""
-        if self.running:
-            self._listen()
+    def resume_reading(self) -> None:
+        """Read again if a slow reader had paused the shell."""
+        if self.is_running:
+            self._update_reading()
 
 
 class ShellReader:
-    """Somebody who follows a shell."""
+    """A client that follows a shell."""
 
     def __init__(self, shell: Shell, position: int):
         self.shell, self.position = shell, position
         self.overtaken = False
 
-    async def next(self) -> bytes:
-        """More output; empty once the shell has ended and all was read, or when another reader came."""
+    async def read(self) -> bytes:
+        """Return more output; empty at the end of the shell, or after another reader was attached."""
         shell = self.shell
-        await shell.bell.until(lambda: self.overtaken or shell.scrollback.end > self.position or not shell.running)
+        await shell.changes.wait_for(
+            lambda: self.overtaken or shell.scrollback.end > self.position or not shell.is_running
+        )
         if self.overtaken:
             return b""
         data = shell.scrollback.read(self.position, _CHUNK)
         self.position = max(self.position, shell.scrollback.start) + len(data)
         return data
 
-    def done(self) -> None:
-        """What was read is on its way."""
-        self.shell.resume_listening()
+    def mark_sent(self) -> None:
+        """Report that the output was sent."""
+        self.shell.resume_reading()
 
 
 class ShellManager:
@@ -295,14 +294,17 @@ class ShellManager:
         self._marks: list[str] = []
 
     @property
-    def running(self) -> int:
-        """How many live."""
-        return sum(shell.running for shell in self._shells.values())
+    def running_count(self) -> int:
+        """Number of running shells."""
+        return sum(shell.is_running for shell in self._shells.values())
 
     def open(self, name: str, columns: int, rows: int) -> Shell:
-        """The shell of that name, one that has ended too until that was told; else a new one. Refused."""
+        """Return the shell of that name, or start one; raises ApiError.
+
+        A shell that has ended is returned, too, until a client has seen its end.
+        """
         if not _NAME.fullmatch(name):
-            raise validation_error("shell must be a name of letters, digits, - and _", field="shell")
+            raise validation_error("shell must consist of letters, digits, - and _", field="shell")
         check_size(columns, rows)
         shell = self._shells.get(name)
         if shell is not None:
@@ -312,32 +314,34 @@ class ShellManager:
         try:
             terminal = Terminal(self._root, self._marker, columns, rows)
         except (FileNotFoundError, NotADirectoryError) as error:
-            raise ApiError(Code.NOT_FOUND, "the workspace is not there") from error
+            raise ApiError(Code.NOT_FOUND, "the workspace does not exist") from error
         except OSError as error:
             raise ApiError(Code.SPAWN_FAILED, f"the shell cannot be started: {error.strerror}") from error
-        self._marks.append(terminal.mark)
+        self._marks.append(terminal.marker)
         shell = self._shells[name] = Shell(name, terminal)
         return shell
 
     def forget(self, shell: Shell) -> None:
-        """Its end was told: the name is free again."""
-        if not shell.running and self._shells.get(shell.name) is shell:
+        """Free the name of a shell whose end was reported."""
+        if not shell.is_running and self._shells.get(shell.name) is shell:
             del self._shells[shell.name]
 
     def _make_room(self) -> None:
         if len(self._shells) < MAX_SHELLS:
             return
-        ended = next((shell for shell in self._shells.values() if not shell.running), None)
+        ended = next((shell for shell in self._shells.values() if not shell.is_running), None)
         if ended is None:
-            raise ApiError(Code.CONFLICT, f"a session has {MAX_SHELLS} shells at most", shells=sorted(self._shells))
+            raise ApiError(
+                Code.CONFLICT, f"a session may have at most {MAX_SHELLS} shells", shells=sorted(self._shells)
+            )
         self.forget(ended)
 
     async def close(self) -> None:
-        """Hang up on all shells, then end whatever any of them has started."""
-        live = [shell for shell in self._shells.values() if shell.running]
+        """End all shells, then everything that they have started."""
+        live = [shell for shell in self._shells.values() if shell.is_running]
         for act in (Terminal.hang_up, Terminal.kill):
             for shell in live:
-                if shell.running:
+                if shell.is_running:
                     act(shell.terminal)
             await asyncio.gather(*(_wait_for_end(shell) for shell in live))
         for mark in self._marks:
@@ -346,13 +350,13 @@ class ShellManager:
 
 
 async def _wait_for_end(shell: Shell) -> None:
-    """Wait for the end of a shell, not for long."""
+    """Wait up to ``_GRACE`` seconds for the end of a shell."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(_GRACE):
-            await shell.bell.until(lambda: not shell.running)
+            await shell.changes.wait_for(lambda: not shell.is_running)
 
 
 def check_size(columns: Any, rows: Any) -> None:
-    """Refuse what cannot be the size of a window."""
+    """Reject an invalid terminal size; raises ApiError."""
     if not all(type(side) is int and 0 < side <= MAX_SIDE for side in (columns, rows)):
         raise validation_error(f"cols and rows must be between 1 and {MAX_SIDE}", field="cols")

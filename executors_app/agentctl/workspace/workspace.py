@@ -1,7 +1,6 @@
-"""One workspace as agentctl serves it.
+"""The workspace of one execution: create it with the agent's rights, report it, and run its blocking calls.
 
-Made with the agent's rights before it is served or after it was deleted, reported in `GET /status`, and asked from
-threads of its own.
+It is created before agentctl serves, and again after it was deleted.
 """
 
 from __future__ import annotations
@@ -36,55 +35,57 @@ _MAKE_TIMEOUT: Final = 900.0
 
 @dataclass(frozen=True, slots=True)
 class WorkspacePreparation:
-    """What a workspace is made from; agentctl keeps the seed in its state directory."""
+    """How to create a workspace; the seed is in agentctl's state directory."""
 
     seed_file: Path
     root: Path
-    """Of the workspace; unused where the work tree is a linked one of a repository outside."""
+    """The root of the workspace; unused if the work tree is linked to a repository outside."""
     owner_id: str
-    """The session whose work tree it is."""
+    """The session that owns the work tree."""
     workspace: Path
     """The work tree."""
 
     @property
     def repository(self) -> Path:
-        """The workspace's own repository, or the work tree where that is linked to one outside."""
+        """The workspace's own repository, or the work tree if it is linked to one outside."""
         own = workspace_root.sandbox_repository_path(self.root)
         return own if own.is_dir() else self.workspace
 
     def branch(self) -> str:
-        """The branch of the workspace; raises OSError, ValueError."""
+        """Return the branch of the workspace; raises OSError, ValueError."""
         with self.seed_file.open("rb") as file:
             return read_seed(file).branch
 
-    def make_at_start(self) -> None:
-        """Make the workspace while agentctl has no threads yet. Raises ExecutorError, OSError, ValueError.
+    def create_at_start(self) -> None:
+        """Create the workspace before agentctl has threads. Raises ExecutorError, OSError, ValueError.
 
-        In a container the work is done by a forked child that has become the agent's user: git may run what the
-        repository's configuration names, and neither that nor a symbolic link may reach agentctl's own files.
+        In a container, a forked child does it as the agent's user: git may run programs that the repository's
+        configuration names, and neither these nor a symbolic link may reach agentctl's own files.
         """
         with self.seed_file.open("rb") as file:
             answer = (
-                _run_in_child(partial(self._make, file)) if privilege_drop.child_user_arguments() else self._make(file)
+                _run_in_child(partial(self._create, file))
+                if privilege_drop.child_user_arguments()
+                else self._create(file)
             )
-        self._settle(answer)
+        self._finish(answer)
 
-    def again(self) -> None:
-        """Make what is missing of the workspace while agentctl serves; blocks. Raises as ``at_start``."""
+    def recreate(self) -> None:
+        """Create missing parts of the workspace while agentctl serves. Blocks; raises as ``create_at_start``."""
         with self.seed_file.open("rb") as file:
-            answer = self._in_process(file) if privilege_drop.child_user_arguments() else self._make(file)
-        self._settle(answer)
+            answer = self._create_in_process(file) if privilege_drop.child_user_arguments() else self._create(file)
+        self._finish(answer)
 
-    def _make(self, file: IO[bytes]) -> dict[str, Any]:
+    def _create(self, file: IO[bytes]) -> dict[str, Any]:
         make = partial(workspace_root.make_workspace_from_file, file, self.root, self.owner_id, self.workspace)
         return workspace_root.run_and_answer(make)
 
-    def _in_process(self, file: IO[bytes]) -> dict[str, Any]:
-        """As ``_in_child``, but a process with threads cannot fork and go on in Python."""
+    def _create_in_process(self, file: IO[bytes]) -> dict[str, Any]:
+        """Like ``_run_in_child``, but with a new interpreter: a process with threads must not fork and run Python."""
         options = {"--root": self.root, "--owner": self.owner_id, "--worktree": self.workspace}
-        words = [str(word) for option in options.items() for word in option]
+        arguments = [str(word) for option in options.items() for word in option]
         done = subprocess.run(
-            [sys.executable, "-P", "-m", workspace_root.__name__, "make", *words],
+            [sys.executable, "-P", "-m", workspace_root.__name__, "make", *arguments],
             stdin=file,
             capture_output=True,
             timeout=_MAKE_TIMEOUT,
@@ -94,14 +95,14 @@ class WorkspacePreparation:
         )
         return _parse_child_answer(done.stdout)
 
-    def _settle(self, answer: dict[str, Any]) -> None:
+    def _finish(self, answer: dict[str, Any]) -> None:
         if "error" in answer:
             raise workspace_root.parse_error(answer)
         with self.seed_file.open("rb") as file:
             seed = read_seed(file)
         if seed.complete:
-            # Its pack is in the repository now. What is lost from here on is the control plane's to send again, so
-            # that people are told of it.
+            # The pack is in the repository now, so the seed shrinks to an incomplete one. If the repository is lost
+            # later, only the control plane can send its content again, and it tells people about the loss.
             write_seed(replace(seed, complete=False, refs={}, hooks={}), self.seed_file)
 
 
@@ -121,16 +122,16 @@ def _run_in_child(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     os.close(writer)
     try:
         with os.fdopen(reader, "rb") as answer:
-            said = answer.read(_MAX_ANSWER)
+            output = answer.read(_MAX_ANSWER)
     finally:
         os.waitpid(pid, 0)
-    return _parse_child_answer(said)
+    return _parse_child_answer(output)
 
 
-def _parse_child_answer(said: bytes) -> dict[str, Any]:
-    """What the child answered; it is the agent's user, so this is checked."""
+def _parse_child_answer(output: bytes) -> dict[str, Any]:
+    """Parse the child's answer, which is untrusted: the child runs as the agent's user."""
     try:
-        answer = orjson.loads(said.splitlines()[-1])
+        answer = orjson.loads(output.splitlines()[-1])
         if isinstance(answer, dict):
             return answer
     except (ValueError, IndexError):
@@ -143,12 +144,12 @@ _HEAD_LIMIT: Final = 4096
 
 
 def describe_workspace(workspace: Path) -> dict[str, Any]:
-    """Where it is, whether it is there, and its branch; cheap."""
+    """Return path, existence and branch of a workspace; cheap."""
     return {"path": str(workspace), "exists": workspace.is_dir(), "branch": _current_branch(workspace)}
 
 
 def _current_branch(workspace: Path) -> str | None:
-    """The checked-out branch, read without git; null if there is none."""
+    """Return the checked-out branch, read without running git; None if there is none."""
     try:
         head = _git_directory(workspace) / "HEAD"
         if not head.is_file():
@@ -173,11 +174,11 @@ T = TypeVar("T")
 
 _CODES: Final = {WorkspaceGone.code: Code.WORKTREE_MISSING, RepositoryUnusable.code: Code.GIT_FAILED}
 _THREADS: Final = 4
-"""A git that hangs holds up other looks at the workspace, and nothing else."""
+"""A hanging git can delay only other calls on the workspace."""
 
 
 class Workspace:
-    """``root`` need not be there, nor be a repository."""
+    """One workspace; ``root`` may be missing, or not be a repository."""
 
     def __init__(self, root: Path, marker: Mapping[str, str], preparation: WorkspacePreparation | None = None):
         self.root = root
@@ -185,32 +186,32 @@ class Workspace:
         self.git = WorkspaceGit(root, marker)
         self.shells = ShellManager(root, marker)
         self.dirty: bool | None = None
-        """Whether something was not committed when git was asked last; None before."""
+        """Whether there were uncommitted changes at the last check; None before the first."""
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="workspace")
 
     def report(self) -> dict[str, Any]:
-        """``workspace`` of ``GET /status``; asks no git."""
-        return {**describe_workspace(self.root), "dirty": self.dirty, "shells": self.shells.running}
+        """Return ``workspace`` of ``GET /status``; runs no git."""
+        return {**describe_workspace(self.root), "dirty": self.dirty, "shells": self.shells.running_count}
 
     def rebuild_workspace(self) -> dict[str, Any]:
-        """Make what was deleted of the workspace: ``{made}``, false where nothing was missing. Blocks; Refused."""
+        """Rebuild what was deleted; return ``{made}``, False if nothing was missing. Blocks; raises ApiError."""
         preparation = self.preparation
         if preparation is None or (self.root / ".git").exists():
             return {"made": False}
         try:
-            preparation.again()
+            preparation.recreate()
         except ExecutorError as error:
             raise ApiError(
                 _CODES.get(error.code, Code.INTERNAL_ERROR), error.message, permanent=error.permanent
             ) from error
         return {"made": True}
 
-    def pack(self, known: Sequence[str]) -> tuple[dict[str, Any], IO[bytes]]:
-        """Pack what the session has made: the answer of ``workspace_root.pack``, and its bundle. Blocks; Refused."""
+    def pack_work(self, known: Sequence[str]) -> tuple[dict[str, Any], IO[bytes]]:
+        """Pack the session's work: the result of ``workspace_root.pack_work`` and a bundle. Blocks; raises ApiError."""
         preparation = self.preparation
         if preparation is None:
-            raise ApiError(Code.CONFLICT, "this workspace is not a repository of its own")
-        # A file without a name, among ours: what the agent could put in its place would be sent as its work.
+            raise ApiError(Code.CONFLICT, "this workspace has no repository of its own")
+        # An unnamed file in our own directory: the agent cannot replace it by something that is sent as its work.
         bundle = tempfile.TemporaryFile(dir=preparation.seed_file.parent)  # noqa: SIM115  (the caller's to close)
         try:
             worktree = Worktree(preparation.workspace.with_name(preparation.owner_id), preparation.branch())
@@ -221,12 +222,12 @@ class Workspace:
         bundle.seek(0)
         return packed, bundle
 
-    async def call(self, look: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run something that blocks."""
-        work = self._threads.submit(look, *args, **kwargs)
+    async def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run a blocking function in a thread of this workspace."""
+        work = self._threads.submit(function, *args, **kwargs)
         return await asyncio.wrap_future(work)
 
     async def close(self) -> None:
-        """End what still runs, and let go of the threads."""
+        """Kill running gits and stop the threads."""
         self.git.close()
         await asyncio.to_thread(self._threads.shutdown, cancel_futures=True)

@@ -1,11 +1,11 @@
-"""The workspace of a session inside its sandbox: a repository of its own, and the work tree beside it.
+"""The workspace of a session inside its sandbox: a repository of its own, and a work tree beside it.
 
-Below one directory, which the sandbox sees at one constant path, lie ``repository.git`` and the linked work tree
-``worktrees/<owner>``. Deleting the work tree therefore loses no commit and no staged file. Nothing here is shared
-with another workspace: what the repository borrows from the team's is mounted read-only.
+One directory, which every sandbox sees at the same path, contains ``repository.git`` and the linked work tree
+``worktrees/<owner>``. Deleting the work tree therefore loses no commit and no staged file. Nothing is shared with
+other workspaces: the objects that the repository borrows from the team's repository are mounted read-only.
 
-``python -m executors_app.agentctl.workspace.workspace_root`` does the same where agentctl does not run. Its answer is
-one JSON object, the last line of standard output.
+``python -m executors_app.agentctl.workspace.workspace_root`` does the same where agentctl does not run. It prints one
+JSON object as the last line of standard output.
 """
 
 from __future__ import annotations
@@ -31,30 +31,30 @@ from executors_app.errors import BundleRefused, ExecutorError, LaunchFailed, Rep
 
 WORKSPACE_ROOT: Final = Path("/workspace")
 BORROWED_REPOSITORY: Final = "/repository"
-"""Where a sandbox sees the team's published objects, read-only."""
+"""Where a sandbox sees the team's published objects, mounted read-only."""
 CONVERTED_DIRECTORY: Final = "converted"
-"""Below the root: what a workspace of an earlier release leaves, ``tree`` and ``record``, until it is taken over."""
+"""Below the root: ``tree`` and ``record`` of a workspace of an earlier release, until they are migrated."""
 MAX_BUNDLE_BYTES: Final = 2 << 30
 _MAX_KEPT: Final = 50
 _TIMEOUT: Final = 600.0
 
 
 def sandbox_worktree_path(root: Path, owner_id: str, branch: str = "") -> Worktree:
-    """The work tree of a session below its root; an empty branch follows from the id."""
-    place = worktrees.session_worktree(root, owner_id)
-    return Worktree(place.path, branch or place.branch)
+    """Return the work tree of a session below its root; an empty branch follows from the id."""
+    default = worktrees.session_worktree(root, owner_id)
+    return Worktree(default.path, branch or default.branch)
 
 
 def sandbox_repository_path(root: Path) -> Path:
-    """The workspace's own repository."""
+    """Return the path of the workspace's own repository."""
     return root / "repository.git"
 
 
 def make_workspace(root: Path, worktree: Worktree, seed: Seed, pack: IO[bytes]) -> None:
-    """Make the workspace, restore what is missing of it, or find it complete.
+    """Create the workspace, restore missing parts, or find it complete.
 
-    ``pack`` is the seed's file behind its first line. Raises WorkspaceGone (with the reason) where only a complete
-    seed can help, RepositoryUnusable, GitFailed, OSError.
+    ``pack`` is the seed's file after its first line. Raises WorkspaceGone (with the reason) if a complete seed is
+    needed, RepositoryUnusable, RepositoryGitFailed, OSError.
     """
     if seed.repository:
         worktrees.make_worktree(Path(seed.repository), seed.base, worktree, existed=seed.existed)
@@ -75,15 +75,15 @@ def _make_own(root: Path, worktree: Worktree, seed: Seed, pack: IO[bytes], held:
     elif seed.complete:
         _restore_refs(repository, seed, pack, held)
     if (root / CONVERTED_DIRECTORY).is_dir():
-        _take_over(root / CONVERTED_DIRECTORY, repository, worktree)
+        _migrate_converted(root / CONVERTED_DIRECTORY, repository, worktree)
         return
     try:
         worktrees.make_worktree(repository, "", worktree, existed=True)
     except (WorkspaceGone, RepositoryGitFailed):
         if not seed.complete:
             raise
-        # Neither branch nor index can be used, and everything that the control plane has is here: start from that.
-        # What is in the way is kept beside it, for people.
+        # Neither branch nor index is usable, but the seed has everything that the control plane knows: start from
+        # that. The damaged directories are kept beside the new ones, so that people can look into them.
         _set_aside(repository)
         _set_aside(worktree.path)
         pack.seek(0)
@@ -97,7 +97,7 @@ def _is_repository(repository: Path) -> bool:
 
 
 def _create_repository(repository: Path, seed: Seed, pack: IO[bytes], held: int) -> None:
-    """Make the repository in a draft that takes its place when it is complete."""
+    """Create the repository in a temporary directory and rename it once it is complete."""
     draft = repository.with_name("repository.draft")
     shutil.rmtree(draft, ignore_errors=True)
     options = ("--quiet", "--bare", "--template=", f"--object-format={seed.object_format}")
@@ -113,21 +113,21 @@ def _create_repository(repository: Path, seed: Seed, pack: IO[bytes], held: int)
 def _borrow_objects(repository: Path, seed: Seed) -> None:
     information = repository / "objects" / "info"
     information.mkdir(exist_ok=True)
-    (information / "alternates").write_text("".join(f"{place}\n" for place in seed.objects))
+    (information / "alternates").write_text("".join(f"{directory}\n" for directory in seed.objects))
 
 
 def _unpack(repository: Path, pack: IO[bytes], held: int) -> None:
-    """Take in the rest of the seed's file, if there is any."""
+    """Unpack the rest of the seed's file, if there is any."""
     here = pack.tell()
     if pack.seek(0, os.SEEK_END) == here:
         return
     pack.seek(here)
-    os.lseek(pack.fileno(), here, os.SEEK_SET)  # git reads the descriptor, not our buffer
+    os.lseek(pack.fileno(), here, os.SEEK_SET)  # git reads from the descriptor, behind our buffer
     run_git(repository, "index-pack", "--stdin", "--fix-thin", stdin=pack, timeout=_TIMEOUT, hold=(held,))
 
 
 def _configure(repository: Path, seed: Seed) -> None:
-    """Carry over what commits in the team's repository would have: identity, remotes, excludes and hooks."""
+    """Apply the settings of the team's repository: identity, remotes, excludes and hooks."""
     for key, value in seed.identity.items():
         run_git(repository, "config", f"user.{key}", value)
     for name, url in seed.remotes.items():
@@ -143,7 +143,7 @@ def _configure(repository: Path, seed: Seed) -> None:
 
 
 def _restore_refs(repository: Path, seed: Seed, pack: IO[bytes], held: int) -> None:
-    """Add the refs that are missing; those that are there are newer than the seed's."""
+    """Add missing refs; existing ones are newer than the seed's."""
     missing = {name: commit for name, commit in seed.refs.items() if resolve_commit(repository, name) is None}
     if not missing:
         return
@@ -152,11 +152,11 @@ def _restore_refs(repository: Path, seed: Seed, pack: IO[bytes], held: int) -> N
         run_git(repository, "update-ref", name, commit)
 
 
-def _take_over(left: Path, repository: Path, worktree: Worktree) -> None:
-    """Give a new work tree the files and the index of an earlier release's; a kill in between is repaired here.
+def _migrate_converted(left: Path, repository: Path, worktree: Worktree) -> None:
+    """Move the files and the index of an earlier release's workspace into a new work tree.
 
-    The files were copied as plain data, so git has not run in them before. Moving them is repeated until none is
-    left; only then does the directory go, which is what says that this is still to do.
+    The files were copied as plain data, so git has not run in them before. It may be repeated after a kill: the
+    directory is deleted last, and its existence shows that the migration is unfinished.
     """
     if not (worktree.path / ".git").exists():
         worktree.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -165,7 +165,7 @@ def _take_over(left: Path, repository: Path, worktree: Worktree) -> None:
         )
     record = Path((worktree.path / ".git").read_text().removeprefix("gitdir:").strip())
     for path in list((left / "record").rglob("*")):
-        if path.is_symlink():  # git makes none there, and would write where it leads
+        if path.is_symlink():  # git creates none there, and would write to its target
             path.unlink()
     _move_all(left / "record", record)
     if resolve_commit(worktree.path, "HEAD") is None:
@@ -175,21 +175,21 @@ def _take_over(left: Path, repository: Path, worktree: Worktree) -> None:
     _move_all(left / "tree", worktree.path)
     with contextlib.suppress(RepositoryGitFailed):
         _stage_again(worktree.path)
-    with contextlib.suppress(RepositoryGitFailed):  # an index that cannot be read is the agent's to repair
+    with contextlib.suppress(RepositoryGitFailed):  # the agent has to repair an unreadable index
         run_git(worktree.path, "update-index", "-q", "--refresh", timeout=_TIMEOUT)
     shutil.rmtree(left)
 
 
 def _stage_again(path: Path) -> None:
-    """Stage files whose staged contents are in no repository of ours; they were staged after the last snapshot."""
+    """Stage files again whose staged content is missing here, because they were staged after the last snapshot."""
     entries = [line.split("\t", 1) for line in run_git(path, "ls-files", "--stage", "-z").split("\0")[:-1]]
     staged = {name: about.split(" ")[1] for about, name in entries if not about.startswith("160000")}
     wanted = "".join(f"{blob}\n" for blob in staged.values())
-    told = run_git(path, "cat-file", "--batch-check", stdin=wanted.encode()).splitlines()
-    missing = {line.removesuffix(" missing") for line in told if line.endswith(" missing")}
+    types = run_git(path, "cat-file", "--batch-check", stdin=wanted.encode()).splitlines()
+    missing = {line.removesuffix(" missing") for line in types if line.endswith(" missing")}
     names = b"".join(os.fsencode(name) + b"\0" for name, blob in staged.items() if blob in missing)
     if names:
-        # Forgotten first: git would take a file for unchanged that has the time which the index tells.
+        # Removed from the index first: git takes a file with the recorded time for unchanged.
         run_git(path, "update-index", "--force-remove", "-z", "--stdin", stdin=names)
         run_git(path, "update-index", "--add", "--remove", "-z", "--stdin", stdin=names, timeout=_TIMEOUT)
 
@@ -197,7 +197,7 @@ def _stage_again(path: Path) -> None:
 def _move_all(source: Path, into: Path) -> None:
     for entry in list(source.iterdir()) if source.is_dir() else ():
         target = into / entry.name
-        folders = [one for one in (entry, target) if not one.is_symlink() and one.is_dir()]
+        folders = [path for path in (entry, target) if not path.is_symlink() and path.is_dir()]
         if len(folders) == 2:
             _move_all(entry, target)
             continue
@@ -214,17 +214,17 @@ def _set_aside(path: Path) -> None:
 
 
 def pack_work(repository: Path, worktree: Worktree, known: Sequence[str], into: IO[bytes]) -> dict[str, Any]:
-    """Write the session's work as a git bundle: ``{"refs": {ref: commit}, "packed": whether there was anything new}``.
+    """Write the session's work as a git bundle; return ``{"refs": {ref: commit}, "packed": whether it has commits}``.
 
-    That is its branch, its newest snapshot and the snapshots that were set aside. ``known`` are commits that need no
-    packing, as far as they are here. Raises WorkspaceGone, GitFailed.
+    The work is the session's branch, its newest snapshot and the snapshots that were set aside. ``known`` are commits
+    to leave out, if they exist here. Raises WorkspaceGone, RepositoryGitFailed.
     """
     owner = worktree.path.name
     names = (f"refs/heads/{worktree.branch}", recovery_snapshots.session_recovery_ref(owner))
     refs = {name: commit for name in names if (commit := resolve_commit(repository, name))}
     refs |= _set_aside_snapshots(repository, owner)
     if not refs:
-        raise WorkspaceGone("There is neither the session's branch nor a snapshot any more.")
+        raise WorkspaceGone("Both the session's branch and its snapshots were deleted.")
     without = [f"^{commit}" for commit in known if resolve_commit(repository, commit)]
     if not run_git(repository, "rev-list", "--max-count=1", *refs.values(), *without):
         return {"refs": refs, "packed": False}
@@ -239,16 +239,18 @@ def _set_aside_snapshots(repository: Path, owner: str) -> dict[str, str]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Exit 0, or 1 with ``{"error": code, "message"}``."""
-    parser = argparse.ArgumentParser(prog="workspace_root", description="The workspace of one session, in its sandbox.")
+    """Run one command; exit with 0, or with 1 after printing ``{"error": code, "message"}``."""
+    parser = argparse.ArgumentParser(
+        prog="workspace_root", description="Creates or packs the workspace of one session, in its sandbox."
+    )
     parser.add_argument("what", choices=("make", "bundle"))
     parser.add_argument("--root", type=Path, default=WORKSPACE_ROOT)
-    parser.add_argument("--owner", required=True, help="id of the session whose work tree it is")
+    parser.add_argument("--owner", required=True, help="id of the session that owns the work tree")
     parser.add_argument("--branch", default="")
-    parser.add_argument("--worktree", type=Path, help="the work tree, where it is not below the root")
-    parser.add_argument("--seed", default="-", help="of make: the file; - is standard input")
+    parser.add_argument("--worktree", type=Path, help="the work tree, if it is not below the root")
+    parser.add_argument("--seed", default="-", help="for make: the seed file; - for standard input")
     parser.add_argument("--known", action="append", default=[], metavar="COMMIT")
-    parser.add_argument("--into", type=Path, help="of bundle: the file to write")
+    parser.add_argument("--into", type=Path, help="for bundle: the file to write")
     answer = run_and_answer(lambda: _run_command(parser.parse_args(argv)))
     sys.stdout.write(orjson.dumps(answer).decode() + "\n")
     return 1 if "error" in answer else 0
@@ -265,14 +267,14 @@ def _run_command(asked: argparse.Namespace) -> dict[str, Any]:
 
 
 def make_workspace_from_file(file: IO[bytes], root: Path, owner: str, path: Path | None = None) -> None:
-    """Make the workspace that a seed's file describes; raises what ``make`` raises, and ValueError."""
+    """Create the workspace that a seed file describes; raises as ``make_workspace``, and ValueError."""
     seed = read_seed(file)
     worktree = sandbox_worktree_path(root, owner, seed.branch)
     make_workspace(root, Worktree(path, worktree.branch) if path else worktree, seed, file)
 
 
 def run_and_answer(work: Callable[[], Mapping[str, Any] | None]) -> dict[str, Any]:
-    """What ``work`` returns, or ``{"error": code, "message"}`` where it raises an error that people can be told."""
+    """Return the result of ``work``, or ``{"error": code, "message"}`` for an error that people can act on."""
     try:
         return dict(work() or {})
     except ExecutorError as error:
@@ -283,11 +285,11 @@ def run_and_answer(work: Callable[[], Mapping[str, Any] | None]) -> dict[str, An
 
 
 def parse_refs(answer: Mapping[str, Any]) -> dict[str, str]:
-    """The refs in an answer of ``pack``, commit by name; BundleRefused, as all of it may be the agent's own word."""
+    """Return the refs in an untrusted answer of ``pack_work``, commit by name; raises BundleRefused."""
     refs = answer.get("refs")
     if isinstance(refs, dict) and all(isinstance(name, str) and _is_commit(at) for name, at in refs.items()):
         return refs
-    raise BundleRefused("The workspace did not say what it sends.")
+    raise BundleRefused("The workspace sent an invalid list of refs.")
 
 
 def _is_commit(word: object) -> bool:
@@ -295,7 +297,7 @@ def _is_commit(word: object) -> bool:
 
 
 def parse_error(answer: Mapping[str, Any]) -> ExecutorError:
-    """The error that such an answer stands for."""
+    """Return the exception for an error answer."""
     message = str(answer.get("message", ""))
     if answer.get("error") == WorkspaceGone.code:
         return WorkspaceGone(message)
@@ -305,7 +307,7 @@ def parse_error(answer: Mapping[str, Any]) -> ExecutorError:
 
 
 def error_in_log(log: str) -> ExecutorError | None:
-    """The error that agentctl wrote as the last line of its output; None if that is something else."""
+    """Return the error in the last line of agentctl's output; None if there is none."""
     try:
         answer = orjson.loads(log.splitlines()[-1])
     except (ValueError, IndexError):

@@ -1,9 +1,8 @@
-"""Worktrees: one for each session, on a branch of its own, both found by the session's id (rule 4).
+"""Worktrees: one per session, on a branch of its own; both follow from the session's id.
 
-Every call may come again after a crash anywhere. Nothing is deleted but what ``git worktree add``
-itself left half-made: git marks that as locked with the reason *initializing* until it is complete,
-and no agent was ever started in it. ``git worktree prune`` is never used: it would also forget
-worktrees of people whose disk is not mounted at the moment.
+Every call may be repeated after a crash at any point. The only thing ever deleted is an unfinished ``git worktree
+add``: git marks it as locked with the reason *initializing*, and no agent has run in it. ``git worktree prune`` is
+never used, because it would also remove worktrees of people whose disk is not mounted at the moment.
 """
 
 from __future__ import annotations
@@ -29,58 +28,58 @@ from executors_app.agentctl.workspace.repository_git import (
 from executors_app.domain import WorkspaceState
 from executors_app.errors import RepositoryUnusable, WorkspaceGone
 
-_HALF_MADE: Final = "initializing"
+_INITIALIZING: Final = "initializing"
 _LOCK_SECONDS: Final = 120.0
 
 
 class CommitLookup(Protocol):
-    """A repository as far as the state of a worktree depends on it."""
+    """The queries on a repository that decide about the state of a worktree."""
 
     @property
     def common(self) -> Path:
-        """Where it keeps what its worktrees share."""
+        """The directory that its worktrees share."""
         ...
 
     def commit_of(self, revision: str) -> str | None:
-        """The commit that a branch, tag or id names; None if it names none."""
+        """Return the commit that a branch, tag or id names; None if it names none."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class OwnedRepository:
-    """A repository that belongs to whoever asks, so that its configuration may be read."""
+    """A repository of the calling user, so its configuration may be applied."""
 
     path: Path
     common: Path
 
     @classmethod
     def open(cls, path: Path) -> OwnedRepository:
-        """Raises RepositoryUnusable, GitFailed."""
+        """Open a repository; raises RepositoryUnusable, RepositoryGitFailed."""
         return cls(path, common_directory(path))
 
     def commit_of(self, revision: str) -> str | None:
-        """The commit that a branch, tag or id names; None if it names none."""
+        """Return the commit that a branch, tag or id names; None if it names none."""
         return resolve_commit(self.path, revision)
 
 
 @dataclass(frozen=True, slots=True)
 class Worktree:
-    """A place and a branch."""
+    """The path and branch of a worktree."""
 
     path: Path
     branch: str
 
 
 def session_worktree(data_directory: Path, session_id: str) -> Worktree:
-    """Where the worktree of a session belongs, and on which branch."""
+    """Return the path and branch that belong to a session."""
     return Worktree(data_directory / "worktrees" / session_id, f"kandev/{session_id.replace('-', '')[:12]}")
 
 
 def make_worktree(repository: Path, base: str, worktree: Worktree, *, existed: bool) -> None:
-    """Make the worktree, rebuild it, or find it already there.
+    """Create the worktree, rebuild it, or find it complete.
 
-    ``existed``: it was complete once, so a new branch from ``base`` (empty: HEAD) would be a silent
-    loss. Raises WorkspaceGone (with the reason), RepositoryUnusable, GitFailed.
+    ``existed``: it was complete once, so a new branch from ``base`` (empty: HEAD) would silently lose work.
+    Raises WorkspaceGone (with the reason), RepositoryUnusable, RepositoryGitFailed.
     """
     if _is_present(worktree.path):
         return
@@ -88,9 +87,9 @@ def make_worktree(repository: Path, base: str, worktree: Worktree, *, existed: b
     common = common_directory(repository)
     with worktree_lock(worktree.path) as held:
         if _is_present(worktree.path):
-            return
+            return  # created by another process while we waited for the lock
         record = _find_record(common, worktree.path)
-        if record and _is_half_made(record):
+        if record and _is_unfinished(record):
             shutil.rmtree(worktree.path, ignore_errors=True)
             shutil.rmtree(record)
             record = None
@@ -101,18 +100,18 @@ def make_worktree(repository: Path, base: str, worktree: Worktree, *, existed: b
 
 
 def worktree_state(worktree: Worktree, open_repository: Callable[[], CommitLookup]) -> tuple[WorkspaceState, str]:
-    """Whether the worktree can be had, and the precise reason if it cannot; changes nothing.
+    """Return whether the worktree exists or can be rebuilt, and the reason if not; changes nothing.
 
-    ``open_repository`` may raise RepositoryUnusable. Errors for which trying again can help are raised.
+    ``open_repository`` may raise RepositoryUnusable. Temporary errors are raised.
     """
     if _is_present(worktree.path):
         return WorkspaceState.PRESENT, ""
     try:
         repository = open_repository()
         record = _find_record(repository.common, worktree.path)
-        if record and (_is_half_made(record) or _names_commit(record, repository.commit_of)):
+        if record and (_is_unfinished(record) or _names_commit(record, repository.commit_of)):
             return WorkspaceState.REBUILDABLE, ""
-        if _occupied_error(worktree.path):
+        if _is_occupied(worktree.path):
             return WorkspaceState.GONE, f"The directory {worktree.path} is no longer a worktree of its repository."
         if repository.commit_of(f"refs/heads/{worktree.branch}"):
             return WorkspaceState.REBUILDABLE, ""
@@ -124,8 +123,8 @@ def worktree_state(worktree: Worktree, open_repository: Callable[[], CommitLooku
 
 
 def _add_worktree(repository: Path, base: str, worktree: Worktree, held: int, *, existed: bool) -> None:
-    """Let git make it. ``--force`` covers a stale record of this very path, which has no usable HEAD."""
-    if _occupied_error(worktree.path):
+    """Run ``git worktree add``; ``--force`` replaces a stale record of this path that has no usable HEAD."""
+    if _is_occupied(worktree.path):
         raise WorkspaceGone(f"The directory {worktree.path} is no longer a worktree of {repository}.")
     force = ("--force", "--force") if _find_record(common_directory(repository), worktree.path) else ()
     head = resolve_commit(repository, f"refs/heads/{worktree.branch}")
@@ -135,18 +134,18 @@ def _add_worktree(repository: Path, base: str, worktree: Worktree, held: int, *,
         target = ["--no-track", "-b", worktree.branch, str(worktree.path), resolve_start_commit(repository, base)]
         run_git(repository, "worktree", "add", *force, *target, timeout=600, hold=(held,))
         return
-    kept = recovery_snapshots.find_uncommitted_work(repository, worktree.path.name, head)
-    # Half-made, as git itself marks it, until the uncommitted work is back too.
-    unfinished = ("--lock", "--reason", _HALF_MADE) if kept else ()
+    recovery = recovery_snapshots.find_uncommitted_work(repository, worktree.path.name, head)
+    # Marked as unfinished, the way git does it, until the uncommitted work is restored too.
+    unfinished = ("--lock", "--reason", _INITIALIZING) if recovery else ()
     target = [str(worktree.path), worktree.branch]
     run_git(repository, "worktree", "add", *force, *unfinished, *target, timeout=600, hold=(held,))
-    if kept:
-        recovery_snapshots.restore_uncommitted_work(worktree.path, kept, held)
+    if recovery:
+        recovery_snapshots.restore_uncommitted_work(worktree.path, recovery, held)
         run_git(repository, "worktree", "unlock", str(worktree.path), hold=(held,))
 
 
 def resolve_start_commit(repository: Path, base: str) -> str:
-    """The commit that a new branch starts from."""
+    """Return the commit that a new branch starts from; raises RepositoryUnusable."""
     for revision in (base, f"origin/{base}") if base else ("HEAD",):
         if commit := resolve_commit(repository, revision):
             return commit
@@ -154,53 +153,53 @@ def resolve_start_commit(repository: Path, base: str) -> str:
 
 
 def _restore_directory(repository: Path, record: Path, path: Path, held: int) -> None:
-    """Bring back a deleted directory whose record git still has: its HEAD and index, staged work included.
+    """Restore a deleted directory from the record that git still has: HEAD, and the index with all staged work.
 
-    What was not staged comes from the last snapshot.
-
-    Where only the pointer to the record is gone, nothing else is touched.
+    Unstaged work comes from the last snapshot. If only the pointer to the record (``.git``) is missing, nothing else is
+    changed.
     """
-    if _occupied_error(path):
+    if _is_occupied(path):
         pointer = path.with_name(f".{path.name}.pointer")
         pointer.write_text(f"gitdir: {record}\n")
         pointer.rename(path / ".git")
         return
-    draft = path.with_name(f".{path.name}.draft")
-    shutil.rmtree(draft, ignore_errors=True)
-    draft.mkdir(mode=0o700)
-    bare = ("--git-dir", str(record), "--work-tree", str(draft))
+    temporary = path.with_name(f".{path.name}.draft")
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir(mode=0o700)
+    bare = ("--git-dir", str(record), "--work-tree", str(temporary))
     if not (record / "index").exists():
-        run_git(draft, *bare, "read-tree", "HEAD", hold=(held,))
-    run_git(draft, *bare, "checkout-index", "--all", "--quiet", timeout=600, hold=(held,))
-    if kept := recovery_snapshots.find_uncommitted_work(
-        repository, path.name, run_git(draft, *bare, "rev-parse", "HEAD")
+        run_git(temporary, *bare, "read-tree", "HEAD", hold=(held,))
+    run_git(temporary, *bare, "checkout-index", "--all", "--quiet", timeout=600, hold=(held,))
+    if recovery := recovery_snapshots.find_uncommitted_work(
+        repository, path.name, run_git(temporary, *bare, "rev-parse", "HEAD")
     ):
-        recovery_snapshots.overlay_uncommitted_work(draft, bare, kept, held)
-    (draft / ".git").write_text(f"gitdir: {record}\n")
-    draft.rename(path)
+        recovery_snapshots.overlay_uncommitted_work(temporary, bare, recovery, held)
+    # Pointer and rename come last: a crash before them leaves only a draft, which the next call deletes.
+    (temporary / ".git").write_text(f"gitdir: {record}\n")
+    temporary.rename(path)
 
 
 def _is_present(path: Path) -> bool:
-    """A complete worktree stands there; reads two small files and asks no git."""
+    """Whether a complete worktree exists; reads two small files and runs no git."""
     try:
-        if not (path / ".git").is_file():  # reading a pipe would wait for ever
+        if not (path / ".git").is_file():  # reading a named pipe would block for ever
             return False
         pointer = (path / ".git").read_text()
     except (OSError, ValueError):
         return False
     record = Path(pointer.removeprefix("gitdir:").strip())
-    return (record / "HEAD").is_file() and not _is_half_made(record)
+    return (record / "HEAD").is_file() and not _is_unfinished(record)
 
 
-def _is_half_made(record: Path) -> bool:
+def _is_unfinished(record: Path) -> bool:
     try:
-        return (record / "locked").is_file() and (record / "locked").read_text().strip() == _HALF_MADE
+        return (record / "locked").is_file() and (record / "locked").read_text().strip() == _INITIALIZING
     except (OSError, ValueError):
         return False
 
 
 def _names_commit(record: Path, commit_of: Callable[[str], str | None]) -> bool:
-    """The record's HEAD still names a commit that the repository has."""
+    """Whether the record's HEAD still names an existing commit."""
     try:
         head = (record / "HEAD").read_text().strip() if (record / "HEAD").is_file() else ""
     except (OSError, ValueError):
@@ -209,7 +208,7 @@ def _names_commit(record: Path, commit_of: Callable[[str], str | None]) -> bool:
 
 
 def _find_record(common: Path, path: Path) -> Path | None:
-    """What the repository remembers of the worktree at ``path``; git names it after the directory."""
+    """Find git's record of the worktree at ``path``; git usually names it after the directory."""
     records = common / "worktrees"
     wanted = (path.parent.resolve() / path.name) / ".git"
     try:
@@ -228,8 +227,8 @@ def _find_record(common: Path, path: Path) -> Path | None:
     return None
 
 
-def _occupied_error(path: Path) -> bool:
-    """Something that is not ours to delete lies at the worktree's place."""
+def _is_occupied(path: Path) -> bool:
+    """Whether something exists at the worktree's path that must not be deleted."""
     try:
         return any(path.iterdir())
     except FileNotFoundError:
@@ -240,10 +239,10 @@ def _occupied_error(path: Path) -> bool:
 
 @contextmanager
 def worktree_lock(path: Path) -> Iterator[int]:
-    """Hold the lock beside ``path`` while something is made there; yields its file descriptor.
+    """Hold the lock for ``path`` while something is created there; yield its file descriptor.
 
     Pass the descriptor to git as ``hold``: git then keeps the lock if the process that took it is killed. Raises
-    GitFailed if another process keeps the lock for two minutes.
+    RepositoryGitFailed if another process keeps the lock for two minutes.
     """
     lock = os.open(path.with_name(f".{path.name}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:

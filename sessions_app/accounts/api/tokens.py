@@ -12,6 +12,7 @@ from rest_framework.response import Response
 from sessions_app.accounts import credentials
 from sessions_app.accounts.api.authentication import LoginSessionPermission
 from sessions_app.accounts.credentials import MAX_LIFETIME_DAYS
+from sessions_app.accounts.models import ApiToken
 from sessions_app.api.base_views import ApiView
 from sessions_app.api.serializers.common import (
     TOKEN_SCOPES,
@@ -20,7 +21,6 @@ from sessions_app.api.serializers.common import (
     choice_field,
     document_responses,
 )
-from sessions_app.models import ApiToken
 
 
 class TokenSerializer(StrictModelSerializer):

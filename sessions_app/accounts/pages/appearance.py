@@ -1,6 +1,6 @@
-"""Light or dark, and whose clock: kept in cookies, so that a page is right before any script runs.
+"""Theme and time zone: kept in cookies, so that a page is rendered correctly before any script runs.
 
-The choice itself is a row (``models.Preferences``) that comes along to every browser at its login.
+The user's choice is stored in ``models.Preferences`` and copied to the cookies of each browser at login.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ from django.shortcuts import redirect
 from django.utils.http import url_has_allowed_host_and_scheme
 from django.views.decorators.http import require_POST
 
-from sessions_app.accounts.models import time_zone_names
-from sessions_app.models import Preferences
+from sessions_app.accounts.models import Preferences, time_zone_names
 
 THEME_COOKIE: Final = "kandev_theme"
 TIME_ZONE_COOKIE: Final = "kandev_zone"
@@ -23,7 +22,7 @@ _COOKIE_MAX_AGE: Final = 365 * 86_400
 
 
 def appearance(request: HttpRequest) -> dict[str, str]:
-    """For every template: ``theme`` is system, light or dark; ``zone`` a time zone, or empty for the browser's."""
+    """Add to every template ``theme`` (system, light or dark) and ``zone`` (a time zone; empty for the browser's)."""
     return {
         "theme": current_theme(request),
         "zone": _known_or_default(request.COOKIES.get(TIME_ZONE_COOKIE, ""), time_zone_names(), ""),
@@ -31,7 +30,7 @@ def appearance(request: HttpRequest) -> dict[str, str]:
 
 
 def current_theme(request: HttpRequest) -> str:
-    """What this browser shows."""
+    """Return the theme of this browser, from its cookie."""
     return _known_or_default(request.COOKIES.get(THEME_COOKIE, ""), Preferences.Theme.values, Preferences.Theme.SYSTEM)
 
 
@@ -40,7 +39,7 @@ def _known_or_default(value: str, known: Any, default: str) -> str:
 
 
 def remember_appearance(response: HttpResponse, user: Any) -> None:
-    """This browser takes on what ``user`` has chosen; without a choice it stays as it is."""
+    """Set the cookies to the choice of ``user``; without a stored choice, leave them unchanged."""
     chosen = Preferences.objects.filter(user_id=user.pk).first()
     if chosen is not None:
         _set_cookie(response, THEME_COOKIE, chosen.theme)
@@ -56,7 +55,7 @@ def _set_cookie(response: HttpResponse, name: str, value: str) -> None:
 @login_not_required
 @require_POST
 def change_theme(request: HttpRequest) -> HttpResponse:
-    """The switch in the head of every page; where somebody is logged in it is their choice everywhere."""
+    """Handle the theme switch in the page header. For a logged-in user, also store the choice for other browsers."""
     theme = _known_or_default(request.POST.get("theme", ""), Preferences.Theme.values, Preferences.Theme.SYSTEM)
     if request.user.is_authenticated:
         Preferences.objects.update_or_create(user_id=request.user.pk, defaults={"theme": theme})
@@ -66,6 +65,6 @@ def change_theme(request: HttpRequest) -> HttpResponse:
 
 
 def _previous_page(request: HttpRequest) -> str:
-    """The page of ours that the switch was on."""
+    """Return the submitted URL of the page with the switch, or ``/`` if it leads to another site."""
     there = request.POST.get("next", "")
     return there if url_has_allowed_host_and_scheme(there, {request.get_host()}, request.is_secure()) else "/"

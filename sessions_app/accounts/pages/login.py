@@ -1,4 +1,4 @@
-"""Coming in: by a one-time link (rule 42) or by password; and going out."""
+"""Pages to log in, by a one-time link or by password, and to log out."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from django.shortcuts import redirect, render
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods
 
+from sessions_app.accounts.models import LoginLink
 from sessions_app.accounts.pages.appearance import remember_appearance
 from sessions_app.accounts.rate_limits import (
     KNOWN_BROWSER_MAX_AGE,
@@ -23,13 +24,12 @@ from sessions_app.accounts.rate_limits import (
     make_known_browser_cookie,
     network_of_address,
 )
-from sessions_app.models import LoginLink
 
 MAY_SET_PASSWORD_KEY: Final = "may_set_password"  # noqa: S105
-"""In a login that began with a link for it, the password is set without the old one, once."""
+"""Session key: this login began with a link to set a password, so the old password is not asked for, once."""
 _BACKEND: Final = "django.contrib.auth.backends.ModelBackend"
 KNOWN_BROWSER_COOKIE: Final = settings.KANDEV_COOKIE_PREFIX + "kandev_browser"
-"""Says that somebody has logged in here before; it opens nothing."""
+"""Cookie of browsers that have logged in before; it raises the limit of attempts and gives no access."""
 _wrong_link_limit = AttemptLimit("login-link", 30, 60)
 
 
@@ -40,17 +40,17 @@ class LoginView(auth_views.LoginView):
     redirect_authenticated_user = True
 
     def post(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
-        """Check the password, unless too many were wrong here or for this name."""
+        """Check the password, unless there were too many wrong ones from this network or for this name."""
         name, browser = request.POST.get("username", "")[:200], request.COOKIES.get(KNOWN_BROWSER_COOKIE, "")
         self.attempt = LoginAttempt(name, client_address(request), browser)
         return super().post(request, *args, **kwargs) if self.attempt.count_and_check() else _too_many_attempts(request)
 
     def form_invalid(self, form: AuthenticationForm) -> HttpResponse:
-        """Say that it was wrong, or that the next one has to wait."""
+        """Report a wrong password, or that there were too many."""
         return _too_many_attempts(self.request) if self.attempt.is_last else super().form_invalid(form)
 
     def form_valid(self, form: AuthenticationForm) -> HttpResponse:
-        """Let them in, and have the pages look as they like them."""
+        """Log in, and apply the user's theme and time zone."""
         self.attempt.succeeded()
         response = super().form_valid(form)
         _remember_browser(response, form.get_user())
@@ -62,7 +62,7 @@ def _too_many_attempts(request: HttpRequest) -> HttpResponse:
 
 
 def _remember_browser(response: HttpResponse, user: Any) -> None:
-    """How the pages are to look in this browser, and that its user has logged in here."""
+    """Set the cookies for theme, time zone and known browser."""
     remember_appearance(response, user)
     response.set_cookie(
         KNOWN_BROWSER_COOKIE,
@@ -81,7 +81,7 @@ class LogoutView(auth_views.LogoutView):
 
 
 def client_address(request: HttpRequest) -> str:
-    """Who is calling; a trusted proxy has been asked for whom it does."""
+    """Return the client's address, as reported by a trusted proxy if there is one."""
     return str(request.META.get("REMOTE_ADDR", ""))
 
 
@@ -89,7 +89,7 @@ def client_address(request: HttpRequest) -> str:
 @never_cache
 @require_http_methods(["GET", "HEAD", "POST"])
 def confirm_login_link(request: HttpRequest, secret: str) -> HttpResponse:
-    """Ask whether to log in; the secret is used up by the POST alone, so that a preview of the link costs nothing."""
+    """Ask for confirmation, and log in on POST. Only the POST uses up the secret, so link previews cannot."""
     if request.method != "POST":
         link = LoginLink.live(secret)
         return (

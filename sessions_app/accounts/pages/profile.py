@@ -15,23 +15,23 @@ from django.views.decorators.http import require_POST
 
 from sessions_app.accounts import credentials
 from sessions_app.accounts.credentials import count_other_logins, end_other_logins
+from sessions_app.accounts.models import LoginLink, Preferences
 from sessions_app.accounts.pages.appearance import current_theme, remember_appearance
 from sessions_app.accounts.pages.login import MAY_SET_PASSWORD_KEY
 from sessions_app.accounts.pages.settings import ProfileForm, TokenForm, render_settings
 from sessions_app.accounts.rate_limits import LOGIN_WAIT, AttemptLimit
-from sessions_app.models import LoginLink, Preferences
 from sessions_app.services.errors import Conflict, NotFound
 
 
 def redirect_to_settings(request: HttpRequest) -> HttpResponse:
-    """The first page of the settings."""
+    """Redirect to the first settings page."""
     return redirect("settings-profile")
 
 
 @never_cache
 def edit_profile(request: HttpRequest) -> HttpResponse:
-    """Show name, address, zone and theme; a POST writes them."""
-    user: Any = request.user  # nobody else is let in
+    """Show name, e-mail address, time zone and theme. A POST saves them."""
+    user: Any = request.user  # LoginRequiredMiddleware has let in only a logged-in user
     chosen = Preferences.objects.filter(user_id=user.pk).first() or Preferences(
         user_id=user.pk, theme=current_theme(request)
     )
@@ -47,19 +47,20 @@ def edit_profile(request: HttpRequest) -> HttpResponse:
 
 
 MAX_PASSWORD_ATTEMPTS: Final = 5
-"""Wrong old passwords of one user within ``WAIT`` seconds."""
+"""Wrong old passwords of one user within ``LOGIN_WAIT`` seconds."""
 _password_change_limit = AttemptLimit("password-change", MAX_PASSWORD_ATTEMPTS, LOGIN_WAIT)
 
 
 @never_cache
 def change_password(request: HttpRequest) -> HttpResponse:
-    """Show what is known of one's logins; a POST sets a new password, which ends all the others."""
+    """Show password and logins. A POST sets a new password, which ends all other logins."""
     form = _password_form(request, request.POST if request.method == "POST" else None)
     if request.method != "POST":
         return _render_password_page(request, form)
     if not _password_change_limit.admits(str(request.user.pk)):
-        said = f"There were too many wrong passwords. Nothing was changed; try again in {LOGIN_WAIT // 60} minutes."
+        said = f"Too many wrong passwords. Nothing was changed; try again in {LOGIN_WAIT // 60} minutes."
         return _render_password_page(request, _password_form(request, None), said, 429)
+    # Counted before the check, so that concurrent requests cannot exceed the limit; only wrong passwords stay counted.
     if not form.is_valid():
         if "old_password" not in form.errors:
             _password_change_limit.forgive(str(request.user.pk))
@@ -70,12 +71,15 @@ def change_password(request: HttpRequest) -> HttpResponse:
 
 
 def _password_form(request: HttpRequest, data: Any) -> SetPasswordForm[Any]:
-    """The old password is asked for where there is one, but after a link that was made to set a new one."""
-    user: Any = request.user  # nobody else is let in
+    """Return the form for a new password.
+
+    It asks for the old one if there is one, except after a login with a link for setting a new password.
+    """
+    user: Any = request.user  # LoginRequiredMiddleware has let in only a logged-in user
     asks = user.has_usable_password() and not request.session.get(MAY_SET_PASSWORD_KEY)
     form: SetPasswordForm[Any] = (PasswordChangeForm if asks else SetPasswordForm)(user, data)
     first, second = form.fields["new_password1"], form.fields["new_password2"]
-    first.help_text = "At least 8 characters, not one that many use, and nothing like your name or e-mail."
+    first.help_text = "At least 8 characters. Not a common password, and not similar to your name or e-mail address."
     second.label, second.help_text = "The new password again", ""
     return form
 
@@ -103,7 +107,7 @@ def _set_password(request: HttpRequest, form: Any) -> None:
 
 @require_POST
 def log_out_elsewhere(request: HttpRequest) -> HttpResponse:
-    """Log out everywhere but here."""
+    """End all logins of the user except this one."""
     count = end_other_logins(request.user, request.session.session_key)
     messages.success(request, f"{count} other login{'s' if count != 1 else ''} ended.")
     return redirect("settings-password")
@@ -111,7 +115,7 @@ def log_out_elsewhere(request: HttpRequest) -> HttpResponse:
 
 @never_cache
 def manage_tokens(request: HttpRequest) -> HttpResponse:
-    """List them; a POST makes one and shows its key in its answer, which is kept nowhere."""
+    """List API tokens. A POST creates one; only its response shows the key, which is not stored."""
     form, key, made = TokenForm(request.POST if request.method == "POST" else None), "", None
     status = 200
     if request.method == "POST":
@@ -128,10 +132,10 @@ def manage_tokens(request: HttpRequest) -> HttpResponse:
 
 @require_POST
 def revoke_own_token(request: HttpRequest, token_id: uuid.UUID) -> HttpResponse:
-    """Take one back; another's is not there."""
+    """Revoke a token; 404 for another user's token."""
     try:
         credentials.revoke_token(request.user, token_id)
     except NotFound:
         raise Http404 from None
-    messages.success(request, "The token is revoked: whatever used it is refused from now on.")
+    messages.success(request, "Token revoked. Programs that use it are refused from now on.")
     return redirect("settings-tokens")

@@ -1,4 +1,4 @@
-"""What the settings pages share: sections and frame, forms, and the URLs of login links."""
+"""Shared parts of the settings pages: navigation, forms, and the URLs of login links."""
 
 from __future__ import annotations
 
@@ -10,14 +10,13 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.urls import reverse
 
-from sessions_app.accounts.models import BROWSER_TIME_ZONE, time_zone_names
+from sessions_app.accounts.models import BROWSER_TIME_ZONE, ApiToken, Preferences, TeamRole, time_zone_names
 from sessions_app.accounts.teams import NAME_LIMIT
-from sessions_app.models import ApiToken, Preferences, TeamRole
 
 
 @dataclass(frozen=True, slots=True)
 class SettingsSection:
-    """One page, by the name of its address."""
+    """A settings page in the navigation; ``name`` is the name of its URL."""
 
     name: str
     title: str
@@ -37,7 +36,7 @@ SECTIONS: Final = (
 def render_settings(
     request: HttpRequest, template: str, section: str, context: dict[str, Any], status: int = 200
 ) -> HttpResponse:
-    """A page of the settings, with the way to the others."""
+    """Render a settings page with the navigation to the others."""
     staff = getattr(request.user, "is_staff", False)
     shown = [
         {"title": one.title, "url": reverse(one.name), "here": one.name == section}
@@ -48,7 +47,7 @@ def render_settings(
 
 
 def login_link_url(request: HttpRequest, secret: str) -> str:
-    """At the address that whoever made it uses, which is one that this deployment is called by."""
+    """Return the absolute URL of a login link, on the host of this request, which ALLOWED_HOSTS has checked."""
     return request.build_absolute_uri(reverse("login-link", args=(secret,)))
 
 
@@ -57,11 +56,11 @@ TOKEN_LIFETIMES: Final = ((7, "7 days"), (30, "30 days"), (90, "90 days"), (365,
 
 
 class ProfileForm(forms.Form):
-    """Who somebody is, and how they like to see the pages."""
+    """The form for name, e-mail address, time zone and theme."""
 
-    name = forms.CharField(max_length=150, required=False, label="Name", help_text="Shown beside what you do.")
-    email = forms.EmailField(required=False, label="E-mail", help_text="Where notifications go, if you want any.")
-    time_zone = forms.ChoiceField(label="Time zone", help_text="In which the pages tell times.")
+    name = forms.CharField(max_length=150, required=False, label="Name", help_text="Shown next to your actions.")
+    email = forms.EmailField(required=False, label="E-mail", help_text="Used for notifications.")
+    time_zone = forms.ChoiceField(label="Time zone", help_text="Times on the pages are shown in this zone.")
     theme = forms.ChoiceField(choices=Preferences.Theme.choices, label="Theme", widget=forms.RadioSelect)
 
     def __init__(self, user: Any, chosen: Preferences, *args: Any, **kwargs: Any):
@@ -79,7 +78,7 @@ class ProfileForm(forms.Form):
         self.user, self.chosen = user, chosen
 
     def save(self) -> Preferences:
-        """Write both; what the user row has beside stays as it is."""
+        """Save user and preferences. Other columns of the user stay unchanged."""
         told = self.cleaned_data
         self.user.first_name, self.user.last_name, self.user.email = told["name"], "", told["email"]
         self.user.save(update_fields=("first_name", "last_name", "email"))
@@ -90,40 +89,38 @@ class ProfileForm(forms.Form):
 
 
 class TokenForm(forms.Form):
-    """A key that is wanted."""
+    """The form for a new API token."""
 
-    name = forms.CharField(
-        max_length=100, label="What it is for", help_text="You will know it by this name when you revoke it."
-    )
+    name = forms.CharField(max_length=100, label="Purpose", help_text="For example the program that uses it.")
     scope = forms.ChoiceField(choices=ApiToken.Scope.choices, label="May")
     days = forms.TypedChoiceField(choices=TOKEN_LIFETIMES, coerce=int, initial=30, label="Ends after")
 
 
 class TeamForm(forms.Form):
-    """A team that is wanted."""
+    """The form for a new team."""
 
     name = forms.CharField(max_length=NAME_LIMIT, label="Name of the team")
 
 
 class _RoleForm(forms.Form):
-    """As what somebody is in a team."""
+    """Base of the forms with a role."""
 
     role = forms.ChoiceField(choices=TeamRole.Role.choices, initial=TeamRole.Role.MEMBER, label="As")
 
 
 class MemberRoleForm(_RoleForm):
-    """Somebody is something else from now on."""
+    """The form that changes the role of a member."""
 
 
 class MemberAddForm(_RoleForm):
-    """Somebody who has an account."""
+    """The form that adds an existing account to a team."""
 
     username = forms.CharField(max_length=NAME_LIMIT, label="User name")
     field_order = ("username", "role")
 
 
 class MemberInviteForm(_RoleForm):
-    """Somebody who has none yet."""
+    """The form that invites a new user to a team."""
 
     username = forms.CharField(
         max_length=NAME_LIMIT, label="User name", help_text="Letters a to z, digits and @ . + - _"
@@ -133,7 +130,7 @@ class MemberInviteForm(_RoleForm):
 
 
 class AccountForm(forms.Form):
-    """A new account without a team."""
+    """The form for a new account without a team."""
 
     username = forms.CharField(
         max_length=NAME_LIMIT, label="User name", help_text="Letters a to z, digits and @ . + - _"

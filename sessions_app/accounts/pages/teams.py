@@ -1,4 +1,4 @@
-"""Settings of teams (members, invitations, recovery policy), and of all accounts for staff."""
+"""Settings of teams (members, invitations, recovery policy); for staff also those of all accounts."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from django.views.decorators.http import require_POST, require_safe
 from sessions_app.accounts import teams
 from sessions_app.accounts import teams as people
 from sessions_app.accounts.authorization import may_manage
+from sessions_app.accounts.models import LoginLink, TeamRole
 from sessions_app.accounts.pages.settings import (
     AccountForm,
     MemberAddForm,
@@ -29,7 +30,6 @@ from sessions_app.accounts.pages.settings import (
     login_link_url,
     render_settings,
 )
-from sessions_app.models import LoginLink, TeamRole
 from sessions_app.pages.labels import POLICY_LABELS
 from sessions_app.pages.shortcuts import READ_METHODS
 from sessions_app.services import policies
@@ -38,7 +38,7 @@ from sessions_app.services.errors import NotFound, SessionsError
 
 @never_cache
 def list_teams(request: HttpRequest) -> HttpResponse:
-    """The teams that one sees; staff makes new ones."""
+    """List the teams that the user may see. A POST by staff creates one."""
     form = TeamForm(request.POST if request.method == "POST" else None)
     if request.method == "POST":
         if not request.user.is_staff:
@@ -57,12 +57,12 @@ def list_teams(request: HttpRequest) -> HttpResponse:
 @never_cache
 @require_safe
 def show_team(request: HttpRequest, team_id: int) -> HttpResponse:
-    """One team: its members, and for who looks after it the ways to change them."""
+    """Show the members of a team, with forms to change them for users who manage the team."""
     return _render_team(request, find_visible_team(request, team_id))
 
 
 def find_visible_team(request: HttpRequest, team_id: int) -> Group:
-    """A team that one sees; Http404 for any other, PermissionDenied for a change by who does not look after it."""
+    """Return a visible team. Raises Http404 for others, and PermissionDenied for a write without managing the team."""
     found: Group = get_object_or_404(people.visible_teams(request.user), id=team_id)
     if request.method not in READ_METHODS and not may_manage(request.user, found):
         raise PermissionDenied
@@ -85,7 +85,7 @@ def _render_team(request: HttpRequest, found: Group, status: int = 200, **more: 
 @never_cache
 @require_POST
 def invite_team_member(request: HttpRequest, team_id: int) -> HttpResponse:
-    """A new person; the link that they come in with is in this answer and nowhere else."""
+    """Create an account in the team. Only this response shows the login link for the new user."""
     found = find_visible_team(request, team_id)
     form = MemberInviteForm(request.POST, prefix="new")
     if form.is_valid():
@@ -100,7 +100,7 @@ def invite_team_member(request: HttpRequest, team_id: int) -> HttpResponse:
 
 @require_POST
 def add_team_member(request: HttpRequest, team_id: int) -> HttpResponse:
-    """Somebody who has an account already."""
+    """Add an existing account to the team."""
     found = find_visible_team(request, team_id)
     form = MemberAddForm(request.POST, prefix="add")
     if form.is_valid():
@@ -115,7 +115,7 @@ def add_team_member(request: HttpRequest, team_id: int) -> HttpResponse:
 
 @require_POST
 def change_team_member_role(request: HttpRequest, team_id: int, user_id: int) -> HttpResponse:
-    """Another role for a member."""
+    """Change the role of a member."""
     found = find_visible_team(request, team_id)
     form = MemberRoleForm(request.POST)
     if not form.is_valid():
@@ -128,7 +128,7 @@ def change_team_member_role(request: HttpRequest, team_id: int, user_id: int) ->
 
 @require_POST
 def remove_team_member(request: HttpRequest, team_id: int, user_id: int) -> HttpResponse:
-    """Take a member out."""
+    """Remove a member from the team."""
     found = find_visible_team(request, team_id)
     said = f"is no longer in {found.name}. What is open in their browsers closes within five seconds"
     return _redirect_to_team(request, found, lambda: people.remove_member(found, user_id), said)
@@ -161,7 +161,7 @@ def _staff_only(view: Any) -> Any:
 @_staff_only
 @never_cache
 def manage_accounts(request: HttpRequest) -> HttpResponse:
-    """List and search; a POST makes an account and shows the link for its owner, in its answer alone."""
+    """List and search accounts. A POST creates one; only its response shows the login link for the new user."""
     form = AccountForm(request.POST if request.method == "POST" else None)
     if request.method != "POST":
         return _render_accounts(request, form)
@@ -180,7 +180,7 @@ def manage_accounts(request: HttpRequest) -> HttpResponse:
 @never_cache
 @require_POST
 def show_login_link(request: HttpRequest, user_id: int) -> HttpResponse:
-    """A way into somebody's account: to log in, or to set a new password."""
+    """Create a link for another user to log in or to set a new password, and show it once."""
     user = get_object_or_404(get_user_model(), pk=user_id, is_active=True)
     if not teams.may_manage_account(request.user, user):
         raise PermissionDenied
@@ -194,7 +194,7 @@ def show_login_link(request: HttpRequest, user_id: int) -> HttpResponse:
 @never_cache
 @require_POST
 def change_account_active(request: HttpRequest, user_id: int) -> HttpResponse:
-    """Deactivate somebody's account, or activate it again (``active``: 1)."""
+    """Activate (``active=1``) or deactivate another user's account."""
     user = get_object_or_404(get_user_model(), pk=user_id)
     if not teams.may_manage_account(request.user, user):
         raise PermissionDenied
@@ -222,7 +222,7 @@ CONTINUE_CHOICES: Final = {"": None, "on": True, "off": False}
 
 
 class TeamPolicyForm(forms.Form):
-    """Both choices."""
+    """The form for a team's recovery policy."""
 
     policy = forms.ChoiceField(
         choices=[("", "As the deployment says"), *((key, word.text) for key, word in POLICY_LABELS.items())],
@@ -236,21 +236,21 @@ class TeamPolicyForm(forms.Form):
     )
 
     def values(self) -> dict[str, Any]:
-        """As the service takes them."""
+        """Return the values for ``policies.set_team_policy``; for valid forms only."""
         told = self.cleaned_data
         return {"policy": told["policy"], "continue_prompts": CONTINUE_CHOICES[told["continues"]]}
 
 
 @never_cache
 def edit_team_policy(request: HttpRequest, team_id: int) -> HttpResponse:
-    """Show a team's policy; a POST by who looks after the team changes it."""
+    """Show the recovery policy of a team. A POST by a user who manages the team changes it."""
     team = find_visible_team(request, team_id)
     said = policies.team_policy_json(team)
     initial = {"policy": said["policy"], "continues": {True: "on", False: "off", None: ""}[said["continue_prompts"]]}
     form = TeamPolicyForm(request.POST or None, initial=initial)
     if request.method == "POST" and form.is_valid():
         policies.set_team_policy(team, form.values(), request.user)
-        messages.success(request, "Saved. It holds from the next look at the team’s sessions.")
+        messages.success(request, "Saved. It applies from the next recovery check of the team’s sessions.")
         return redirect("settings-team-policy", team.pk)
     context = {
         "team": team,

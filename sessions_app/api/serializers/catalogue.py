@@ -1,4 +1,4 @@
-"""Serializers of agent types, profiles, executors, executions and sweeps. They never expose a secret."""
+"""Serializers of agent types, profiles, executors, executions and sweeps. None of them exposes a secret."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ENV_LIMIT: Final = 100_000
 
 
 class AgentTypeSerializer(serializers.Serializer[Any]):
-    """A kind of agent; ``missing`` names programs that it needs and this machine has not."""
+    """An agent type; ``missing`` lists programs that it needs and that are not installed on this machine."""
 
     name = serializers.CharField()
     title = serializers.CharField()
@@ -37,20 +37,20 @@ class AgentTypeSerializer(serializers.Serializer[Any]):
     missing = serializers.SerializerMethodField()
 
     def get_requires_new_session(self, kind: Any) -> bool:
-        """It cannot resume at all."""
+        """Return whether the type cannot resume at all."""
         return not kind.supports_session_resume
 
     def get_wants_command(self, kind: Any) -> bool:
-        """Its profile has to name the command."""
+        """Return whether a profile of the type has to name the command."""
         return not kind.argv
 
     def get_missing(self, kind: Any) -> list[str]:
-        """Programs that are not on PATH."""
+        """Return the required programs that are not on PATH."""
         return missing_programs(kind)
 
 
 class ProfileSerializer(StrictModelSerializer):
-    """A profile as it is shown: of its environment and its MCP servers only the names."""
+    """An agent profile; of its environment and its MCP servers only the names."""
 
     team = serializers.IntegerField(source="team_id", read_only=True, allow_null=True)
     command = ArgvField(read_only=True)
@@ -84,14 +84,14 @@ class ProfileSerializer(StrictModelSerializer):
         read_only_fields = fields
 
     def get_env(self, profile: AgentProfile) -> list[str]:
-        """The names of its variables; none if they cannot be read any more."""
+        """Return the names of its variables; none if they cannot be decrypted."""
         try:
             return sorted(profile.env)
         except SecretUnreadable:
             return []
 
     def get_mcp_servers(self, profile: AgentProfile) -> list[str]:
-        """The names of its servers; none if they cannot be read any more."""
+        """Return the names of its servers; none if they cannot be decrypted."""
         try:
             return [str(server.get("name", "")) for server in profile.mcp_servers]
         except SecretUnreadable:
@@ -99,7 +99,7 @@ class ProfileSerializer(StrictModelSerializer):
 
 
 class NewProfileSerializer(StrictModelSerializer):
-    """What staff says of a profile; without a team it is shared by all."""
+    """The values of a new agent profile; without a team it is shared by all teams."""
 
     team = TeamField(required=False, allow_null=True)
     command = ArgvField(required=False)
@@ -116,23 +116,23 @@ class NewProfileSerializer(StrictModelSerializer):
         fields = tuple(name for name in ProfileSerializer.Meta.fields if name not in {"id", "created_at"})
 
     def validate_env(self, env: dict[str, str]) -> dict[str, str]:
-        """Names must be such as a shell allows."""
+        """Check that the names are valid names of environment variables."""
         check_env(env)
         return env
 
     def validate_mcp_servers(self, servers: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Each one has a name."""
+        """Check that each server has a name."""
         check_mcp_servers(servers)
         return servers
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
-        """Ask the model, which knows the agent types."""
+        """Validate with the model, which knows the agent types."""
         AgentProfile(**attrs).clean()
         return attrs
 
 
 class ExecutorSerializer(StrictModelSerializer):
-    """A place where agents run as it is shown; its settings are for staff."""
+    """An executor, where agents run; only staff see its configuration."""
 
     trusted_agents_only = serializers.SerializerMethodField()
     config = serializers.SerializerMethodField()
@@ -143,19 +143,19 @@ class ExecutorSerializer(StrictModelSerializer):
         read_only_fields = fields
 
     def get_trusted_agents_only(self, executor: Executor) -> bool:
-        """Agents share the machine with the control plane; so it is said of an unknown runtime too."""
+        """Return whether agents can affect the control plane's machine; true for an unknown runtime, to be safe."""
         try:
             return executor.trusted_agents_only
         except UnknownPlugin:
             return True
 
     def get_config(self, executor: Executor) -> dict[str, Any] | None:
-        """The settings; null for anybody but staff."""
+        """Return the configuration; null for users who are not staff."""
         return dict(executor.config) if self.context["request"].user.is_staff else None
 
 
 class NewExecutorSerializer(StrictModelSerializer):
-    """What staff says of a place where agents run."""
+    """The values of a new executor."""
 
     config = serializers.DictField(required=False)
 
@@ -164,13 +164,13 @@ class NewExecutorSerializer(StrictModelSerializer):
         fields = ("name", "runtime", "config", "max_live")
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
-        """Ask the model, which knows the runtimes and their settings."""
+        """Validate with the model, which knows the runtimes and their configuration."""
         Executor(**attrs).clean()
         return attrs
 
 
 class ProbeAnswerSerializer(serializers.Serializer[Any]):
-    """What a look at an executor came to."""
+    """The result of probing an executor."""
 
     ok = serializers.BooleanField()
     runtime = serializers.CharField()
@@ -180,7 +180,7 @@ class ProbeAnswerSerializer(serializers.Serializer[Any]):
 
 
 class ExecutionSerializer(StrictModelSerializer):
-    """An ``executors_running`` row as it is shown: without tokens and without the runtime's own state."""
+    """An execution, without its tokens and the runtime's internal state."""
 
     id = serializers.UUIDField(read_only=True)
     has_resume_token = serializers.SerializerMethodField()
@@ -219,7 +219,7 @@ class ExecutionSerializer(StrictModelSerializer):
         read_only_fields = fields
 
     def get_has_resume_token(self, execution: ExecutorRunning) -> bool:
-        """Whether the agent's conversation has a key; never the key."""
+        """Return whether a resume token is stored; the token itself is never shown."""
         try:
             return bool(execution.resume_token)
         except SecretUnreadable:
@@ -227,7 +227,7 @@ class ExecutionSerializer(StrictModelSerializer):
 
 
 class ExecutionQuerySerializer(serializers.Serializer[Any]):
-    """Which executions are listed; without a status those that run or should."""
+    """Filter of executions by status; without one, those that run or should run."""
 
     status = choice_field(EXECUTOR_STATUSES, required=False)
 
@@ -259,7 +259,7 @@ class OutcomeSerializer(StrictModelSerializer):
 
 
 class SweepSerializer(StrictModelSerializer):
-    """A sweep; its numbers are the deployment's. Only sweeps that wrote something are kept, so no dry run is here."""
+    """A sweep; its counts cover the whole deployment. Dry runs are not stored, so ``dry_run`` is always false."""
 
     sweep_id = serializers.UUIDField(source="id", read_only=True)
     dry_run = serializers.BooleanField(default=False, read_only=True)
@@ -282,7 +282,7 @@ class SweepSerializer(StrictModelSerializer):
 
 
 class SweepDetailSerializer(SweepSerializer):
-    """A sweep with what it decided for the sessions of the user's teams."""
+    """A sweep, with its decisions for the sessions of the user's teams."""
 
     sessions = serializers.SerializerMethodField()
 
@@ -292,20 +292,20 @@ class SweepDetailSerializer(SweepSerializer):
         read_only_fields = fields
 
     def get_sessions(self, sweep: RecoverySweep) -> list[dict[str, Any]]:
-        """Other teams' sessions are left out."""
+        """Return the rows without the sessions of other teams."""
         rows = SweepOutcome.objects.visible_to(self.context["request"].user).filter(sweep=sweep)
         shown: list[dict[str, Any]] = OutcomeSerializer(rows.select_related("session"), many=True).data  # type: ignore[assignment]
         return shown
 
 
 class NewSweepSerializer(serializers.Serializer[Any]):
-    """What staff says of a sweep that is wanted now."""
+    """Options of a requested sweep."""
 
     dry_run = serializers.BooleanField(default=False)
 
 
 class SweepRequestSerializer(StrictModelSerializer):
-    """A sweep that somebody asked for; ``report`` is the document of ``recover_sessions --json`` once it is done."""
+    """A requested sweep; once it is done, ``report`` is the document that ``recover_sessions --json`` prints."""
 
     sweep_id = serializers.UUIDField(read_only=True, allow_null=True)
     report = serializers.SerializerMethodField()
@@ -316,7 +316,7 @@ class SweepRequestSerializer(StrictModelSerializer):
         read_only_fields = fields
 
     def get_report(self, asked: SweepRequest) -> dict[str, Any] | None:
-        """Other teams' sessions are left out."""
+        """Return the rows without the sessions of other teams."""
         if asked.report is None:
             return None
         rows = asked.report["sessions"]

@@ -1,4 +1,4 @@
-"""Strict serializer fields, the choices they take under their schema names, and serializers used everywhere."""
+"""Strict serializer fields, choices under their schema names, and serializers that several views share."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from drf_spectacular.utils import extend_schema, extend_schema_field
 from rest_framework import serializers
 
 from executors_app.domain import ExecutorStatus
+from sessions_app.accounts.models import ApiToken
 from sessions_app.accounts.team_scope import teams_of
 from sessions_app.domain.attention import AttentionKind
 from sessions_app.domain.recovery_facts import Policy
 from sessions_app.domain.states import DesiredState, PromptState, RunState, SessionState, TaskState, WorkState
 from sessions_app.domain.wait_tokens import WaitKind
-from sessions_app.models import ApiToken
 from sessions_app.services.idempotency import KEY_LIMIT
 
 
 def values_of(kind: type[StrEnum]) -> list[str]:
-    """The words themselves."""
+    """Return the values of an enum."""
     return [word.value for word in kind]
 
 
@@ -40,7 +40,7 @@ WORK_STATES = values_of(WorkState)
 
 
 def choice_field(choices: Iterable[str], **kwargs: Any) -> serializers.ChoiceField:
-    """A field that takes one of these words."""
+    """Return a field that accepts one of these values."""
     return serializers.ChoiceField(choices=[str(choice) for choice in choices], **kwargs)
 
 
@@ -48,36 +48,36 @@ MAX_ID = 2**31
 
 
 class StrictCharField(serializers.CharField):
-    """A text; a number is not taken for one."""
+    """A string; a number is not converted to one."""
 
     def to_internal_value(self, data: Any) -> str:
-        """The text itself."""
+        """Return the string. Raises ValidationError for any other type."""
         if not isinstance(data, str):
             self.fail("invalid")
         return str(super().to_internal_value(data))
 
 
 class IdempotencyKeyField(StrictCharField):
-    """Chosen by whoever asks, so that asking again makes nothing twice; without one each request is a new one."""
+    """A key chosen by the client: repeating a request with the same key creates nothing twice."""
 
     def __init__(self, **kwargs: Any):
         super().__init__(max_length=KEY_LIMIT, allow_blank=True, default="", trim_whitespace=False, **kwargs)
 
 
 class ArgvField(serializers.ListField):
-    """A list of strings, as a program is started with; blanks and empty strings are kept."""
+    """The arguments of a program: a list of strings, in which spaces and empty strings are kept."""
 
     child = StrictCharField(allow_blank=True, trim_whitespace=False, max_length=100_000)
 
 
 @extend_schema_field({"oneOf": [{"type": "integer"}, {"type": "string"}]})
 class TeamField(serializers.Field[Group, Any, int, Any]):
-    """A team by its id or its name, out of ``teams_of(user)``."""
+    """A team, by its id or name, that the user is in."""
 
-    default_error_messages = {"unknown": "There is no such team, or you are not in it."}
+    default_error_messages = {"unknown": "This team does not exist, or you are not a member of it."}
 
     def to_internal_value(self, data: Any) -> Group:
-        """The team; a person sees only their own, staff who opens something to a team sees all."""
+        """Return the team: one of the user's, or any team if the context has ``any_team`` (staff)."""
         user = self.context["request"].user
         teams = Group.objects.all() if self.context.get("any_team") else teams_of(user)
         by_id = isinstance(data, int) and not isinstance(data, bool) and 0 < data < MAX_ID
@@ -89,19 +89,19 @@ class TeamField(serializers.Field[Group, Any, int, Any]):
         return found
 
     def to_representation(self, value: Group) -> int:
-        """Its id."""
+        """Return the team's id."""
         return value.pk
 
 
 class StrictSerializer(serializers.Serializer[Any]):
-    """Refuses a body with a field that it does not take, so that no request does less than it says."""
+    """Reject a body with an unknown field, so that no request does less than it asks for."""
 
     def to_internal_value(self, data: Any) -> Any:
-        """The checked values; ValidationError names each unknown field beside what else is wrong."""
+        """Return the validated values. Raises ValidationError, which names each unknown field beside other errors."""
         problems: dict[str, Any] = {}
         if isinstance(data, Mapping):
             taken = [name for name, one in self.fields.items() if not one.read_only]
-            said = f"This field is not known here. Known fields: {', '.join(taken)}."
+            said = f"Unknown field. Known fields: {', '.join(taken)}."
             problems = {str(name)[:100]: [said] for name in list(data)[:100] if name not in taken}
         try:
             values = super().to_internal_value(data)
@@ -114,7 +114,7 @@ class StrictSerializer(serializers.Serializer[Any]):
 
 
 class StrictModelSerializer(serializers.ModelSerializer[Any]):
-    """A row as the API shows it; texts are strict where it is written."""
+    """A model as the API shows it; its text fields are strict."""
 
     serializer_field_mapping = {
         **serializers.ModelSerializer.serializer_field_mapping,
@@ -127,7 +127,7 @@ Handler = TypeVar("Handler", bound=Callable[..., Any])
 
 
 class ProblemSerializer(serializers.Serializer[Any]):
-    """What every error looks like; ``details`` of a validation error are lists of sentences by field."""
+    """The body of every error. For a validation error, ``details`` lists messages by field."""
 
     code = serializers.CharField()
     message = serializers.CharField()
@@ -135,38 +135,38 @@ class ProblemSerializer(serializers.Serializer[Any]):
 
 
 class KeptQuerySerializer(serializers.Serializer[Any]):
-    """``?kept=true``: not from the workspace, but as the repository has kept it; read only, without agentctl."""
+    """``?kept=true`` reads the stored copy in the repository instead of the live workspace; agentctl is not needed."""
 
     kept = serializers.BooleanField(default=False)
 
 
 class PathQuerySerializer(serializers.Serializer[Any]):
-    """``?path=``, relative to the workspace."""
+    """``?path=`` relative to the workspace."""
 
     path = StrictCharField(max_length=4096, trim_whitespace=False)
 
 
 class FileQuerySerializer(PathQuerySerializer, KeptQuerySerializer):
-    """A file, and of when."""
+    """A file, live or from the stored copy."""
 
 
 class ContentQuerySerializer(FileQuerySerializer):
-    """A file, of when, and whether as HTML, too."""
+    """A file, live or from the stored copy, optionally with highlighted HTML."""
 
     highlight = serializers.BooleanField(default=False)
 
 
 class FolderQuerySerializer(KeptQuerySerializer):
-    """``?path=``, relative to the workspace; without one the workspace itself."""
+    """``?path=`` relative to the workspace; empty for the workspace itself."""
 
     path = StrictCharField(max_length=4096, trim_whitespace=False, allow_blank=True, default="")
 
 
 def document_responses(answers: dict[int, Any], *errors: int, **more: Any) -> Callable[[Handler], Handler]:
-    """``extend_schema`` with the good answers by status, and the statuses an error may have.
+    """Describe a handler's successful responses by status, and the statuses its errors may have.
 
-    Too many wrong tokens are answered with 429. Whatever writes may be refused to those who only read, with 403;
-    a list has pages that are none, 400, and pages behind the last, 404.
+    Statuses that follow from the kind of handler are added: 401 and 429 (too many wrong tokens) to all, 403 to those
+    that write, and 400 and 404 to lists, for invalid pages and pages after the last.
     """
 
     def describe(handler: Handler) -> Handler:

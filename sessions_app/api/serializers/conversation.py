@@ -1,4 +1,4 @@
-"""What a session has said and done: messages, events, receipts, runs, prompts, permissions."""
+"""Serializers of messages, events, receipts, runs, prompts, permissions and waits."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from sessions_app.api.serializers.common import (
     StrictSerializer,
     choice_field,
 )
-from sessions_app.domain.states import PromptState
+from sessions_app.domain.states import PermissionState, PromptState
+from sessions_app.domain.verification import Verified
 from sessions_app.domain.wait_tokens import WaitKind
 from sessions_app.models import ContinuityReceipt, Message, PermissionRequest, Prompt, ResumeToken, Run, SessionEvent
-from sessions_app.models.runs import VERIFIED
 from sessions_app.services.timeline import event_json
 from sessions_app.services.waits import shown_secret
 
 
 class MessageSerializer(StrictModelSerializer):
-    """A message; its whole text comes with the context as ``texts``, by id."""
+    """A message with its full text, which the view passes in the context as ``texts``, by id."""
 
     text = serializers.SerializerMethodField()
 
@@ -33,13 +33,13 @@ class MessageSerializer(StrictModelSerializer):
         read_only_fields = fields
 
     def get_text(self, message: Message) -> str:
-        """The whole text."""
+        """Return the full text."""
         texts: dict[Any, str] = self.context["texts"]
         return texts[message.id]
 
 
 class EventSerializer(serializers.Serializer[Any]):
-    """A line of the log, as the socket sends it; the session comes with the context."""
+    """An event of the session's log, as the WebSocket sends it."""
 
     type = serializers.CharField()
     event = serializers.CharField()
@@ -51,14 +51,14 @@ class EventSerializer(serializers.Serializer[Any]):
     payload = serializers.DictField()
 
     def to_representation(self, instance: SessionEvent) -> dict[str, Any]:
-        """The object that the socket sends."""
+        """Return the object that the WebSocket sends."""
         return event_json(instance, self.context["session"])
 
 
 class ReceiptSerializer(StrictModelSerializer):
-    """How one resume ended."""
+    """A continuity receipt: how one resume ended."""
 
-    verified = choice_field(VERIFIED, source="proof", read_only=True)
+    verified = choice_field(Verified, source="proof", read_only=True)
 
     class Meta:
         model = ContinuityReceipt
@@ -67,7 +67,7 @@ class ReceiptSerializer(StrictModelSerializer):
 
 
 class RunSerializer(StrictModelSerializer):
-    """One turn or wait."""
+    """A turn or a wait."""
 
     class Meta:
         model = Run
@@ -89,7 +89,7 @@ class RunSerializer(StrictModelSerializer):
 
 
 class PromptSerializer(StrictModelSerializer):
-    """A row of the ledger."""
+    """A prompt and its delivery state."""
 
     resent_as = serializers.CharField(source="resent_as.message_id", read_only=True, default=None, allow_null=True)
     continued_by = serializers.CharField(
@@ -103,14 +103,14 @@ class PromptSerializer(StrictModelSerializer):
 
 
 class PromptRequestSerializer(StrictSerializer):
-    """A prompt, of text alone; ``message_id`` is the caller's own name for it, so that it can be given again."""
+    """A prompt to send. ``message_id`` is chosen by the client, so that the request can be repeated safely."""
 
     message_id = StrictCharField(max_length=128, trim_whitespace=False)
     text = StrictCharField(trim_whitespace=False)
 
 
 class PromptAnswerSerializer(serializers.Serializer[Prompt]):
-    """What is answered when a prompt is taken; the same for ever, for a request that is given again."""
+    """The response to a prompt that was accepted; repeating the request returns the same response."""
 
     message_id = serializers.CharField()
     session_id = serializers.UUIDField()
@@ -119,18 +119,18 @@ class PromptAnswerSerializer(serializers.Serializer[Prompt]):
     created_at = serializers.DateTimeField()
 
     def get_state(self, prompt: Prompt) -> str:
-        """Every prompt begins in the queue; ``prompts/`` says how far it has come."""
+        """Return *queued*, the state in which every prompt starts; ``prompts/`` has its current state."""
         return PromptState.QUEUED.value
 
 
 class PromptQuerySerializer(serializers.Serializer[Any]):
-    """Which prompts are listed; without a state all of them."""
+    """Filter of prompts by state; all of them if it is omitted."""
 
     state = choice_field(PROMPT_STATES, required=False)
 
 
 class PermissionSerializer(StrictModelSerializer):
-    """A question that the agent asked before acting; the keys come with the context as ``tokens``, by id."""
+    """A permission that the agent requests before it acts."""
 
     resume_token = serializers.SerializerMethodField()
     expires_at = serializers.SerializerMethodField()
@@ -158,35 +158,33 @@ class PermissionSerializer(StrictModelSerializer):
         return found.get(asked.id)
 
     def get_resume_token(self, asked: PermissionRequest) -> str | None:
-        """The key to answer with, for those who may, as long as it opens anything."""
+        """Return the key to answer with, if the user may answer and the key is still valid; else null."""
         return shown_secret(self._token(asked)) if self.context["may_answer"] else None
 
     def get_expires_at(self, asked: PermissionRequest) -> datetime | None:
-        """When the agent is answered that nobody did; null: never."""
+        """Return when the request expires unanswered; null if it never does."""
         token = self._token(asked)
         return token.expires_at if token else None
 
     def get_answered_by(self, asked: PermissionRequest) -> str | None:
-        """Whose answer counted."""
+        """Return the name of the user whose answer was used; null if there is none."""
         token = self._token(asked)
         return token.consumed_by.get_username() if token and token.consumed_by else None
 
 
 class PermissionAnswerSerializer(serializers.Serializer[Any]):
-    """The option that was chosen, and the permission's key."""
+    """The chosen option, and the permission's key."""
 
     option_id = StrictCharField(max_length=128)
     resume_token = StrictCharField(default="", allow_blank=True, max_length=512, write_only=True)
 
 
-_INTERNAL_WAIT_KINDS: Final = (
-    "A wait of the kind “{input}” is none that can be asked for. Take “external” or “tool_result”."
-)
-"""A permission is asked for by an agent alone."""
+_INTERNAL_WAIT_KINDS: Final = "You cannot request a wait of the kind “{input}”. Use “external” or “tool_result”."
+"""Only an agent can request a permission, so that kind of wait is not offered."""
 
 
 class NewWaitSerializer(serializers.Serializer[Any]):
-    """What a session at rest waits for, from outside; without a deadline for ever."""
+    """An external wait of an idle session; without a deadline it never expires."""
 
     kind = choice_field(
         [WaitKind.EXTERNAL, WaitKind.TOOL_RESULT], error_messages={"invalid_choice": _INTERNAL_WAIT_KINDS}
@@ -196,13 +194,13 @@ class NewWaitSerializer(serializers.Serializer[Any]):
 
 
 class WaitAgainSerializer(serializers.Serializer[Any]):
-    """Until when a wait that ended without an answer is begun anew; null: for as long as before."""
+    """The new deadline of a wait that ended without an answer; null for the same duration as before."""
 
     deadline = serializers.DateTimeField(default=None, allow_null=True)
 
 
 class WaitAnswerSerializer(serializers.Serializer[Any]):
-    """A wait; its key is shown here and nowhere else."""
+    """A wait. Its key is shown only in this response."""
 
     run_id = serializers.UUIDField()
     wait_id = serializers.CharField()
@@ -211,7 +209,7 @@ class WaitAnswerSerializer(serializers.Serializer[Any]):
 
 
 class RedemptionSerializer(serializers.Serializer[Any]):
-    """What has come, for the wait whose key this is."""
+    """The result of the wait that the key belongs to."""
 
     resume_token = StrictCharField(max_length=512)
     payload = serializers.JSONField(default=None, allow_null=True)
@@ -219,13 +217,13 @@ class RedemptionSerializer(serializers.Serializer[Any]):
 
 
 class RedemptionAnswerSerializer(serializers.Serializer[Any]):
-    """The run that goes on, and the derived status that it had then."""
+    """The run that continues, and the derived status it had at that time."""
 
     run_id = serializers.UUIDField()
     status = serializers.CharField()
 
 
 class PermissionQuerySerializer(serializers.Serializer[Any]):
-    """Which permissions are listed; without a state all of them."""
+    """Filter of permissions by state; all of them if it is omitted."""
 
-    state = choice_field(PermissionRequest.STATES, required=False)
+    state = choice_field(PermissionState, required=False)

@@ -1,4 +1,4 @@
-"""Serializers of sessions: what is shown of them, and what can be requested of one or of many."""
+"""Serializers of sessions, their status, and the actions on one or many of them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from rest_framework import serializers
 from executors_app.models import AgentProfile, Executor
 from sessions_app.api.serializers import common
 from sessions_app.api.serializers.common import (
+    POLICIES,
     IdempotencyKeyField,
     StrictCharField,
     StrictModelSerializer,
@@ -17,26 +18,30 @@ from sessions_app.api.serializers.common import (
 )
 from sessions_app.api.serializers.conversation import ReceiptSerializer
 from sessions_app.domain.derived_status import DerivedStatus
-from sessions_app.domain.idle_reason import IdleReason
 from sessions_app.domain.recovery_facts import PolicySource
 from sessions_app.domain.restart_rules import WaitReason
 from sessions_app.domain.resumability import Reason, Strategy
+from sessions_app.domain.situation_facts import IdleReason
 from sessions_app.domain.wait_tokens import WaitKind
-from sessions_app.models import POLICIES, TaskSession
+from sessions_app.models import TaskSession
 from sessions_app.services.catalogue import profiles_for
 from sessions_app.services.intents import BULK_ACTIONS, BULK_LIMIT, MODES, TEXT_LIMIT
 
 
 class SessionSerializer(StrictModelSerializer):
-    """A session as it is shown in lists and alone; ``status/`` says more."""
+    """A session; ``status/`` has more detail."""
 
     agent_type = serializers.CharField(source="agent_profile.agent_type", read_only=True)
     runtime = serializers.CharField(source="executor.runtime", read_only=True)
     executor_status = choice_field(common.EXECUTOR_STATUSES, read_only=True)
     restart_attempts = serializers.IntegerField(source="start_attempts", read_only=True)
-    policy = choice_field(POLICIES, source="held_policy", read_only=True, help_text="The policy that holds.")
+    policy = choice_field(POLICIES, source="held_policy", read_only=True, help_text="The effective policy.")
     own_policy = choice_field(
-        POLICIES, source="policy", read_only=True, allow_blank=True, help_text="Empty: the session says nothing."
+        POLICIES,
+        source="policy",
+        read_only=True,
+        allow_blank=True,
+        help_text="The session's own policy; empty to inherit.",
     )
 
     class Meta:
@@ -73,24 +78,24 @@ class SessionSerializer(StrictModelSerializer):
 
 
 class TaskProfileField(serializers.PrimaryKeyRelatedField[AgentProfile]):
-    """A profile that sessions of the task in the context may have."""
+    """An agent profile that the task's sessions can use."""
 
     def get_queryset(self) -> Any:
-        """The shared ones and those of the task's team."""
+        """Return the shared profiles and those of the task's team."""
         return profiles_for(self.context["task"]) if "task" in self.context else AgentProfile.objects.none()
 
 
 class TaskSessionField(serializers.PrimaryKeyRelatedField[TaskSession]):
-    """A session of the task in the context."""
+    """A session of the same task."""
 
     def get_queryset(self) -> Any:
-        """Those of the task."""
+        """Return the task's sessions."""
         rows = TaskSession.objects.select_related("shares_worktree_of")
         return rows.filter(task=self.context["task"]) if "task" in self.context else rows.none()
 
 
 class NewSessionSerializer(serializers.Serializer[Any]):
-    """What a new session is made of; it is launched in the background."""
+    """The values of a new session; it starts in the background."""
 
     agent_profile = TaskProfileField(queryset=AgentProfile.objects.all(), pk_field=serializers.UUIDField())
     executor = serializers.PrimaryKeyRelatedField(queryset=Executor.objects.all(), pk_field=serializers.UUIDField())
@@ -101,25 +106,25 @@ class NewSessionSerializer(serializers.Serializer[Any]):
         queryset=TaskSession.objects.all(),
         pk_field=serializers.UUIDField(),
         required=False,
-        help_text="A session of the task whose worktree the new one takes over, uncommitted work included. Whoever "
-        "worked there is stopped.",
+        help_text="A session of the same task whose worktree the new session takes over, including uncommitted work. "
+        "Sessions that use the worktree are stopped.",
     )
     idempotency_key = IdempotencyKeyField()
 
     def validate_prompt(self, value: str) -> str:
-        """Nothing but blanks is no prompt."""
+        """Return the prompt; an empty one if it has nothing but whitespace."""
         return value if value.strip() else ""
 
 
 class PolicyChangeSerializer(StrictSerializer):
-    """What a session or a team says of restarts; empty and null: nothing, so that the next one counts."""
+    """The restart settings of a session or a team. An empty policy or null means: inherit."""
 
     policy = choice_field(POLICIES, required=False, allow_blank=True)
     continue_prompts = serializers.BooleanField(required=False, allow_null=True)
 
 
 class HeldPolicySerializer(serializers.Serializer[Any]):
-    """What holds for a session of the team that says nothing itself."""
+    """The restart settings that apply to a session of the team without settings of its own."""
 
     policy = choice_field(POLICIES)
     policy_source = choice_field(PolicySource)
@@ -127,7 +132,7 @@ class HeldPolicySerializer(serializers.Serializer[Any]):
 
 
 class TeamPolicyAnswerSerializer(serializers.Serializer[Any]):
-    """What a team says of restarts."""
+    """A team's restart settings."""
 
     team = serializers.IntegerField()
     policy = choice_field(POLICIES, allow_blank=True)
@@ -170,7 +175,7 @@ class InterruptedWaitSerializer(serializers.Serializer[Any]):
 
 
 class RetrySerializer(serializers.Serializer[Any]):
-    """A turn that is tried again: after what, when next (null: as soon as it can be), and which try that is."""
+    """A turn that will be retried: the error, the number of the attempt, and its time (null: as soon as possible)."""
 
     message_id = serializers.CharField()
     attempt = serializers.IntegerField()
@@ -182,7 +187,7 @@ class RetrySerializer(serializers.Serializer[Any]):
 
 
 class HistorySerializer(serializers.Serializer[Any]):
-    """What the next prompt tells a new agent of the conversation; null where it tells nothing."""
+    """How much of the conversation the next prompt will tell a new agent; null if nothing."""
 
     estimated_tokens = serializers.IntegerField()
     entries_told = serializers.IntegerField()
@@ -192,14 +197,14 @@ class HistorySerializer(serializers.Serializer[Any]):
 
 
 class StartWaitSerializer(serializers.Serializer[Any]):
-    """Why a session that should run is not started yet, and how many are before it."""
+    """Why a session that should run has not started yet, and how many sessions are ahead of it."""
 
     reason = choice_field(WaitReason)
     before = serializers.IntegerField()
 
 
 class StillnessSerializer(serializers.Serializer[Any]):
-    """Why nothing is happening, and what to do; ``until`` is when it ends by itself (null: nobody knows)."""
+    """Why nothing is happening and what to do; ``until`` is when the situation ends on its own (null: unknown)."""
 
     reason = choice_field(IdleReason)
     text = serializers.CharField()
@@ -208,17 +213,17 @@ class StillnessSerializer(serializers.Serializer[Any]):
 
 
 class SnapshotTransferSerializer(serializers.Serializer[Any]):
-    """A snapshot of the workspace that has not arrived at the control plane."""
+    """A workspace snapshot that has not reached the control plane yet."""
 
     commit = serializers.CharField()
     since = serializers.DateTimeField(allow_null=True)
-    overdue = serializers.BooleanField(help_text="It has failed, or takes longer than usual.")
+    overdue = serializers.BooleanField(help_text="Whether it failed or takes longer than usual.")
     error_code = serializers.CharField(allow_blank=True)
-    error_message = serializers.CharField(allow_blank=True, help_text="Why the last try failed; empty: none has.")
+    error_message = serializers.CharField(allow_blank=True, help_text="Why the last attempt failed; empty if none has.")
 
 
 class StatusSerializer(serializers.Serializer[Any]):
-    """The shape of ``task.session.status`` (documentation: the service makes it)."""
+    """The status of a session, as ``task.session.status`` sends it."""
 
     session_id = serializers.UUIDField()
     task_id = serializers.UUIDField()
@@ -227,7 +232,7 @@ class StatusSerializer(serializers.Serializer[Any]):
     wait = WaitSerializer(allow_null=True)
     interrupted_wait = InterruptedWaitSerializer(
         allow_null=True,
-        help_text="The wait that ended without an answer; null: none, or the session has gone on since.",
+        help_text="The wait that ended without an answer; null if there is none, or the session has continued since.",
     )
     agent_profile_id = serializers.UUIDField()
     agent_type = serializers.CharField()
@@ -243,10 +248,10 @@ class StatusSerializer(serializers.Serializer[Any]):
     supports_session_resume = serializers.BooleanField()
     supports_workspace_only = serializers.BooleanField()
     requires_new_session = serializers.BooleanField(
-        help_text="The reverse of `is_resumable`: whoever wants to go on needs a new session, or a decision of a user."
+        help_text="The opposite of `is_resumable`: continuing needs a new session or a decision by a user."
     )
     capability_note = serializers.CharField(
-        allow_blank=True, help_text="Which claims of its agent were seen not to be kept, in words; empty: none."
+        allow_blank=True, help_text="Which of its claims the agent was observed to break, as text; empty if none."
     )
     desired_state = choice_field(common.DESIRED_STATES)
     work_state = choice_field(common.WORK_STATES)
@@ -259,9 +264,9 @@ class StatusSerializer(serializers.Serializer[Any]):
     error_message = serializers.CharField(allow_blank=True)
     last_seq = serializers.IntegerField()
     epoch = serializers.CharField()
-    policy = choice_field(POLICIES, help_text="The policy that holds.")
-    policy_source = choice_field(PolicySource, help_text="Whose word it is.")
-    continues = serializers.BooleanField(help_text="Whether interrupted work is continued by itself.")
+    policy = choice_field(POLICIES, help_text="The effective policy.")
+    policy_source = choice_field(PolicySource, help_text="Where the effective policy is set.")
+    continues = serializers.BooleanField(help_text="Whether interrupted work is continued automatically.")
     recovering = serializers.BooleanField()
     continuing = serializers.BooleanField()
     restart_attempts = serializers.IntegerField()
@@ -269,7 +274,7 @@ class StatusSerializer(serializers.Serializer[Any]):
     stalled_since = serializers.DateTimeField(allow_null=True)
     cancel_ignored_since = serializers.DateTimeField(
         allow_null=True,
-        help_text="Since when the agent goes on with a turn that it was asked to cancel; null: it does not.",
+        help_text="Since when the agent has ignored a request to cancel its turn; null if it does not.",
     )
     retry = RetrySerializer(allow_null=True)
     history = HistorySerializer(allow_null=True)
@@ -280,13 +285,15 @@ class StatusSerializer(serializers.Serializer[Any]):
     overdue_prompts = serializers.IntegerField()
     queued_for_capacity = serializers.BooleanField()
     starting = serializers.BooleanField()
-    start_wait = StartWaitSerializer(allow_null=True, help_text="Why it is not started yet; null: it does not wait.")
-    asleep = serializers.BooleanField(help_text="Put to sleep for idleness: a prompt wakes it.")
+    start_wait = StartWaitSerializer(
+        allow_null=True, help_text="Why the session has not started yet; null if it is not waiting."
+    )
+    asleep = serializers.BooleanField(help_text="Stopped because it was idle; a prompt wakes it.")
     snapshot_transfer = SnapshotTransferSerializer(
-        allow_null=True, help_text="What of its work has not been transferred yet; null: nothing."
+        allow_null=True, help_text="Work that has not been transferred yet; null if there is none."
     )
     stillness = StillnessSerializer(
-        allow_null=True, help_text="Why nothing is happening; null: something is, or nothing ever will."
+        allow_null=True, help_text="Why nothing is happening; null while something is, or once the session has ended."
     )
 
 
@@ -294,26 +301,26 @@ STATUS_FIELDS: Final = frozenset(StatusSerializer().fields)
 
 
 class StatusAnswerSerializer(serializers.Serializer[Any]):
-    """The session after an order was taken."""
+    """The session's status after a request was accepted."""
 
     status = StatusSerializer()
 
 
 class CancelAnswerSerializer(StatusAnswerSerializer):
-    """The session after *cancel*; ``cancelling`` is false where there was no turn to cancel."""
+    """The session's status after a cancel request; ``cancelling`` is false if there was no turn to cancel."""
 
     cancelling = serializers.BooleanField()
 
 
 class BulkRequestSerializer(serializers.Serializer[Any]):
-    """What is ordered, and of which sessions."""
+    """An action, and the sessions to apply it to."""
 
     action = serializers.ChoiceField(choices=tuple(BULK_ACTIONS))
     sessions = serializers.ListField(child=serializers.UUIDField(), min_length=1, max_length=BULK_LIMIT)
 
 
 class BulkOutcomeSerializer(serializers.Serializer[Any]):
-    """What came of one session; ``code`` and ``message`` are empty where the order was taken."""
+    """The result for one session; ``code`` and ``message`` are empty if the request was accepted."""
 
     session_id = serializers.UUIDField()
     ok = serializers.BooleanField()
@@ -322,6 +329,6 @@ class BulkOutcomeSerializer(serializers.Serializer[Any]):
 
 
 class BulkAnswerSerializer(serializers.Serializer[Any]):
-    """The outcomes in the order of the request."""
+    """The results, in the order of the request."""
 
     results = BulkOutcomeSerializer(many=True)

@@ -21,18 +21,18 @@ from sessions_app.models import AttentionItem, Repository, Task
 
 DESCRIPTION_LIMIT: Final = 1024 * 1024
 BRANCH_PATTERN: Final = r"^(?![-/.])(?!.*(?:\.\.|@\{|//|\.lock$|[/.]$))[^\s\x00-\x1f\x7f~^:?*\[\\]+$"
-"""What git allows as the name of a branch or tag, roughly."""
+"""Approximately what git allows as the name of a branch or tag."""
 
 
 class BranchField(serializers.RegexField):
-    """The name of a branch, or nothing."""
+    """The name of a branch, or an empty string."""
 
     def __init__(self, **kwargs: Any):
         super().__init__(BRANCH_PATTERN, max_length=255, allow_blank=True, **kwargs)
 
 
 class TaskSerializer(StrictModelSerializer):
-    """A task as it is shown."""
+    """A task."""
 
     team = serializers.IntegerField(source="team_id", read_only=True)
     team_name = serializers.CharField(source="team.name", read_only=True)
@@ -61,7 +61,7 @@ class TaskSerializer(StrictModelSerializer):
 
 
 class NewTaskSerializer(serializers.Serializer[Any]):
-    """What a new task is made of; ``team`` may be left out by somebody who is in one team only."""
+    """The values of a new task; ``team`` is optional for users who can write in exactly one team."""
 
     title = StrictCharField(max_length=300)
     description = StrictCharField(required=False, allow_blank=True, trim_whitespace=False, max_length=DESCRIPTION_LIMIT)
@@ -72,7 +72,7 @@ class NewTaskSerializer(serializers.Serializer[Any]):
     idempotency_key = IdempotencyKeyField()
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
-        """Find the team where none is named, and the repository among the team's; ReadOnly for its viewers."""
+        """Add the team if none is named, and look up the repository. Raises ReadOnly for viewers of the team."""
         if "team" not in attrs:
             attrs["team"] = self._only_team()
         require_write(self.context["request"].user, attrs["team"])
@@ -82,22 +82,24 @@ class NewTaskSerializer(serializers.Serializer[Any]):
     def _only_team(self) -> Any:
         teams = list(writable_teams(self.context["request"].user)[:2])
         if len(teams) != 1:
-            raise serializers.ValidationError({"team": ["Say which team the task is for."]})
+            raise serializers.ValidationError({"team": ["Specify which team the task belongs to."]})
         return teams[0]
 
 
 def validate_repository(team: Any, repository_id: Any) -> Repository | None:
-    """The team's repository of this id, None for none; ValidationError for any other."""
+    """Return the team's repository with this id, or None for no id. Raises ValidationError."""
     if repository_id is None:
         return None
     found: Repository | None = team.repositories.filter(id=repository_id).first()
     if found is None:
-        raise serializers.ValidationError({"repository": ["The team has no such repository."]})
+        raise serializers.ValidationError(
+            {"repository": ["This repository does not exist, or is not open to the team."]}
+        )
     return found
 
 
 class TaskChangeSerializer(StrictSerializer):
-    """What can be changed of a task; where it works only while it has no session."""
+    """Changes of a task; repository and base branch can change only while the task has no session."""
 
     title = StrictCharField(required=False, max_length=300)
     description = StrictCharField(required=False, allow_blank=True, trim_whitespace=False, max_length=DESCRIPTION_LIMIT)
@@ -105,20 +107,20 @@ class TaskChangeSerializer(StrictSerializer):
     base_branch = BranchField(required=False)
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
-        """Find the repository among the team's."""
+        """Look up the repository among the team's."""
         if "repository" in attrs:
             attrs["repository"] = validate_repository(self.context["task"].team, attrs["repository"])
         return attrs
 
 
 class TaskQuerySerializer(serializers.Serializer[Any]):
-    """Which tasks are listed; without a word all of them."""
+    """Filter of tasks: ``archived`` true or false; both if it is omitted."""
 
     archived = serializers.BooleanField(required=False)
 
 
 class RepositorySerializer(StrictModelSerializer):
-    """A repository as it is shown."""
+    """A repository that staff opened to a team."""
 
     team = serializers.IntegerField(source="team_id", read_only=True)
 
@@ -129,7 +131,7 @@ class RepositorySerializer(StrictModelSerializer):
 
 
 class NewRepositorySerializer(serializers.Serializer[Any]):
-    """What staff says of a repository that is opened to a team."""
+    """The values of a repository that staff opens to a team."""
 
     name = StrictCharField(max_length=200)
     team = TeamField()
@@ -141,7 +143,7 @@ ATTENTION_STATES = ("open", "news", "all")
 
 
 class AttentionQuerySerializer(serializers.Serializer[Any]):
-    """Which items: ``open`` is what is still true and not dismissed, ``news`` of it what the user has not seen."""
+    """Filter of inbox items: ``open`` items are unresolved and not dismissed; ``news`` is open and not seen yet."""
 
     state = choice_field(ATTENTION_STATES, default="open")
     kind = choice_field(AttentionKind, required=False)
@@ -151,11 +153,11 @@ class AttentionQuerySerializer(serializers.Serializer[Any]):
 
 
 class AttentionSerializer(StrictModelSerializer):
-    """One item, with what the user who asks has said of it.
+    """An inbox item, and whether the requesting user has seen or dismissed it.
 
-    Of a workflow whose scheduled runs are paused: ``workflow_id`` is set, ``session_id`` and ``task_id`` are null,
-    ``task_title`` is the workflow's name, and ``agent_profile`` is empty. Of a failed run: ``run_id`` is set, and
-    ``session_id`` is null if it has no session.
+    For a workflow whose scheduled runs are paused, ``workflow_id`` is set, ``session_id`` and ``task_id`` are null,
+    ``task_title`` is the workflow's name, and ``agent_profile`` is empty. For a failed run, ``run_id`` is set, and
+    ``session_id`` is null if the run has no session.
     """
 
     session_id = serializers.UUIDField(read_only=True, allow_null=True)
@@ -180,5 +182,5 @@ class AttentionSerializer(StrictModelSerializer):
         read_only_fields = fields
 
     def get_url(self, item: AttentionItem) -> str:
-        """Where it is settled: the path of the session's, the run's or the workflow's page."""
+        """Return the path of the page where the item can be resolved."""
         return item.path

@@ -1,4 +1,4 @@
-"""The workspace as agentctl shows it; most of these shapes are documentation, for agentctl makes them."""
+"""Serializers of a workspace's files and git. Most only document the shape of agentctl's responses."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from sessions_app.api.serializers.common import KeptQuerySerializer, StrictCharF
 
 
 class KeptSerializer(serializers.Serializer[Any]):
-    """What was kept, and when."""
+    """The stored copy that a response comes from: its commit and time."""
 
     commit = serializers.CharField()
     at = serializers.DateTimeField()
 
 
 class ShownSerializer(serializers.Serializer[Any]):
-    """What an answer is from; without ``kept`` from the workspace as it is."""
+    """Where a response comes from: ``kept`` is set for the stored copy, and absent for the live workspace."""
 
     kept = KeptSerializer(required=False)
 
 
 class EntrySerializer(serializers.Serializer[Any]):
-    """Something in a directory of the workspace."""
+    """An entry of a directory."""
 
     name = serializers.CharField()
     type = serializers.CharField()
@@ -33,7 +33,7 @@ class EntrySerializer(serializers.Serializer[Any]):
 
 
 class FolderSerializer(ShownSerializer):
-    """A directory of the workspace (documentation: agentctl makes it)."""
+    """A directory of the workspace."""
 
     path = serializers.CharField()
     entries = EntrySerializer(many=True)
@@ -41,7 +41,7 @@ class FolderSerializer(ShownSerializer):
 
 
 class FileContentSerializer(ShownSerializer):
-    """A file of the workspace (documentation: agentctl makes it)."""
+    """A file of the workspace."""
 
     path = serializers.CharField()
     size = serializers.IntegerField()
@@ -50,28 +50,28 @@ class FileContentSerializer(ShownSerializer):
     content = serializers.CharField()
     truncated = serializers.BooleanField()
     hash = serializers.CharField(allow_null=True)
-    html = serializers.CharField(required=False, help_text="With `highlight=true`: a text in colours.")
+    html = serializers.CharField(required=False, help_text="With `highlight=true`: the text as highlighted HTML.")
 
 
 class WriteRequestSerializer(serializers.Serializer[Any]):
-    """What a file is to hold, as it was read: a text, or base64."""
+    """The new content of a file: text, or base64."""
 
     content = StrictCharField(allow_blank=True, trim_whitespace=False)
     encoding = serializers.ChoiceField(choices=["utf-8", "base64"], default="utf-8")
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
-        """With the content as bytes."""
+        """Return the content as bytes."""
         content: str = attrs["content"]
         if attrs["encoding"] == "utf-8":
             return {"content": content.encode()}
         try:
             return {"content": base64.b64decode(content, validate=True)}
         except (binascii.Error, ValueError):
-            raise serializers.ValidationError({"content": ["This is not base64."]}) from None
+            raise serializers.ValidationError({"content": ["This is not valid base64."]}) from None
 
 
 class WrittenSerializer(serializers.Serializer[Any]):
-    """A file that was written."""
+    """The file that was written."""
 
     path = serializers.CharField()
     size = serializers.IntegerField()
@@ -80,14 +80,14 @@ class WrittenSerializer(serializers.Serializer[Any]):
 
 
 class ChangeSerializer(serializers.Serializer[Any]):
-    """What has become of a file; ``from`` where it was renamed or copied."""
+    """A changed file; ``from`` names its old path if it was renamed or copied."""
 
     path = serializers.CharField()
     change = serializers.CharField()
 
 
 class GitStatusSerializer(ShownSerializer):
-    """The working tree: what is staged, what is not, what git does not know, what is in conflict."""
+    """The state of the working tree: staged, unstaged, untracked and conflicted files."""
 
     branch = serializers.CharField(allow_null=True)
     head = serializers.CharField(allow_null=True)
@@ -100,7 +100,7 @@ class GitStatusSerializer(ShownSerializer):
 
 
 class GitDiffSerializer(ShownSerializer):
-    """Both differences: from the last commit to what is staged, and from there to the files."""
+    """Two diffs: from the last commit to the index, and from the index to the files."""
 
     path = serializers.CharField(allow_blank=True)
     staged = serializers.CharField()
@@ -121,7 +121,7 @@ class GitCommitSerializer(serializers.Serializer[Any]):
 
 
 class GitLogSerializer(ShownSerializer):
-    """A piece of the history, newest first; ``more`` lies behind it."""
+    """Commits, newest first; ``more`` tells whether older ones follow."""
 
     commits = GitCommitSerializer(many=True)
     more = serializers.BooleanField()
@@ -129,7 +129,7 @@ class GitLogSerializer(ShownSerializer):
 
 
 class LogQuerySerializer(KeptQuerySerializer):
-    """Which piece of the history, and of what; without ``ref`` of what is checked out."""
+    """Which commits to list; without ``ref``, those of the current branch."""
 
     limit = serializers.IntegerField(min_value=1, max_value=200, default=50)
     skip = serializers.IntegerField(min_value=0, max_value=1_000_000, default=0)
@@ -137,7 +137,7 @@ class LogQuerySerializer(KeptQuerySerializer):
 
 
 class CommitRequestSerializer(serializers.Serializer[Any]):
-    """What to commit, and why; without ``paths`` everything."""
+    """A commit to create: its message, and the paths it includes (all changes if empty)."""
 
     message = StrictCharField(max_length=64 * 1024, trim_whitespace=False)
     paths = serializers.ListField(
@@ -146,7 +146,7 @@ class CommitRequestSerializer(serializers.Serializer[Any]):
 
 
 class CommittedSerializer(serializers.Serializer[Any]):
-    """The commit that was made."""
+    """The commit that was created."""
 
     commit = serializers.CharField()
     branch = serializers.CharField(allow_null=True)

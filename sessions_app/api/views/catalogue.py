@@ -1,4 +1,4 @@
-"""Who can run, where, what runs there now, and what the sweeps found."""
+"""API views of agent types, profiles, executors, executions and sweeps."""
 
 from __future__ import annotations
 
@@ -32,33 +32,33 @@ from sessions_app.services.sweeps import request_sweep
 
 
 class AgentTypeListView(ApiView):
-    """The kinds of agents."""
+    """Agent types."""
 
     @document_responses({200: AgentTypeSerializer(many=True)})
     def get(self, request: Request) -> Response:
-        """List the kinds of agents and what each can do."""
+        """List the agent types and their capabilities."""
         return self.list(AgentTypeSerializer, sorted(agent_types().values(), key=lambda kind: kind.title))
 
 
 class AgentProfileListCreateView(ApiView):
-    """How teams run agents."""
+    """Agent profiles."""
 
     permission_classes = [StaffWritePermission]
 
     @document_responses({200: ProfileSerializer(many=True)})
     def get(self, request: Request) -> Response:
-        """List the profiles that the user's teams can use."""
+        """List the agent profiles that your teams can use."""
         return self.list(ProfileSerializer, catalogue.visible_profiles(request.user))
 
     @document_responses({201: ProfileSerializer}, 400, 403, request=NewProfileSerializer)
     def post(self, request: Request) -> Response:
-        """Make a profile; for staff only, for it can name an executable."""
+        """Create an agent profile. Staff only, because a profile can name an executable."""
         made = AgentProfile.objects.create(**self.body(NewProfileSerializer, any_team=True))
         return self.show(ProfileSerializer, made, 201)
 
 
 class ExecutorListCreateView(ApiView):
-    """The places where agents run."""
+    """Executors: the places where agents run."""
 
     permission_classes = [StaffWritePermission]
 
@@ -69,51 +69,51 @@ class ExecutorListCreateView(ApiView):
 
     @document_responses({201: ExecutorSerializer}, 400, 403, request=NewExecutorSerializer)
     def post(self, request: Request) -> Response:
-        """Make an executor; for staff only."""
+        """Create an executor. Staff only."""
         return self.show(ExecutorSerializer, Executor.objects.create(**self.body(NewExecutorSerializer)), 201)
 
 
 class ExecutorDetailView(ApiView):
-    """One place where agents run."""
+    """One executor."""
 
     permission_classes = [StaffWritePermission]
 
     @document_responses({200: ExecutorSerializer}, 404)
     def get(self, request: Request, executor_id: uuid.UUID) -> Response:
-        """Show an executor."""
+        """Return an executor."""
         return self.show(ExecutorSerializer, get_object_or_404(Executor, id=executor_id))
 
     @document_responses({204: None}, 404, 409, request=None)
     def delete(self, request: Request, executor_id: uuid.UUID) -> Response:
-        """Delete an executor that nothing uses, else ``executor_in_use``; for staff only."""
+        """Delete an executor. Fails with ``executor_in_use`` if sessions use it. Staff only."""
         catalogue.delete_executor(get_object_or_404(Executor, id=executor_id))
         return Response(status=204)
 
 
 class ExecutorProbeView(ApiView):
-    """A look at an executor."""
+    """A probe of an executor."""
 
     permission_classes = [StaffWritePermission]
 
     @document_responses({200: ProbeAnswerSerializer}, 404, 503, request=None)
     def post(self, request: Request, executor_id: uuid.UUID) -> Response:
-        """Look whether an executor can be used now; for staff only. Changes nothing."""
+        """Check whether an executor is available. Changes nothing. Staff only."""
         return Response(catalogue.probe_executor(get_object_or_404(Executor, id=executor_id), request.user))
 
 
 class ExecutionListView(ApiView):
-    """What claims to run."""
+    """Live executions."""
 
     @document_responses({200: ExecutionSerializer(many=True)}, 400, parameters=[ExecutionQuerySerializer])
     def get(self, request: Request) -> Response:
-        """List the executions of the user's teams."""
+        """List the executions of your teams."""
         status = self.query(ExecutionQuerySerializer).get("status")
         wanted = (status,) if status else catalogue.LIVE_STATUSES
         return self.list(ExecutionSerializer, catalogue.visible_executions(request.user).filter(status__in=wanted))
 
 
 class SweepListCreateView(ApiView):
-    """The looks at everything that claims to run."""
+    """Sweeps."""
 
     permission_classes = [StaffWritePermission]
 
@@ -124,17 +124,17 @@ class SweepListCreateView(ApiView):
 
     @document_responses({202: SweepRequestSerializer}, 400, 403, request=NewSweepSerializer)
     def post(self, request: Request) -> Response:
-        """Ask the supervisor for a sweep now; for staff only. ``requests/{id}/`` tells what came of it."""
+        """Request a sweep now; ``requests/{id}/`` returns its result. Staff only."""
         asked = request_sweep(request.user, dry_run=self.body(NewSweepSerializer)["dry_run"])
         return self.show(SweepRequestSerializer, asked, 202)
 
 
 class SweepRequestDetailView(ApiView):
-    """A sweep that was asked for."""
+    """A requested sweep."""
 
     @document_responses({200: SweepRequestSerializer}, 404)
     def get(self, request: Request, request_id: uuid.UUID) -> Response:
-        """Show whether a sweep that was asked for is done, and what it decided for the user's teams."""
+        """Return whether a requested sweep is done, and what it decided for your teams' sessions."""
         return self.show(SweepRequestSerializer, get_object_or_404(SweepRequest, id=request_id))
 
 
@@ -143,5 +143,5 @@ class SweepDetailView(ApiView):
 
     @document_responses({200: SweepDetailSerializer}, 404)
     def get(self, request: Request, sweep_id: uuid.UUID) -> Response:
-        """Show a sweep and what it decided for the sessions of the user's teams."""
+        """Return a sweep, and what it decided for your teams' sessions."""
         return self.show(SweepDetailSerializer, get_object_or_404(RecoverySweep, id=sweep_id))

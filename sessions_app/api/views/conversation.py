@@ -30,6 +30,7 @@ from sessions_app.api.serializers.conversation import (
     WaitAgainSerializer,
     WaitAnswerSerializer,
 )
+from sessions_app.domain.states import PermissionState
 from sessions_app.domain.wait_tokens import WaitKind
 from sessions_app.models import PermissionRequest, texts_of
 from sessions_app.services import prompts, waits
@@ -39,7 +40,7 @@ from sessions_app.services.waits import answer_permission, permission_tokens
 
 
 class MessagePagination(SequencePagination):
-    """Messages may be long, so fewer come at once."""
+    """Smaller pages, because messages may be long."""
 
     default_limit = 100
     max_limit = 500
@@ -52,7 +53,7 @@ class MessageListView(SessionApiView):
 
     @document_responses({200: MessageSerializer(many=True)}, 400, 404)
     def get(self, request: Request, task_id: uuid.UUID, session_id: uuid.UUID) -> Response:
-        """List the messages behind ``after``, each with its whole text."""
+        """List the messages after ``after``, with their full text."""
         found, paginator = paginate(self.session.messages.all(), self)
         shown = MessageSerializer(found, many=True, context={"texts": texts_of(found)}).data
         return paginator.get_paginated_response(shown)
@@ -65,16 +66,16 @@ class EventListView(SessionApiView):
 
     @document_responses({200: EventSerializer(many=True)}, 400, 404)
     def get(self, request: Request, task_id: uuid.UUID, session_id: uuid.UUID) -> Response:
-        """List the events behind ``after``."""
+        """List the events after ``after``."""
         return self.list(EventSerializer, self.session.events.all(), session=self.session)
 
 
 class ReceiptListView(SessionApiView):
-    """How the session's resumes ended."""
+    """The session's continuity receipts."""
 
     @document_responses({200: ReceiptSerializer(many=True)}, 404)
     def get(self, request: Request, task_id: uuid.UUID, session_id: uuid.UUID) -> Response:
-        """List the receipts, newest first."""
+        """List the continuity receipts, newest first."""
         return self.list(ReceiptSerializer, self.session.receipts.all())
 
 
@@ -88,21 +89,21 @@ class RunListView(SessionApiView):
 
 
 class PromptListView(SessionApiView):
-    """The ledger."""
+    """The session's prompts."""
 
     @document_responses({200: PromptSerializer(many=True)}, 400, 404, parameters=[PromptQuerySerializer])
     def get(self, request: Request, task_id: uuid.UUID, session_id: uuid.UUID) -> Response:
-        """List the prompts in the order they were asked."""
+        """List the prompts, in the order in which they were created."""
         found = self.session.prompts.filter(**self.query(PromptQuerySerializer))
         return self.list(PromptSerializer, found.select_related("resent_as", "continued_by"))
 
 
 class PromptDetailView(SessionApiView):
-    """One prompt of the ledger."""
+    """One prompt."""
 
     @document_responses({204: None}, 404, 409)
     def delete(self, request: Request, task_id: uuid.UUID, session_id: uuid.UUID, message_id: str) -> Response:
-        """Take a queued prompt back before it is sent."""
+        """Withdraw a queued prompt before it is sent."""
         prompts.withdraw_prompt(self.session.id, message_id)
         return Response(status=204)
 
@@ -112,44 +113,44 @@ class PromptResendView(SessionApiView):
 
     @document_responses({202: PromptSerializer}, 404, 409, request=None)
     def post(self, request: Request, task_id: uuid.UUID, session_id: uuid.UUID, message_id: str) -> Response:
-        """Ask the same again with a new prompt, which is the answer."""
+        """Send a prompt again as a new prompt, which is returned."""
         return self.show(PromptSerializer, prompts.resend_prompt(self.session.id, message_id, request.user), 202)
 
 
 class PromptContinueView(SessionApiView):
-    """Going on with an interrupted prompt."""
+    """Continuing an interrupted prompt."""
 
     @document_responses({202: PromptSerializer}, 404, 409, request=None)
     def post(self, request: Request, task_id: uuid.UUID, session_id: uuid.UUID, message_id: str) -> Response:
-        """Tell the agent to go on where it was interrupted, with a new prompt, which is the answer."""
+        """Ask the agent to continue interrupted work, with a new prompt, which is returned."""
         return self.show(PromptSerializer, continue_interrupted(self.session.id, message_id, request.user), 202)
 
 
 class PromptDismissView(SessionApiView):
-    """Settling a prompt without sending anything."""
+    """Dismissing a prompt."""
 
     @document_responses({200: PromptSerializer}, 404, 409, request=None)
     def post(self, request: Request, task_id: uuid.UUID, session_id: uuid.UUID, message_id: str) -> Response:
-        """Settle a held or interrupted prompt."""
+        """Dismiss a held or interrupted prompt without sending anything."""
         return self.show(PromptSerializer, prompts.dismiss_prompt(self.session.id, message_id))
 
 
 class PermissionApiView(SessionApiView):
-    """Permissions, each with what is known of its key."""
+    """Base class of views of permissions."""
 
     def serialize_with_tokens(self, asked: list[PermissionRequest]) -> Any:
-        """As the API shows them to this user."""
+        """Return the permissions as this user may see them."""
         may_answer = may_write_session(self.request.user, self.session)
         context = {"tokens": permission_tokens(asked), "may_answer": may_answer}
         return PermissionSerializer(asked, many=True, context=context).data
 
 
 class PermissionListView(PermissionApiView):
-    """What the agent asked before acting."""
+    """The permissions that the agent requested."""
 
     @document_responses({200: PermissionSerializer(many=True)}, 400, 404, parameters=[PermissionQuerySerializer])
     def get(self, request: Request, task_id: uuid.UUID, session_id: uuid.UUID) -> Response:
-        """List the permissions, oldest first; those who may answer are shown the key with which they do."""
+        """List the permissions, oldest first. Users who may answer also see the key for it."""
         found, paginator = paginate(self.session.permissions.filter(**self.query(PermissionQuerySerializer)), self)
         return paginator.get_paginated_response(self.serialize_with_tokens(found))
 
@@ -161,20 +162,25 @@ class PermissionAnswerView(PermissionApiView):
         {202: PermissionSerializer, 200: PermissionSerializer}, 400, 404, 410, request=PermissionAnswerSerializer
     )
     def post(self, request: Request, task_id: uuid.UUID, session_id: uuid.UUID, permission_id: str) -> Response:
-        """Answer a permission; 202 while the answer is on its way to the agent, 200 when it was given before."""
+        """Answer a permission.
+
+        Returns 202 while the answer is on its way to the agent, and 200 if the same answer was given before.
+        """
         given = self.body(PermissionAnswerSerializer)
         asked = answer_permission(
             self.session.id, permission_id, given["option_id"], given["resume_token"], request.user
         )
-        return Response(self.serialize_with_tokens([asked])[0], status=202 if asked.state == "pending" else 200)
+        return Response(
+            self.serialize_with_tokens([asked])[0], status=202 if asked.state == PermissionState.PENDING else 200
+        )
 
 
 class WaitCreateView(SessionApiView):
-    """Waits for the outside."""
+    """External waits."""
 
     @document_responses({201: WaitAnswerSerializer}, 400, 404, 409, request=NewWaitSerializer)
     def post(self, request: Request, task_id: uuid.UUID, session_id: uuid.UUID) -> Response:
-        """Let a session at rest wait for something outside; asked again it is the same wait with another key."""
+        """Let an idle session wait for an external result. Repeating this returns the same wait with a new key."""
         asked = self.body(NewWaitSerializer)
         kind = WaitKind(asked["kind"])
         opened = waits.open_wait(self.session.id, asked["reason"], asked["deadline"], request.user, kind)
@@ -182,21 +188,21 @@ class WaitCreateView(SessionApiView):
 
 
 class WaitAgainView(SessionApiView):
-    """A wait that ended without an answer, begun anew."""
+    """Restarting a wait that ended without an answer."""
 
     @document_responses({201: WaitAnswerSerializer}, 400, 404, 409, request=WaitAgainSerializer)
     def post(self, request: Request, task_id: uuid.UUID, session_id: uuid.UUID, wait_id: str) -> Response:
-        """Wait again for what has not come, with a new key."""
+        """Restart a wait that ended without an answer, with a new key."""
         deadline = self.body(WaitAgainSerializer)["deadline"]
         return _wait_response(self, waits.restart_wait(self.session.id, wait_id, request.user, deadline))
 
 
 class WaitContinueView(SessionApiView):
-    """Going on without what was waited for."""
+    """Continuing without the result of a wait."""
 
     @document_responses({202: PromptSerializer}, 404, 409, request=None)
     def post(self, request: Request, task_id: uuid.UUID, session_id: uuid.UUID, wait_id: str) -> Response:
-        """Tell the agent to go on without what has not come, with a new prompt, which is the answer."""
+        """Ask the agent to continue without the result, with a new prompt, which is returned."""
         return self.show(PromptSerializer, waits.continue_without_answer(self.session.id, wait_id, request.user), 202)
 
 
@@ -207,7 +213,7 @@ def _wait_response(view: SessionApiView, opened: waits.OpenWait) -> Response:
 
 
 class RunResumeView(ApiView):
-    """The end of a wait; the key is the only credential."""
+    """Answering a wait; the key is the only credential."""
 
     authentication_classes = []
     permission_classes = [AllowAny]
@@ -216,7 +222,10 @@ class RunResumeView(ApiView):
         {200: RedemptionAnswerSerializer}, 400, 403, 409, 410, 429, request=RedemptionSerializer, auth=[]
     )
     def post(self, request: Request) -> Response:
-        """End a wait with what has come, which the agent is told; the same ``idempotency_key``: the first answer."""
+        """End a wait with a result, which is sent to the agent.
+
+        Repeating the request with the same ``idempotency_key`` returns the first response.
+        """
         given = self.body(RedemptionSerializer)
         try:
             told = waits.resume_wait(given["resume_token"], given["payload"], given["idempotency_key"])

@@ -26,7 +26,7 @@ SEQ_SCHEMA = {"type": "integer", "minimum": 0}
 
 
 class EventStreamRenderer(BaseRenderer):
-    """What a browser's EventSource says that it accepts; errors are JSON all the same."""
+    """Declare the media type that a browser's EventSource accepts; errors are JSON all the same."""
 
     media_type = "text/event-stream"
     format = "event-stream"
@@ -34,12 +34,12 @@ class EventStreamRenderer(BaseRenderer):
     def render(
         self, data: Any, accepted_media_type: str | None = None, renderer_context: Mapping[str, Any] | None = None
     ) -> bytes:
-        """Never called: the response is a stream already."""
+        """Never called, because the response is a stream."""
         raise NotImplementedError
 
 
 class EventStreamView(SessionApiView):
-    """The log, as it is written."""
+    """A session's events as a stream."""
 
     renderer_classes = [EventStreamRenderer, JSONRenderer]
 
@@ -49,20 +49,23 @@ class EventStreamView(SessionApiView):
             **{(status, JSONRenderer.media_type): ProblemSerializer for status in (400, 401, 404, 429)},
         },
         parameters=[
-            OpenApiParameter("after", SEQ_SCHEMA, description="Only what has a greater seq."),
+            OpenApiParameter("after", SEQ_SCHEMA, description="Send only events with a greater `seq`."),
             OpenApiParameter(
-                "Last-Event-ID", SEQ_SCHEMA, OpenApiParameter.HEADER, description="The same; goes before it."
+                "Last-Event-ID",
+                SEQ_SCHEMA,
+                OpenApiParameter.HEADER,
+                description="The same as `after`, and takes precedence over it.",
             ),
         ],
     )
     def get(self, request: Request, task_id: uuid.UUID, session_id: uuid.UUID) -> StreamingHttpResponse:
-        """Send the events behind ``after``, each with its seq as ``id``, and go on as they happen."""
-        badge = _principal_of_request(request)
-        if has_too_many_subscriptions(badge.user_id):
-            raise Throttled(detail="You follow too many sessions at once.")
-        opened = start_stream_at(self.session, _parse_after(request))
-        seat = Subscription(badge, self.session.task_id, self.session.id)
-        response = StreamingHttpResponse(event_stream(seat, opened), content_type=EventStreamRenderer.media_type)
+        """Stream the events after ``after``, then new events as they happen; the ``id`` of each is its ``seq``."""
+        principal = _principal_of_request(request)
+        if has_too_many_subscriptions(principal.user_id):
+            raise Throttled(detail="You have too many event streams open. Close one, then try again.")
+        start = start_stream_at(self.session, _parse_after(request))
+        subscription = Subscription(principal, self.session.task_id, self.session.id)
+        response = StreamingHttpResponse(event_stream(subscription, start), content_type=EventStreamRenderer.media_type)
         response["Cache-Control"] = "no-store"
         response["X-Accel-Buffering"] = "no"
         return response
@@ -72,13 +75,13 @@ def _parse_after(request: Request) -> int:
     name = "Last-Event-ID" if "Last-Event-ID" in request.headers else "after"
     given = request.headers.get("Last-Event-ID") or request.query_params.get("after", "0")
     if not (given.isascii() and given.isdigit() and len(given) < 20 and int(given) <= MAX_SEQ):
-        raise ValidationError({name: [f"A whole number from 0 to {MAX_SEQ} is wanted."]})
+        raise ValidationError({name: [f"Must be a whole number from 0 to {MAX_SEQ}."]})
     return int(given)
 
 
 def _principal_of_request(request: Request) -> Principal:
-    """What let the user in, so that it can be asked again whether it still does."""
-    user = cast(AbstractBaseUser, request.user)  # nobody else is let in
+    """Return what authenticated the request, so that the stream can check later whether it is still valid."""
+    user = cast(AbstractBaseUser, request.user)  # the permission class requires a user
     token: Any = request.auth
     if token is not None:
         return Principal.of_token(token)

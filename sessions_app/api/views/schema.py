@@ -1,4 +1,4 @@
-"""The schema, the page that shows it, and the answer to every address that is none."""
+"""The OpenAPI schema, the page that shows it, and the 404 of unknown API addresses."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class SchemaView(SpectacularAPIView):
 
 
 class DocumentationView(SpectacularSwaggerSplitView):
-    """The schema to browse: everything from this origin, nothing inline."""
+    """The schema as a web page; everything is served from this origin, and nothing is inline."""
 
     permission_classes = [IsAuthenticated]
     template_name = "api/docs.html"
@@ -27,13 +27,13 @@ class DocumentationView(SpectacularSwaggerSplitView):
 
 @extend_schema(exclude=True)
 class NotFoundView(APIView):
-    """An address under the API that is none, whatever is done with it."""
+    """Any other address below the API's root, for every method."""
 
     authentication_classes = []
     permission_classes = [AllowAny]
 
     def http_method_not_allowed(self, request: Any, *args: Any, **kwargs: Any) -> NoReturn:
-        """Say so; 404."""
-        raise NotFound("There is nothing at this address. The addresses of the API end with a slash.")
+        """Respond with 404."""
+        raise NotFound("There is no API endpoint at this address. API addresses end with a slash.")
 
     options = http_method_not_allowed

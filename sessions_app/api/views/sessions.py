@@ -1,4 +1,4 @@
-"""API views of sessions and the actions on them, bulk actions, and team policies. None of them waits for an agent."""
+"""API views of sessions, actions on them, and team policies. None of them waits for an agent."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ class SessionListCreateView(TaskApiView):
 
     @document_responses({201: SessionSerializer, 200: SessionSerializer}, 400, 404, 409, request=NewSessionSerializer)
     def post(self, request: Request, task_id: uuid.UUID) -> Response:
-        """Make a session with its first prompt, to be launched in the background.
+        """Create a session with its first prompt, and start it in the background.
 
-        The same ``idempotency_key`` again on the same task gets that session once more, with 200.
+        Repeating the request with the same ``idempotency_key`` on the same task returns the same session, with 200.
         """
         asked = self.body(NewSessionSerializer, task=self.task)
         profile, executor, key = (asked.pop(name) for name in ("agent_profile", "executor", "idempotency_key"))
@@ -62,19 +62,19 @@ class SessionDetailView(SessionApiView):
 
     @document_responses({200: SessionSerializer}, 404)
     def get(self, request: Request, task_id: uuid.UUID, session_id: uuid.UUID) -> Response:
-        """Show a session."""
+        """Return a session."""
         return self.show(SessionSerializer, self.session)
 
     @document_responses({200: SessionSerializer}, 400, 404, request=PolicyChangeSerializer)
     def patch(self, request: Request, task_id: uuid.UUID, session_id: uuid.UUID) -> Response:
-        """Change which policy the session has of its own, and whether its interrupted work is continued."""
+        """Change the session's own restart policy, and whether interrupted work is continued."""
         policies.set_session_policy(self.session.id, self.body(PolicyChangeSerializer))
         row = catalogue.visible_sessions(request.user).get(id=self.session.id)
         return self.show(SessionSerializer, row)
 
     @document_responses({204: None}, 404, 409)
     def delete(self, request: Request, task_id: uuid.UUID, session_id: uuid.UUID) -> Response:
-        """Forget a session that has no live execution."""
+        """Delete a session that has no live execution."""
         tasks.delete_session(self.session)
         return Response(status=204)
 
@@ -84,81 +84,81 @@ class SessionStatusView(SessionApiView):
 
     @document_responses({200: StatusSerializer}, 404)
     def get(self, request: Request, task_id: uuid.UUID, session_id: uuid.UUID) -> Response:
-        """Show what is known of a session; changes nothing."""
+        """Return the status of a session. Changes nothing."""
         return Response(session_status(self.session, request.user))
 
 
 class SessionActionView(SessionApiView):
-    """A view that takes an order and answers with the status that follows."""
+    """Base class of views that record a request and respond with the session's status."""
 
-    def carry(self, order: Callable[..., Any], *given: Any) -> Response:
-        """Write the order down; 202."""
-        order(self.session.id, self.request.user, *given)
+    def record_request(self, service: Callable[..., Any], *arguments: Any) -> Response:
+        """Record the request with a service, and return 202."""
+        service(self.session.id, self.request.user, *arguments)
         return self.status_response()
 
     def status_response(self, **more: Any) -> Response:
-        """The status, read anew."""
+        """Return the current status from the database, with 202."""
         rows = catalogue.visible_sessions(self.request.user)
         session: TaskSession = rows.get(id=self.session.id)
         return Response({"status": session_status(session, self.request.user), **more}, status=202)
 
 
 class SessionResumeView(SessionActionView):
-    """Running again."""
+    """Resuming a session."""
 
     @document_responses({202: StatusAnswerSerializer}, 400, 404, 409, request=ResumeRequestSerializer)
     def post(self, request: Request, task_id: uuid.UUID, session_id: uuid.UUID) -> Response:
-        """Ask for a session to run again."""
-        return self.carry(intents.request_resume, self.body(ResumeRequestSerializer)["mode"])
+        """Request that a session runs again."""
+        return self.record_request(intents.request_resume, self.body(ResumeRequestSerializer)["mode"])
 
 
 class PromptCreateView(SessionApiView):
-    """Asking the agent."""
+    """Prompting a session."""
 
     @document_responses(
         {202: PromptAnswerSerializer, 200: PromptAnswerSerializer}, 400, 404, 409, request=PromptRequestSerializer
     )
     def post(self, request: Request, task_id: uuid.UUID, session_id: uuid.UUID) -> Response:
-        """Put a prompt into the queue; the same ``message_id`` again gets the first answer, with 200."""
+        """Queue a prompt. Repeating the request with the same ``message_id`` returns the first response, with 200."""
         asked = self.body(PromptRequestSerializer)
         row, new = intents.queue_prompt(self.session.id, asked["message_id"], asked["text"], request.user)
         return self.show(PromptAnswerSerializer, row, 202 if new else 200)
 
 
 class SessionCancelView(SessionActionView):
-    """Ending the turn."""
+    """Cancelling the turn."""
 
     @document_responses({202: CancelAnswerSerializer}, 404, request=None)
     def post(self, request: Request, task_id: uuid.UUID, session_id: uuid.UUID) -> Response:
-        """Ask for the active turn to end; the session lives on."""
+        """Request that the active turn ends; the session stays."""
         cancelling = intents.request_cancel(self.session.id, request.user)
         return self.status_response(cancelling=cancelling)
 
 
 class SessionStopView(SessionActionView):
-    """Ending the execution."""
+    """Stopping a session."""
 
     @document_responses({202: StatusAnswerSerializer}, 404, request=None)
     def post(self, request: Request, task_id: uuid.UUID, session_id: uuid.UUID) -> Response:
-        """Ask for the execution to end; the session can be resumed later."""
-        return self.carry(intents.request_stop)
+        """Request that the execution ends; the session can be resumed later."""
+        return self.record_request(intents.request_stop)
 
 
 class SessionCloseView(SessionActionView):
-    """Ending the session."""
+    """Closing a session."""
 
     @document_responses({202: StatusAnswerSerializer}, 400, 404, 409, request=CloseRequestSerializer)
     def post(self, request: Request, task_id: uuid.UUID, session_id: uuid.UUID) -> Response:
-        """End a session for good."""
-        return self.carry(intents.request_close, self.body(CloseRequestSerializer)["as"])
+        """Close a session permanently."""
+        return self.record_request(intents.request_close, self.body(CloseRequestSerializer)["as"])
 
 
 class SessionBulkView(ApiView):
-    """The same order for many sessions."""
+    """One action on many sessions."""
 
     @document_responses({200: BulkAnswerSerializer}, 400, request=BulkRequestSerializer)
     def post(self, request: Request) -> Response:
-        """Resume or stop each of the sessions; one that fails stops no other, and each outcome is told."""
+        """Resume or stop many sessions. Each has a result of its own; one that fails does not affect the others."""
         asked = self.body(BulkRequestSerializer)
         return self.show(
             BulkAnswerSerializer, {"results": request_many(request.user, asked["action"], asked["sessions"])}
@@ -166,10 +166,10 @@ class SessionBulkView(ApiView):
 
 
 class TeamManagerWritePermission(IsAuthenticated):
-    """Members read; staff and the team's admins write."""
+    """Members can read; staff and the team's admins can write."""
 
     def has_permission(self, request: Request, view: Any) -> bool:
-        """Whether this request may go on; Http404 where the team is not the user's to see."""
+        """Return whether the request is allowed. Raises Http404 if the user cannot see the team."""
         if not super().has_permission(request, view):
             return False
         team = view.team
@@ -179,13 +179,13 @@ class TeamManagerWritePermission(IsAuthenticated):
 
 
 class TeamPolicyDetailView(ApiView):
-    """The policy of one team."""
+    """The restart policy of a team."""
 
     permission_classes = [TeamManagerWritePermission]
 
     @property
     def team(self) -> Group:
-        """The team of the address; Http404 if the user is neither in it nor staff."""
+        """The team in the URL. Raises Http404 unless the user is a member or staff."""
         seen = Group.objects.all() if self.request.user.is_staff else teams_of(self.request.user)
         found: Group | None = seen.filter(id=self.kwargs["team_id"]).first()
         if found is None:
@@ -194,11 +194,11 @@ class TeamPolicyDetailView(ApiView):
 
     @document_responses({200: TeamPolicyAnswerSerializer}, 404)
     def get(self, request: Request, team_id: int) -> Response:
-        """Show what the team says, and what holds for its sessions that say nothing themselves."""
+        """Return the team's policy, and the policy of its sessions that have none of their own."""
         return self.show(TeamPolicyAnswerSerializer, policies.team_policy_json(self.team))
 
     @document_responses({200: TeamPolicyAnswerSerializer}, 400, 404, request=PolicyChangeSerializer)
     def patch(self, request: Request, team_id: int) -> Response:
-        """Let the team say its policy; what is left out stays. For staff and the team's admins."""
+        """Change the team's policy; fields that are omitted stay. Staff and the team's admins only."""
         policies.set_team_policy(self.team, self.body(PolicyChangeSerializer), request.user)
         return self.show(TeamPolicyAnswerSerializer, policies.team_policy_json(self.team))

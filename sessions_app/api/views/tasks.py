@@ -42,7 +42,10 @@ class TaskListCreateView(ApiView):
 
     @document_responses({201: TaskSerializer, 200: TaskSerializer}, 400, 409, request=NewTaskSerializer)
     def post(self, request: Request) -> Response:
-        """Make a task; the same ``idempotency_key`` again in the same team gets it once more, with 200."""
+        """Create a task.
+
+        Repeating the request with the same ``idempotency_key`` in the same team returns the same task, with 200.
+        """
         asked = self.body(NewTaskSerializer)
         made, new = tasks.create_task_once(request.user, asked, asked.pop("idempotency_key"))
         return self.show(TaskSerializer, catalogue.visible_tasks(request.user).get(id=made.id), 201 if new else 200)
@@ -53,28 +56,28 @@ class TaskDetailView(TaskApiView):
 
     @document_responses({200: TaskSerializer}, 404)
     def get(self, request: Request, task_id: uuid.UUID) -> Response:
-        """Show a task."""
+        """Return a task."""
         return self.show(TaskSerializer, self.task)
 
     @document_responses({200: TaskSerializer}, 400, 404, 409, request=TaskChangeSerializer)
     def patch(self, request: Request, task_id: uuid.UUID) -> Response:
-        """Change a task."""
+        """Update a task."""
         tasks.change_task(self.task, self.body(TaskChangeSerializer, task=self.task))
         return self.updated_response()
 
     def updated_response(self) -> Response:
-        """Show the task as it is after a change."""
+        """Return the task as it is after a change."""
         return self.show(TaskSerializer, catalogue.visible_tasks(self.request.user).get(id=self.task.id))
 
 
 class TaskArchiveView(TaskDetailView):
-    """Putting a task away."""
+    """Archiving a task."""
 
     http_method_names = ["post", "options"]
 
     @document_responses({200: TaskSerializer}, 404, request=None)
     def post(self, request: Request, task_id: uuid.UUID) -> Response:
-        """Put a task away; its sessions are stopped."""
+        """Archive a task and stop its sessions."""
         tasks.archive_task(self.task, request.user)
         return self.updated_response()
 
@@ -86,7 +89,7 @@ class TaskDoneView(TaskDetailView):
 
     @document_responses({200: TaskSerializer}, 404, 409, request=None)
     def post(self, request: Request, task_id: uuid.UUID) -> Response:
-        """Say that a task is done; its sessions are stopped."""
+        """Mark a task as done and stop its sessions."""
         tasks.finish_task(self.task, request.user)
         return self.updated_response()
 
@@ -98,7 +101,7 @@ class TaskUnarchiveView(TaskDetailView):
 
     @document_responses({200: TaskSerializer}, 404, request=None)
     def post(self, request: Request, task_id: uuid.UUID) -> Response:
-        """Put an archived task back on the board; its sessions stay stopped."""
+        """Restore an archived task; its sessions stay stopped."""
         tasks.unarchive_task(self.task, request.user)
         return self.updated_response()
 
@@ -110,25 +113,25 @@ class TaskCancelView(TaskDetailView):
 
     @document_responses({200: TaskSerializer}, 404, 409, request=None)
     def post(self, request: Request, task_id: uuid.UUID) -> Response:
-        """Cancel a task; its sessions are stopped. 409 for a task that is done."""
+        """Cancel a task and stop its sessions. A task that is done cannot be cancelled."""
         tasks.cancel_task(self.task, request.user)
         return self.updated_response()
 
 
 class TaskReopenView(TaskDetailView):
-    """Continuing a task that is done or cancelled."""
+    """Reopening a task."""
 
     http_method_names = ["post", "options"]
 
     @document_responses({200: TaskSerializer}, 404, request=None)
     def post(self, request: Request, task_id: uuid.UUID) -> Response:
-        """Continue a task that is done or cancelled; its state follows from its sessions again."""
+        """Reopen a task that is done or cancelled; its state follows from its sessions again."""
         tasks.reopen_task(self.task, request.user)
         return self.updated_response()
 
 
 class RepositoryListCreateView(ApiView):
-    """The repositories that staff opened to the user's teams."""
+    """The repositories that are open to the user's teams."""
 
     permission_classes = [StaffWritePermission]
 
@@ -139,16 +142,16 @@ class RepositoryListCreateView(ApiView):
 
     @document_responses({201: RepositorySerializer}, 400, 403, request=NewRepositorySerializer)
     def post(self, request: Request) -> Response:
-        """Open a git repository of this machine to a team; for staff only."""
+        """Open a git repository on this machine to a team. Staff only."""
         made = catalogue.add_repository(self.body(NewRepositorySerializer, any_team=True))
         return self.show(RepositorySerializer, made, 201)
 
 
 class MemberPermission(IsAuthenticated):
-    """Whoever sees something may say that they have; a key that only reads may not."""
+    """Everybody who can see an item can mark it as seen, except with a read-only token."""
 
     def has_permission(self, request: Request, view: Any) -> bool:
-        """Whether this request may go on; Http404 where the address names what is not the user's to see."""
+        """Return whether the request is allowed. Raises Http404 if the user cannot see the object."""
         if not super().has_permission(request, view):
             return False
         view.team_of_address()
@@ -162,7 +165,7 @@ class AttentionListView(ApiView):
 
     @document_responses({200: AttentionSerializer(many=True)}, 400, parameters=[AttentionQuerySerializer])
     def get(self, request: Request) -> Response:
-        """List what needs the user, the most pressing first; with ``state=all`` what is over, too, newest first."""
+        """List inbox items, the most urgent first; with ``state=all``, resolved items too, newest first."""
         asked = self.query(AttentionQuerySerializer)
         return self.list(AttentionSerializer, _attention_items(request.user, asked))
 
@@ -179,43 +182,43 @@ def _attention_items(user: Any, asked: dict[str, Any]) -> QuerySet[AttentionItem
 
 
 class _AttentionItemView(ApiView):
-    """A view of one item of the user's."""
+    """Base class of views of one inbox item."""
 
     permission_classes = [MemberPermission]
 
     def item(self, item_id: uuid.UUID) -> AttentionItem:
-        """It; Http404 for another team's."""
+        """Return the item. Raises Http404 if it belongs to another team."""
         found: AttentionItem = get_object_or_404(attention.visible_items(self.request.user), id=item_id)
         return found
 
 
 class AttentionItemAcknowledgeView(_AttentionItemView):
-    """Having seen one."""
+    """Marking an inbox item as seen."""
 
     @document_responses({200: AttentionSerializer}, 404, request=None)
     def post(self, request: Request, item_id: uuid.UUID) -> Response:
-        """Say that the user has seen it; it stays until it is settled."""
+        """Mark an inbox item as seen; it stays in the inbox until it is resolved."""
         attention.acknowledge_item(self.item(item_id), request.user)
         return self.show(AttentionSerializer, self.item(item_id))
 
 
 class AttentionItemDismissView(_AttentionItemView):
-    """Wanting to hear no more of one."""
+    """Dismissing an inbox item."""
 
     @document_responses({200: AttentionSerializer}, 404, request=None)
     def post(self, request: Request, item_id: uuid.UUID) -> Response:
-        """Take it out of the user's inbox; others are still shown it."""
+        """Remove an item from your inbox; other users still see it."""
         attention.dismiss_item(self.item(item_id), request.user)
         return self.show(AttentionSerializer, self.item(item_id))
 
 
 class SessionAcknowledgeView(SessionApiView):
-    """Having seen a session."""
+    """Marking a session's inbox items as seen."""
 
     permission_classes = [MemberPermission]
 
     @document_responses({200: StatusSerializer}, 404, request=None)
     def post(self, request: Request, task_id: uuid.UUID, session_id: uuid.UUID) -> Response:
-        """Say that the user has seen all that is open of a session."""
+        """Mark all open inbox items of a session as seen."""
         attention.acknowledge_session(self.session, request.user)
         return Response(session_status(self.session, request.user))

@@ -1,4 +1,4 @@
-"""The workspace of a session: files and git, from its agentctl, with and without an agent."""
+"""API views of a session's workspace: files and git, read from agentctl or from the stored copy."""
 
 from __future__ import annotations
 
@@ -40,22 +40,28 @@ IF_MATCH = OpenApiParameter(
     "If-Match",
     OpenApiTypes.STR,
     OpenApiParameter.HEADER,
-    description="The `hash` of what was read, or `*` for whatever is there; without it only a new file is made.",
+    description="The `hash` of the content that you read, or `*` to overwrite any version. "
+    "Without it, only a new file can be created.",
 )
 
 
 class WorkspaceWritePermission(BasePermission):
-    """Where agents are not isolated, whoever changes files may take the machine: staff, or a trusted team (rule 39)."""
+    """Where agents are not isolated, only staff and trusted teams can write files.
 
-    message = "Files are written here by staff, and by teams with the permission operate_unisolated."
+    Whoever writes files there could take over the machine, for example through a git hook.
+    """
+
+    message = (
+        "Agents are not isolated here, so only staff and teams with the operate_unisolated permission can write files."
+    )
 
     def has_permission(self, request: Request, view: Any) -> bool:
-        """Whether this request may go on, once it is known that its user may write."""
+        """Return whether the user may write here. TeamPermission has checked the session already."""
         return request.method in SAFE_METHODS or authorization.may_operate(request.user, view.session)
 
 
 class FolderView(SessionApiView):
-    """Directories of the workspace."""
+    """A directory of the workspace."""
 
     @document_responses({200: FolderSerializer}, 400, 404, 503, parameters=[FolderQuerySerializer])
     def get(self, request: Request, task_id: uuid.UUID, session_id: uuid.UUID) -> Response:
@@ -67,14 +73,14 @@ class FolderView(SessionApiView):
 
 
 class FileContentView(SessionApiView):
-    """Files of the workspace."""
+    """A file of the workspace."""
 
     permission_classes = [TeamPermission, WorkspaceWritePermission]
     parser_classes = [StrictJSONParser, FileParser]
 
     @document_responses({200: FileContentSerializer}, 400, 404, 503, parameters=[ContentQuerySerializer])
     def get(self, request: Request, task_id: uuid.UUID, session_id: uuid.UUID) -> Response:
-        """Show a file of the workspace."""
+        """Return a file of the workspace."""
         asked = self.query(ContentQuerySerializer)
         of = workspace.StoredWorkspace(self.session) if asked["kept"] else None
         file = of.read_file(asked["path"]) if of else workspace.read_file(self.session, asked["path"])
@@ -89,7 +95,7 @@ class FileContentView(SessionApiView):
         parameters=[PathQuerySerializer, IF_MATCH],
     )
     def put(self, request: Request, task_id: uuid.UUID, session_id: uuid.UUID) -> Response:
-        """Write a file of the workspace, over what was read and nothing else."""
+        """Write a file of the workspace, if it still has the content that you read."""
         path = self.query(PathQuerySerializer)["path"]
         content = self.body(WriteRequestSerializer)["content"]
         written = workspace.write_file(self.session, path, content, request.headers.get("If-Match"))
@@ -101,22 +107,22 @@ def _with_highlighting(file: dict[str, Any]) -> str:
 
 
 class GitStatusView(SessionApiView):
-    """What is not committed."""
+    """The state of the working tree."""
 
     @document_responses({200: GitStatusSerializer}, 400, 404, 409, 503, parameters=[KeptQuerySerializer])
     def get(self, request: Request, task_id: uuid.UUID, session_id: uuid.UUID) -> Response:
-        """Show the state of the working tree."""
+        """Return the state of the working tree."""
         if self.query(KeptQuerySerializer)["kept"]:
             return Response(workspace.StoredWorkspace(self.session).git_status())
         return Response(workspace.git_status(self.session))
 
 
 class GitDiffView(SessionApiView):
-    """What has changed."""
+    """The uncommitted changes."""
 
     @document_responses({200: GitDiffSerializer}, 400, 404, 409, 503, parameters=[FolderQuerySerializer])
     def get(self, request: Request, task_id: uuid.UUID, session_id: uuid.UUID) -> Response:
-        """Show the differences of all files, or of one."""
+        """Return the diff of all files, or of one."""
         asked = self.query(FolderQuerySerializer)
         if asked["kept"]:
             return Response(workspace.StoredWorkspace(self.session).git_diff(asked["path"]))
@@ -124,7 +130,7 @@ class GitDiffView(SessionApiView):
 
 
 class GitLogView(SessionApiView):
-    """What was committed."""
+    """The history."""
 
     @document_responses({200: GitLogSerializer}, 400, 404, 409, 503, parameters=[LogQuerySerializer])
     def get(self, request: Request, task_id: uuid.UUID, session_id: uuid.UUID) -> Response:
@@ -136,9 +142,9 @@ class GitLogView(SessionApiView):
 
 
 class GitCommitView(SessionApiView):
-    """Committing."""
+    """Creating a commit."""
 
     @document_responses({200: CommittedSerializer}, 400, 404, 409, 503, request=CommitRequestSerializer)
     def post(self, request: Request, task_id: uuid.UUID, session_id: uuid.UUID) -> Response:
-        """Commit what the workspace holds, in the name of whoever asks."""
+        """Commit changes of the workspace, with you as the author."""
         return Response(workspace.git_commit(self.session, request.user, **self.body(CommitRequestSerializer)))

@@ -1,1 +1,1 @@
-"""The portable record, the pure half: lines, rows, and what they rebuild."""
+"""Pure functions of the portable record: its lines, and the rows rebuilt from them."""

@@ -1,8 +1,8 @@
-"""The lines of the portable record: an event of the log as one flat object, and back again (design 10). Pure.
+"""Convert events of the log to lines of the portable record and back, without loss.
 
-``{"seq", "ts", "kind", ...payload}``. The kind is the event's name without ``session.``; a message that
-is added has its role for a kind (``message.user``) and its text under ``content``. What the flat form has
-no room for lies under ``more``, so that every event comes back as it was.
+A line is ``{"seq", "ts", "kind", ...payload}``. The kind is the event's name without ``session.``; an added message has
+its role in the kind (``message.user``) and its text under ``content``. Payload fields whose names the flat form uses
+itself lie under ``more``.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ PREFIX: Final = "session."
 ROLES: Final = ("user", "agent", "thought", "tool", "status")
 MESSAGE_ADDED: Final = "session.message.added"
 HIGHEST_SEQ: Final = 2**53
-"""Beyond it a number is no line's of any log."""
+"""Larger numbers cannot be a line of a log: JSON readers would lose precision."""
 
 _OTHER_ROLES: Final = {"assistant": "agent", "system": "status"}
-"""How others call what we call otherwise."""
+"""Role names of other producers, and ours for them."""
 _OTHER_NAMES: Final = {"session.status_derived": "status.derived"}
 _OTHER_KINDS: Final = {kind: name for name, kind in _OTHER_NAMES.items()}
 _FRAME: Final = frozenset({"seq", "ts", "kind", "name", "once", "more"})
@@ -32,7 +32,7 @@ _LONGEST_ONCE: Final = 128
 
 
 class BadLine(Exception):
-    """A line that is no line of a log; the message says why, in a few words."""
+    """A line that cannot be read as an event; the message says why in a few words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,19 +47,20 @@ class LogEvent:
 
 
 def event_to_line(event: LogEvent) -> dict[str, Any]:
-    """The event as a line."""
+    """Return the event as a line."""
     line: dict[str, Any] = {"seq": event.seq, "ts": format_time(event.at), "kind": _kind_of(event)}
     frame = _FRAME
     if event.once is not None:
         line["once"] = event.once
     if _name_of(line["kind"]) != event.name:
+        # The kind alone would be read back as another name.
         line["name"] = event.name
     elif _is_message(line["kind"]):
         frame = _MESSAGE_FRAME
         line["content"] = event.payload["text"]
     flat = {key: value for key, value in event.payload.items() if key not in frame}
-    told = ("role", "text") if frame is _MESSAGE_FRAME else ()
-    more = {key: value for key, value in event.payload.items() if key in frame and key not in told}
+    implied = ("role", "text") if frame is _MESSAGE_FRAME else ()  # in the line as kind and content
+    more = {key: value for key, value in event.payload.items() if key in frame and key not in implied}
     line |= flat
     if more:
         line["more"] = more
@@ -67,7 +68,7 @@ def event_to_line(event: LogEvent) -> dict[str, Any]:
 
 
 def line_to_event(line: Any) -> LogEvent:
-    """The event that a line tells of; BadLine for anything else. Other people's lines are read, too."""
+    """Return the event of a line, also of other producers' lines; raises BadLine for anything else."""
     if not isinstance(line, dict):
         raise BadLine("no object")
     seq = line.get("seq")
@@ -89,12 +90,12 @@ def line_to_event(line: Any) -> LogEvent:
 
 
 def format_time(at: datetime) -> str:
-    """A moment as the record writes it: ISO 8601, UTC."""
+    """Format a time as ISO 8601 in UTC."""
     return at.astimezone(UTC).isoformat().replace("+00:00", "Z")
 
 
 def parse_time(text: Any) -> datetime:
-    """A moment that the record tells of; BadLine for anything else."""
+    """Parse an ISO 8601 time (UTC if it names no zone); raises BadLine for anything else."""
     try:
         at = datetime.fromisoformat(text)
         return (at if at.tzinfo else at.replace(tzinfo=UTC)).astimezone(UTC)
@@ -103,7 +104,7 @@ def parse_time(text: Any) -> datetime:
 
 
 def stable_id(session_id: uuid.UUID, kind: str, text: Any) -> uuid.UUID:
-    """The id that ``text`` names; other people's ids become ours, the same each time."""
+    """Return the UUID in ``text``, or one that is derived from any other id, the same each time."""
     try:
         return uuid.UUID(text)
     except (ValueError, AttributeError, TypeError):
@@ -134,7 +135,7 @@ def _role_of(kind: str) -> str:
 
 
 def _text_of(content: Any) -> str:
-    """A text, or other people's list of blocks of which some are texts."""
+    """Return text content, or the joined text blocks of another producer's list."""
     if isinstance(content, str):
         return content
     if isinstance(content, list) and all(isinstance(block, dict) for block in content):

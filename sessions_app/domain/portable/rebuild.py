@@ -9,12 +9,12 @@ from datetime import datetime
 from typing import Any, Final
 
 from sessions_app.domain.portable.lines import MESSAGE_ADDED, ROLES, LogEvent, stable_id
-from sessions_app.domain.states import OPEN_RUN_STATES, PromptState, RunState, SessionState, WorkState
+from sessions_app.domain.states import OPEN_RUN_STATES, PermissionState, PromptState, RunState, SessionState, WorkState
 
 
 @dataclass(slots=True)
 class MessageRow:
-    """A message of the conversation; its text in the pieces in which it was said."""
+    """A message of the conversation, with its text in the pieces in which it arrived."""
 
     id: uuid.UUID
     seq: int
@@ -29,7 +29,7 @@ class MessageRow:
 
 @dataclass(slots=True)
 class RunRow:
-    """A turn."""
+    """A run."""
 
     id: uuid.UUID
     message_id: str
@@ -45,7 +45,7 @@ class RunRow:
 
 @dataclass(slots=True)
 class PromptRow:
-    """A line of the ledger; its text as the conversation shows it, if it came so far."""
+    """A prompt, with its text if the conversation has it."""
 
     message_id: str
     kind: str
@@ -56,21 +56,21 @@ class PromptRow:
 
 @dataclass(slots=True)
 class PermissionRow:
-    """What the agent asked before it acted."""
+    """A permission request."""
 
     id: str
     run_id: uuid.UUID | None
     tool_call: dict[str, Any]
     options: list[dict[str, Any]]
     requested_at: datetime
-    state: str = "pending"
+    state: str = PermissionState.PENDING
     option_id: str = ""
     settled_at: datetime | None = None
 
 
 @dataclass(slots=True)
 class ReceiptRow:
-    """How a resume ended, without its evidence."""
+    """A continuity receipt, without its evidence."""
 
     id: uuid.UUID
     kind: str
@@ -83,14 +83,14 @@ class ReceiptRow:
 PLAN: Final = "plan"
 """Key of the message that shows the agent's plan, and of the plan in it."""
 KEY_LIMIT: Final = 128
-"""Characters of a name that others gave."""
+"""Most characters of another producer's id."""
 _ENDS: Final = {str(state): state for state in RunState if state not in OPEN_RUN_STATES}
-_PERMISSION_STATES: Final = ("resolved", "cancelled")
+_PERMISSION_STATES: Final = (PermissionState.RESOLVED, PermissionState.CANCELLED)
 
 
 @dataclass
 class SessionRebuild:
-    """The rows of one session."""
+    """The rows of one session, built up event by event in the order of the log."""
 
     session_id: uuid.UUID
     messages: dict[uuid.UUID, MessageRow] = field(default_factory=dict)
@@ -104,12 +104,12 @@ class SessionRebuild:
     work_state: str = ""
     told_status: str = ""
     expected: str = ""
-    """The prompt whose text the next message of the user is."""
+    """Message id of the prompt whose text is expected as the user's next message."""
     asked: str = ""
-    """The newest message of the user, by its prompt."""
+    """Message id of the user's newest prompt in the conversation."""
 
     def apply(self, event: LogEvent) -> LogEvent:
-        """Take one event in; the event with our ids in the place of other people's. ValueError: it makes no sense."""
+        """Apply one event; return it with our ids in place of foreign ones. Raises ValueError if it is inconsistent."""
         event = _with_our_ids(self.session_id, event)
         handler = EVENT_HANDLERS.get(event.name)
         if handler is None and event.name.startswith("session.prompt."):
@@ -119,7 +119,7 @@ class SessionRebuild:
         return event
 
     def run(self, event: LogEvent) -> RunRow:
-        """The run that an event names; one that the log begins in the middle of is begun here."""
+        """Return the run that an event names, creating it if the log begins in the middle of it."""
         key = stable_id(self.session_id, "run", event.payload.get("run_id"))
         if key not in self.runs:
             message_id = text_value(event.payload, "message_id") or self.asked
@@ -128,12 +128,13 @@ class SessionRebuild:
 
 
 def text_value(values: Mapping[str, Any], name: str) -> str:
-    """A text of ``values``; empty where there is something else."""
+    """Return a string from ``values``; empty if it is missing or not a string."""
     value = values.get(name)
     return value if isinstance(value, str) else ""
 
 
 def _with_our_ids(session_id: uuid.UUID, event: LogEvent) -> LogEvent:
+    """Replace ids that are not UUIDs, from other producers, by UUIDs that are the same each time."""
     told = event.payload
     ours: dict[str, str] = {}
     if event.name.startswith("session.message."):
@@ -157,6 +158,7 @@ def _added(rows: SessionRebuild, event: LogEvent) -> None:
     if key in rows.messages:
         raise ValueError("a message for the second time")
     if role == "user":
+        # A user's message has no prompt id. The run that has just started names the prompt that it belongs to.
         name = rows.asked = rows.expected or str(key)
         rows.expected = ""
         if name in rows.prompts:
@@ -232,10 +234,12 @@ def _permission_requested(rows: SessionRebuild, event: LogEvent) -> None:
 def _permission_settled(rows: SessionRebuild, event: LogEvent) -> None:
     asked = rows.permissions.get(text_value(event.payload, "permission_id"))
     if asked is None:
-        raise ValueError("the end of a permission that is not there")
+        raise ValueError("the end of an unknown permission request")
     state = text_value(event.payload, "state")
     expired = event.name.endswith(".expired")
-    asked.state = "expired" if expired else state if state in _PERMISSION_STATES else "resolved"
+    asked.state = (
+        PermissionState.EXPIRED if expired else state if state in _PERMISSION_STATES else PermissionState.RESOLVED
+    )
     asked.option_id, asked.settled_at = text_value(event.payload, "option_id")[:128], event.at
 
 
@@ -243,6 +247,7 @@ def _receipt(rows: SessionRebuild, event: LogEvent) -> None:
     told, key = event.payload, uuid.UUID(event.payload["receipt_id"])
     kind, verified = text_value(told, "kind")[:16], text_value(told, "verified")[:16]
     if key in rows.receipts:
+        # A receipt is recorded again when it is settled; only its proof has changed.
         rows.receipts[key].verified = verified
     else:
         strategy, reason = text_value(told, "strategy")[:16], text_value(told, "reason")[:64]

@@ -1,4 +1,4 @@
-"""``manage.py after_restore``: make a restored database safe where nobody could notice that it was (rule 37)."""
+"""``manage.py after_restore``: make a database safe that was restored from a backup."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ EXIT_COULD_NOT_RUN: Final = 2
 
 
 class Command(BaseCommand):
-    """Hold what is unfinished, stop every session, name the logs anew; to be called while Kandev is stopped."""
+    """Hold unfinished prompts, stop every session and rename the logs. Run it while Kandev is stopped."""
 
-    help = "Treats the database as restored from an older copy: holds unfinished prompts and stops every session."
+    help = "Make a database safe after it was restored from a backup: hold unfinished prompts and stop every session."
     requires_system_checks: list[str] = []
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Make it safe; exit 2 with one line if that cannot be."""
+        """Make the database safe. Exits with status 2 and one line if that is not possible."""
         try:
             found = database_restore.make_restored_safe()
         except database_restore.ExporterRunning as error:
@@ -30,10 +30,10 @@ class Command(BaseCommand):
             raise CommandError(f"the database cannot be made safe: {reason}", returncode=EXIT_COULD_NOT_RUN) from error
         self.stdout.write(
             f"{found.stopped} sessions stopped, {found.held} prompts held; "
-            f"{len(found.behind)} sessions lack lines of their log."
+            f"{len(found.behind)} sessions have gaps in their log."
         )
         if found.missing:
             self.stdout.write(
-                f"{len(found.missing)} sessions of the record are not in this database: "
+                f"{len(found.missing)} sessions of the portable record are not in this database. To import them: "
                 f"manage.py import_sessions {portable_record.record_directory()}"
             )

@@ -1,4 +1,4 @@
-"""``manage.py create_demo``: something to look at on a fresh installation."""
+"""``manage.py create_demo``: example data for a new installation."""
 
 from __future__ import annotations
 
@@ -16,22 +16,24 @@ from sessions_app.management.startup import DEMO_REPOSITORY, set_private_umask
 
 
 class Command(BaseCommand):
-    """Makes a team, a user, a repository, an agent and a task, once; prints a login link each time."""
+    """Create the demo data that is missing, and print a new login link each time."""
 
-    help = "Make a demo team, user, repository, agent and task, and print a one-time login link."
+    help = "Create a demo team, user, repository, agent, tasks and workflow, and print a one-time login link."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        """Where the link leads."""
-        parser.add_argument("--port", type=int, default=8000, help="of the server (default: %(default)s)")
+        """Add the port of the link."""
+        parser.add_argument(
+            "--port", type=int, default=8000, help="port of the server, for the link (default: %(default)s)"
+        )
 
     def handle(self, *args: Any, port: int, **options: Any) -> None:
-        """Make what is missing; exit status 2 with one line if that cannot be."""
+        """Create the demo. Exits with status 2 and one line if that is not possible."""
         set_private_umask()
         try:
             user = create_demo_data(Path(settings.KANDEV_DATA_DIR) / DEMO_REPOSITORY)
             link = create_login_url(user, port)
         except (DatabaseError, ExecutorError, OSError) as error:
-            raise CommandError(f"the demo cannot be made: {str(error).splitlines()[0]}", returncode=2) from error
-        self.stdout.write(f"Log in as {user.get_username()} with this link (once, within ten minutes):\n  {link}")
+            raise CommandError(f"the demo cannot be created: {str(error).splitlines()[0]}", returncode=2) from error
+        self.stdout.write(f"Log in as {user.get_username()} with this link (valid once, for ten minutes):\n  {link}")
         if hint := local_address_hint(link, port):
             self.stdout.write(hint)

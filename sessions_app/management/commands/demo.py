@@ -1,4 +1,4 @@
-"""``manage.py demo``: the restart story in the terminal (``make demo``)."""
+"""``manage.py demo``: a demonstration of restarts in the terminal (``make demo``)."""
 
 from __future__ import annotations
 
@@ -15,22 +15,24 @@ from sessions_app.management.temporary_deployment import DemoFailed, TemporaryDe
 
 
 class Command(BaseCommand):
-    """Kills everything that can be killed, and shows what becomes of an agent's work."""
+    """Kill every process, and show that the agent's work survives."""
 
-    help = "Show, with real processes in a directory of its own, what a restart does to an agent: nothing."
+    help = "Demonstrate that agents survive restarts, with real processes in a temporary directory."
     requires_system_checks: list[str] = []
     requires_migrations_checks = False
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        """How long the first turn takes."""
-        parser.add_argument("--work", type=int, default=20, help="seconds of the first turn (default: %(default)s)")
+        """Add the duration of the first turn."""
+        parser.add_argument(
+            "--work", type=int, default=20, help="seconds that the first turn takes (default: %(default)s)"
+        )
 
     def handle(self, *args: Any, work: int, **options: Any) -> None:
-        """Tell the story; exit status 1 with one line if anything is not as promised. Leaves nothing behind."""
+        """Run the demonstration and clean up. Exits with status 1 if a check fails."""
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
         kandev = TemporaryDeployment()
         try:
-            RestartDemo(Console(), kandev, work).tell()
+            RestartDemo(Console(), kandev, work).run()
         except DemoFailed as broken:
             raise CommandError(f"The demo failed. {broken}\n{kandev.log()}".rstrip()) from broken
         except KeyboardInterrupt:

@@ -1,6 +1,6 @@
-"""``manage.py drf_create_token USER``: a key of the API for somebody, kept as a hash (interfaces 3).
+"""``manage.py drf_create_token USER``: an API token for a user, stored as a hash.
 
-REST framework has a command of this name, whose keys are kept in clear and have neither name nor end.
+Replaces REST framework's command of this name, whose tokens are stored in clear text, without name, scope and expiry.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from django.core.management import BaseCommand, CommandError
 from django.db import DatabaseError, transaction
 
 from sessions_app.accounts import credentials
-from sessions_app.models import ApiToken
+from sessions_app.accounts.models import ApiToken
 from sessions_app.services.errors import Conflict
 
 NAME: Final = "Made by drf_create_token"
@@ -21,25 +21,27 @@ NAME: Final = "Made by drf_create_token"
 
 def _days(text: str) -> int:
     if not (text.isascii() and text.isdigit() and 0 < int(text) <= credentials.MAX_LIFETIME_DAYS):
-        raise ArgumentTypeError(f"a whole number from 1 to {credentials.MAX_LIFETIME_DAYS} is wanted")
+        raise ArgumentTypeError(f"must be a whole number from 1 to {credentials.MAX_LIFETIME_DAYS}")
     return int(text)
 
 
 class Command(BaseCommand):
-    """Prints a new key; it is shown this once."""
+    """Print a new token."""
 
-    help = "Make an API token for a user, and print it. It is kept as a hash, so it can be shown this once only."
+    help = "Create an API token for a user and print it. Only its hash is stored, so it cannot be shown again."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        """For whom, and what it may do."""
-        parser.add_argument("username", help="the name of an active user")
-        parser.add_argument("-r", "--reset", action="store_true", help="revoke the user's tokens of this name first")
-        parser.add_argument("--name", default=NAME, help="what it is for (default: %(default)s)")
-        parser.add_argument("--scope", choices=ApiToken.Scope.values, default="write", help="default: %(default)s")
-        parser.add_argument("--days", type=_days, help="how long it lives (default: until it is revoked)")
+        """Add the user and the token's properties."""
+        parser.add_argument("username", help="name of an active user")
+        parser.add_argument("-r", "--reset", action="store_true", help="first revoke the user's tokens with this name")
+        parser.add_argument("--name", default=NAME, help="name of the token (default: %(default)s)")
+        parser.add_argument(
+            "--scope", choices=ApiToken.Scope.values, default="write", help="what it allows (default: %(default)s)"
+        )
+        parser.add_argument("--days", type=_days, help="days until it expires (default: never)")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Make the key; exit status 2 with one line where that cannot be."""
+        """Create the token. Exits with status 2 and one line if that is not possible."""
         try:
             self.stdout.write(self._make(options))
         except DatabaseError as error:

@@ -1,4 +1,4 @@
-"""``manage.py import_sessions``: sessions from the portable record, into a database that lacks them (rule 37)."""
+"""``manage.py import_sessions``: import sessions from the portable record."""
 
 from __future__ import annotations
 
@@ -28,20 +28,22 @@ OUTCOME_STYLES: Final = {"imported": "imported", "there": "already there", "skip
 
 
 class Command(BaseCommand):
-    """Rebuild sessions; nothing of them runs afterwards until somebody says so."""
+    """Import sessions as stopped: none of them runs until a user resumes it."""
 
-    help = "Rebuilds sessions from the portable record; those that are there already are left alone."
+    help = "Import sessions from the portable record. Sessions that already exist are left unchanged."
     requires_system_checks: list[str] = []
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """The flags of interfaces 1, and a team for records that name none."""
-        parser.usage = SUPPRESS  # else a bad argument is told in many lines
-        parser.add_argument("directory", metavar="DIR", type=Path, help="the folder “sessions”, or the one around it")
-        parser.add_argument("--dry-run", action="store_true", help="say what would be imported, write nothing")
-        parser.add_argument("--team", default=DEFAULT_TEAM, help="for records that name none (default: %(default)s)")
+        """Add the directory and the options."""
+        parser.usage = SUPPRESS  # so that a bad argument is reported in one line
+        parser.add_argument("directory", metavar="DIR", type=Path, help="the directory “sessions”, or its parent")
+        parser.add_argument("--dry-run", action="store_true", help="report what would be imported, but change nothing")
+        parser.add_argument(
+            "--team", default=DEFAULT_TEAM, help="team of records that name none (default: %(default)s)"
+        )
 
     def handle(self, *args: Any, directory: Path, dry_run: bool, team: str, **options: Any) -> None:
-        """Import; exit 0 all is there, 1 something had to be left out, 2 could not run."""
+        """Import. Exits with 0 if everything was imported, 1 if something was left out, 2 if it could not run."""
         check_database()
         try:
             folder = _record_folder(directory)
@@ -60,14 +62,14 @@ class Command(BaseCommand):
 
 
 def _record_folder(directory: Path) -> Path:
-    """The record's folder, or the one of a whole data directory."""
+    """Return the record's directory, given it or a data directory."""
     inner = directory / "sessions"
     return inner if inner.is_dir() and not list_records(directory) else directory
 
 
 @contextmanager
 def _progress() -> Iterator[ReportProgress]:
-    """A progress bar on a terminal; nothing anywhere else."""
+    """Show a progress bar on a terminal, and nothing elsewhere."""
     if not sys.stderr.isatty():
         yield lambda done, total: None
         return
@@ -78,7 +80,7 @@ def _progress() -> Iterator[ReportProgress]:
 
 
 def print_results(console: Console, results: Sequence[ImportResult], *, dry_run: bool) -> None:
-    """A table of the sessions, what was left out and what there is to say, one summary line."""
+    """Print a table of the sessions, what was left out, notes, and a summary line."""
     table = Table("session", "task", "", "events", "messages", "held", box=None, header_style="bold", pad_edge=False)
     for result in results:
         counts = (str(result.events), str(result.messages), str(result.held)) if result.outcome == "imported" else ()
@@ -95,12 +97,12 @@ def print_results(console: Console, results: Sequence[ImportResult], *, dry_run:
 
 
 def summary_line(results: Sequence[ImportResult], *, dry_run: bool) -> str:
-    """One line: how many came to what."""
+    """Return one line with the number of sessions by outcome."""
     if not results:
-        return "No session lies there."
+        return "There are no sessions in this directory."
     count = {name: sum(result.outcome == name for result in results) for name in OUTCOME_STYLES}
-    told = ", ".join(f"{count[name]} {words}" for name, words in OUTCOME_STYLES.items() if count[name])
+    outcomes = ", ".join(f"{count[name]} {words}" for name, words in OUTCOME_STYLES.items() if count[name])
     held = sum(result.held for result in results)
     left_out = sum(len(result.findings) for result in results)
     more = (f"; {held} prompts held" if held else "") + (f"; {left_out} things left out" if left_out else "")
-    return f"{len(results)} sessions: {told}{more}{' (dry run: nothing was written)' if dry_run else ''}."
+    return f"{len(results)} sessions: {outcomes}{more}{' (dry run: nothing was written)' if dry_run else ''}."

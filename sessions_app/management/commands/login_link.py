@@ -1,4 +1,4 @@
-"""``manage.py login_link USER``: a way in for somebody who has no password (rule 42)."""
+"""``manage.py login_link USER``: a one-time login link, for example for a user without a password."""
 
 from __future__ import annotations
 
@@ -13,17 +13,19 @@ from sessions_app.management.demo_data import create_login_url, local_address_hi
 
 
 class Command(BaseCommand):
-    """Prints a link that logs one user in, once."""
+    """Print a link that logs a user in once."""
 
-    help = "Print a one-time login link for a user; it works once, for ten minutes."
+    help = "Print a login link for a user. It works once, within ten minutes."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        """Who, and where the link leads."""
-        parser.add_argument("user", help="the name of an active user")
-        parser.add_argument("--port", type=int, default=8000, help="of the server (default: %(default)s)")
+        """Add the user and the port."""
+        parser.add_argument("user", help="name of an active user")
+        parser.add_argument(
+            "--port", type=int, default=8000, help="port of the server, for the link (default: %(default)s)"
+        )
 
     def handle(self, *args: Any, user: str, port: int, **options: Any) -> None:
-        """Mint the link; exit status 2 with one line for a user who cannot log in."""
+        """Create the link. Exits with status 2 and one line if the user cannot log in."""
         users = get_user_model()
         try:
             found = users.objects.filter(**{users.USERNAME_FIELD: user}, is_active=True).first()
@@ -32,6 +34,6 @@ class Command(BaseCommand):
             link = create_login_url(found, port)
             self.stdout.write(link)
             if hint := local_address_hint(link, port):
-                self.stderr.write(hint)  # what is on stdout is the link alone
+                self.stderr.write(hint)  # stdout has only the link
         except DatabaseError as error:
             raise CommandError(f"the database cannot be used: {str(error).splitlines()[0]}", returncode=2) from error

@@ -1,4 +1,4 @@
-"""``manage.py maintain``: the chores that the worker does every hour, now."""
+"""``manage.py maintain``: run the maintenance that the worker runs every hour."""
 
 from __future__ import annotations
 
@@ -19,19 +19,21 @@ from sessions_app.services.maintenance.chores import Progress as Report
 
 
 class Command(BaseCommand):
-    """Remove what nobody needs any more; only what is proven to be such."""
+    """Delete data that provably nothing references any more."""
 
-    help = "Does the chores of the maintenance: removes what is proven to be needed by nobody, and says what it kept."
+    help = "Run the hourly maintenance now: delete data that nothing references any more, and report what was kept."
     requires_system_checks: list[str] = []
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """``--dry-run``, ``--json`` and ``--chore``."""
-        parser.add_argument("--dry-run", action="store_true", help="say what would be removed, write nothing")
+        """Add the options."""
+        parser.add_argument("--dry-run", action="store_true", help="report what would be deleted, but change nothing")
         parser.add_argument("--json", action="store_true", help="print one JSON document")
-        parser.add_argument("--chore", action="append", default=[], choices=CHORES, help="only this; may be repeated")
+        parser.add_argument(
+            "--chore", action="append", default=[], choices=CHORES, help="run only this chore; repeatable"
+        )
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Exit 0; 1 where something could not be done; 2 where the database cannot be used."""
+        """Run the chores. Exits with 1 if one failed, and with 2 if the database cannot be used."""
         check_database()
         with _progress(silent=options["json"]) as progress:
             done = run_chores(options["chore"], dry_run=options["dry_run"], progress=progress)
@@ -59,7 +61,7 @@ def _document(done: Sequence[ChoreRun], *, dry_run: bool) -> dict[str, Any]:
 
 @contextmanager
 def _progress(*, silent: bool) -> Iterator[Report]:
-    """A progress bar on a terminal; nothing else anywhere else."""
+    """Show a progress bar on a terminal, and nothing elsewhere."""
     if silent or not sys.stderr.isatty():
         yield lambda done, total, name: None
         return

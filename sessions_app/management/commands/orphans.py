@@ -1,4 +1,4 @@
-"""``manage.py orphans``: what carries our marks and belongs to no session; removed only by name (rules, section 7)."""
+"""``manage.py orphans``: list processes, containers and files that belong to no session, and remove them by name."""
 
 from __future__ import annotations
 
@@ -19,20 +19,22 @@ EXIT_COULD_NOT_RUN = 2
 
 
 class Command(BaseCommand):
-    """List orphans; ``--remove`` ends and removes those that are named, after another look."""
+    """List orphans; ``--remove`` checks the named ones again, then ends and removes them."""
 
     help = (
-        "Lists what carries the marks of this Kandev and belongs to no session. "
-        "An executor that cannot be asked is named, and the others are listed. --remove NAME removes one."
+        "List processes, containers and files of this installation that belong to no session. "
+        "Executors that cannot be reached are named. --remove NAME removes one orphan."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """``--json`` and ``--remove``."""
+        """Add the options."""
         parser.add_argument("--json", action="store_true", help="print one JSON document")
-        parser.add_argument("--remove", action="append", default=[], metavar="NAME", help="may be given again")
+        parser.add_argument(
+            "--remove", action="append", default=[], metavar="NAME", help="end and remove this orphan; repeatable"
+        )
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Exit 0; 1 where something that was named is no orphan or could not be removed; 2 could not ask everybody."""
+        """List and remove. Exits with 1 if an orphan could not be removed, 2 if an executor could not be reached."""
         places = orphans.searchable_runtimes()
         reports = {name: orphans.find_orphans(name, place) for name, place in places.items()}
         silent = [
@@ -41,12 +43,12 @@ class Command(BaseCommand):
             for executor, message in report.silent.items()
         ]
         for one in silent:
-            self.stderr.write(f"{one['executor']} ({one['runtime']}) could not be asked: {one['message']}")
+            self.stderr.write(f"{one['executor']} ({one['runtime']}) could not be reached: {one['message']}")
         self._show(reports, silent, as_json=options["json"])
         not_asked = ", ".join(one["executor"] for one in silent)
         self._remove(options["remove"], reports, places, not_asked)
         if silent and not options["remove"]:
-            raise CommandError(f"{not_asked} could not be asked", returncode=EXIT_COULD_NOT_RUN)
+            raise CommandError(f"{not_asked} could not be reached", returncode=EXIT_COULD_NOT_RUN)
 
     def _show(self, reports: Mapping[str, OrphanReport], silent: list[dict[str, str]], *, as_json: bool) -> None:
         rows = [
@@ -71,14 +73,14 @@ class Command(BaseCommand):
         there = {one.id: (name, one) for name, report in reports.items() for one in report.found}
         for wanted in names:
             if wanted not in there:
-                hint = f" Nobody knows what is on {not_asked}, which could not be asked." if not_asked else ""
-                raise CommandError(f"{wanted} is no orphan of this Kandev; nothing was done about it.{hint}")
+                hint = f" It may be on {not_asked}, which could not be reached." if not_asked else ""
+                raise CommandError(f"{wanted} is not an orphan of this installation; nothing was changed.{hint}")
             name, one = there[wanted]
             try:
-                # Only where it was found: an executor that is away must not stop the removal elsewhere.
+                # Only on the executor that has it: one that cannot be reached must not prevent removals elsewhere.
                 removed = asyncio.run(places[name].remove_orphan(one, reports[name].sources[wanted].configs))
             except ExecutorError as error:
                 raise CommandError(f"{wanted}: {error.message_for_staff}") from error
             if not removed:
-                raise CommandError(f"{wanted} is not what it was listed as any more; nothing was done about it")
+                raise CommandError(f"{wanted} has changed since it was listed; nothing was removed")
             self.stderr.write(f"{wanted} was removed")

@@ -1,6 +1,7 @@
-"""``manage.py qcluster``: the worker, django-q2's own, whose processes end with the first of them (design 2).
+"""``manage.py qcluster``: django-q2's worker, whose processes end with the one that started them.
 
-Left alone by a SIGKILL they would go on beside the next worker, and after an upgrade with the code of before.
+Without that, a SIGKILL of the first process would leave the others running beside the next worker, after an upgrade
+with the old code.
 """
 
 from __future__ import annotations
@@ -17,14 +18,14 @@ from sessions_app.management.startup import set_private_umask
 
 
 class Command(Cluster):  # type: ignore[misc]
-    """Takes planned and slow work until it is told to end."""
+    """Run the background worker until it is stopped."""
 
-    help = "Takes planned and slow work until it is told to end."
+    help = "Run the background worker until it is stopped."
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Run; every process that is forked from here on, however deep, ends with whoever forked it.
+        """Run. Every process that is forked from here on ends with the process that forked it.
 
-        Exit status 2 where it cannot begin, as without a database; the process that it begins with has said why.
+        Exits with status 2 if the worker cannot start, for example without a database; the reason is logged.
         """
         set_private_umask()
         os.register_at_fork(before=_remember_parent, after_in_child=_end_with_parent)
@@ -38,11 +39,11 @@ _parent_pid = 0
 
 
 def _remember_parent() -> None:
-    global _parent_pid  # noqa: PLW0603 - the forked child has to know who forked it
+    global _parent_pid  # noqa: PLW0603 - the forked child needs its parent's pid
     _parent_pid = os.getpid()
 
 
 def _end_with_parent() -> None:
-    ask = make_parent_death_hook(_parent_pid, signal.SIGKILL)
-    if ask is not None:
-        ask()
+    request_death_signal = make_parent_death_hook(_parent_pid, signal.SIGKILL)
+    if request_death_signal is not None:
+        request_death_signal()

@@ -1,4 +1,4 @@
-"""``manage.py recover_sessions``: the sweep, for deploy hooks and people (interfaces 2)."""
+"""``manage.py recover_sessions``: one sweep, for deploy hooks and administrators."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ WAIT_DEFAULT = 300.0
 EXIT_BROKEN: Final = 1
 """Exit status with ``--strict``: this deploy broke a session."""
 EXIT_UNFINISHED: Final = 3
-"""Nothing is broken, but at the end of ``--wait`` starts or the supervisor's first sweep had not ended."""
+"""Nothing is broken, but starts or the supervisor's first sweep were unfinished at the end of ``--wait``."""
 EXIT_BROKEN_BEFORE: Final = 4
 """With ``--strict=all``: what is broken was broken before."""
 
@@ -36,13 +36,13 @@ def _positive(text: str) -> float:
     except ValueError:
         value = -1.0
     if not 0 < value < 1e6:
-        raise ArgumentTypeError(f"{text!r} is no positive number")
+        raise ArgumentTypeError(f"{text!r} is not a positive number")
     return value
 
 
 def _count(text: str) -> int:
     if not (text.isascii() and text.isdigit() and int(text)):
-        raise ArgumentTypeError(f"{text!r} is no positive number")
+        raise ArgumentTypeError(f"{text!r} is not a positive number")
     return int(text)
 
 
@@ -50,7 +50,7 @@ def _session_id(text: str) -> uuid.UUID:
     try:
         return uuid.UUID(text)
     except ValueError:
-        raise ArgumentTypeError(f"{text!r} is no session id") from None
+        raise ArgumentTypeError(f"{text!r} is not a session id") from None
 
 
 def _moment(text: str) -> datetime:
@@ -59,39 +59,65 @@ def _moment(text: str) -> datetime:
     except ValueError:
         value = None
     if value is None or value.tzinfo is None:
-        raise ArgumentTypeError(f"{text!r} is no time with a time zone, as 2026-01-31T12:00:00Z")
+        raise ArgumentTypeError(f"{text!r} is not a time with a time zone, such as 2026-01-31T12:00:00Z")
     return value
 
 
 class Command(BaseCommand):
-    """Look at every execution that claims to run, and bring back what should."""
+    """Examine every live execution, and recover the sessions that should be running."""
 
-    help = "Finds running sessions again, reattaches or resumes them, and says what became of each."
+    help = "Reattach or resume the sessions that should be running, and report the result for each."
     requires_system_checks: list[str] = []
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """The flags of interfaces 2."""
-        parser.usage = SUPPRESS  # else a bad argument is told in many lines
-        parser.add_argument("--dry-run", action="store_true", help="observe and decide, write nothing")
-        parser.add_argument("--explain", action="store_true", help="print the facts and the rule for each session")
+        """Add the options."""
+        parser.usage = SUPPRESS  # so that a bad argument is reported in one line
+        parser.add_argument("--dry-run", action="store_true", help="observe and decide, but change nothing")
+        parser.add_argument("--explain", action="store_true", help="print the facts and the rule behind each decision")
         parser.add_argument("--json", action="store_true", help="print one JSON document")
-        parser.add_argument("--session", action="append", default=[], type=_session_id, metavar="ID")
-        parser.add_argument("--runtime", default="", choices=sorted(runtimes()), metavar="NAME")
-        parser.add_argument("--concurrency", type=_count, default=0, metavar="N")
-        parser.add_argument("--timeout", type=_positive, default=0.0, metavar="S", help="seconds for each answer")
-        parser.add_argument("--wait", nargs="?", type=_positive, const=WAIT_DEFAULT, default=0.0, metavar="S")
+        parser.add_argument(
+            "--session",
+            action="append",
+            default=[],
+            type=_session_id,
+            metavar="ID",
+            help="only this session; repeatable",
+        )
+        parser.add_argument(
+            "--runtime", default="", choices=sorted(runtimes()), metavar="NAME", help="only this runtime"
+        )
+        parser.add_argument(
+            "--concurrency", type=_count, default=0, metavar="N", help="executions to examine at a time"
+        )
+        parser.add_argument(
+            "--timeout", type=_positive, default=0.0, metavar="S", help="seconds to wait for each execution"
+        )
+        parser.add_argument(
+            "--wait",
+            nargs="?",
+            type=_positive,
+            const=WAIT_DEFAULT,
+            default=0.0,
+            metavar="S",
+            help="wait until all starts have finished, or for S seconds (default 300)",
+        )
         parser.add_argument(
             "--strict",
             nargs="?",
             choices=("deploy", "all"),
             const="deploy",
             default="",
-            help="exit 1 if this deploy broke a session, 3 if starts had not ended; =all: 4 if one was broken before",
+            help="exit 1 if this deploy broke a session, 3 if starts are unfinished; =all: 4 if one was broken before",
         )
-        parser.add_argument("--since", type=_moment, metavar="TIME", help="when the deploy began, with a time zone")
+        parser.add_argument(
+            "--since",
+            type=_moment,
+            metavar="TIME",
+            help="when the deploy began, with a time zone (default: when the supervisor started)",
+        )
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Sweep once; exit 0; 1, 3 or 4 with ``--strict``; 2 when it could not run."""
+        """Sweep once. Exits with 0; with ``--strict`` also 1, 3 or 4; with 2 if it could not run."""
         check_database()
         self._check_sessions(options["session"])
         scope = SweepScope(
@@ -117,7 +143,7 @@ class Command(BaseCommand):
             self._judge(document, options["wait"], everything=options["strict"] == "all")
 
     def _judge(self, document: Mapping[str, Any], wait: float, *, everything: bool) -> None:
-        """Exit with the status of the worst that there is; say all of it on stderr."""
+        """Print every failure to stderr, and exit with the status of the worst."""
         for line in recovery_pass.strict_failures(document, wait, everything=everything):
             self.stderr.write(line)
         if document["broken"]:
@@ -128,7 +154,7 @@ class Command(BaseCommand):
             sys.exit(EXIT_BROKEN_BEFORE)
 
     def _check_sessions(self, ids: Collection[uuid.UUID]) -> None:
-        """Refuse a session that is not there: looking at nothing would look like success."""
+        """Raise CommandError for an unknown session: examining nothing would look like success."""
         missing = set(ids) - set(TaskSession.objects.filter(id__in=ids).values_list("id", flat=True))
         if missing:
             raise CommandError(f"there is no session {min(missing)}", returncode=EXIT_COULD_NOT_RUN)

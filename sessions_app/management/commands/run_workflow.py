@@ -1,4 +1,4 @@
-"""``manage.py run_workflow``: a workflow file, run to its end (interfaces 1)."""
+"""``manage.py run_workflow``: run a workflow file, and wait for its end."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from typing import Any, Final
 from django.core.management.base import BaseCommand, CommandParser
 
 from sessions_app.management.startup import EXIT_COULD_NOT_RUN, check_database
-from sessions_app.models import WorkflowRun
 from sessions_app.services.errors import SessionsError
 from sessions_app.workflows import run_command
 from sessions_app.workflows.language.files import find_workflow_file
+from sessions_app.workflows.models import WorkflowRun
 from sessions_app.workflows.run_command import follow_run
 from sessions_app.workflows.services.workflows import run_document, start_run
 
@@ -24,28 +24,43 @@ EXIT_INVALID: Final = EXIT_COULD_NOT_RUN
 
 
 class Command(BaseCommand):
-    """Run a file beside a server, or without one."""
+    """Run a workflow file, whether or not a server is running."""
 
-    help = "Runs a workflow file to its end: exit status 0 success, 1 failed or cancelled, 2 could not be run."
+    help = (
+        "Run a workflow file and wait for its end. Exit status: 0 succeeded, 1 failed or cancelled, 2 could not be run."
+    )
     requires_system_checks: list[str] = []
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """The file, what it is told, and where and in whose name it runs."""
-        parser.usage = SUPPRESS  # else a bad argument is told in many lines
-        parser.add_argument("file", metavar="FILE", type=Path, help="a workflow, or its name in the project")
+        """Add the file, its inputs, and where and with whose rights it runs."""
+        parser.usage = SUPPRESS  # otherwise an invalid argument prints the long usage
+        parser.add_argument(
+            "file", metavar="FILE", type=Path, help="a workflow file, or the name of one in the project"
+        )
         parser.add_argument("--input", default="", metavar="TEXT", help="the trigger's text")
         parser.add_argument(
-            "--set", default=[], action="append", metavar="NAME=VALUE", help="an input that it declares; repeatable"
+            "--set",
+            default=[],
+            action="append",
+            metavar="NAME=VALUE",
+            help="a declared input; repeat it for each input",
         )
-        parser.add_argument("--cwd", type=Path, metavar="DIR", help="the git repository to work in, as a new branch")
+        parser.add_argument("--cwd", type=Path, metavar="DIR", help="the git repository to work in, on a new branch")
         parser.add_argument("--json", action="store_true", help="print one JSON document at the end")
-        parser.add_argument("--team", default="", metavar="NAME", help="where there are several")
-        parser.add_argument("--user", default="", metavar="NAME", help="in whose name, where several may")
-        parser.add_argument("--agent", default="", metavar="PROFILE", help="for nodes that name no runner")
-        parser.add_argument("--executor", default="", metavar="NAME", help="where it runs")
+        parser.add_argument("--team", default="", metavar="NAME", help="the team; required if there are several")
+        parser.add_argument(
+            "--user",
+            default="",
+            metavar="NAME",
+            help="the user whose rights the run has; required if several have write access",
+        )
+        parser.add_argument(
+            "--agent", default="", metavar="PROFILE", help="the agent profile for nodes without a runner"
+        )
+        parser.add_argument("--executor", default="", metavar="NAME", help="the executor to run on")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Check the file, start a run, follow it."""
+        """Check the file, start a run, and follow it."""
         options["file"] = find_workflow_file(options["file"], options["cwd"] or Path.cwd())
         read = run_command.read_workflow_file(options["file"])
         for problem in read.loaded.problems:

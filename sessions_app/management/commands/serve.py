@@ -1,4 +1,4 @@
-"""``manage.py serve``: web, supervisor and worker together, as children of one process."""
+"""``manage.py serve``: the web server, supervisor and worker as children of one process."""
 
 from __future__ import annotations
 
@@ -25,55 +25,64 @@ from sessions_app.services import database_restore, restarts
 from sessions_app.tasks import schedules
 
 MAX_FRAME_SIZE: Final = 4 * 1024 * 1024
-"""Bytes of a WebSocket message that reach the consumers, who refuse those over 1 MiB with an error."""
+"""Maximum bytes of a WebSocket message. Consumers reject those above 1 MiB with an error that explains why."""
 PORT_WAIT_SECONDS: Final = 3.0
-"""Seconds for the web process of a killed predecessor to let go of the port."""
+"""Seconds to wait for the web process of a killed predecessor to release the port."""
 
 
 class Command(BaseCommand):
-    """Migrates the embedded database, then serves until SIGTERM or SIGINT; agents live on."""
+    """Migrate the embedded database, then serve until SIGTERM or SIGINT; agents keep running."""
 
-    help = "Run web, supervisor and worker together; stopping them never stops an agent."
+    help = "Run the web server, supervisor and worker together. Stopping them does not stop any agent."
     requires_migrations_checks = False
-    requires_system_checks = ["executors"]  # of the deployment; those of the code have no place in a restart
+    requires_system_checks = [
+        "executors"
+    ]  # checks of the deployment only: checks of the code would slow down every restart
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        """Where to listen."""
-        parser.add_argument("--host", default="127.0.0.1", help="an IPv4 address or a name (default: %(default)s)")
-        parser.add_argument("--port", type=int, default=8000, help="0 takes a free one (default: %(default)s)")
+        """Add the address to listen on."""
+        parser.add_argument(
+            "--host", default="127.0.0.1", help="IPv4 address or name to listen on (default: %(default)s)"
+        )
+        parser.add_argument(
+            "--port", type=int, default=8000, help="port to listen on; 0 for any free one (default: %(default)s)"
+        )
 
     def handle(self, *args: Any, host: str, port: int, **options: Any) -> None:
-        """Serve; exit status 2 with one line if that cannot start."""
+        """Serve. Exits with status 2 and one line if serving cannot start."""
         refuse_unprotected_public_host(host)
-        set_private_umask()  # and the processes that it starts
+        set_private_umask()  # inherited by the processes that are started here
+        # Before the database is touched: a second ``serve`` on the same port ends here and migrates nothing.
         listener = open_listener(host, port)
         prepare_database()
-        told: list[int] = []
+        signals: list[int] = []
 
         def stop(signum: int, frame: FrameType | None) -> None:
-            told.append(signum)
+            signals.append(signum)
 
         signal.signal(signal.SIGTERM, stop)
         signal.signal(signal.SIGINT, stop)
         shown = "127.0.0.1" if host == "0.0.0.0" else host  # noqa: S104 - compared, not bound
         bound = listener.getsockname()[1]
         reserved = reserve_ipv6(bound) if is_loopback(host) else None
-        self.stdout.write(f"Kandev serves on http://{shown}:{bound}/ (Ctrl-C stops it, not the agents)")
+        self.stdout.write(
+            f"Kandev is running at http://{shown}:{bound}/ (press Ctrl-C to stop it; agents keep running)"
+        )
         if reserved and settings.KANDEV_LOCAL_NAME in settings.ALLOWED_HOSTS:
             self.stdout.write(f"In a browser: http://{settings.KANDEV_LOCAL_NAME}:{bound}/")
         self.stdout.flush()
-        kept = child_processes(listener)
-        orders = restarts.RestartOrders(loopback=is_loopback(host))
+        children = child_processes(listener)
+        requests = restarts.RestartOrders(loopback=is_loopback(host))
 
-        def restart_if_ordered() -> None:
-            if orders.due(time.monotonic()):
-                orders.done([child.name for child in kept if child.kill()])
+        def restart_if_requested() -> None:
+            if requests.due(time.monotonic()):
+                requests.done([child.name for child in children if child.kill()])
 
-        supervise_children(kept, stopped=lambda: bool(told), between=restart_if_ordered)
+        supervise_children(children, stopped=lambda: bool(signals), before_each_check=restart_if_requested)
 
 
 def child_processes(listener: socket.socket) -> list[ChildProcess]:
-    """Web, supervisor and worker; the web process takes over the listening socket."""
+    """Return the web server, which inherits the listening socket, the supervisor and the worker."""
     root = Path(settings.BASE_DIR)
     manage = (sys.executable, str(root / "manage.py"))
     listening = listener.fileno()
@@ -84,7 +93,7 @@ def child_processes(listener: socket.socket) -> list[ChildProcess]:
         "-v",
         "0",
         "--no-server-name",
-        # What is too long for us is answered by us: daphne would just hang up.
+        # Larger than our own limit, so that our consumers can answer with an error: daphne would just close.
         *("--websocket-max-message-size", str(MAX_FRAME_SIZE)),
         *("--websocket-max-frame-size", str(MAX_FRAME_SIZE)),
         "--fd",
@@ -92,7 +101,7 @@ def child_processes(listener: socket.socket) -> list[ChildProcess]:
         "kandev.asgi:application",
     )
     return [
-        # It holds no state to save, but the port, which the next start wants.
+        # Killed at once: it has no state to save, and the next start needs its port.
         ChildProcess("web", web, root, kept_descriptors=(listening,), orphan_signal=signal.SIGKILL),
         ChildProcess("supervisor", (*manage, "supervise"), root),
         ChildProcess("worker", (*manage, "qcluster", "--skip-checks"), root),
@@ -100,7 +109,7 @@ def child_processes(listener: socket.socket) -> list[ChildProcess]:
 
 
 def refuse_unprotected_public_host(host: str) -> None:
-    """Only the loopback address is served without a secret key and allowed hosts of the deployment's own."""
+    """Raise CommandError for an address beyond the loopback unless a secret key and allowed hosts are set."""
     if settings.KANDEV_PUBLIC or is_loopback(host):
         return
     raise CommandError(
@@ -109,7 +118,7 @@ def refuse_unprotected_public_host(host: str) -> None:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach ``host``."""
+    """Return whether only this machine can reach ``host``."""
     if host == "localhost":
         return True
     try:
@@ -119,7 +128,7 @@ def is_loopback(host: str) -> bool:
 
 
 def open_listener(host: str, port: int) -> socket.socket:
-    """A listening socket that outlives restarts of the web process."""
+    """Return a listening socket, which survives restarts of the web process."""
     deadline = time.monotonic() + PORT_WAIT_SECONDS
     while True:
         listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
@@ -137,15 +146,16 @@ def open_listener(host: str, port: int) -> socket.socket:
 
 
 def reserve_ipv6(port: int) -> socket.socket | None:
-    """Keep others from serving at ``[::1]:port``, which browsers try first for our local name; None if somebody does.
+    """Bind ``[::1]:port``, which browsers try first for our local name; return None if another program has it.
 
-    The socket is bound and never listens: a browser is refused there at once, and goes on to the IPv4 address.
+    Otherwise another user of this machine could serve there in our name. The socket never listens, so browsers are
+    refused at once and fall back to the IPv4 address.
     """
     reserved = socket.socket(socket.AF_INET6, socket.SOCK_STREAM) if socket.has_ipv6 else socket.socket()
     try:
         reserved.bind(("::1", port))
     except OSError as error:
-        # Without IPv6 on this machine nobody can serve there.
+        # Any other error means that there is no IPv6, and then nobody can serve there.
         if error.errno == errno.EADDRINUSE:
             reserved.close()
             return None
@@ -157,12 +167,12 @@ def _error_reason(error: Exception) -> str:
 
 
 def prepare_database() -> None:
-    """Migrate the embedded database; of another, ask that somebody has. A restored one is made safe."""
+    """Migrate the embedded database, or check that another one is migrated. Make a restored database safe."""
     try:
         if settings.KANDEV_EMBEDDED:
             call_command("migrate", verbosity=0, skip_checks=True)
         elif _has_unapplied_migrations():
-            raise CommandError("the database lacks migrations: run manage.py migrate first", returncode=2)
+            raise CommandError("the database has unapplied migrations; run manage.py migrate first", returncode=2)
         database_restore.detect_restore()
         schedules.ensure_schedules()
     except DatabaseError as error:

@@ -15,24 +15,25 @@ from django.db import DatabaseError
 from sessions_app.management.startup import restrict_in_background, set_private_umask
 from sessions_app.supervisor.leases import LockUnusable, SupervisorLock
 from sessions_app.supervisor.loop import SupervisorLoop
+from sessions_app.workflows.driver.driver import WorkflowDriver
 
 log = logging.getLogger(__name__)
 LOCK_POLL_SECONDS = 0.5
-"""Seconds between two looks whether the other supervisor is gone."""
+"""Seconds between two attempts to take the lock of another supervisor."""
 
 
 class Command(BaseCommand):
-    """Supervise the sessions of this database until SIGTERM; agents go on."""
+    """Supervise the sessions of this database until SIGTERM; agents keep running."""
 
-    help = "Carries out what is asked of sessions; SIGTERM ends it, never the agents."
+    help = "Run the supervisor, which starts and recovers sessions, until SIGTERM. Agents keep running."
     requires_system_checks: list[str] = []
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """``--no-sweep`` leaves the first sweep out."""
-        parser.add_argument("--no-sweep", action="store_true", help="do not look at the executions first")
+        """Add ``--no-sweep``."""
+        parser.add_argument("--no-sweep", action="store_true", help="skip the initial sweep")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Run until told to end; exit status 2 with one line where the database cannot be used at the start."""
+        """Run until stopped. Exits with status 2 and one line if the database cannot be used at the start."""
         set_private_umask()
         restrict_in_background(Path(settings.KANDEV_DATA_DIR))
         try:
@@ -50,16 +51,16 @@ async def _supervise(*, first_sweep: bool) -> None:
         loop.add_signal_handler(number, stop.set)
     with SupervisorLock("supervise") as lock:
         if await _wait_for_lock(lock, stop):
-            await SupervisorLoop().run(stop, first_sweep=first_sweep)
+            await SupervisorLoop([WorkflowDriver]).run(stop, first_sweep=first_sweep)
 
 
 async def _wait_for_lock(lock: SupervisorLock, stop: asyncio.Event) -> bool:
-    """Wait for the lock, saying so once; False when told to end meanwhile."""
-    said = False
+    """Wait for the lock and log that once. Return False if stopped meanwhile."""
+    logged = False
     while not lock.take():
-        if not said:
-            log.warning("another supervisor has this database; waiting until it ends")
-            said = True
+        if not logged:
+            log.warning("another supervisor is using this database; waiting until it stops")
+            logged = True
         try:
             await asyncio.wait_for(stop.wait(), LOCK_POLL_SECONDS)
         except TimeoutError:

@@ -1,4 +1,4 @@
-"""``manage.py validate_workflow``: what is wrong with workflow files, and where."""
+"""``manage.py validate_workflow``: check workflow files without running them."""
 
 from __future__ import annotations
 
@@ -16,20 +16,22 @@ EXIT_INVALID: Final = 2
 
 
 class Command(BaseCommand):
-    """Look at files alone; neither the database nor what they name outside of their project is touched."""
+    """Check files, without the database and without reading files outside their project."""
 
-    help = "Checks workflow files: every error and warning with its file, line and node, and what mends it."
+    help = "Check workflow files: print every error and warning with its file, line, node and fix."
     requires_system_checks: list[str] = []
     requires_migrations_checks = False
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """The files, and where drawings go."""
-        parser.usage = SUPPRESS  # else a bad argument is told in many lines
-        parser.add_argument("--draw", metavar="DIR", type=Path, help="write a drawing of each valid file there, as SVG")
+        """Add the files, and the directory for drawings."""
+        parser.usage = SUPPRESS  # otherwise an invalid argument prints the long usage
+        parser.add_argument(
+            "--draw", metavar="DIR", type=Path, help="write an SVG drawing of each valid file to this directory"
+        )
         parser.add_argument("files", metavar="FILE", nargs="+", type=Path, help="a workflow in YAML or JSON")
 
     def handle(self, *args: Any, files: list[Path], draw: Path | None, **options: Any) -> None:
-        """Check; exit 0 if all can be run, though maybe with warnings, 2 if one cannot."""
+        """Check the files. Exit with 0 if all can be run (warnings are allowed), or 2 if one cannot."""
         try:
             loaded = {file: client.load_file_isolated(file) for file in files}
         except client.LoadingUnavailable as error:

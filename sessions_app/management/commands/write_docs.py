@@ -1,4 +1,4 @@
-"""``manage.py write_docs``: the documents that are made of the code."""
+"""``manage.py write_docs``: write the documents that are generated from the code."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from sessions_app.management.generated_docs import generate_documents
 
 
 class Command(BaseCommand):
-    """Write the generated files of docs/, or say which of them are stale."""
+    """Write the generated files of docs/, or list those that are out of date."""
 
-    help = "Write the documents that are made of the code: states, recovery, agents, settings, the schema of workflows."
+    help = "Write the generated documents: states, recovery, agents, settings, workflow schema and others."
     requires_system_checks: list[str] = []
     requires_migrations_checks = False
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        """One flag."""
-        parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if a document is stale")
+        """Add ``--check``."""
+        parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if a document is out of date")
 
     def handle(self, *args: Any, check: bool, **options: Any) -> None:
-        """Write, or with ``--check`` compare."""
+        """Write the documents, or compare them with ``--check``."""
         directory = settings.BASE_DIR / "docs"
         stale = []
         for name, text in generate_documents().items():

@@ -10,12 +10,14 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
-from django.db import DatabaseError, transaction
+from django.db import DatabaseError
 from django.db.models import Model
+from django.db.transaction import atomic, set_rollback
 from django.utils import timezone
 
 from sessions_app.domain.portable.rebuild import PromptRow, SessionRebuild
-from sessions_app.domain.states import SESSION, PromptState, SessionState
+from sessions_app.domain.states import SESSION, PromptKind, PromptState, SessionState
+from sessions_app.domain.verification import ReceiptKind, Verified
 from sessions_app.domain.wait_tokens import WaitKind
 from sessions_app.management.portable import rows as rows_in
 from sessions_app.management.portable.rows import find_or_create_parents, find_user
@@ -30,7 +32,6 @@ from sessions_app.models import (
     session_transaction,
     waits,
 )
-from sessions_app.models.runs import RECEIPT_KINDS, VERIFIED
 from sessions_app.services.database_restore import hold_doubtful
 from sessions_app.services.portable.reading import Finding, NumberedEvent, RecordReader, SnapshotValues, list_records
 from sessions_app.services.portable.record import LOG_SUFFIX, SNAPSHOT_SUFFIX
@@ -40,51 +41,51 @@ LEDGER_BATCH_SIZE: Final = 1000
 
 
 def write_prompts(session: TaskSession, snapshot: SnapshotValues, rows: SessionRebuild, last_seq: int) -> list[str]:
-    """The ledger; returns what of it had to be left out."""
-    newer, problems, told = snapshot.number("last_seq") >= last_seq, [], {}
-    for one in snapshot.rows("prompts"):
-        message_id, created_at = one.text("message_id", 129), one.time("created_at")
-        if not 0 < len(message_id) <= 128 or message_id in told:
-            problems.append(f"a prompt without a name, or twice: {message_id[:40]!r}")
+    """Write the prompts; return a description of each that had to be left out."""
+    newer, problems, recorded = snapshot.number("last_seq") >= last_seq, [], {}
+    for values in snapshot.rows("prompts"):
+        message_id, created_at = values.text("message_id", 129), values.time("created_at")
+        if not 0 < len(message_id) <= 128 or message_id in recorded:
+            problems.append(f"a prompt has no valid message_id, or a repeated one: {message_id[:40]!r}")
             continue
-        told[message_id] = one
-        state = one.one_of("state", set(PromptState), PromptState.HELD)
+        recorded[message_id] = values
+        state = values.one_of("state", set(PromptState), PromptState.HELD)
         row = rows.prompts.setdefault(
-            message_id, PromptRow(message_id, one.text("kind"), state, created_at or timezone.now())
+            message_id, PromptRow(message_id, values.text("kind"), state, created_at or timezone.now())
         )
-        row.text = one.text("text") or row.text
+        row.text = values.text("text") or row.text
         row.created_at = created_at or row.created_at
         row.state = state if newer else row.state
     made = {}
     for key, row in rows.prompts.items():
         if not row.text and row.state not in (PromptState.DONE, PromptState.DISMISSED, PromptState.WITHDRAWN):
-            problems.append(f"prompt {key[:40]!r}: its text is nowhere")
+            problems.append(f"prompt {key[:40]!r} has no text")
             continue
-        kind = row.kind if row.kind in Prompt.KINDS else "user"
-        by = find_user(told[key].text("by")) if key in told else None
+        kind = row.kind if row.kind in set(PromptKind) else PromptKind.USER
+        by = find_user(recorded[key].text("by")) if key in recorded else None
         made[key] = Prompt(session=session, message_id=key, text=row.text, kind=kind, state=row.state, by=by)
     _insert_rows(made.values(), "created_at", [rows.prompts[key].created_at for key in made])
-    _link_replacements(made, told)
+    _link_replacements(made, recorded)
     return problems
 
 
-def _link_replacements(made: dict[str, Prompt], told: dict[str, SnapshotValues]) -> None:
-    """Which prompt took the place of which."""
+def _link_replacements(made: dict[str, Prompt], recorded: dict[str, SnapshotValues]) -> None:
+    """Link the prompts that were resent or continued to those that replaced them."""
     for name in ("resent_as", "continued_by"):
         taken: set[str] = set()
-        for key, one in told.items():
-            other = one.text(name, 128)
+        for key, values in recorded.items():
+            other = values.text(name, 128)
             if key in made and other in made and other not in taken:
                 taken.add(other)
                 Prompt.objects.filter(id=made[key].pk).update(**{name: made[other]})
 
 
 def write_receipts(session: TaskSession, snapshot: SnapshotValues, rows: SessionRebuild) -> None:
-    """How resumes ended; with the evidence as far as the snapshot has it."""
-    told = {one.id("id"): one for one in snapshot.rows("receipts")}
+    """Write the receipts, with their evidence if the snapshot has it."""
+    recorded = {values.id("id"): values for values in snapshot.rows("receipts")}
     receipts, times = [], []
     for row in rows.receipts.values():
-        more = told.get(row.id, SnapshotValues(None))
+        more = recorded.get(row.id, SnapshotValues(None))
         launch_id = more.text("launch_id", 64) or None
         if launch_id and ContinuityReceipt.objects.filter(launch_id=launch_id).exists():
             launch_id = None
@@ -92,8 +93,8 @@ def write_receipts(session: TaskSession, snapshot: SnapshotValues, rows: Session
             ContinuityReceipt(
                 id=row.id,
                 session=session,
-                kind=row.kind if row.kind in RECEIPT_KINDS else "failed",
-                verified=row.verified if row.verified in VERIFIED else "none",
+                kind=row.kind if row.kind in set(ReceiptKind) else ReceiptKind.FAILED,
+                verified=row.verified if row.verified in set(Verified) else Verified.NONE,
                 strategy=row.strategy,
                 reason=row.reason,
                 evidence=more.raw("evidence") if isinstance(more.raw("evidence"), dict) else {},
@@ -105,31 +106,31 @@ def write_receipts(session: TaskSession, snapshot: SnapshotValues, rows: Session
 
 
 def write_tokens(session: TaskSession, tokens: SnapshotValues) -> None:
-    """The keys; whether one still opens anything is settled afterwards: none does."""
+    """Write the keys of waits; all that are still active are revoked afterwards."""
     rows = []
-    for one in tokens.rows("tokens"):
-        key, secret_hash = one.id("id"), one.text("secret_hash", 65)
+    for values in tokens.rows("tokens"):
+        key, secret_hash = values.id("id"), values.text("secret_hash", 65)
         if key is None or len(secret_hash) != 64:
             continue
-        run = Run.objects.filter(id=one.id("run_id") or uuid.uuid4(), session=session).first()
+        run = Run.objects.filter(id=values.id("run_id") or uuid.uuid4(), session=session).first()
         rows.append(
             ResumeToken(
                 id=key,
                 session=session,
                 run=run,
-                wait_kind=one.one_of("wait_kind", set(WaitKind), WaitKind.EXTERNAL),
-                wait_id=one.text("wait_id", 128),
+                wait_kind=values.one_of("wait_kind", set(WaitKind), WaitKind.EXTERNAL),
+                wait_id=values.text("wait_id", 128),
                 secret_hash=secret_hash,
-                reason=one.text("reason", 64),
-                created_at=one.time("created_at") or timezone.now(),
-                **{name: one.time(name) for name in ("expires_at", "consumed_at", "revoked_at", "expired_at")},
+                reason=values.text("reason", 64),
+                created_at=values.time("created_at") or timezone.now(),
+                **{name: values.time(name) for name in ("expires_at", "consumed_at", "revoked_at", "expired_at")},
             )
         )
     ResumeToken.objects.bulk_create(rows, ignore_conflicts=True)
 
 
 def _insert_rows(rows: Iterable[Any], name: str, values: Sequence[Any]) -> None:
-    """Insert rows, and then the value that an insert sets by itself."""
+    """Insert rows and then set an ``auto_now_add`` field, which an insert overwrites."""
     made: list[Model] = list(rows)
     if not made:
         return
@@ -143,20 +144,20 @@ def _insert_rows(rows: Iterable[Any], name: str, values: Sequence[Any]) -> None:
 log = logging.getLogger(__name__)
 
 FOREIGN_ID_NAMESPACE: Final = uuid.UUID("5f0e2b52-9d0c-5b5e-8a53-0f6f4a7d9d11")
-"""Namespace of the ids that sessions of other people's records get."""
+"""Namespace of the ids that are derived from foreign session names."""
 INCOMPLETE_CODE: Final = "record_incomplete"
 ReportProgress = Callable[[int, int], None]
 
 
 @dataclass
 class ImportResult:
-    """What became of one session of a record."""
+    """The result for one session of a record."""
 
     stem: str
     session_id: uuid.UUID | None = None
     title: str = ""
     outcome: str = "skipped"
-    """``imported``, ``there`` (already), ``skipped``."""
+    """``imported``, ``there`` (it exists already) or ``skipped``."""
     events: int = 0
     messages: int = 0
     held: int = 0
@@ -166,18 +167,18 @@ class ImportResult:
 
 @dataclass(frozen=True, slots=True)
 class LogGap:
-    """Lines that a log should have and has not."""
+    """Lines that are missing in a log."""
 
     first: int
     last: int
     since: datetime | None
-    """When the line before it was said."""
+    """Time of the line before the gap."""
     line: int
-    """The line of the file in front of which they are missing."""
+    """Number of the file's line before which they are missing."""
 
 
 def import_sessions(folder: Path, team: str, progress: ReportProgress, *, dry_run: bool = False) -> list[ImportResult]:
-    """Import every session that is not there yet; raises OSError where the folder cannot be read."""
+    """Import every session that does not exist yet; raises OSError if the folder cannot be read."""
     stems = list_records(folder)
     results = []
     progress(0, len(stems))
@@ -215,9 +216,10 @@ def _import_session(reader: RecordReader, result: ImportResult, team: str, *, dr
     if not lines and not snapshot:
         reader.report(reader.stem, 0, "nothing of it can be read")
         return
-    events, holes = [line.event for line in lines], _find_gaps(lines, snapshot)
-    result.notes += _report_gaps(reader, holes)
-    with transaction.atomic():
+    events, gaps = [line.event for line in lines], _find_gaps(lines, snapshot)
+    result.notes += _report_gaps(reader, gaps)
+    # One transaction: after a crash, the session exists completely and is skipped next time, or not at all.
+    with atomic():
         places = find_or_create_parents(session_id, snapshot, team)
         last_seq = events[-1].seq if events else 0
         session = rows_in.write_session(session_id, snapshot, rows, places, last_seq)
@@ -228,16 +230,16 @@ def _import_session(reader: RecordReader, result: ImportResult, team: str, *, dr
             reader.report(reader.stem + SNAPSHOT_SUFFIX, 0, problem)
         write_receipts(session, snapshot, rows)
         write_tokens(session, SnapshotValues(reader.tokens()))
-        result.held = _settle_session(session_id, holes)
+        result.held = _settle_session(session_id, gaps)
         refresh_task_state(places.task.id)
-        transaction.set_rollback(dry_run)
+        set_rollback(dry_run)  # a dry run does everything first, so that it finds the same problems
     result.outcome = "imported"
     result.notes += places.notes
     result.events, result.messages = len(events), len(rows.messages)
 
 
 def _session_id_of(stem: str) -> uuid.UUID:
-    """Ours, or the same one each time for a name that others gave."""
+    """Return our session id, or one derived from a foreign name, the same each time."""
     try:
         found = uuid.UUID(stem)
     except ValueError:
@@ -256,44 +258,44 @@ def _replay_log(reader: RecordReader, rows: SessionRebuild) -> list[NumberedEven
 
 
 def _find_gaps(lines: Sequence[NumberedEvent], snapshot: SnapshotValues) -> list[LogGap]:
-    """The lines that are missing."""
-    holes, before, since, place = [], 0, None, 0
+    """Return the gaps in a log."""
+    gaps, before, since, place = [], 0, None, 0
     for line in lines:
         if line.event.seq > before + 1:
-            holes.append(LogGap(before + 1, line.event.seq - 1, since, line.line))
+            gaps.append(LogGap(before + 1, line.event.seq - 1, since, line.line))
         before, since, place = line.event.seq, line.event.at, line.line
     if snapshot.number("last_seq") > before:
-        holes.append(LogGap(before + 1, snapshot.number("last_seq"), since, place))
-    return holes
+        gaps.append(LogGap(before + 1, snapshot.number("last_seq"), since, place))
+    return gaps
 
 
-def _report_gaps(reader: RecordReader, holes: Sequence[LogGap]) -> list[str]:
-    """Say what is missing; a log whose beginning nobody has kept is none of those that were damaged."""
+def _report_gaps(reader: RecordReader, gaps: Sequence[LogGap]) -> list[str]:
+    """Report missing lines; a log whose beginning was pruned gets only a note, because it is not damaged."""
     notes = []
-    for hole in holes:
-        which = f"line {hole.first} is" if hole.first == hole.last else f"lines {hole.first} to {hole.last} are"
-        if hole.first == 1 and hole.line:
+    for gap in gaps:
+        which = f"line {gap.first} is" if gap.first == gap.last else f"lines {gap.first} to {gap.last} are"
+        if gap.first == 1 and gap.line:
             notes.append(f"the log begins late: {which} missing")
         else:
-            reader.report(reader.stem + LOG_SUFFIX, hole.line, f"{which} missing")
+            reader.report(reader.stem + LOG_SUFFIX, gap.line, f"{which} missing")
     return notes
 
 
-def _settle_session(session_id: uuid.UUID, holes: Sequence[LogGap]) -> int:
-    """Nothing of it runs here: what was unfinished is said to be; how many prompts are held."""
-    with session_transaction(session_id) as draft:
-        if holes:
-            missing = sum(hole.last - hole.first + 1 for hole in holes)
-            since = holes[-1].since.isoformat() if holes[-1].since else None
-            draft.say("session.journal_gap", reason=INCOMPLETE_CODE, since=since, lost_events=missing)
-        held = hold_doubtful(draft)
-        interrupt_turn(draft, rows_in.IMPORTED_ERROR_CODE)
-        waits.revoke_tokens(draft, rows_in.IMPORTED_ERROR_CODE)
-        _stop_session(draft)
+def _settle_session(session_id: uuid.UUID, gaps: Sequence[LogGap]) -> int:
+    """Record that nothing of the session runs here; return how many prompts are held."""
+    with session_transaction(session_id) as transaction:
+        if gaps:
+            missing = sum(gap.last - gap.first + 1 for gap in gaps)
+            since = gaps[-1].since.isoformat() if gaps[-1].since else None
+            transaction.record_event("session.journal_gap", reason=INCOMPLETE_CODE, since=since, lost_events=missing)
+        held = hold_doubtful(transaction)
+        interrupt_turn(transaction, rows_in.IMPORTED_ERROR_CODE)
+        waits.revoke_tokens(transaction, rows_in.IMPORTED_ERROR_CODE)
+        _stop_session(transaction)
     return held
 
 
-def _stop_session(draft: SessionTransaction) -> None:
+def _stop_session(transaction: SessionTransaction) -> None:
     busy = (SessionState.STARTING, SessionState.RUNNING)
-    if draft.session.state in busy and SESSION.allows(draft.session.state, "stop"):
-        draft.move("stop", reason=rows_in.IMPORTED_ERROR_CODE)
+    if transaction.session.state in busy and SESSION.allows(transaction.session.state, "stop"):
+        transaction.move_session("stop", reason=rows_in.IMPORTED_ERROR_CODE)

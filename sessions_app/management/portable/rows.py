@@ -1,7 +1,4 @@
-"""Recreate the rows of an imported session.
-
-Its team, task, repository and executor, the session, its log and conversation.
-"""
+"""Create the rows of an imported session: what it refers to, the session itself, its log and its conversation."""
 
 from __future__ import annotations
 
@@ -18,6 +15,7 @@ from executors_app.plugins import agent_type, agent_types, runtimes
 from sessions_app.domain.derived_status import DerivedStatus
 from sessions_app.domain.portable.lines import LogEvent
 from sessions_app.domain.portable.rebuild import MessageRow, RunRow, SessionRebuild
+from sessions_app.domain.recovery_facts import Policy
 from sessions_app.domain.states import (
     OPEN_RUN_STATES,
     TERMINAL_STATES,
@@ -29,7 +27,6 @@ from sessions_app.domain.states import (
 )
 from sessions_app.models import (
     PART_LIMIT,
-    POLICIES,
     Message,
     MessagePart,
     NewEvent,
@@ -50,7 +47,7 @@ INERT_TYPE: Final = "custom_acp"
 
 @dataclass
 class SessionParents:
-    """What a session hangs on, and what there is to say about it."""
+    """The rows that a session refers to, with notes about those that were created."""
 
     task: Task
     profile: AgentProfile
@@ -60,7 +57,7 @@ class SessionParents:
 
 
 def find_or_create_parents(session_id: uuid.UUID, snapshot: SnapshotValues, team_name: str) -> SessionParents:
-    """Find or make them; ``team_name`` is for a record that names no team."""
+    """Find or create the rows that a session refers to. ``team_name`` is the team of records that name none."""
     notes: list[str] = []
     team = _find_or_create_team(snapshot.inner("task").text("team", 150) or team_name, notes)
     task = _find_or_create_task(session_id, snapshot, team, notes)
@@ -70,7 +67,7 @@ def find_or_create_parents(session_id: uuid.UUID, snapshot: SnapshotValues, team
 
 
 def find_user(name: str) -> User | None:
-    """The user of that name, if there is one."""
+    """Return the user with this name, or None."""
     return User.objects.filter(username=name).first() if name else None
 
 
@@ -87,7 +84,7 @@ def _find_or_create_task(session_id: uuid.UUID, snapshot: SnapshotValues, team: 
     found = Task.objects.filter(id=wanted, team=team).first() if wanted else None
     if found is not None:
         return found
-    if wanted is None or Task.objects.filter(id=wanted).exists():  # nobody brings a session into another team's task
+    if wanted is None or Task.objects.filter(id=wanted).exists():  # never add a session to another team's task
         wanted = uuid.uuid5(session_id, "task")
     task, made = Task.objects.get_or_create(
         id=wanted,
@@ -160,7 +157,8 @@ IMPORTED_ERROR_CODE: Final = "imported"
 def write_session(
     session_id: uuid.UUID, snapshot: SnapshotValues, rows: SessionRebuild, places: SessionParents, last_seq: int
 ) -> TaskSession:
-    """The session's row and its execution's: stopped, at rest, whatever they were."""
+    """Create the rows of the session and its execution, both stopped, whatever their recorded state."""
+    # The snapshot is a file beside the log and may be older. Then the states that the log leads to are the right ones.
     newer = snapshot.number("last_seq") >= last_seq
     told_state = snapshot.one_of("state", set(SessionState)) if newer else ""
     state = told_state or rows.state or SessionState.WAITING_FOR_INPUT
@@ -175,7 +173,7 @@ def write_session(
         desired_state=DesiredState.STOPPED,
         stopped_by_user=True,
         work_state=WorkState.DONE if work == WorkState.DONE and state in TERMINAL_STATES else WorkState.IDLE,
-        policy=snapshot.one_of("policy", POLICIES, ""),
+        policy=snapshot.one_of("policy", tuple(Policy), ""),
         has_agent=snapshot.flag("has_agent") is not False,
         model=snapshot.text("model", 200),
         shares_worktree_of=_session_sharing_worktree(snapshot, places),
@@ -205,13 +203,13 @@ def write_session(
 
 
 def _session_sharing_worktree(snapshot: SnapshotValues, places: SessionParents) -> TaskSession | None:
-    """Whose worktree it worked in, if that session of its task is here; else it gets one of its own."""
+    """Return the session whose worktree it shared, if that exists here; otherwise None."""
     owner_id = snapshot.id("shares_worktree_of")
     return TaskSession.objects.filter(id=owner_id, task=places.task).first() if owner_id else None
 
 
 def write_events(session_id: uuid.UUID, events: Sequence[LogEvent]) -> None:
-    """The log, under the numbers that it had."""
+    """Write the log with its original sequence numbers."""
     onces = {event.once for event in events if event.once}
     taken: set[str] = set()
     for some in _batches(sorted(onces)):
@@ -233,14 +231,14 @@ def _write_event_batch(session_id: uuid.UUID, stretch: Sequence[LogEvent], taken
 def _new_event(event: LogEvent, taken: set[str]) -> NewEvent:
     name, once = event.name, event.once
     if once is not None and once in taken:
-        once = None  # it was said elsewhere
+        once = None  # the key is unique in the table, and another event has it
     elif once is not None:
         taken.add(once)
     return NewEvent(name, dict(event.payload), event.at, once)
 
 
 def write_conversation(session: TaskSession, rows: SessionRebuild) -> None:
-    """Messages with their texts, and what the agent asked."""
+    """Write the messages with their texts, and the permission requests."""
     for some in _batches(list(rows.messages.values())):
         messages = [
             Message(
@@ -281,7 +279,7 @@ def _message_parts(row: MessageRow) -> Iterator[MessagePart]:
 
 
 def write_runs(session: TaskSession, snapshot: SnapshotValues, rows: SessionRebuild) -> None:
-    """The turns; of several that seem to be open only the newest is."""
+    """Write the runs. If several are open, all but the newest become interrupted."""
     told = {one.id("id"): one for one in snapshot.rows("runs")}
     runs = sorted(rows.runs.values(), key=lambda one: one.started_at)
     for earlier in runs[:-1]:

@@ -1,6 +1,7 @@
-"""Wake-ups between hosts that share a PostgreSQL: over Redis where there is one, else over the database itself.
+"""Wake-ups between hosts that share a PostgreSQL database: over Redis if configured, else over the database itself.
 
-A hint like those within a host: while a line is broken everybody is woken by the clock, and nothing is lost.
+Like those within a host, they are hints. While the connection is broken, every process still polls at intervals, and
+nothing is lost.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ from django.utils.module_loading import import_string
 log = logging.getLogger(__name__)
 
 RETRY: Final = 2.0
-"""Seconds until the next try after a line that could not be had, or broke."""
+"""Seconds until the next try after a connection failed or broke."""
 _BACKENDS: Final = "sessions_app.models.pubsub.postgres.PostgresPubSub", "sessions_app.models.pubsub.redis.RedisPubSub"
 
 
 class PubSub(ABC):
-    """One way to the other hosts. Errors of its own are among ``errors``."""
+    """A transport to the other hosts; ``errors`` are the exceptions that it raises when it breaks."""
 
     errors: tuple[type[Exception], ...]
 
@@ -36,11 +37,11 @@ class PubSub(ABC):
 
     @abstractmethod
     def serve(self, relay: Relay) -> None:
-        """Be the relay's ear and mouth until it is over; raises ``errors`` when the line breaks."""
+        """Receive and publish for a relay until it ends; raises ``errors`` when the connection breaks."""
 
 
 def configured_pubsub() -> PubSub:
-    """The one way of this deployment: with Redis it costs the database neither connections nor commits."""
+    """Return this deployment's transport; Redis costs the database neither connections nor commits."""
     made: PubSub = import_string(_BACKENDS[bool(settings.KANDEV_REDIS_URL)])()
     return made
 
@@ -52,41 +53,41 @@ def _host_id(machine: str, directory: str) -> str:
 
 
 def notify_hosts(directory: str) -> None:
-    """Wake the other hosts from this thread; never fails. ``directory`` is where this host's bells are."""
+    """Wake the other hosts from this thread; never fails. ``directory`` holds this host's sockets."""
     way = configured_pubsub()
     with suppress(*way.errors):
         way.tell(_host_id(socket.gethostname(), directory))
 
 
 class Relay(threading.Thread):
-    """A process's ear and mouth, on a line of its own: ``hear`` is called when another host has rung."""
+    """A thread with a connection of its own to the other hosts; calls ``hear`` when one of them sends a wake-up."""
 
     def __init__(self, directory: str, hear: Callable[[], None]):
         super().__init__(name="wake-ups", daemon=True)
         self.here, self.hear = _host_id(socket.gethostname(), directory), hear
         self.ear, self._mouth = socket.socketpair()
-        """Readable when the other hosts are to be told."""
+        """A descriptor that is readable while a wake-up waits to be published."""
         self.ear.setblocking(False)
         self._mouth.setblocking(False)
         self._over = threading.Event()
 
     @property
     def is_over(self) -> bool:
-        """Whether it shall hear no more."""
+        """Whether the relay should end."""
         return self._over.is_set()
 
     def tell(self) -> None:
         """Wake the other hosts, soon and from another thread; many calls at once are one. Never blocks, never fails."""
-        with suppress(OSError):  # full: that is under way already
+        with suppress(OSError):  # the buffer is full, so a wake-up is waiting already
             self._mouth.send(b"!")
 
     def end(self) -> None:
-        """Hear no more."""
+        """End the relay."""
         self._over.set()
         self.tell()
 
     def run(self) -> None:
-        """Listen until the end; a line that breaks is made anew."""
+        """Listen until the end; reconnect when the connection breaks."""
         way = configured_pubsub()
         with self.ear, self._mouth:
             while not self.is_over:
@@ -97,13 +98,13 @@ class Relay(threading.Thread):
                     self._over.wait(RETRY)
 
     def wait_for_request(self) -> bool:
-        """Whether the other hosts are to be told now."""
+        """Return whether a wake-up waited to be published, and consume it."""
         try:
             return bool(self.ear.recv(4096))
         except BlockingIOError:
             return False
 
     def note(self, who: str) -> None:
-        """Somebody has rung, maybe we ourselves."""
+        """Handle a wake-up, which may be our own."""
         if who != self.here:
             self.hear()

@@ -1,4 +1,4 @@
-"""Other hosts by way of PostgreSQL: NOTIFY by whoever has written, LISTEN by whoever waits."""
+"""Wake-ups over PostgreSQL: writers NOTIFY, waiting processes LISTEN."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from sessions_app.models.pubsub.base import PubSub, Relay
 
 CHANNEL: Final = "kandev_wakeups"
 CHECK_EVERY: Final = 30.0
-"""Seconds after which a connection on which nothing came is asked whether it lives."""
+"""Seconds without traffic after which the connection is checked."""
 _NOTIFY: Final = "SELECT pg_notify(%s, %s)"
 
 
 class PostgresPubSub(PubSub):
-    """A connection of the relay's own; who has no relay notifies on the connection on which it wrote."""
+    """LISTEN on the relay's own connection; without a relay, NOTIFY on the connection that wrote."""
 
     errors = (Error, OSError)
 
@@ -27,15 +27,16 @@ class PostgresPubSub(PubSub):
             cursor.execute(_NOTIFY, (CHANNEL, here))
 
     def serve(self, relay: Relay) -> None:
-        """LISTEN, and NOTIFY when told to."""
+        """LISTEN, and NOTIFY for the relay."""
         with connections["default"].wrap_database_errors, closing(_own_connection()) as session:
             session.add_notify_handler(lambda notify: relay.note(notify.payload))
-            session.execute("SET synchronous_commit TO off")  # nothing that it writes is to be kept
+            session.execute("SET synchronous_commit TO off")  # it writes nothing that must survive a crash
             session.execute(f"LISTEN {CHANNEL}")
-            relay.hear()  # it was deaf until now
+            # Wake-ups that were sent before LISTEN are lost, so act as if one had arrived.
+            relay.hear()
             while not relay.is_over:
                 select.select([session, relay.ear], [], [], CHECK_EVERY)
-                # Whatever is executed hands what has come to the handler.
+                # The driver calls the handler only while it executes a statement, so execute one in either case.
                 if relay.wait_for_request():
                     session.execute(_NOTIFY, (CHANNEL, relay.here))
                 else:
@@ -43,7 +44,7 @@ class PostgresPubSub(PubSub):
 
 
 def _own_connection() -> Any:
-    """A connection of this thread, of the kind that Django has."""
+    """Open a connection for this thread with Django's settings."""
     database = connections["default"]
     session = database.get_new_connection(database.get_connection_params())
     session.autocommit = True

@@ -1,6 +1,7 @@
-"""Other hosts by way of the channel layer, which is Redis' publish and subscribe where several processes serve.
+"""Wake-ups over the channel layer, which is Redis pub/sub if several processes serve.
 
-What is published while Redis is away, or while nobody listens, is gone: a wake-up is worth nothing afterwards.
+What is published while Redis is away, or while nobody listens, is lost. That is harmless, because processes also
+poll.
 """
 
 from __future__ import annotations
@@ -20,16 +21,16 @@ GROUP: Final = "kandev_wakeups"
 
 
 class RedisPubSub(PubSub):
-    """A subscription of the relay's own, which the layer makes anew by itself when Redis comes back."""
+    """The relay's own subscription; the layer restores it when Redis comes back."""
 
     errors = (RedisError, OSError)
 
     def tell(self, here: str) -> None:
-        """Publish once; a Redis that is away is missed at once, one that hangs within a second."""
+        """Publish once; fails at once if Redis is away, and within a second if it hangs."""
         async_to_sync(_publish)(here)
 
     def serve(self, relay: Relay) -> None:
-        """Subscribe, and publish when told to."""
+        """Subscribe, and publish for the relay."""
         asyncio.run(_serve(relay))
 
 
@@ -39,7 +40,8 @@ async def _publish(here: str) -> None:
 
 async def _serve(relay: Relay) -> None:
     async with _subscribed() as channel:
-        relay.hear()  # it was deaf until now
+        # Wake-ups that were published before the subscription are lost, so act as if one had arrived.
+        relay.hear()
         hearing = asyncio.create_task(_receive(relay, channel))
         try:
             await _send_publications(relay)
@@ -56,7 +58,7 @@ async def _subscribed() -> AsyncIterator[str]:
         await layer.group_add(GROUP, channel)
         yield channel
     finally:
-        await layer.flush()  # of this thread's loop alone
+        await layer.flush()  # closes the connections of this thread's event loop only
 
 
 async def _receive(relay: Relay, channel: str) -> None:
@@ -67,7 +69,7 @@ async def _receive(relay: Relay, channel: str) -> None:
 
 
 async def _send_publications(relay: Relay) -> None:
-    """Each publication that fails breaks the line, which is then made anew."""
+    """Publish for the relay; a failure breaks the connection, so that the relay reconnects."""
     loop = asyncio.get_running_loop()
     while True:
         await loop.sock_recv(relay.ear, 4096)

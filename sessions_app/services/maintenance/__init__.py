@@ -1,1 +1,1 @@
-"""What is thrown away, and how it is proven that nobody needs it: chore by chore, each of which may die anywhere."""
+"""Maintenance chores: delete what provably nothing references. Each may be killed at any point and run again."""

@@ -1,4 +1,4 @@
-"""One run of one chore: how far it may go, and what came of it."""
+"""One run of one chore: its limits and its result."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ log = logging.getLogger(__name__)
 TIME_BUDGET: Final = 20.0
 """Seconds after which a chore leaves the rest to the next run; all of them end within the worker's limit."""
 DELETE_BATCH: Final = 200
-"""Rows that are deleted in one transaction."""
+"""Most rows that one transaction deletes."""
 MAX_NOTES: Final = 20
-"""Notes that are kept of one run; the others are in the log."""
+"""Most notes kept of one run; all of them are logged."""
 REMOVED_METRIC: Final = "kandev_maintenance_removed_total"
 T = TypeVar("T")
 Rows = models.QuerySet[Any]
@@ -40,26 +40,26 @@ class ChoreRun:
 
     @property
     def is_over(self) -> bool:
-        """The rest is the next run's."""
+        """Whether the time is up, so that the next run does the rest."""
         return time.monotonic() > self.deadline
 
     def note(self, text: str, **about: str) -> None:
-        """Why something is kept, or what is odd."""
+        """Note why something is kept, or what is odd."""
         log.info("maintenance, %s: %s", self.chore, text, extra={"chore": self.chore, **about})
         if len(self.said) < MAX_NOTES:
             self.said.append(text)
 
     def fail(self, text: str, error: BaseException | None = None, **about: str) -> None:
-        """Something could not be done; the others are."""
+        """Record a failure; the chore continues with the rest."""
         log.warning("maintenance, %s: %s", self.chore, text, exc_info=error, extra={"chore": self.chore, **about})
         self.failed = True
         if len(self.said) < MAX_NOTES:
             self.said.append(text)
 
     def act(self, what: str, do: Callable[[], bool], **about: str) -> None:
-        """Remove one thing that is proven to be worth nothing, say it and count it; a dry run only counts.
+        """Remove one thing that nothing references, log it and count it; a dry run only counts.
 
-        ``do`` says whether it is gone. What it raises is told, and stops nothing.
+        ``do`` returns whether it removed the thing. If it raises, the failure is recorded and the chore continues.
         """
         if self.dry_run:
             self.removed += 1
@@ -67,7 +67,7 @@ class ChoreRun:
             return
         try:
             gone = do()
-        except Exception as error:  # noqa: BLE001  (one bad one never stops the others)
+        except Exception as error:  # noqa: BLE001  (one failure never stops the others)
             self.fail(f"{what} could not be removed: {error}", None, **about)
             return
         if not gone:
@@ -81,7 +81,7 @@ class ChoreRun:
         log.info("maintenance, %s: %s", self.chore, text, extra={"chore": self.chore, **about})
 
     def remove_rows(self, rows: Rows, before: Callable[[Sequence[Any]], None] = lambda ids: None) -> None:
-        """Delete rows in small transactions; a batch in which one cannot go is done one by one.
+        """Delete rows in small transactions; if a batch fails, delete its rows one by one.
 
         ``before`` is called in each transaction with the primary keys.
         """
@@ -95,7 +95,7 @@ class ChoreRun:
                 return
             try:
                 self._remove(rows, ids, before)
-            except Exception:  # noqa: BLE001  (told below, of the one that is to blame)
+            except Exception:  # noqa: BLE001  (reported below, for the row that causes it)
                 stuck += self._one_by_one(rows, ids, before)
 
     def _one_by_one(self, rows: Rows, ids: Iterable[Any], before: Callable[[Sequence[Any]], None]) -> list[Any]:
@@ -118,5 +118,5 @@ class ChoreRun:
 
 
 def cutoff_before(seconds: float) -> datetime | None:
-    """The time before which something is old enough to go; None: nothing ever is."""
+    """Return the time before which something is old enough to delete; None: never."""
     return timezone.now() - timedelta(seconds=seconds) if seconds else None

@@ -1,4 +1,4 @@
-"""The maintenance chores: rows and old log lines that nothing references any more, and running all chores in turn."""
+"""Maintenance chores: delete rows and old log lines that nothing references, and run all chores in order."""
 
 from __future__ import annotations
 
@@ -12,14 +12,12 @@ from django.db.models import Exists, OuterRef, Q
 from django.utils import timezone
 from django_q.models import Failure, Success
 
+from sessions_app.accounts.models import AttemptCount, LoginLink
 from sessions_app.domain.portable.lines import LogEvent
-from sessions_app.domain.states import OPEN_RUN_STATES
+from sessions_app.domain.states import OPEN_RUN_STATES, PermissionState
 from sessions_app.models import (
-    AttemptCount,
     AttentionItem,
     Chore,
-    Delivery,
-    LoginLink,
     PermissionRequest,
     Presence,
     RecoverySweep,
@@ -29,6 +27,7 @@ from sessions_app.models import (
     TaskSession,
     operations,
 )
+from sessions_app.notifications.models import Delivery
 from sessions_app.services import metric_counters
 from sessions_app.services.maintenance.chore_run import ChoreRun, cutoff_before
 from sessions_app.services.maintenance.files import CLOSED_STATES, clean_journals, clean_recovery_refs
@@ -38,7 +37,7 @@ from sessions_app.services.portable.reading import RecordReader
 
 
 def clean_logins(work: ChoreRun) -> None:
-    """One-time links, logins of browsers and counts of attempts that have run out."""
+    """Delete expired login links, browser sessions and attempt counters."""
     now = timezone.now()
     work.remove_rows(LoginLink.objects.filter(expires_at__lt=now))
     work.remove_rows(WebSession.objects.filter(expire_date__lt=now))
@@ -46,18 +45,18 @@ def clean_logins(work: ChoreRun) -> None:
 
 
 def clean_tokens(work: ChoreRun) -> None:
-    """Keys of waits that were settled long ago, of runs that have ended; what they counted stays counted."""
+    """Delete keys that were settled long ago and whose run has ended; they remain in the metrics."""
     cutoff = cutoff_before(settings.KANDEV_HISTORY_RETENTION)
     if cutoff is None:
         return
     settled = Q(consumed_at__lt=cutoff) | Q(revoked_at__lt=cutoff) | Q(expired_at__lt=cutoff)
-    asked = PermissionRequest.objects.filter(state="pending").values("id")
+    asked = PermissionRequest.objects.filter(state=PermissionState.PENDING).values("id")
     rows = ResumeToken.objects.filter(settled).exclude(run__state__in=OPEN_RUN_STATES).exclude(wait_id__in=asked)
     work.remove_rows(rows, metric_counters.keep_token_counts)
 
 
 def clean_sweeps(work: ChoreRun) -> None:
-    """Sweeps with what they decided, and who asked for them; the newest one stays."""
+    """Delete old sweeps with their outcomes, and old requests for sweeps; the newest sweep stays."""
     cutoff = cutoff_before(settings.KANDEV_HISTORY_RETENTION)
     if cutoff is None:
         return
@@ -68,7 +67,7 @@ def clean_sweeps(work: ChoreRun) -> None:
 
 
 def clean_attention(work: ChoreRun) -> None:
-    """What somebody had to know and is over, and what was sent about it."""
+    """Delete attention items that were resolved long ago, and old deliveries of notifications."""
     cutoff = cutoff_before(settings.KANDEV_HISTORY_RETENTION)
     if cutoff is None:
         return
@@ -77,7 +76,7 @@ def clean_attention(work: ChoreRun) -> None:
 
 
 def clean_worker_tasks(work: ChoreRun) -> None:
-    """Tasks of the worker that ended long ago."""
+    """Delete records of worker tasks that ended long ago."""
     cutoff = cutoff_before(settings.KANDEV_HISTORY_RETENTION)
     if cutoff is None:
         return
@@ -86,26 +85,26 @@ def clean_worker_tasks(work: ChoreRun) -> None:
 
 
 def fold_metric_counts(work: ChoreRun) -> None:
-    """Parts of numbers become one; no number changes by it."""
+    """Merge the parts of metric counters; no counter changes its value."""
     if not work.dry_run:
         operations.fold_counts()
 
 
 EVENT_BATCH: Final = 500
-"""Lines that are compared at once."""
+"""Most lines compared at once."""
 
 
 def clean_events(work: ChoreRun) -> None:
-    """Remove the log of sessions that were closed long ago, but for its last line, by which the record is known.
+    """Delete the log lines of sessions that were closed long ago, all but the last, which identifies the record.
 
-    Messages, prompts and receipts stay, so pages show what they did.
+    Messages, prompts and receipts stay, so the session's page still shows what happened.
     """
     cutoff = cutoff_before(settings.KANDEV_EVENT_RETENTION)
     if cutoff is None:
         return
     lines = SessionEvent.objects.filter(session=OuterRef("pk"), seq__lt=OuterRef("last_seq"))
     old = TaskSession.objects.filter(Exists(lines), state__in=CLOSED_STATES, updated_at__lt=cutoff)
-    # By chance, so that those that stay do not use up every run.
+    # In random order: otherwise the sessions that cannot be cleaned would use up the time of every run.
     for session_id in list(old.order_by("?").values_list("id", flat=True)):
         if work.is_over:
             return
@@ -124,7 +123,7 @@ def _clean_session(work: ChoreRun, session: TaskSession) -> None:
 
 
 def _missing_proof(session: TaskSession) -> str:
-    """Why the portable record is no proof that nothing is lost; empty where it is."""
+    """Return why the portable record does not prove that nothing is lost; empty if it does."""
     reader = RecordReader(portable_record.record_directory(), str(session.id))
     recorded = {line.event.seq: line.event for line in reader.log()}
     if reader.findings:
@@ -145,14 +144,14 @@ Progress = Callable[[int, int, str], None]
 
 
 def clean_presences(work: ChoreRun) -> None:
-    """Somebody who looked at a page and has left."""
+    """Delete rows of users who no longer have a session's page open."""
     work.remove_rows(Presence.objects.filter(expires_at__lt=timezone.now()))
 
 
 def optimize_database(work: ChoreRun) -> None:
-    """Give an embedded database's write-ahead log back to the disk, and let it look at its indexes."""
+    """Truncate the write-ahead log of an embedded database, and update its query statistics."""
     if connection.vendor != "sqlite" or connection.in_atomic_block or work.dry_run:
-        return  # within a transaction nothing can be given back
+        return  # SQLite cannot do this within a transaction
     with connection.cursor() as cursor:
         cursor.execute("PRAGMA optimize")
         cursor.execute("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -172,13 +171,13 @@ CHORES: Final[Mapping[str, Callable[[ChoreRun], None]]] = {
     "counts": fold_metric_counts,
     "database": optimize_database,
 }
-"""By name, in the order in which they are done."""
+"""The chores by name, in the order in which they run."""
 
 
 def run_chores(
     names: Collection[str] = (), *, dry_run: bool = False, progress: Progress = lambda done, total, name: None
 ) -> list[ChoreRun]:
-    """Do the chores that are named, or all; what came of each. A dry run writes nothing at all."""
+    """Run the named chores, or all, and return the result of each. A dry run writes nothing at all."""
     wanted = [name for name in CHORES if not names or name in names]
     done = []
     for number, name in enumerate(wanted):

@@ -22,7 +22,7 @@ from sessions_app.services.maintenance.chore_run import ChoreRun, cutoff_before
 
 
 def note_leftover(session: TaskSession) -> None:
-    """A session is about to be deleted, in the caller's transaction."""
+    """Record what a session leaves behind, in the transaction that deletes it."""
     repository = session.task.repository
     Leftover.objects.update_or_create(
         session_id=session.id,
@@ -34,7 +34,7 @@ def note_leftover(session: TaskSession) -> None:
 
 
 def leftovers_of_deleted() -> Iterator[Leftover]:
-    """Those of sessions that are deleted; one that was imported again has its things back."""
+    """Yield the leftovers of deleted sessions, and forget those of sessions that were imported again."""
     rows = list(Leftover.objects.all())
     back = set(TaskSession.objects.filter(id__in=[row.session_id for row in rows]).values_list("id", flat=True))
     Leftover.objects.filter(session_id__in=back).delete()
@@ -42,21 +42,21 @@ def leftovers_of_deleted() -> Iterator[Leftover]:
 
 
 def settle_leftover(row: Leftover, **done: bool) -> None:
-    """Something of it is gone; with the last of it the row goes."""
+    """Record that a part was removed; with the last part, delete the row."""
     Leftover.objects.filter(session_id=row.session_id).update(**done)
     Leftover.objects.filter(session_id=row.session_id, files_gone=True, refs_gone=True).delete()
 
 
 CLOSED_STATES: Final = (SessionState.COMPLETED, SessionState.CANCELLED)
-"""States that nothing leads out of."""
+"""States that a session never leaves."""
 OTHER_HOSTS_GRACE: Final = timedelta(days=90)
-"""Where several machines share a database: so long each of them can still remove what it has."""
+"""How long each of several machines that share a database can still remove its part."""
 
 
 def clean_journals(work: ChoreRun) -> None:
-    """Directories of agentctl of closed sessions whose journal is in the log, and of deleted sessions.
+    """Delete agentctl's directories of closed sessions whose journal is in the log, and of deleted sessions.
 
-    One that belongs to no row stays: a database that was restored may lack a session that lives.
+    A directory that belongs to no row stays: a restored database may lack a session that is alive.
     """
     if not work.dry_run:
         cleanup.finish_removals()
@@ -84,7 +84,7 @@ def _remove(work: ChoreRun, execution_id: str, living: frozenset[str]) -> None:
 
 
 def _is_over(execution_id: str, cutoff: datetime) -> bool:
-    """Its session is closed for good since then, it was stopped, and its whole journal is in the log."""
+    """Return whether its session was closed before that time, it was stopped, and its whole journal is in the log."""
     row = (
         ExecutorRunning.objects.filter(id=execution_id, status=ExecutorStatus.STOPPED, updated_at__lt=cutoff)
         .filter(session__state__in=CLOSED_STATES, session__updated_at__lt=cutoff)
@@ -95,7 +95,7 @@ def _is_over(execution_id: str, cutoff: datetime) -> bool:
 
 
 def _clean_deleted(work: ChoreRun, cutoff: datetime) -> None:
-    """Homes of deleted sessions, whose files are all gone then."""
+    """Delete the homes of deleted sessions, and settle leftovers whose files are all gone."""
     here = set(cleanup.list_state_directories())
     for row in leftovers_of_deleted():
         if row.files_gone or row.deleted_at >= cutoff:
@@ -110,12 +110,12 @@ def _clean_deleted(work: ChoreRun, cutoff: datetime) -> None:
 
 
 def is_only_host() -> bool:
-    """Whether no other machine can have files of a session: an embedded database is used by one alone."""
+    """Return whether no other machine can have files of a session, because the database is embedded."""
     return connection.vendor == "sqlite"
 
 
 def clean_recovery_refs(work: ChoreRun) -> None:
-    """Remove what may go after ``KANDEV_RECOVERY_RETENTION``."""
+    """Delete recovery refs of closed and deleted sessions after ``KANDEV_RECOVERY_RETENTION``."""
     cutoff = cutoff_before(settings.KANDEV_RECOVERY_RETENTION)
     if cutoff is None:
         return
@@ -130,7 +130,7 @@ def clean_recovery_refs(work: ChoreRun) -> None:
 
 
 def _has_ended(work: ChoreRun, row: Leftover, living: frozenset[str]) -> bool:
-    """Whether nothing of a deleted session lives on this machine; what does is at work in its workspace."""
+    """Return whether no process of a deleted session runs on this machine; one that does uses its workspace."""
     alive = [one for one in row.executions if not cleanup.is_idle(one, living)]
     if alive:
         work.kept += 1
@@ -165,8 +165,8 @@ def _clean_refs_of_deleted(work: ChoreRun, row: Leftover, cutoff: datetime) -> N
 
 
 def _closed_sessions(work: ChoreRun, cutoff: datetime) -> Iterator[tuple[Path, TaskSession]]:
-    """Closed sessions of which a repository of this machine keeps a snapshot."""
-    # By chance, so that what stays does not use up every run.
+    """Yield closed sessions of which a repository on this machine has a snapshot."""
+    # In random order: otherwise the snapshots that must stay would use up the time of every run.
     for row in Repository.objects.order_by("?"):
         repository = Path(row.path)
         if not repository.is_dir():

@@ -1,4 +1,4 @@
-"""The report of what carries our marks and belongs to no session; nothing of it is touched (rules, section 7)."""
+"""Find and report orphans: things with our marks that belong to no session. Nothing of them is changed."""
 
 from __future__ import annotations
 
@@ -22,45 +22,45 @@ from sessions_app.services.maintenance.chore_run import ChoreRun
 
 log = logging.getLogger(__name__)
 SEARCH_TIMEOUT: Final = 15.0
-"""Seconds for one executor; those of a runtime are asked side by side."""
+"""Seconds for one executor; the executors of a runtime are asked concurrently."""
 
 
 @dataclass(frozen=True, slots=True)
 class OrphanSource:
-    """Where orphans are looked for: an executor, or a runtime that has none."""
+    """Where orphans are searched: an executor, or a runtime without executors."""
 
     name: str
-    """The executor's; empty: no executor has this runtime (any more)."""
+    """The executor's name; empty: no executor has this runtime."""
     configs: Sequence[Mapping[str, Any]]
-    """What the runtime is told; empty for a runtime without executors."""
+    """Configuration for the runtime; empty for a runtime without executors."""
 
 
 @dataclass(slots=True)
 class OrphanReport:
-    """What one look at a runtime has found, and whom it could not ask."""
+    """Result of one search of a runtime."""
 
     found: list[Orphan] = field(default_factory=list)
     sources: dict[str, OrphanSource] = field(default_factory=dict)
-    """By an orphan's id, where it was found."""
+    """Where each orphan was found, by its id."""
     silent: dict[str, str] = field(default_factory=dict)
-    """By an executor's name, why it could not be asked; for staff."""
+    """Why an executor could not be reached, by its name; for staff."""
 
 
 def searchable_runtimes() -> dict[str, SupportsOrphans]:
-    """Runtimes that can tell, by name."""
+    """Return the runtimes that can list orphans, by name."""
     return {name: place for name, place in runtimes().items() if isinstance(place, SupportsOrphans)}
 
 
 def sources_of(runtime: str) -> list[OrphanSource]:
-    """One for each executor of a runtime; empty: it is not used here."""
+    """Return one source for each executor of a runtime; empty if the runtime is not used here."""
     rows = Executor.objects.filter(runtime=runtime).values_list("name", "config")
     return [OrphanSource(name, [config]) for name, config in rows]
 
 
 def find_orphans(runtime: str, place: SupportsOrphans) -> OrphanReport:
-    """What is there now and belongs to no row. An executor that cannot be asked hides nothing of the others.
+    """Return what exists now and belongs to no row. An unreachable executor hides no orphans of the others.
 
-    A runtime without executors is asked too, and its silence is no news.
+    A runtime without executors is searched too; if it does not answer, that is not reported.
     """
     known = frozenset(str(pk) for pk in ExecutorRunning.objects.values_list("pk", flat=True))
     sources = sources_of(runtime) or [OrphanSource("", [])]
@@ -69,7 +69,7 @@ def find_orphans(runtime: str, place: SupportsOrphans) -> OrphanReport:
         if isinstance(answer, str):
             report.silent |= {source.name: answer} if source.name else {}
             continue
-        # Two executors may share an engine or a host. One that was launched during the look has its row by now.
+        # Two executors may share an engine or host. What was launched during the search has its row by now.
         new = [one for one in answer if one.id not in report.sources and (one.is_helper or not _is_known_session(one))]
         report.found += new
         report.sources |= {one.id: source for one in new}
@@ -83,7 +83,7 @@ async def _search_all(
 
 
 async def _search(place: SupportsOrphans, known: frozenset[str], source: OrphanSource) -> list[Orphan] | str:
-    """The orphans of one source, or why it could not be asked."""
+    """Return the orphans of one source, or why it could not be reached."""
     try:
         return await asyncio.wait_for(place.orphans(known, source.configs), SEARCH_TIMEOUT)
     except TimeoutError:
@@ -98,12 +98,12 @@ async def _search(place: SupportsOrphans, known: frozenset[str], source: OrphanS
 def _is_known_session(one: Orphan) -> bool:
     try:
         return ExecutorRunning.objects.filter(pk=one.execution_id).exists()
-    except ValidationError:  # a mark that is no id at all
+    except ValidationError:  # the mark is not a valid id
         return False
 
 
 def report_orphans(work: ChoreRun) -> None:
-    """Look at every runtime that is used here, and keep what was found for the pages."""
+    """Check every runtime that is used here, and store what was found for the pages."""
     for name, place in searchable_runtimes().items():
         if not sources_of(name):
             if not work.dry_run:
@@ -111,7 +111,7 @@ def report_orphans(work: ChoreRun) -> None:
             continue
         report = find_orphans(name, place)
         for executor, problem in report.silent.items():
-            work.fail(f"{executor} ({name}) could not be asked: {problem}")
+            work.fail(f"{executor} ({name}) could not be reached: {problem}")
         work.kept += len(report.found)
         if not work.dry_run:
             _save_report(name, report)
@@ -123,5 +123,5 @@ def _save_report(runtime: str, report: OrphanReport) -> None:
         for one in report.found:
             values = {"execution_id": one.execution_id[:64], "status": one.status[:64], "last_seen_at": now}
             Orphaned.objects.update_or_create(runtime=runtime, name=one.id[:200], defaults=values)
-        if not report.silent:  # else what was not seen may still be where nobody could be asked
+        if not report.silent:  # otherwise a missing orphan may be at an executor that did not answer
             Orphaned.objects.filter(runtime=runtime).exclude(name__in=[one.id[:200] for one in report.found]).delete()

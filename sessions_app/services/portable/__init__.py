@@ -1,1 +1,1 @@
-"""The portable record: each session as files beside the database (design 10)."""
+"""The portable record: the files beside the database that hold each session."""

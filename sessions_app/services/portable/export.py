@@ -1,4 +1,4 @@
-"""Export logs to the portable record: the exporter's cursor, and bringing one session's record up to its log."""
+"""Export logs to the portable record: the exporter's cursor, and writing what a session's record lacks."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from sessions_app.services.portable import snapshot as portable_snapshot
 from sessions_app.services.portable.record import SessionFiles, Tail
 
 CURSOR_BATCH: Final = 2000
-"""Events whose sessions are looked up at once."""
+"""Most events that one query reads to find their sessions."""
 LATE_COMMIT_MARGIN: Final = 1000
-"""Where transactions commit side by side, one that began this many events earlier may end later."""
+"""Event ids are allocated before the commit: one that is this much smaller may still appear later."""
 MAX_BEHIND: Final = 100_000
 
 
 @dataclass(frozen=True, slots=True)
 class ExportCursor:
-    """The last event that was seen, by its row's number, and the sessions whose record is behind it."""
+    """The id of the last exported event row, and the sessions whose record is not complete up to it."""
 
     number: int = 0
     session_id: uuid.UUID | None = None
@@ -40,11 +40,11 @@ class ExportCursor:
     behind: tuple[uuid.UUID, ...] = ()
 
     def with_behind(self, behind: Iterable[uuid.UUID]) -> ExportCursor:
-        """The same with other sessions behind."""
+        """Return the cursor with these sessions behind."""
         return replace(self, behind=tuple(behind))
 
     def to_json(self) -> dict[str, Any]:
-        """For the file."""
+        """Return the JSON object for the file."""
         return {
             "number": self.number,
             "session_id": str(self.session_id) if self.session_id else None,
@@ -55,7 +55,7 @@ class ExportCursor:
 
     @classmethod
     def from_json(cls, told: Any) -> ExportCursor:
-        """What a file tells; ValueError, KeyError, TypeError or BadLine for anything else."""
+        """Parse a file's object; raises ValueError, KeyError, TypeError or BadLine."""
         session_id = told["session_id"]
         return cls(
             number=int(told["number"]),
@@ -67,7 +67,7 @@ class ExportCursor:
 
 
 def read_cursor() -> ExportCursor:
-    """The cursor of the last exporter; at the beginning where there is none that can be read."""
+    """Read the stored cursor; at the beginning if there is none, or it is unreadable."""
     try:
         return ExportCursor.from_json(
             json.loads((portable_record.record_directory() / portable_record.CURSOR_FILE).read_bytes())
@@ -77,7 +77,7 @@ def read_cursor() -> ExportCursor:
 
 
 def write_cursor(cursor: ExportCursor) -> None:
-    """Keep it; raises OSError."""
+    """Store the cursor; raises OSError."""
     path = portable_record.record_directory() / portable_record.CURSOR_FILE
     draft = portable_record.write_draft(path, cursor.to_json())
     crash_points.reached("export.cursor_drafted")
@@ -88,15 +88,16 @@ def write_cursor(cursor: ExportCursor) -> None:
 def sessions_behind(
     cursor: ExportCursor, seq_of: Callable[[uuid.UUID], int | None]
 ) -> tuple[set[uuid.UUID], ExportCursor]:
-    """The sessions with events behind the cursor, at most ``AT_ONCE`` of them, and the cursor behind those.
+    """Return the sessions with events after the cursor, at most ``CURSOR_BATCH`` events' worth, and the new cursor.
 
-    ``seq_of`` says how far a record is known to be.
+    ``seq_of`` returns the last ``seq`` of a session's record, if it is cached.
     """
     rows = (
         SessionEvent.objects.filter(id__gt=cursor.number).order_by("id").values_list("id", "session_id")[:CURSOR_BATCH]
     )
     new = list(rows)
     changed = {session_id for _, session_id in new}
+    # SQLite has one writer at a time, so its ids commit in order; PostgreSQL commits them in any order.
     if connection.vendor == "postgresql" and cursor.number:
         late = SessionEvent.objects.filter(id__gt=cursor.number - LATE_COMMIT_MARGIN, id__lte=cursor.number)
         for session_id, seq in late.values("session_id").annotate(last=Max("seq")).values_list("session_id", "last"):
@@ -109,18 +110,18 @@ def sessions_behind(
 
 
 def cursor_at(number: int) -> ExportCursor:
-    """The cursor at the event with this number."""
+    """Return the cursor at the event row with this id."""
     row = SessionEvent.objects.filter(id=number).first()
     return ExportCursor(number, row.session_id, row.seq, row.at) if row else ExportCursor(number)
 
 
 def cursor_at_end() -> ExportCursor:
-    """The cursor behind everything that the database has."""
+    """Return the cursor behind everything in the database."""
     return cursor_at(_highest_number())
 
 
 def is_database_complete(cursor: ExportCursor) -> bool:
-    """Whether the database may have all that the exporter has seen; deleted sessions are no proof of the contrary."""
+    """Return whether the database can have all that was exported; deleted sessions do not prove otherwise."""
     if not cursor.number:
         return True
     if _highest_number() < cursor.number:
@@ -130,7 +131,7 @@ def is_database_complete(cursor: ExportCursor) -> bool:
 
 
 def _highest_number() -> int:
-    """The highest number that an event of this database ever had."""
+    """Return the highest id that an event row of this database ever had."""
     table = SessionEvent._meta.db_table
     with connection.cursor() as cursor:
         if connection.vendor == "postgresql":
@@ -144,11 +145,11 @@ def _highest_number() -> int:
 
 
 EVENT_BATCH: Final = 500
-"""Lines that are written at once."""
+"""Most lines of one write."""
 SNAPSHOT_EVERY: Final = 2.0
-"""Seconds at least between two snapshots of a session."""
+"""Least seconds between two snapshots of a session."""
 REMEMBERED_SESSIONS: Final = 4096
-"""Sessions whose record's end is remembered; that of any other is read again."""
+"""Sessions whose record's end is cached; for others it is read again."""
 
 
 @dataclass(slots=True)
@@ -159,38 +160,39 @@ class _RememberedRecord:
 
 
 class RecordWriter:
-    """Writes the records in one directory; whoever uses it holds the ``ExporterLock``."""
+    """Writes the records in one directory; the caller holds the ``ExporterLock``."""
 
     def __init__(self, folder: Path, boot_id: str):
         self.folder, self.boot_id = folder, boot_id
         self._known: OrderedDict[uuid.UUID, _RememberedRecord] = OrderedDict()
 
     def seq_of(self, session_id: uuid.UUID) -> int | None:
-        """The last line of a session's record, if that is remembered."""
+        """Return the end of a session's record, if it is cached."""
         known = self._known.get(session_id)
         return None if known is None else known.tail.seq
 
     def export(self, session_id: uuid.UUID, *, final: bool = False) -> float | None:
-        """Write what a record lacks, a bounded piece; seconds until there is more to do, None where there is nothing.
+        """Write a bounded part of what a record lacks; return the seconds until the next part is due, None if done.
 
-        ``final``: the snapshot is not put off. Raises OSError; what was written stays true, and the next
-        call goes on from there.
+        ``final`` writes the snapshot now, even if one was written a moment ago. Raises OSError; what was written is
+        valid, and the next call continues from there.
         """
         files = SessionFiles(self.folder, session_id)
         try:
             return self._export(files, final=final)
         except BaseException:
-            self._known.pop(session_id, None)  # the file says where it is
+            self._known.pop(session_id, None)  # a failed write may have changed the file: read its end again
             raise
 
     def _export(self, files: SessionFiles, *, final: bool) -> float | None:
         known = self._find(files)
         if known is None:
-            files.remove()  # the session was deleted while we were at it
+            files.remove()  # the session was deleted meanwhile
             return None
         events = _load_events(files.session_id, known.tail.seq)
         if events:
             known.tail = files.append(known.tail, events)
+        # A full batch: there may be more lines, so the snapshot is not due yet.
         if len(events) == EVENT_BATCH:
             return 0.0
         wait = known.snapshot_at + SNAPSHOT_EVERY - time.monotonic()
@@ -202,7 +204,7 @@ class RecordWriter:
         return None
 
     def _find(self, files: SessionFiles) -> _RememberedRecord | None:
-        """The end of the record, if it is one of this very log; that of another one is set aside (rule 37)."""
+        """Return the end of the record if it belongs to this log; else set the record aside, as after a restore."""
         known = self._known.get(files.session_id)
         if known is None:
             if not TaskSession.objects.filter(id=files.session_id).exists():
@@ -239,5 +241,5 @@ def _load_events(session_id: uuid.UUID, after: int) -> list[LogEvent]:
 
 
 def is_in_log(session_id: uuid.UUID, event: LogEvent) -> bool:
-    """Whether the log of a session has this very line."""
+    """Return whether the session's log contains exactly this event."""
     return SessionEvent.objects.filter(session_id=session_id, seq=event.seq, name=event.name, at=event.at).exists()

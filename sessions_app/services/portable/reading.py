@@ -17,24 +17,24 @@ from sessions_app.domain.portable.lines import BadLine, LogEvent, line_to_event,
 from sessions_app.services.portable.record import LOG_SUFFIX, SNAPSHOT_SUFFIX, TOKENS_SUFFIX
 
 MAX_LINE_BYTES: Final = 64 * 1024 * 1024
-"""Bytes of a line, and of a snapshot."""
+"""Most bytes of a line, and of a snapshot."""
 MAX_DEPTH: Final = 64
-"""Levels of a JSON value."""
+"""Most levels of a JSON value."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something that was left out, and where."""
+    """Something that was left out of an import, and where."""
 
     file: str
     line: int
-    """0: the file as a whole."""
+    """Line number; 0: the whole file."""
     problem: str
 
 
 @dataclass(frozen=True, slots=True)
 class NumberedEvent:
-    """An event with its place in the file."""
+    """An event with its line number in the file."""
 
     line: int
     event: LogEvent
@@ -42,23 +42,23 @@ class NumberedEvent:
 
 @dataclass
 class RecordReader:
-    """The files of one session, and what was wrong with them."""
+    """Reads the files of one session and collects what was wrong with them."""
 
     folder: Path
     stem: str
-    """What the files are named by."""
+    """Name of the files without suffix."""
     findings: list[Finding] = field(default_factory=list)
 
     def snapshot(self) -> dict[str, Any]:
-        """The snapshot; empty where there is none to be read."""
+        """Return the snapshot; empty if there is none that can be read."""
         return self._object(self.stem + SNAPSHOT_SUFFIX)
 
     def tokens(self) -> dict[str, Any]:
-        """The list of keys; empty where there is none to be read."""
+        """Return the list of keys; empty if there is none that can be read."""
         return self._object(self.stem + TOKENS_SUFFIX)
 
     def log(self) -> list[NumberedEvent]:
-        """The lines of the log, each behind the other; what stands out of its order is left out."""
+        """Return the lines of the log in rising order; lines out of order are left out and reported."""
         name = self.stem + LOG_SUFFIX
         lines = list(self._lines(name))
         kept = longest_rising([line.event.seq for line in lines])
@@ -69,7 +69,7 @@ class RecordReader:
         return [lines[index] for index in kept]
 
     def report(self, file: str, line: int, problem: str) -> None:
-        """Say what was left out."""
+        """Report something that was left out."""
         self.findings.append(Finding(file, line, problem))
 
     def _object(self, name: str) -> dict[str, Any]:
@@ -105,11 +105,12 @@ class RecordReader:
                     whole = raw.endswith(b"\n")
                     self.report(name, number, str(error) if whole else f"torn, or too long: {error}")
                 while raw and not raw.endswith(b"\n"):
-                    raw = file.readline(MAX_LINE_BYTES)  # the rest of what is too long
+                    raw = file.readline(MAX_LINE_BYTES)  # skip the rest of a line that is too long
 
     def _open(self, name: str) -> BinaryIO:
-        """An ordinary file of this very folder, never what a link leads to; raises OSError."""
+        """Open a regular file of this folder, never a symlink's target; raises OSError."""
         path = self.folder / name
+        # O_NONBLOCK: opening a FIFO would otherwise wait for a writer.
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         file = os.fdopen(descriptor, "rb")
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -119,7 +120,7 @@ class RecordReader:
 
 
 def list_records(folder: Path) -> list[str]:
-    """What the sessions in a folder are named by; raises OSError."""
+    """Return the names (without suffix) of the sessions in a folder; raises OSError."""
     stems = set()
     for entry in os.scandir(folder):
         for ending in (LOG_SUFFIX, TOKENS_SUFFIX, SNAPSHOT_SUFFIX):
@@ -130,7 +131,7 @@ def list_records(folder: Path) -> list[str]:
 
 
 def longest_rising(numbers: Sequence[int]) -> list[int]:
-    """Indices of the longest strictly rising part of ``numbers``; of equal ones the first."""
+    """Return the indices of the longest strictly rising subsequence; of equal numbers the first counts."""
     tails: list[int] = []
     ends: list[int] = []
     before: list[int] = []
@@ -151,7 +152,7 @@ def longest_rising(numbers: Sequence[int]) -> list[int]:
 
 
 def _json(raw: bytes) -> Any:
-    """A JSON value that a database can store; BadLine for anything else."""
+    """Parse JSON to a value that a database can store; raises BadLine."""
     if len(raw) > MAX_LINE_BYTES:
         raise BadLine("too long")
     try:
@@ -170,7 +171,7 @@ def _refuse(constant: str) -> Any:
 
 
 def _storable(value: Any, depth: int) -> Any:
-    """The value without U+0000 and halves of characters, which no database stores."""
+    """Return the value without U+0000 and lone surrogates, which no database stores."""
     if depth > MAX_DEPTH:
         raise BadLine("nested too deeply")
     if isinstance(value, str):
@@ -189,57 +190,57 @@ def _error_text(error: Exception) -> str:
 
 
 class SnapshotValues:
-    """An object of a snapshot."""
+    """The values of one object of a snapshot, coerced to what the caller expects."""
 
     def __init__(self, told: Any):
-        self._told: Mapping[str, Any] = told if isinstance(told, dict) else {}
+        self._values: Mapping[str, Any] = told if isinstance(told, dict) else {}
 
     def __bool__(self) -> bool:
-        return bool(self._told)
+        return bool(self._values)
 
     def raw(self, name: str) -> Any:
-        """Whatever is there."""
-        return self._told.get(name)
+        """Return the value unchanged."""
+        return self._values.get(name)
 
     def text(self, name: str, longest: int = 1 << 30, default: str = "") -> str:
-        """A text, cut where it is too long."""
-        value = self._told.get(name)
+        """Return the value if it is a string, truncated to ``longest`` characters; else ``default``."""
+        value = self._values.get(name)
         return value[:longest] if isinstance(value, str) else default
 
     def one_of(self, name: str, allowed: Collection[str], default: str = "") -> str:
-        """One of some words."""
-        value = self._told.get(name)
+        """Return the value if it is allowed, else ``default``."""
+        value = self._values.get(name)
         return value if isinstance(value, str) and value in allowed else default
 
     def flag(self, name: str) -> bool | None:
-        """Yes, no or neither."""
-        value = self._told.get(name)
+        """Return the value if it is a boolean, else None."""
+        value = self._values.get(name)
         return value if isinstance(value, bool) else None
 
     def number(self, name: str) -> int:
-        """A whole number, 0 or more."""
-        value = self._told.get(name)
+        """Return the value if it is a non-negative integer, else 0."""
+        value = self._values.get(name)
         return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 53 else 0
 
     def time(self, name: str) -> datetime | None:
-        """A moment."""
+        """Return the value as a time, or None if it is not one."""
         try:
-            return parse_time(self._told.get(name))
+            return parse_time(self._values.get(name))
         except BadLine:
             return None
 
     def id(self, name: str) -> uuid.UUID | None:
-        """One of our own ids."""
+        """Return the value as a UUID, or None if it is not one."""
         try:
-            return uuid.UUID(self._told.get(name, ""))
+            return uuid.UUID(self._values.get(name, ""))
         except (ValueError, AttributeError, TypeError):
             return None
 
     def inner(self, name: str) -> SnapshotValues:
-        """An object within."""
-        return SnapshotValues(self._told.get(name))
+        """Return a nested object; empty if the value is not an object."""
+        return SnapshotValues(self._values.get(name))
 
     def rows(self, name: str) -> list[SnapshotValues]:
-        """Objects within."""
-        value = self._told.get(name)
+        """Return a list of nested objects; empty if the value is not a list."""
+        value = self._values.get(name)
         return [SnapshotValues(one) for one in value if isinstance(one, dict)] if isinstance(value, list) else []

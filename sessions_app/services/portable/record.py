@@ -1,7 +1,8 @@
-"""The files of the portable record: one log, one snapshot and one list of keys a session (design 10).
+"""Files of the portable record: a log, a snapshot and a list of keys for each session.
 
-``<data>/sessions/<id>.messages.jsonl`` only grows, ``<id>.json`` and ``<id>.tokens.json`` are replaced
-as a whole. All are 0600 in a directory that is 0700. What a crash has torn is cut and written again.
+``<data>/sessions/<id>.messages.jsonl`` is append-only; ``<id>.json`` and ``<id>.tokens.json`` are replaced
+atomically. The files have mode 0600, their directory 0700. A partial line that a crash left is cut off and written
+again.
 """
 
 from __future__ import annotations
@@ -26,14 +27,14 @@ LOG_SUFFIX: Final = ".messages.jsonl"
 SNAPSHOT_SUFFIX: Final = ".json"
 TOKENS_SUFFIX: Final = ".tokens.json"
 SUPERSEDED_FOLDER: Final = "superseded"
-"""Folder of records whose log is no longer the database's: after a restored one."""
+"""Folder of records set aside after a restore, because their log is no longer the database's."""
 CURSOR_FILE: Final = ".exported"
-"""File that says how far the exporter is."""
+"""File with the exporter's cursor."""
 _CHUNK: Final = 64 * 1024
 
 
 def record_directory() -> Path:
-    """Where the record lies; made on first use, for our own uid alone."""
+    """Return the directory of the record; created on first use, accessible to our own user only."""
     path = Path(settings.KANDEV_DATA_DIR) / "sessions"
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     if path.stat().st_mode & 0o077:
@@ -42,13 +43,13 @@ def record_directory() -> Path:
 
 
 class ExporterLock:
-    """The right to write the record in a directory; it dies with its process."""
+    """The exclusive right to write the record; the kernel releases it when the process ends."""
 
     def __init__(self) -> None:
         self._descriptor: int | None = None
 
     def take(self) -> bool:
-        """Take it without waiting; True when it is ours."""
+        """Take the lock without waiting; return whether we have it."""
         if self._descriptor is None:
             descriptor = os.open(record_directory() / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
@@ -60,7 +61,7 @@ class ExporterLock:
         return True
 
     def release(self) -> None:
-        """Give it back."""
+        """Release the lock."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
@@ -75,7 +76,7 @@ class Tail:
 
     @property
     def seq(self) -> int:
-        """Of the last event; 0 for an empty log."""
+        """``seq`` of the last event; 0 for an empty log."""
         return self.event.seq if self.event else 0
 
 
@@ -90,7 +91,7 @@ class SessionFiles:
         self.tokens = folder / f"{session_id}{TOKENS_SUFFIX}"
 
     def tail(self) -> Tail:
-        """Cut what a crash has torn off the end of the log; what stands there then. Raises OSError."""
+        """Truncate a partial line that a crash left at the end of the log; return the end. Raises OSError."""
         try:
             descriptor = os.open(self.log, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
         except FileNotFoundError:
@@ -106,7 +107,7 @@ class SessionFiles:
             os.close(descriptor)
 
     def append(self, tail: Tail, events: Sequence[LogEvent]) -> Tail:
-        """Write events behind ``tail``, on the disk when this returns; raises OSError, and then nothing has changed."""
+        """Append events behind ``tail`` and fsync them. Raises OSError, and then nothing has changed."""
         data = b"".join(encode_line(event_to_line(event)) for event in events)
         flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         descriptor = os.open(self.log, flags, 0o600)
@@ -116,13 +117,14 @@ class SessionFiles:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+        # A new file survives a power failure only if its directory entry is on disk too.
         if not tail.size:
             _sync_directory(self.folder)
         crash_points.reached("export.lines_synced", self.session_id)
         return Tail(events[-1], tail.size + len(data))
 
     def set_aside(self) -> None:
-        """Put the record of another log where nobody writes; it is kept for people."""
+        """Move the record of another log aside, where nobody writes; people can still read it."""
         place = self._superseded / f"{self.session_id}-{uuid.uuid4().hex[:8]}"
         place.mkdir(mode=0o700, parents=True)
         for path in (self.log, self.snapshot, self.tokens):
@@ -131,7 +133,7 @@ class SessionFiles:
         _sync_directory(self.folder)
 
     def remove(self) -> None:
-        """Forget the session, with the records of it that were set aside. Raises OSError."""
+        """Delete the session's files, also those that were set aside. Raises OSError."""
         for path in (self.log, self.snapshot, self.tokens):
             path.unlink(missing_ok=True)
         for place in self._superseded.glob(f"{self.session_id}-*"):
@@ -139,23 +141,23 @@ class SessionFiles:
 
 
 def forget_record(session_id: uuid.UUID) -> None:
-    """A session was deleted: its record goes with it, as far as it can."""
+    """Delete the record of a deleted session; an error leaves it in place."""
     try:
         SessionFiles(record_directory(), session_id).remove()
     except OSError:
-        return  # it is said nowhere that a record is complete or gone
+        return  # nothing relies on the files being gone: the session is deleted already
 
 
 def encode_line(line: dict[str, Any]) -> bytes:
-    """One line of JSON with its end."""
+    """Return a document as one line of JSON with a newline."""
     try:
         return orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE)
-    except (orjson.JSONEncodeError, TypeError):  # halves of characters, and numbers of more than 64 bits
+    except (orjson.JSONEncodeError, TypeError):  # lone surrogates, and numbers of more than 64 bits
         return json.dumps(line, separators=(",", ":")).encode() + b"\n"
 
 
 def write_draft(path: Path, document: dict[str, Any]) -> Path:
-    """Write what will take the place of ``path`` beside it, on the disk when this returns; raises OSError."""
+    """Write a replacement for ``path`` to a file beside it, fsync it, and return its path; raises OSError."""
     draft = path.with_name(f".{path.name}.draft")
     data = json.dumps(document, indent=1, ensure_ascii=True).encode() + b"\n"
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
@@ -168,15 +170,16 @@ def write_draft(path: Path, document: dict[str, Any]) -> Path:
 
 
 def replace_file(draft: Path, path: Path) -> None:
-    """Put a draft into the place of ``path``: whole, or not at all. Raises OSError."""
+    """Replace ``path`` atomically by the file that ``write_draft`` wrote. Raises OSError."""
     draft.rename(path)
     _sync_directory(path.parent)
 
 
 def _write_at(descriptor: int, data: bytes, offset: int) -> None:
-    """Write all of ``data``; where that fails the file ends at ``offset`` again."""
+    """Write all of ``data``; on an error, truncate the file to ``offset`` again."""
     view, at = memoryview(data), offset
     try:
+        # Whatever is behind ``offset`` is the rest of a write that a crash interrupted.
         os.ftruncate(descriptor, offset)
         while view:
             written = os.pwrite(descriptor, view, at)
@@ -195,7 +198,7 @@ def _sync_directory(folder: Path) -> None:
 
 
 def _last_whole_line(descriptor: int, size: int) -> Tail:
-    """The last line that is one, and where it ends."""
+    """Return the last valid line and the offset of its end."""
     end = size
     while end:
         start = _line_start(descriptor, end)
@@ -210,7 +213,7 @@ def _last_whole_line(descriptor: int, size: int) -> Tail:
 
 
 def _line_start(descriptor: int, end: int) -> int:
-    """Where the line begins whose last byte is before ``end``."""
+    """Return the offset of the beginning of the line that ends at ``end``."""
     at = end - 1
     while at > 0:
         start = max(0, at - _CHUNK)

@@ -1,7 +1,7 @@
-"""What the snapshot of a session says, and the list of its keys: all that its log does not tell (design 10).
+"""Build the snapshot of a session and the list of its keys: what its log does not contain.
 
-Bounded, whatever the history: of what the log tells anyway only the newest rows are here in full. No
-secret is in either: neither tokens of agents and agentctl, nor environments, arguments and servers of profiles.
+Their size is bounded however long the session is: of what the log contains, only the newest rows are repeated.
+Neither file has secrets: no tokens of agents or agentctl, and no environments, arguments or MCP servers of profiles.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from sessions_app.models import ContinuityReceipt, Prompt, ResumeToken, Run, Tas
 
 FORMAT: Final = "kandev/1"
 MAX_ROWS: Final = 50
-"""Runs, prompts, receipts and keys of a session that a snapshot has in full."""
+"""Most runs, prompts, receipts and keys of a session in a snapshot."""
 UNFINISHED_STATES: Final = (PromptState.QUEUED, PromptState.HELD, PromptState.INTERRUPTED, *UNSETTLED_PROMPT_STATES)
 RUN_FIELDS: Final = (
     *("id", "message_id", "state", "has_process", "wait_kind", "wait_id", "wait_reason", "deadline_at"),
@@ -36,7 +36,7 @@ TOKEN_FIELDS: Final = (
 
 
 def build_snapshot(session_id: uuid.UUID, boot_id: str) -> dict[str, Any] | None:
-    """The snapshot of a session as its rows are now; None where it is gone. A constant number of queries."""
+    """Return the snapshot of a session's current rows; None if it is gone. A constant number of queries."""
     rows = TaskSession.objects.select_related("task__team", "task__repository", "agent_profile__team", "executor")
     session = rows.select_related("owner", "task__created_by").filter(id=session_id).first()
     if session is None:
@@ -76,7 +76,7 @@ def build_snapshot(session_id: uuid.UUID, boot_id: str) -> dict[str, Any] | None
 
 
 def token_rows(session_id: uuid.UUID) -> dict[str, Any]:
-    """The keys of a session's waits, newest last: ids, kinds, times and hashes; never what opens anything."""
+    """Return the keys of a session's waits, newest last: ids, kinds, times and hashes, never secrets."""
     rows = ResumeToken.objects.filter(session_id=session_id).order_by("-created_at", "-id")[:MAX_ROWS]
     now = timezone.now()
     return {
@@ -125,7 +125,7 @@ def _interruption(runs: Iterable[Run]) -> dict[str, Any] | None:
 
 
 def _prompts(session: TaskSession) -> list[dict[str, Any]]:
-    """The unfinished ones and the newest of the others; a text that the log has too is the same."""
+    """Return all unfinished prompts and the newest of the others."""
     rows = Prompt.objects.filter(session=session).select_related("by", "resent_as", "continued_by")
     newest = list(rows.exclude(state__in=UNFINISHED_STATES).order_by("-id")[:MAX_ROWS])
     found = sorted([*rows.filter(state__in=UNFINISHED_STATES), *newest], key=lambda row: int(row.pk))

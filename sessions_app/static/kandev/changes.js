@@ -32,19 +32,19 @@ async function showChanges(...told) {
     const [status, log] = await Promise.all([look(`${panel.dataset.git}status/`), look(`${panel.dataset.git}log/?limit=${PIECE}`)]);
     if (number === shown) fill(place, [head(status), ...told.filter((one) => one instanceof Node), ...pieces(status), ...history(log)]);
   } catch (error) {
-    if (number === shown) fill(place, [alarm(reasonOf(error)), row(button("Look again", showChanges, "small"))]);
+    if (number === shown) fill(place, [alarm(reasonOf(error)), row(button("Refresh", showChanges, "small"))]);
   }
 }
 
 function head({ branch }) {
-  return row(make("span", "place", visible(branch ?? "No branch is checked out")), button("Look again", showChanges, "quiet small"));
+  return row(make("span", "place", visible(branch ?? "No branch is checked out")), button("Refresh", showChanges, "quiet small"));
 }
 
 function pieces(status) {
   const groups = GROUPS.filter(([key]) => status[key].length).flatMap(([key, title]) => group(title, key, status[key]));
-  const said = status.clean ? [note("Everything is committed.")] : groups;
-  const cut = status.truncated ? [note("There are more than can be shown.")] : [];
-  const conflicts = status.conflicted.length ? [alarm("A merge has conflicts. Nothing can be committed until they are solved, by the agent or in the terminal.")] : [];
+  const said = status.clean ? [note("No uncommitted changes.")] : groups;
+  const cut = status.truncated ? [note("The list is too long to show completely.")] : [];
+  const conflicts = status.conflicted.length ? [alarm("A merge has conflicts. Resolve them in the terminal, or ask the agent to, before you commit.")] : [];
   const commit = mayCommit && !status.kept && !status.clean && !status.conflicted.length ? [commitForm()] : [];
   return [...origin(status), ...conflicts, ...said, ...cut, ...commit];
 }
@@ -88,29 +88,29 @@ async function showDiff(path, key) {
 async function difference(path, key) {
   const diff = await look(`${panel.dataset.git}diff/?path=${encodeURIComponent(path)}`);
   const text = key === "staged" ? diff.staged : diff.unstaged;
-  const cut = diff.truncated ? [note("Only its beginning is shown.")] : [];
-  return [text ? coloured(visible(text)) : note("There is no difference any more."), ...cut];
+  const cut = diff.truncated ? [note("Only the beginning is shown.")] : [];
+  return [text ? coloured(visible(text)) : note("This file has no changes any more."), ...cut];
 }
 
 async function newFile(path) {
   const file = await look(`${document.getElementById("panel-files").dataset.files}content/?path=${encodeURIComponent(path)}`);
-  if (file.binary) return [note(`Not a text: ${file.size.toLocaleString()} bytes.`)];
+  if (file.binary) return [note(`Binary file, ${file.size.toLocaleString()} bytes.`)];
   return [coloured(visible(file.content).replace(/\n$/, "").replace(/^/gm, "+"))];
 }
 
 function commitForm() {
   const form = make("form", "commit");
-  const label = make("label", "", "Commit what is ticked");
+  const label = make("label", "", "Commit selected files");
   const message = document.createElement("textarea");
-  Object.assign(message, { id: "commit-message", rows: 2, required: true, placeholder: "What has changed, and why" });
+  Object.assign(message, { id: "commit-message", rows: 2, required: true, placeholder: "What changed, and why" });
   label.htmlFor = message.id;
   const told = make("div");
   const send = make("button", "main", "Commit");
-  form.append(label, message, told, row(send, make("small", "", "In your name; git’s hooks are not run here.")));
+  form.append(label, message, told, row(send, make("small", "", "Commits in your name. Git hooks do not run.")));
   form.addEventListener("submit", async (event) => {
     event.preventDefault();
     const boxes = [...place.querySelectorAll("input[type=checkbox]")], wanted = boxes.filter((box) => box.checked);
-    if (!wanted.length) return told.replaceChildren(alarm("Nothing is ticked."));
+    if (!wanted.length) return told.replaceChildren(alarm("Select at least one file."));
     send.disabled = true;
     const paths = wanted.length === boxes.length ? [] : [...new Set(wanted.map((box) => box.value))];
     try {
@@ -137,7 +137,7 @@ function history({ commits, more }) {
       further.replaceWith(alarm(reasonOf(error)));
     }
   }, "quiet small");
-  return [make("h3", "", "Last commits"), list, more ? further : ""];
+  return [make("h3", "", "Recent commits"), list, more ? further : ""];
 }
 
 function commitLine({ id, subject, author, at, body }) {

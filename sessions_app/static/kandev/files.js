@@ -13,10 +13,13 @@ const tree = make("div", "tree"), top = make("div"), content = make("div", "cont
 let isFilled = false;
 let editing = false;
 let chosen = 0; // what is shown of a file; an older answer does not replace a newer one
+let hasFailed = false; // the tree shows an error
+const asked = new WeakMap(); // the newest request for a folder; an older answer does not replace a newer one
+const RETRY = 5000;
 
 whenShown("files", () => isFilled || showTree());
 onWorkspace((what) => {
-  if (editing || (what === "content" && content.childElementCount)) return;
+  if (editing || (what === "content" && content.childElementCount && !hasFailed)) return;
   isShown("files") ? showTree() : (isFilled = false);
 });
 
@@ -30,15 +33,23 @@ async function showTree() {
 }
 
 async function showDirectory(path, into, open = new Set()) {
+  const number = (asked.get(into) ?? 0) + 1;
+  asked.set(into, number);
   try {
     const folder = await look(`${panel.dataset.files}?path=${encodeURIComponent(path)}`);
+    if (number !== asked.get(into)) return;
+    hasFailed = false;
     const entries = folder.entries.filter(({ name }) => name !== ".git").sort(foldersFirst);
     const list = document.createElement("ul");
     list.append(...entries.map((entry) => line(path, entry, open)));
-    fill(into, [entries.length ? list : note("Empty."), folder.truncated ? note("There are more than can be shown.") : ""]);
+    fill(into, [entries.length ? list : note("Empty."), folder.truncated ? note("The list is too long to show completely.") : ""]);
     if (!path) fill(top, [...origin(folder), mayWrite && !folder.kept ? row(button("New file", () => newFile(), "small")) : ""]);
   } catch (error) {
-    fill(into, [alarm(reasonOf(error)), row(button("Look again", () => showDirectory(path, into), "small"))]);
+    if (number !== asked.get(into)) return;
+    // A workspace that is opening answers a moment later: the error goes away by itself.
+    hasFailed = true;
+    setTimeout(() => hasFailed && number === asked.get(into) && isShown("files") && showTree(), RETRY);
+    fill(into, [alarm(reasonOf(error)), row(button("Refresh", () => showDirectory(path, into), "small"))]);
   }
 }
 
@@ -94,12 +105,12 @@ async function showFile(path, ...told) {
 
 function textOf(file) {
   const size = `${file.size.toLocaleString()} bytes`;
-  if (file.binary) return [note(`This is not a text (${size}), so it is not shown.`)];
+  if (file.binary) return [note(`This is a binary file (${size}), so it is not shown.`)];
   const text = make("pre", "code");
   if (file.html) text.innerHTML = file.html; // made and escaped by the server
   else text.textContent = visible(file.content);
   text.tabIndex = 0;
-  const cut = file.truncated ? [note(`The file is large (${size}). Only its beginning is shown, and it cannot be edited here.`)] : [];
+  const cut = file.truncated ? [note(`The file is large (${size}). Only the beginning is shown, and you cannot edit it here.`)] : [];
   return [...cut, file.size ? text : note("The file is empty.")];
 }
 
@@ -122,7 +133,7 @@ function newFile() {
   const name = document.createElement("input");
   Object.assign(name, { id: "new-file-path", required: true, placeholder: "docs/notes.md", spellcheck: false });
   label.htmlFor = name.id;
-  form.append(label, name, row(make("button", "main small", "Begin"), button("Cancel", () => close(), "small")));
+  form.append(label, name, row(make("button", "main small", "Create"), button("Cancel", () => close(), "small")));
   form.addEventListener("submit", (event) => {
     event.preventDefault();
     edit(name.value.trim().replace(/^\/+/, ""), "", null);
@@ -151,7 +162,7 @@ async function write(path, before, hash, text, save) {
   try {
     const headers = hash === null ? {} : { "If-Match": hash };
     const { created } = await ask(contentOf(path), { method: "PUT", body: { content: text.value }, headers });
-    showFile(path, done(created ? "The file was made." : "Saved."));
+    showFile(path, done(created ? "File created." : "Saved."));
     if (created) showTree();
   } catch (error) {
     if (error.code === "conflict") await offerWays(path, text, error);
@@ -166,12 +177,12 @@ async function offerWays(path, text, error) {
   try {
     const now = await ask(contentOf(path));
     const differs = make("details");
-    differs.append(make("summary", "", "What would be overwritten, and by what"), between(visible(now.content), visible(text.value)));
+    differs.append(make("summary", "", "Show the differences"), between(visible(now.content), visible(text.value)));
     ways.append(
       differs,
       row(
         button("Overwrite it with mine", () => write(path, now.content, now.hash, text, ways.querySelector("button")), "small"),
-        button("Drop mine, and read it again", () => showFile(path), "small"),
+        button("Discard my changes and reload", () => showFile(path), "small"),
       ),
     );
   } catch (again) {

@@ -108,4 +108,4 @@ async function ask(url) {
 }
 
 export const LOGGED_OUT = "You are logged out. Reload the page to log in.";
-export const GONE = "This is gone, or no longer yours to see.";
+export const GONE = "This no longer exists, or you no longer have access to it.";

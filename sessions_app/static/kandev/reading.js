@@ -45,7 +45,7 @@ function count(more) {
   news += more;
   const away = !isAtEnd();
   toEndBar.hidden = !away;
-  toEndBar.firstElementChild.textContent = news ? `${news} new ↓` : "To the end ↓";
+  toEndBar.firstElementChild.textContent = news ? `${news} new ↓` : "Jump to the end ↓";
 }
 
 let isAsked = false;

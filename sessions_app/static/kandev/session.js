@@ -37,7 +37,7 @@ let statusSeq = lastSeq;
 const frames = []; // heard, and not shown yet
 let settles = false; // something is on its way of which the log may say nothing
 let mayStart = true;
-let heard = document.querySelector(".strip").dataset.word;
+let heard = document.querySelector(".strip").dataset.label;
 
 let socket = null;
 const lookAround = tellPresence((here) => socket?.say("task.session.presence", { here }));
@@ -93,7 +93,7 @@ function allowPrompts(allowed) {
 }
 
 function announce() {
-  const word = document.querySelector(".strip").dataset.word;
+  const word = document.querySelector(".strip").dataset.label;
   if (word !== heard) document.getElementById("announce").textContent = `Session: ${word}`;
   heard = word;
   document.title = document.title.replace(/^(\(!\) )?/, document.getElementById("permissions") ? "(!) " : "");
@@ -104,7 +104,7 @@ function announce() {
 async function send(action, body) {
   body.set("csrfmiddlewaretoken", composer.elements.csrfmiddlewaretoken.value);
   const response = await fetch(action, { method: "POST", body, headers: { Accept: "application/json" }, redirect: "manual", signal: AbortSignal.timeout(PATIENCE) });
-  if (response.status === 403) return { message: "This is not for you to do, or you have logged in anew: reload the page." };
+  if (response.status === 403) return { message: "You may not do this, or you have logged in again since: reload the page." };
   const isTold = response.status === 409 || response.headers.has("Retry-After"); // the server says itself what is wrong
   if (!response.ok && !isTold) throw new Error(String(response.status));
   return response.json();
@@ -136,7 +136,7 @@ document.addEventListener("submit", async (event) => {
     if (answer.key_html) showKey(answer.key_html);
     if (button.name === "mode" && !answer.message) reading.follow(); // the banner with "Resume session" is far above the end
   } catch {
-    tell("The server did not answer. What you asked may or may not be on its way; the page will show it.");
+    tell("The server did not answer. Your request may have been received; the page shows the result when it reconnects.");
   }
   button.disabled = false;
   live.soon();
@@ -156,7 +156,7 @@ composer.addEventListener("submit", async (event) => {
     }
   } catch {
     draft.settled();
-    tell("The server did not answer. Your text is still here; sending it again is safe, it is delivered once.");
+    tell("The server did not answer. Your text is still here. You can safely send it again; it is delivered only once.");
   }
   live.soon();
 });

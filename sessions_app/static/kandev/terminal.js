@@ -12,12 +12,12 @@ const ACK_EVERY = 256 * 1024; // bytes
 const FIRST_PAUSE = 500, LONGEST_PAUSE = 5000;
 
 const ENDS = {
-  4400: "The server does not take a shell of this size.",
+  4400: "The terminal size is not supported. Resize the window, then try again.",
   4401: "You are logged out. Reload the page to log in.",
-  4403: "Shells are for staff here, and for teams that were trusted with them: agents are not kept apart from the server.",
-  4404: "This session is gone, or no longer yours to see.",
-  4410: "The shell was opened in another place, and is followed there.",
-  4429: "There are as many shells or connections as there may be. Close one, then try again.",
+  4403: "On this executor, only administrators and trusted teams may open terminals, because agents are not isolated from the server.",
+  4404: "This session no longer exists, or you no longer have access to it.",
+  4410: "The terminal is open in another window.",
+  4429: "Too many terminals or connections are open. Close one, then try again.",
 };
 
 const screen = make("div", "screen"), said = make("div", "said"), keys = row();
@@ -36,11 +36,11 @@ function stateChanged() {
 
 async function open() {
   if (term) return fit.fit();
-  if (!isReady()) return fill(place, [note("No workspace is open, so there is no shell to type in."), row(opener())]);
+  if (!isReady()) return fill(place, [note("The workspace is not open, so there is no terminal."), row(opener())]);
   try {
     await begin();
   } catch {
-    fill(place, [alarm("The terminal is not installed on this server."), note("`make setup` installs it where npm is there; then start the server again. Everything else works without it.")]);
+    fill(place, [alarm("The terminal is not installed on this server."), note("Run `make setup` where npm is installed, then restart the server. Everything else works without it.")]);
   }
 }
 
@@ -49,7 +49,7 @@ async function begin() {
   const [{ Terminal }, { FitAddon }] = await Promise.all([import(panel.dataset.script), import(panel.dataset.fit), styled()]);
   if (term) return;
   allowStylesOfScripts();
-  fill(place, [said, screen, keys, make("p", "meta", "F6 leaves the terminal. The shell lives on when you go, and when the server restarts.")]);
+  fill(place, [said, screen, keys, make("p", "meta", "F6 leaves the terminal. The shell keeps running when you leave and when the server restarts.")]);
   term = new Terminal({ fontFamily: variable("--mono"), fontSize: 13, scrollback: 5000, cursorBlink: !matchMedia("(prefers-reduced-motion: reduce)").matches, theme: theme() });
   fit = new FitAddon();
   term.loadAddon(fit);
@@ -151,16 +151,16 @@ function tell(frame) {
 function closed(code) {
   socket = null;
   if (code === 1000) return ended(exit === null || exit === 0 ? "The shell has ended." : `The shell has ended with ${exit < 0 ? `signal ${-exit}` : `code ${exit}`}.`, "New shell");
-  if (code in ENDS) return ended(ENDS[code], code === 4410 ? "Follow it here" : "Try again");
+  if (code in ENDS) return ended(ENDS[code], code === 4410 ? "Use it here" : "Try again");
   if (!isReady()) return lost();
   failures += 1;
-  fill(said, [make("p", "none", "The connection to the shell was lost. It lives on, and is looked for…")]);
+  fill(said, [make("p", "none", "Connection lost. The shell keeps running; reconnecting…")]);
   timer = setTimeout(connect, jittered(Math.min(FIRST_PAUSE * 2 ** failures, LONGEST_PAUSE)));
 }
 
 function lost() {
   clearTimeout(timer);
-  fill(said, [note("The workspace is not open any more, and its shells have ended with it."), row(opener())]);
+  fill(said, [note("The workspace was closed, and its shells have ended."), row(opener())]);
 }
 
 function ended(words, again) {

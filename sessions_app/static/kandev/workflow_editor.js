@@ -1,64 +1,64 @@
-// The editor of a workflow: what is wrong and how it looks follow the typing; problems and nodes lead to their lines.
+// The workflow editor: checks and draws the text while the user types, and links problems to their lines.
 
-const WAIT = 350;
+const CHECK_DELAY = 350; // milliseconds after the last key
 
 const form = document.getElementById("editor");
 const text = document.getElementById("text");
-const said = document.getElementById("editor-said");
-let timer, asked = 0;
+const notice = document.getElementById("editor-notice");
+let timer, lastRequest = 0;
 
-async function ask(what, parts) {
+async function request(action, parts) {
   clearTimeout(timer);
-  const number = (asked += 1);
+  const number = (lastRequest += 1);
   const body = new FormData(form);
-  body.set("do", what);
+  body.set("do", action);
   const response = await fetch(form.dataset.check, { method: "POST", body, credentials: "same-origin" }).catch(() => null);
-  if (!response?.ok) return response?.status === 429 && what === "check" ? later(WAIT * 10) : null;
+  if (!response?.ok) return response?.status === 429 && action === "check" ? checkLater(CHECK_DELAY * 10) : null;
   const answer = await response.json();
-  if (number !== asked) return null; // it was typed on meanwhile, and asked again
+  if (number !== lastRequest) return null; // a newer request is under way
   for (const part of parts) document.getElementById(`part-${part}`).innerHTML = answer.parts[part];
-  tell(answer.trouble, answer.trouble ? "error" : "");
+  showNotice(answer.trouble, answer.trouble ? "error" : "");
   return answer;
 }
 
-function tell(words, tone) {
-  said.textContent = words;
-  said.className = `notice ${tone}`;
-  said.hidden = !words;
+function showNotice(message, tone) {
+  notice.textContent = message;
+  notice.className = `notice ${tone}`;
+  notice.hidden = !message;
 }
 
-function later(wait) {
+function checkLater(delay) {
   clearTimeout(timer);
-  timer = setTimeout(() => ask("check", ["check"]), wait);
+  timer = setTimeout(() => request("check", ["check"]), delay);
 }
 
 function goTo(line) {
   const lines = text.value.split("\n");
-  const begin = lines.slice(0, line - 1).reduce((sum, one) => sum + one.length + 1, 0);
+  const begin = lines.slice(0, line - 1).reduce((sum, previous) => sum + previous.length + 1, 0);
   text.focus();
   text.setSelectionRange(begin, begin + (lines[line - 1]?.length ?? 0));
   text.scrollTop = (text.scrollHeight / lines.length) * Math.max(line - 6, 0);
 }
 
 async function open(focus) {
-  await ask("open", ["check", "settings"]);
+  await request("open", ["check", "settings"]);
   if (focus) document.querySelector("#node-fields input, #node-fields textarea, #node-fields select")?.focus();
 }
 
 async function apply() {
-  const answer = await ask("apply", ["check", "settings"]);
+  const answer = await request("apply", ["check", "settings"]);
   if (answer && answer.text !== text.value) text.value = answer.text;
 }
 
-text.addEventListener("input", () => later(WAIT));
+text.addEventListener("input", () => checkLater(CHECK_DELAY));
 
 form.addEventListener("submit", (event) => {
-  const what = event.submitter?.value;
-  if (!["check", "open", "apply"].includes(what)) return;
+  const action = event.submitter?.value;
+  if (!["check", "open", "apply"].includes(action)) return;
   event.preventDefault();
-  if (what === "check") ask("check", ["check", "settings"]);
-  if (what === "open") open(true);
-  if (what === "apply") apply();
+  if (action === "check") request("check", ["check", "settings"]);
+  if (action === "open") open(true);
+  if (action === "apply") apply();
 });
 
 form.addEventListener("change", (event) => {

@@ -1,37 +1,37 @@
-// A run: a node that is chosen is shown beside the graph without another page, and can be come back to.
+// The page of a run: shows the selected node beside the graph without a page load, and supports the back button.
 
-const place = document.getElementById("part-run");
+const run = document.getElementById("part-run");
 
 function show(address) {
-  const live = new URL(place.dataset.live, location.href);
+  const live = new URL(run.dataset.live, location.href);
   live.search = new URL(address, location.href).search;
-  place.dataset.live = live.pathname + live.search;
-  place.dispatchEvent(new Event("kandev:look"));
+  run.dataset.live = live.pathname + live.search;
+  run.dispatchEvent(new Event("kandev:look"));
 }
 
-place.addEventListener("click", (event) => {
+run.addEventListener("click", (event) => {
   const link = event.target.closest("a[data-node]");
   if (!link || event.ctrlKey || event.metaKey || event.shiftKey) return;
   event.preventDefault();
   const address = link.getAttribute("href");
   history.pushState(null, "", address.split("#")[0]);
   show(address);
-  place.addEventListener("kandev:shown", () => bringNear(), { once: true });
+  run.addEventListener("kandev:shown", () => scrollToDetail(), { once: true });
 });
 
-// On a telephone the node is below the graph.
-function bringNear() {
+// On a small screen the details are below the graph.
+function scrollToDetail() {
   const detail = document.getElementById("node-detail");
   const { top } = detail.getBoundingClientRect();
   if (top > innerHeight * 0.8 || top < 0) detail.scrollIntoView({ block: "start" });
   detail.focus({ preventScroll: true });
 }
 
-// A wide graph stays where it was scrolled to when it is drawn anew.
+// Keep the scroll position of a wide graph when it is drawn again.
 let left = 0, top = 0;
-place.addEventListener("scroll", ({ target }) => {
+run.addEventListener("scroll", ({ target }) => {
   if (target.matches?.(".drawing")) [left, top] = [target.scrollLeft, target.scrollTop];
 }, true);
-place.addEventListener("kandev:shown", () => place.querySelector(".drawing")?.scrollTo({ left, top, behavior: "instant" }));
+run.addEventListener("kandev:shown", () => run.querySelector(".drawing")?.scrollTo({ left, top, behavior: "instant" }));
 
 addEventListener("popstate", () => show(location.href));

@@ -40,7 +40,7 @@ export async function ask(url, { method = "GET", body, headers = {} } = {}) {
   const more = method === "GET" ? {} : { "Content-Type": "application/json", "X-CSRFToken": token.value };
   const response = await fetch(url, { method, headers: { Accept: "application/json", ...more, ...headers }, ...sent });
   const answer = await response.json();
-  if (!response.ok) throw Object.assign(new Error(answer.message ?? "The workspace cannot be asked now."), { code: answer.code });
+  if (!response.ok) throw Object.assign(new Error(answer.message ?? "The workspace does not answer. Try again in a moment."), { code: answer.code });
   return answer;
 }
 
@@ -57,7 +57,7 @@ export async function look(url) {
 }
 
 export function reasonOf(error) {
-  return error instanceof SyntaxError || error instanceof TypeError ? "The workspace cannot be asked now." : error.message;
+  return error instanceof SyntaxError || error instanceof TypeError ? "The workspace does not answer. Try again in a moment." : error.message;
 }
 
 // --- pieces of the page ---
@@ -66,7 +66,7 @@ export function origin({ kept }) {
   if (!kept) return [];
   const said = make("div", "kept");
   said.append(
-    make("p", "", `The workspace is not open. This is what was kept of it on ${dateAndTime(new Date(kept.at))}; it can be read, not changed.`),
+    make("p", "", `The workspace is not open. This is its last saved state, from ${dateAndTime(new Date(kept.at))}; it is read-only.`),
     opener(),
   );
   return [said];

@@ -1,7 +1,4 @@
-"""Handlers that turn one journal line each into events, messages and states.
-
-And complete permission requests with what the log knows.
-"""
+"""Handlers for each kind of journal line, which turn it into events, messages and states."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ from typing import Any, Final
 from executors_app.agentctl.protocol import JournalKind
 from executors_app.prepared_query import PreparedQuery
 from sessions_app.domain import attention, verification
-from sessions_app.domain.states import PROMPT, SESSION, WORK, RunState
+from sessions_app.domain.states import PROMPT, SESSION, WORK, PermissionState, RunState
 from sessions_app.domain.usage import parse_usage
 from sessions_app.models import PermissionRequest, Prompt, SessionTransaction, waits
 from sessions_app.models.attention import update_wording
@@ -31,13 +28,15 @@ from sessions_app.supervisor.interrupted_turns import (
 from sessions_app.supervisor.outcomes import record_lost_conversation
 
 _DETAIL_FIELDS: Final = ("title", "tool_kind", "content", "locations", "raw_input")
-"""What somebody has to see before answering."""
+"""Fields of a tool call that a person needs to see before answering a permission request."""
 _EMPTY_VALUES: Final[tuple[object, ...]] = (None, "", [], {})
-_OPEN_REQUEST = PreparedQuery(lambda key: PermissionRequest.objects.filter(session_id=key, state="pending"))
+_OPEN_REQUEST = PreparedQuery(
+    lambda key: PermissionRequest.objects.filter(session_id=key, state=PermissionState.PENDING)
+)
 
 
 def complete_tool_call(asked: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, Any]:
-    """The tool call of a request, completed with what is known of it; what the request itself tells goes first."""
+    """Return the tool call of a permission request, with its empty fields filled in from what the log knows."""
     more = {
         name: known[name]
         for name in _DETAIL_FIELDS
@@ -46,9 +45,9 @@ def complete_tool_call(asked: Mapping[str, Any], known: Mapping[str, Any]) -> di
     return {**asked, **more}
 
 
-def update_open_requests(draft: SessionTransaction, key: str, known: Mapping[str, Any]) -> None:
-    """The agent has told more of this tool call: complete what is still asked of it, and its item in the inbox."""
-    for row in _OPEN_REQUEST.all(draft.session.id):
+def update_open_requests(transaction: SessionTransaction, key: str, known: Mapping[str, Any]) -> None:
+    """Add what the agent has since reported about a tool call to its open permission requests and inbox items."""
+    for row in _OPEN_REQUEST.all(transaction.session.id):
         if str(row.tool_call.get("tool_call_id", ""))[:200] != key:
             continue
         tool_call = complete_tool_call(row.tool_call, known)
@@ -60,9 +59,9 @@ def update_open_requests(draft: SessionTransaction, key: str, known: Mapping[str
 
 JournalLine = Mapping[str, Any]
 TITLE_LIMIT = 500
-"""Characters of an agent's words that an answered permission repeats."""
+"""Characters of a title or option that the message about an answered permission repeats."""
 UNSTORABLE = "unwritable"
-"""Kind of what stands for a line that could not be written; ``was`` is its own."""
+"""Kind of the line that replaces one that cannot be written; ``was`` holds the original kind."""
 FIELD_TYPES: dict[str, Any] = {
     "text": str,
     "message_id": str | None,
@@ -75,33 +74,35 @@ FIELD_TYPES: dict[str, Any] = {
 
 
 class LineApplier:
-    """Applies a batch of journal lines, in order, to the draft of one session."""
+    """Applies a batch of journal lines, in order, to the transaction of one session."""
 
-    def __init__(self, draft: SessionTransaction, lines: Sequence[JournalLine] = ()):
-        self.draft = draft
-        self.conversation = ConversationUpdate(draft, {key for line in lines if (key := _tool_key_of_request(line))})
+    def __init__(self, transaction: SessionTransaction, lines: Sequence[JournalLine] = ()):
+        self.transaction = transaction
+        self.conversation = ConversationUpdate(
+            transaction, {key for line in lines if (key := _tool_key_of_request(line))}
+        )
         self.agent_gone = False
-        """A line told that the agent process ended without being asked to."""
+        """Whether a line reported that the agent process ended without a request."""
 
     def apply(self, line: JournalLine) -> None:
-        """Apply one line; an unknown kind changes nothing. TypeError and KeyError where it lacks what it must tell."""
+        """Apply one line; an unknown kind changes nothing. Raises TypeError or KeyError if the line is malformed."""
         handler = LINE_HANDLERS.get(str(line.get("kind")))
         if handler is None:
             return
         _validate(line)
-        self.draft.at = datetime.fromtimestamp(float(line["ts"]), UTC)
-        self.draft.heard()
+        self.transaction.at = datetime.fromtimestamp(float(line["ts"]), UTC)
+        self.transaction.clear_stall()
         if line["kind"] not in (JournalKind.MESSAGE_AGENT, JournalKind.MESSAGE_THOUGHT):
-            self.conversation.pause()
+            self.conversation.end_chunk()
         handler(self, line)
 
-    def prompt(self, line: JournalLine) -> Prompt | None:
-        """The ledger row that a line names."""
-        return self.draft.session.prompts.filter(message_id=line.get("message_id")).first()
+    def find_prompt(self, line: JournalLine) -> Prompt | None:
+        """Return the prompt that a line names, or None."""
+        return self.transaction.session.prompts.filter(message_id=line.get("message_id")).first()
 
 
 def _validate(line: JournalLine) -> None:
-    """What is wrong must not come into the log: its readers rely on it."""
+    """Raise TypeError or KeyError for a malformed line, because readers of the log rely on these fields."""
     for name, wanted in FIELD_TYPES.items():
         if name in line and not isinstance(line[name], wanted):
             raise TypeError(f"{name} of a {line['kind']} is {type(line[name]).__name__}")
@@ -109,54 +110,54 @@ def _validate(line: JournalLine) -> None:
         raise KeyError("option_id")
 
 
-def _on_prompt_accepted(fold: LineApplier, line: JournalLine) -> None:
-    """The prompt is the agent's: now, and only now, its text enters the conversation (rule 14)."""
-    draft, message_id = fold.draft, str(line["message_id"])
-    row = fold.prompt(line)
-    fold.conversation.finish()
-    draft.accept_run(message_id)
+def _on_prompt_accepted(applier: LineApplier, line: JournalLine) -> None:
+    """Begin the turn, and add the prompt's text to the conversation: it enters only once accepted (rule 14)."""
+    transaction, message_id = applier.transaction, str(line["message_id"])
+    row = applier.find_prompt(line)
+    applier.conversation.finish()
+    transaction.accept_run(message_id)
     kind = row.kind if row else str(line.get("prompt_kind", "user"))
-    text = row.text if row else str(line.get("text", ""))  # ours has no injected history before it
-    fold.conversation.add("user", text, key=message_id, kind=kind)
+    text = row.text if row else str(line.get("text", ""))  # the row's text has no injected history before it
+    applier.conversation.add_message("user", text, key=message_id, kind=kind)
     if row is not None and PROMPT.allows(row.state, "accept"):
-        draft.move_prompt(row, "accept", journal_epoch=line["epoch"])
-    _move_if_legal(draft, "turn_started", work="begin")
+        transaction.move_prompt(row, "accept", journal_epoch=line["epoch"])
+    _move_if_legal(transaction, "turn_started", work="begin")
 
 
-def _on_prompt_delivered(fold: LineApplier, line: JournalLine) -> None:
-    row = fold.prompt(line)
+def _on_prompt_delivered(applier: LineApplier, line: JournalLine) -> None:
+    row = applier.find_prompt(line)
     if row is not None and PROMPT.allows(row.state, "deliver"):
-        fold.draft.move_prompt(row, "deliver")
-    continuity.mark_history_delivered(fold.draft, str(line.get("message_id")))
+        applier.transaction.move_prompt(row, "deliver")
+    continuity.mark_history_delivered(applier.transaction, str(line.get("message_id")))
 
 
 def _text_handler(role: str) -> Callable[[LineApplier, JournalLine], None]:
-    def fold_text(fold: LineApplier, line: JournalLine) -> None:
-        fold.conversation.text(role, str(line.get("text", "")))
+    def apply_text(applier: LineApplier, line: JournalLine) -> None:
+        applier.conversation.append_text(role, str(line.get("text", "")))
 
-    return fold_text
+    return apply_text
 
 
-def _on_foreign_user_text(fold: LineApplier, line: JournalLine) -> None:
-    """Text that the agent attributes to the user and that is not ours is kept apart (rule 14)."""
-    fold.conversation.finish_text()
-    fold.conversation.add("status", str(line.get("text", "")), attributed_to="user")
+def _on_foreign_user_text(applier: LineApplier, line: JournalLine) -> None:
+    """Store text that the agent attributes to the user as a status message, apart from the user's own (rule 14)."""
+    applier.conversation.finish_text()
+    applier.conversation.add_message("status", str(line.get("text", "")), attributed_to="user")
 
 
 TOOL_KINDS = (JournalKind.TOOL_CALL, JournalKind.TOOL_UPDATE)
 TOOL_FIELDS = ("tool_call_id", "title", "tool_kind", "status", "content", "locations", "raw_input", "raw_output")
 
 
-def _on_tool_call(fold: LineApplier, line: JournalLine) -> None:
+def _on_tool_call(applier: LineApplier, line: JournalLine) -> None:
     values = {name: line[name] for name in TOOL_FIELDS if name in line}
-    key, run = _tool_key(line), fold.draft.open_turn
-    fold.conversation.tool(key, values)
+    key, run = _tool_key(line), applier.transaction.open_turn
+    applier.conversation.update_tool(key, values)
     if run is not None and run.state == RunState.WAITING:
-        update_open_requests(fold.draft, key, fold.conversation.known_tool_fields(key))
+        update_open_requests(applier.transaction, key, applier.conversation.known_tool_fields(key))
 
 
 def _tool_key_of_request(line: JournalLine) -> str:
-    """The key of the tool call that a line is about; empty: of none."""
+    """Return the key of the tool call that a line is about, or an empty string."""
     if line.get("kind") in TOOL_KINDS:
         return _tool_key(line)
     asked = line.get("tool_call") if line.get("kind") == JournalKind.PERMISSION_REQUESTED else None
@@ -167,34 +168,34 @@ def _tool_key(line: JournalLine) -> str:
     return str(line.get("tool_call_id", ""))[:200]
 
 
-def _on_plan(fold: LineApplier, line: JournalLine) -> None:
-    fold.conversation.plan(line.get("entries", []))
+def _on_plan(applier: LineApplier, line: JournalLine) -> None:
+    applier.conversation.set_plan(line.get("entries", []))
 
 
-def _on_usage(fold: LineApplier, line: JournalLine) -> None:
-    """The agent's own figures; what it tells no more stays as it was told last."""
-    draft = fold.draft
-    draft.set(usage={**draft.session.usage, **parse_usage(line.get("usage", {}))})
+def _on_usage(applier: LineApplier, line: JournalLine) -> None:
+    """Merge the agent's usage figures: a figure that it no longer reports keeps its last value."""
+    transaction = applier.transaction
+    transaction.set_fields(usage={**transaction.session.usage, **parse_usage(line.get("usage", {}))})
 
 
-def _on_permission_requested(fold: LineApplier, line: JournalLine) -> None:
-    draft, run = fold.draft, fold.draft.open_turn
+def _on_permission_requested(applier: LineApplier, line: JournalLine) -> None:
+    transaction, run = applier.transaction, applier.transaction.open_turn
     options, asked = line.get("options", []), line.get("tool_call", {})
-    known = fold.conversation.known_tool_fields(_tool_key(asked))
+    known = applier.conversation.known_tool_fields(_tool_key(asked))
     tool_call = complete_tool_call(asked, known)
     _, made = PermissionRequest.objects.get_or_create(
         id=str(line["permission_id"]),
         defaults={
-            "session": draft.session,
+            "session": transaction.session,
             "run": run,
             "tool_call": tool_call,
             "options": options,
-            "requested_at": draft.at,
+            "requested_at": transaction.at,
         },
     )
     if made:
-        waits.begin_permission_wait(draft, str(line["permission_id"]), run)
-        draft.say(
+        waits.begin_permission_wait(transaction, str(line["permission_id"]), run)
+        transaction.record_event(
             "session.permission.requested",
             permission_id=str(line["permission_id"]),
             run_id=str(run.id) if run else None,
@@ -204,15 +205,19 @@ def _on_permission_requested(fold: LineApplier, line: JournalLine) -> None:
 
 
 def _permission_settled_handler(state: str) -> Callable[[LineApplier, JournalLine], None]:
-    def settle(fold: LineApplier, line: JournalLine) -> None:
-        draft = fold.draft
-        asked = draft.session.permissions.filter(id=line.get("permission_id"), state="pending").first()
+    """Return the handler that settles a permission request as ``state`` and resumes its turn after the last one."""
+
+    def settle(applier: LineApplier, line: JournalLine) -> None:
+        transaction = applier.transaction
+        asked = transaction.session.permissions.filter(
+            id=line.get("permission_id"), state=PermissionState.PENDING
+        ).first()
         if asked is None:
             return
-        asked.state, asked.settled_at = state, draft.at
+        asked.state, asked.settled_at = state, transaction.at
         asked.option_id = str(line.get("option_id") or "")[:128]
         asked.save(update_fields=["state", "settled_at", "option_id"])
-        draft.say(
+        transaction.record_event(
             "session.permission.resolved",
             permission_id=asked.id,
             state=state,
@@ -220,23 +225,26 @@ def _permission_settled_handler(state: str) -> Callable[[LineApplier, JournalLin
             reason=str(line.get("reason", "")),
         )
         if state == "resolved":
-            _record_answer(fold, asked)
-        waits.revoke_tokens(draft, str(line.get("reason") or state), wait_id=asked.id)
-        if draft.open_turn is not None and not draft.session.permissions.filter(state="pending").exists():
-            draft.move_run("resume")
+            _record_answer(applier, asked)
+        waits.revoke_tokens(transaction, str(line.get("reason") or state), wait_id=asked.id)
+        if (
+            transaction.open_turn is not None
+            and not transaction.session.permissions.filter(state=PermissionState.PENDING).exists()
+        ):
+            transaction.move_run("resume")
 
     return settle
 
 
-def _record_answer(fold: LineApplier, asked: PermissionRequest) -> None:
-    """Leave in the conversation what was asked, what was chosen and who chose it."""
+def _record_answer(applier: LineApplier, asked: PermissionRequest) -> None:
+    """Add a message to the conversation with the question, the chosen option and who chose it."""
     token = permission_tokens([asked]).get(asked.id)
     who = token.consumed_by.get_username() if token and token.consumed_by else ""
     title = str(asked.tool_call.get("title") or "Do something")[:TITLE_LIMIT]
     option = option_name(asked, asked.option_id)[:TITLE_LIMIT]
     told = {"permission_id": asked.id, "title": title, "option_id": asked.option_id, "option": option, "by": who}
-    fold.conversation.finish_text()
-    fold.conversation.add("status", f"Permission answered: {title} – {option}", permission=told)
+    applier.conversation.finish_text()
+    applier.conversation.add_message("status", f"Permission answered: {title} – {option}", permission=told)
 
 
 EMPTY_TURN_REASONS: dict[str, str] = {
@@ -244,77 +252,87 @@ EMPTY_TURN_REASONS: dict[str, str] = {
     "no_output": "The agent ended its turn without saying or doing anything. Send the prompt again. If that happens "
     "once more, the agent may have lost its conversation or its model: look at its log.",
 }
-"""Turns that ended as if all were well, and in which nothing was done: the code of each, and what is told of it."""
+"""Codes and messages of turns that ended normally although the agent did nothing."""
 
 
-def _on_turn_completed(fold: LineApplier, line: JournalLine) -> None:
-    """A refusal, or a turn without output, is no completed work, and proves nothing of the agent's memory."""
+def _on_turn_completed(applier: LineApplier, line: JournalLine) -> None:
+    """End a turn; one that was refused or has no output counts as failed, and proves nothing of the agent's memory."""
     code = "turn_refused" if line.get("stop_reason") == "refusal" else ""
-    if not code and line.get("output") is False:  # an older agentctl does not tell
+    if not code and line.get("output") is False:  # missing from an older agentctl's lines
         code = "no_output"
     if code == "turn_refused":
-        continuity.resend_history(fold.draft, str(line.get("message_id")))
+        continuity.resend_history(applier.transaction, str(line.get("message_id")))
     if code:
-        _turn_ended_handler("fail")(fold, {**line, "code": code, "message": EMPTY_TURN_REASONS[code]})
+        _turn_ended_handler("fail")(applier, {**line, "code": code, "message": EMPTY_TURN_REASONS[code]})
         return
     if str(line.get("message_id")).startswith(verification.MEMORY_CHECK_PREFIX):
-        answer = fold.conversation.agent_text_since(str(line["message_id"]))
-        continuity.settle_memory_check(fold.draft, answer)
-    _turn_ended_handler("complete")(fold, line)
+        answer = applier.conversation.agent_text_since(str(line["message_id"]))
+        continuity.settle_memory_check(applier.transaction, answer)
+    _turn_ended_handler("complete")(applier, line)
 
 
 def _turn_ended_handler(move: str) -> Callable[[LineApplier, JournalLine], None]:
-    def end(fold: LineApplier, line: JournalLine) -> None:
-        draft = fold.draft
-        tools = fold.conversation.unfinished_tools() if move == "fail" else []
-        fold.conversation.finish(tool_status="" if move == "complete" else "cancelled")
-        row, run = fold.prompt(line), draft.open_turn
+    """Return the handler that ends the open turn with ``move``: *complete*, *cancel* or *fail*."""
+
+    def end(applier: LineApplier, line: JournalLine) -> None:
+        transaction = applier.transaction
+        tools = applier.conversation.unfinished_tools() if move == "fail" else []
+        applier.conversation.finish(tool_status="" if move == "complete" else "cancelled")
+        row, run = applier.find_prompt(line), transaction.open_turn
         if row is not None and PROMPT.allows(row.state, "finish"):
-            draft.move_prompt(row, "finish")
+            transaction.move_prompt(row, "finish")
         if run is None:
             return
         failure = {"error_code": line.get("code"), "error_message": line.get("message")} if move == "fail" else {}
-        draft.move_run(move, reason=str(line.get("code") or line.get("stop_reason") or "")[:64], **failure)
+        transaction.move_run(move, reason=str(line.get("code") or line.get("stop_reason") or "")[:64], **failure)
         if move != "cancel" and line.get("code") not in EMPTY_TURN_REASONS:
-            continuity.settle_pending_receipt(draft, failed=move == "fail")
-        talk = fold.conversation
-        retry = plan_retry(draft, run, row, line, talk=talk, tools=tools) if move == "fail" else None
-        _move_if_legal(draft, "turn_ended", work="begin" if retry else "rest")
+            continuity.settle_pending_receipt(transaction, failed=move == "fail")
+        retry = (
+            plan_retry(transaction, run, row, line, conversation=applier.conversation, tools=tools)
+            if move == "fail"
+            else None
+        )
+        # A turn that is tried again keeps the session at work: it is not finished for anybody who waits for it.
+        _move_if_legal(transaction, "turn_ended", work="begin" if retry else "rest")
         if move == "complete" and not run.message_id.startswith(verification.MEMORY_CHECK_PREFIX):
-            # The answer to our own question does not show that the agent survives its work: an agent that dies in
-            # each turn of its user's answers it after each restart, and would never be given up.
-            draft.set(start_attempts=0, next_restart_at=None)
+            # Not for a memory check: an agent that dies in each of its user's turns may still answer our own question
+            # after each restart, and would never be given up.
+            transaction.set_fields(start_attempts=0, next_restart_at=None)
         if move == "fail":
-            record_turn_failure(draft, fold.conversation, line, retry)
-            record_lost_conversation(draft, str(line.get("code") or ""), str(line.get("message") or ""))
+            record_turn_failure(transaction, applier.conversation, line, retry)
+            record_lost_conversation(transaction, str(line.get("code") or ""), str(line.get("message") or ""))
 
     return end
 
 
-def _on_agent_exited(fold: LineApplier, line: JournalLine) -> None:
-    """The agent process is gone: what it left unfinished is said, and nobody takes it for running."""
-    is_present = line.get("launch_id") in (None, fold.draft.session.launch_id)
-    if is_present:  # an earlier agent's end says nothing of the one that is up
-        reset_attempts_if_stable(fold.draft, until=fold.draft.at)
-    interrupt_turn(fold.draft, "agent_exited", fold.conversation)
+def _on_agent_exited(applier: LineApplier, line: JournalLine) -> None:
+    """Write that the agent process has ended: interrupt its turn, and mark the session as without an agent."""
+    is_present = line.get("launch_id") in (None, applier.transaction.session.launch_id)
+    if is_present:  # the end of an earlier agent says nothing about the one that is up
+        reset_attempts_if_stable(applier.transaction, until=applier.transaction.at)
+    interrupt_turn(applier.transaction, "agent_exited", applier.conversation)
     if is_present:
-        (record_agent_stopped if line.get("expected") else record_agent_death)(fold.draft)
-    fold.draft.say("session.agent_exited", exit_code=line.get("exit_code"), expected=bool(line.get("expected")))
-    fold.agent_gone = fold.agent_gone or not line.get("expected")
+        (record_agent_stopped if line.get("expected") else record_agent_death)(applier.transaction)
+    applier.transaction.record_event(
+        "session.agent_exited", exit_code=line.get("exit_code"), expected=bool(line.get("expected"))
+    )
+    applier.agent_gone = applier.agent_gone or not line.get("expected")
 
 
-def _on_prompt_abandoned(fold: LineApplier, line: JournalLine) -> None:
-    fold.draft.say("session.agentctl_abandoned")
+def _on_prompt_abandoned(applier: LineApplier, line: JournalLine) -> None:
+    applier.transaction.record_event("session.agentctl_abandoned")
 
 
-def _on_unstorable(fold: LineApplier, line: JournalLine) -> None:
-    fold.draft.say("session.journal_skipped", reason=UNSTORABLE, count=1, seq=line["seq"], kind=str(line["was"])[:64])
+def _on_unstorable(applier: LineApplier, line: JournalLine) -> None:
+    applier.transaction.record_event(
+        "session.journal_skipped", reason=UNSTORABLE, count=1, seq=line["seq"], kind=str(line["was"])[:64]
+    )
 
 
-def _on_snapshot(fold: LineApplier, line: JournalLine) -> None:
-    """The working tree is another than when it was kept last; it is due in the archive (``WorkspaceSync``)."""
-    _announce_snapshot(fold.draft, str(line.get("commit", "")))
-    fold.draft.say(
+def _on_snapshot(applier: LineApplier, line: JournalLine) -> None:
+    """Record a new snapshot of the working tree, which ``WorkspaceSync`` then transfers to the archive."""
+    _announce_snapshot(applier.transaction, str(line.get("commit", "")))
+    applier.transaction.record_event(
         "session.workspace.changed",
         reason=str(line.get("reason", "")),
         commit=str(line.get("commit", "")),
@@ -322,9 +340,9 @@ def _on_snapshot(fold: LineApplier, line: JournalLine) -> None:
     )
 
 
-def _announce_snapshot(draft: SessionTransaction, commit: str) -> None:
-    # In the transaction of the line: after a kill the columns still tell that this snapshot has not arrived.
-    execution = draft.execution
+def _announce_snapshot(transaction: SessionTransaction, commit: str) -> None:
+    # In the line's transaction: after a crash, these columns still show that the snapshot has not arrived.
+    execution = transaction.execution
     if execution is None or not commit:
         return
     was_due = execution.snapshot_announced != execution.snapshot_arrived
@@ -332,16 +350,16 @@ def _announce_snapshot(draft: SessionTransaction, commit: str) -> None:
     if execution.snapshot_announced == execution.snapshot_arrived:
         execution.snapshot_due_since = None
     elif not was_due:
-        execution.snapshot_due_since = draft.at
+        execution.snapshot_due_since = transaction.at
     update_row(execution, ("snapshot_announced", "snapshot_due_since"))
 
 
-def _move_if_legal(draft: SessionTransaction, move: str, *, work: str) -> None:
-    """Move the session and its work where it may move; a session that ended for good only keeps its log."""
-    if SESSION.allows(draft.session.state, move):
-        draft.move(move)
-        if WORK.allows(draft.session.work_state, work):  # else its task is done
-            draft.work(work)
+def _move_if_legal(transaction: SessionTransaction, move: str, *, work: str) -> None:
+    """Move the session and its work state if they allow it; a session that has ended for good only keeps its log."""
+    if SESSION.allows(transaction.session.state, move):
+        transaction.move_session(move)
+        if WORK.allows(transaction.session.work_state, work):  # not if its task is done
+            transaction.move_work(work)
 
 
 LINE_HANDLERS: dict[str, Callable[[LineApplier, JournalLine], None]] = {

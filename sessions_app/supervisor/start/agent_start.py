@@ -1,4 +1,4 @@
-"""The agent's part of a start: what it is told, and what its answer proves."""
+"""The agent's part of a start: what agentctl is asked for, and what the answer proves about the conversation."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from django.conf import settings
-from django.db.models import Count
 from django.utils import timezone
 
 from executors_app.agent_capabilities import LOAD, RESUME, agent_identity, build_capability_report, has_replayed
@@ -16,7 +15,6 @@ from executors_app.agentctl.protocol import CapabilityShortfall
 from executors_app.agents import AgentType
 from executors_app.models import AgentProfile, ExecutorRunning
 from executors_app.plugins import agent_type
-from executors_app.prepared_query import PreparedQuery
 from sessions_app.domain import verification
 from sessions_app.domain.resumability import Mode, Strategy
 from sessions_app.domain.states import DesiredState, PromptState, SessionState
@@ -27,14 +25,15 @@ from sessions_app.models import (
     Prompt,
     SessionTransaction,
     TaskSession,
-    derived_status,
     session_transaction,
 )
 from sessions_app.models.bulk import update_rows
+from sessions_app.models.runs import newest_run
+from sessions_app.services import prompt_context
 from sessions_app.services.assessment import assess_start, history_allowed
 from sessions_app.services.prompt_context import load_history
 from sessions_app.supervisor import continuity
-from sessions_app.supervisor.continuity import count_completed_turns, last_user_request
+from sessions_app.supervisor.continuity import completed_turns, last_user_request
 from sessions_app.supervisor.executions import SESSION_RELATED
 from sessions_app.supervisor.interrupted_turns import (
     AGENTCTL_GONE,
@@ -51,25 +50,19 @@ from sessions_app.supervisor.outcomes import (
     settle_intent,
     write_start_failure,
 )
-from sessions_app.supervisor.start import interrupted_work
 from sessions_app.supervisor.start.claims import StartClaim
 
 READY_AGENT_STATES = frozenset({"idle", "working"})
 """States of an agent that takes prompts."""
 REPORTED_FIELDS = ("resume_token", "rejected_resume_token", *PROBE_FIELDS)
-"""What the answer to a start may change of the execution."""
+"""Columns of the execution that the answer to a start may change."""
 ARRIVED_STATES = (PromptState.DELIVERED, PromptState.DONE, PromptState.INTERRUPTED, PromptState.DISMISSED)
-"""Prompts that the agent has, or may have."""
-
-_HELD_PROMPTS = PreparedQuery(lambda key: Prompt.objects.filter(session_id=key, state=PromptState.HELD).order_by("id"))
-_COMPLETED_TURNS = PreparedQuery(
-    lambda key: count_completed_turns(key).values("session_id").annotate(turns=Count("id")).values_list("turns")
-)
+"""States of prompts that have reached the agent, or may have."""
 
 
 @dataclass(frozen=True, slots=True)
 class AgentStartRequest:
-    """What agentctl is told."""
+    """The request to start an agent, and what its answer is compared with."""
 
     body: Mapping[str, Any]
     strategy: Strategy
@@ -77,50 +70,52 @@ class AgentStartRequest:
     injects: bool
     kind: AgentType = field(repr=False)
     profile: AgentProfile = field(repr=False, compare=False)
-    """As the agent is started."""
+    """The profile with which the agent is started."""
     unfinished_since: str | None = None
-    """``aftermath.wanted``"""
+    """The snapshot with which to compare what an interrupted turn changed; see ``snapshot_to_compare``."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConversationFacts:
-    """What the log knows of the conversation, which the agent's answer is judged by."""
+    """What the log knows of the conversation, to verify the agent's answer by."""
 
     last_completed_text: str | None
     completed_turns: int
     in_log: Mapping[str, int]
-    """Messages, and tool calls that were interrupted."""
+    """Numbers of messages and of interrupted tool calls, as ``continuity.count_log`` returns them."""
     log_is_a_prefix: bool
+    """Whether agentctl was killed, so that the agent may have said more than the log has (rule 23)."""
 
 
 def prepare_agent_start(plan: StartClaim, lease: Lease, *, found: str | None) -> AgentStartRequest | None:
-    """Decide how the agent starts; None where it does not: workspace only, or not resumable (both said).
+    """Decide how the agent starts; None if none starts: workspace only, or not resumable, which is written.
 
-    ``found`` is the launch of the agent that was alive when the execution was attached to, None where
-    none was: what a dead one has left unfinished is said first. An agent that this start has brought
-    up, before its answer was lost, is asked for again as it was then.
+    ``found`` is the launch id of the agent that was alive when we attached, or None. Without a living agent, the
+    open turn of the last one is interrupted first. If an earlier try of this very start brought the agent up and its
+    answer was lost, the request is built with the strategy of that try.
     """
-    with session_transaction(plan.session_id, lease, beside=SESSION_RELATED) as draft:
-        return prepare_agent_start_within(draft, plan, found=found)
+    with session_transaction(plan.session_id, lease, related=SESSION_RELATED) as transaction:
+        return prepare_agent_start_within(transaction, plan, found=found)
 
 
 def prepare_agent_start_within(
-    draft: SessionTransaction, plan: StartClaim, *, found: str | None
+    transaction: SessionTransaction, plan: StartClaim, *, found: str | None
 ) -> AgentStartRequest | None:
-    """The same, in the caller's transaction."""
-    session = draft.session
-    unsettled = found is None and (session.launch_id or draft.open_turn is not None)
-    if unsettled and interrupt_turn(draft, AGENTCTL_GONE):
-        draft.move("start")
+    """Do what ``prepare_agent_start`` does, in the caller's transaction."""
+    session = transaction.session
+    unsettled = found is None and (session.launch_id or transaction.open_turn is not None)
+    if unsettled and interrupt_turn(transaction, AGENTCTL_GONE):
+        transaction.move_session("start")
     strategy = _first_strategy(plan) if found == str(plan.intent_id) else None
     if strategy is None:
         verdict = assess_start(session, plan.mode)
         if not verdict.allowed or verdict.strategy is None:
-            _workspace_only(draft, plan, verdict.refusal)
+            _workspace_only(transaction, plan, verdict.refusal)
             return None
         strategy = verdict.strategy
-    execution = draft.execution
+    execution = transaction.execution
     assert execution is not None, "the lease was checked against it"  # noqa: S101
+    # Stored before the request leaves: after a lost answer, the same request is sent, and agentctl answers it again.
     update_rows(Intent, ("payload",), [({"mode": plan.mode, "strategy": strategy}, plan.intent_id)])
     return _build_request(session, execution, plan, strategy)
 
@@ -130,31 +125,31 @@ def _first_strategy(plan: StartClaim) -> Strategy | None:
     return Strategy(told) if told else None
 
 
-def _workspace_only(draft: SessionTransaction, plan: StartClaim, refusal: str) -> None:
-    """The workspace is up, the agent is not: asked for so, or because it cannot be resumed."""
+def _workspace_only(transaction: SessionTransaction, plan: StartClaim, refusal: str) -> None:
+    """Write that only the workspace is up: as requested, or because the agent cannot be resumed (``refusal``)."""
     settle_intent(plan.intent_id, refusal or "workspace_only")
-    draft.receipt(
+    transaction.write_receipt(
         "workspace_only",
         "none",
         launch_id=str(plan.intent_id),
         reason=refusal or plan.mode,
-        evidence=continuity.rebuild_evidence(draft),
+        evidence=continuity.rebuild_evidence(transaction),
     )
-    asked_for = plan.mode == Mode.WORKSPACE_ONLY or not draft.session.has_agent
-    keeps_away = {**draft.session.metadata, "workspace_only": asked_for}
-    draft.set(launch_id="", metadata=keeps_away)
-    session = draft.session
+    asked_for = plan.mode == Mode.WORKSPACE_ONLY or not transaction.session.has_agent
+    keeps_away = {**transaction.session.metadata, "workspace_only": asked_for}
+    transaction.set_fields(launch_id="", metadata=keeps_away)
+    session = transaction.session
     decided = session.state == SessionState.FAILED or session.context_mismatch or session.error_code in REFUSAL_MESSAGES
     if plan.mode == Mode.WORKSPACE_ONLY and decided:
-        return  # what was said of its agent stays true
+        return  # its error still describes the agent correctly
     if refusal:
-        hold_unsent_prompts(draft)
-        withdraw_continuation(draft)
-        draft.move(
+        hold_unsent_prompts(transaction)
+        withdraw_continuation(transaction)
+        transaction.move_session(
             "fail", error_code=refusal, error_message=REFUSAL_MESSAGES.get(refusal, "This session cannot be resumed.")
         )
     else:
-        draft.move("ready", reason="workspace_only")
+        transaction.move_session("ready", reason="workspace_only")
 
 
 REFUSAL_MESSAGES = {
@@ -172,6 +167,7 @@ def _build_request(
 ) -> AgentStartRequest:
     profile = session.agent_profile
     kind = agent_type(profile.agent_type)
+    # A user may try a rejected token again; a start that works then makes it the session's token.
     retried = plan.mode == Mode.RESUME and not execution.resume_token
     token = execution.rejected_resume_token if retried else execution.resume_token
     body = {
@@ -201,16 +197,22 @@ def _build_request(
         injects=strategy == Strategy.HISTORY and history_allowed(session.agent_profile),
         kind=kind,
         profile=profile,
-        unfinished_since=interrupted_work.snapshot_to_compare(session),
+        unfinished_since=snapshot_to_compare(session),
     )
 
 
+def snapshot_to_compare(session: TaskSession) -> str | None:
+    """Return the snapshot to compare with (empty: none); None if nothing is unfinished or the changes are known."""
+    known = prompt_context.unfinished_of(session)
+    return None if known is None or "changed" in known else str(known.get("since", ""))
+
+
 def load_conversation_facts(session_id: uuid.UUID) -> ConversationFacts:
-    """Read while the agent starts: nothing of it changes before an agent is up."""
-    newest, turns = derived_status.newest_run(TaskSession(id=session_id)), _COMPLETED_TURNS.values(session_id)
+    """Load the facts to verify a start by; they cannot change until the agent is up, so read them while it starts."""
+    newest = newest_run(TaskSession(id=session_id))
     return ConversationFacts(
         last_completed_text=last_user_request(session_id),
-        completed_turns=turns[0][0] if turns else 0,
+        completed_turns=completed_turns(session_id).count(),
         in_log=continuity.count_log(session_id),
         log_is_a_prefix=newest is not None and newest.reason in PIPE_LOST_REASONS,
     )
@@ -219,37 +221,43 @@ def load_conversation_facts(session_id: uuid.UUID) -> ConversationFacts:
 def write_agent_started(
     plan: StartClaim, lease: Lease, order: AgentStartRequest, answer: Mapping[str, Any], known: ConversationFacts
 ) -> bool:
-    """The agent is up: token, proof, receipt and states; False where a stop has won meanwhile (rule 9)."""
+    """Write a successful start: token, receipt and states, in one transaction.
+
+    Returns False if a stop was requested meanwhile, which wins (rule 9): the caller has to end the agent. Also returns
+    False if the answer contradicts the log: the session is then quarantined until a user decides.
+    """
     verdict = _verdict(order, answer, known)
     contradiction = verdict.contradiction
     if contradiction and plan.mode == Mode.ACCEPT_MISMATCH:
         verdict = verification.accepted_verdict(answer["outcome"], contradiction)
     if verdict.contradiction:
         return _quarantine(plan, lease, verdict, answer)
-    with session_transaction(plan.session_id, lease) as draft:
-        if draft.session.desired_state != DesiredState.RUNNING:
+    with session_transaction(plan.session_id, lease) as transaction:
+        if transaction.session.desired_state != DesiredState.RUNNING:
             return False
-        if draft.session.agent_profile_id == order.profile.pk:
-            draft.session.agent_profile = order.profile  # read when the start was prepared
-        held = _HELD_PROMPTS.all(plan.session_id)
+        if transaction.session.agent_profile_id == order.profile.pk:
+            transaction.session.agent_profile = order.profile  # saves a query
+        held = list(transaction.session.prompts.filter(state=PromptState.HELD).order_by("id"))
         evidence = {
-            **_evidence(draft, order, answer, verdict, known),
+            **_evidence(transaction, order, answer, verdict, known),
             "prompts_held": len(held),
-            "capability_note": _keep_token(draft, order, answer, {} if contradiction else _kept_claim(answer, verdict)),
+            "capability_note": _keep_token(
+                transaction, order, answer, {} if contradiction else _kept_claim(answer, verdict)
+            ),
             "accepted_by_user": contradiction,
         }
         settle_intent(plan.intent_id, verdict.kind)
         about = {"launch_id": str(plan.intent_id), "strategy": order.strategy, "reason": plan.mode}
-        draft.receipt(verdict.kind, verdict.verified, **about, evidence=evidence)
-        continuity.mark_receipt_unproven(draft, but=str(plan.intent_id))
-        continuity.queue_memory_check(draft, str(plan.intent_id), verdict, known.last_completed_text)
-        _settle_held_prompts(draft, held, answer.get("replayed_user_texts", ()))
-        _mark_agent_up(draft, plan, verdict)
+        transaction.write_receipt(verdict.kind, verdict.verified, **about, evidence=evidence)
+        continuity.mark_receipt_unproven(transaction, but=str(plan.intent_id))
+        continuity.queue_memory_check(transaction, str(plan.intent_id), verdict, known.last_completed_text)
+        _settle_held_prompts(transaction, held, answer.get("replayed_user_texts", ()))
+        _mark_agent_up(transaction, plan, verdict)
     return True
 
 
 def _verdict(order: AgentStartRequest, answer: Mapping[str, Any], known: ConversationFacts) -> Verdict:
-    """What the answer proves, beside what the log knows of the conversation."""
+    """Return what the answer proves, compared with what the log knows of the conversation."""
     native = order.strategy == Strategy.NATIVE
     by_type = order.kind.replays_on_load and answer["outcome"] == "loaded"
     return verification.verify_resume(
@@ -265,39 +273,39 @@ def _verdict(order: AgentStartRequest, answer: Mapping[str, Any], known: Convers
     )
 
 
-def _mark_agent_up(draft: SessionTransaction, plan: StartClaim, verdict: Verdict) -> None:
-    """Agent and session are ready, or in the turn that the agent is in."""
-    draft.set(
+def _mark_agent_up(transaction: SessionTransaction, plan: StartClaim, verdict: Verdict) -> None:
+    """Write that the agent is up, and move the session to ready, or into the turn that is open."""
+    transaction.set_fields(
         launch_id=str(plan.intent_id),
         next_restart_at=None,
         ready_since=timezone.now(),
         context_mismatch=False,
-        metadata={**draft.session.metadata, "workspace_only": False, REPORTED_GONE: None},
+        metadata={**transaction.session.metadata, "workspace_only": False, REPORTED_GONE: None},
         inject_history=verdict.kind == ReceiptKind.INJECTED,
     )
-    draft.move("ready" if draft.open_turn is None else "turn_started", reason=verdict.kind)
+    transaction.move_session("ready" if transaction.open_turn is None else "turn_started", reason=verdict.kind)
 
 
 def _kept_claim(answer: Mapping[str, Any], verdict: Verdict) -> dict[str, str]:
-    """The claim that the agent has kept, and how far that is proven."""
+    """Return the capability that the agent has proven by this start, with the degree of proof; empty if none."""
     did = {"loaded": LOAD, "resumed": RESUME}.get(answer["outcome"])
     return {did: verdict.verified.value} if did else {}
 
 
 def _keep_token(
-    draft: SessionTransaction, order: AgentStartRequest, answer: Mapping[str, Any], kept: Mapping[str, str]
+    transaction: SessionTransaction, order: AgentStartRequest, answer: Mapping[str, Any], kept: Mapping[str, str]
 ) -> str:
-    """A token is replaced only after its replacement works; what it replaces is set aside.
+    """Store the token of the conversation; return the note on capabilities that the agent claims but lacks.
 
-    Returns the note on what of its claims the agent does not keep.
+    The old token is replaced only now, after its replacement has worked, and is set aside rather than deleted.
     """
-    execution, token = draft.execution, str(answer.get("resume_token") or "")
+    execution, token = transaction.execution, str(answer.get("resume_token") or "")
     if execution is None:
         return ""
     before = {name: getattr(execution, name) for name in REPORTED_FIELDS}
-    continuity.replace_token(draft, execution, token, order.strategy)
+    continuity.replace_token(transaction, execution, token, order.strategy)
     note = learn_capabilities(
-        draft, build_capability_report(order.kind.name, answer, kept=kept, secret=order.token_before)
+        transaction, build_capability_report(order.kind.name, answer, kept=kept, secret=order.token_before)
     )
     changed = [name for name, value in before.items() if getattr(execution, name) != value]
     if changed:
@@ -306,48 +314,52 @@ def _keep_token(
 
 
 def _evidence(
-    draft: SessionTransaction,
+    transaction: SessionTransaction,
     order: AgentStartRequest,
     answer: Mapping[str, Any],
     verdict: Verdict,
     known: ConversationFacts,
 ) -> dict[str, Any]:
-    told = load_history(draft.session).facts() if verdict.kind == ReceiptKind.INJECTED else None
+    told = load_history(transaction.session).facts() if verdict.kind == ReceiptKind.INJECTED else None
     return {
         **continuity.process_evidence(answer),
         **continuity.conversation_evidence(order.token_before, answer),
         **known.in_log,
-        "cwd_matches": continuity.is_same_directory(draft, order.body["cwd"])
+        "cwd_matches": continuity.is_same_directory(transaction, order.body["cwd"])
         if order.strategy == Strategy.NATIVE
         else None,
         "completed_turns": known.completed_turns,
         "injection": told,
-        **continuity.rebuild_evidence(draft),
+        **continuity.rebuild_evidence(transaction),
         "log_is_a_prefix": known.log_is_a_prefix,
         "agent": agent_identity(answer),
         "timings_ms": answer.get("timings"),
     }
 
 
-def _settle_held_prompts(draft: SessionTransaction, held: Sequence[Prompt], replayed: Any) -> None:
-    """A prompt in doubt that the agent's own conversation shows has been delivered: interrupted (rule 13).
+def _settle_held_prompts(transaction: SessionTransaction, held: Sequence[Prompt], replayed: Any) -> None:
+    """Move held prompts that the agent's replayed conversation shows to *interrupted*: they were delivered (rule 13).
 
-    What shows a prompt that is known to have arrived is no proof for another with the same words.
+    Texts are counted: a replayed text that belongs to a prompt known to have arrived does not prove another prompt
+    with the same words.
     """
     arrived = (
-        list(draft.session.prompts.filter(state__in=ARRIVED_STATES).values_list("text", flat=True)) if held else []
+        list(transaction.session.prompts.filter(state__in=ARRIVED_STATES).values_list("text", flat=True))
+        if held
+        else []
     )
     for row in held:
         shown = sum(verification.shows_text(text, row.text) for text in replayed)
         if shown > sum(verification.shows_text(text, row.text) for text in arrived):
-            draft.move_prompt(row, "interrupt")
+            transaction.move_prompt(row, "interrupt")
             arrived.append(row.text)
 
 
 def _quarantine(plan: StartClaim, lease: Lease, verdict: Verdict, answer: Mapping[str, Any]) -> bool:
-    """A load that contradicts the journal: the agent is ended, the token stays, a user decides (design 8)."""
-    with session_transaction(plan.session_id, lease) as draft:
-        draft.set(context_mismatch=True)
+    """Write that a load contradicts the log: the token stays, and a user decides. Returns False: end the agent."""
+    # Before the failure, so that a crash in between cannot leave a session that looks resumable.
+    with session_transaction(plan.session_id, lease) as transaction:
+        transaction.set_fields(context_mismatch=True)
     loaded = answer["outcome"] == "loaded"
     how = CapabilityShortfall.OTHER_CONVERSATION if loaded else CapabilityShortfall.NEW_CONVERSATION
     failure = StartFailure(
@@ -363,21 +375,21 @@ def _quarantine(plan: StartClaim, lease: Lease, verdict: Verdict, answer: Mappin
 
 
 def _first_claim(answer: Mapping[str, Any]) -> str:
-    """What an agent that opened a new conversation was most likely asked for."""
+    """Return the capability that an agent which opened a new conversation was most likely asked to use."""
     claims = answer.get("capabilities") or {}
     return LOAD if claims.get(LOAD) or not claims.get(RESUME) else RESUME
 
 
 def write_reattached(plan: StartClaim, lease: Lease, report: Mapping[str, Any]) -> None:
-    """The agent of an earlier start is up: that start has worked, only its answer was lost."""
-    with session_transaction(plan.session_id, lease) as draft:
+    """Write that the agent of an earlier start is up: that start succeeded, and only its answer was lost."""
+    with session_transaction(plan.session_id, lease) as transaction:
         settle_intent(plan.intent_id, "reattached")
-        draft.receipt(
+        transaction.write_receipt(
             "reattached",
             "same_process",
             launch_id=str(plan.intent_id),
             reason="answer_lost",
             evidence=continuity.process_evidence(report["agent"]),
         )
-        draft.set(launch_id=str(report["agent"].get("launch_id") or plan.intent_id), next_restart_at=None)
-        draft.move("turn_started" if draft.open_turn else "ready", reason="reattached")
+        transaction.set_fields(launch_id=str(report["agent"].get("launch_id") or plan.intent_id), next_restart_at=None)
+        transaction.move_session("turn_started" if transaction.open_turn else "ready", reason="reattached")

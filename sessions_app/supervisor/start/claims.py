@@ -1,10 +1,9 @@
-"""A start's claim, and what it writes once agentctl is up."""
+"""Claim a start intent under the lease, and write where agentctl runs once it is up."""
 
 from __future__ import annotations
 
 import uuid
 from dataclasses import dataclass, replace
-from urllib.parse import urlsplit
 
 from django.db.models import QuerySet
 from django.utils import timezone
@@ -13,7 +12,6 @@ from executors_app import capacity
 from executors_app.agentctl.process import identity
 from executors_app.domain import ExecutionFacts, ExecutorStatus, Launched, LaunchSpec
 from executors_app.models import Executor, ExecutorRunning
-from executors_app.prepared_query import PreparedQuery
 from sessions_app.domain.integrity import DAMAGED_ROW
 from sessions_app.domain.recovery_facts import UNREACHABLE
 from sessions_app.domain.resumability import Mode
@@ -33,6 +31,7 @@ from sessions_app.services.intents import due_intents
 from sessions_app.supervisor import leases
 from sessions_app.supervisor.executions import (
     SESSION_RELATED,
+    address_columns,
     execution_facts_of,
     launch_spec_of,
     load_execution,
@@ -41,9 +40,7 @@ from sessions_app.supervisor.executions import (
 from sessions_app.supervisor.outcomes import settle_intent
 
 AMPLE_CAPACITY = 32
-"""Places that are free beside one: then nobody waits for one, and no two starts take the same."""
-
-_INTENT = PreparedQuery(lambda key: Intent.objects.select_for_update().filter(id=key))
+"""With more free places than this, no lock is taken to count them: concurrent starts cannot use them all up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +54,7 @@ class StartClaim:
     facts: ExecutionFacts
     spec: LaunchSpec
     leftovers: bool
-    """The row knows of an earlier agentctl, whose processes may have outlived it."""
+    """Whether the row names an earlier agentctl, whose processes may have outlived it."""
 
 
 def claim_start(
@@ -69,106 +66,115 @@ def claim_start(
     held: Lease | None = None,
     in_grace: bool = False,
 ) -> StartClaim | None:
-    """Claim a start order under the lease; None where there is nothing (more) to do for us. Raises LeaseLost.
+    """Claim a start intent under the lease; None if there is nothing for us to start. Raises LeaseLost.
 
-    ``lives`` is the launch of the agent that was found where we are attached, None where we are not;
-    ``held`` is the lease of that attachment, which need not be taken again.
-    A start is counted before it is made (rule 33), once: a supervisor that finds a claimed one goes on with it.
-    ``in_grace``: the supervisor has only just begun, and counts none.
+    ``lives`` is the launch id of the agent found when we attached (empty: agentctl without an agent), or None if we
+    are not attached. ``held`` is the lease of that stream, so that none has to be taken.
+
+    A start is counted before it is made, so that a crash during it counts too (rule 33). It is counted once: a
+    supervisor that finds a claimed intent continues with it. ``in_grace`` exempts it from counting.
     """
-    with session_transaction(session_id, held, beside=SESSION_RELATED) as draft:
-        lease = held or _take_lease(draft, intent_id, me)
+    with session_transaction(session_id, held, related=SESSION_RELATED) as transaction:
+        lease = held or _take_lease(transaction, intent_id, me)
         if lease is None:
             return None
-        return claim_start_within(draft, intent_id, lease, lives=lives, in_grace=in_grace)
+        return claim_start_within(transaction, intent_id, lease, lives=lives, in_grace=in_grace)
 
 
 def claim_start_within(
-    draft: SessionTransaction, intent_id: uuid.UUID, lease: Lease, *, lives: str | None, in_grace: bool = False
+    transaction: SessionTransaction, intent_id: uuid.UUID, lease: Lease, *, lives: str | None, in_grace: bool = False
 ) -> StartClaim | None:
-    """The same, in the caller's transaction and under a lease that it holds."""
-    intent = _INTENT.first(intent_id)
+    """Do what ``claim_start`` does, in the caller's transaction and under a lease that it holds."""
+    intent = Intent.objects.select_for_update().filter(id=intent_id).first()
     if intent is None:
         raise Intent.DoesNotExist(f"no order {intent_id}")
-    if not _is_executable(draft, intent, lives):
+    if not _is_executable(transaction, intent, lives):
         return None
     if not in_grace:
-        _count_attempt(draft, intent)
-    draft.set(start_rank=None)
+        _count_attempt(transaction, intent)
+    transaction.set_fields(start_rank=None)
     intent.claimed_generation = lease.generation
     update_row(intent, ["claimed_generation"])
-    if intent.payload.get("mode") != Mode.WORKSPACE_ONLY or draft.session.state == SessionState.CREATED:
-        _mark_starting(draft)
+    if intent.payload.get("mode") != Mode.WORKSPACE_ONLY or transaction.session.state == SessionState.CREATED:
+        _mark_starting(transaction)
     if lives is None:
-        draft.move_executor("launch", host_id=identity.host_id())  # a half-done launch is found here alone
-    return _build_claim(draft.session, _locked(draft), intent, lease)
+        # The host is written before the launch: after a crash, only this machine can find an unfinished one.
+        transaction.move_executor("launch", host_id=identity.host_id())
+    return _build_claim(transaction.session, _locked(transaction), intent, lease)
 
 
-def _mark_starting(draft: SessionTransaction) -> None:
-    """The session starts; one whose place did not answer stays *unreachable* until it does: so far it is only asked."""
-    session = draft.session
+def _mark_starting(transaction: SessionTransaction) -> None:
+    """Move the session to its start; an *unreachable* one keeps that error until its place answers."""
+    session = transaction.session
     unknown = session.error_code == UNREACHABLE
-    draft.move(
+    transaction.move_session(
         "start",
         error_code=UNREACHABLE if unknown else "",
         error_message=session.error_message if unknown else "",
     )
 
 
-def _take_lease(draft: SessionTransaction, intent_id: uuid.UUID, me: str) -> Lease | None:
-    """The lease of the session's execution; None where another holds it, or nobody is to have it, which is said."""
-    execution = draft.execution
-    if session_flaws(draft.session, execution):
+def _take_lease(transaction: SessionTransaction, intent_id: uuid.UUID, me: str) -> Lease | None:
+    """Take the lease of the session's execution; None if another supervisor holds it.
+
+    Also None if the rows are corrupt or name no execution: the intent is then settled with that outcome.
+    """
+    execution = transaction.execution
+    if session_flaws(transaction.session, execution):
         settle_intent(intent_id, DAMAGED_ROW)
         return None
     if execution is None:
         settle_intent(intent_id, "no_execution")
         return None
-    del draft.execution  # to be read as it is under our lease
+    del transaction.execution  # drop the cached row: it still has the owner and generation from before our lease
     return leases.acquire_lease(execution.id, me)
 
 
-def _is_executable(draft: SessionTransaction, intent: Intent, lives: str | None) -> bool:
-    """Whether the order is open and can be carried out now; one that has become pointless is settled."""
-    refused = _reason_pointless(draft, intent, lives)
+def _is_executable(transaction: SessionTransaction, intent: Intent, lives: str | None) -> bool:
+    """Whether the intent is open and can be carried out now; a pointless one is settled."""
+    refused = _reason_pointless(transaction, intent, lives)
     if intent.done_at is None and refused:
         settle_intent(intent.id, refused)
     if intent.done_at is not None or refused:
         return False
-    if lives is None and _has_no_capacity(draft.session, intent):  # an agentctl that is up has its place
+    if lives is None and _has_no_capacity(transaction.session, intent):  # a running agentctl has its place already
         _mark_queued_for_capacity(intent)
         return False
     return True
 
 
-def _reason_pointless(draft: SessionTransaction, intent: Intent, lives: str | None) -> str:
-    """Why there is nothing to start; the start of an agent that is up has been done, unless its answer was lost."""
-    if session_flaws(draft.session, draft.execution):
+def _reason_pointless(transaction: SessionTransaction, intent: Intent, lives: str | None) -> str:
+    """Return why there is nothing to start, or an empty string.
+
+    A running agent needs no start, except one of this very launch: its answer was lost and has to be asked for again.
+    """
+    if session_flaws(transaction.session, transaction.execution):
         return DAMAGED_ROW
-    if draft.session.desired_state != DesiredState.RUNNING or draft.session.task.is_over:
+    if transaction.session.desired_state != DesiredState.RUNNING or transaction.session.task.is_over:
         return "stopped"
-    if draft.session.state in TERMINAL_STATES:
+    if transaction.session.state in TERMINAL_STATES:
         return "terminal_state"
-    up = lives not in (None, str(intent.id)) and _is_up(draft)
+    up = lives not in (None, str(intent.id)) and _is_up(transaction)
     return "already_running" if up and intent.payload.get("mode") != Mode.FRESH_START else ""
 
 
-def _is_up(draft: SessionTransaction) -> bool:
-    """Its agent is; or, of a session without one, its workspace."""
-    if draft.session.has_agent:
-        return is_running(draft.session, draft.execution)
-    return draft.execution is not None and draft.execution.status == ExecutorStatus.READY
+def _is_up(transaction: SessionTransaction) -> bool:
+    """Whether the session's agent is running; for a session without an agent, whether its workspace is up."""
+    if transaction.session.has_agent:
+        return is_running(transaction.session, transaction.execution)
+    return transaction.execution is not None and transaction.execution.status == ExecutorStatus.READY
 
 
 def _has_no_capacity(session: TaskSession, intent: Intent) -> bool:
-    """Whether its place has no room for it, or only for those that have waited longer."""
+    """Whether the executor has no room, or only for sessions that have waited longer."""
     limit = capacity.agent_limit(session.executor) if session.has_agent else None
     if limit is None:
         return False
     sharing = capacity.executors_sharing_room(session.executor)
     if _live_in_same_place(session, sharing) + AMPLE_CAPACITY < limit:
         return False
-    list(sharing.select_for_update(no_key=True).order_by("id"))  # of two starts one sees the other
+    # Locked before counting: otherwise two concurrent starts could each see the last free place and take it.
+    list(sharing.select_for_update(no_key=True).order_by("id"))
     live = _live_in_same_place(session, sharing)
     return live >= limit or live + _queued_before(sharing, intent) >= limit
 
@@ -179,7 +185,7 @@ def _live_in_same_place(session: TaskSession, sharing: QuerySet[Executor]) -> in
 
 
 def _queued_before(sharing: QuerySet[Executor], intent: Intent) -> int:
-    """How many starts there wait for room since before this order, and could begin."""
+    """Return how many due starts there have waited for room since before this intent."""
     earlier = Intent.objects.filter(
         due_intents(),
         kind=IntentKind.START,
@@ -193,22 +199,22 @@ def _queued_before(sharing: QuerySet[Executor], intent: Intent) -> int:
 
 
 def _mark_queued_for_capacity(intent: Intent) -> None:
-    """There is no room: said in the order, which is looked at again whenever something changes."""
+    """Note in the intent that it waits for room; the dispatcher tries it again at every change of the database."""
     if not intent.payload.get(QUEUED_FOR_CAPACITY):
         intent.payload = {**intent.payload, QUEUED_FOR_CAPACITY: True}
         update_row(intent, ["payload"])
 
 
-def _count_attempt(draft: SessionTransaction, intent: Intent) -> None:
+def _count_attempt(transaction: SessionTransaction, intent: Intent) -> None:
     if intent.claimed_generation is None and intent.by_id is None:
-        draft.set(start_attempts=draft.session.start_attempts + 1)
+        transaction.set_fields(start_attempts=transaction.session.start_attempts + 1)
 
 
-def _locked(draft: SessionTransaction) -> ExecutorRunning:
-    execution = draft.execution
+def _locked(transaction: SessionTransaction) -> ExecutorRunning:
+    execution = transaction.execution
     assert execution is not None, "the lease was checked against it"  # noqa: S101
-    if execution.executor_id == draft.session.executor_id:
-        execution.executor = draft.session.executor  # read with the session
+    if execution.executor_id == transaction.session.executor_id:
+        execution.executor = transaction.session.executor  # read with the session
     return execution
 
 
@@ -229,11 +235,15 @@ def _build_claim(session: TaskSession, execution: ExecutorRunning, intent: Inten
 
 
 def write_launch(plan: StartClaim, launched: Launched) -> bool:
-    """Agentctl is up: keep where it is; False where the session was stopped meanwhile. Raises LeaseLost."""
-    with session_transaction(plan.session_id, plan.lease) as draft:
-        wanted = draft.session.desired_state == DesiredState.RUNNING
-        draft.move_executor("ready" if wanted else "stop", **_launch_paths(launched))
-        draft.set(
+    """Write where the launched agentctl is; return False if the session was stopped meanwhile. Raises LeaseLost.
+
+    The address is written either way: after a crash, the sweep must find what runs. A crash before this write leaves
+    an unfinished launch, which the next launch finds again by its ids (rule 4).
+    """
+    with session_transaction(plan.session_id, plan.lease) as transaction:
+        wanted = transaction.session.desired_state == DesiredState.RUNNING
+        transaction.move_executor("ready" if wanted else "stop", **_launch_paths(launched))
+        transaction.set_fields(
             worktree_id=launched.worktree_id,
             worktree_path=launched.worktree_path,
             worktree_branch=launched.worktree_branch,
@@ -257,17 +267,8 @@ def _launch_paths(launched: Launched) -> dict[str, object]:
     }
 
 
-def address_columns(url: str) -> dict[str, object]:
-    """The columns that say where agentctl listens; a Unix socket has no port, an address that is none neither."""
-    try:
-        port = urlsplit(url).port
-    except ValueError:
-        port = None
-    return {"agentctl_url": url, "agentctl_port": port}
-
-
 def launched_facts(session_id: uuid.UUID, launched: Launched) -> ExecutionFacts:
-    """The facts of what was just launched, whatever the row says."""
+    """Return the facts of what was just launched, with its address and state instead of the row's."""
     session = load_session(session_id)
     execution = _claimed_execution(session)
     return replace(
@@ -276,7 +277,7 @@ def launched_facts(session_id: uuid.UUID, launched: Launched) -> ExecutionFacts:
 
 
 def _claimed_execution(session: TaskSession) -> ExecutorRunning:
-    """The execution that the claim was made on."""
+    """Return the session's present execution, on which the claim was made. Raises DoesNotExist."""
     found = load_execution(session)
     if found is None:
         raise ExecutorRunning.DoesNotExist(f"session {session.id} has no execution")

@@ -1,6 +1,6 @@
 """Carry out a start intent: claim it, launch the workspace and agentctl, open the stream, start the agent.
 
-Every step may be repeated after a crash.
+Every step may be repeated after a crash: the intent stays open until its outcome is written.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import asyncio
 import logging
 import uuid
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from django.conf import settings
 from django.db import Error, InterfaceError, OperationalError
@@ -20,6 +20,7 @@ from executors_app.errors import AgentctlRefused, AgentctlUnreachable, ExecutorE
 from executors_app.plugins import runtime
 from executors_app.runtimes import SupportsSharedWorktrees
 from sessions_app.models import Lease, LeaseLost, session_transaction
+from sessions_app.services import prompt_context
 from sessions_app.supervisor import execution_registry, leases
 from sessions_app.supervisor.execution_registry import ExecutionRegistry
 from sessions_app.supervisor.execution_stream import ExecutionStream
@@ -31,7 +32,7 @@ from sessions_app.supervisor.outcomes import (
     start_failure_from,
     write_start_failure,
 )
-from sessions_app.supervisor.start import agent_start, claims, interrupted_work
+from sessions_app.supervisor.start import agent_start, claims
 from sessions_app.supervisor.start.agent_start import AgentStartRequest
 from sessions_app.supervisor.start.claims import StartClaim
 
@@ -45,185 +46,229 @@ def claim_and_prepare(
     found: str | None,
     in_grace: bool = False,
 ) -> tuple[StartClaim, AgentStartRequest | None] | None:
-    """``planning.claim`` under a lease that is held, and ``agent_order.prepare``; None where there is no claim.
+    """Claim a start and prepare its agent in one transaction, under a lease that is held; None without a claim.
 
-    A start that cannot be prepared is counted all the same (rule 33): it is claimed by itself then.
+    If the preparation fails, its rollback would also undo the count of the attempt, and the start could be repeated
+    without limit (rule 33). So the claim is then committed alone, and the preparation raises its error again.
     """
     try:
-        with session_transaction(session_id, lease, beside=SESSION_RELATED) as draft:
-            plan = claims.claim_start_within(draft, intent_id, lease, lives=lives, in_grace=in_grace)
-            return None if plan is None else (plan, agent_start.prepare_agent_start_within(draft, plan, found=found))
+        with session_transaction(session_id, lease, related=SESSION_RELATED) as transaction:
+            plan = claims.claim_start_within(transaction, intent_id, lease, lives=lives, in_grace=in_grace)
+            return (
+                None if plan is None else (plan, agent_start.prepare_agent_start_within(transaction, plan, found=found))
+            )
     except (LeaseLost, Error):
         raise
-    except Exception:  # noqa: BLE001  (it comes again, from the one that it belongs to)
+    except Exception:  # noqa: BLE001  (raised again by the preparation below)
         plan = claims.claim_start(session_id, intent_id, lease.owner, lives=lives, held=lease, in_grace=in_grace)
         return None if plan is None else (plan, agent_start.prepare_agent_start(plan, lease, found=found))
 
 
 log = logging.getLogger(__name__)
 TIMEOUT_MARGIN = 10
-"""Seconds by which our own limit outlives the one that agentctl was told."""
+"""Seconds that we wait for an answer beyond the time limit of a start, so that agentctl's own error arrives first."""
 
 
-async def execute_start(core: ExecutionRegistry, session_id: uuid.UUID, intent_id: uuid.UUID) -> None:
-    """Carry out one start order; returns when it is done, or left to whoever holds the lease."""
-    async with core.starts:
+async def execute_start(registry: ExecutionRegistry, session_id: uuid.UUID, intent_id: uuid.UUID) -> None:
+    """Carry out one start intent; return when it is settled, or left open for another try or another supervisor."""
+    async with registry.starts:
         try:
             async with asyncio.timeout(settings.KANDEV_START_TIMEOUT):
-                await _start(core, session_id, intent_id)
+                await _start(registry, session_id, intent_id)
         except LeaseLost:
             log.info("session %s: another supervisor carries out its start", session_id)
         except TimeoutError:
             failure = StartFailure(
                 "start_timeout", f"The start took longer than {settings.KANDEV_START_TIMEOUT:g} seconds."
             )
-            await _write_failure(core, session_id, intent_id, None, failure)
+            await _write_failure(registry, session_id, intent_id, None, failure)
         except ExecutorError as error:
-            await _write_failure(core, session_id, intent_id, None, start_failure_from(error, executor_failed=False))
+            await _write_failure(
+                registry, session_id, intent_id, None, start_failure_from(error, executor_failed=False)
+            )
         except (
             OperationalError,
             InterfaceError,
-        ) as error:  # the database's trouble: the order stays, to be tried again
+        ) as error:  # the database is unavailable: the intent stays open
             log.warning("session %s: its start could not be written: %s", session_id, error)
         except Exception as error:  # one bad session never stops the others
             log.exception("session %s: its start failed", session_id)
             failure = StartFailure("internal_error", f"The start failed: {type(error).__name__}")
-            await _write_failure(core, session_id, intent_id, None, failure)
+            await _write_failure(registry, session_id, intent_id, None, failure)
 
 
-async def _start(core: ExecutionRegistry, session_id: uuid.UUID, intent_id: uuid.UUID) -> None:
-    live = core.attached(session_id)
+async def _start(registry: ExecutionRegistry, session_id: uuid.UUID, intent_id: uuid.UUID) -> None:
+    live = registry.stream_of(session_id)
     if live is not None:
-        await _start_on_live_agentctl(core, live, intent_id)
+        await _start_on_live_agentctl(registry, live, intent_id)
         return
-    in_grace = core.grace.is_exempt(session_id)
-    plan = await core.database(claims.claim_start, session_id, intent_id, core.boot_id, lives=None, in_grace=in_grace)
+    in_grace = registry.grace.is_exempt(session_id)
+    plan = await registry.database(
+        claims.claim_start, session_id, intent_id, registry.boot_id, lives=None, in_grace=in_grace
+    )
     if plan is None:
         return
-    core.grace.record_start(session_id)
+    registry.grace.record_start(session_id)
     crash_points.reached("supervisor.start_claimed", session_id)
     try:
-        attachment = await _launch(core, plan)
+        stream = await _launch(registry, plan)
     except (AgentctlUnreachable, AgentctlRefused, LaunchFailed, ExecutorError) as error:
         failure = start_failure_from(error, executor_failed=True)
-        await _write_failure(core, session_id, intent_id, plan.lease, failure)
+        await _write_failure(registry, session_id, intent_id, plan.lease, failure)
         return
-    if attachment is None:
-        return  # somebody else took it over
-    await _open_agent(core, attachment, plan)
+    if stream is None:
+        return  # stopped during the launch, or taken over by another supervisor
+    await _open_agent(registry, stream, plan)
 
 
-async def _start_on_live_agentctl(core: ExecutionRegistry, live: ExecutionStream, intent_id: uuid.UUID) -> None:
-    """Start an agent where agentctl is up."""
-    claimed = await core.database(
+async def _start_on_live_agentctl(registry: ExecutionRegistry, live: ExecutionStream, intent_id: uuid.UUID) -> None:
+    """Start an agent on an agentctl to which we are attached; the claim and the preparation share a transaction."""
+    claimed = await registry.database(
         claim_and_prepare,
         live.session_id,
         intent_id,
         live.lease,
         lives=live.observed_launch,
         found=live.observed_launch if live.observed_agent else None,
-        in_grace=core.grace.is_exempt(live.session_id),
+        in_grace=registry.grace.is_exempt(live.session_id),
     )
     if claimed is None:
         return
-    core.grace.record_start(live.session_id)
+    registry.grace.record_start(live.session_id)
     plan, order = claimed
     crash_points.reached("supervisor.start_claimed", live.session_id)
     if order is not None:
-        await _open_prepared(core, live, plan, order)
+        await _open_prepared(registry, live, plan, order)
 
 
-async def _launch(core: ExecutionRegistry, plan: claims.StartClaim) -> ExecutionStream | None:
+async def _launch(registry: ExecutionRegistry, plan: claims.StartClaim) -> ExecutionStream | None:
     place = runtime(plan.facts.runtime)
     if plan.spec.worktree_id and not isinstance(place, SupportsSharedWorktrees):
         raise LaunchFailed(f"Sessions on {place.name} cannot share a worktree.")
+    # Before the launch: processes of an earlier agentctl must not work in the same worktree as the next agent.
     await place.end_leftovers(plan.facts) if plan.leftovers else None
     launched: Launched = await place.launch(plan.spec)
     crash_points.reached("supervisor.launched", plan.session_id)
-    kept = await core.database(claims.write_launch, plan, launched)
+    # Written before the stream opens: from here on every supervisor can find this agentctl.
+    kept = await registry.database(claims.write_launch, plan, launched)
     crash_points.reached("supervisor.launch_written", plan.session_id)
     if not kept:
-        await _undo_launch(core, plan, launched)
+        await _undo_launch(registry, plan, launched)
         return None
-    return await core.attach(plan.session_id)
+    return await registry.open_stream(plan.session_id)
 
 
-async def _undo_launch(core: ExecutionRegistry, plan: claims.StartClaim, launched: Launched) -> None:
-    """Somebody stopped the session while it was being launched: shut down what was started (rule 9)."""
-    facts = await core.database(claims.launched_facts, plan.session_id, launched)
+async def _undo_launch(registry: ExecutionRegistry, plan: claims.StartClaim, launched: Launched) -> None:
+    """End what was launched for a session that was stopped meanwhile: a start that loses to a stop undoes itself."""
+    facts = await registry.database(claims.launched_facts, plan.session_id, launched)
     await runtime(plan.facts.runtime).end(facts)
-    await core.database(settle_intent, plan.intent_id, "stopped")
+    await registry.database(settle_intent, plan.intent_id, "stopped")
 
 
-async def _open_agent(core: ExecutionRegistry, attachment: ExecutionStream, plan: claims.StartClaim) -> None:
-    """Start the agent with the strategy that the one opinion names, or leave it at the workspace."""
-    found = attachment.observed_launch if attachment.observed_agent else None
-    order = await core.database(agent_start.prepare_agent_start, plan, attachment.lease, found=found)
+async def _open_agent(registry: ExecutionRegistry, stream: ExecutionStream, plan: claims.StartClaim) -> None:
+    """Start the agent with the strategy that the assessment names; without one, only the workspace stays up."""
+    found = stream.observed_launch if stream.observed_agent else None
+    order = await registry.database(agent_start.prepare_agent_start, plan, stream.lease, found=found)
     if order is not None:
-        await _open_prepared(core, attachment, plan, order)
+        await _open_prepared(registry, stream, plan, order)
 
 
 async def _open_prepared(
-    core: ExecutionRegistry, attachment: ExecutionStream, plan: claims.StartClaim, order: agent_start.AgentStartRequest
+    registry: ExecutionRegistry, stream: ExecutionStream, plan: claims.StartClaim, order: agent_start.AgentStartRequest
 ) -> None:
     crash_points.reached("supervisor.agent_prepared", plan.session_id)
-    await interrupted_work.record_interrupted_work(core, attachment, order.unfinished_since)
-    with attachment.starting():
-        await _start_agent(core, attachment, plan, order)
+    # Before the agent starts: it would change the files that an interrupted turn is compared by.
+    await record_interrupted_work(registry, stream, order.unfinished_since)
+    with stream.starting():
+        await _start_agent(registry, stream, plan, order)
 
 
 async def _start_agent(
-    core: ExecutionRegistry, attachment: ExecutionStream, plan: claims.StartClaim, order: agent_start.AgentStartRequest
+    registry: ExecutionRegistry, stream: ExecutionStream, plan: claims.StartClaim, order: agent_start.AgentStartRequest
 ) -> None:
-    """Have the agent started and write what came of it; what it is judged by is read meanwhile."""
+    """Have agentctl start the agent, and write the outcome; the facts to verify its answer by are read meanwhile."""
     try:
         answer, known = await asyncio.gather(
-            _request_agent_start(attachment, order), core.database(agent_start.load_conversation_facts, plan.session_id)
+            _request_agent_start(stream, order), registry.database(agent_start.load_conversation_facts, plan.session_id)
         )
     except StaleGeneration:
         raise LeaseLost(LeaseLost.__doc__) from None
     except AgentctlUnreachable as error:
         failure = start_failure_from(error, executor_failed=False)
-        await _write_failure(core, plan.session_id, plan.intent_id, attachment.lease, failure)
+        await _write_failure(registry, plan.session_id, plan.intent_id, stream.lease, failure)
         return
     except AgentctlRefused as error:
-        await _handle_refusal(core, attachment, plan, error)
+        await _handle_refusal(registry, stream, plan, error)
         return
     crash_points.reached("supervisor.agent_started", plan.session_id)
-    won = await core.database(agent_start.write_agent_started, plan, attachment.lease, order, answer, known)
+    won = await registry.database(agent_start.write_agent_started, plan, stream.lease, order, answer, known)
     crash_points.reached("supervisor.agent_start_written", plan.session_id)
     if not won:
-        await attachment.client.stop_agent(grace=5, intent_id=str(plan.intent_id))
-        await core.database(settle_intent, plan.intent_id, "stopped")
+        # A stop was requested meanwhile and wins (rule 9), or the answer contradicts the log: the agent must not stay.
+        await stream.client.stop_agent(grace=5, intent_id=str(plan.intent_id))
+        await registry.database(settle_intent, plan.intent_id, "stopped")
 
 
-async def _request_agent_start(attachment: ExecutionStream, order: agent_start.AgentStartRequest) -> dict[str, Any]:
+async def _request_agent_start(stream: ExecutionStream, order: agent_start.AgentStartRequest) -> dict[str, Any]:
     timeout = settings.KANDEV_START_TIMEOUT + TIMEOUT_MARGIN
-    return await attachment.client.start_agent(order.body, timeout=timeout)
+    return await stream.client.start_agent(order.body, timeout=timeout)
 
 
 async def _handle_refusal(
-    core: ExecutionRegistry, attachment: ExecutionStream, plan: claims.StartClaim, error: AgentctlRefused
+    registry: ExecutionRegistry, stream: ExecutionStream, plan: claims.StartClaim, error: AgentctlRefused
 ) -> None:
-    if error.refusal == "already_running":  # an agent of an earlier start, whose answer was lost
-        report = await attachment.client.status()
-        if report["agent"]["state"] in agent_start.READY_AGENT_STATES:  # else it is still starting, and may never be up
-            await core.database(agent_start.write_reattached, plan, attachment.lease, report)
+    if error.refusal == "already_running":  # an agent of an earlier start whose answer was lost
+        report = await stream.client.status()
+        if report["agent"]["state"] in agent_start.READY_AGENT_STATES:  # else it is starting, and may never be ready
+            await registry.database(agent_start.write_reattached, plan, stream.lease, report)
             return
     failure = start_failure_from(error, executor_failed=False)
-    await _write_failure(core, plan.session_id, plan.intent_id, attachment.lease, failure)
+    await _write_failure(registry, plan.session_id, plan.intent_id, stream.lease, failure)
 
 
 async def _write_failure(
-    core: ExecutionRegistry, session_id: uuid.UUID, intent_id: uuid.UUID, lease: Lease | None, failure: StartFailure
+    registry: ExecutionRegistry, session_id: uuid.UUID, intent_id: uuid.UUID, lease: Lease | None, failure: StartFailure
 ) -> None:
-    """Under the lease that is ours by now; whoever has lost it has nothing to say."""
-    lease = lease or await core.database(leases.get_lease, session_id, core.boot_id)
+    """Write why a start failed, under the given lease or the one we hold now; without a lease, write nothing."""
+    lease = lease or await registry.database(leases.get_lease, session_id, registry.boot_id)
     if lease is None:
         log.info("session %s: another supervisor says what becomes of its start", session_id)
         return
     crash_points.reached("supervisor.start_failed", session_id)
-    if await core.database(is_last_start_attempt, session_id):
-        failure = replace(failure, log_tail=await execution_registry.read_log_tail(core, session_id))
-    await core.database(write_start_failure, session_id, intent_id, lease, failure)
+    if await registry.database(is_last_start_attempt, session_id):
+        failure = replace(failure, log_tail=await execution_registry.read_log_tail(registry, session_id))
+    await registry.database(write_start_failure, session_id, intent_id, lease, failure)
     crash_points.reached("supervisor.start_failure_written", session_id)
+
+
+WORKSPACE_TIMEOUT: Final = 20.0
+"""Seconds that a start waits at most for the list of interrupted work."""
+MAX_LISTED: Final = 200
+"""Changed files, and ended processes, that are stored at most; a prompt names fewer."""
+
+
+async def record_interrupted_work(registry: ExecutionRegistry, stream: ExecutionStream, since: str | None) -> None:
+    """Note for the next prompt which files an interrupted turn changed, and which processes ended with its agent.
+
+    Call it before the next agent starts. ``since`` is the snapshot to compare with (empty: there is none), or None
+    if nothing is unfinished. What agentctl does not return within ``WORKSPACE_TIMEOUT`` is left out.
+    """
+    if since is None:
+        return
+    client = stream.client
+    changed: list[str] = []
+    processes: list[str] = []
+    try:
+        async with asyncio.timeout(WORKSPACE_TIMEOUT):
+            processes = await client.ended_with_agent()
+            changed = list((await client.git("changes", {"since": since})).get("files", ())) if since else []
+    except (ExecutorError, TimeoutError) as error:
+        log.info("session %s: what its last turn left is not wholly known: %s", stream.session_id, error)
+    await registry.database(
+        _add_findings, stream.session_id, stream.lease, changed[:MAX_LISTED], processes[:MAX_LISTED]
+    )
+
+
+def _add_findings(session_id: uuid.UUID, lease: Lease, changed: list[str], processes: list[str]) -> None:
+    with session_transaction(session_id, lease) as transaction:
+        prompt_context.add_workspace_findings(transaction, changed, processes)

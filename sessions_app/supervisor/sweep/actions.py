@@ -1,4 +1,4 @@
-"""Carrying out one decision of a sweep: take over, drain, write, order. All of it may be done again."""
+"""Carry out one decision of a sweep: take over, drain, write, create intents. Every step may be repeated."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from executors_app.models import ExecutorRunning
 from executors_app.plugins import runtime
 from sessions_app.domain import attention
 from sessions_app.domain.actor_context import ActorContext, current_context
-from sessions_app.domain.attention import AGENT_DIED
 from sessions_app.domain.recovery import UNREACHABLE, WORKTREE_MISSING, Decision, is_start_decision
 from sessions_app.domain.resumability import Mode, Reason
+from sessions_app.domain.situation_facts import AGENT_DIED
 from sessions_app.domain.states import ENDED_STATES, EXECUTOR, SESSION, DesiredState
 from sessions_app.models import (
     IDLE_REASON,
@@ -35,7 +35,8 @@ from sessions_app.services import intents
 from sessions_app.services.database_threads import BatchExecutor
 from sessions_app.supervisor import execution_registry, leases
 from sessions_app.supervisor.execution_registry import ExecutionRegistry
-from sessions_app.supervisor.ingest.batches import ingest_batch
+from sessions_app.supervisor.executions import address_columns
+from sessions_app.supervisor.ingest.writer import ingest_batch
 from sessions_app.supervisor.interrupted_turns import (
     AGENTCTL_GONE,
     PIPE_LOST_REASONS,
@@ -46,47 +47,45 @@ from sessions_app.supervisor.interrupted_turns import (
     withdraw_continuation,
 )
 from sessions_app.supervisor.outcomes import explain_agent_deaths
-from sessions_app.supervisor.start.claims import address_columns
 from sessions_app.supervisor.sweep.candidates import Candidate
 
 log = logging.getLogger(__name__)
 DRAIN_BATCH = 500
-"""Lines of a dead agentctl's journal in one transaction."""
+"""Lines of a dead agentctl's journal that one transaction writes."""
 JOURNAL_TIMEOUT = 2.0
-"""Seconds for the stream to bring what its agentctl has reported to have written."""
-
+"""Seconds that the log may take to reach the journal position that agentctl reported."""
 
 NO_RESTART_CODES = frozenset({Reason.NOT_RESUMABLE, Reason.CONTEXT_MISMATCH, Reason.WORKTREE_MISSING})
-"""Error codes of a session whose agent is not started again unless a user decides."""
+"""Error codes of sessions whose agent only a user may start again."""
 HANDS_OFF_RULES = frozenset({"foreign_lease", "start_under_way", "asleep"})
-"""Rules under which an execution that lives is not attached to, and its journal not drained."""
+"""Rules under which the sweep does not attach to a living execution."""
 
 
 @dataclass
 class ActionOutcome:
-    """What came of acting on one row."""
+    """The result of acting on one row."""
 
     receipt_kind: str = ""
     error: str = ""
     duration_ms: int = 0
     skipped: bool = False
-    """Another supervisor has it."""
+    """Another supervisor holds the session."""
 
 
 @dataclass(frozen=True, slots=True)
 class PendingReattach:
-    """One decision on its way into the rows of a session that lives."""
+    """A reattach that is still to be written into the session's rows."""
 
     row: Candidate
     seen: Observation
     decision: Decision
     lease: Lease
     known: ActorContext = field(default_factory=current_context)
-    """Who acts, and why."""
+    """Who acts, and why: kept here because one batch writes for many sessions."""
 
     @property
     def session_id(self) -> uuid.UUID:
-        """Whose rows are written."""
+        """The session whose rows are written."""
         return self.row.stored.session_id
 
 
@@ -94,60 +93,60 @@ ReattachExecutor = BatchExecutor[PendingReattach, ActionOutcome]
 
 
 async def act_on_decision(
-    core: ExecutionRegistry, tell: ReattachExecutor, row: Candidate, seen: Observation, decision: Decision
+    registry: ExecutionRegistry, reattach: ReattachExecutor, row: Candidate, seen: Observation, decision: Decision
 ) -> ActionOutcome:
-    """Do what was decided of one row. Raises nothing that the caller could help."""
+    """Carry out the decision on one row; a lost lease gives an outcome with ``skipped``."""
     place = replace(row.place, agentctl_url=seen.url or row.place.agentctl_url, state=seen.state or row.place.state)
     if decision.end_leftovers:
         await runtime(place.runtime).end_leftovers(place)
         crash_points.reached("sweep.leftovers_ended", row.stored.session_id)
     if decision.rule == "owner_left":
-        await core.database(_raise_owner_left, row.stored.session_id)
-    attached = core.attached(row.stored.session_id) is not None
+        await registry.database(_raise_owner_left, row.stored.session_id)
+    attached = registry.stream_of(row.stored.session_id) is not None
     takes_over = seen.observed is Observed.ALIVE and not attached and decision.rule not in HANDS_OFF_RULES
-    if decision.quiet and not takes_over:
+    if decision.is_noop and not takes_over:
         return ActionOutcome(skipped=decision.rule == "foreign_lease")
     try:
         if takes_over:
-            return await _take_over(core, tell, row, seen, decision)
-        return await _write_unattached(core, row, seen, decision)
+            return await _take_over(registry, reattach, row, seen, decision)
+        return await _write_unattached(registry, row, seen, decision)
     except LeaseLost:
         return ActionOutcome(skipped=True)
 
 
 def _raise_owner_left(session_id: uuid.UUID) -> None:
-    """Staff are told, once, that nobody in the team answers for it (rule 35)."""
-    with session_transaction(session_id, beside=("owner",)) as draft:
-        owner = draft.session.owner
-        raise_item(draft, attention.owner_left_notice(str(session_id), owner.get_username() if owner else ""))
+    """Tell staff, once, that the session's owner has left the team; it is not started automatically (rule 35)."""
+    with session_transaction(session_id, related=("owner",)) as transaction:
+        owner = transaction.session.owner
+        raise_item(transaction, attention.owner_left_notice(str(session_id), owner.get_username() if owner else ""))
 
 
 async def _take_over(
-    core: ExecutionRegistry, tell: ReattachExecutor, row: Candidate, seen: Observation, decision: Decision
+    registry: ExecutionRegistry, reattach: ReattachExecutor, row: Candidate, seen: Observation, decision: Decision
 ) -> ActionOutcome:
-    """It lives: attach, drain its journal, then write what is still to be said."""
-    if _has_moved(seen, row):
-        await core.database(_save_address, row.stored.id, seen)
+    """Attach to a living execution, read its journal into the log, then write the decision."""
+    if _has_moved(seen, row):  # before attaching, which reads the address from the row
+        await registry.database(_save_address, row.stored.id, seen)
     try:
-        attachment = await core.attach(row.stored.session_id, seen.report)
+        stream = await registry.open_stream(row.stored.session_id, seen.report)
     except ExecutorError as error:
         return ActionOutcome(error=error.message)
-    if attachment is None:
+    if stream is None:
         return ActionOutcome(skipped=True)
     crash_points.reached("sweep.taken_over", row.stored.session_id)
     if decision.agent_action == "reattach" and decision.session_move is None:
-        return await tell(PendingReattach(row, seen, decision, attachment.lease))
-    return await core.database(write_decision, row, seen, decision, attachment.lease)
+        return await reattach(PendingReattach(row, seen, decision, stream.lease))
+    return await registry.database(write_decision, row, seen, decision, stream.lease)
 
 
 def _has_moved(seen: Observation, row: Candidate) -> bool:
-    """Whether it is another process than the row knows, at the same address or not, or has another token."""
+    """Whether the observed address or runtime state differs from the row."""
     moved = bool(seen.url) and seen.url != row.stored.agentctl_url
     return moved or (seen.state is not None and dict(seen.state) != row.stored.state)
 
 
 def _save_address(execution_id: uuid.UUID, seen: Observation) -> None:
-    """A half-done launch was found where the row did not know of it."""
+    """Write the address of an execution that an unfinished launch left without one, or that has moved."""
     values: dict[str, Any] = {**address_columns(seen.url), "pid": seen.pid}
     if seen.state is not None:
         values["state"] = dict(seen.state)
@@ -155,110 +154,120 @@ def _save_address(execution_id: uuid.UUID, seen: Observation) -> None:
 
 
 async def _write_unattached(
-    core: ExecutionRegistry, row: Candidate, seen: Observation, decision: Decision
+    registry: ExecutionRegistry, row: Candidate, seen: Observation, decision: Decision
 ) -> ActionOutcome:
-    held = core.attached(row.stored.session_id)
-    lease = held.lease if held else await core.database(leases.acquire_lease, row.stored.id, core.boot_id)
+    held = registry.stream_of(row.stored.session_id)
+    lease = held.lease if held else await registry.database(leases.acquire_lease, row.stored.id, registry.boot_id)
     if lease is None:
         return ActionOutcome(skipped=True)
     if held and seen.report and _agent_is_gone(seen):
-        # The report is ahead of the stream. What the agent said at its end tells whether it had its prompt: without
-        # that the prompt would be held, and the work not continued.
+        # The report may be ahead of the stream. The agent's last lines show whether it had its prompt: without them
+        # the prompt would be held, and the work not continued.
         journal = seen.report["journal"]
         await held.wait_until_logged(journal["epoch"], journal["last_seq"], JOURNAL_TIMEOUT)
     if seen.observed is Observed.DEAD:
-        await _drain_dead(core, row, lease)
+        # Before the decision is written, for the same reason; a crash in between only drains again behind the cursor.
+        await _drain_dead(registry, row, lease)
         crash_points.reached("sweep.drained", row.stored.session_id)
-    outcome = await core.database(write_decision, row, seen, decision, lease, await _evidence(core, row, decision))
+    outcome = await registry.database(
+        write_decision, row, seen, decision, lease, await _evidence(registry, row, decision)
+    )
     crash_points.reached("sweep.row_written", row.stored.session_id)
     if held is None and decision.agent_action == "none":
-        await core.database(leases.release_leases, core.boot_id, row.stored.id)
+        await registry.database(leases.release_leases, registry.boot_id, row.stored.id)
     return outcome
 
 
-async def _drain_dead(core: ExecutionRegistry, row: Candidate, lease: Lease) -> None:
-    """What a dead agentctl has left on disk: its journal, and the agent's token (rule 22)."""
+async def _drain_dead(registry: ExecutionRegistry, row: Candidate, lease: Lease) -> None:
+    """Ingest what a dead agentctl left on disk: the rest of its journal, and the agent's resume token."""
     place = runtime(row.place.runtime)
     epoch, seq = row.stored.journal_epoch, row.stored.journal_seq
     try:
-        # In a thread: it may lie on another machine.
+        # In a thread: reading blocks, and the files may be on another machine.
         token = await asyncio.to_thread(place.resume_token, row.place)
-        lines = list(await asyncio.to_thread(place.left_journal, row.place, seq, epoch))
+        lines = list(await asyncio.to_thread(place.unread_journal, row.place, seq, epoch))
     except (OSError, ValueError, ExecutorError) as error:
         log.warning("session %s: what its agentctl left cannot be read: %s", row.stored.session_id, error)
         return
     kept = {"resume_token": token} if token else None
     for start in range(0, len(lines), DRAIN_BATCH):
-        await core.writer(
+        await registry.writer(
             ingest_batch, row.stored.session_id, lease, lines[start : start + DRAIN_BATCH], kept, alive=False
         )
     if kept and not lines:
-        await core.writer(ingest_batch, row.stored.session_id, lease, [], kept, alive=False)
+        await registry.writer(ingest_batch, row.stored.session_id, lease, [], kept, alive=False)
 
 
-async def _evidence(core: ExecutionRegistry, row: Candidate, decision: Decision) -> str:
+async def _evidence(registry: ExecutionRegistry, row: Candidate, decision: Decision) -> str:
     return (
-        await execution_registry.read_log_tail(core, row.stored.session_id)
+        await execution_registry.read_log_tail(registry, row.stored.session_id)
         if decision.session_move == "give_up"
         else ""
     )
 
 
-def write_reattachments(tellings: Sequence[PendingReattach]) -> list[ActionOutcome | Exception]:
-    """``write`` for many in one transaction, all or nothing; LeaseLost for those that are not ours any more.
+def write_reattachments(batch: Sequence[PendingReattach]) -> list[ActionOutcome | Exception]:
+    """Write many reattachments in one transaction; the result of a session whose lease we lost is LeaseLost.
 
-    None of them may move its session. That would lock the task's row, too, and who holds one of those must not
-    wait for another session.
+    None of them may move its session: that also locks the task's row, whose holder must not wait for another session.
     """
-    with session_transactions({telling.session_id: telling.lease for telling in tellings}) as drafts:
-        told = _load_told_takeovers(drafts.values())
-        return [_write_reattachment(drafts.get(telling.session_id), telling, told) for telling in tellings]
+    with session_transactions({pending.session_id: pending.lease for pending in batch}) as transactions:
+        told = _load_told_takeovers(transactions.values())
+        return [_write_reattachment(transactions.get(pending.session_id), pending, told) for pending in batch]
 
 
 def _write_reattachment(
-    draft: SessionTransaction | None, telling: PendingReattach, told: Collection[uuid.UUID]
+    transaction: SessionTransaction | None, pending: PendingReattach, told: Collection[uuid.UUID]
 ) -> ActionOutcome | Exception:
-    if draft is None:
+    if transaction is None:
         return LeaseLost(LeaseLost.__doc__)
-    draft.known = telling.known
-    return _write_changes(draft, telling.row, telling.seen, telling.decision, told)
+    transaction.actor = pending.known
+    return _write_changes(transaction, pending.row, pending.seen, pending.decision, told)
 
 
 def write_decision(
     row: Candidate, seen: Observation, decision: Decision, lease: Lease, evidence: str = ""
 ) -> ActionOutcome:
-    """Write one decision under the lease: states, receipt, orders, in one transaction."""
-    with session_transaction(row.stored.session_id, lease) as draft:
-        draft.log_tail = evidence
+    """Write one decision under the lease: states, receipt and intents, in one transaction. Raises LeaseLost."""
+    with session_transaction(row.stored.session_id, lease) as transaction:
+        transaction.log_tail = evidence
         return _write_changes(
-            draft, row, seen, decision, _load_told_takeovers([draft]) if decision.agent_action == "reattach" else ()
+            transaction,
+            row,
+            seen,
+            decision,
+            _load_told_takeovers([transaction]) if decision.agent_action == "reattach" else (),
         )
 
 
 def _write_changes(
-    draft: SessionTransaction, row: Candidate, seen: Observation, decision: Decision, told: Collection[uuid.UUID]
+    transaction: SessionTransaction, row: Candidate, seen: Observation, decision: Decision, told: Collection[uuid.UUID]
 ) -> ActionOutcome:
     outcome = ActionOutcome()
-    if draft.session.launch_id != row.stored.session__launch_id:
-        return outcome  # a start has ended since the look: what was seen is of the past
+    if transaction.session.launch_id != row.stored.session__launch_id:
+        return outcome  # another agent has started or ended since: the observation is outdated
     if seen.observed is Observed.DEAD or _agent_is_gone(seen):
-        # Also a turn that only the drained journal told of: the decision could not know of it.
-        reset_attempts_if_stable(draft)
-        interrupt_turn(draft, _why_interrupted(seen))
-        record_agent_death(draft)
-    _move_executor(draft, seen, decision)
+        # Whatever was decided: the drained journal may have opened a turn that the decision did not know of.
+        reset_attempts_if_stable(transaction)
+        interrupt_turn(transaction, _why_interrupted(seen))
+        record_agent_death(transaction)
+    _move_executor(transaction, seen, decision)
     if decision.agent_action == "reattach":
-        outcome.receipt_kind = _record_reattach(draft, row, seen, told)
-    _move_session(draft, decision)
-    _create_intents(draft, decision)
-    _place_in_start_queue(draft, decision)
+        outcome.receipt_kind = _record_reattach(transaction, row, seen, told)
+    _move_session(transaction, decision)
+    _create_intents(transaction, decision)
+    _place_in_start_queue(transaction, decision)
     crash_points.reached("sweep.row_unwritten", row.stored.session_id)
     return outcome
 
 
-def _load_told_takeovers(drafts: Collection[SessionTransaction]) -> set[uuid.UUID]:
-    """Sessions whose present take-over has its receipt."""
-    generations = {draft.session.id: draft.execution.generation for draft in drafts if draft.execution}
+def _load_told_takeovers(transactions: Collection[SessionTransaction]) -> set[uuid.UUID]:
+    """Return the sessions that already have a receipt for their present generation."""
+    generations = {
+        transaction.session.id: transaction.execution.generation
+        for transaction in transactions
+        if transaction.execution
+    }
     receipts = ContinuityReceipt.objects.filter(
         session_id__in=generations, kind="reattached", evidence__generation__in=set(generations.values())
     )
@@ -276,31 +285,34 @@ def _agent_is_gone(seen: Observation) -> bool:
     return seen.report is not None and seen.report["agent"]["state"] in ("none", "exited", "failed")
 
 
-def _move_executor(draft: SessionTransaction, seen: Observation, decision: Decision) -> None:
-    execution, move = draft.execution, decision.executor_move
+def _move_executor(transaction: SessionTransaction, seen: Observation, decision: Decision) -> None:
+    execution, move = transaction.execution, decision.executor_move
     said_by_order = decision.agent_action in ("resume", "start_workspace", "stop") and move != "ready"
     if execution is None or move is None or said_by_order or not EXECUTOR.allows(execution.status, move):
-        return  # a start or a stop says so itself, once it is true
+        return  # the start or stop moves the execution itself, once it has happened
     values: dict[str, Any] = {"last_seen_at": seen.seen_at} if seen.observed is Observed.ALIVE and seen.seen_at else {}
     if move == "fail":
         values |= {"error_code": decision.session_error_code, "error_message": decision.error_message}
     if move == "stop":
         values |= {"status_reason": decision.reason[:64], "pid": None}
-    draft.move_executor(move, **values)
+    transaction.move_executor(move, **values)
 
 
-def _record_reattach(draft: SessionTransaction, row: Candidate, seen: Observation, told: Collection[uuid.UUID]) -> str:
-    """Same process: say so if it was taken over; a lease given back and taken again is no news (rule 18)."""
+def _record_reattach(
+    transaction: SessionTransaction, row: Candidate, seen: Observation, told: Collection[uuid.UUID]
+) -> str:
+    """Write the receipt of a reattach and return its kind; empty if the lease was released and no line was missed."""
     report = seen.report or {}
     launch_id = str(report.get("agent", {}).get("launch_id") or "")
-    if launch_id and draft.session.launch_id != launch_id:
-        draft.set(launch_id=launch_id)
+    if launch_id and transaction.session.launch_id != launch_id:
+        transaction.set_fields(launch_id=launch_id)
+    # A lease that was released in order and is taken again is no news (rule 18).
     behind = report.get("journal", {}).get("last_seq", 0) - row.stored.journal_seq
     if not row.stored.owner and behind <= 0:
         return ""
-    if draft.session.id in told:
-        return ""  # another look of ours at the same moment has said it
-    draft.receipt(
+    if transaction.session.id in told:
+        return ""  # a concurrent sweep of ours has written it
+    transaction.write_receipt(
         "reattached",
         "same_process",
         reason="taken_over",
@@ -308,79 +320,79 @@ def _record_reattach(draft: SessionTransaction, row: Candidate, seen: Observatio
             "agent_pid": report.get("agent", {}).get("pid"),
             "agent_started_at": report.get("agent", {}).get("started_at"),
             "journal_lines_drained": max(behind, 0),
-            "generation": draft.execution.generation if draft.execution else None,
+            "generation": transaction.execution.generation if transaction.execution else None,
         },
     )
     return "reattached"
 
 
-def _move_session(draft: SessionTransaction, decision: Decision) -> None:
+def _move_session(transaction: SessionTransaction, decision: Decision) -> None:
     move = decision.session_move
-    if move is None or move == "start" or not SESSION.allows(draft.session.state, move):
-        return  # a start moves the session itself, when somebody begins it
-    if move == "ready" and draft.open_turn is not None:
+    if move is None or move == "start" or not SESSION.allows(transaction.session.state, move):
+        return  # a start moves the session itself, when it is claimed
+    if move == "ready" and transaction.open_turn is not None:
         move = "turn_started"
-    if move == "turn_started" and draft.open_turn is None:
+    if move == "turn_started" and transaction.open_turn is None:
         move = "ready"
     code, message = decision.session_error_code, decision.error_message
-    if move == "give_up" and (cause := explain_agent_deaths(draft)):
+    if move == "give_up" and (cause := explain_agent_deaths(transaction)):
         code, message = AGENT_DIED, cause
     if move == "give_up" or (move == "fail" and decision.session_error_code != UNREACHABLE):
-        hold_unsent_prompts(draft)
+        hold_unsent_prompts(transaction)
     if move == "fail" and code in NO_RESTART_CODES:
-        withdraw_continuation(draft)
-    draft.move(
+        withdraw_continuation(transaction)
+    transaction.move_session(
         move,
         error_code=code,
         error_message=message,
         reason=decision.reason or decision.rule,
     )
     if decision.session_error_code == WORKTREE_MISSING:
-        draft.set(next_restart_at=None)
+        transaction.set_fields(next_restart_at=None)
 
 
-def _create_intents(draft: SessionTransaction, decision: Decision) -> None:
-    """The same orders that a user's click writes."""
+def _create_intents(transaction: SessionTransaction, decision: Decision) -> None:
+    """Create the intent that the decision needs, the same as a user's click would."""
     if is_start_decision(decision):
-        if _is_still_wanted(draft):
-            _create_start_intent(draft, decision)
-    elif decision.agent_action == "stop" and not _is_being_stopped(draft):
+        if _is_still_wanted(transaction):
+            _create_start_intent(transaction, decision)
+    elif decision.agent_action == "stop" and not _is_being_stopped(transaction):
         asleep = {"reason": IDLE_REASON} if decision.rule == "asleep_but_alive" else {}
-        intents.create_intent(draft.session, IntentKind.STOP, None, asleep)
+        intents.create_intent(transaction.session, IntentKind.STOP, None, asleep)
 
 
-def _create_start_intent(draft: SessionTransaction, decision: Decision) -> None:
-    """Nobody asked for it: the log says once why it is started, and for whom."""
-    if intents.open_start_intent(draft.session) is not None:
-        return  # another look has ordered it, or a user
-    auto = decision.agent_action == "resume" or not draft.session.has_agent
+def _create_start_intent(transaction: SessionTransaction, decision: Decision) -> None:
+    """Create a start intent that nobody asked for; its event says why, and for whom."""
+    if intents.open_start_intent(transaction.session) is not None:
+        return  # another sweep or a user has asked for it already
+    auto = decision.agent_action == "resume" or not transaction.session.has_agent
     mode = Mode.AUTO if auto else Mode.WORKSPACE_ONLY
-    intent = intents.create_intent(draft.session, IntentKind.START, None, {"mode": mode})
-    draft.say(
+    intent = intents.create_intent(transaction.session, IntentKind.START, None, {"mode": mode})
+    transaction.record_event(
         "session.restart_ordered",
         cause=decision.rule,
         launch_id=str(intent.id),
         mode=mode,
-        attempt=draft.session.start_attempts + 1,
-        owner_id=draft.session.owner_id,
+        attempt=transaction.session.start_attempts + 1,
+        owner_id=transaction.session.owner_id,
     )
 
 
-def _place_in_start_queue(draft: SessionTransaction, decision: Decision) -> None:
-    """A place among those that wait to be started, said once; whoever is not to be started loses it."""
+def _place_in_start_queue(transaction: SessionTransaction, decision: Decision) -> None:
+    """Give the session a place in the start queue, with one event; or take it away if it is not to be started."""
     if decision.start_rank is None and decision.rule != "waits_for_turn":
-        draft.set(start_rank=None)
-    elif decision.start_rank is not None and draft.session.start_rank is None:
-        draft.set(start_rank=decision.start_rank)
-        draft.say("session.start_waits", reason=decision.wait_reason, before=decision.before)
+        transaction.set_fields(start_rank=None)
+    elif decision.start_rank is not None and transaction.session.start_rank is None:
+        transaction.set_fields(start_rank=decision.start_rank)
+        transaction.record_event("session.start_waits", reason=decision.wait_reason, before=decision.before)
 
 
-def _is_still_wanted(draft: SessionTransaction) -> bool:
-    """Read anew: somebody may have stopped, closed or archived it since the look."""
-    over = draft.session.state in ENDED_STATES or draft.session.task.is_over
-    return draft.session.desired_state == DesiredState.RUNNING and not over
+def _is_still_wanted(transaction: SessionTransaction) -> bool:
+    """Whether the session should still run, read under the lock: a user may have stopped it since the decision."""
+    over = transaction.session.state in ENDED_STATES or transaction.session.task.is_over
+    return transaction.session.desired_state == DesiredState.RUNNING and not over
 
 
-def _is_being_stopped(draft: SessionTransaction) -> bool:
-    stops = draft.session.intents.filter(kind__in=(IntentKind.STOP, IntentKind.CLOSE), done_at=None)
+def _is_being_stopped(transaction: SessionTransaction) -> bool:
+    stops = transaction.session.intents.filter(kind__in=(IntentKind.STOP, IntentKind.CLOSE), done_at=None)
     return bool(stops.exists())

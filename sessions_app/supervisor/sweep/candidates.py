@@ -1,4 +1,4 @@
-"""What a sweep reads: sessions that claim to run or should, in a constant number of queries (design 7, step 1)."""
+"""What a sweep reads: the sessions that claim to run or should run, in a constant number of queries."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from django.db.models import Exists, OuterRef
 
 from executors_app.domain import ExecutionFacts, ExecutorStatus, Observation
 from executors_app.models import AgentProfile
+from sessions_app.accounts.models import TeamRole
 from sessions_app.domain.recovery import Policy, SweepFacts
 from sessions_app.domain.recovery_facts import PolicyChoice, effective_policy
 from sessions_app.domain.resumability import assess
 from sessions_app.domain.states import OPEN_RUN_STATES, DesiredState, PromptState, SessionState, TaskState, WorkState
-from sessions_app.models import Intent, Prompt, Repository, Run, TeamRole
+from sessions_app.models import Intent, IntentKind, Prompt, Repository, Run
 from sessions_app.services import policies
 from sessions_app.services.assessment import SessionRows, resume_facts
 from sessions_app.supervisor import leases
@@ -35,31 +36,35 @@ from sessions_app.supervisor.sweep.selection import (
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One session with its execution, and the places and questions that go with it."""
+    """One session with its execution, and all other rows that its decision depends on."""
 
     stored: StoredExecution
     place: ExecutionFacts
     profile: AgentProfile
     foreign: bool
     start_created_at: datetime | None
-    """Of the open start order, if there is one."""
+    """When the open start intent was created; None if there is none."""
     queued: bool
+    """Whether it has queued prompts."""
     open_run: bool
     ever_prompted: bool
     owner_in_team: bool
     policy: str = "auto"
-    """The one that holds: the session's own, its team's or the deployment's."""
+    """The effective recovery policy: the session's own, else its team's, else the deployment's."""
 
 
 class CandidateSet(NamedTuple):
-    """What a sweep has read: rows to decide about, and sessions that it passes over."""
+    """The rows to decide about, and the sessions that the sweep skips as corrupt."""
 
     rows: list[Candidate]
     damaged: list[CorruptRow]
 
 
 def load_candidates(me: str, sessions: Collection[uuid.UUID] = (), runtime: str = "") -> CandidateSet:
-    """Everything the decisions need of the database; a constant number of queries."""
+    """Load everything that decisions need from the database, in a constant number of queries.
+
+    ``me`` is the boot id of this supervisor. Empty ``sessions`` or ``runtime`` mean all.
+    """
     found, unreadable = load_stored_executions(select_executions(sessions, runtime))
     damaged = find_dangling_sessions(sessions, runtime) + [unreadable_row(*one) for one in unreadable.items()]
     profiles = AgentProfile.objects.in_bulk({one.session__agent_profile_id for one in found})
@@ -74,13 +79,14 @@ def load_candidates(me: str, sessions: Collection[uuid.UUID] = (), runtime: str 
 
 
 def load_candidate_rows(me: str, sessions: Collection[uuid.UUID] = (), runtime: str = "") -> list[Candidate]:
-    """The rows of ``look`` alone."""
+    """Return only the sound rows of ``load_candidates``."""
     return load_candidates(me, sessions, runtime).rows
 
 
 def _rows(me: str, stored: list[StoredExecution], profiles: Mapping[uuid.UUID, AgentProfile]) -> list[Candidate]:
+    """Build the candidates; each of the queries here is for all sessions at once."""
     ids = [one.session_id for one in stored]
-    starts = Intent.objects.filter(session_id__in=ids, done_at=None, kind="start")
+    starts = Intent.objects.filter(session_id__in=ids, done_at=None, kind=IntentKind.START)
     in_flight = dict(starts.values_list("session_id", "created_at"))
     queued = set(
         Prompt.objects.filter(session_id__in=ids, state=PromptState.QUEUED).values_list("session_id", flat=True)
@@ -118,7 +124,7 @@ def _paths(stored: Collection[StoredExecution]) -> Mapping[uuid.UUID | None, str
 
 
 def _execution_facts(one: StoredExecution, paths: Mapping[uuid.UUID | None, str]) -> ExecutionFacts:
-    """As the runtimes and the client need it; a token that cannot be decrypted is none."""
+    """Build the facts for runtimes and client; a token that cannot be decrypted counts as empty."""
     return ExecutionFacts(
         id=str(one.id),
         session_id=str(one.session_id),
@@ -143,7 +149,7 @@ def _execution_facts(one: StoredExecution, paths: Mapping[uuid.UUID | None, str]
 
 
 def _owner_teams(stored: Collection[StoredExecution]) -> set[tuple[int, int]]:
-    """Owner and team of every owner who may still log in and is more than a viewer there."""
+    """Return (owner, team) for every session owner who is active and more than a viewer in that team."""
     owners = {one.session__owner_id for one in stored if one.session__owner_id}
     members = get_user_model().groups.through.objects.filter(user_id__in=owners, user__is_active=True)
     viewers = TeamRole.objects.filter(user=OuterRef("user_id"), team=OuterRef("group_id"), role=TeamRole.Role.VIEWER)
@@ -183,7 +189,7 @@ def sweep_facts(
     now: datetime,
     admitted: bool = False,
 ) -> SweepFacts:
-    """The facts of one row for the pure decision."""
+    """Build the facts from which ``decide`` derives the decision, without further queries."""
     one, place = row.stored, row.place
     archived = one.session__task__archived_at is not None
     closed = one.session__task__state in (TaskState.DONE, TaskState.CANCELLED)

@@ -20,14 +20,14 @@ from sessions_app.services.assessment import plugin_flaws, unreadable_columns
 CLAIMING_STATUSES = (ExecutorStatus.STARTING, ExecutorStatus.READY)
 RESTING_STATES = (SessionState.CREATED, SessionState.COMPLETED, SessionState.FAILED, SessionState.CANCELLED)
 SETTLED_ERRORS = ("worktree_missing",)
-"""Errors that no look can cure: a user's *try again* looks once more."""
+"""Errors that no sweep can clear; only a user's *try again* checks once more."""
 SECRET_COLUMNS: Final = {"has_token": "resume_token", "has_rejected_token": "rejected_resume_token"}
 DECODE_ERRORS = (ValueError, TypeError, AttributeError, OverflowError)
-"""What a column raises whose text is no value of its kind."""
+"""What reading a column raises if its text is no value of its type."""
 
 
 class StoredExecution(NamedTuple):
-    """The columns that a sweep needs, by their names in the query; plain values cost half of what models do."""
+    """The columns that a sweep needs, by their names in the query; plain values cost half as much as models."""
 
     id: uuid.UUID
     session_id: uuid.UUID
@@ -82,7 +82,10 @@ class StoredExecution(NamedTuple):
 
 
 def select_executions(sessions: Collection[uuid.UUID] = (), runtime: str = "") -> QuerySet[ExecutorRunning]:
-    """The present executions to look at; cost follows what claims to run, not history."""
+    """Select the executions that a sweep covers: those that claim to run, and those that should.
+
+    Only a session's present execution counts. The cost depends on what runs, not on how many sessions there are.
+    """
     claims = Q(status__in=CLAIMING_STATUSES)
     unreachable = Q(status=ExecutorStatus.ERROR) & ~Q(error_code__in=SETTLED_ERRORS)
     should = Q(session__desired_state=DesiredState.RUNNING) & ~Q(session__state__in=RESTING_STATES)
@@ -97,9 +100,9 @@ def select_executions(sessions: Collection[uuid.UUID] = (), runtime: str = "") -
 
 
 def load_stored_executions(rows: QuerySet[ExecutorRunning]) -> tuple[list[StoredExecution], dict[uuid.UUID, Exception]]:
-    """The rows, and by session those that cannot even be read.
+    """Load the rows; also return, by session, the errors of rows that cannot be read.
 
-    Whether there is a token is all that a sweep wants of it: none is decrypted.
+    A sweep needs to know only whether there is a token, so no token is decrypted.
     """
     kept = {name: ExpressionWrapper(~Q(**{column: ""}), BooleanField()) for name, column in SECRET_COLUMNS.items()}
     columns = rows.annotate(**kept).values_list(*StoredExecution._fields)
@@ -110,7 +113,7 @@ def load_stored_executions(rows: QuerySet[ExecutorRunning]) -> tuple[list[Stored
 
 
 def _load_one_by_one(columns: Any) -> tuple[list[StoredExecution], dict[uuid.UUID, Exception]]:
-    """One row holds what is no value at all: the others are read without it."""
+    """Load the rows one at a time, so that an unreadable one does not hide the others."""
     found: list[StoredExecution] = []
     unreadable: dict[uuid.UUID, Exception] = {}
     for session_id in list(columns.values_list("session_id", flat=True)):
@@ -123,7 +126,7 @@ def _load_one_by_one(columns: Any) -> tuple[list[StoredExecution], dict[uuid.UUI
 
 @dataclass(frozen=True, slots=True)
 class CorruptRow:
-    """One session that is left alone, and what is wrong with its rows."""
+    """A session that the sweep skips, and what is wrong with its rows."""
 
     session_id: uuid.UUID
     task_id: uuid.UUID
@@ -135,7 +138,7 @@ class CorruptRow:
 
 
 def find_corruption(one: StoredExecution, agent_type: str) -> CorruptRow | None:
-    """The damage of one row; None where it is sound."""
+    """Return what is wrong with one row; None if nothing is."""
     values = {
         "state": one.session__state,
         "desired_state": one.session__desired_state,
@@ -164,7 +167,7 @@ def find_corruption(one: StoredExecution, agent_type: str) -> CorruptRow | None:
 
 
 def unreadable_row(session_id: uuid.UUID, error: Exception) -> CorruptRow:
-    """A row that cannot even be read."""
+    """Describe a session whose execution row cannot be read."""
     columns = ("task_id", "task__title", "executor__runtime")
     task_id, title, runtime = TaskSession.objects.values_list(*columns).get(id=session_id)
     return CorruptRow(
@@ -173,7 +176,7 @@ def unreadable_row(session_id: uuid.UUID, error: Exception) -> CorruptRow:
 
 
 def find_dangling_sessions(sessions: Collection[uuid.UUID], runtime: str) -> list[CorruptRow]:
-    """Sessions that should run, and name an execution that is not there; one query."""
+    """Return the sessions that should run but name an execution that does not exist; one query."""
     there = ExecutorRunning.objects.filter(id=OuterRef("agent_execution_id"))
     rows = TaskSession.objects.filter(~Exists(there), desired_state=DesiredState.RUNNING).exclude(
         agent_execution_id=None

@@ -1,4 +1,4 @@
-"""The sweep: read, observe, decide, act. One function for boot, loop and command (design 7)."""
+"""The sweep: read, observe, decide, act. Boot, loop and command all call the same ``run_sweep``."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from sessions_app.domain.resumability import SEEN_RECENTLY
 from sessions_app.services.database_threads import MAX_BATCH, BatchExecutor
 from sessions_app.services.metric_counters import METRICS_BUFFER
 from sessions_app.supervisor import admission
-from sessions_app.supervisor.backoff import is_database_outage
+from sessions_app.supervisor.database_outage import is_database_outage
 from sessions_app.supervisor.execution_registry import ExecutionRegistry
 from sessions_app.supervisor.sweep import candidates
 from sessions_app.supervisor.sweep.actions import ActionOutcome, ReattachExecutor, act_on_decision, write_reattachments
@@ -42,12 +42,12 @@ ProgressCallback = Callable[[int, int], None]
 NEVER = datetime.min.replace(tzinfo=UTC)
 MAX_CONCURRENT_ACTIONS = 16
 MAX_CONCURRENT_ATTACHES = 3 * MAX_BATCH
-"""What lives asks for a lease, a connection and a few rows: as many as can be written together are at each of them."""
+"""A reattach needs a lease, a connection and a few rows: this many keep a full batch busy at each of the three."""
 
 
 @dataclass(frozen=True, slots=True)
 class SweepScope:
-    """What a sweep looks at, and how hard."""
+    """Which sessions a sweep covers, and how it observes them; empty or zero fields stand for all and the defaults."""
 
     trigger: Trigger
     sessions: Collection[uuid.UUID] = ()
@@ -56,17 +56,17 @@ class SweepScope:
     timeout: float = 0.0
     dry_run: bool = False
     admitted: bool = False
-    """The turn of these sessions to be started has come."""
+    """Whether these sessions come from the start queue because it is their turn."""
 
     @property
     def boot(self) -> bool:
-        """Whether the first unknown is taken at its word."""
+        """Whether an execution counts as unknown at the first observation, without waiting for a second one."""
         return self.trigger != "reconcile"
 
 
 @dataclass(frozen=True, slots=True)
 class DecidedRow:
-    """One row with what was seen and decided."""
+    """One candidate with its observation and the decision."""
 
     row: Candidate
     facts: SweepFacts
@@ -76,7 +76,7 @@ class DecidedRow:
 
 @dataclass
 class SweepRun:
-    """One pass and what came of it."""
+    """One sweep and its results."""
 
     scope: SweepScope
     sweep_id: uuid.UUID = field(default_factory=uuid.uuid4)
@@ -86,19 +86,22 @@ class SweepRun:
     outcomes: dict[str, ActionOutcome] = field(default_factory=dict)
     """By session id."""
     damaged: list[CorruptRow] = field(default_factory=list)
-    """Sessions that it passed over."""
+    """Sessions that were skipped because their rows are corrupt."""
 
 
 async def run_sweep(
-    core: ExecutionRegistry, scope: SweepScope, unknown: set[str], progress: ProgressCallback = lambda done, total: None
+    registry: ExecutionRegistry,
+    scope: SweepScope,
+    unknown: set[str],
+    progress: ProgressCallback = lambda done, total: None,
 ) -> SweepRun:
-    """Look at everything that claims to run, decide, and act unless it is a dry run.
+    """Observe every execution that claims or ought to run, decide, and act unless it is a dry run.
 
-    ``unknown`` holds the execution ids that the last look could not tell anything of; it is brought up to date.
+    ``unknown`` holds the ids of the executions that the last sweep observed as unknown, and is updated in place.
     """
     result, began = SweepRun(scope), time.monotonic()
     with known_as(sweep_id=result.sweep_id, cause=f"{scope.trigger} sweep"):
-        await _run_sweep(core, result, unknown, progress)
+        await _run_sweep(registry, result, unknown, progress)
     result.duration_ms = round((time.monotonic() - began) * 1000)
     if not scope.dry_run:
         seen = [(item.facts.runtime, str(item.seen.observed)) for item in result.decided]
@@ -106,15 +109,19 @@ async def run_sweep(
     return result
 
 
-async def _run_sweep(core: ExecutionRegistry, result: SweepRun, unknown: set[str], progress: ProgressCallback) -> None:
+async def _run_sweep(
+    registry: ExecutionRegistry, result: SweepRun, unknown: set[str], progress: ProgressCallback
+) -> None:
     scope = result.scope
-    rows, result.damaged = await core.database(candidates.load_candidates, core.boot_id, scope.sessions, scope.runtime)
-    _report_corrupt_rows(core, result.damaged)
-    acting = _ActionRunner(core, result, len(rows), progress)
+    rows, result.damaged = await registry.database(
+        candidates.load_candidates, registry.boot_id, scope.sessions, scope.runtime
+    )
+    _report_corrupt_rows(registry, result.damaged)
+    acting = _ActionRunner(registry, result, len(rows), progress)
     places = defaultdict(list)
     for row in rows:
         places[row.place.runtime].append(row)
-    # Side by side: a runtime that keeps us waiting holds up its own sessions and no others.
+    # Concurrently, so that a slow runtime delays only its own sessions.
     await asyncio.gather(*(_sweep_runtime(acting, name, some, unknown) for name, some in places.items()))
     order = {row.place.id: number for number, row in enumerate(rows)}
     result.decided.sort(key=lambda item: order[item.row.place.id])
@@ -123,41 +130,41 @@ async def _run_sweep(core: ExecutionRegistry, result: SweepRun, unknown: set[str
 
 
 class _ActionRunner:
-    """Acting on what was decided, bounded over all runtimes, and telling how far it is."""
+    """Acts on decisions with a limit shared by all runtimes, and reports progress."""
 
-    def __init__(self, core: ExecutionRegistry, result: SweepRun, total: int, progress: ProgressCallback):
-        self.core, self.result = core, result
+    def __init__(self, registry: ExecutionRegistry, result: SweepRun, total: int, progress: ProgressCallback):
+        self.registry, self.result = registry, result
         self._total, self._progress, self._done = total, progress, 0
         self._acting = asyncio.Semaphore(MAX_CONCURRENT_ACTIONS)
         self._attaching = asyncio.Semaphore(MAX_CONCURRENT_ATTACHES)
-        self._tell = BatchExecutor(core.database, write_reattachments)
+        self._tell = BatchExecutor(registry.database, write_reattachments)
         progress(0, total)
 
     def skip(self, count: int) -> None:
-        """So many more are decided on, and nothing is done about them."""
+        """Count rows as done that need no action."""
         self._done += count
         self._progress(self._done, self._total)
 
     async def run_all(self, decided: Sequence[DecidedRow]) -> None:
-        """Those that were working first; returns when all are done."""
+        """Act on all rows, the most urgent first; return when all are done."""
         await asyncio.gather(*map(self._run_one, by_urgency(decided)))
 
     async def _run_one(self, item: DecidedRow) -> None:
         async with self._attaching if item.decision.agent_action == "reattach" else self._acting:
-            self.result.outcomes[item.facts.session_id] = await _act_safely(self.core, self._tell, item)
+            self.result.outcomes[item.facts.session_id] = await _act_safely(self.registry, self._tell, item)
         if is_start_decision(item.decision) and not item.facts.start_in_flight:
-            self.core.start_slots.under_way -= 1  # committed, or nobody's
+            self.registry.start_slots.under_way -= 1  # its intent is committed and counted there, or there is none
         self._done += 1
         self._progress(self._done, self._total)
 
 
 async def _sweep_runtime(acting: _ActionRunner, name: str, rows: Sequence[Candidate], unknown: set[str]) -> None:
-    """Observe, decide and act on the executions of one runtime, with one bulk look."""
-    core, scope = acting.core, acting.result.scope
+    """Observe the executions of one runtime in bulk, then decide and act on each."""
+    registry, scope = acting.registry, acting.result.scope
     seen = await _observe_runtime(name, [row.place for row in sorted(rows, key=_last_seen_at)], scope)
     now, decided = timezone.now(), []
     for row in rows:
-        attached = core.attached(row.stored.session_id) is not None
+        attached = registry.stream_of(row.stored.session_id) is not None
         facts = candidates.sweep_facts(
             row,
             seen[row.place.id],
@@ -168,7 +175,7 @@ async def _sweep_runtime(acting: _ActionRunner, name: str, rows: Sequence[Candid
             admitted=scope.admitted,
         )
         decided.append(DecidedRow(row, facts, seen[row.place.id], decide(facts, seen[row.place.id], now)))
-    decided = await _admit_starts(core, scope, decided, now)
+    decided = await _admit_starts(registry, scope, decided, now)
     acting.result.decided += decided
     if scope.dry_run:
         acting.skip(len(rows))
@@ -177,15 +184,15 @@ async def _sweep_runtime(acting: _ActionRunner, name: str, rows: Sequence[Candid
     unknown.update(item.row.place.id for item in decided if item.seen.observed is Observed.UNKNOWN)
     crash_points.reached("sweep.decided")
     await acting.run_all(decided)
-    await core.database(
-        _save_last_seen, core.boot_id, [item for item in decided if item.seen.observed is Observed.ALIVE]
+    await registry.database(
+        _save_last_seen, registry.boot_id, [item for item in decided if item.seen.observed is Observed.ALIVE]
     )
 
 
 def _save_last_seen(me: str, alive: Sequence[DecidedRow]) -> None:
-    """An idle agent says nothing for hours, but it was seen now; written where what is known is old, and it is ours.
+    """Write that these executions were seen alive, if that is not recent already and ``me`` owns them.
 
-    The rows are locked in the order in which ingest locks several, else both would wait for each other.
+    An idle agent writes nothing for hours, so ingest does not keep ``last_seen_at`` up to date.
     """
     now = timezone.now()
     old = [item.row.stored.id for item in alive if now - _last_seen_at(item.row) >= SEEN_RECENTLY]
@@ -193,25 +200,27 @@ def _save_last_seen(me: str, alive: Sequence[DecidedRow]) -> None:
         return
     with transaction.atomic():
         rows = ExecutorRunning.objects.filter(id__in=old, owner=me)
+        # Locked in the order in which ingest locks several rows: in another order both could wait for each other.
         list(rows.select_for_update(no_key=True).order_by("session_id").values_list("id"))
         rows.update(last_seen_at=now)
 
 
 def _last_seen_at(row: Candidate) -> datetime:
-    """Whoever was silent longest is asked first: the others answer while it is waited for."""
+    """Sort key for observing: an execution silent for longest comes first, and others answer while it times out."""
     return row.stored.last_seen_at or NEVER
 
 
 async def _admit_starts(
-    core: ExecutionRegistry, scope: SweepScope, decided: list[DecidedRow], now: datetime
+    registry: ExecutionRegistry, scope: SweepScope, decided: list[DecidedRow], now: datetime
 ) -> list[DecidedRow]:
-    """Let in as many of those that are to be started as may be at once; the others get a place in the queue."""
+    """Admit as many of the decided starts as the limits allow; postpone the others to the start queue."""
     wanting = [item for item in decided if is_start_decision(item.decision) and not item.facts.start_in_flight]
     if not wanting:
         return decided
-    doors = admission.StartSlots() if scope.dry_run else core.start_slots
+    # A dry run counts for itself: what it admits is never started, and must not use up real slots.
+    slots = admission.StartSlots() if scope.dry_run else registry.start_slots
     gone = {item.row.stored.session_id for item in decided if item.seen.observed is Observed.DEAD}
-    allowed = await core.database(admission.start_allowance, core.boot_id, doors, gone)
+    allowed = await registry.database(admission.start_allowance, registry.boot_id, slots, gone)
     applicants = [
         Applicant(
             item.row.stored.session_id,
@@ -234,11 +243,11 @@ def _with_admission(item: DecidedRow, told: tuple[int, str, int] | None, now: da
     return replace(item, facts=facts, decision=postpone_start(facts, item.seen, now, rank=rank, reason=reason))
 
 
-def _report_corrupt_rows(core: ExecutionRegistry, damaged: Sequence[CorruptRow]) -> None:
-    """Once a process for each damage: the loop looks every few seconds."""
+def _report_corrupt_rows(registry: ExecutionRegistry, damaged: Sequence[CorruptRow]) -> None:
+    """Log each corruption once per process, because sweeps recur every few seconds."""
     for one in damaged:
-        if core.reported_corruption.get(one.session_id) != one.said:
-            core.reported_corruption[one.session_id] = one.said
+        if registry.reported_corruption.get(one.session_id) != one.said:
+            registry.reported_corruption[one.session_id] = one.said
             log.error("session %s is passed over. %s", one.session_id, one.said)
 
 
@@ -256,7 +265,7 @@ async def _observe_runtime(name: str, facts: list[ExecutionFacts], scope: SweepS
 
 
 def by_urgency(decided: Sequence[DecidedRow]) -> list[DecidedRow]:
-    """Those that were working or have prompts first (rules, section 7)."""
+    """Sort sessions that were working or have prompts to the front."""
     return sorted(decided, key=lambda item: not (item.facts.has_open_run or item.facts.has_queued_prompts))
 
 
@@ -264,13 +273,13 @@ def _cause_of(decision: Decision) -> str:
     return f"{current_context().get(CAUSE, 'sweep')}: {decision.rule}"
 
 
-async def _act_safely(core: ExecutionRegistry, tell: ReattachExecutor, item: DecidedRow) -> ActionOutcome:
+async def _act_safely(registry: ExecutionRegistry, reattach: ReattachExecutor, item: DecidedRow) -> ActionOutcome:
     began, facts = time.monotonic(), item.facts
     try:
         with known_as(session_id=facts.session_id, task_id=facts.task_id, cause=_cause_of(item.decision)):
-            outcome = await act_on_decision(core, tell, item.row, item.seen, item.decision)
+            outcome = await act_on_decision(registry, reattach, item.row, item.seen, item.decision)
     except Exception as error:  # one bad row never stops a sweep
-        if not is_database_outage(error):  # which is said once for all
+        if not is_database_outage(error):  # an outage is logged once for all sessions
             log.exception("session %s: the sweep could not act", item.facts.session_id)
         outcome = ActionOutcome(error=f"{type(error).__name__}: {error}")
     outcome.duration_ms = round((time.monotonic() - began) * 1000)

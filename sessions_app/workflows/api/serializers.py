@@ -1,4 +1,4 @@
-"""Workflows, their runs, and what is wrong with a text."""
+"""Serializers of workflows, their runs, their triggers, and the diagnostics of a text."""
 
 from __future__ import annotations
 
@@ -17,11 +17,10 @@ from sessions_app.api.serializers.common import (
     choice_field,
 )
 from sessions_app.api.serializers.tasks import DESCRIPTION_LIMIT, validate_repository
-from sessions_app.models import Workflow, WorkflowRun
 from sessions_app.services.catalogue import visible_profiles
 from sessions_app.workflows.language.diagnostics import Severity
 from sessions_app.workflows.language.limits import MAX_BYTES
-from sessions_app.workflows.models import NODE_STATES, RUN_STATES, TRIGGERS
+from sessions_app.workflows.models import NODE_STATES, RUN_STATES, TRIGGERS, Workflow, WorkflowRun
 
 MAX_FILES: Final = 200
 TRIGGERS_HELP: Final = (
@@ -31,22 +30,22 @@ TRIGGERS_HELP: Final = (
 
 
 class FilesField(serializers.DictField):
-    """Files that a workflow names: texts by path relative to the project, 200 at most, 4 MiB together."""
+    """Files that a workflow names: texts by path relative to the project, at most 200, and 4 MiB together."""
 
     child = StrictCharField(allow_blank=True, trim_whitespace=False, max_length=MAX_BYTES)
 
     def to_internal_value(self, data: Any) -> dict[str, str]:
-        """The files, not too many of them."""
+        """Return the files; refuse too many, too large ones, and long paths."""
         files: dict[str, str] = super().to_internal_value(data)
         if len(files) > MAX_FILES or sum(map(len, files.values())) > 4 * MAX_BYTES:
-            raise serializers.ValidationError([f"At most {MAX_FILES} files of 4 MiB together are kept."])
+            raise serializers.ValidationError([f"A workflow can have at most {MAX_FILES} files, of 4 MiB together."])
         if any(len(path) > 1024 for path in files):
-            raise serializers.ValidationError(["A path has 1024 characters at most."])
+            raise serializers.ValidationError(["A path can have at most 1024 characters."])
         return files
 
 
 class FindingSerializer(serializers.Serializer[Any]):
-    """What is wrong with a text, where, and what mends it. ``line`` counts from 1, 0 is unknown."""
+    """A problem in a text: what is wrong, where, and how to fix it. ``line`` counts from 1; 0 means unknown."""
 
     severity = choice_field(Severity)
     code = serializers.CharField()
@@ -65,7 +64,7 @@ class CheckQuerySerializer(serializers.Serializer[Any]):
 
 
 class CheckAnswerSerializer(serializers.Serializer[Any]):
-    """Whether it can be run, all findings, and its drawing; ``svg`` is empty where it cannot be run."""
+    """Whether the text can be run, all problems, and its drawing; ``svg`` is empty if it cannot be run or drawn."""
 
     valid = serializers.BooleanField()
     problems = FindingSerializer(many=True)
@@ -92,7 +91,7 @@ class WorkflowSerializer(StrictModelSerializer):
 
 
 class WorkflowDetailSerializer(WorkflowSerializer):
-    """A workflow with its text, and what is wrong with that."""
+    """A workflow with its text, and the problems of the text."""
 
     problems = serializers.SerializerMethodField()
     files = FilesField(read_only=True)
@@ -103,12 +102,12 @@ class WorkflowDetailSerializer(WorkflowSerializer):
         read_only_fields = fields
 
     def get_problems(self, row: Workflow) -> FindingSerializer(many=True):  # type: ignore[valid-type]
-        """Every finding in the text as it is kept."""
+        """Return every problem of the saved text."""
         return FindingSerializer(self.context["problems"], many=True).data
 
 
 class _WorkplaceSerializer(serializers.Serializer[Any]):
-    """Where runs work and who works; null: none, so nodes that need one fail."""
+    """The repository, executor and agent profile of runs; null means none, so nodes that need one fail."""
 
     repository = serializers.UUIDField(required=False, allow_null=True)
     agent_profile = serializers.PrimaryKeyRelatedField(
@@ -119,23 +118,23 @@ class _WorkplaceSerializer(serializers.Serializer[Any]):
     )
 
     def validate_agent_profile(self, value: AgentProfile | None) -> AgentProfile | None:
-        """A profile of another team's is not there."""
+        """Refuse a profile that the user cannot see, as if it did not exist."""
         if value is not None and not visible_profiles(self.context["request"].user).filter(id=value.id).exists():
-            raise serializers.ValidationError(["There is no such agent profile."])
+            raise serializers.ValidationError(["This agent profile does not exist."])
         return value
 
     def at_team(self, attrs: dict[str, Any], team: Any) -> dict[str, Any]:
-        """The same with the team's repository; ValidationError for what is another team's."""
+        """Return the values with the team's repository. Raises ValidationError for what belongs to another team."""
         if "repository" in attrs:
             attrs["repository"] = validate_repository(team, attrs["repository"])
         profile = attrs.get("agent_profile")
         if profile is not None and profile.team_id not in (None, team.pk):
-            raise serializers.ValidationError({"agent_profile": ["This profile is another team's."]})
+            raise serializers.ValidationError({"agent_profile": ["This profile belongs to another team."]})
         return attrs
 
 
 class WorkflowChangeSerializer(StrictSerializer, _WorkplaceSerializer):
-    """What can be changed; with ``revision``, the one that was read, a change by somebody else since is a conflict."""
+    """Changes of a workflow. With ``revision``, the one that was read, a newer revision is a conflict."""
 
     name = StrictCharField(required=False, max_length=200)
     description = StrictCharField(required=False, allow_blank=True, trim_whitespace=False, max_length=DESCRIPTION_LIMIT)
@@ -145,12 +144,12 @@ class WorkflowChangeSerializer(StrictSerializer, _WorkplaceSerializer):
     revision = serializers.IntegerField(required=False, min_value=1)
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
-        """Find the repository among the team's."""
+        """Look up the repository among those of the team."""
         return self.at_team(attrs, self.context["workflow"].team)
 
 
 class NewWorkflowSerializer(_WorkplaceSerializer):
-    """What a workflow is made of; without a name its text says one. A text that cannot be run yet is kept, too."""
+    """A new workflow. Its name defaults to the one in its text. A text with errors is saved, too."""
 
     team = TeamField(required=False)
     name = StrictCharField(required=False, max_length=200)
@@ -160,60 +159,60 @@ class NewWorkflowSerializer(_WorkplaceSerializer):
     triggers_enabled = serializers.BooleanField(default=False, help_text=TRIGGERS_HELP)
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
-        """Find the team where none is named, and the repository among the team's; ReadOnly for its viewers."""
+        """Look up the team if none is named, and the repository of the team. Raises ReadOnly for viewers."""
         user = self.context["request"].user
         if "team" not in attrs:
             teams = list(writable_teams(user)[:2])
             if len(teams) != 1:
-                raise serializers.ValidationError({"team": ["Say which team the workflow is for."]})
+                raise serializers.ValidationError({"team": ["Choose the team of the workflow."]})
             attrs["team"] = teams[0]
         require_write(user, attrs["team"])
         return self.at_team(attrs, attrs["team"])
 
 
 class TriggerChangeSerializer(serializers.Serializer[Any]):
-    """What has become of one part since it was confirmed: a line begins with ``+``, ``-`` or a blank."""
+    """The difference of one part since it was confirmed: each line begins with ``+``, ``-`` or a blank."""
 
     part = serializers.CharField(
         help_text="text, file:<path>, repository, executor, agent:<runner and model>, triggers"
     )
-    name = serializers.CharField(help_text="What people call it.")
+    name = serializers.CharField(help_text="Name of the part for users.")
     text = serializers.CharField(help_text="The difference, line by line.")
-    is_cut = serializers.BooleanField(help_text="There is more than is shown: read the text itself.")
+    is_cut = serializers.BooleanField(help_text="The difference is longer than shown: read the text itself.")
 
 
 class TriggersDocumentSerializer(serializers.Serializer[Any]):
-    """Whether a workflow's triggers start it, with whose rights, and what has changed since that was confirmed."""
+    """Whether a workflow starts on a schedule, with whose rights, and what has changed since that was confirmed."""
 
     enabled = serializers.BooleanField()
-    paused = serializers.CharField(help_text="Why they wait for a confirmation; empty: they do not.")
+    paused = serializers.CharField(help_text="Why the triggers wait for a confirmation; empty if they do not.")
     enabled_by = serializers.IntegerField(allow_null=True, help_text="Whose rights scheduled runs have.")
     enabled_by_name = serializers.CharField()
     confirmed_at = serializers.DateTimeField(allow_null=True)
     next_run_at = serializers.DateTimeField(allow_null=True)
-    fingerprint = serializers.CharField(help_text="Names this state; who confirms it sends it back.")
+    fingerprint = serializers.CharField(help_text="Identifies this state; send it back to confirm the state.")
     changes = TriggerChangeSerializer(many=True)
-    may_confirm = serializers.BooleanField(help_text="Whether you may.")
-    refusal = serializers.CharField(help_text="Why you may not; empty: you may.")
+    may_confirm = serializers.BooleanField(help_text="Whether you may confirm the triggers.")
+    refusal = serializers.CharField(help_text="Why you may not confirm them; empty if you may.")
     who_may_confirm = serializers.CharField()
 
 
 class ConfirmTriggersSerializer(serializers.Serializer[Any]):
-    """The state that was seen."""
+    """The state that you have read."""
 
     fingerprint = StrictCharField(max_length=64)
 
 
 class WorkflowQuerySerializer(serializers.Serializer[Any]):
-    """Which workflows are listed; those put away only with ``archived=true``."""
+    """Which workflows are listed; archived ones only with ``archived=true``."""
 
     archived = serializers.BooleanField(default=False)
 
 
 class NewWorkflowRunSerializer(serializers.Serializer[Any]):
-    """What a run is started with: ``text`` and ``params`` are what triggers give, ``inputs`` further ones by name.
+    """The inputs of a new run: ``text`` and ``params`` for triggers, and further ``inputs`` by name.
 
-    Those that the workflow declares are of its types and have its defaults.
+    Inputs that the workflow declares are converted to their types, and have their defaults.
     """
 
     text = StrictCharField(default="", allow_blank=True, trim_whitespace=False, max_length=MAX_BYTES)
@@ -222,7 +221,7 @@ class NewWorkflowRunSerializer(serializers.Serializer[Any]):
     revision = serializers.IntegerField(
         required=False,
         min_value=1,
-        help_text="The one that was read: a conflict where somebody has saved another since.",
+        help_text="The revision that you have read: a newer one is a conflict.",
     )
     idempotency_key = IdempotencyKeyField()
 
@@ -236,7 +235,7 @@ class RunQuerySerializer(serializers.Serializer[Any]):
 
 
 class WorkflowRunSerializer(StrictModelSerializer):
-    """A run in a list; alone it says more."""
+    """A run in a list."""
 
     task_id = serializers.UUIDField(read_only=True)
     workflow_id = serializers.UUIDField(read_only=True, allow_null=True)
@@ -251,7 +250,7 @@ class WorkflowRunSerializer(StrictModelSerializer):
 
 
 class NodeRunDocumentSerializer(serializers.Serializer[Any]):
-    """One time that a node ran, or an iteration of a loop. ``waiting_for``: ``user`` where a prompt is held."""
+    """One run of a node, or an iteration of a loop. ``waiting_for`` is ``user`` if a prompt is held."""
 
     path = serializers.CharField()
     node = serializers.CharField()
@@ -272,7 +271,7 @@ class NodeRunDocumentSerializer(serializers.Serializer[Any]):
 
 
 class RunDocumentSerializer(serializers.Serializer[Any]):
-    """A run with every time that a node ran, in the order of their beginnings."""
+    """A run with all its node runs, in the order in which they began."""
 
     id = serializers.UUIDField()
     name = serializers.CharField()
@@ -293,6 +292,6 @@ class RunDocumentSerializer(serializers.Serializer[Any]):
 
 
 class ResumeRunSerializer(serializers.Serializer[Any]):
-    """From where a run goes on: the path of a node's record; without one from what failed."""
+    """Where a run resumes: the path of a node run; without one, at the nodes that failed."""
 
     node = StrictCharField(default="", allow_blank=True, max_length=1024)

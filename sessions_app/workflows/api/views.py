@@ -1,4 +1,4 @@
-"""Workflows and their runs (design 11)."""
+"""API views of workflows, their triggers and their runs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from rest_framework.response import Response
 
 from sessions_app.api.base_views import ApiView
 from sessions_app.api.serializers.common import document_responses
-from sessions_app.models import Workflow, WorkflowRun
 from sessions_app.workflows.api.serializers import (
     CheckAnswerSerializer,
     CheckQuerySerializer,
@@ -30,6 +29,7 @@ from sessions_app.workflows.api.serializers import (
     WorkflowRunSerializer,
     WorkflowSerializer,
 )
+from sessions_app.workflows.models import Workflow, WorkflowRun
 from sessions_app.workflows.services import runs, trigger_settings, workflows
 from sessions_app.workflows.services.loading import check_document, check_text, user_load_slot
 from sessions_app.workflows.services.runs import start_saved_run
@@ -41,13 +41,13 @@ class WorkflowListCreateView(ApiView):
     @document_responses({200: WorkflowSerializer(many=True)}, 400, parameters=[WorkflowQuerySerializer])
     def get(self, request: Request) -> Response:
         """List the workflows by name."""
-        away = self.query(WorkflowQuerySerializer)["archived"]
-        found = runs.visible_workflows(request.user).filter(archived_at__isnull=not away)
+        is_archived = self.query(WorkflowQuerySerializer)["archived"]
+        found = runs.visible_workflows(request.user).filter(archived_at__isnull=not is_archived)
         return self.list(WorkflowSerializer, found.defer("text", "files"))
 
     @document_responses({201: WorkflowDetailSerializer}, 400, 409, 429, 503, request=NewWorkflowSerializer)
     def post(self, request: Request) -> Response:
-        """Keep a workflow. A text that cannot be run yet is kept, too; ``problems`` says what is wrong with it."""
+        """Create a workflow. A text with errors is saved, too; ``problems`` lists them."""
         values = self.body(NewWorkflowSerializer)
         with user_load_slot(request.user):
             made, problems = workflows.save_workflow(request.user, values)
@@ -61,17 +61,17 @@ def _workflow_response(view: ApiView, workflow_id: uuid.UUID, problems: Any, sta
 
 
 class WorkflowApiView(ApiView):
-    """A view under ``workflows/{id}/``; another team's is a 404 whatever else is wrong."""
+    """Base of views under ``workflows/{id}/``. A workflow of another team is a 404, whatever else is wrong."""
 
     @cached_property
     def workflow(self) -> Workflow:
-        """The workflow of the address; Http404 if it is not one of the user's teams."""
+        """The workflow in the URL. Raises Http404 if it does not belong to a team of the user."""
         rows = runs.visible_workflows(self.request.user)
         found: Workflow = get_object_or_404(rows, id=self.kwargs["workflow_id"])
         return found
 
     def team_of_address(self) -> int:
-        """The workflow's; it is found before anything is read from the request."""
+        """Return the team of the workflow, which is looked up before anything is read from the request."""
         return self.workflow.team_id
 
 
@@ -88,7 +88,7 @@ class WorkflowDetailView(WorkflowApiView):
 
     @document_responses({200: WorkflowDetailSerializer}, 400, 404, 409, 429, 503, request=WorkflowChangeSerializer)
     def patch(self, request: Request, workflow_id: uuid.UUID) -> Response:
-        """Change a workflow; what is left out stays. Runs that have begun keep the text that they began with."""
+        """Change a workflow; omitted fields stay as they are. Runs that have begun keep their text."""
         values = self.body(WorkflowChangeSerializer, workflow=self.workflow)
         revision = values.pop("revision", None)
         with user_load_slot(request.user):
@@ -97,7 +97,7 @@ class WorkflowDetailView(WorkflowApiView):
 
     @document_responses({204: None}, 404)
     def delete(self, request: Request, workflow_id: uuid.UUID) -> Response:
-        """Put a workflow away: nothing starts it any more. Its runs stay."""
+        """Archive a workflow: nothing starts it any more. Its runs stay."""
         workflows.archive_workflow(request.user, self.workflow)
         return Response(status=204)
 
@@ -107,19 +107,19 @@ class WorkflowTriggersView(WorkflowApiView):
 
     @document_responses({200: TriggersDocumentSerializer}, 404, 429, 503)
     def get(self, request: Request, workflow_id: uuid.UUID) -> Response:
-        """Show whether a workflow starts by itself, with whose rights, and what has changed since it was confirmed."""
+        """Show whether a workflow starts on a schedule, with whose rights, and what changed since the confirmation."""
         return _triggers_response(self, self.workflow)
 
 
 class WorkflowTriggersConfirmView(WorkflowApiView):
-    """Confirming what a workflow's triggers start."""
+    """Confirmation of what the triggers of a workflow start."""
 
     @document_responses({200: TriggersDocumentSerializer}, 400, 404, 409, 429, 503, request=ConfirmTriggersSerializer)
     def post(self, request: Request, workflow_id: uuid.UUID) -> Response:
         """Confirm what the triggers start, and enable them: scheduled runs have your rights from then on.
 
-        Who may do that may start the workflow by hand. ``fingerprint`` is that of the state you have read; a 409 says
-        that it has changed since.
+        You can do this if you can start the workflow by hand. ``fingerprint`` identifies the state that you have read;
+        a 409 means that it has changed since.
         """
         fingerprint = self.body(ConfirmTriggersSerializer)["fingerprint"]
         with user_load_slot(request.user, counted=False):
@@ -134,7 +134,7 @@ def _triggers_response(view: ApiView, row: Workflow) -> Response:
 
 
 class WorkflowRunCreateView(WorkflowApiView):
-    """Running a workflow."""
+    """Runs of a workflow."""
 
     http_method_names = ["post", "options"]
 
@@ -148,13 +148,13 @@ class WorkflowRunCreateView(WorkflowApiView):
         request=NewWorkflowRunSerializer,
     )
     def post(self, request: Request, workflow_id: uuid.UUID) -> Response:
-        """Start a run; the same ``idempotency_key`` again gets the same run once more, with 200."""
-        asked = self.body(NewWorkflowRunSerializer)
-        text = asked["text"] or asked["inputs"].get("text", "")
-        inputs = {**asked["inputs"], "text": text, "params": asked["params"], "type": "api"}
-        seen = {"key": asked["idempotency_key"], "revision": asked.get("revision")}
+        """Start a run. A repeated ``idempotency_key`` returns the same run, with 200."""
+        values = self.body(NewWorkflowRunSerializer)
+        text = values["text"] or values["inputs"].get("text", "")
+        inputs = {**values["inputs"], "text": text, "params": values["params"], "type": "api"}
+        options = {"key": values["idempotency_key"], "revision": values.get("revision")}
         with user_load_slot(request.user, counted=False):
-            run, is_new = start_saved_run(request.user, self.workflow, inputs, trigger="api", **seen)
+            run, is_new = start_saved_run(request.user, self.workflow, inputs, trigger="api", **options)
         return Response(workflows.run_document(run), status=201 if is_new else 200)
 
 
@@ -164,28 +164,28 @@ class WorkflowRunListView(ApiView):
     @document_responses({200: WorkflowRunSerializer(many=True)}, 400, parameters=[RunQuerySerializer])
     def get(self, request: Request) -> Response:
         """List the runs, newest first."""
-        asked = self.query(RunQuerySerializer)
-        named = {"workflow": "workflow_id", "task": "task_id", "state": "state"}
-        chosen = {column: asked[name] for name, column in named.items() if name in asked}
+        query = self.query(RunQuerySerializer)
+        columns = {"workflow": "workflow_id", "task": "task_id", "state": "state"}
+        chosen = {column: query[name] for name, column in columns.items() if name in query}
         return self.list(WorkflowRunSerializer, runs.visible_runs(request.user).filter(**chosen))
 
 
 class WorkflowRunApiView(ApiView):
-    """A view under ``workflow-runs/{id}/``; another team's is a 404 whatever else is wrong."""
+    """Base of views under ``workflow-runs/{id}/``. A run of another team is a 404, whatever else is wrong."""
 
     @cached_property
     def run(self) -> WorkflowRun:
-        """The run of the address; Http404 if it is not one of the user's teams."""
+        """The run in the URL. Raises Http404 if it does not belong to a team of the user."""
         rows = WorkflowRun.objects.visible_to(self.request.user)
         found: WorkflowRun = get_object_or_404(rows, id=self.kwargs["run_id"])
         return found
 
     def team_of_address(self) -> int:
-        """The run's; it is found before anything is read from the request."""
+        """Return the team of the run, which is looked up before anything is read from the request."""
         return self.run.team_id
 
-    def told(self, status: int) -> Response:
-        """The run as it is now."""
+    def run_response(self, status: int) -> Response:
+        """Return the response with the current state of the run."""
         rows = WorkflowRun.objects.visible_to(self.request.user)
         return Response(workflows.run_document(rows.get(id=self.run.id)), status=status)
 
@@ -195,26 +195,26 @@ class WorkflowRunDetailView(WorkflowRunApiView):
 
     @document_responses({200: RunDocumentSerializer}, 404)
     def get(self, request: Request, run_id: uuid.UUID) -> Response:
-        """Show a run with every time that a node ran."""
-        return self.told(200)
+        """Show a run with all its node runs."""
+        return self.run_response(200)
 
 
 class WorkflowRunCancelView(WorkflowRunApiView):
-    """Ending a run."""
+    """Cancellation of a run."""
 
     @document_responses({202: RunDocumentSerializer}, 404, 409, request=None)
     def post(self, request: Request, run_id: uuid.UUID) -> Response:
-        """Ask for the end of a run: its scripts and turns are ended, what has finished stays."""
+        """Cancel a run: its scripts and turns are stopped; finished node runs stay."""
         workflows.cancel_run(request.user, self.run)
-        return self.told(202)
+        return self.run_response(202)
 
 
 class WorkflowRunResumeView(WorkflowRunApiView):
-    """Going on with a run that has failed."""
+    """Resumption of a failed or cancelled run."""
 
     @document_responses({202: RunDocumentSerializer}, 400, 404, 409, 429, 503, request=ResumeRunSerializer)
     def post(self, request: Request, run_id: uuid.UUID) -> Response:
-        """Go on from what failed, or from ``node``; what is finished before it is kept, and so are sessions."""
+        """Resume a run at the nodes that failed, or at ``node``. Finished node runs before it and sessions are kept."""
         node = self.body(ResumeRunSerializer)["node"]
         with user_load_slot(request.user, counted=False):
             run = workflows.retry_run(request.user, self.run, node)
@@ -222,13 +222,13 @@ class WorkflowRunResumeView(WorkflowRunApiView):
 
 
 class WorkflowCheckView(ApiView):
-    """Looking at a text. It writes nothing, so whoever is logged in may."""
+    """Check of a text. It writes nothing, so every user may do it."""
 
     permission_classes = [IsAuthenticated]
 
     @document_responses({200: CheckAnswerSerializer}, 400, 429, 503, request=CheckQuerySerializer)
     def post(self, request: Request) -> Response:
-        """Check a text: every problem with its line, node and what mends it, and the drawing as SVG."""
-        asked = self.body(CheckQuerySerializer)
+        """Check a text: every problem with its line, node and fix, and the drawing as SVG."""
+        values = self.body(CheckQuerySerializer)
         with user_load_slot(request.user):
-            return Response(check_document(check_text(asked["text"], asked["files"])))
+            return Response(check_document(check_text(values["text"], values["files"])))

@@ -1,4 +1,4 @@
-"""Driving the runs of workflows: look, ask outside, write; each run in a lane of its own."""
+"""Drive workflow runs: read the state of a run, ask agentctl and the sandbox, write a step. Each run has a queue."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from django.utils import timezone
 from executors_app import crash_points
 from executors_app.client import AgentctlClient
 from sessions_app.domain import actor_context
-from sessions_app.models import LeaseLost, WorkflowRun
+from sessions_app.models import LeaseLost
 from sessions_app.services.database_threads import DatabaseThread
 from sessions_app.services.errors import ChecksUnavailable
 from sessions_app.supervisor.dispatcher import SessionQueue
@@ -26,68 +26,77 @@ from sessions_app.workflows.engine.transitions import complete_record
 from sessions_app.workflows.language import sandbox
 from sessions_app.workflows.language.diagnostics import InvalidWorkflow
 from sessions_app.workflows.language.graph import WorkflowGraph
+from sessions_app.workflows.models import WorkflowRun
 from sessions_app.workflows.services.run_records import graph_of_run
 
 log = logging.getLogger(__name__)
 POLL_INTERVAL: Final = 0.5
-"""Seconds at most between two looks at the runs that are under way."""
+"""Maximum seconds between two passes over the active runs."""
 
 
 class WorkflowDriver:
-    """Drives every run whose lease it can have; what it knows is in the rows."""
+    """Drives every run whose lease it can acquire. It keeps no state that is not in the database, except caches."""
 
-    def __init__(self, core: ExecutionRegistry, *, database: DatabaseThread | None = None):
-        self._core = core
+    name = "workflows"
+
+    def __init__(self, registry: ExecutionRegistry, *, database: DatabaseThread | None = None):
+        self._registry = registry
         self._database = database or DatabaseThread("workflows")
-        self._lanes: dict[uuid.UUID, SessionQueue] = {}
+        self._queues: dict[uuid.UUID, SessionQueue] = {}
         self._leases: dict[uuid.UUID, RunLease] = {}
         self._graphs: dict[uuid.UUID, WorkflowGraph] = {}
-        self._bell = asyncio.Event()
+        self._wakeup = asyncio.Event()
 
-    def ring(self) -> None:
-        """A turn has ended: what waits for it goes on at once."""
+    def wake(self) -> None:
+        """Start the next pass at once, because a turn has ended for which a run may be waiting."""
         if self._leases:
-            self._bell.set()
+            self._wakeup.set()
 
-    async def keep(self) -> None:
-        """One look at what is under way; called again and again."""
-        self._bell.clear()
-        await self.look()
+    async def run_once(self) -> None:
+        """Do one pass over the active runs, then wait until the next is due. The supervisor calls this repeatedly."""
+        # Cleared before the pass: a turn that ends during the pass starts another one.
+        self._wakeup.clear()
+        await self.drive_runs()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(POLL_INTERVAL):
-                await self._bell.wait()
+                await self._wakeup.wait()
 
-    async def look(self) -> None:
-        """Take what is open, and go on with all of it."""
-        found = await self._database(run_snapshot.acquire_leases, self._core.boot_id)
+    async def drive_runs(self) -> None:
+        """Acquire the leases of active runs, and wake the queue of each run."""
+        found = await self._database(run_snapshot.acquire_leases, self._registry.boot_id)
         self._leases = {lease.run_id: lease for lease in found}
         self._graphs = {run_id: graph for run_id, graph in self._graphs.items() if run_id in self._leases}
-        self._lanes = {key: lane for key, lane in self._lanes.items() if key in self._leases or _is_lane_busy(lane)}
+        # A busy queue stays even if its lease is lost: beside it, a new queue would drive the same run a second time.
+        self._queues = {
+            key: queue for key, queue in self._queues.items() if key in self._leases or _is_queue_busy(queue)
+        }
         for run_id in self._leases:
-            if run_id not in self._lanes:
-                self._lanes[run_id] = SessionQueue(partial(self._advance_run, run_id), self._core.outage)
-            self._lanes[run_id].wake()
+            if run_id not in self._queues:
+                self._queues[run_id] = SessionQueue(partial(self._advance_run, run_id), self._registry.outage)
+            self._queues[run_id].wake()
 
     async def renew(self) -> None:
-        """Prolong the leases."""
-        await self._database(run_snapshot.renew_leases, self._core.boot_id)
+        """Renew the leases of all runs that this driver holds."""
+        await self._database(run_snapshot.renew_leases, self._registry.boot_id)
 
     async def settle(self) -> None:
-        """Wait until every lane is at rest."""
-        while busy := [lane.task for lane in self._lanes.values() if lane.task is not None and not lane.task.done()]:
+        """Wait until every queue is idle."""
+        while busy := [
+            queue.task for queue in self._queues.values() if queue.task is not None and not queue.task.done()
+        ]:
             await asyncio.wait(busy)
 
     async def close(self) -> None:
-        """End the lanes and give the leases back; what they were doing is in the rows."""
-        tasks = [lane.task for lane in self._lanes.values() if lane.task is not None]
+        """Stop the queues and release the leases. The next driver continues from the rows."""
+        tasks = [queue.task for queue in self._queues.values() if queue.task is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await self._database.at_the_end(run_snapshot.release_leases, self._core.boot_id)
+        await self._database.run_at_shutdown(run_snapshot.release_leases, self._registry.boot_id)
         self._database.close()
 
     async def _advance_run(self, run_id: uuid.UUID) -> bool:
-        """One step of a run; True where there is more to do at once."""
+        """Do one step of a run; return True if there is more to do at once."""
         lease = self._leases.get(run_id)
         if lease is None:
             return False
@@ -95,55 +104,65 @@ class WorkflowDriver:
             with actor_context.acting_as(cause="workflow"):
                 return await self._step(lease)
         except LeaseLost:
+            # Another driver has the run, or it is over. Nothing was written, and the rows have all that a driver needs.
             self._leases.pop(run_id, None)
             return False
 
     async def _step(self, lease: RunLease) -> bool:
-        seen = await self._database(run_snapshot.read_run_snapshot, lease)
-        if seen.must_end:
-            await self._end_jobs(seen)
+        snapshot = await self._database(run_snapshot.read_run_snapshot, lease)
+        if snapshot.must_end:
+            # Scripts are ended before the run is: agentctl runs a script at most once, so after a crash between the
+            # two the next driver finds them ended, while a run that is over would leave them running for good.
+            await self._end_jobs(snapshot)
             return await self._database(steps.write_step, lease, [], timezone.now(), jobs_ended=True)
-        news = [one for one in await asyncio.gather(*(self._learn(lease, seen, work) for work in seen.work)) if one]
-        if not news and not seen.is_new and seen.work:
+        checked = await asyncio.gather(*(self._check_work(lease, snapshot, work) for work in snapshot.work))
+        updates = [update for update in checked if update is not None]
+        if not updates and not snapshot.is_new and snapshot.work:
             return False
-        with contextlib.suppress(InvalidWorkflow):  # the step ends the run then
-            await self._graph(lease)  # before the step, so that no transaction waits for a text to be loaded
-        return await self._database(steps.write_step, lease, news, timezone.now(), graph=self._graphs.get(lease.run_id))
+        with contextlib.suppress(InvalidWorkflow):  # write_step then ends the run
+            await self._graph(lease)  # loaded here, so that no transaction waits for it
+        return await self._database(
+            steps.write_step, lease, updates, timezone.now(), graph=self._graphs.get(lease.run_id)
+        )
 
     async def _graph(self, lease: RunLease) -> WorkflowGraph:
-        """The graph of a run, loaded once. Raises InvalidWorkflow, and ChecksUnavailable to be tried again."""
+        """Return the graph of a run, loaded once. Raises InvalidWorkflow, or ChecksUnavailable if a retry may help."""
         if lease.run_id not in self._graphs:
             run = await self._database(_load_run_text, lease)
             self._graphs[lease.run_id] = await asyncio.to_thread(graph_of_run, run)
         return self._graphs[lease.run_id]
 
-    async def _end_jobs(self, seen: RunSnapshot) -> None:
-        client = self._client(seen)
+    async def _end_jobs(self, snapshot: RunSnapshot) -> None:
+        client = self._client(snapshot)
         if client is not None:
-            await asyncio.gather(*(node_work.cancel_job(client, one.job_id) for one in seen.work if one.job_id))
+            await asyncio.gather(*(node_work.cancel_job(client, work.job_id) for work in snapshot.work if work.job_id))
             crash_points.reached("workflow.jobs_ended")
 
-    def _client(self, seen: RunSnapshot) -> AgentctlClient | None:
-        return AgentctlClient.of(seen.workspace, self._core.http) if seen.workspace else None
+    def _client(self, snapshot: RunSnapshot) -> AgentctlClient | None:
+        return AgentctlClient.of(snapshot.workspace, self._registry.http) if snapshot.workspace else None
 
-    async def _learn(self, lease: RunLease, seen: RunSnapshot, work: NodeWork) -> NodeUpdate | None:
-        """What is new about one node; None where nothing is."""
+    async def _check_work(self, lease: RunLease, snapshot: RunSnapshot, work: NodeWork) -> NodeUpdate | None:
+        """Return what is new about the work of one node; None if nothing is."""
         if work.is_late(timezone.now()):
-            return await self._time_out(seen, work)
+            return await self._time_out(snapshot, work)
         if work.kind == "function":
-            return await self._ended(lease, work, await node_work.call_function(work.record.request))
+            return await self._completed_update(lease, work, await node_work.call_function(work.record.request))
         if work.kind == "agent" and work.is_asked:
             turn = work.turn
             return (
-                await self._ended(lease, work, turn.result) if turn.result else _waiting_update(work, turn.waiting_for)
+                await self._completed_update(lease, work, turn.result)
+                if turn.result
+                else _waiting_update(work, turn.waiting_for)
             )
-        return await self._update_from_workspace(lease, seen, work)
+        return await self._update_from_workspace(lease, snapshot, work)
 
-    async def _update_from_workspace(self, lease: RunLease, seen: RunSnapshot, work: NodeWork) -> NodeUpdate | None:
-        """Of what happens in the workspace."""
-        client = self._client(seen)
-        if seen.workspace_problem:
-            return NodeUpdate(work.path, work.attempt, ended=steps.failed_record(work.record, seen.workspace_problem))
+    async def _update_from_workspace(self, lease: RunLease, snapshot: RunSnapshot, work: NodeWork) -> NodeUpdate | None:
+        """Start or check work that needs the workspace."""
+        client = self._client(snapshot)
+        if snapshot.workspace_problem:
+            return NodeUpdate(
+                work.path, work.attempt, ended=steps.failed_record(work.record, snapshot.workspace_problem)
+            )
         if client is None:
             return _waiting_update(work, run_snapshot.WAITS_FOR_MACHINE)
         if work.kind == "agent":
@@ -152,37 +171,44 @@ class WorkflowDriver:
 
     async def _poll_job(self, lease: RunLease, client: AgentctlClient, work: NodeWork) -> NodeUpdate | None:
         if not work.job_id:
-            return None  # the step that gives it one is on its way
-        told = await node_work.start_or_poll_job(client, work.job_id, work.record.request, is_confirmed=work.is_asked)
+            return None  # The next step writes the id first: a script without a stored id could be started twice.
+        status = await node_work.start_or_poll_job(client, work.job_id, work.record.request, is_confirmed=work.is_asked)
         crash_points.reached("workflow.job_asked")
-        if told.result is not None:
-            return await self._ended(lease, work, told.result)
-        if not told.is_confirmed:
+        if status.result is not None:
+            return await self._completed_update(lease, work, status.result)
+        if not status.is_confirmed:
             return _waiting_update(work, run_snapshot.WAITS_FOR_MACHINE)
         changes = {"waiting_for": ""} if work.waiting_for else {}
-        changes |= {"output_tail": told.tail} if told.tail != work.output_tail else {}
-        is_news = bool(changes) or not work.is_asked
-        return NodeUpdate(work.path, work.attempt, is_confirmed=True, changes=changes) if is_news else None
+        changes |= {"output_tail": status.tail} if status.tail != work.output_tail else {}
+        has_changed = bool(changes) or not work.is_asked
+        return NodeUpdate(work.path, work.attempt, is_confirmed=True, changes=changes) if has_changed else None
 
-    async def _ended(self, lease: RunLease, work: NodeWork, result: dict[str, Any]) -> NodeUpdate:
-        """What the node's type makes of what came of its work; texts are looked through in the limited process."""
+    async def _completed_update(self, lease: RunLease, work: NodeWork, result: dict[str, Any]) -> NodeUpdate:
+        """Return the update with the record that the node type makes of a result.
+
+        The sandbox applies the patterns and schemas that users wrote.
+        """
         try:
             graph = await self._graph(lease)
             record = await asyncio.to_thread(complete_record, graph, work.record, result, sandbox.run_in_sandbox)
         except ChecksUnavailable:
-            raise  # which says nothing of the node
-        except Exception as error:  # a node that nobody can look through is a failure, not a run that stands still
-            log.exception("run %s: %s could not be looked through", lease.run_id, work.path)
+            raise  # the text cannot be loaded now, which says nothing about the node
+        except (
+            Exception
+        ) as error:  # a result that cannot be evaluated fails its node; otherwise the run would stay stuck
+            log.exception("run %s: the result of %s could not be evaluated", lease.run_id, work.path)
             record = steps.failed_record(
-                work.record, f"what it gave could not be looked through: {type(error).__name__}"
+                work.record, f"its result could not be evaluated ({type(error).__name__}); the server log has details"
             )
         return NodeUpdate(work.path, work.attempt, ended=record)
 
-    async def _time_out(self, seen: RunSnapshot, work: NodeWork) -> NodeUpdate:
-        client = self._client(seen)
+    async def _time_out(self, snapshot: RunSnapshot, work: NodeWork) -> NodeUpdate:
+        client = self._client(snapshot)
+        # Stopped before the failure is stored: after a crash in between, the next driver stops it again. In the other
+        # order, a script of a failed node could continue to run.
         if client is not None and work.job_id:
             await node_work.cancel_job(client, work.job_id)
-        error = f"it took longer than {work.record.request.get('timeout')} s and was ended"
+        error = f"it took longer than {work.record.request.get('timeout')} s and was stopped"
         session = {"sessionId": work.session_id} if work.session_id else {}
         return NodeUpdate(
             work.path, work.attempt, ended=steps.failed_record(work.record, error, **session), is_late=True
@@ -199,14 +225,15 @@ async def _prompt_with_files(client: AgentctlClient, work: NodeWork) -> NodeUpda
     return NodeUpdate(work.path, work.attempt, prompt=prompt)
 
 
-def _waiting_update(work: NodeWork, what: str) -> NodeUpdate | None:
-    same = what == work.waiting_for
-    return None if same else NodeUpdate(work.path, work.attempt, changes={"waiting_for": what})
+def _waiting_update(work: NodeWork, waiting_for: str) -> NodeUpdate | None:
+    if waiting_for == work.waiting_for:
+        return None
+    return NodeUpdate(work.path, work.attempt, changes={"waiting_for": waiting_for})
 
 
 def _load_run_text(lease: RunLease) -> WorkflowRun:
     return WorkflowRun.objects.only("text", "files").get(id=lease.run_id)
 
 
-def _is_lane_busy(lane: SessionQueue) -> bool:
-    return lane.task is not None and not lane.task.done()
+def _is_queue_busy(queue: SessionQueue) -> bool:
+    return queue.task is not None and not queue.task.done()

@@ -1,4 +1,4 @@
-"""Carry out what nodes ask for: scripts, functions and files at agentctl, and the sessions and prompts of agents."""
+"""Carry out the work of nodes: scripts and files at agentctl, functions, and the sessions and prompts of agents."""
 
 from __future__ import annotations
 
@@ -14,51 +14,52 @@ from executors_app.agentctl.protocol import Code, Job, JobError, JobState
 from executors_app.errors import AgentctlRefused, ExecutorError, JobsUnsupported
 from sessions_app.domain.resumability import Mode
 from sessions_app.domain.states import ENDED_STATES, DesiredState, PromptState
-from sessions_app.models import NodeRun, TaskSession, WorkflowRun
+from sessions_app.models import TaskSession
 from sessions_app.services import intents, prompts, tasks
 from sessions_app.services.catalogue import profiles_for
 from sessions_app.services.errors import SessionsError
 from sessions_app.workflows.driver import run_snapshot
 from sessions_app.workflows.language import sandbox
+from sessions_app.workflows.models import NodeRun, WorkflowRun
 from sessions_app.workflows.services import assignment as runners
 
 OUTPUT_TAIL_BYTES: Final = 4_000
-"""Bytes of each stream that pages see of a script that still runs."""
-TRUNCATION_MARK: Final = "[Not all of the output was kept: of each stream the last MiB is.]\n"
+"""Bytes of each stream that pages show while a script is running."""
+TRUNCATION_MARK: Final = "[The output was truncated: only the last MiB of each stream was kept.]\n"
 POLL_WAIT_SECONDS: Final = 0.5
-"""Seconds for which one question waits for the end of a script, so that a short one is over with its first answer."""
+"""Seconds that one request waits for the end of a script, so that a short one needs no second request."""
 FILE_LIMIT: Final = 256 << 10
 """Characters of one prompt file."""
 _TRANSIENT_CODES: Final = frozenset({Code.BUSY, Code.STALE_GENERATION, Code.NOT_RUNNING, Code.JOURNAL_FULL})
-"""Refusals of a script that has not begun, and may the next time."""
+"""Refusals of a script that has not started; the next attempt may succeed."""
 _JOB_ERROR_TEXTS: Final = {
-    JobError.TIMEOUT: "it took longer than {timeout} s and was ended",
+    JobError.TIMEOUT: "it took longer than {timeout} s and was stopped",
     JobError.CANCELLED: "it was cancelled",
-    JobError.AGENTCTL_ENDED: "its workspace was closed or died while it ran, which ended it; nothing runs it again",
+    JobError.AGENTCTL_ENDED: "its workspace was closed or died while it ran; it is not run again by itself",
     JobError.SPAWN_FAILED: "it could not be started",
-    JobError.LOST: "nobody can know how it ended: its workspace died with it; nothing runs it again",
+    JobError.LOST: "its result is unknown, because its workspace died with it; it is not run again by itself",
 }
 
 
 class JobClient(Protocol):
-    """The part of ``AgentctlClient`` that is used here."""
+    """The methods of ``AgentctlClient`` that are used here."""
 
     async def start_job(self, job_id: str, request: Mapping[str, Any]) -> Job:
-        """Have a script run, once."""
+        """Start a script, unless this job was started before."""
 
     async def job(self, job_id: str, *, wait: float = 0.0, tail: int | None = None) -> Job:
-        """How far it has come."""
+        """Return the state of a job."""
 
     async def cancel_job(self, job_id: str) -> Job:
-        """End it."""
+        """Stop a job."""
 
     async def read_file(self, path: str) -> dict[str, Any]:
-        """A file of the workspace."""
+        """Read a file of the workspace."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobStatus:
-    """What agentctl says of a script. ``result`` is None while it runs, or while nobody can be asked."""
+    """The state of a script at agentctl. ``result`` is None while it runs, or while agentctl cannot be reached."""
 
     is_confirmed: bool = False
     tail: str = ""
@@ -68,13 +69,17 @@ class JobStatus:
 async def start_or_poll_job(
     client: JobClient, job_id: str, request: Mapping[str, Any], *, is_confirmed: bool
 ) -> JobStatus:
-    """Start a script, or ask how far it has come; one that was confirmed once is never started again."""
+    """Start a script, or ask for its state.
+
+    A script whose start agentctl has confirmed is never started again: if agentctl has lost it, it may have run.
+    """
     try:
         if not is_confirmed:
             await client.start_job(job_id, _job_request(request))
         found = await client.job(job_id, wait=POLL_WAIT_SECONDS, tail=OUTPUT_TAIL_BYTES)
         if found["state"] == JobState.RUNNING:
             return JobStatus(is_confirmed=True, tail=_output_tail(found))
+        # The poll returned only the tail of the output, so the whole result is requested now.
         return JobStatus(is_confirmed=True, result=_result(await client.job(job_id), request))
     except JobsUnsupported as error:
         return JobStatus(result=_job_failure(error.message))
@@ -82,14 +87,14 @@ async def start_or_poll_job(
         if error.refusal in _TRANSIENT_CODES:
             return JobStatus()
         lost = error.refusal == Code.JOB_UNKNOWN
-        words = _JOB_ERROR_TEXTS[JobError.LOST] if lost else f"the workspace refused the script: {error.message}"
-        return JobStatus(result=_job_failure(words))
+        message = _JOB_ERROR_TEXTS[JobError.LOST] if lost else f"the workspace refused the script: {error.message}"
+        return JobStatus(result=_job_failure(message))
     except ExecutorError:
-        return JobStatus()  # who does not answer now may answer the next time
+        return JobStatus()  # an agentctl that does not answer now may answer the next time
 
 
 async def cancel_job(client: JobClient, job_id: str) -> None:
-    """End a script and all that it started; where nobody answers it ends with its workspace."""
+    """Stop a script with its child processes. If agentctl does not answer, the script ends with its workspace."""
     try:
         await client.cancel_job(job_id)
     except ExecutorError:
@@ -102,13 +107,13 @@ def _job_request(request: Mapping[str, Any]) -> dict[str, Any]:
 
 def _result(job: Job, request: Mapping[str, Any]) -> dict[str, Any]:
     error = JobError.LOST if job["state"] == JobState.LOST else job["error"]
-    words = (
+    message = (
         _JOB_ERROR_TEXTS.get(cast("JobError", error), str(error)).format(timeout=request.get("timeout"))
         if error
         else ""
     )
     stderr = (TRUNCATION_MARK if job["truncated"] else "") + job["stderr"]
-    return {"stdout": job["stdout"], "stderr": stderr, "exitCode": job["exit_code"], "error": words}
+    return {"stdout": job["stdout"], "stderr": stderr, "exitCode": job["exit_code"], "error": message}
 
 
 def _job_failure(error: str) -> dict[str, Any]:
@@ -120,7 +125,7 @@ def _output_tail(job: Job) -> str:
 
 
 async def call_function(request: Mapping[str, Any]) -> dict[str, Any]:
-    """The value of a function, in the limited process: it has no effects, so a second time does no harm."""
+    """Call a function in the sandbox process. It has no side effects, so a second call after a crash does no harm."""
     wanted = {name: request[name] for name in ("operation", "code", "inputs")}
     try:
         return {"value": (await asyncio.to_thread(sandbox.run_in_sandbox, [wanted]))[0]}
@@ -129,11 +134,11 @@ async def call_function(request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class PromptFileUnreadable(Exception):
-    """A prompt file cannot be read; the message is for people."""
+    """A prompt file cannot be read; users see the message."""
 
 
 async def prompt_with_files(client: JobClient, request: Mapping[str, Any]) -> str | None:
-    """The prompt with its files behind it; None while nobody can be asked. Raises Unreadable."""
+    """Return the prompt followed by its files; None while agentctl cannot be reached. Raises PromptFileUnreadable."""
     parts = [str(request["prompt"])] if str(request["prompt"]).strip() else []
     for path in request["promptFiles"]:
         try:
@@ -143,27 +148,32 @@ async def prompt_with_files(client: JobClient, request: Mapping[str, Any]) -> st
         except ExecutorError:
             return None
         if found.get("binary") or found.get("truncated") or len(found["content"]) > FILE_LIMIT:
-            raise PromptFileUnreadable(f"the prompt file “{path}” is no text of at most {FILE_LIMIT >> 10} KiB")
+            raise PromptFileUnreadable(f"the prompt file “{path}” is not a text file of at most {FILE_LIMIT >> 10} KiB")
         parts.append(str(found["content"]).rstrip())
     return "\n\n".join(parts)
 
 
 class WorkNotPossible(Exception):
-    """The work of a node cannot be asked for; the message is for people."""
+    """The work of a node cannot be requested; users see the message."""
 
 
 def work_id(run: WorkflowRun, row: NodeRun) -> str:
-    """The message_id or job_id of what a node asks: the same however often this attempt is written."""
+    """Return the message_id or job_id of an attempt.
+
+    It is derived, not random: a step that is repeated after a crash asks for the same prompt or job again, and the
+    ledger or agentctl recognises it.
+    """
     return str(uuid.uuid5(run.id, f"{run.round}:{row.path}:{row.attempt}"))
 
 
 def workspace_session(run: WorkflowRun) -> TaskSession:
-    """The session in whose worktree all nodes work, wanted to be open. Raises CannotAsk."""
+    """Return the session in whose worktree all nodes work, and ask for it to be open. Raises WorkNotPossible."""
     if run.workspace is None:
         profile = run.agent_profile or profiles_for(run.task).order_by("name", "id").first()
         if profile is None:
-            raise WorkNotPossible("there is no agent profile yet; staff can add one")
+            raise WorkNotPossible("there is no agent profile yet; ask staff to add one")
         mark = {"idempotency_key": f"workflow:{run.id}"}
+        # A savepoint: if the session is refused, nothing of it remains, but the rest of the step commits.
         with transaction.atomic():
             made = tasks.create_session(
                 run.started_by, run.task, profile, run.executor, policy="auto", has_agent=False, mark=mark
@@ -177,9 +187,9 @@ def workspace_session(run: WorkflowRun) -> TaskSession:
 
 
 def send_node_prompt(run: WorkflowRun, row: NodeRun, prompt: str) -> None:
-    """Put a node's prompt into the ledger of its session, a new one where it names none; in the caller's transaction.
+    """Queue the prompt of a node in its session, or in a new session if it names none. Raises WorkNotPossible.
 
-    Raises CannotAsk.
+    It writes in the caller's transaction: prompt and node run are stored together or not at all.
     """
     wanted = str(row.request.get("sessionId") or "")
     try:
@@ -192,13 +202,13 @@ def send_node_prompt(run: WorkflowRun, row: NodeRun, prompt: str) -> None:
 
 
 def _find_session(run: WorkflowRun, wanted: str) -> TaskSession:
-    """A session of the run, or one of its team that the run was given by whoever started it."""
+    """Return a session of the run, or a session of its team that was passed in the inputs of the run."""
     key = _parse_uuid(wanted)
     session = TaskSession.objects.select_related("task").filter(id=key).first() if key else None
     own = session is not None and session.task_id == run.task_id and session.id != run.workspace_id
     given = session is not None and session.task.team_id == run.team_id and wanted in _texts_in(run.inputs)
     if session is None or not (own or given):
-        raise WorkNotPossible(f"“{wanted[:80]}” is no session of this run, and none that the run was given")
+        raise WorkNotPossible(f"“{wanted[:80]}” is not a session of this run, and was not passed in its inputs")
     return session
 
 
@@ -210,7 +220,7 @@ def _parse_uuid(text: str) -> uuid.UUID | None:
 
 
 def _texts_in(value: Any) -> Iterator[str]:
-    """Every text within a value."""
+    """Yield every text within a value."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict):
@@ -245,7 +255,7 @@ def _choose_agent(run: WorkflowRun, runner: str, model: str) -> runners.AgentCho
 
 
 def withdraw_prompt(row: NodeRun) -> None:
-    """End what a node has asked of its agent: a prompt that waits is withdrawn, a turn cancelled."""
+    """End what a node has asked of its agent: withdraw a queued prompt, or cancel the turn."""
     if row.session is None or not row.message_id:
         return
     asked = row.session.prompts.filter(message_id=row.message_id).first()
@@ -259,7 +269,7 @@ def withdraw_prompt(row: NodeRun) -> None:
 
 
 def stop_run_sessions(run: WorkflowRun) -> None:
-    """The run is over: none of its sessions is wanted any more, and nothing starts them again."""
+    """Ask every session of a run that is over to stop. Nothing starts them again by itself."""
     for session in run.task.sessions.exclude(state__in=ENDED_STATES).order_by("id"):
         if session.desired_state == DesiredState.RUNNING:
             intents.request_stop(session.id, None)

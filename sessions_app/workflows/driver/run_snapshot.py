@@ -1,7 +1,4 @@
-"""Leases of runs; and read what is under way in a run.
-
-Its nodes' work, and how far each prompt of an agent node has come.
-"""
+"""Leases of runs, and snapshots of a run: the work of its nodes, and the progress of each agent prompt."""
 
 from __future__ import annotations
 
@@ -16,10 +13,11 @@ from executors_app.agentctl.process import identity
 from executors_app.domain import ExecutionFacts, ExecutorStatus
 from executors_app.models import ExecutorRunning
 from sessions_app.domain.states import DesiredState, PromptState, RunState, SessionState
-from sessions_app.models import LeaseLost, Message, NodeRun, Prompt, Run, TaskSession, WorkflowRun, texts_of
+from sessions_app.models import LeaseLost, Message, Prompt, Run, TaskSession, texts_of
 from sessions_app.supervisor.executions import load_execution_facts
 from sessions_app.supervisor.leases import database_now, is_local_execution, lease_ttl, leased_by_others
 from sessions_app.workflows.engine.records import NodeRecord
+from sessions_app.workflows.models import NodeRun, WorkflowRun
 from sessions_app.workflows.services.run_records import record_from_row
 
 ACTIVE_STATES = ("queued", "running")
@@ -27,7 +25,7 @@ ACTIVE_STATES = ("queued", "running")
 
 @dataclass(frozen=True, slots=True)
 class RunLease:
-    """The right to write for one run."""
+    """The right to drive one run, and to write its rows. Each new owner raises the generation."""
 
     run_id: uuid.UUID
     owner: str
@@ -35,9 +33,10 @@ class RunLease:
 
 
 def acquire_leases(me: str) -> list[RunLease]:
-    """The leases of all runs that are under way and that ``me`` has or can have now.
+    """Return the leases of all active runs that ``me`` holds or can acquire now.
 
-    A run whose workspace is on another machine is left to that machine, even one that was begun here (rule 2).
+    A run whose workspace is on another machine is left to that machine, even if it began here: only that machine can
+    reach the workspace's agentctl.
     """
     rows = list(
         WorkflowRun.objects.filter(state__in=ACTIVE_STATES).values_list("id", "owner", "lease_expires_at", "generation")
@@ -50,16 +49,24 @@ def acquire_leases(me: str) -> list[RunLease]:
 
 
 def _runs_elsewhere(runs: set[uuid.UUID]) -> set[uuid.UUID]:
-    """Those whose workspace another machine looks after."""
+    """Return the runs whose workspace is supervised by another machine."""
     if not runs:
         return set()
     found = dict(WorkflowRun.objects.filter(id__in=runs, workspace__isnull=False).values_list("workspace_id", "id"))
     elsewhere = ExecutorRunning.objects.exclude(host_id__in=("", identity.host_id())).select_related("executor")
-    return {found[one.session_id] for one in elsewhere.filter(session__in=found) if not is_local_execution(one)}
+    return {
+        found[execution.session_id]
+        for execution in elsewhere.filter(session__in=found)
+        if not is_local_execution(execution)
+    }
 
 
 def _acquire_lease(run_id: uuid.UUID, owner: str, generation: int, me: str) -> RunLease | None:
-    """By one guarded UPDATE; one that is ours already is kept."""
+    """Acquire a lease, unless we hold it already.
+
+    Two drivers may have read the same expired lease. The conditions of the UPDATE let only the first one win, because
+    it raises the generation that the second one expects.
+    """
     if owner == me:
         return RunLease(run_id, me, generation)
     won = WorkflowRun.objects.filter(Q(owner=owner), id=run_id, generation=generation, state__in=ACTIVE_STATES).update(
@@ -69,35 +76,38 @@ def _acquire_lease(run_id: uuid.UUID, owner: str, generation: int, me: str) -> R
 
 
 def renew_leases(me: str) -> None:
-    """Prolong every lease of ``me``."""
+    """Renew every lease of ``me``."""
     WorkflowRun.objects.filter(owner=me).update(lease_expires_at=database_now() + lease_ttl())
 
 
 def release_leases(me: str) -> None:
-    """Give every lease of ``me`` back; the generations stay."""
+    """Release every lease of ``me``. The generations stay, so that a late write with an old lease still fails."""
     WorkflowRun.objects.filter(owner=me).update(owner="", lease_expires_at=None)
 
 
 def lock_leased_run(lease: RunLease) -> WorkflowRun:
-    """The run, locked until the transaction ends. Raises LeaseLost where it is somebody else's, or over."""
+    """Return the run, locked until the transaction ends. Raises LeaseLost if another driver has it, or it is over.
+
+    The lock keeps another driver from acquiring the lease between this check and the commit.
+    """
     rows = WorkflowRun.objects.select_for_update(no_key=True, of=("self",))
-    beside = ("team", "task", "executor", "agent_profile", "started_by")
+    related = ("team", "task", "executor", "agent_profile", "started_by")
     run: WorkflowRun | None = (
-        rows.select_related(*beside)
+        rows.select_related(*related)
         .filter(id=lease.run_id, owner=lease.owner, generation=lease.generation, state__in=ACTIVE_STATES)
         .first()
     )
     if run is None:
-        raise LeaseLost("Another supervisor drives this run, or it is over.")
+        raise LeaseLost("Another supervisor drives this run, or the run is over.")
     return run
 
 
 WAITS_FOR_USER, WAITS_FOR_AGENT, WAITS_FOR_MACHINE = "user", "agent", "machine"
 TEXT_LIMIT: Final = 1 << 20
-"""Characters of an answer that are kept: its end."""
+"""Maximum number of characters of an agent's answer; of a longer one, the end is kept."""
 _SETTLED_UNSENT: Final = {
     PromptState.DISMISSED: "its prompt was dismissed",
-    PromptState.WITHDRAWN: "its prompt was taken back before it was sent",
+    PromptState.WITHDRAWN: "its prompt was withdrawn before it was sent",
 }
 _BLOCKED_STATES: Final = frozenset({SessionState.ERROR, SessionState.FAILED})
 _FINISHED_STATES: Final = frozenset({SessionState.COMPLETED, SessionState.CANCELLED})
@@ -105,16 +115,16 @@ _FINISHED_STATES: Final = frozenset({SessionState.COMPLETED, SessionState.CANCEL
 
 @dataclass(frozen=True, slots=True)
 class NodeTurn:
-    """How far a prompt has come. ``result`` is None while it is under way, else what the node is told."""
+    """The progress of a prompt. ``result`` is None while it is not settled, and then the result for the node."""
 
     waiting_for: str = ""
     result: dict[str, Any] | None = None
     prompt: Prompt | None = None
-    """The row at the end of the chain."""
+    """The last prompt of the chain."""
 
 
 def follow_prompt(session: TaskSession | None, message_id: str) -> NodeTurn:
-    """What became of the prompt ``message_id``; reads only."""
+    """Return the progress of the prompt ``message_id``; reads only."""
     row = session.prompts.filter(message_id=message_id).first() if session is not None else None
     if session is None or row is None:
         return NodeTurn(result=_failed(session, "its session was deleted"))
@@ -129,7 +139,7 @@ def follow_prompt(session: TaskSession | None, message_id: str) -> NodeTurn:
 
 
 def last_prompt_of_chain(row: Prompt) -> Prompt:
-    """Where a chain of tries, resent and continued prompts has come to."""
+    """Return the last prompt of a chain of prompts that were sent again or continued."""
     while (after := row.resent_as or row.continued_by) is not None:
         row = after
     return row
@@ -161,23 +171,23 @@ def _turn_error(session: TaskSession, run: Run | None) -> str:
         return ""
     if run.state != RunState.FAILED:
         return f"the agent’s turn was {run.state}"
-    said = session.messages.filter(role="status", seq__gt=run.since_seq, created_at__gte=run.started_at)
-    last = said.filter(payload__level="error").order_by("-seq").first()
+    messages = session.messages.filter(role="status", seq__gt=run.since_seq, created_at__gte=run.started_at)
+    last = messages.filter(payload__level="error").order_by("-seq").first()
     words = texts_of([last])[last.id] if last else run.reason
     return f"the agent’s turn has failed: {words.strip()[:1000]}"
 
 
 def agent_answer_to(session: TaskSession, message_id: str) -> str:
-    """The agent's own messages between a prompt and the next one."""
+    """Return the messages of the agent between a prompt and the next one."""
     asked = session.messages.filter(role="user")
     begin = asked.filter(key=message_id).order_by("-seq").values_list("seq", flat=True).first()
     if begin is None:
         return ""
     end = asked.filter(seq__gt=begin).order_by("seq").values_list("seq", flat=True).first()
-    said = session.messages.filter(role="agent", seq__gt=begin, **({"seq__lt": end} if end else {}))
-    messages: list[Message] = list(said.order_by("seq"))
+    answers = session.messages.filter(role="agent", seq__gt=begin, **({"seq__lt": end} if end else {}))
+    messages: list[Message] = list(answers.order_by("seq"))
     texts = texts_of(messages)
-    return "\n\n".join(text for one in messages if (text := texts[one.id].strip()))[-TEXT_LIMIT:]
+    return "\n\n".join(text for message in messages if (text := texts[message.id].strip()))[-TEXT_LIMIT:]
 
 
 ABANDONED_STATES = (SessionState.FAILED, SessionState.COMPLETED, SessionState.CANCELLED)
@@ -185,7 +195,7 @@ ABANDONED_STATES = (SessionState.FAILED, SessionState.COMPLETED, SessionState.CA
 
 @dataclass(frozen=True, slots=True)
 class NodeWork:
-    """The work of one node: what was asked, and what is known of it from the rows."""
+    """The work of one node, as the rows describe it."""
 
     path: str
     attempt: int
@@ -195,47 +205,49 @@ class NodeWork:
     waiting_for: str = ""
     deadline_at: datetime | None = None
     is_asked: bool = False
-    """It is on its way already: a prompt in a ledger, a job that agentctl has confirmed."""
+    """Whether it was requested: the prompt is in the ledger, or agentctl has confirmed the job."""
     output_tail: str = ""
     turn: NodeTurn = field(default_factory=NodeTurn)
-    """Of an agent that was asked."""
+    """Progress of the prompt, for an agent that was asked."""
 
     @property
     def kind(self) -> str:
-        """agent, shell or function."""
+        """The kind of work: agent, shell or function."""
         return str(self.record.request["kind"])
 
     def is_late(self, now: datetime) -> bool:
-        """Whether its time is over; none passes while it waits for a user."""
+        """Return whether its deadline has passed. No time passes while it waits for a user."""
         waits = WAITS_FOR_USER in (self.waiting_for, self.turn.waiting_for)
         return self.deadline_at is not None and self.deadline_at <= now and not waits
 
 
 @dataclass(frozen=True, slots=True)
 class RunSnapshot:
-    """One look at a run."""
+    """The state of a run at one moment."""
 
     is_new: bool
     must_end: bool
-    """Somebody has cancelled it, or its task is over."""
+    """Whether a user has cancelled it, or its task is over."""
     work: tuple[NodeWork, ...]
     workspace: ExecutionFacts | None = None
-    """Where its jobs run and its files are, once that is up."""
+    """The execution in which its scripts run; None until that is ready, or if no node needs it now."""
     workspace_problem: str = ""
-    """Why it will never be up."""
+    """Why the workspace will never be ready; empty otherwise."""
 
 
 def read_run_snapshot(lease: RunLease) -> RunSnapshot:
-    """What is under way. Raises LeaseLost."""
+    """Return the state of a run, with the work of its running nodes. Raises LeaseLost."""
     rows = WorkflowRun.objects.select_related("task", "workspace")
     run = rows.filter(id=lease.run_id, owner=lease.owner, generation=lease.generation, state__in=ACTIVE_STATES).first()
     if run is None:
         raise LeaseLost
     at_work = run.node_runs.filter(state="running").exclude(request={}).select_related("session__task")
     work = tuple(_work_of_row(row) for row in at_work.order_by("position"))
-    facts, trouble = _workspace_execution(run.workspace) if any(_needs_workspace(one) for one in work) else (None, "")
-    is_to_end = run.cancel_requested_at is not None or run.task.is_over
-    return RunSnapshot(run.state == "queued", is_to_end, work, facts, trouble)
+    facts, problem = (
+        _workspace_execution(run.workspace) if any(_needs_workspace(node_work) for node_work in work) else (None, "")
+    )
+    must_end = run.cancel_requested_at is not None or run.task.is_over
+    return RunSnapshot(run.state == "queued", must_end, work, facts, problem)
 
 
 def _needs_workspace(work: NodeWork) -> bool:
@@ -264,10 +276,10 @@ def _workspace_execution(session: TaskSession | None) -> tuple[ExecutionFacts | 
     if session is None:
         return None, ""
     if session.state in ABANDONED_STATES:
-        words = session.error_message or session.error_code or f"it is {session.state}"
-        return None, f"the workspace of the run could not be opened: {words}"
+        reason = session.error_message or session.error_code or f"it is {session.state}"
+        return None, f"the workspace of the run could not be opened: {reason}"
     if session.desired_state == DesiredState.STOPPED:
-        return None, "somebody has stopped the workspace of the run"
+        return None, "the workspace session of the run was stopped"
     facts = load_execution_facts(session.id)
     ready = session.executions.filter(status=ExecutorStatus.READY).values_list("id", flat=True)
     is_up = facts is not None and bool(facts.agentctl_url) and session.agent_execution_id in ready

@@ -1,4 +1,4 @@
-"""One step of a run: its records and all that they ask for are written together, or nothing is."""
+"""Write one step of a run: its records and everything that they ask for are stored together, or not at all."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import Any
 from django.db import transaction
 
 from executors_app import crash_points
-from sessions_app.models import NodeRun, WorkflowRun
 from sessions_app.services.errors import SessionsError
 from sessions_app.services.intents import UNSTORABLE_CHARACTERS
 from sessions_app.workflows.driver import node_work, run_snapshot
@@ -19,65 +18,70 @@ from sessions_app.workflows.engine import transitions
 from sessions_app.workflows.engine.records import NodeRecord, NodeState
 from sessions_app.workflows.language.diagnostics import InvalidWorkflow
 from sessions_app.workflows.language.graph import WorkflowGraph
+from sessions_app.workflows.models import NodeRun, WorkflowRun
 from sessions_app.workflows.services import run_records
 from sessions_app.workflows.services.assignment import run_refusal
 from sessions_app.workflows.services.run_records import RECORD_FIELDS, graph_of_run, record_from_row, records_from_rows
 
 JOB_GRACE = timedelta(seconds=60)
-"""How long after a script's own time somebody still waits for agentctl to say that it has ended."""
+"""Extra time after a script's timeout: agentctl enforces the timeout itself and has this long to report it."""
 MAX_ERROR_LENGTH = 10_000
 RUN_FIELDS = ("state", "error", "outputs", "started_at", "ended_at", "owner", "lease_expires_at", "version")
 
 
 @dataclass(frozen=True, slots=True)
 class NodeUpdate:
-    """What has been learned of one node since the last step; ``attempt`` tells it from what was asked since."""
+    """What is new about one node since the last step.
+
+    ``attempt`` is the attempt that it is about: if the node has made a new request meanwhile, the update is stale.
+    """
 
     path: str
     attempt: int
     ended: NodeRecord | None = None
-    """Its finished record, or one that asks for more."""
+    """Its finished record, or a record that asks for more work."""
     is_late: bool = False
     prompt: str | None = None
-    """What an agent is to be asked, with its files."""
+    """The prompt for the agent, with the contents of its prompt files."""
     is_confirmed: bool = False
     changes: Mapping[str, Any] = field(default_factory=dict)
-    """waiting_for and output_tail, where they are others now."""
+    """New values of waiting_for and output_tail, if they have changed."""
 
 
 def write_step(
     lease: RunLease,
-    news: Sequence[NodeUpdate],
+    updates: Sequence[NodeUpdate],
     now: datetime,
     *,
     jobs_ended: bool = False,
     graph: WorkflowGraph | None = None,
 ) -> bool:
-    """Write what is new, and what is to be done next; True where there is more to do or to ask at once.
+    """Write updates and the next step of a run; return True if there is more to do at once. Raises LeaseLost.
 
-    ``graph``: of the run, where it is loaded already. A run that is to end does so once its scripts have,
-    ``jobs_ended``; else the next look ends them first.
-    Raises LeaseLost.
+    ``graph`` is the graph of the run, if it is loaded already. A run that must end does so only when its scripts have
+    (``jobs_ended``); otherwise the driver stops them first and writes another step.
     """
+    # Records, requests, prompts and the state of the run commit together. If we crash before the commit, nothing was
+    # asked yet; after it, every request has a stored id, and asking again is recognised.
     with transaction.atomic():
         run = lock_leased_run(lease)
-        more = _StepWriter(run, now, graph).take(news, jobs_ended=jobs_ended)
+        more = _StepWriter(run, now, graph).take(updates, jobs_ended=jobs_ended)
         crash_points.reached("workflow.step_written", run.id)
     crash_points.reached("workflow.step_committed", run.id)
     return more
 
 
 def sanitize_for_database(value: Any) -> Any:
-    """The same with every character that no database stores replaced."""
+    """Return the value with every character that databases cannot store replaced."""
     if isinstance(value, str):
         return UNSTORABLE_CHARACTERS.sub("\N{REPLACEMENT CHARACTER}", value)
     if isinstance(value, Mapping):
         return {sanitize_for_database(name): sanitize_for_database(one) for name, one in value.items()}
-    return [sanitize_for_database(one) for one in value] if isinstance(value, list | tuple) else value
+    return [sanitize_for_database(part) for part in value] if isinstance(value, list | tuple) else value
 
 
 def failed_record(record: NodeRecord, error: str, **outputs: Any) -> NodeRecord:
-    """The record of work that could not be done, or not be asked for."""
+    """Return the record of work that could not be done, or not be requested."""
     session = record.request.get("sessionId")
     told = {"sessionId": session, "exitCode": 1} if record.request.get("kind") == "agent" else {}
     return replace(record, state=NodeState.FAILED, error=error, outputs={**told, **outputs})
@@ -93,51 +97,59 @@ class _StepWriter:
         self._again = False
         self._refusal: str | None = None
 
-    def take(self, news: Sequence[NodeUpdate], *, jobs_ended: bool) -> bool:
+    def take(self, updates: Sequence[NodeUpdate], *, jobs_ended: bool) -> bool:
         if self._run.started_at is None:
             self._run.started_at = self._now
         self._run.state = "running"
-        for one in news:
-            row = self._rows.get(one.path)
-            if row is not None and row.state == NodeState.RUNNING and row.attempt == one.attempt:
-                self._learn(row, one)
+        for update in updates:
+            row = self._rows.get(update.path)
+            # The update may be older than the row: the node may have ended, or asked again, since it was read.
+            if row is not None and row.state == NodeState.RUNNING and row.attempt == update.attempt:
+                self._apply_update(row, update)
         try:
             if self._run.cancel_requested_at is None and not self._run.task.is_over:
-                self._advance(news)
+                self._advance(updates)
             elif jobs_ended:
                 self._cancel()
             else:
                 self._again = True
         except InvalidWorkflow as error:
-            self._end(transitions.RunOutcome(succeeded=False, error=f"the workflow cannot be read any more: {error}"))
+            self._end(
+                transitions.RunOutcome(
+                    succeeded=False, error=f"this version of Kandev cannot run the text of the workflow: {error}"
+                )
+            )
         self._save()
         return self._again and not self._run.is_over
 
-    def _learn(self, row: NodeRun, news: NodeUpdate) -> None:
-        for name, value in news.changes.items():
+    def _apply_update(self, row: NodeRun, update: NodeUpdate) -> None:
+        for name, value in update.changes.items():
             self._set_waiting(row, value) if name == "waiting_for" else setattr(row, name, value)
             self._changed[row.path] = row
-        if news.is_confirmed and row.deadline_at is None:
-            row.deadline_at = self._now + self._time_of(row) + JOB_GRACE
+        if update.is_confirmed and row.deadline_at is None:
+            row.deadline_at = self._now + self._timeout_of(row) + JOB_GRACE
             self._changed[row.path] = row
-        if news.is_late:
+        if update.is_late:
             node_work.withdraw_prompt(row)
-        if news.ended is not None:
-            self._keep(news.ended)
+        if update.ended is not None:
+            self._store(update.ended)
 
     def _set_waiting(self, row: NodeRun, value: str) -> None:
         if value == run_snapshot.WAITS_FOR_USER:
             run_records.raise_node_waiting(self._run, row)
         elif row.waiting_for == run_snapshot.WAITS_FOR_USER:
             run_records.resolve_node_waiting(row)
-            row.deadline_at = self._now + self._time_of(row)  # no time passes while somebody is waited for
+            row.deadline_at = self._now + self._timeout_of(row)  # the timeout starts over once the user has answered
         row.waiting_for = value
 
-    def _time_of(self, row: NodeRun) -> timedelta:
+    def _timeout_of(self, row: NodeRun) -> timedelta:
         return timedelta(seconds=int(row.request.get("timeout", 0)))
 
-    def _keep(self, record: NodeRecord) -> None:
-        """Write a record into its row, which is made where there is none; one that asks anew is asked anew."""
+    def _store(self, record: NodeRecord) -> None:
+        """Copy a record to its row, and create the row if necessary.
+
+        A record with a new request starts a new attempt, whose prompt or job gets a new id.
+        """
         row = self._rows.get(record.path)
         if row is None:
             row = NodeRun(run=self._run, path=record.path, position=self._next_position(), started_at=self._now)
@@ -157,31 +169,34 @@ class _StepWriter:
     def _next_position(self) -> int:
         return 1 + max((row.position for row in self._rows.values()), default=-1)
 
-    def _advance(self, news: Sequence[NodeUpdate]) -> None:
+    def _advance(self, updates: Sequence[NodeUpdate]) -> None:
         graph = self._graph or graph_of_run(self._run)
         done = transitions.advance_run(graph, self._run.inputs, records_from_rows(self._rows.values()))
         for record in done.written:
-            self._keep(record)
+            self._store(record)
         if done.outcome is not None:
             self._end(done.outcome)
             return
         self._again = done.is_full
-        self._ask({one.path: one.prompt for one in news if one.prompt is not None})
+        self._request_all({update.path: update.prompt for update in updates if update.prompt is not None})
 
-    def _ask(self, prompts: Mapping[str, str]) -> None:
-        """Ask for the work of every record that wants some, sessions in one order so that nobody waits in a ring."""
+    def _request_all(self, prompts: Mapping[str, str]) -> None:
+        """Request the work of every running record.
+
+        Sessions are locked in the same order in every run, so that two runs that share sessions cannot deadlock.
+        """
         waiting = [row for row in self._rows.values() if row.state == NodeState.RUNNING and row.request]
         for row in sorted(waiting, key=lambda row: (str(row.request.get("sessionId") or ""), row.position)):
             try:
-                self._ask_one(row, prompts)
+                self._request_work(row, prompts)
             except (node_work.WorkNotPossible, SessionsError) as error:
-                self._keep(failed_record(record_from_row(row), str(error)))
+                self._store(failed_record(record_from_row(row), str(error)))
                 self._again = True
 
-    def _ask_one(self, row: NodeRun, prompts: Mapping[str, str]) -> None:
+    def _request_work(self, row: NodeRun, prompts: Mapping[str, str]) -> None:
         kind = row.request.get("kind")
         if kind == "function":
-            self._again = True  # it is called at once
+            self._again = True  # the driver calls it at once
             return
         if kind == "shell" and not row.job_id:
             self._require_rights()
@@ -196,29 +211,31 @@ class _StepWriter:
         self._changed[row.path] = row
 
     def _require_rights(self) -> None:
-        """Raise CannotAsk where whoever the run works for may not have it run any more.
+        """Raise WorkNotPossible if the user of the run no longer has the rights to run it.
 
-        A run can last for days: somebody who has left the team since, or is no longer staff, has no further script
-        and no further prompt sent.
+        A run can last for days. If its user has left the team since, or is no longer staff, no further script or
+        prompt is sent in their name.
         """
         if self._refusal is None:
             run = self._run
             self._refusal = run_refusal(run.started_by, run.team, run.executor, graph_of_run(run))
         if self._refusal:
-            raise node_work.WorkNotPossible(f"the rights of whoever started this run do not suffice: {self._refusal}")
+            raise node_work.WorkNotPossible(f"the user whose rights this run has may no longer run it: {self._refusal}")
 
-    def _ask_agent(self, row: NodeRun, whole: str | None) -> bool:
-        """False while its files have to be read."""
+    def _ask_agent(self, row: NodeRun, full_prompt: str | None) -> bool:
+        """Queue the prompt; return False if its prompt files must be read first."""
         self._require_rights()
         has_files = bool(row.request.get("promptFiles"))
         if has_files or not row.request.get("sessionId"):
             node_work.workspace_session(self._run)
-        if has_files and whole is None:
+        if has_files and full_prompt is None:
             self._again = self._again or not row.waiting_for
             return False
-        with transaction.atomic():  # what is refused leaves nothing behind
-            node_work.send_node_prompt(self._run, row, str(row.request["prompt"]) if whole is None else whole)
-        row.deadline_at = self._now + self._time_of(row)
+        with transaction.atomic():  # a refused prompt leaves nothing behind, but the rest of the step commits
+            node_work.send_node_prompt(
+                self._run, row, str(row.request["prompt"]) if full_prompt is None else full_prompt
+            )
+        row.deadline_at = self._now + self._timeout_of(row)
         return True
 
     def _cancel(self) -> None:
@@ -226,8 +243,8 @@ class _StepWriter:
             if row.state == NodeState.RUNNING and row.message_id:
                 node_work.withdraw_prompt(row)
         for record in transitions.cancel_records(records_from_rows(self._rows.values())):
-            self._keep(record)
-        why = "somebody cancelled it" if self._run.cancel_requested_at is not None else "its task is over"
+            self._store(record)
+        why = "a user cancelled it" if self._run.cancel_requested_at is not None else "its task is over"
         self._end(transitions.RunOutcome(succeeded=False, error=why), "cancelled")
 
     def _end(self, outcome: transitions.RunOutcome, state: str = "") -> None:
@@ -236,7 +253,7 @@ class _StepWriter:
         run.error, run.outputs = outcome.error[:MAX_ERROR_LENGTH], sanitize_for_database(dict(outcome.outputs))
         run.ended_at = self._now
         run.owner, run.lease_expires_at = "", None
-        self._write_rows()  # before anybody looks for what has failed
+        self._write_rows()  # the notice about a failed run reads the rows of its nodes
         node_work.stop_run_sessions(run)
         if run.state == "failed":
             run_records.raise_run_failed(run)

@@ -1,14 +1,15 @@
-"""What is stored of a run: one record for each time a node ran, its attempts, and the values within one frame."""
+"""The records of a run: one for each time a node ran, its attempts, and the values within one frame."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Final
 
 from sessions_app.workflows.language.graph import GraphNode, Scope, SourceRef, Wire, WorkflowGraph
+from sessions_app.workflows.language.limits import MAX_NODE_VALUES
 from sessions_app.workflows.language.schema import Port, merge_array_ports
 from sessions_app.workflows.language.values import ConversionError, to_text
 from sessions_app.workflows.nodes import convert_ports
@@ -16,28 +17,28 @@ from sessions_app.workflows.nodes.gate import GateSettings
 
 ITERATION: Final = "iteration"
 PATH_STEP: Final = re.compile(r"(?P<id>[^#\[\]/]+)(#\d+)?(\[(?P<iteration>\d+)\])?\Z")
-"""One step of a path."""
+"""One step of a record path: node, attempt (``#2``) and iteration (``[3]``)."""
 
 
 class NodeState(StrEnum):
-    """How far a node has come."""
+    """The state of one node run."""
 
     RUNNING = "running"
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     RETRIED = "retried"
-    """A gate that was not passed; what leads to it has begun anew."""
+    """A gate that was not passed, so the nodes before it run again."""
     SKIPPED = "skipped"
-    """It did not begin, because something before it failed."""
+    """It did not begin, because a node before it failed."""
     CANCELLED = "cancelled"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeRecord:
-    """One time that a node ran. ``request`` is the work outside that it asks for; ``{}`` where there is none.
+    """One node run. ``request`` is the work outside the engine that it needs; ``{}`` for none.
 
-    ``iteration``: of a loop the one it is in, of an iteration its number. ``flawed``: something in it has failed,
-    and it went on all the same.
+    ``iteration`` is the current iteration of a loop, or the number of an iteration record. ``flawed`` means that a node
+    inside it failed, but was allowed to (``continueOnFailure``).
     """
 
     path: str
@@ -53,22 +54,22 @@ class NodeRecord:
 
     @property
     def is_finished(self) -> bool:
-        """Whether nothing more comes of it."""
+        """Whether the record has its final state."""
         return self.state != NodeState.RUNNING
 
     @property
     def is_at_work(self) -> bool:
-        """Whether something outside of the engine works for it."""
+        """Whether the record waits for work outside the engine."""
         return self.state == NodeState.RUNNING and bool(self.request)
 
 
 def record_path(prefix: str, node: str, attempt: int) -> str:
-    """The path of a node in a frame; ``attempt`` counts from 1."""
+    """Return the path of a node in a frame; ``attempt`` counts from 1."""
     return f"{prefix}{node}" if attempt == 1 else f"{prefix}{node}#{attempt}"
 
 
 def node_of_path(workflow: WorkflowGraph, path: str) -> GraphNode:
-    """The node of a record. Raises KeyError for a path that is none of this workflow."""
+    """Return the node of a record. Raises KeyError for a path that does not belong to the workflow."""
     scope, node = workflow.root, None
     for step in path.split("/"):
         found = PATH_STEP.match(step)
@@ -76,7 +77,7 @@ def node_of_path(workflow: WorkflowGraph, path: str) -> GraphNode:
             raise KeyError(path)
         scope = node.body if node is not None and node.body is not None else scope
         node = scope.nodes[found["id"]]
-    assert node is not None  # noqa: S101  (a path has a step at least)
+    assert node is not None  # noqa: S101  (a path has at least one step)
     return node
 
 
@@ -84,31 +85,34 @@ RecordsByPath = Mapping[str, NodeRecord]
 
 
 def gate_retries(records: RecordsByPath, scope: Scope, prefix: str, gate: GraphNode) -> list[NodeRecord]:
-    """Every time that a gate was not passed in a frame, the latest last."""
+    """Return the records of every time that a gate was not passed in a frame, latest last."""
     settings = (scope.nodes[name].settings for name in scope.gates)
-    most = 1 + sum(one.max_retries for one in settings if isinstance(one, GateSettings))
-    found = (records.get(record_path(prefix, gate.id, attempt)) for attempt in range(1, most + 1))
-    return [record for record in found if record is not None and record.state == NodeState.RETRIED]
+    most = 1 + sum(gate_settings.max_retries for gate_settings in settings if isinstance(gate_settings, GateSettings))
+    attempts = (records.get(record_path(prefix, gate.id, attempt)) for attempt in range(1, most + 1))
+    return [record for record in attempts if record is not None and record.state == NodeState.RETRIED]
 
 
 def gates_repeating(scope: Scope, name: str) -> list[GraphNode]:
-    """The gates that run this node again."""
+    """Return the gates whose retry runs this node again."""
     return [scope.nodes[gate] for gate in scope.gates if name in scope.nodes[gate].reset]
 
 
 def current_attempt(records: RecordsByPath, scope: Scope, prefix: str, name: str) -> int:
-    """The present attempt of a node in a frame, from 1."""
+    """Return the number of the current attempt of a node in a frame, from 1."""
     return 1 + sum(len(gate_retries(records, scope, prefix, gate)) for gate in gates_repeating(scope, name))
 
 
 def current_record(records: RecordsByPath, scope: Scope, prefix: str, name: str) -> NodeRecord | None:
-    """The record of the present attempt, if it has begun."""
+    """Return the record of the current attempt; None if it has not begun."""
     return records.get(record_path(prefix, name, current_attempt(records, scope, prefix, name)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Frame:
-    """A scope that runs. ``prefix`` begins the paths in it, ``before`` those of the iteration before or is empty."""
+    """A scope that is being run: the workflow, a component, or one iteration of a loop.
+
+    ``prefix`` begins the paths of its records, ``before`` those of the previous iteration (“” if there is none).
+    """
 
     scope: Scope
     prefix: str = ""
@@ -120,13 +124,16 @@ class Frame:
 
 
 TEXT_PORT: Final = "text"
-"""The output of a trigger with what somebody said when they started the run."""
+"""The output of a trigger that holds the text with which the run was started."""
 FindRecord = Callable[[str], NodeRecord | None]
-"""The record of the present attempt of a node of the frame."""
+"""Returns the record of the current attempt of a node of the frame."""
 
 
 def source_value(frame: Frame, ref: SourceRef, record_of: FindRecord) -> Any:
-    """The value at a place; ``output`` of a node without one is its first, and of a trigger its text."""
+    """Return the value of a wire's source.
+
+    For a node without an output ``output``, that port means its first output, and for a trigger its text.
+    """
     if ref.kind == "iteration":
         return frame.iteration
     if ref.kind == "prev":
@@ -143,45 +150,100 @@ def source_value(frame: Frame, ref: SourceRef, record_of: FindRecord) -> Any:
 
 
 def _passes_text(node: GraphNode) -> bool:
-    """Whether an edge without a handle carries the text: of a trigger, unless it declares outputs of its own alone."""
-    return node.type == "trigger" and any(one.name == TEXT_PORT for one in node.outputs)
+    """Return whether an edge without a handle carries the text, as for a trigger that has the output ``text``."""
+    return node.type == "trigger" and any(port.name == TEXT_PORT for port in node.outputs)
 
 
 def node_inputs(frame: Frame, node: GraphNode, record_of: FindRecord) -> dict[str, Any]:
-    """What comes into a node: wired values, else constants of a component, else defaults; arrays put together.
+    """Return the inputs of a node: connected values, else values of ``componentInputs``, else defaults.
 
-    Raises Unfit, naming the input, for a value of another type and for a required one that is not there.
+    Several edges at one input join their values with newlines, and array elements are collected into arrays. Raises
+    ConversionError, naming the input, for a value of another type, for a required value that is missing, and for
+    inputs that are together too large.
     """
-    values = {one.name: one.default for one in node.inputs if one.default is not None}
+    values = {port.name: port.default for port in node.inputs if port.default is not None}
     values |= getattr(node.settings, "component_inputs", None) or {}
     wired: dict[str, list[Any]] = {}
     for wire in wires_into_node(frame.scope, node):
         wired.setdefault(wire.target.port, []).append(source_value(frame, wire.source, record_of))
     for name, found in wired.items():
-        value = found[0] if len(found) == 1 else "\n".join(to_text(one) for one in found)
+        value = found[0] if len(found) == 1 else _join_lines(found)
         if value is not None or name not in values:
             values[name] = value
-    for one in node.inputs:
-        if one.required and values.get(one.name) is None:
-            raise ConversionError(f"the required input “{one.name}” is missing")
+    for port in node.inputs:
+        if port.required and values.get(port.name) is None:
+            raise ConversionError(f"the required input “{port.name}” is missing")
+    _require_bounded("inputs", values)
     try:
         return merge_array_ports(node.inputs, convert_ports(node.inputs, values))
     except ConversionError as error:
         raise ConversionError(f"the input {error}") from error
 
 
+def _join_lines(values: list[Any]) -> str:
+    """Join values as texts, one per line. Measured first: joined in a loop, texts can double with each iteration."""
+    _require_bounded("inputs", values)
+    return "\n".join(to_text(value) for value in values)
+
+
+def too_large(label: str, values: Any) -> str:
+    """Return what is wrong with values of a node run that are together too large; “” for others."""
+    if size_of_value(values, MAX_NODE_VALUES) <= MAX_NODE_VALUES:
+        return ""
+    return (
+        f"the {label} of the node are larger than {MAX_NODE_VALUES >> 20} MiB; "
+        "pass less from iteration to iteration, or write it to a file of the workspace"
+    )
+
+
+def _require_bounded(label: str, values: Any) -> None:
+    if problem := too_large(label, values):
+        raise ConversionError(problem)
+
+
+def with_bounded_outputs(record: NodeRecord) -> NodeRecord:
+    """Return the record, or a failed one if its outputs are too large; only the ids that a later node needs stay."""
+    problem = too_large("outputs", record.outputs)
+    if not problem:
+        return record
+    kept = {name: value for name, value in record.outputs.items() if name in {"sessionId", "exitCode"}}
+    return replace(record, state=NodeState.FAILED, outputs=kept, error=problem)
+
+
+def size_of_value(value: Any, limit: int) -> int:
+    """Return about how many characters a value has as JSON; counting stops soon after ``limit``.
+
+    Values can share parts, and a shared part counts each time it occurs, as it does in JSON. The limit therefore
+    bounds the time as well, even for lists of lists that double with each level.
+    """
+    size, left = 0, [value]
+    while left and size <= limit:
+        part = left.pop()
+        size += len(part) + 2 if isinstance(part, str) else 4
+        if isinstance(part, Mapping):
+            size += sum(map(len, part))
+            left.extend(part.values())
+        elif isinstance(part, list | tuple):
+            size += len(part)
+            left.extend(part)
+    return size
+
+
 def wires_into_node(scope: Scope, node: GraphNode) -> tuple[Wire, ...]:
-    """The wires that end at a node."""
+    """Return the wires that end at a node."""
     return scope.incoming[node.id]
 
 
 def frame_results(frame: Frame, kind: str, record_of: FindRecord) -> dict[str, Any]:
-    """What has come to the edge of the frame: of ``output``, ``current`` or ``continue``."""
+    """Return the values at the border of the frame, for targets of a kind: ``output``, ``current`` or ``continue``."""
     return {wire.target.port: source_value(frame, wire.source, record_of) for wire in frame.scope.into(kind)}
 
 
 def leaf_outputs(frame: Frame, record_of: FindRecord) -> dict[str, Any]:
-    """What the last nodes gave, of a component without an interface; with several, each under its label."""
+    """Return the outputs of the last nodes, for a component without an interface.
+
+    With several last nodes, the label of each is the prefix of its output names.
+    """
     leaves = [frame.scope.nodes[name] for name in frame.scope.leaves]
     found: dict[str, Any] = {}
     for node in leaves:
@@ -191,5 +253,5 @@ def leaf_outputs(frame: Frame, record_of: FindRecord) -> dict[str, Any]:
 
 
 def convert_declared_outputs(ports: tuple[Port, ...], values: Mapping[str, Any]) -> dict[str, Any]:
-    """All declared outputs, each of its type, and the others as they are. Raises Unfit."""
-    return convert_ports(ports, dict.fromkeys(one.name for one in ports) | dict(values))
+    """Return all declared outputs converted to their types, and other values unchanged. Raises ConversionError."""
+    return convert_ports(ports, dict.fromkeys(port.name for port in ports) | dict(values))

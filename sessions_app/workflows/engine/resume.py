@@ -1,4 +1,4 @@
-"""Taking a run up that has ended: which records are forgotten, so that ``advance`` does them again."""
+"""Resume a run that has ended: decide which records to drop, so that ``advance_run`` runs those nodes again."""
 
 from __future__ import annotations
 
@@ -16,21 +16,22 @@ _ITERATION: Final = re.compile(r"(?P<loop>.*)\[(?P<number>\d+)\]\Z")
 
 
 class NothingToResume(Exception):
-    """There is nothing at that place that could be done again; the message is for people."""
+    """There is nothing to run again at that place; users see the message."""
 
 
 def records_to_resume(
     workflow: WorkflowGraph, records: Mapping[str, NodeRecord], path: str = ""
 ) -> dict[str, NodeRecord]:
-    """The records to go on with. ``records`` are in the order of their beginnings; ``path`` is what begins again.
+    """Return the records to continue with. ``records`` are in the order in which they began.
 
-    Without a path everything begins again that has failed or was cancelled. What follows from it is forgotten with
-    it; loops and components around it are open again, a loop in the iteration that it lies in.
+    ``path`` names the node run to repeat; without it, every failed or cancelled one is repeated. Records that depend
+    on a repeated one are dropped, too. The loops and components around it are running again, a loop in the iteration
+    that contains it. Raises NothingToResume.
     """
-    taking_up = _ResumePlan(workflow, records)
-    for target in taking_up.targets(path):
-        taking_up.again(target)
-    return taking_up.kept
+    plan = _ResumePlan(workflow, records)
+    for target in plan.targets(path):
+        plan.repeat(target)
+    return plan.kept
 
 
 class _ResumePlan:
@@ -45,82 +46,85 @@ class _ResumePlan:
             if record is None or record.kind == ITERATION:
                 raise NothingToResume(f"no node ran at “{path}”")
             return [path]
-        found = [one.path for one in self.kept.values() if one.state in UNFINISHED_STATES]
-        leaves = [one for one in found if not any(_is_below(other, one) for other in found)]
-        skipped = [one.path for one in self.kept.values() if one.state == NodeState.SKIPPED]
+        found = [record.path for record in self.kept.values() if record.state in UNFINISHED_STATES]
+        # A failure inside a loop or component fails that, too. Only the innermost is repeated; ``repeat`` reopens the
+        # loops and components around it.
+        leaves = [target for target in found if not any(_is_below(other, target) for other in found)]
+        skipped = [record.path for record in self.kept.values() if record.state == NodeState.SKIPPED]
         if not leaves and not skipped:
-            raise NothingToResume("nothing of it has failed")
+            raise NothingToResume("no node has failed or was cancelled")
         return leaves or skipped
 
-    def again(self, path: str) -> None:
-        """Forget a record, and open what lies around it."""
+    def repeat(self, path: str) -> None:
+        """Drop a record, and set what contains it to running."""
         record = self.kept.get(path)
         if record is None:
             return
         if record.kind == ITERATION:
-            self._open(f"{path}/")
+            self._reopen(f"{path}/")
             return
         prefix = _prefix(path)
         gate = node_of_path(self._workflow, path).settings
         first = self._latest(prefix, gate.retry_target) if isinstance(gate, GateSettings) else None
-        self._forget(first or path)
-        self._open(prefix)
+        self._drop(first or path)
+        self._reopen(prefix)
 
     def _latest(self, prefix: str, node: str) -> str | None:
-        """A gate decides anew when what it sends back has been done anew."""
-        return next((one for one in reversed(self._frame(prefix)) if self.kept[one].node == node), None)
+        """Return the latest record of a node in a frame: to repeat a gate, the node that it sends back is repeated."""
+        return next((path for path in reversed(self._frame(prefix)) if self.kept[path].node == node), None)
 
     def _frame(self, prefix: str) -> list[str]:
-        return [one for one, record in self.kept.items() if _prefix(one) == prefix and record.kind != ITERATION]
+        return [path for path, record in self.kept.items() if _prefix(path) == prefix and record.kind != ITERATION]
 
     def _scope(self, prefix: str) -> Scope:
         body = node_of_path(self._workflow, prefix[:-1]).body if prefix else self._workflow.root
-        assert body is not None  # noqa: S101  (something ran in it)
+        assert body is not None  # noqa: S101  (a record exists inside it)
         return body
 
-    def _forget(self, path: str) -> None:
-        """A record with all within it, and all that followed from it."""
+    def _drop(self, path: str) -> None:
+        """Drop a record with everything inside it, and every record that depends on it."""
         record, prefix = self.kept[path], _prefix(path)
-        for below in [one for one in self.kept if one == path or _is_below(one, path)]:
-            del self.kept[below]
-        self._forget_followers(record, prefix)
+        for dropped in [other for other in self.kept if other == path or _is_below(other, path)]:
+            del self.kept[dropped]
+        self._drop_followers(record, prefix)
 
-    def _forget_followers(self, record: NodeRecord, prefix: str) -> None:
+    def _drop_followers(self, record: NodeRecord, prefix: str) -> None:
         scope = self._scope(prefix)
         names = {name for name, needed in scope.waits_for.items() if record.node in needed}
-        names |= scope.nodes[record.node].reset  # what a gate has sent back
+        names |= scope.nodes[record.node].reset  # the nodes that a gate has sent back
         for follower in self._frame(prefix):
+            # Nodes that a gate has sent back have several records. Those that began earlier do not depend on this one.
             later = follower in self.kept and self._order[follower] > self._order[record.path]
             if later and self.kept[follower].node in names:
-                self._forget(follower)
+                self._drop(follower)
 
-    def _open(self, prefix: str) -> None:
-        """The frame and all around it are under way again, and nothing in it was skipped."""
-        for one in self._frame(prefix):
-            if self.kept[one].state == NodeState.SKIPPED:
-                del self.kept[one]
+    def _reopen(self, prefix: str) -> None:
+        """Set a frame and everything around it to running, and drop its skipped records."""
+        for path in self._frame(prefix):
+            if self.kept[path].state == NodeState.SKIPPED:
+                del self.kept[path]
         if not prefix:
             return
         inner = prefix[:-1]
         found = _ITERATION.match(inner)
         owner = found["loop"] if found else inner
-        self._run_again(inner)
+        self._set_running(inner)
         if found:
-            self._run_again(owner, int(found["number"]))
-            self._forget_later(owner, int(found["number"]))
-        self._forget_followers(self.kept[owner], _prefix(owner))
-        self._open(_prefix(owner))
+            self._set_running(owner, int(found["number"]))
+            self._drop_later_iterations(owner, int(found["number"]))
+        self._drop_followers(self.kept[owner], _prefix(owner))
+        self._reopen(_prefix(owner))
 
-    def _run_again(self, path: str, iteration: int | None = None) -> None:
+    def _set_running(self, path: str, iteration: int | None = None) -> None:
         record = self.kept[path]
         number = record.iteration if iteration is None else iteration
         self.kept[path] = replace(record, state=NodeState.RUNNING, outputs={}, error="", iteration=number)
 
-    def _forget_later(self, loop: str, number: int) -> None:
-        for one in list(self.kept):
-            found = _ITERATION.match(one.removeprefix(loop).partition("/")[0]) if one.startswith(f"{loop}[") else None
-            if found and int(found["number"]) > number:
-                del self.kept[one]
+    def _drop_later_iterations(self, loop: str, number: int) -> None:
+        for path in list(self.kept):
+            match = _ITERATION.match(path.removeprefix(loop).partition("/")[0]) if path.startswith(f"{loop}[") else None
+            if match and int(match["number"]) > number:
+                del self.kept[path]
 
 
 def _prefix(path: str) -> str:
@@ -128,5 +132,5 @@ def _prefix(path: str) -> str:
     return f"{head}{slash}"
 
 
-def _is_below(path: str, of: str) -> bool:
-    return path.startswith((f"{of}/", f"{of}["))
+def _is_below(path: str, ancestor: str) -> bool:
+    return path.startswith((f"{ancestor}/", f"{ancestor}["))

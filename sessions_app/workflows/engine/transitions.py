@@ -1,9 +1,9 @@
-"""What is to be done next in a run: records in, records out, and nothing else.
+"""Decide what a run does next, as a pure function of its records.
 
-``advance`` takes all that is kept of a run and says what is to be kept now. A record that is running and has a request
-asks for work outside; when that has ended, ``completed`` makes the finished record of it, and ``advance`` goes on. So
-one step is one transaction, a run can be taken up after any crash from its records alone, and what has finished is
-never done again.
+``advance_run`` takes all records of a run and returns those to write. A running record with a request asks for work
+outside the engine; when that has ended, ``complete_record`` returns its finished record, and ``advance_run`` continues.
+One step is therefore one transaction, a run can continue after any crash from its records alone, and nothing that has
+finished is done again.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from sessions_app.workflows.engine.records import (
     record_path,
 )
 from sessions_app.workflows.language.graph import GraphNode, WorkflowGraph
-from sessions_app.workflows.language.limits import MAX_NODE_RUNS
+from sessions_app.workflows.language.limits import MAX_NODE_RUNS, MAX_RUN_VALUES
 from sessions_app.workflows.language.values import ConversionError, is_truthy
 from sessions_app.workflows.nodes import (
     BeginResult,
@@ -41,10 +41,10 @@ from sessions_app.workflows.nodes import (
 )
 from sessions_app.workflows.nodes.agent import keeps_session
 from sessions_app.workflows.nodes.gate import GateSettings
-from sessions_app.workflows.nodes.loop import LoopSettings
+from sessions_app.workflows.nodes.scopes import LoopSettings
 
 MAX_RECORDS_PER_STEP: Final = 500
-"""Records that one step writes at most; a loop that never waits goes on in the next."""
+"""Records that one step writes at most. A loop that never waits for work continues in the next step."""
 
 
 _STATE_OF_RESULT: Final = {
@@ -56,7 +56,7 @@ _STATE_OF_RESULT: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOutcome:
-    """How a run has ended."""
+    """The result of a run."""
 
     succeeded: bool
     error: str = ""
@@ -65,7 +65,7 @@ class RunOutcome:
 
 @dataclass(frozen=True, slots=True)
 class EngineStep:
-    """What is to be kept now. ``outcome`` is None while the run goes on; ``is_full``: step again at once."""
+    """The records to write. ``outcome`` is None while the run continues; ``is_full`` asks for another step at once."""
 
     written: tuple[NodeRecord, ...]
     outcome: RunOutcome | None
@@ -73,46 +73,59 @@ class EngineStep:
 
     @property
     def begun(self) -> tuple[NodeRecord, ...]:
-        """The records that ask for work."""
+        """The records that ask for work outside the engine."""
         return tuple(record for record in self.written if record.is_at_work)
 
 
 def advance_run(workflow: WorkflowGraph, run: Mapping[str, Any], records: Mapping[str, NodeRecord]) -> EngineStep:
-    """The next step of a run. ``run``: timestamp, type, text and params, for triggers; others are inputs by name."""
+    """Return the next step of a run.
+
+    ``run`` holds the values of triggers (timestamp, type, text, params), and the declared inputs by name.
+    """
     walk = _FrameWalk(workflow, records)
     end = walk.frame(Frame(scope=workflow.root, run=run, inputs=run))
     written = tuple(walk.written.values())
     if end is None and len(walk.records) > MAX_NODE_RUNS:
-        end = _FrameEnd(error=f"the run has more than {MAX_NODE_RUNS} node runs")
+        end = _FrameEnd(error=f"the run has more than {MAX_NODE_RUNS} node runs; reduce the iterations or retries")
+    if end is None and walk.size > MAX_RUN_VALUES:
+        message = (
+            f"the inputs and outputs of all node runs are together larger than {MAX_RUN_VALUES >> 20} MiB; "
+            "reduce the iterations, or write large results to files of the workspace"
+        )
+        end = _FrameEnd(error=message)
     if end is None:
         return EngineStep(written, None, walk.is_full)
-    error = end.error or ("a node has failed, and the run went on" if end.flawed else "")
+    error = end.error or ("a node has failed, and the run continued without it" if end.flawed else "")
     return EngineStep(written, RunOutcome(succeeded=not error, error=error, outputs=end.outputs))
 
 
 def complete_record(
-    workflow: WorkflowGraph, record: NodeRecord, result: Mapping[str, Any], limited: RunInSandbox
+    workflow: WorkflowGraph, record: NodeRecord, result: Mapping[str, Any], run_in_sandbox: RunInSandbox
 ) -> NodeRecord:
-    """The record of work that has ended, or asks for more. ``result`` is what the type of the node says of ``end``."""
+    """Return the record of work that has ended, or one that asks for more work.
+
+    The node type defines the form of ``result`` (see its ``end``).
+    """
     node = node_of_path(workflow, record.path)
     end = type_of(node).end
-    assert end is not None  # noqa: S101  (only types that ask have requests)
-    ending = end(node, FinishedWork(record.request, result), limited)
-    if isinstance(ending, WorkRequest):
-        return replace(record, request=ending.request)
-    if isinstance(ending, NodeFailed):
-        return replace(record, state=NodeState.FAILED, outputs=ending.outputs, error=ending.message)
-    return replace(record, state=NodeState.SUCCEEDED, outputs=ending.outputs)
+    assert end is not None  # noqa: S101  (only types with ``end`` make requests)
+    outcome_of_work = end(node, FinishedWork(record.request, result), run_in_sandbox)
+    if isinstance(outcome_of_work, WorkRequest):
+        return replace(record, request=outcome_of_work.request)
+    if isinstance(outcome_of_work, NodeFailed):
+        failed = replace(record, state=NodeState.FAILED, outputs=outcome_of_work.outputs, error=outcome_of_work.message)
+        return frames.with_bounded_outputs(failed)
+    return frames.with_bounded_outputs(replace(record, state=NodeState.SUCCEEDED, outputs=outcome_of_work.outputs))
 
 
 def cancel_records(records: Mapping[str, NodeRecord]) -> tuple[NodeRecord, ...]:
-    """What is to be kept when a run is cancelled: all that is under way ends, and its work is to be ended."""
-    return tuple(replace(one, state=NodeState.CANCELLED) for one in records.values() if not one.is_finished)
+    """Return the records to write when a run is cancelled: those of everything that is still running."""
+    return tuple(replace(record, state=NodeState.CANCELLED) for record in records.values() if not record.is_finished)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _FrameEnd:
-    """How a frame has ended."""
+    """The result of a frame. ``goes_on``: the loop continues after this iteration."""
 
     error: str = ""
     flawed: bool = False
@@ -122,28 +135,31 @@ class _FrameEnd:
 
 
 class _FrameWalk:
-    """One walk over the frames that are open."""
+    """One walk over the running frames, which collects the records to write."""
 
     def __init__(self, workflow: WorkflowGraph, records: Mapping[str, NodeRecord]):
         self.records = dict(records)
         self.written: dict[str, NodeRecord] = {}
-        self._places = workflow.max_concurrent - sum(record.is_at_work for record in records.values())
-        self._held_back = False
+        self.size = sum(map(_size_of, records.values()))
+        """Characters of the inputs and outputs of all records, which one supervisor holds in memory."""
+        self._free_slots = workflow.max_concurrent - sum(record.is_at_work for record in records.values())
+        self._has_waiting = False
 
     @property
     def is_full(self) -> bool:
-        """Whether this step has written all that one may."""
-        return len(self.written) >= MAX_RECORDS_PER_STEP or len(self.records) > MAX_NODE_RUNS
+        """Whether this step has written as much as one step may."""
+        is_too_large = len(self.records) > MAX_NODE_RUNS or self.size > MAX_RUN_VALUES
+        return len(self.written) >= MAX_RECORDS_PER_STEP or is_too_large
 
     def frame(self, frame: Frame) -> _FrameEnd | None:
-        """Push a frame on as far as it goes; None while it is under way."""
+        """Advance a frame as far as possible; return None while it is running."""
         while True:
             before = len(self.written), self._marks(frame)
-            may_begin = not self._broken(frame)
+            may_begin = not self._has_failed(frame)
             for name in frame.scope.order:
                 if self.is_full:
                     return None
-                self._push(frame, frame.scope.nodes[name], may_begin=may_begin)
+                self._advance(frame, frame.scope.nodes[name], may_begin=may_begin)
             if before == (len(self.written), self._marks(frame)):
                 return self._end(frame)
 
@@ -152,6 +168,8 @@ class _FrameWalk:
         return tuple(record.state if record else None for record in found)
 
     def _write(self, record: NodeRecord) -> NodeRecord:
+        record, before = frames.with_bounded_outputs(record), self.records.get(record.path)
+        self.size += _size_of(record) - (_size_of(before) if before else 0)
         self.records[record.path] = self.written[record.path] = record
         return record
 
@@ -164,39 +182,40 @@ class _FrameWalk:
     def _record(self, frame: Frame, name: str) -> NodeRecord | None:
         return current_record(self.records, frame.scope, frame.prefix, name)
 
-    def _broken(self, frame: Frame) -> bool:
-        """Whether something has failed that nothing may follow."""
+    def _has_failed(self, frame: Frame) -> bool:
+        """Return whether a node has failed whose failure stops the frame."""
         return any(
             record.state in {NodeState.FAILED, NodeState.CANCELLED} and not node.settings.continue_on_failure
             for name, node in frame.scope.nodes.items()
             if (record := self._record(frame, name)) is not None
         )
 
-    def _push(self, frame: Frame, node: GraphNode, *, may_begin: bool) -> None:
+    def _advance(self, frame: Frame, node: GraphNode, *, may_begin: bool) -> None:
         record = self._record(frame, node.id)
         if record is None and may_begin and self._is_ready(frame, node):
             record = self._begin(frame, node)
         if record is None or record.is_finished or node.body is None:
             return
         if node.type == "loop":
-            self._push_loop(node, record)
+            self._advance_loop(node, record)
         else:
-            self._push_component(node, record)
+            self._advance_component(node, record)
 
     def _is_ready(self, frame: Frame, node: GraphNode) -> bool:
         for name in frame.scope.waits_for[node.id]:
             record = self._record(frame, name)
-            tolerant = frame.scope.nodes[name].settings.continue_on_failure
+            may_fail = frame.scope.nodes[name].settings.continue_on_failure
             if record is None or not (
-                record.state == NodeState.SUCCEEDED or (record.state == NodeState.FAILED and tolerant)
+                record.state == NodeState.SUCCEEDED or (record.state == NodeState.FAILED and may_fail)
             ):
                 return False
-        around = (self._record(frame, name) for name in node.reset)
-        return not any(record is not None and not record.is_finished for record in around)
+        # A gate must not send back nodes that still run: their results would arrive in the next attempt.
+        resettable = (self._record(frame, name) for name in node.reset)
+        return not any(record is not None and not record.is_finished for record in resettable)
 
     def _begin(self, frame: Frame, node: GraphNode) -> NodeRecord | None:
-        if type_of(node).end is not None and self._places <= 0:
-            self._held_back = True  # its turn comes when other work has ended
+        if type_of(node).end is not None and self._free_slots <= 0:
+            self._has_waiting = True  # it begins when other work has ended
             return None
         path = record_path(frame.prefix, node.id, self._attempt(frame, node.id))
         record = NodeRecord(path=path, node=node.id, kind=node.type)
@@ -210,21 +229,19 @@ class _FrameWalk:
             if node.type == "loop":
                 self._open_iteration(self.records[path], {})
             return self.records[path]
-        moment = self._moment(frame, node, inputs)
-        return self._begun(replace(record, inputs=moment.inputs), begin(moment))
+        context = self._context(frame, node, inputs)
+        return self._write_begun(replace(record, inputs=context.inputs), begin(context))
 
-    def _begun(self, record: NodeRecord, beginning: BeginResult) -> NodeRecord:
-        """Keep what a node has come to by beginning."""
-        if isinstance(beginning, WorkRequest):
-            self._places -= 1
-            return self._write(replace(record, request=beginning.request))
-        error = beginning.message if isinstance(beginning, NodeFailed) else ""
-        return self._write(
-            replace(record, state=_STATE_OF_RESULT[type(beginning)], outputs=beginning.outputs, error=error)
-        )
+    def _write_begun(self, record: NodeRecord, result: BeginResult) -> NodeRecord:
+        """Write the record of a node that has begun."""
+        if isinstance(result, WorkRequest):
+            self._free_slots -= 1
+            return self._write(replace(record, request=result.request))
+        error = result.message if isinstance(result, NodeFailed) else ""
+        return self._write(replace(record, state=_STATE_OF_RESULT[type(result)], outputs=result.outputs, error=error))
 
-    def _moment(self, frame: Frame, node: GraphNode, inputs: Mapping[str, Any]) -> NodeContext:
-        """What a node begins with; one that a gate sent back is told why, and goes on in the session that it had."""
+    def _context(self, frame: Frame, node: GraphNode, inputs: Mapping[str, Any]) -> NodeContext:
+        """Return the context in which a node begins. After a retry it has the feedback, and the session to continue."""
         gates = [gate for gate in gates_repeating(frame.scope, node.id) if _retry_target(gate) == node.id]
         retries = [record for gate in gates for record in self._retries(frame, gate)]
         feedback = str(retries[-1].outputs.get("retry_feedback", "")) if retries else ""
@@ -234,11 +251,11 @@ class _FrameWalk:
         prefixes = [frame.prefix] if retries or keeps_session(node) else []
         prefixes += [frame.before] if frame.before and keeps_session(node) else []
         sessions = (self._session(frame, prefix, node) for prefix in prefixes)
-        session = next((one for one in sessions if one), "")
+        session = next((session_id for session_id in sessions if session_id), "")
         return NodeContext(node=node, inputs=inputs, run=frame.run, retries=count, feedback=feedback, session=session)
 
     def _session(self, frame: Frame, prefix: str, node: GraphNode) -> str:
-        """The session of the latest attempt in a frame that had one."""
+        """Return the session of the latest attempt that had one; “” if none had."""
         at = replace(frame, prefix=prefix)
         for attempt in range(self._attempt(at, node.id), 0, -1):
             record = self.records.get(record_path(prefix, node.id, attempt))
@@ -251,8 +268,8 @@ class _FrameWalk:
         given = {"iteration": loop.iteration, "previous": dict(previous)}
         self._write(NodeRecord(path=path, node=loop.node, kind=ITERATION, inputs=given, iteration=loop.iteration))
 
-    def _push_loop(self, node: GraphNode, loop: NodeRecord) -> None:
-        assert node.body is not None  # noqa: S101  (a loop has one)
+    def _advance_loop(self, node: GraphNode, loop: NodeRecord) -> None:
+        assert node.body is not None  # noqa: S101  (every loop has one)
         while not self.is_full:
             opened = self.records[f"{loop.path}[{loop.iteration}]"]
             before = f"{loop.path}[{loop.iteration - 1}]/" if loop.iteration > 1 else ""
@@ -267,9 +284,11 @@ class _FrameWalk:
             end = self.frame(frame)
             if end is None:
                 return
-            told = {"outputs": dict(end.outputs), "current": dict(end.current), "continue": end.goes_on}
+            if problem := frames.too_large("outputs", [end.outputs, end.current]):
+                end = replace(end, error=end.error or problem, outputs={}, current={})
+            values = {"outputs": dict(end.outputs), "current": dict(end.current), "continue": end.goes_on}
             state = NodeState.FAILED if end.error else NodeState.SUCCEEDED
-            self._write(replace(opened, state=state, outputs=told, error=end.error, flawed=end.flawed))
+            self._write(replace(opened, state=state, outputs=values, error=end.error, flawed=end.flawed))
             loop = replace(loop, flawed=loop.flawed or end.flawed)
             if end.error or not end.goes_on or loop.iteration >= _max_iterations(node):
                 self._close_loop(node, loop, end)
@@ -283,8 +302,8 @@ class _FrameWalk:
         error = f"iteration {loop.iteration}: {end.error}" if end.error else ""
         self._close(node, loop, {**end.outputs, **reported}, error)
 
-    def _push_component(self, node: GraphNode, record: NodeRecord) -> None:
-        assert node.body is not None  # noqa: S101  (a component has one)
+    def _advance_component(self, node: GraphNode, record: NodeRecord) -> None:
+        assert node.body is not None  # noqa: S101  (every component has one)
         given = {"type": "component", **record.inputs}
         end = self.frame(Frame(scope=node.body, prefix=f"{record.path}/", inputs=record.inputs, run=given))
         if end is not None:
@@ -299,41 +318,47 @@ class _FrameWalk:
         self._write(replace(record, state=state, outputs=outputs, error=error))
 
     def _end(self, frame: Frame) -> _FrameEnd | None:
-        """How the frame has ended, when nothing in it moves any more; None while something is at work or waits."""
-        found = {name: self._record(frame, name) for name in frame.scope.order}
-        left = [name for name, record in found.items() if record is None]
-        if any(record is not None and not record.is_finished for record in found.values()):
+        """Return the result of a frame in which nothing can advance; None while something in it works or waits."""
+        current = {name: self._record(frame, name) for name in frame.scope.order}
+        left = [name for name, record in current.items() if record is None]
+        if any(record is not None and not record.is_finished for record in current.values()):
             return None
-        broken = self._broken(frame)
-        if left and not broken and (self._held_back or self.is_full):
+        has_failed = self._has_failed(frame)
+        if left and not has_failed and (self._has_waiting or self.is_full):
             return None
         for name in left:
             path = record_path(frame.prefix, name, self._attempt(frame, name))
             self._write(NodeRecord(path=path, node=name, kind=frame.scope.nodes[name].type, state=NodeState.SKIPPED))
-        failed = [record for record in found.values() if record is not None and record.state == NodeState.FAILED]
-        error = _first_error(frame, failed) if broken else ""
-        if left and not broken:
-            error = f"stuck: {', '.join(left)} could never begin"
-        return self._ended(
-            frame, error, flawed=bool(failed) or any(one is not None and one.flawed for one in found.values())
+        failed = [record for record in current.values() if record is not None and record.state == NodeState.FAILED]
+        error = _first_error(frame, failed) if has_failed else ""
+        if left and not has_failed:
+            error = f"the run is stuck: {', '.join(left)} can never begin"
+        return self._result(
+            frame,
+            error,
+            flawed=bool(failed) or any(record is not None and record.flawed for record in current.values()),
         )
 
-    def _ended(self, frame: Frame, error: str, *, flawed: bool) -> _FrameEnd:
+    def _result(self, frame: Frame, error: str, *, flawed: bool) -> _FrameEnd:
         def present(name: str) -> NodeRecord | None:
             return self._record(frame, name)
 
-        said = frames.frame_results(frame, "continue", present)
+        continue_values = frames.frame_results(frame, "continue", present)
         return _FrameEnd(
             error=error,
             flawed=flawed,
             outputs=frames.frame_results(frame, "output", present) or _scope_outputs(frame, present),
             current=frames.frame_results(frame, "current", present),
-            goes_on=any(is_truthy(value) is not frame.scope.negated for value in said.values()),
+            goes_on=any(is_truthy(value) is not frame.scope.negated for value in continue_values.values()),
         )
 
 
 def _scope_outputs(frame: Frame, record_of: frames.FindRecord) -> Mapping[str, Any]:
     return {} if frame.scope.kind == "loop" else frames.leaf_outputs(frame, record_of)
+
+
+def _size_of(record: NodeRecord) -> int:
+    return frames.size_of_value([record.inputs, record.outputs], MAX_RUN_VALUES)
 
 
 def _retry_target(gate: GraphNode) -> str:
@@ -345,6 +370,6 @@ def _max_iterations(node: GraphNode) -> int:
 
 
 def _first_error(frame: Frame, failed: list[NodeRecord]) -> str:
-    intolerable = (one for one in failed if not frame.scope.nodes[one.node].settings.continue_on_failure)
-    first = next(intolerable, None)
+    stopping = (record for record in failed if not frame.scope.nodes[record.node].settings.continue_on_failure)
+    first = next(stopping, None)
     return f"“{frame.scope.nodes[first.node].label}” failed: {first.error}" if first else "it was cancelled"

@@ -22,12 +22,12 @@ _SEARCH_LIMIT: Final = timedelta(days=366 * 8 + 1)
 
 
 class CronError(ValueError):
-    """The expression is none; the message is for people."""
+    """The expression is invalid; users see the message."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cron:
-    """When something is due. ``any_day`` and ``any_weekday``: that field was ``*``, so the other one alone counts."""
+    """A parsed cron expression. If ``any_day`` or ``any_weekday`` is set, only the other field restricts the day."""
 
     minutes: frozenset[int]
     hours: frozenset[int]
@@ -38,7 +38,7 @@ class Cron:
     any_weekday: bool
 
     def next_after(self, moment: datetime) -> datetime | None:
-        """The first due minute after a moment; None where there is none, as on 30 February."""
+        """Return the first due minute after a moment; None if there is none, as for 30 February."""
         at = moment.replace(second=0, microsecond=0) + timedelta(minutes=1)
         while at - moment < _SEARCH_LIMIT:
             if at.month not in self.months or not self._is_day(at):
@@ -59,10 +59,10 @@ class Cron:
 
 
 def parse_cron(text: str) -> Cron:
-    """Raises CronError, naming the field."""
+    """Parse a cron expression. Raises CronError, naming the field."""
     words = _NAMED.get(text.strip().lower(), text).upper().split()
     if len(words) != len(_FIELDS):
-        raise CronError(f"a cron expression has five fields, not {len(words)}")
+        raise CronError(f"a cron expression has five fields, this one has {len(words)}")
     sets = [_values(word, *field) for word, field in zip(words, _FIELDS, strict=True)]
     weekdays = frozenset(day % 7 for day in sets[4])
     return Cron(sets[0], sets[1], sets[2], sets[3], weekdays, words[2].startswith("*"), words[4].startswith("*"))
@@ -77,11 +77,11 @@ def _values(word: str, name: str, lowest: int, highest: int) -> frozenset[int]:
     for part in word.split(","):
         match = _PART.match(part)
         if match is None:
-            raise CronError(f"“{part}” is no {name}")
+            raise CronError(f"“{part}” is not a valid {name}")
         low = lowest if match["all"] else int(match["low"])
         last = highest if match["all"] or (match["step"] and not match["high"]) else int(match["high"] or low)
         step = int(match["step"] or 1)
         if not (lowest <= low <= last <= highest and step):
-            raise CronError(f"“{part}” is no {name} between {lowest} and {highest}")
+            raise CronError(f"“{part}” is not a {name} between {lowest} and {highest}")
         found.update(range(low, last + 1, step))
     return frozenset(found)

@@ -1,8 +1,8 @@
-"""Python expressions in workflows: values in, one value out; no statement, no name that is not an input.
+"""Evaluate the Python expressions of workflows without running them as Python code.
 
-Evaluated by walking the syntax tree with what is listed here and nothing else: no attribute of an object, no import,
-no call of anything but a few functions and the methods of texts, lists and objects. What it may cost is bounded by
-the limited process in which it runs.
+The evaluator walks the syntax tree and supports only what is listed here: no attributes of objects, no imports, and
+no calls except a few functions and the methods of strings, lists and objects. The sandbox process in which it runs
+limits time and memory.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ MAX_LENGTH: Final = 1 << 20
 
 
 class ExpressionError(ValueError):
-    """The expression is none, or cannot be evaluated with these inputs; the message is for people."""
+    """The expression is invalid, or cannot be evaluated with these inputs; users see the message."""
 
 
 _BINARY: Final[Mapping[type[ast.operator], Callable[[Any, Any], Any]]] = {
@@ -52,14 +52,15 @@ _COMPARE: Final[Mapping[type[ast.cmpop], Callable[[Any, Any], bool]]] = {
 def _bounded_range(*bounds: int) -> range:
     found = range(*bounds)
     if len(found) > MAX_STEPS:
-        raise ExpressionError("the range is too long")
+        raise ExpressionError(f"the range has more than {MAX_STEPS} elements")
     return found
 
 
 _FUNCTIONS: Final[Mapping[str, Callable[..., Any]]] = {
-    one.__name__: one
-    for one in (abs, all, any, bool, dict, enumerate, float, int, len, list, max, min, round, sorted, str, sum)
+    function.__name__: function
+    for function in (abs, all, any, bool, dict, enumerate, float, int, len, list, max, min, round, sorted, str, sum)
 } | {"zip": zip, "range": _bounded_range}
+# ``str.format`` must stay out: its fields can read any attribute of a value.
 _METHODS: Final[Mapping[type, frozenset[str]]] = {
     str: frozenset(
         {"lower", "upper", "title", "capitalize", "strip", "lstrip", "rstrip", "removeprefix", "removesuffix"}
@@ -72,14 +73,17 @@ _CONSTANT_NAMES: Final = {"true": True, "false": False, "null": None}
 
 
 def check_expression(text: str) -> None:
-    """Raise ExpressionError for what could never be evaluated."""
+    """Raise ExpressionError for an expression that no inputs could make valid."""
     for node in ast.walk(_parse(text)):
         if isinstance(node, ast.expr) and not hasattr(_Evaluation, f"_{type(node).__name__.lower()}"):
             raise ExpressionError(f"{type(node).__name__} is not allowed in an expression")
 
 
 def evaluate_expression(text: str, inputs: Mapping[str, Any]) -> Any:
-    """The value of an expression. Inputs are there by name, and all together as ``inputs``."""
+    """Return the value of an expression, which sees each input by name, and all of them as ``inputs``.
+
+    Raises ExpressionError.
+    """
     check_expression(text)
     try:
         value = _Evaluation({**_CONSTANT_NAMES, **inputs, "inputs": dict(inputs)}).value(_parse(text))
@@ -96,7 +100,7 @@ def _parse(text: str) -> ast.expr:
     except SyntaxError as error:
         raise ExpressionError(f"line {error.lineno}: {error.msg}") from error
     except (ValueError, RecursionError, MemoryError) as error:
-        raise ExpressionError("the expression is too deep") from error
+        raise ExpressionError("the expression is nested too deeply") from error
 
 
 def _as_plain_value(value: Any) -> Any:
@@ -108,7 +112,7 @@ def _as_plain_value(value: Any) -> Any:
 
 
 class _Evaluation:
-    """One walk; each method evaluates one kind of expression, and what has no method is not allowed."""
+    """One evaluation: a method for each kind of syntax node. A kind without a method is not allowed."""
 
     def __init__(self, names: Mapping[str, Any]):
         self._names = dict(names)
@@ -117,7 +121,7 @@ class _Evaluation:
     def value(self, node: ast.expr) -> Any:
         self._steps += 1
         if self._steps > MAX_STEPS:
-            raise ExpressionError("the expression takes too long")
+            raise ExpressionError(f"the expression takes more than {MAX_STEPS} steps")
         return getattr(self, f"_{type(node).__name__.lower()}")(node)
 
     def _constant(self, node: ast.Constant) -> Any:
@@ -127,7 +131,7 @@ class _Evaluation:
 
     def _name(self, node: ast.Name) -> Any:
         if node.id not in self._names:
-            raise ExpressionError(f"there is no input “{node.id}”")
+            raise ExpressionError(f"there is no input named “{node.id}”")
         return self._names[node.id]
 
     def _attribute(self, node: ast.Attribute) -> Any:
@@ -145,16 +149,17 @@ class _Evaluation:
     def _binop(self, node: ast.BinOp) -> Any:
         left, right = self.value(node.left), self.value(node.right)
         if type(node.op) not in _BINARY:
-            raise ExpressionError("this operator is not allowed")
+            raise ExpressionError(f"the operator {type(node.op).__name__} is not allowed")
+        # An operation counts as one step however long it takes, so the operands of expensive ones are limited.
         if isinstance(node.op, ast.Pow) and not abs(right) <= MAX_POWER:
-            raise ExpressionError("the power is too large")
+            raise ExpressionError(f"the exponent is larger than {MAX_POWER}")
         if isinstance(node.op, ast.Mult):
             _check_product(left, right)
         return _BINARY[type(node.op)](left, right)
 
     def _unaryop(self, node: ast.UnaryOp) -> Any:
         if type(node.op) not in _UNARY:
-            raise ExpressionError("this operator is not allowed")
+            raise ExpressionError(f"the operator {type(node.op).__name__} is not allowed")
         return _UNARY[type(node.op)](self.value(node.operand))
 
     def _boolop(self, node: ast.BoolOp) -> Any:
@@ -185,7 +190,7 @@ class _Evaluation:
 
     def _dict(self, node: ast.Dict) -> dict[Any, Any]:
         if None in node.keys:
-            raise ExpressionError("** is not allowed")
+            raise ExpressionError("“**” is not allowed")
         pairs = zip(node.keys, node.values, strict=True)
         return {self.value(key): self.value(part) for key, part in pairs if key is not None}
 
@@ -194,12 +199,12 @@ class _Evaluation:
 
     def _formattedvalue(self, node: ast.FormattedValue) -> str:
         if node.format_spec is not None:
-            raise ExpressionError("a format after “:” is not allowed")
+            raise ExpressionError("a format specification after “:” is not allowed")
         return str(self.value(node.value))
 
     def _call(self, node: ast.Call) -> Any:
         if node.keywords or any(isinstance(part, ast.Starred) for part in node.args):
-            raise ExpressionError("only plain arguments are allowed")
+            raise ExpressionError("only positional arguments are allowed in a call")
         called = self._called(node.func)
         return called(*(self.value(part) for part in node.args))
 
@@ -211,7 +216,7 @@ class _Evaluation:
             if node.attr in _METHODS.get(type(owner), ()):
                 method: Callable[..., Any] = getattr(owner, node.attr)
                 return method
-        raise ExpressionError("this cannot be called")
+        raise ExpressionError("only a few functions, and methods of strings, lists and objects, can be called")
 
     def _listcomp(self, node: ast.ListComp | ast.GeneratorExp) -> list[Any]:
         return list(self._comprehended(node))
@@ -220,7 +225,7 @@ class _Evaluation:
 
     def _comprehended(self, node: ast.ListComp | ast.GeneratorExp) -> Iterator[Any]:
         if len(node.generators) != 1 or not isinstance(node.generators[0].target, ast.Name):
-            raise ExpressionError("a comprehension has one plain name")
+            raise ExpressionError("a comprehension must have exactly one “for” with one plain name")
         loop, name = node.generators[0], node.generators[0].target.id
         before = dict(self._names)
         for part in self.value(loop.iter):
@@ -233,4 +238,4 @@ class _Evaluation:
 def _check_product(left: Any, right: Any) -> None:
     for text, times in ((left, right), (right, left)):
         if isinstance(text, str | list) and isinstance(times, int) and len(text) * times > MAX_LENGTH:
-            raise ExpressionError("the result is too long")
+            raise ExpressionError(f"the result would be longer than {MAX_LENGTH}")

@@ -1,4 +1,4 @@
-"""Where the files that a workflow names are found: in one directory, and never outside of it."""
+"""Read the files that a workflow names: from one directory and never from outside it, or from memory."""
 
 from __future__ import annotations
 
@@ -10,87 +10,87 @@ from sessions_app.workflows.language.limits import MAX_BYTES
 
 _PROJECT_MARKERS = (".robomesh", ".git", "package.json")
 SEARCH_DIRECTORIES = (".robomesh/workflows", "workflows", ".robomesh")
-"""Where a project keeps its workflows."""
+"""Where a workflow that is named without a path is searched for in a project."""
 _SUFFIXES = (".yaml", ".yml", ".json")
 
 
 class FileUnavailable(Exception):
-    """There is no such file, or it may not be read; the message is for people."""
+    """There is no such file, or it may not be read; users see the message."""
 
 
 class FileProvider(Protocol):
-    """Gives the text of a file by its path, which is relative and written with slashes."""
+    """Gives the text of a file by its relative path, which is written with slashes."""
 
     def read(self, path: str) -> str:
-        """Raises NotInLibrary."""
+        """Return the text of a file. Raises FileUnavailable."""
 
 
 def is_relative_below(path: str) -> bool:
-    """Whether a path stays below where it begins: relative, and without a way up."""
+    """Return whether a path is relative and contains no “..”, so that it cannot leave its directory."""
     pure = PurePosixPath(path.replace("\\", "/"))
     drive = len(path) > 1 and path[1] == ":"
     return not (pure.is_absolute() or drive or ".." in pure.parts or "\0" in path)
 
 
 class DirectoryFiles:
-    """The files below one directory; links that lead out of it are refused."""
+    """The files below one directory. Symbolic links that lead out of it are refused."""
 
     def __init__(self, root: Path):
         self._root = root.resolve()
 
     def read(self, path: str) -> str:
-        """The text of a file."""
+        """Return the text of a file. Raises FileUnavailable."""
         if not is_relative_below(path):
-            raise FileUnavailable(f"“{path}” leads out of the directory of the workflows")
-        whole = (self._root / path).resolve()
-        if not whole.is_relative_to(self._root):
-            raise FileUnavailable(f"“{path}” leads out of the directory of the workflows")
+            raise FileUnavailable(f"“{path}” is outside the project of the workflow")
+        resolved = (self._root / path).resolve()
+        if not resolved.is_relative_to(self._root):
+            raise FileUnavailable(f"“{path}” is outside the project of the workflow")
         try:
-            if whole.stat().st_size > MAX_BYTES:
-                raise FileUnavailable(f"“{path}” has more than {MAX_BYTES >> 10} KiB")
-            return whole.read_text(encoding="utf-8")
+            if resolved.stat().st_size > MAX_BYTES:
+                raise FileUnavailable(f"“{path}” is larger than {MAX_BYTES >> 10} KiB")
+            return resolved.read_text(encoding="utf-8")
         except (OSError, ValueError) as error:
-            raise FileUnavailable(f"“{path}” cannot be read") from error
+            raise FileUnavailable(f"“{path}” does not exist, or cannot be read as UTF-8") from error
 
 
 class InMemoryFiles:
-    """Files that are kept beside a workflow: texts by path."""
+    """Files that are stored with a workflow, as texts by path."""
 
     def __init__(self, files: Mapping[str, str]):
         self._files = files
 
     def read(self, path: str) -> str:
-        """The text of a file."""
+        """Return the text of a file. Raises FileUnavailable."""
         found = self._files.get(str(PurePosixPath(path)))
         if found is None:
-            raise FileUnavailable(f"“{path}” is not among the files of this workflow")
+            raise FileUnavailable(f"“{path}” is not among the files stored with this workflow")
         return found
 
 
 class CachedFiles:
-    """Another library, which remembers what was read in it."""
+    """Wraps a provider and records what is read through it in ``files``."""
 
-    def __init__(self, library: FileProvider):
-        self._library = library
+    def __init__(self, provider: FileProvider):
+        self._provider = provider
         self.files: dict[str, str] = {}
 
     def read(self, path: str) -> str:
-        """The text of a file."""
-        text = self._library.read(path)
+        """Return the text of a file. Raises FileUnavailable."""
+        text = self._provider.read(path)
         self.files[str(PurePosixPath(path))] = text
         return text
 
 
 class NoFiles:
-    """No files at all."""
+    """The provider of a workflow without files."""
 
     def read(self, path: str) -> str:
-        """There is none."""
-        raise FileUnavailable(f"“{path}” is not at hand: this workflow has no files beside it")
+        """Raise FileUnavailable."""
+        raise FileUnavailable(f"“{path}” is not available: no files are stored with this workflow")
 
 
 def project_root_of(file: Path) -> Path:
-    """The directory that paths in a workflow file are relative to: the project around it, else its own."""
+    """Return the directory that paths in a workflow file are relative to: its project, or else its own directory."""
     folders = file.resolve().parents
     for mark in _PROJECT_MARKERS:
         for folder in folders:
@@ -100,9 +100,12 @@ def project_root_of(file: Path) -> Path:
 
 
 def find_workflow_file(name: Path, project: Path) -> Path:
-    """The file of this name: a path, or the bare name of a workflow on a shelf of the project around ``project``."""
+    """Return the path that ``name`` means: a path as it is, or a bare name in the search directories of the project.
+
+    ``project`` is a directory within that project. A name that is not found is returned as it is.
+    """
     if name.exists() or name.parent != Path() or name.suffix in _SUFFIXES:
         return name
-    shelves = [project_root_of(project / "_") / shelf for shelf in SEARCH_DIRECTORIES]
-    known = (shelf / f"{name}{suffix}" for shelf in shelves for suffix in _SUFFIXES)
-    return next((path for path in known if path.is_file()), name)
+    root = project_root_of(project / "_")
+    candidates = (root / folder / f"{name}{suffix}" for folder in SEARCH_DIRECTORIES for suffix in _SUFFIXES)
+    return next((path for path in candidates if path.is_file()), name)

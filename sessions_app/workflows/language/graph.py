@@ -1,4 +1,4 @@
-"""The normalised graph of a workflow, and the order in which its nodes wait for each other."""
+"""The normalised graph of a workflow: nodes, scopes and wires, and the order in which nodes wait for each other."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Literal
 from sessions_app.workflows.language.schema import NodeData, Port
 
 HIDDEN_PORT = "@"
-"""Begins the names of ports that no file wrote: for values across scopes and in templates."""
+"""Prefix of ports that no file declares: they carry values across scopes and into templates."""
 
 
 @dataclass(frozen=True, slots=True)
 class SourceRef:
-    """Where a value comes from, within one scope."""
+    """Where a wire gets its value, within one scope."""
 
     kind: Literal["node", "input", "iteration", "prev"]
     port: str
@@ -23,7 +23,7 @@ class SourceRef:
 
 @dataclass(frozen=True, slots=True)
 class TargetRef:
-    """Where a value goes to, within one scope."""
+    """Where a wire delivers its value, within one scope."""
 
     kind: Literal["node", "output", "current", "continue"]
     port: str
@@ -32,7 +32,7 @@ class TargetRef:
 
 @dataclass(frozen=True, slots=True)
 class Wire:
-    """A line within one scope. ``edge`` is the edge of the file that it carries out."""
+    """A connection within one scope. ``edge`` names the edge of the file that it belongs to."""
 
     source: SourceRef
     target: TargetRef
@@ -41,7 +41,7 @@ class Wire:
 
 @dataclass(frozen=True, slots=True)
 class GraphNode:
-    """A node with all defaults filled in. ``reset`` has, of a gate, what a retry runs again."""
+    """A node with all defaults filled in. For a gate, ``reset`` holds the nodes that a retry runs again."""
 
     id: str
     type: str
@@ -52,13 +52,16 @@ class GraphNode:
     line: int = 0
     body: Scope | None = None
     references: Mapping[tuple[str, str], str] = field(default_factory=dict)
-    """The templates ``{{ node.port }}`` in its texts, and the hidden port each is filled from."""
+    """The hidden port that fills each template ``{{ node.port }}`` in its texts."""
     reset: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """Nodes that run together. ``order`` has each after what it waits for."""
+    """Nodes that run together: a workflow, the inside of a loop, or a component.
+
+    ``order`` lists each node after those that it waits for.
+    """
 
     kind: Literal["workflow", "loop", "component"]
     nodes: Mapping[str, GraphNode]
@@ -68,18 +71,18 @@ class Scope:
     incoming: Mapping[str, tuple[Wire, ...]]
     gates: tuple[str, ...] = ()
     negated: bool = False
-    """Of a loop: it goes on while its *continue* is false."""
+    """For a loop: it continues while the value at its *continue* slot is false."""
     count: int = 0
-    """Nodes in it and in everything within, each use counted."""
+    """Nodes in this scope and in every scope inside it, counted once for each use."""
 
     @property
     def leaves(self) -> tuple[str, ...]:
-        """Nodes that no other waits for, in their order."""
+        """The nodes that no other node waits for, in order."""
         awaited = frozenset().union(*self.waits_for.values()) if self.waits_for else frozenset()
         return tuple(name for name in self.order if name not in awaited)
 
     def into(self, kind: str) -> tuple[Wire, ...]:
-        """The wires that end at the edge of the scope, of one kind."""
+        """Return the wires that end at the border of the scope and have a target of this kind."""
         return tuple(wire for wire in self.wires if wire.target.kind == kind)
 
 
@@ -92,17 +95,17 @@ class WorkflowGraph:
     root: Scope
     max_concurrent: int
     inputs: tuple[Port, ...] = ()
-    """What a run of it is started with by name: the inputs of its interface, and what its triggers declare."""
+    """The inputs that a run can be given by name: those of its interface, and those that its triggers declare."""
 
 
 WaitPair = tuple[str, str]
 """(node, a node that waits for it)"""
 SpendBudget = Callable[[int], object]
-"""Told how many steps a search has taken; it may raise to end it."""
+"""Called with the number of steps that a search has taken; it may raise to stop the search."""
 
 
 class CycleError(Exception):
-    """Nodes wait for each other; ``nodes`` are one ring of them, the first again at the end."""
+    """Nodes wait for each other. ``nodes`` is one such cycle, with its first node repeated at the end."""
 
     def __init__(self, nodes: Sequence[str]):
         super().__init__(" → ".join(nodes))
@@ -110,7 +113,7 @@ class CycleError(Exception):
 
 
 def topological_order(names: Sequence[str], waits_for: Mapping[str, frozenset[str]]) -> tuple[str, ...]:
-    """Each after what it waits for, else as they came. Raises CycleFound."""
+    """Return the names with each after those it waits for, otherwise in their given order. Raises CycleError."""
     place = {name: index for index, name in enumerate(names)}
     left = {name: {source for source in waits_for[name] if source in place} for name in names}
     after: dict[str, list[str]] = {name: [] for name in names}
@@ -133,12 +136,12 @@ def _find_cycle(left: Mapping[str, Iterable[str]]) -> list[str]:
     path = dict.fromkeys([name := next(iter(left))])
     while (name := min(left[name])) not in path:
         path[name] = None
-    ring = list(path)[list(path).index(name) :]
-    return [*reversed(ring), ring[-1]]
+    cycle = list(path)[list(path).index(name) :]
+    return [*reversed(cycle), cycle[-1]]
 
 
 def followers_by_node(wires: Iterable[Wire]) -> dict[str, list[str]]:
-    """The nodes that wait for each node directly, each once."""
+    """Return, for each node, the nodes that wait for it directly, without duplicates."""
     found: dict[str, dict[str, None]] = {}
     for wire in wires:
         if wire.source.kind == "node" and wire.target.kind == "node":
@@ -147,13 +150,16 @@ def followers_by_node(wires: Iterable[Wire]) -> dict[str, list[str]]:
 
 
 def descendants_of(name: str, after: Mapping[str, Sequence[str]], spend: SpendBudget = int) -> frozenset[str]:
-    """All nodes that wait for this one, over others too; itself only in a ring. ``after``: see ``followers``."""
+    """Return all nodes that wait for this one, directly or not; the node itself only if it is in a cycle.
+
+    ``after`` is the result of ``followers_by_node``.
+    """
     found: set[str] = set()
     left = [name]
     while left:
-        next_ones = after.get(left.pop(), ())
-        spend(1 + len(next_ones))
-        new = [one for one in next_ones if one not in found]
+        followers = after.get(left.pop(), ())
+        spend(1 + len(followers))
+        new = [follower for follower in followers if follower not in found]
         found.update(new)
         left += new
     return frozenset(found)
@@ -162,21 +168,21 @@ def descendants_of(name: str, after: Mapping[str, Sequence[str]], spend: SpendBu
 def pairs_closing_cycles(
     fixed: Iterable[WaitPair], wanted: Sequence[WaitPair], spend: SpendBudget = int
 ) -> frozenset[WaitPair]:
-    """Those of the wanted pairs that would close a ring with the fixed ones and the wanted ones taken before them.
+    """Return the wanted pairs that would close a cycle with the fixed pairs and the wanted pairs accepted before them.
 
-    Without rings this takes time proportional to the number of pairs; only what lies between rings is searched, and
-    each step of that is told to ``spend``.
+    Without cycles this takes time proportional to the number of pairs. Only nodes on cycles, or between two cycles,
+    are searched, and each step of that search is reported to ``spend``.
     """
     fixed = list(dict.fromkeys(fixed))
-    core = _nodes_on_cycles([*fixed, *wanted])
+    cyclic = _nodes_on_cycles([*fixed, *wanted])
     after: dict[str, list[str]] = {}
     for first, then in fixed:
-        if first in core and then in core:
+        if first in cyclic and then in cyclic:
             after.setdefault(first, []).append(then)
     refused: set[WaitPair] = set()
     known: tuple[str, frozenset[str]] = ("", frozenset())
     for first, then in dict.fromkeys(wanted):
-        if first not in core or then not in core:
+        if first not in cyclic or then not in cyclic:
             continue
         if known[0] != then:  # a pair that ends at ``then`` changes nothing of what comes after it
             known = then, descendants_of(then, after, spend)
@@ -188,20 +194,20 @@ def pairs_closing_cycles(
 
 
 def _nodes_on_cycles(pairs: Sequence[WaitPair]) -> set[str]:
-    """The nodes that lie in a ring or on a way between two rings."""
-    core = {name for pair in pairs for name in pair}
+    """Return the nodes on a cycle, or on a path between two cycles."""
+    left = {name for pair in pairs for name in pair}
     for source, target in ((0, 1), (1, 0)):
-        count = dict.fromkeys(core, 0)
+        count = dict.fromkeys(left, 0)
         onward: dict[str, list[str]] = {}
         for pair in pairs:
-            if pair[0] in core and pair[1] in core:
+            if pair[0] in left and pair[1] in left:
                 count[pair[target]] += 1
                 onward.setdefault(pair[source], []).append(pair[target])
         free = [name for name, number in count.items() if not number]
         for name in free:
-            core.discard(name)
+            left.discard(name)
             for following in onward.get(name, ()):
                 count[following] -= 1
                 if not count[following]:
                     free.append(following)
-    return core
+    return left

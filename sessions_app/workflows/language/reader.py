@@ -1,24 +1,21 @@
-"""The text of a workflow as plain data, with the line of everything in it.
+"""Read the text of a workflow as plain data, with the line of every value.
 
-YAML is read from its events, without objects, tags or merging, by the rules of YAML 1.2 (so ``yes`` and ``y`` are
-words); aliases are counted as often as they are used. A key that stands twice is an error, in JSON too.
+YAML is read from its event stream, without objects, tags or merge keys, by the rules of YAML 1.2 (so ``yes`` and
+``y`` are strings). An alias counts each time it is used, so that a small file cannot expand without bound. A duplicate
+key is an error, in JSON too.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from typing import Any, Final
 
 import yaml
 
-from sessions_app.workflows.language.diagnostics import Diagnostic, InvalidWorkflow, Severity
+from sessions_app.workflows.language.diagnostics import InvalidWorkflow, ParsedText, PathInFile, invalid_workflow
 from sessions_app.workflows.language.limits import MAX_BYTES, MAX_CHARACTERS, MAX_DEPTH, MAX_VALUES
-
-PathInFile = tuple[str | int, ...]
-"""Where a value stands: the keys and indexes that lead to it."""
 
 _PARSER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _WORDS: Final = {
@@ -31,44 +28,34 @@ _NUMBER: Final = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]{1
 _SURROGATE: Final = re.compile(r"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
 _TAG_DIRECTIVE: Final = re.compile("(?:^|[\r\n\x85\u2028\u2029])%TAG")
 MAX_TAG_DIRECTIVES: Final = 16
-"""Lines that begin with %TAG. libyaml compares each with all before it, and no tag is allowed anyway."""
+"""Lines that begin with %TAG. libyaml compares each with all before it (quadratic time), and no tag is allowed."""
 _STANDARD_TAGS: Final = ("!", "tag:yaml.org,2002:str")
 
 
-@dataclass(frozen=True, slots=True)
-class ParsedText:
-    """What a file says. ``data`` is made of dict, list, str, int, float, bool and None."""
-
-    name: str
-    data: Any
-    lines: Mapping[PathInFile, int] = field(default_factory=dict)
-
-    def line_of(self, place: PathInFile) -> int:
-        """The line of a value, or of the nearest one around it; 0 where none is known."""
-        for length in range(len(place), -1, -1):
-            if line := self.lines.get(place[:length]):
-                return line
-        return 0
-
-
 def read_text(text: str | bytes, name: str) -> ParsedText:
-    """Read YAML, or JSON where the text begins with a brace. Raises InvalidWorkflow with one problem."""
+    """Read YAML, or JSON if the text begins with a brace. Raises InvalidWorkflow with one diagnostic."""
     plain = decode_text(text, name)
     return _read_json(plain, name) if plain.lstrip().startswith("{") else _YamlBuilder(plain, name).source()
 
 
 def decode_text(text: str | bytes, name: str) -> str:
-    """The text of a file, without a byte order mark. Raises InvalidWorkflow for one that is too long, or is no text."""
+    """Return the text of a file, without a byte order mark. Raises InvalidWorkflow if it is too large, or not UTF-8."""
     raw = text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass")
     if len(raw) > MAX_BYTES:
         raise invalid_workflow(
-            name, 0, "too_large", f"the file has more than {MAX_BYTES >> 10} KiB", "Move parts to components."
+            name,
+            0,
+            "too_large",
+            f"the file is larger than {MAX_BYTES >> 10} KiB",
+            "Move parts of it to component files.",
         )
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = raw[: error.start].count(b"\n") + 1
-        raise invalid_workflow(name, line, "not_text", "the file is not UTF-8", "Save it as UTF-8.") from error
+        raise invalid_workflow(
+            name, line, "not_text", "the file is not valid UTF-8", "Save it with the encoding UTF-8."
+        ) from error
 
 
 def _read_json(text: str, name: str) -> ParsedText:
@@ -76,16 +63,18 @@ def _read_json(text: str, name: str) -> ParsedText:
         data = json.loads(text, object_pairs_hook=_reject_duplicate_keys, parse_constant=_reject_constant)
     except json.JSONDecodeError as error:
         try:
-            return _YamlBuilder(text, name).source()  # a flow mapping of YAML begins with a brace as well
+            return _YamlBuilder(text, name).source()  # a YAML flow mapping begins with a brace, too
         except InvalidWorkflow:
-            raise invalid_workflow(name, error.lineno, "syntax", f"this is not JSON: {error.msg}", "") from error
+            raise invalid_workflow(
+                name, error.lineno, "syntax", f"this is not valid JSON: {error.msg}", "Correct the syntax."
+            ) from error
     except RecursionError as error:
         raise _too_deep(name, 0) from error
     except ValueError as error:
-        raise invalid_workflow(name, 0, "syntax", str(error), "") from error
+        raise invalid_workflow(name, 0, "syntax", str(error), "Correct it.") from error
     _check_size(data, name)
     try:
-        # Only the lines are taken from this: tabs and surrogates are nothing that YAML would read alike.
+        # Only the line numbers are taken from YAML, which treats tabs and surrogates differently from JSON.
         lines = _YamlBuilder(_SURROGATE.sub(r"\\uFFFD", text.replace("\t", " ")), name).source().lines
     except InvalidWorkflow:
         lines = {}
@@ -96,17 +85,17 @@ def _reject_duplicate_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key, value in pairs:
         if key in found:
-            raise ValueError(f"the key “{key}” stands twice")
+            raise ValueError(f"the key “{key}” occurs twice")
         found[key] = value
     return found
 
 
 def _reject_constant(word: str) -> Any:
-    raise ValueError(f"{word} is no number of JSON")
+    raise ValueError(f"{word} is not a JSON number")
 
 
 def _check_size(data: Any, name: str) -> None:
-    """Refuse what is too deep or too much, or cannot be kept as text."""
+    """Refuse data that is nested too deeply, has too many values, or contains text that cannot be stored."""
     count = 0
     left: list[tuple[Any, int]] = [(data, 0)]
     while left:
@@ -128,7 +117,13 @@ def _check_size(data: Any, name: str) -> None:
 
 def _check_text(value: str, name: str, line: int) -> str:
     if "\0" in value or not _is_unicode(value):
-        raise invalid_workflow(name, line, "not_text", "a text holds characters that cannot be kept", "Leave them out.")
+        raise invalid_workflow(
+            name,
+            line,
+            "not_text",
+            "a text contains a zero byte or a lone surrogate, which cannot be stored",
+            "Remove it.",
+        )
     return value
 
 
@@ -141,7 +136,7 @@ def _is_unicode(value: str) -> bool:
 
 
 class _YamlBuilder:
-    """Makes data of the events of a YAML text."""
+    """Builds data from the events of a YAML text."""
 
     def __init__(self, text: str, name: str):
         self._name = name
@@ -152,19 +147,25 @@ class _YamlBuilder:
         self._count = self._characters = 0
 
     def source(self) -> ParsedText:
-        """Read the one document there is."""
+        """Read the only document of the text."""
         if len(_TAG_DIRECTIVE.findall(self._text)) > MAX_TAG_DIRECTIVES:
             raise invalid_workflow(
-                self._name, 0, "tag", "tags are not allowed", "Remove the lines that begin with %TAG."
+                self._name, 0, "tag", "YAML tags are not allowed", "Remove the lines that begin with %TAG."
             )
         try:
             return ParsedText(self._name, self._document(), self._lines)
         except yaml.MarkedYAMLError as error:
             line = error.problem_mark.line + 1 if error.problem_mark else 0
-            raise invalid_workflow(self._name, line, "syntax", f"this is not YAML: {error.problem}", "") from error
+            raise invalid_workflow(
+                self._name, line, "syntax", f"this is not valid YAML: {error.problem}", "Correct the syntax."
+            ) from error
         except yaml.YAMLError as error:
             raise invalid_workflow(
-                self._name, 0, "not_text", "the file holds characters that YAML forbids", ""
+                self._name,
+                0,
+                "not_text",
+                "the file contains characters that YAML forbids",
+                "Remove control characters.",
             ) from error
 
     def _document(self) -> Any:
@@ -176,7 +177,11 @@ class _YamlBuilder:
                 if documents > 1:
                     line = _line_of_event(event)
                     raise invalid_workflow(
-                        self._name, line, "syntax", "a second document begins", "Put it into its own file."
+                        self._name,
+                        line,
+                        "syntax",
+                        "the file contains a second YAML document",
+                        "Move it to a file of its own.",
                     )
             elif isinstance(event, yaml.NodeEvent):
                 data = self._value(event, ())
@@ -194,7 +199,9 @@ class _YamlBuilder:
             return self._alias(event, line)
         tag = getattr(event, "tag", None)
         if tag not in (None, *_STANDARD_TAGS):
-            raise invalid_workflow(self._name, line, "tag", f"the tag {tag} is not allowed", "Write the plain value.")
+            raise invalid_workflow(
+                self._name, line, "tag", f"the YAML tag {tag} is not allowed", "Write the plain value."
+            )
         before = self._count, self._characters
         if isinstance(event, yaml.ScalarEvent):
             value: Any = self._scalar(event, line)
@@ -209,7 +216,11 @@ class _YamlBuilder:
     def _alias(self, event: yaml.AliasEvent, line: int) -> Any:
         if event.anchor not in self._anchors:
             raise invalid_workflow(
-                self._name, line, "alias", f"*{event.anchor} names nothing before it", "Write the value out."
+                self._name,
+                line,
+                "alias",
+                f"the alias *{event.anchor} has no anchor before it",
+                "Write the value instead.",
             )
         value, size, characters = self._anchors[event.anchor]
         self._count += size
@@ -217,7 +228,7 @@ class _YamlBuilder:
         if self._count > MAX_VALUES:
             raise _too_many(self._name, line)
         if self._characters > MAX_CHARACTERS:
-            message = f"its texts have more than {MAX_CHARACTERS >> 20} MiB, aliases written out"
+            message = f"the texts of the file, with every alias expanded, are longer than {MAX_CHARACTERS >> 20} MiB"
             raise invalid_workflow(self._name, line, "too_large", message, "Use fewer aliases.")
         return value
 
@@ -227,30 +238,30 @@ class _YamlBuilder:
             line = _line_of_event(event)
             if not isinstance(event, yaml.ScalarEvent):
                 raise invalid_workflow(
-                    self._name, line, "key", "a key is not a word", "Write a plain word before the colon."
+                    self._name, line, "key", "a key is not plain text", "Write a plain word before the colon."
                 )
             key = _check_text(event.value, self._name, line)
             self._characters += len(key)
             if key in found:
                 raise invalid_workflow(
-                    self._name, line, "duplicate_key", f"the key “{key}” stands twice", "Remove one of them."
+                    self._name, line, "duplicate_key", f"the key “{key}” occurs twice", "Remove one of the two."
                 )
             if key == "<<" and not event.style:
                 raise invalid_workflow(
-                    self._name, line, "merge", "merging with << is not supported", "Write the keys out."
+                    self._name, line, "merge", "the merge key << is not supported", "Write the merged keys."
                 )
             found[key] = self._value(self._next_node(), (*place, key))
         return found
 
     def _next_node(self) -> yaml.NodeEvent:
         event = next(self._events)
-        assert isinstance(event, yaml.NodeEvent)  # noqa: S101  (a key has a value)
+        assert isinstance(event, yaml.NodeEvent)  # noqa: S101  (every key has a value)
         return event
 
     def _sequence(self, place: PathInFile) -> list[Any]:
         found: list[Any] = []
         while not isinstance(event := next(self._events), yaml.SequenceEndEvent):
-            assert isinstance(event, yaml.NodeEvent)  # noqa: S101  (nothing else is in a sequence)
+            assert isinstance(event, yaml.NodeEvent)  # noqa: S101  (a sequence contains only nodes)
             found.append(self._value(event, (*place, len(found))))
         return found
 
@@ -272,24 +283,21 @@ def _line_of_event(event: yaml.Event) -> int:
     return event.start_mark.line + 1 if event.start_mark else 0
 
 
-def invalid_workflow(name: str, line: int, code: str, message: str, fix: str) -> InvalidWorkflow:
-    """The error of one finding that ends the reading."""
-    return InvalidWorkflow(
-        [Diagnostic(severity=Severity.ERROR, code=code, message=message, fix=fix, file=name, line=line)]
-    )
-
-
 def _too_deep(name: str, line: int) -> InvalidWorkflow:
     return invalid_workflow(
-        name, line, "too_deep", f"values lie within each other more than {MAX_DEPTH} deep", "Flatten it."
+        name, line, "too_deep", f"values are nested more than {MAX_DEPTH} levels deep", "Reduce the nesting."
     )
 
 
 def _too_many(name: str, line: int) -> InvalidWorkflow:
     return invalid_workflow(
-        name, line, "too_many", f"there are more than {MAX_VALUES} values", "Write less, or use components."
+        name,
+        line,
+        "too_many",
+        f"the file has more than {MAX_VALUES} values",
+        "Shorten it, or move parts to component files.",
     )
 
 
 def _no_such_number(name: str, line: int) -> InvalidWorkflow:
-    return invalid_workflow(name, line, "number", "a number is too large", "Write it as a text in quotes.")
+    return invalid_workflow(name, line, "number", "a number is too large", "Write it as text, in quotes.")

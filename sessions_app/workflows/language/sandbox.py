@@ -1,4 +1,4 @@
-"""Asking the limited process."""
+"""Run functions, regular expressions and schema checks of workflows in the sandbox process."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from pathlib import Path
 from typing import Any, Final
 
 TIMEOUT: Final = 10.0
-"""Seconds of the clock, its start among them; of its own work it has fewer."""
+"""Elapsed seconds, including the start of the process. Its processor time is limited to less."""
 _ROOT: Final = Path(__file__).parents[3]
 _COMMAND: Final = (sys.executable, "-m", "sessions_app.workflows.language.sandbox_process")
 
 
 class SandboxError(Exception):
-    """What was asked of the limited process has failed; the message is for people."""
+    """A request to the sandbox process has failed; users see the message."""
 
 
 def run_in_sandbox(requests: Sequence[Mapping[str, Any]], timeout: float = TIMEOUT) -> list[Any]:
-    """The values that the requests come to, in their order. Raises LimitedError for the first that fails.
+    """Return the results of the requests, in their order. Raises SandboxError for the first that fails.
 
     A request is ``{"operation": "javascript" | "python", "code", "inputs"}``, ``{"operation": "regex", "pattern",
     "text"}`` or ``{"operation": "schema", "schema", "value"}``.
@@ -41,9 +41,9 @@ def run_in_sandbox(requests: Sequence[Mapping[str, Any]], timeout: float = TIMEO
             timeout=timeout,
         )
     except subprocess.TimeoutExpired as error:
-        raise SandboxError(f"it takes longer than {timeout:g} s") from error
+        raise SandboxError(f"it took longer than {timeout:g} s") from error
     if done.returncode:
-        raise SandboxError("it takes too much time or memory" if done.returncode < 0 else "it could not be run")
+        raise SandboxError("it used too much time or memory" if done.returncode < 0 else "the sandbox process failed")
     values = []
     for answer in json.loads(done.stdout):
         if "error" in answer:

@@ -1,8 +1,8 @@
-"""The limited process: functions, regular expressions and schemas of workflows, away from everything else.
+"""The sandbox process: runs functions, regular expressions and schema checks of workflows in isolation.
 
-Run as ``python -m sessions_app.workflows.language.sandbox_process``, it reads one JSON request from its input and
-writes one answer to its output. It can read no file that is not open, start nothing, and ends by itself when its time
-or memory are used up.
+Run as ``python -m sessions_app.workflows.language.sandbox_process``, it reads a JSON list of requests from its input
+and writes the list of answers to its output. It can open no files and start no processes, and the system ends it when
+it has used up its time or memory.
 """
 
 from __future__ import annotations
@@ -34,15 +34,17 @@ globalThis.answer = {};
 
 
 class RequestError(ValueError):
-    """What was asked has failed in itself; the message is for people."""
+    """The request itself has failed; users see the message."""
 
 
 def javascript(code: str, inputs: Mapping[str, Any]) -> Any:
-    """What a function body returns; ``inputs`` is its argument, and it may await."""
+    """Return the result of a function body, whose argument is ``inputs`` and which may use ``await``."""
     try:
-        import quickjs  # noqa: PLC0415  (see make_ready)
+        import quickjs  # noqa: PLC0415  (see preload_modules)
     except ImportError:
-        raise RequestError("functions in JavaScript want Python 3.11 or 3.12 here, or the package quickjs") from None
+        raise RequestError(
+            "functions in JavaScript need the package quickjs, which this installation does not have"
+        ) from None
 
     context = quickjs.Context()
     context.set_memory_limit(MEMORY)
@@ -55,20 +57,20 @@ def javascript(code: str, inputs: Mapping[str, Any]) -> Any:
         while context.execute_pending_job():
             jobs += 1
             if jobs > MAX_JOBS:
-                raise RequestError("the function awaits without end")
+                raise RequestError("the function awaits too many promises")
         error, value = context.eval("answer.error"), context.eval("answer.value")
     except quickjs.JSException as trouble:
         raise RequestError(str(trouble).splitlines()[0]) from trouble
     if error is not None:
         raise RequestError(str(error))
     if value is None:
-        raise RequestError("the function awaits something that never comes")
+        raise RequestError("the function awaits a promise that never settles")
     return json.loads(value)
 
 
 def python(code: str, inputs: Mapping[str, Any]) -> Any:
-    """The value of an expression."""
-    from sessions_app.workflows.language import expressions  # noqa: PLC0415  (see make_ready)
+    """Return the value of an expression."""
+    from sessions_app.workflows.language import expressions  # noqa: PLC0415  (see preload_modules)
 
     try:
         return expressions.evaluate_expression(code, inputs)
@@ -77,27 +79,27 @@ def python(code: str, inputs: Mapping[str, Any]) -> Any:
 
 
 def regex(pattern: str, text: str) -> str | None:
-    """The first group, or the whole, of the first match."""
+    """Return the first group of the first match, or the whole match if the pattern has no group."""
     try:
         found = re.search(pattern, text, re.MULTILINE)
     except re.error as error:
-        raise RequestError(f"the pattern {pattern!r} is none: {error}") from error
+        raise RequestError(f"the regular expression {pattern!r} is invalid: {error}") from error
     if found is None:
         return None
     return found.group(1) if found.re.groups else found.group()
 
 
 def schema(schema: dict[str, Any], value: Any) -> list[str]:
-    """What of a value does not keep to a JSON Schema; references lead nowhere but into the schema itself."""
-    import jsonschema  # noqa: PLC0415  (see make_ready)
+    """Return at most 20 violations of a JSON Schema. Only references within the schema itself are followed."""
+    import jsonschema  # noqa: PLC0415  (see preload_modules)
 
     kind = jsonschema.validators.validator_for(schema, default=jsonschema.Draft202012Validator)
     try:
         kind.check_schema(schema)
         return [f"{error.json_path}: {error.message[:300]}" for error in list(kind(schema).iter_errors(value))[:20]]
     except jsonschema.exceptions.SchemaError as error:
-        raise RequestError(f"the schema is none: {error.message}") from error
-    except Exception as error:  # what a schema refers to is anything
+        raise RequestError(f"the schema is not a valid JSON Schema: {error.message}") from error
+    except Exception as error:  # a reference in a schema can raise anything
         raise RequestError(f"the schema cannot be used: {error}") from error
 
 
@@ -117,27 +119,30 @@ MODULES: Final = {
 
 
 def handle_request(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Carry out one request: ``{"operation", …arguments}`` to ``{"value"}`` or ``{"error"}``."""
+    """Carry out one request ``{"operation", …arguments}``; return ``{"value"}`` or ``{"error"}``."""
     arguments = dict(request)
     try:
         return {"value": OPERATIONS[arguments.pop("operation")](**arguments)}
     except RequestError as error:
         return {"error": str(error)[:2000]}
     except MemoryError:
-        return {"error": "it takes too much memory"}
+        return {"error": "it used too much memory"}
     except RecursionError:
-        return {"error": "it goes too deep"}
+        return {"error": "it is nested too deeply"}
 
 
 def preload_modules(requests: Sequence[Mapping[str, Any]]) -> None:
-    """Import what these need and no more, for it takes longer than they do, and soon no file can be opened."""
+    """Import the modules that the requests need, before the process gives up the right to open files.
+
+    Only those: importing takes longer than most requests.
+    """
     for operation in {str(request["operation"]) for request in requests}:
-        with contextlib.suppress(ImportError):  # said when it is used
+        with contextlib.suppress(ImportError):  # reported when it is used
             importlib.import_module(MODULES.get(operation, "re"))
 
 
 def limit_process() -> None:
-    """Give up what is not needed; nothing of it can be had back."""
+    """Give up, for good, every right and resource that is not needed."""
     resource.setrlimit(resource.RLIMIT_CPU, (SECONDS + 1, SECONDS + 2))
     resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_SPACE, ADDRESS_SPACE))
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
@@ -147,12 +152,16 @@ def limit_process() -> None:
 
 
 def main() -> None:
-    """One list of requests, one list of answers."""
+    """Read one list of requests, and write one list of answers."""
     requests = json.load(sys.stdin)
     preload_modules(requests)
     limit_process()
     answers = json.dumps([handle_request(request) for request in requests])
-    sys.stdout.write(answers if len(answers) <= MAX_OUTPUT else json.dumps([{"error": "it answers too much"}]))
+    sys.stdout.write(
+        answers
+        if len(answers) <= MAX_OUTPUT
+        else json.dumps([{"error": f"the result is larger than {MAX_OUTPUT >> 20} MiB"}])
+    )
 
 
 if __name__ == "__main__":

@@ -15,20 +15,20 @@ NodeId = Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[A-Za-z0-
 
 
 class Part(BaseModel):
-    """A part of a file: keys are written in camelCase, unknown ones are kept."""
+    """Base of all parts of a file: keys are in camelCase, and unknown keys are kept."""
 
     model_config = ConfigDict(extra="allow", populate_by_name=True, alias_generator=to_camel)
 
 
 class Extract(Part):
-    """How an output is found in the text of a node."""
+    """How an output is extracted from the text of a node."""
 
     type: Literal["regex", "json_path", "full"]
     pattern: str = Field(default="", max_length=1000)
 
 
 class Port(Part):
-    """A named place where a value comes in or goes out."""
+    """A named input or output."""
 
     name: NameText
     label: str | None = None
@@ -44,7 +44,7 @@ class Port(Part):
 
 
 class DockSlot(Part):
-    """A place at the inner wall of a loop: the count, whether to go on, or what the next iteration is told."""
+    """A slot at the inside of a loop: the iteration number, whether to continue, or a value for the next iteration."""
 
     name: NameText
     type: Literal["iteration", "continue", "feedback"]
@@ -52,11 +52,11 @@ class DockSlot(Part):
     label: str | None = None
     description: str | None = None
     negate: bool = False
-    """Of a *continue*: go on while what comes in is false, as review loops want it of *approved*."""
+    """For a *continue* slot: continue while its value is false, as review loops do with *approved*."""
 
 
 class NodeData(Part):
-    """What every node may say; each type adds its own."""
+    """Settings that every node can have; each type adds its own."""
 
     label: str = ""
     node_type: str | None = None
@@ -66,7 +66,7 @@ class NodeData(Part):
 
 
 class Node(Part):
-    """One node as written; ``data.nodeType`` wins over ``type``."""
+    """One node as written. ``data.nodeType`` takes precedence over ``type``."""
 
     id: NodeId
     type: str | None = None
@@ -78,7 +78,7 @@ class Node(Part):
 
 
 class Edge(Part):
-    """A line from an output to an input; without handles from ``output:output`` to ``input:input``."""
+    """An edge from an output to an input; the default handles are ``output:output`` and ``input:input``."""
 
     id: str | None = None
     source: str
@@ -88,7 +88,7 @@ class Edge(Part):
 
 
 class Interface(Part):
-    """What a component takes and gives."""
+    """The inputs and outputs of a component."""
 
     inputs: list[Port] = Field(default_factory=list)
     outputs: list[Port] = Field(default_factory=list)
@@ -102,13 +102,13 @@ class Body(Part):
 
 
 class ComponentBody(Body):
-    """A component within a file."""
+    """A component that is defined in the file."""
 
     interface: Interface
 
 
 class Metadata(Part):
-    """What the workflow is called."""
+    """Name and description of the workflow."""
 
     name: str = Field(min_length=1, max_length=200)
     description: str | None = None
@@ -129,25 +129,28 @@ _ELEMENT: Final = re.compile(r"(?P<parent>.+)\[(?P<index>\d{1,4})\]\Z")
 
 
 def make_port(name: str, kind: ValueType = "any") -> Port:
-    """A port that is nothing but a name and a type."""
+    """Return a port with a name and a type only."""
     return Port(name=name, type=kind)
 
 
 def port_named(ports: Iterable[Port], name: str) -> Port | None:
-    """The port of this name."""
-    return next((one for one in ports if one.name == name), None)
+    """Return the port with this name; None if there is none."""
+    return next((port for port in ports if port.name == name), None)
 
 
 def array_element_of(name: str) -> tuple[str, int] | None:
-    """``values[2]`` is element 2 of ``values``; None for a plain name."""
+    """Return the array and index of an element port, as ("values", 2) for ``values[2]``; None for a plain name."""
     found = _ELEMENT.match(name)
     return (found["parent"], int(found["index"])) if found else None
 
 
 def merge_array_ports(ports: Iterable[Port], values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values with those of array ports put together, in the order of their indexes; unconnected ones left out."""
-    slots = {one.name: (one.array_parent, one.array_index or 0) for one in ports if one.array_parent}
-    arrays = {one.name for one in ports if one.array} | {parent for parent, _ in slots.values()}
+    """Return the values with those of array element ports collected into arrays, ordered by index.
+
+    Elements without a value are left out.
+    """
+    slots = {port.name: (port.array_parent, port.array_index or 0) for port in ports if port.array_parent}
+    arrays = {port.name for port in ports if port.array} | {parent for parent, _ in slots.values()}
     found: dict[str, list[tuple[int, Any]]] = {}
     plain: dict[str, Any] = {}
     for name, value in values.items():
@@ -157,7 +160,7 @@ def merge_array_ports(ports: Iterable[Port], values: Mapping[str, Any]) -> dict[
         else:
             plain[name] = value
     missing = {parent for parent, _ in slots.values()} - plain.keys()
-    together = {name: [] for name in missing} | {
+    arrays_by_name = {name: [] for name in missing} | {
         name: [value for _, value in sorted(pairs, key=lambda pair: pair[0])] for name, pairs in found.items()
     }
-    return plain | together
+    return plain | arrays_by_name

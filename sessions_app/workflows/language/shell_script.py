@@ -1,7 +1,7 @@
-"""Values in a shell script: each template becomes a variable, quoted as its place needs, and the value its content.
+"""Pass values to a shell script safely: each template becomes a variable, quoted for its context.
 
-So a value is never read as a script, whatever it holds. Where the shell would not expand a variable (in a quoted
-here-document) or would read it twice (in backquotes), the script is refused.
+The shell therefore never interprets a value as code, whatever it contains. Where the shell would not expand a variable
+(in a quoted here-document) or would parse it twice (in backquotes), the script is refused.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from sessions_app.workflows.language.values import (
 VARIABLE: Final = "WORKFLOW_VALUE_"
 _HEREDOC: Final = re.compile(r"<<(?P<dash>-?)[ \t]*(?P<quote>\\|'|\")?(?P<word>[A-Za-z0-9_.-]+)")
 _PLAIN_TEXT: Final = re.compile(r"(?:[^\\$`'\"(){}<#\n]++|\{(?=\{\{|[^{]|\Z))++")
-"""What means nothing to a shell wherever it stands; of many braces in a row only the last two can begin a template."""
+"""Text without a meaning for the shell in any context. In a row of braces only the last two can begin a template."""
 _OPENING: Final = ("$((", "$(", "${")
 
 
 class QuotingContext(StrEnum):
-    """What a place in a script lies within."""
+    """The kind of quoting around a place in a script."""
 
     PLAIN = "plain"
     COMMAND = "command"
@@ -46,8 +46,8 @@ class QuotingContext(StrEnum):
 
 
 _UNSUPPORTED: Final = {
-    QuotingContext.BACKQUOTE: "a template stands in backquotes; write $(…) instead",
-    QuotingContext.QUOTED_HEREDOC: "a template stands in a here-document with a quoted delimiter; remove the quotes",
+    QuotingContext.BACKQUOTE: "a template is used within backquotes; write $(…) instead",
+    QuotingContext.QUOTED_HEREDOC: "a template is used in a here-document with a quoted delimiter; remove the quotes",
 }
 
 _CLOSING: Final = {
@@ -61,12 +61,12 @@ _CLOSING: Final = {
 
 
 class ShellScriptError(ValueError):
-    """A script and a value do not go together; the message is for people."""
+    """A value cannot be passed to the script; users see the message."""
 
 
 @dataclass(frozen=True, slots=True)
 class TemplateSite:
-    """One template of a script, and what it lies within."""
+    """One template in a script, and the quoting around it."""
 
     found: re.Match[str]
     around: QuotingContext
@@ -74,56 +74,62 @@ class TemplateSite:
 
 @dataclass(frozen=True, slots=True)
 class ShellScript:
-    """A script and the variables it reads."""
+    """A script and the environment variables that it reads."""
 
     script: str
     environment: Mapping[str, str]
 
 
 def prepare_script(script: str, lookup: Lookup) -> ShellScript:
-    """The script with a variable in place of every template that has a value. Raises ShellTextError."""
+    """Return the script with a variable in place of each template that has a value. Raises ShellScriptError."""
     parts: list[str] = []
     environment: dict[str, str] = {}
     end = size = 0
     for site in find_template_sites(script):
-        asked = parse_reference(site.found)
-        value = MISSING if asked is None else lookup(*asked)
+        reference = parse_reference(site.found)
+        value = MISSING if reference is None else lookup(*reference)
         if value is MISSING:
             continue
         name = f"{VARIABLE}{len(environment) + 1}"
         environment[name] = environment_value(value, site.found.group())
         size += len(environment[name].encode("utf-8", "surrogatepass"))
         if size > MAX_ENVIRONMENT:
-            raise ShellScriptError(f"its templates are together longer than {MAX_ENVIRONMENT >> 20} MiB; pass files")
+            raise ShellScriptError(
+                f"its templates are together longer than {MAX_ENVIRONMENT >> 20} MiB; pass paths of files instead"
+            )
+        # A shell evaluates the content of variables in arithmetic, so anything but a number could be code.
         if site.around == QuotingContext.ARITHMETIC and not NUMBER.match(environment[name]):
-            raise ShellScriptError(f"{site.found.group()} stands in arithmetic and is not a number")
+            raise ShellScriptError(f"{site.found.group()} is used in arithmetic, and its value is not a number")
         before = script[end : site.found.start()]
-        parts += (_strip_dollar(before, site.around), quoted_variable(name, site.around))
+        parts += (_escape_dollar(before, site.around), quoted_variable(name, site.around))
         end = site.found.end()
     return ShellScript("".join([*parts, script[end:]]), environment)
 
 
 def quoted_variable(name: str, around: QuotingContext) -> str:
-    """How a variable is written in a place, so that its content stays one word of text."""
+    """Return the reference to a variable, quoted so that its content stays one word."""
     if around in _UNSUPPORTED:
         raise ShellScriptError(_UNSUPPORTED[around])
     if around in {QuotingContext.PLAIN, QuotingContext.COMMAND, QuotingContext.BRACE}:
         return f'"${{{name}}}"'
+    # Within single quotes nothing is expanded: end them, add the variable in double quotes, and begin them again.
     return f"'\"${{{name}}}\"'" if around == QuotingContext.SINGLE else f"${{{name}}}"
 
 
 def environment_value(value: object, what: str) -> str:
-    """A value as a variable's content. Raises ShellTextError for one that no variable can hold."""
+    """Return a value as the content of a variable. Raises ShellScriptError if no variable can hold it."""
     text = to_text(value)
     if "\0" in text:
-        raise ShellScriptError(f"{what} holds a zero byte, which no variable can")
+        raise ShellScriptError(f"{what} contains a zero byte, which no environment variable can hold")
     if len(text.encode("utf-8", "surrogatepass")) > MAX_ENVIRONMENT_VALUE:
-        raise ShellScriptError(f"{what} is longer than {MAX_ENVIRONMENT_VALUE >> 10} KiB; pass the path of a file")
+        raise ShellScriptError(
+            f"{what} is longer than {MAX_ENVIRONMENT_VALUE >> 10} KiB; pass the path of a file instead"
+        )
     return text
 
 
 def find_script_problems(script: str) -> list[tuple[int, str]]:
-    """What ``prepare`` would refuse whatever the values: (line from 0, message)."""
+    """Return what ``prepare_script`` refuses whatever the values are, as (line from 0, message)."""
     lines = LineCounter(script)
     return [
         (lines.before(site.found.start()), _UNSUPPORTED[site.around])
@@ -132,124 +138,125 @@ def find_script_problems(script: str) -> list[tuple[int, str]]:
     ]
 
 
-def _strip_dollar(text: str, around: QuotingContext) -> str:
-    """``${{ x }}`` of other template languages: the dollar must not run into the variable."""
+def _escape_dollar(text: str, around: QuotingContext) -> str:
+    """Escape the dollar of ``${{ x }}``, as other template languages write it, so that it stays a dollar."""
     return f"{text[:-1]}\\$" if text.endswith("$") and around != QuotingContext.SINGLE else text
 
 
 def find_template_sites(script: str) -> list[TemplateSite]:
-    """Every template outside of comments."""
+    """Return every template outside comments."""
     return _ShellScanner(script).scan() if "{{" in script else []
 
 
 class _ShellScanner:
-    """Follows the quoting of a POSIX shell from the first to the last character."""
+    """Tracks the quoting of a POSIX shell from the first to the last character."""
 
     def __init__(self, script: str):
         self._script = script
-        self._at = 0
+        self._position = 0
         self._stack: list[tuple[QuotingContext, int]] = [(QuotingContext.PLAIN, 0)]
-        self._found: list[TemplateSite] = []
+        self._sites: list[TemplateSite] = []
         self._heredocs: list[tuple[str, bool]] = []
 
     def scan(self) -> list[TemplateSite]:
-        while self._at < len(self._script):
-            if plain := _PLAIN_TEXT.match(self._script, self._at):
-                self._at = plain.end()
+        while self._position < len(self._script):
+            if plain := _PLAIN_TEXT.match(self._script, self._position):
+                self._position = plain.end()
                 continue
-            if self._template(self._top):
+            if self._take_template(self._context):
                 continue
-            char = self._script[self._at]
-            if char == "\\" and self._top != QuotingContext.SINGLE:
-                self._at += 2
-            elif char == "\n" and self._heredocs and self._top in {QuotingContext.PLAIN, QuotingContext.COMMAND}:
-                self._at += 1
+            char = self._script[self._position]
+            if char == "\\" and self._context != QuotingContext.SINGLE:
+                self._position += 2
+            elif char == "\n" and self._heredocs and self._context in {QuotingContext.PLAIN, QuotingContext.COMMAND}:
+                self._position += 1
                 self._read_heredocs()
-            elif not self._opened(char) and not self._closed(char):
-                self._at += 1
-        return self._found
+            elif not self._open_context(char) and not self._close_context(char):
+                self._position += 1
+        return self._sites
 
     @property
-    def _top(self) -> QuotingContext:
+    def _context(self) -> QuotingContext:
         return self._stack[-1][0]
 
-    def _template(self, around: QuotingContext) -> bool:
-        found = TEMPLATE.match(self._script, self._at)
+    def _take_template(self, around: QuotingContext) -> bool:
+        found = TEMPLATE.match(self._script, self._position)
         if found is None:
             return False
-        self._found.append(TemplateSite(found, around))
-        self._at = found.end()
+        self._sites.append(TemplateSite(found, around))
+        self._position = found.end()
         return True
 
     def _push(self, around: QuotingContext, length: int, depth: int = 0) -> bool:
         self._stack.append((around, depth))
-        self._at += length
+        self._position += length
         return True
 
-    def _opened(self, char: str) -> bool:
-        if self._top == QuotingContext.SINGLE:
+    def _open_context(self, char: str) -> bool:
+        if self._context == QuotingContext.SINGLE:
             return False
-        if char == "$" and TEMPLATE.match(self._script, self._at + 1):
+        # ``${{ x }}`` is a dollar before a template, and not the expansion of a parameter.
+        if char == "$" and TEMPLATE.match(self._script, self._position + 1):
             return False
         if char == "$":
-            return self._opened_by_dollar()
-        if char == "`" and self._top != QuotingContext.BACKQUOTE:
+            return self._open_after_dollar()
+        if char == "`" and self._context != QuotingContext.BACKQUOTE:
             return self._push(QuotingContext.BACKQUOTE, 1)
-        return self._top not in {
+        return self._context not in {
             QuotingContext.DOUBLE,
             QuotingContext.QUOTED_BRACE,
             QuotingContext.ARITHMETIC,
-        } and self._opened_bare(char)
+        } and self._open_unquoted(char)
 
-    def _opened_by_dollar(self) -> bool:
-        opener = next((one for one in _OPENING if self._script.startswith(one, self._at)), "")
+    def _open_after_dollar(self) -> bool:
+        opener = next((text for text in _OPENING if self._script.startswith(text, self._position)), "")
         if opener == "$((":
             return self._push(QuotingContext.ARITHMETIC, 3)
         if opener == "$(":
             return self._push(QuotingContext.COMMAND, 2)
         if opener == "${":
-            quoted = self._top in {QuotingContext.DOUBLE, QuotingContext.QUOTED_BRACE, QuotingContext.HEREDOC}
+            quoted = self._context in {QuotingContext.DOUBLE, QuotingContext.QUOTED_BRACE, QuotingContext.HEREDOC}
             return self._push(QuotingContext.QUOTED_BRACE if quoted else QuotingContext.BRACE, 2)
         return False
 
-    def _opened_bare(self, char: str) -> bool:
+    def _open_unquoted(self, char: str) -> bool:
         if char in "'\"":
             return self._push(QuotingContext.SINGLE if char == "'" else QuotingContext.DOUBLE, 1)
-        if self._top not in {QuotingContext.PLAIN, QuotingContext.COMMAND}:
+        if self._context not in {QuotingContext.PLAIN, QuotingContext.COMMAND}:
             return False
         if char == "(":
             return self._push(QuotingContext.COMMAND, 1)
-        if char == "#" and (self._at == 0 or self._script[self._at - 1] in " \t\n;|&("):
-            end = self._script.find("\n", self._at)
-            self._at = len(self._script) if end < 0 else end
+        if char == "#" and (self._position == 0 or self._script[self._position - 1] in " \t\n;|&("):
+            end = self._script.find("\n", self._position)
+            self._position = len(self._script) if end < 0 else end
             return True
-        return char == "<" and self._heredoc_announced()
+        return char == "<" and self._begin_heredoc()
 
-    def _heredoc_announced(self) -> bool:
-        if self._script.startswith("<<<", self._at):
-            self._at += 3
+    def _begin_heredoc(self) -> bool:
+        if self._script.startswith("<<<", self._position):
+            self._position += 3
             return True
-        found = _HEREDOC.match(self._script, self._at)
+        found = _HEREDOC.match(self._script, self._position)
         if found is None:
             return False
         self._heredocs.append((found["word"], bool(found["quote"])))
-        self._at = found.end() + (found["quote"] in {"'", '"'})
+        self._position = found.end() + (found["quote"] in {"'", '"'})
         return True
 
-    def _closed(self, char: str) -> bool:
+    def _close_context(self, char: str) -> bool:
         around, depth = self._stack[-1]
         if around == QuotingContext.ARITHMETIC:
-            return self._arithmetic(char, depth)
+            return self._count_parentheses(char, depth)
         if char != _CLOSING.get(around):
             return False
         self._stack.pop()
-        self._at += 1
+        self._position += 1
         return True
 
-    def _arithmetic(self, char: str, depth: int) -> bool:
+    def _count_parentheses(self, char: str, depth: int) -> bool:
         if char == ")" and depth == 0:
             self._stack.pop()
-            self._at += 2
+            self._position += 2
             return True
         if char in "()":
             self._stack[-1] = (QuotingContext.ARITHMETIC, depth + (1 if char == "(" else -1))
@@ -261,11 +268,13 @@ class _ShellScanner:
         self._heredocs = []
 
     def _read_heredoc(self, word: str, around: QuotingContext) -> None:
-        while self._at < len(self._script):
-            end = self._script.find("\n", self._at)
+        while self._position < len(self._script):
+            end = self._script.find("\n", self._position)
             end = len(self._script) if end < 0 else end
-            line = self._script[self._at : end]
-            self._found += (TemplateSite(found, around) for found in TEMPLATE.finditer(self._script, self._at, end))
-            self._at = end + 1
+            line = self._script[self._position : end]
+            self._sites += (
+                TemplateSite(found, around) for found in TEMPLATE.finditer(self._script, self._position, end)
+            )
+            self._position = end + 1
             if line.strip() == word:
                 return

@@ -17,25 +17,25 @@ _PATH_STEP: Final = re.compile(r"\.?([A-Za-z0-9_$-]+)|\[(\d{1,9})\]|\[['\"]([^'\
 
 
 class MissingValue:
-    """There is no value, which is another thing than an empty one."""
+    """The type of MISSING: no value at all, as opposed to an empty one."""
 
 
 MISSING: Final = MissingValue()
 
 
 class ConversionError(ValueError):
-    """The value is none of the wanted type; the message is for people."""
+    """The value cannot be converted to the required type; users see the message."""
 
 
 def to_text(value: Any) -> str:
-    """A value as templates and shells get it: texts as they are, None as nothing, all else as JSON."""
+    """Return a value as templates and shells see it: text unchanged, None as “”, anything else as JSON."""
     if value is None:
         return ""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
 def convert_value(value: Any, kind: ValueType) -> Any:
-    """The value as ``kind``; None stays None. Raises Unfit where it says nothing of the kind."""
+    """Convert a value to a port type; None stays None. Raises ConversionError."""
     if value is None or kind == "any":
         return value
     if kind in {"string", "file"}:
@@ -60,7 +60,7 @@ def _number(value: Any) -> int | float | None:
         return None
     number = int(value) if _INTEGER.match(value) else float(value)
     if not math.isfinite(number):
-        raise ConversionError(f"“{value[:80]}” is too large a number")
+        raise ConversionError(f"“{value[:80]}” is too large for a number")
     return number
 
 
@@ -85,14 +85,14 @@ def _parse_json(value: Any) -> Any:
 
 
 def is_truthy(value: Any) -> bool:
-    """What a *continue* says: a boolean itself, a text if it is “true”, nothing is no, all else by being there."""
+    """Return whether a value at a *continue* slot means yes: text if it is “true”, anything else by its truth value."""
     if isinstance(value, str):
         return value.strip().lower() == "true"
     return bool(value)
 
 
 def value_at_path(text: str, path: str) -> Any:
-    """What lies at a path like ``$.items[0].name`` in a JSON text; None where nothing lies."""
+    """Return the value at a path like ``$.items[0].name`` in a JSON text; None if there is none."""
     try:
         found: Any = json.loads(text)
     except (ValueError, RecursionError):
@@ -115,7 +115,7 @@ def _follow_step(found: Any, step: re.Match[str]) -> Any:
 
 
 def is_value_path(path: str) -> bool:
-    """Whether ``at_path`` can follow it."""
+    """Whether ``value_at_path`` can follow it."""
     rest = path.strip().removeprefix("$")
     while rest:
         step = _PATH_STEP.match(rest)
@@ -129,67 +129,67 @@ TEMPLATE: Final = re.compile(r"\{\{\s*(?P<node>[A-Za-z0-9_-]+)(?:\.(?P<port>[A-Z
 INPUTS_NAME: Final = "inputs"
 
 Lookup = Callable[[str, str], Any]
-"""(node or ``inputs``, port) to a value, or MISSING: then the template stays as it is written."""
+"""Maps (node or ``inputs``, port) to a value, or to MISSING: then the template stays as it is written."""
 
 
 def parse_reference(found: re.Match[str]) -> tuple[str, str] | None:
-    """What a match asks for; None for words in braces that are no template."""
+    """Return the (node, port) that a match refers to; None if the braces contain no reference."""
     if found["port"] is not None:
         return found["node"], found["port"]
     return (INPUTS_NAME, "input") if found["node"] == "input" else None
 
 
 class LineCounter:
-    """Counts the lines before places in a text that come in their order, so that the whole takes one pass."""
+    """Counts the lines before ascending positions of a text, so that all of them together take one pass."""
 
     def __init__(self, text: str):
         self._text = text
-        self._at = self._lines = 0
+        self._position = self._lines = 0
 
     def before(self, place: int) -> int:
-        """How many lines end before a place, which is not before the one asked for last."""
-        self._lines += self._text.count("\n", self._at, place)
-        self._at = place
+        """Return how many lines end before a position, which must not be before the previous one."""
+        self._lines += self._text.count("\n", self._position, place)
+        self._position = place
         return self._lines
 
 
 def find_references(text: str) -> Iterator[tuple[str, str, int]]:
-    """Every (node, port) that a text asks for, with the line in the text, from 0."""
+    """Yield the (node, port, line) of every reference in a text; lines count from 0."""
     lines = LineCounter(text)
     for found in TEMPLATE.finditer(text):
-        asked = parse_reference(found)
-        if asked is not None:
-            yield (*asked, lines.before(found.start()))
+        reference = parse_reference(found)
+        if reference is not None:
+            yield (*reference, lines.before(found.start()))
 
 
 class TooLong(ValueError):
-    """The text is longer than ``MAX_FILLED`` once its templates are filled in; the message is for people."""
+    """The text is longer than ``MAX_FILLED`` once its templates are filled in; users see the message."""
 
 
 def render_template(text: str, lookup: Lookup) -> str:
-    """The text with its templates filled in. What a value holds is never looked at again. Raises TooLong.
+    """Return the text with its templates filled in; templates within values are left alone. Raises TooLong.
 
-    One template can stand in a text many thousand times, and its value can be a MiB: so the length is checked while
-    the text grows, not afterwards.
+    A template can occur many thousand times, and its value can be a MiB. The length is therefore checked while the
+    text grows, not afterwards.
     """
     length = len(text)
 
-    def filled(found: re.Match[str]) -> str:
+    def value_of(found: re.Match[str]) -> str:
         nonlocal length
-        asked = parse_reference(found)
-        value = MISSING if asked is None else lookup(*asked)
-        told = found.group() if value is MISSING else to_text(value)
-        length += len(told) - len(found.group())
-        # What is still to come can shorten the text, by no more than its templates are long.
+        reference = parse_reference(found)
+        value = MISSING if reference is None else lookup(*reference)
+        replacement = found.group() if value is MISSING else to_text(value)
+        length += len(replacement) - len(found.group())
+        # The templates still to come can only shorten the text by their own length, so no valid text is refused here.
         if length - len(text) > limits.MAX_FILLED:
             raise _too_long()
-        return told
+        return replacement
 
-    result = TEMPLATE.sub(filled, text)
+    result = TEMPLATE.sub(value_of, text)
     if len(result) > limits.MAX_FILLED:
         raise _too_long()
     return result
 
 
 def _too_long() -> TooLong:
-    return TooLong(f"with its templates filled in it has more than {limits.MAX_FILLED} characters")
+    return TooLong(f"with its templates filled in, it has more than {limits.MAX_FILLED} characters")

@@ -1,4 +1,4 @@
-"""What is wrong, or hardly meant so, with nodes and wires that have the right shape."""
+"""Check nodes and wires of a well-formed file for errors and probable mistakes."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from sessions_app.workflows.language.diagnostic_collector import DiagnosticCollector
+from sessions_app.workflows.language.diagnostics import DiagnosticCollector, PathInFile
 from sessions_app.workflows.language.graph import HIDDEN_PORT, GraphNode, Scope, TargetRef, Wire
-from sessions_app.workflows.language.reader import PathInFile
 from sessions_app.workflows.language.schema import Port, array_element_of, port_named
 from sessions_app.workflows.nodes import NodeType, type_of
 
@@ -27,75 +26,97 @@ _COMPATIBLE_TYPES: Final = (
 )
 
 
-def check_node(node: GraphNode, kind: NodeType, findings: DiagnosticCollector, place: PathInFile) -> None:
-    """What the type has to say of the node."""
-    for complaint in kind.check(node):
-        say = findings.error if complaint.is_error else findings.warning
-        say(complaint.code, complaint.message, complaint.fix, (*place, *complaint.key), node.id, below=complaint.below)
+def check_node(node: GraphNode, kind: NodeType, diagnostics: DiagnosticCollector, place: PathInFile) -> None:
+    """Check the settings of a node by the rules of its type, and its ports."""
+    for issue in kind.check(node):
+        report = diagnostics.error if issue.is_error else diagnostics.warning
+        report(issue.code, issue.message, issue.fix, (*place, *issue.key), node.id, below=issue.below)
     for side, ports in (("inputs", node.settings.inputs), ("outputs", node.settings.outputs)):
-        counts = Counter(one.name for one in ports or ())
+        counts = Counter(port.name for port in ports or ())
         for name in sorted(name for name, count in counts.items() if count > 1):
-            findings.error("port", f"there are two {side} “{name}”", "Rename one.", (*place, side), node.id)
-        for one in ports or ():
-            _check_port(node, one, findings, (*place, side))
+            diagnostics.error(
+                "port", f"two {side} have the name “{name}”", "Rename one of them.", (*place, side), node.id
+            )
+        for port in ports or ():
+            _check_port(node, port, diagnostics, (*place, side))
 
 
-def _check_port(node: GraphNode, port: Port, findings: DiagnosticCollector, place: PathInFile) -> None:
+def _check_port(node: GraphNode, port: Port, diagnostics: DiagnosticCollector, place: PathInFile) -> None:
     if port.name.startswith(HIDDEN_PORT):
-        findings.error("port", f"“{port.name}” is no name", f"Do not begin it with {HIDDEN_PORT}.", place, node.id)
+        diagnostics.error(
+            "port", f"“{port.name}” is not a valid port name", f"Do not begin it with “{HIDDEN_PORT}”.", place, node.id
+        )
     if port.extract and port.extract.type == "regex":
         try:
             re.compile(port.extract.pattern)
         except (re.error, RecursionError, OverflowError) as error:
-            findings.error("pattern", f"the pattern of “{port.name}” is none: {error}", "Correct it.", place, node.id)
+            diagnostics.error(
+                "pattern",
+                f"the pattern of “{port.name}” is not a valid regular expression: {error}",
+                "Correct the pattern.",
+                place,
+                node.id,
+            )
 
 
 def template_inputs_of(node: GraphNode) -> frozenset[str]:
-    """The inputs that a template of the node can name whether an edge ends at them or not."""
-    names = {one.name for one in node.inputs} | {one.array_parent for one in node.inputs if one.array_parent}
+    """Return the inputs that a template of the node can use even if no edge ends at them."""
+    names = {port.name for port in node.inputs} | {port.array_parent for port in node.inputs if port.array_parent}
     return frozenset(names | {"feedback", "retryCount"})
 
 
 def check_continue(
-    owner: str, into: Iterable[Wire], findings: DiagnosticCollector, place: PathInFile, *, negated: bool
+    owner: str, into: Iterable[Wire], diagnostics: DiagnosticCollector, place: PathInFile, *, negated: bool
 ) -> None:
-    """A loop that goes on when the work is approved is hardly meant."""
+    """Warn of a loop that continues while its work is approved, which is probably the wrong way round."""
     for wire in into:
         if not negated and _DONE_WORDS.match(wire.source.port):
-            message = f"the loop goes on while “{wire.source.port}” is true, and ends when it is false"
-            findings.warning("inverted_continue", message, "Add negate: true to the continue slot.", place, owner)
+            message = f"the loop continues while “{wire.source.port}” is true, and ends when it is false"
+            diagnostics.warning(
+                "inverted_continue",
+                message,
+                "To end it when the value is true, add negate: true to the continue slot.",
+                place,
+                owner,
+            )
 
 
 @dataclass(frozen=True, slots=True)
 class _DeclaredPorts:
-    """The declared ports of a node by name."""
+    """The declared ports of a node, by name."""
 
     inputs: Mapping[str, Port]
     outputs: Mapping[str, Port]
 
     @classmethod
     def of(cls, node: GraphNode) -> _DeclaredPorts:
-        # Backwards, as of two with one name the first counts.
-        return cls({one.name: one for one in reversed(node.inputs)}, {one.name: one for one in reversed(node.outputs)})
+        # Reversed, because the first of two ports with the same name wins.
+        return cls(
+            {port.name: port for port in reversed(node.inputs)}, {port.name: port for port in reversed(node.outputs)}
+        )
 
 
-def check_scope(scope: Scope, findings: DiagnosticCollector, at: Mapping[str, PathInFile]) -> None:
-    """The wires of one scope."""
+def check_scope(scope: Scope, diagnostics: DiagnosticCollector, at: Mapping[str, PathInFile]) -> None:
+    """Check the wires of one scope, and the inputs of its nodes."""
     ports = {name: _DeclaredPorts.of(node) for name, node in scope.nodes.items()}
-    leading_on = {wire.source.node for wire in scope.wires}
-    _check_duplicate_wires(scope, ports, findings, at)
+    sources = {wire.source.node for wire in scope.wires}
+    _check_duplicate_wires(scope, ports, diagnostics, at)
     for name, node in scope.nodes.items():
         incoming = scope.incoming[name]
         for wire in incoming:
-            _check_wire(scope, ports, wire, findings, at[name])
+            _check_wire(scope, ports, wire, diagnostics, at[name])
         wired = {wire.target.port for wire in incoming}
-        for one in node.inputs if node.type != "trigger" else ():  # whoever starts it gives those
-            if one.required and one.default is None and one.name not in wired and not _has_constant(node, one.name):
-                fix = "Wire it, give it a default, or leave required out."
-                findings.warning(
-                    "required", f"the input “{one.name}” is required, and nothing comes in", fix, at[name], name
+        for port in node.inputs if node.type != "trigger" else ():  # those are passed when the run starts
+            if port.required and port.default is None and port.name not in wired and not _has_constant(node, port.name):
+                fix = "Connect it, give it a default, or remove “required”."
+                diagnostics.warning(
+                    "required",
+                    f"the input “{port.name}” is required, but has no edge and no default",
+                    fix,
+                    at[name],
+                    name,
                 )
-        _check_unconnected(scope, node, findings, at[name], leads_on=name in leading_on)
+        _check_unconnected(scope, node, diagnostics, at[name], has_followers=name in sources)
 
 
 def _has_constant(node: GraphNode, port: str) -> bool:
@@ -103,35 +124,35 @@ def _has_constant(node: GraphNode, port: str) -> bool:
 
 
 def _check_duplicate_wires(
-    scope: Scope, ports: Mapping[str, _DeclaredPorts], findings: DiagnosticCollector, at: Mapping[str, PathInFile]
+    scope: Scope, ports: Mapping[str, _DeclaredPorts], diagnostics: DiagnosticCollector, at: Mapping[str, PathInFile]
 ) -> None:
     seen: set[object] = set()
     for wire in scope.wires:
         target = wire.target
         if target.port.startswith(HIDDEN_PORT):
             continue
-        # At an input that is not declared no value is taken: a second edge says only what comes first.
+        # An undeclared input takes no particular value: a second edge there only states the order of execution.
         taken = ports[target.node].inputs.get(target.port) if target.node else None
         if target in seen and (taken is not None or not target.node):
-            _report_duplicate_wire(scope, target, taken, findings, at.get(target.node, ()))
+            _report_duplicate_wire(scope, target, taken, diagnostics, at.get(target.node, ()))
         seen.add(target)
 
 
 def _report_duplicate_wire(
-    scope: Scope, target: TargetRef, taken: Port | None, findings: DiagnosticCollector, place: PathInFile
+    scope: Scope, target: TargetRef, taken: Port | None, diagnostics: DiagnosticCollector, place: PathInFile
 ) -> None:
-    """Several texts come in line by line; of all else only one can be meant."""
+    """Report several edges to one target: texts are joined by lines, of other values only one can be meant."""
     where = f"the input “{target.port}”" if target.node else f"“{target.port or 'continue'}” of the {scope.kind}"
-    fix = "Give each edge a targetHandle of its own, or join them with a function."
+    fix = "Give each edge its own targetHandle, or combine the values in a function node."
     if taken is not None and taken.type in {"any", "string"}:
-        message = f"several edges end at {where}, so their values come in together, a line each"
-        findings.warning("double", message, fix, place, target.node)
+        message = f"several edges end at {where}, so their values are joined, one per line"
+        diagnostics.warning("double", message, fix, place, target.node)
     else:
-        findings.error("double", f"several edges end at {where}", fix, place, target.node)
+        diagnostics.error("double", f"several edges end at {where}", fix, place, target.node)
 
 
 def _check_wire(
-    scope: Scope, ports: Mapping[str, _DeclaredPorts], wire: Wire, findings: DiagnosticCollector, place: PathInFile
+    scope: Scope, ports: Mapping[str, _DeclaredPorts], wire: Wire, diagnostics: DiagnosticCollector, place: PathInFile
 ) -> None:
     source = scope.nodes.get(wire.source.node)
     target = scope.nodes[wire.target.node]
@@ -139,19 +160,21 @@ def _check_wire(
     taken = ports[target.id].inputs.get(wire.target.port)
     if source and given is None and not _can_produce(source, wire.source.port):
         message = f"“{source.id}” has no output “{wire.source.port}”"
-        findings.warning("port", message, "Add it to its outputs.", place, target.id)
+        diagnostics.warning("port", message, "Add it to the outputs of that node.", place, target.id)
     hidden = wire.target.port.startswith(HIDDEN_PORT) or array_element_of(wire.target.port)
     kind = type_of(target)
     own = kind.is_open or wire.target.port == "input" or port_named(kind.inputs, wire.target.port) is not None
     if taken is None and not own and not hidden:
-        findings.warning("port", f"it has no input “{wire.target.port}”", "Add it to its inputs.", place, target.id)
+        diagnostics.warning(
+            "port", f"the node has no input “{wire.target.port}”", "Add it to its inputs.", place, target.id
+        )
     if given and taken and not _are_compatible(given.type, taken.type):
-        message = f"“{given.name}” is a {given.type}, and the input “{taken.name}” wants a {taken.type}"
-        findings.warning("type", message, "Change one of the types.", place, target.id)
+        message = f"“{given.name}” has type {given.type}, but the input “{taken.name}” has type {taken.type}"
+        diagnostics.warning("type", message, "Change one of the types.", place, target.id)
 
 
 def _can_produce(node: GraphNode, port: str) -> bool:
-    """Whether a value may come out there that no port is declared for."""
+    """Return whether a node can have a value at an output that it does not declare."""
     kind = type_of(node)
     own = kind.is_open or port_named(kind.outputs, port) is not None
     return own or port.startswith(HIDDEN_PORT) or (port == "output" and bool(node.outputs))
@@ -162,9 +185,9 @@ def _are_compatible(given: str, taken: str) -> bool:
 
 
 def _check_unconnected(
-    scope: Scope, node: GraphNode, findings: DiagnosticCollector, place: PathInFile, *, leads_on: bool
+    scope: Scope, node: GraphNode, diagnostics: DiagnosticCollector, place: PathInFile, *, has_followers: bool
 ) -> None:
-    if node.type == "trigger" and not leads_on and len(scope.nodes) > 1:
-        findings.warning("orphan", "nothing follows the trigger", "Add an edge.", place, node.id)
-    elif node.type != "trigger" and not leads_on and not scope.incoming[node.id] and len(scope.nodes) > 1:
-        findings.warning("orphan", "no edge leads to it or from it", "Add an edge, or remove it.", place, node.id)
+    if node.type == "trigger" and not has_followers and len(scope.nodes) > 1:
+        diagnostics.warning("orphan", "no node follows the trigger", "Add an edge from it.", place, node.id)
+    elif node.type != "trigger" and not has_followers and not scope.incoming[node.id] and len(scope.nodes) > 1:
+        diagnostics.warning("orphan", "the node has no edges", "Add an edge, or remove the node.", place, node.id)

@@ -1,4 +1,4 @@
-"""Having texts of workflows loaded, checked and edited by the loading process, whatever they cost."""
+"""Load, check and edit workflow texts in the loading process, which limits what a text can cost."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from sessions_app.workflows.language.diagnostics import Diagnostic, InvalidWorkflow, Severity
+from sessions_app.workflows.language.diagnostics import Diagnostic, InvalidWorkflow, Severity, invalid_workflow
 from sessions_app.workflows.language.files import (
     DirectoryFiles,
     FileProvider,
@@ -23,32 +23,32 @@ from sessions_app.workflows.language.files import (
     project_root_of,
 )
 from sessions_app.workflows.language.limits import LOADING_CPU_SECONDS, LOADING_MEMORY, LOADING_SECONDS
-from sessions_app.workflows.language.reader import decode_text, invalid_workflow
-from sessions_app.workflows.loader import graph_json, process_messages
+from sessions_app.workflows.language.reader import decode_text
+from sessions_app.workflows.loader import graph_json
 from sessions_app.workflows.loader.editing import EditNotPossible
 from sessions_app.workflows.loader.loading import LoadResult
-from sessions_app.workflows.loader.process_messages import ProtocolError
+from sessions_app.workflows.loader.process import ProtocolError, receive_message, send_message
 
 MAX_CONCURRENT_LOADS: Final = 4
-"""Texts that one process has loaded at the same time; others wait."""
+"""Texts that this process has loaded at the same time; further requests wait."""
 ANSWER_GRACE: Final = 5.0
-"""Seconds longer than a child may take, in which it or its end is heard of."""
+"""Extra seconds to wait for the answer of a child, or for the report of its end."""
 LIMITS: Final = {"cpu_seconds": LOADING_CPU_SECONDS, "seconds": LOADING_SECONDS, "memory": LOADING_MEMORY}
 _ROOT: Final = Path(__file__).parents[3]
 _COMMAND: Final = (sys.executable, "-m", "sessions_app.workflows.loader.process")
 
 
 class LoadingUnavailable(Exception):
-    """The text could not be loaded now, which says nothing of it: the machine is too busy, or starts no process."""
+    """The text could not be loaded for a reason that is not the text: a busy machine, or no process could start."""
 
 
 class _TooExpensive(Exception):
-    """Loading has used up its processor time or its memory."""
+    """Loading used up its processor time or memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """What an editor shows of a text. ``svg`` is empty where there is no workflow, or too large a one."""
+    """What the editor shows for a text. ``svg`` is empty if the workflow is invalid, or too large to draw."""
 
     is_valid: bool
     problems: tuple[Diagnostic, ...]
@@ -56,13 +56,13 @@ class CheckResult:
     nodes: tuple[str, ...]
 
 
-def load_isolated(text: str | bytes, name: str = "workflow", library: FileProvider | None = None) -> LoadResult:
-    """Load a text as ``loading.load`` does, within the limits of time and memory. Raises LoadingUnavailable.
+def load_isolated(text: str | bytes, name: str = "workflow", files: FileProvider | None = None) -> LoadResult:
+    """Load a text as ``loading.load_workflow`` does, within limits of time and memory. Raises LoadingUnavailable.
 
-    A text that takes more than they allow has the problem ``too_expensive``.
+    A text that exceeds the limits gets the problem ``too_expensive``.
     """
     try:
-        answer = _request("loaded", {"text": decode_text(text, name), "name": name}, library)
+        answer = _request("loaded", {"text": decode_text(text, name), "name": name}, files)
     except InvalidWorkflow as error:
         return LoadResult(None, error.problems)
     except _TooExpensive:
@@ -72,20 +72,21 @@ def load_isolated(text: str | bytes, name: str = "workflow", library: FileProvid
 
 
 def load_file_isolated(path: Path) -> LoadResult:
-    """Load a file; what it names lies in the project around it. Raises LoadingUnavailable."""
+    """Load a file. The files that it names are in its project. Raises LoadingUnavailable."""
     try:
         raw = path.read_bytes()
     except OSError as error:
         return LoadResult(
-            None, invalid_workflow(str(path), 0, "unreadable", f"it cannot be read: {error.strerror}", "").problems
+            None,
+            invalid_workflow(str(path), 0, "unreadable", f"the file cannot be read: {error.strerror}", "").problems,
         )
     return load_isolated(raw, str(path), DirectoryFiles(project_root_of(path)))
 
 
-def check_isolated(text: str, name: str = "workflow", library: FileProvider | None = None) -> CheckResult:
-    """Look at a text as an editor does. Raises LoadingUnavailable."""
+def check_isolated(text: str, name: str = "workflow", files: FileProvider | None = None) -> CheckResult:
+    """Check and draw a text for the editor. Raises LoadingUnavailable."""
     try:
-        answer = _request("checked", {"text": decode_text(text, name), "name": name}, library)
+        answer = _request("checked", {"text": decode_text(text, name), "name": name}, files)
     except InvalidWorkflow as error:
         return CheckResult(False, error.problems, "", ())
     except _TooExpensive:
@@ -94,7 +95,7 @@ def check_isolated(text: str, name: str = "workflow", library: FileProvider | No
 
 
 def node_data_isolated(text: str, node: str) -> dict[str, Any]:
-    """As ``editing.node_data``. Raises NotEditable and LoadingUnavailable."""
+    """Run ``editing.node_data``. Raises EditNotPossible and LoadingUnavailable."""
     data: dict[str, Any] = _run_edit("node", text, node=node)["data"]
     return data
 
@@ -102,7 +103,7 @@ def node_data_isolated(text: str, node: str) -> dict[str, Any]:
 def apply_changes_isolated(
     text: str, node: str, settings: Mapping[str, Any], *, session_kept: bool | None = None
 ) -> str:
-    """As ``editing.with_changes``. Raises NotEditable and LoadingUnavailable."""
+    """Run ``editing.apply_changes``. Raises EditNotPossible and LoadingUnavailable."""
     changed = _run_edit("edited", text, node=node, settings=dict(settings), session_kept=session_kept)
     return str(changed["text"])
 
@@ -111,40 +112,42 @@ def _run_edit(operation: str, text: str, **arguments: Any) -> dict[str, Any]:
     try:
         answer = _request(operation, {"text": text, **arguments}, None)
     except _TooExpensive as error:
-        raise EditNotPossible("The text takes too long to read.") from error
+        raise EditNotPossible("The text takes too long to read. Change the setting in the text itself.") from error
     if "not_editable" in answer:
         raise EditNotPossible(answer["not_editable"])
     return answer
 
 
 def _diagnostics_from_answer(answer: Mapping[str, Any]) -> tuple[Diagnostic, ...]:
-    return tuple(Diagnostic(**one | {"severity": Severity(one["severity"])}) for one in answer["problems"])
+    return tuple(
+        Diagnostic(**diagnostic | {"severity": Severity(diagnostic["severity"])}) for diagnostic in answer["problems"]
+    )
 
 
 def _too_expensive(name: str) -> tuple[Diagnostic, ...]:
-    message = f"it takes more than {LOADING_CPU_SECONDS} s or too much memory to load"
-    return invalid_workflow(name, 0, "too_expensive", message, "Make it smaller.").problems
+    message = f"loading the workflow takes more than {LOADING_CPU_SECONDS} s of processor time, or too much memory"
+    return invalid_workflow(name, 0, "too_expensive", message, "Make the workflow smaller.").problems
 
 
 class LoadingProcess:
-    """The loading process of this process: begun when first needed, and anew when it has ended."""
+    """The loading process that belongs to this process. It starts when first needed, and again if it has ended."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._places = threading.BoundedSemaphore(MAX_CONCURRENT_LOADS)
+        self._slots = threading.BoundedSemaphore(MAX_CONCURRENT_LOADS)
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
 
     def connect(self) -> socket.socket:
-        """A connection to a child of its own. Raises OSError where no process can be begun."""
+        """Return a connection to a new child of the loading process. Raises OSError if no process can be started."""
         ours, theirs = socket.socketpair()
         try:
             with self._lock:
                 try:
-                    socket.send_fds(self._begun(), [b"c"], [theirs.fileno()])
+                    socket.send_fds(self._control_socket(), [b"c"], [theirs.fileno()])
                 except (BrokenPipeError, ConnectionResetError):
-                    self._end()  # it was killed; the next one serves just as well
-                    socket.send_fds(self._begun(), [b"c"], [theirs.fileno()])
+                    self._end()  # It was killed. It holds no state, so a new one can take over.
+                    socket.send_fds(self._control_socket(), [b"c"], [theirs.fileno()])
         except BaseException:
             ours.close()
             raise
@@ -153,16 +156,16 @@ class LoadingProcess:
         return ours
 
     @contextlib.contextmanager
-    def place(self) -> Any:
-        """One of the places for texts that are loaded at the same time. Raises LoadingUnavailable."""
-        if not self._places.acquire(timeout=LOADING_SECONDS):
-            raise LoadingUnavailable("too many workflows are being loaded")
+    def slot(self) -> Any:
+        """Hold one of the slots for concurrent loads. Raises LoadingUnavailable if none becomes free in time."""
+        if not self._slots.acquire(timeout=LOADING_SECONDS):
+            raise LoadingUnavailable("too many workflows are being loaded; try again")
         try:
             yield
         finally:
-            self._places.release()
+            self._slots.release()
 
-    def _begun(self) -> socket.socket:
+    def _control_socket(self) -> socket.socket:
         if self._control is None:
             self._control, theirs = socket.socketpair()
             with theirs:
@@ -177,7 +180,7 @@ class LoadingProcess:
         return self._control
 
     def _end(self) -> None:
-        """End it. Children go on until they have answered, or their time is over."""
+        """End the process. Its children continue until they have answered, or their time is over."""
         if self._control is not None:
             self._control.close()
         if self._process is not None:
@@ -185,16 +188,16 @@ class LoadingProcess:
         self._control = self._process = None
 
     def forget(self) -> None:
-        """In a forked process: the loading process is that of the other one, and its threads may hold the locks."""
-        self._lock, self._places = threading.Lock(), threading.BoundedSemaphore(MAX_CONCURRENT_LOADS)
+        """Forget the loading process after a fork: it belongs to the parent, whose threads may hold the locks."""
+        self._lock, self._slots = threading.Lock(), threading.BoundedSemaphore(MAX_CONCURRENT_LOADS)
         if self._control is not None:
             self._control.close()
         if self._process is not None:
-            self._process.returncode = 0  # it is no child of this process, which so does not wait for it
+            self._process.returncode = 0  # not a child of this process, so nothing may wait for it
         self._control = self._process = None
 
     def close(self) -> None:
-        """End it; it begins again when it is needed."""
+        """End the process. It starts again when it is needed."""
         with self._lock:
             self._end()
 
@@ -204,20 +207,18 @@ atexit.register(_process.close)
 os.register_at_fork(after_in_child=_process.forget)
 
 
-def _request(operation: str, arguments: Mapping[str, Any], library: FileProvider | None) -> dict[str, Any]:
+def _request(operation: str, arguments: Mapping[str, Any], files: FileProvider | None) -> dict[str, Any]:
     try:
-        with _process.place(), _process.connect() as connection:
+        with _process.slot(), _process.connect() as connection:
             connection.settimeout(LOADING_SECONDS + ANSWER_GRACE)
             request = {"operation": operation, "arguments": dict(arguments), "limits": LIMITS}
-            process_messages.send_message(connection, request)
-            while "read" in (answer := process_messages.receive_message(connection)):
-                process_messages.send_message(
-                    connection, _read_requested_file(library or NoFiles(), str(answer["read"]))
-                )
+            send_message(connection, request)
+            while "read" in (answer := receive_message(connection)):
+                send_message(connection, _read_requested_file(files or NoFiles(), str(answer["read"])))
     except (OSError, ProtocolError, ValueError) as error:
-        raise LoadingUnavailable("the process that loads workflows does not answer") from error
+        raise LoadingUnavailable("the process that loads workflows does not answer; try again") from error
     if answer.get("killed") == "time":
-        raise LoadingUnavailable("the machine was too busy to load the workflow in time")
+        raise LoadingUnavailable("the machine was too busy to load the workflow in time; try again")
     if "killed" in answer:
         raise _TooExpensive
     if "broken" in answer:
@@ -225,8 +226,8 @@ def _request(operation: str, arguments: Mapping[str, Any], library: FileProvider
     return answer
 
 
-def _read_requested_file(library: FileProvider, path: str) -> dict[str, str]:
+def _read_requested_file(files: FileProvider, path: str) -> dict[str, str]:
     try:
-        return {"text": library.read(path)}
+        return {"text": files.read(path)}
     except FileUnavailable as error:
         return {"missing": str(error)}

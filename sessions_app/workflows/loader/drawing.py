@@ -1,14 +1,17 @@
-"""A workflow as SVG: what waits for what from the left to the right, loops and components as boxes around theirs.
+"""Draw a workflow as SVG: nodes from left to right in the order of their dependencies, loops and components as boxes.
 
-Colours are those of the text around it, so it fits any page; every node and line has a title with its full words.
-A page gives it states and links, and the styles: none may stand in a page itself (``static/kandev/workflows.css``).
+The drawing uses the text colour around it, so it fits every page. Each node and line has a title with its full text.
+Pages add states and links. Their styles are in ``static/kandev/workflows.css``, because the content security policy
+forbids styles within a page.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
+from itertools import chain
 from typing import Final
 
 from sessions_app.workflows.language.graph import (
@@ -20,12 +23,15 @@ from sessions_app.workflows.language.graph import (
     Wire,
     WorkflowGraph,
 )
+from sessions_app.workflows.language.limits import MAX_DRAWING
 from sessions_app.workflows.nodes.gate import GateSettings
 
 WIDTH, HEIGHT = 168, 52
 GAP_X, GAP_Y, PAD, HEAD = 56, 24, 20, 30
 MAX_LABEL_LENGTH: Final = 22
-"""Characters of a label; the title has all of it."""
+"""Characters of a label that are drawn; the title has all of it."""
+MAX_WIRES_IN_TITLE: Final = 50
+"""Wires that the title of one line lists."""
 _STYLE: Final = "".join(
     f".workflow-graph {rule}"
     for rule in (
@@ -44,7 +50,7 @@ Point = tuple[float, float]
 
 @dataclass(frozen=True, slots=True)
 class NodeMark:
-    """What a page says of a node: a class of its box, a word for it, and where it leads."""
+    """What a page adds to a node: a CSS class (``tone``), the label of its state (``word``), and a link."""
 
     tone: str = ""
     word: str = ""
@@ -52,12 +58,16 @@ class NodeMark:
 
 
 NodeMarks = Mapping[str, NodeMark]
-"""By path: ``loop/coder`` is the node *coder* in *loop*, whatever the iteration."""
+"""Marks by path: ``loop/coder`` is the node *coder* in *loop*, in any iteration."""
+
+
+class DrawingTooLarge(Exception):
+    """The drawing would have more characters than allowed."""
 
 
 @dataclass(slots=True)
 class NodeBox:
-    """A node and where it stands; ``boxes`` are those within it, in coordinates of the whole drawing."""
+    """A node and its position. ``boxes`` are those inside it; all coordinates are those of the whole drawing."""
 
     node: GraphNode
     width: float = WIDTH
@@ -67,28 +77,34 @@ class NodeBox:
     boxes: dict[str, NodeBox] = field(default_factory=dict)
 
     def move(self, x: float, y: float) -> None:
-        """Move it and all within it."""
+        """Move the box with everything inside it."""
         self.x, self.y = self.x + x, self.y + y
         for box in self.boxes.values():
             box.move(x, y)
 
 
 def draw_svg(workflow: WorkflowGraph) -> str:
-    """The drawing as one SVG document."""
+    """Return the drawing as one SVG document."""
     return _render_svg(workflow, {}, f'role="img"><title>{escape(workflow.name)}</title><style>{_STYLE}</style>')
 
 
-def draw_inline_svg(workflow: WorkflowGraph, marks: NodeMarks) -> str:
-    """The drawing as a part of a page, with what the page says of its nodes."""
-    return _render_svg(workflow, marks, f'role="group" aria-label="Drawing of {escape(workflow.name)}">')
+def draw_inline_svg(workflow: WorkflowGraph, marks: NodeMarks, limit: int = MAX_DRAWING) -> str:
+    """Return the drawing as a part of a page, with its marks. Raises DrawingTooLarge beyond ``limit`` characters."""
+    return _render_svg(workflow, marks, f'role="group" aria-label="Drawing of {escape(workflow.name)}">', limit)
 
 
-def _render_svg(workflow: WorkflowGraph, marks: NodeMarks, head: str) -> str:
+def _render_svg(workflow: WorkflowGraph, marks: NodeMarks, head: str, limit: float = math.inf) -> str:
     boxes, width, height = _layout_scope(workflow.root)
     for box in boxes.values():
         box.move(PAD, PAD)
     drawn = (part for box in boxes.values() for part in _draw_box(box, "", marks))
-    parts = [*_draw_wires(workflow.root, boxes, None), *drawn]
+    parts, length = list[str](), 0
+    for part in chain(_draw_wires(workflow.root, boxes, None), drawn):
+        # Checked while the drawing grows, so that a huge one costs no more than the limit.
+        length += len(part)
+        if length > limit:
+            raise DrawingTooLarge
+        parts.append(part)
     width, height = width + 2 * PAD, height + 2 * PAD
     size = f'width="{width:g}" height="{height:g}" viewBox="0 0 {width:g} {height:g}"'
     return (
@@ -100,7 +116,7 @@ def _render_svg(workflow: WorkflowGraph, marks: NodeMarks, head: str) -> str:
 
 
 def _layout_scope(scope: Scope) -> tuple[dict[str, NodeBox], float, float]:
-    """The boxes of a scope from its own corner on, and how wide and high they are together."""
+    """Return the boxes of a scope, relative to its corner, and their total width and height."""
     boxes = {name: _layout_node(scope.nodes[name]) for name in scope.order}
     columns: dict[int, list[NodeBox]] = {}
     depth: dict[str, int] = {}
@@ -133,8 +149,8 @@ def _draw_box(box: NodeBox, prefix: str, marks: NodeMarks) -> Iterator[str]:
     yield f'<g id="node-{escape(path)}"><title>{escape(f"{node.label} ({node.type} {node.id})")}</title>'
     face = "".join(_draw_box_face(box, mark))
     if mark.href:
-        told = f"{node.label}: {mark.word}" if mark.word else node.label
-        face = f'<a href="{escape(mark.href)}" data-node="{escape(path)}" aria-label="{escape(told)}">{face}</a>'
+        name = f"{node.label}: {mark.word}" if mark.word else node.label
+        face = f'<a href="{escape(mark.href)}" data-node="{escape(path)}" aria-label="{escape(name)}">{face}</a>'
     yield face
     if node.body is not None:
         yield from _draw_wires(node.body, box.boxes, box)
@@ -144,7 +160,7 @@ def _draw_box(box: NodeBox, prefix: str, marks: NodeMarks) -> Iterator[str]:
 
 
 def _draw_box_face(box: NodeBox, mark: NodeMark) -> Iterator[str]:
-    """The box and the words in it."""
+    """Yield the box and its texts."""
     node = box.node
     label = escape(node.label if len(node.label) <= MAX_LABEL_LENGTH else f"{node.label[: MAX_LABEL_LENGTH - 1]}…")
     kind = escape(f"{node.type} · {mark.word}" if mark.word else node.type)
@@ -158,7 +174,7 @@ def _draw_box_face(box: NodeBox, mark: NodeMark) -> Iterator[str]:
 
 
 def _draw_wires(scope: Scope, boxes: Mapping[str, NodeBox], around: NodeBox | None) -> Iterator[str]:
-    """One line between two places, whatever it carries; its title has all of that."""
+    """Yield one line for all wires between the same two points; its title lists the wires."""
     lines: dict[tuple[Point, Point], list[Wire]] = {}
     for wire in scope.wires:
         begin, end = _line_start(wire.source, boxes, around), _line_end(wire.target, boxes, around)
@@ -168,13 +184,12 @@ def _draw_wires(scope: Scope, boxes: Mapping[str, NodeBox], around: NodeBox | No
         bend = max(abs(x2 - x1) / 2, 16)
         back = all(wire.source.kind == "prev" or wire.target.kind == "current" for wire in wires)
         shape = f"M{x1:g} {y1:g}C{x1 + bend:g} {y1:g} {x2 - bend:g} {y2:g} {x2:g} {y2:g}"
-        title = "\n".join(dict.fromkeys(_wire_title(wire) for wire in wires))
-        yield _draw_line(shape, title, back=back)
+        yield _draw_line(shape, _line_title(wires), back=back)
     yield from _draw_retry_lines(scope, boxes)
 
 
 def _draw_retry_lines(scope: Scope, boxes: Mapping[str, NodeBox]) -> Iterator[str]:
-    """From each gate to what it sends back to."""
+    """Yield a line from each gate to its retry target."""
     for name in scope.gates:
         settings = scope.nodes[name].settings
         if isinstance(settings, GateSettings):
@@ -198,10 +213,16 @@ def _line_start(ref: SourceRef, boxes: Mapping[str, NodeBox], around: NodeBox | 
     return None if around is None else (around.x, around.y + HEAD)
 
 
-def _line_end(slot: TargetRef, boxes: Mapping[str, NodeBox], around: NodeBox | None) -> Point | None:
-    if slot.kind == "node":
-        return boxes[slot.node].x, boxes[slot.node].y + min(boxes[slot.node].height, HEIGHT) / 2
+def _line_end(target: TargetRef, boxes: Mapping[str, NodeBox], around: NodeBox | None) -> Point | None:
+    if target.kind == "node":
+        return boxes[target.node].x, boxes[target.node].y + min(boxes[target.node].height, HEIGHT) / 2
     return None if around is None else (around.x + around.width, around.y + HEAD)
+
+
+def _line_title(wires: Sequence[Wire]) -> str:
+    more = len(wires) - MAX_WIRES_IN_TITLE
+    titles = dict.fromkeys(_wire_title(wire) for wire in wires[:MAX_WIRES_IN_TITLE])
+    return "\n".join([*titles, *([f"… and {more} more"] if more > 0 else [])])
 
 
 def _wire_title(wire: Wire) -> str:

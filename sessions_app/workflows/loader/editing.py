@@ -1,7 +1,7 @@
-"""Changes of single settings of a node in the text of a workflow; every other character stays as it is.
+"""Change single settings of a node in the text of a workflow, and keep every other character as it is.
 
-Comments, order and spaces are whose who wrote them, so nothing is written anew but the value that is changed. Whatever
-comes of it is read again, and refused unless exactly that one value is another.
+Comments, order and spaces belong to the author, so only the changed value is written. The result is read again, and
+refused unless exactly that one value has changed.
 """
 
 from __future__ import annotations
@@ -13,9 +13,8 @@ from typing import Any, Final
 
 import yaml
 
-from sessions_app.workflows.language.diagnostic_collector import value_at
-from sessions_app.workflows.language.diagnostics import InvalidWorkflow
-from sessions_app.workflows.language.reader import PathInFile, read_text
+from sessions_app.workflows.language.diagnostics import InvalidWorkflow, PathInFile, value_at
+from sessions_app.workflows.language.reader import read_text
 from sessions_app.workflows.nodes.agent import FIRST_PROMPT_INPUT, LATER_PROMPT_INPUT
 
 _PARSER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -23,15 +22,18 @@ _PLAIN: Final = re.compile(r"[A-Za-z][A-Za-z0-9_./-]*( [A-Za-z0-9_./-]+)*\Z")
 _NO_PLAIN: Final = re.compile(r"(true|false|null|yes|no|on|off|[yn])\Z", re.IGNORECASE)
 _EMPTY_VALUE: Final = re.compile(r"\s*(#|\Z)")
 SESSION_PORTS: Final = (FIRST_PROMPT_INPUT, LATER_PROMPT_INPUT)
-"""What an agent that keeps its session takes: what it is told first, and what from then on (seed 003)."""
+"""Inputs of an agent that keeps its session: its first prompt, and its prompt in later iterations."""
 
 
 class EditNotPossible(Exception):
-    """The change cannot be made by a form; the message is for people."""
+    """A form cannot make the change; users see the message."""
 
 
 def find_node_paths(text: str) -> dict[str, PathInFile]:
-    """Where each node stands, by its id, those of components too; of two with one id the first. {} for no workflow."""
+    """Return the place of each node by id, including those of components; the first of two with the same id.
+
+    The result is empty for a text that is not a workflow.
+    """
     try:
         data = read_text(text, "workflow").data
     except InvalidWorkflow:
@@ -51,7 +53,7 @@ def find_node_paths(text: str) -> dict[str, PathInFile]:
 
 
 def node_data(text: str, node: str) -> dict[str, Any]:
-    """What a node says under ``data``, with its ``type``. Raises NotEditable where there is no such node."""
+    """Return the ``data`` of a node, with its ``type``. Raises EditNotPossible if there is no such node."""
     place = _node_path(text, node)
     written = value_at(read_text(text, "workflow").data, place)
     data = written.get("data")
@@ -60,20 +62,23 @@ def node_data(text: str, node: str) -> dict[str, Any]:
 
 
 def apply_settings(text: str, node: str, changes: Mapping[str, Any]) -> str:
-    """The text with settings under ``data`` of a node; None takes one away. Raises NotEditable."""
+    """Return the text with changed settings under ``data`` of a node; None removes one. Raises EditNotPossible."""
     for key, value in changes.items():
         text = _apply_checked(text, (*_node_path(text, node), "data", key), value)
     return text
 
 
 def apply_changes(text: str, node: str, settings: Mapping[str, Any], *, session_kept: bool | None = None) -> str:
-    """The text with ``with_settings``, and with ``with_session_kept`` unless that is None. Raises NotEditable."""
+    """Apply ``apply_settings``, and ``set_session_kept`` unless that is None. Raises EditNotPossible."""
     text = apply_settings(text, node, settings)
     return text if session_kept is None else set_session_kept(text, node, kept=session_kept)
 
 
 def set_session_kept(text: str, node: str, *, kept: bool) -> str:
-    """The text in which an agent keeps its session from iteration to iteration, or begins anew. Raises NotEditable."""
+    """Return the text in which an agent keeps its session between iterations or starts over.
+
+    Raises EditNotPossible.
+    """
     data = node_data(text, node)
     ports = data.get("inputs")
     names = [port.get("name") for port in ports if isinstance(port, dict)] if isinstance(ports, list) else []
@@ -103,13 +108,15 @@ def _with_ports(text: str, node: str, ports: list[Any]) -> str:
 def _node_path(text: str, node: str) -> PathInFile:
     place = find_node_paths(text).get(node)
     if place is None:
-        raise EditNotPossible(f"There is no node “{node}” in this text.")
+        raise EditNotPossible(f"The text has no node “{node}”. Choose another one.")
     return place
 
 
 def _apply_checked(text: str, place: PathInFile, value: Any) -> str:
-    """The change, once it is seen that the text then says that and nothing else."""
-    wanted = json.loads(json.dumps(read_text(text, "workflow").data))  # what aliases share is another then
+    """Return the changed text, after reading it again to verify that only this value has changed."""
+    wanted = json.loads(
+        json.dumps(read_text(text, "workflow").data)
+    )  # a deep copy, in which values shared by aliases are separate
     _set_value(wanted, place, value)
     for made in _edit_candidates(text, place, value):
         try:
@@ -117,7 +124,7 @@ def _apply_checked(text: str, place: PathInFile, value: Any) -> str:
                 return made
         except InvalidWorkflow:
             continue
-    raise EditNotPossible(f"“{place[-1]}” is written in a way that only the text itself can be changed in.")
+    raise EditNotPossible(f"The form cannot change “{place[-1]}” as it is written here. Change it in the text.")
 
 
 def _set_value(data: Any, place: PathInFile, value: Any) -> None:
@@ -131,7 +138,7 @@ def _set_value(data: Any, place: PathInFile, value: Any) -> None:
 
 
 def _edit_candidates(text: str, place: PathInFile, value: Any) -> Iterable[str]:
-    """How the change could be written, the most natural first."""
+    """Yield ways to write the change, the most natural first."""
     root = yaml.compose(text.removeprefix("\ufeff"), Loader=_PARSER)
     begin = text[: len(text) - len(text.removeprefix("\ufeff"))]
     plain, strict = text[len(begin) :], text.lstrip("\ufeff \n").startswith("{")
@@ -147,7 +154,7 @@ def _edit_candidates(text: str, place: PathInFile, value: Any) -> Iterable[str]:
 
 
 def _edit_candidates_in_mapping(text: str, owner: Any, key: str, value: Any, *, strict: bool) -> Iterable[str]:
-    """How a pair of a mapping could be changed."""
+    """Return ways to change a key of a mapping."""
     pair = next(((known, old) for known, old in owner.value if known.value == key), None)
     column = None if owner.flow_style else owner.value[0][0].start_mark.column
     if pair is None:
@@ -174,7 +181,7 @@ def _yaml_node_at(root: Any, place: PathInFile) -> Any:
 
 
 def _end_of_value(text: str, node: Any) -> int:
-    """Where a value ends, without the lines behind it that belong to nothing."""
+    """Return where a value ends, without the empty lines and comments after it."""
     begin, end = int(node.start_mark.index), int(node.end_mark.index)
     if not isinstance(node, yaml.ScalarNode) and not node.flow_style:
         while begin < end:
@@ -194,7 +201,7 @@ def _replace_value(text: str, old: Any, written: str) -> str:
 
 
 def _add_pair(text: str, owner: Any, key: str, written: str, *, strict: bool) -> Iterable[str]:
-    """A new pair, behind the first that stands on one line; else before all others."""
+    """Yield texts with a new key, after the first key that takes one line, or else before all others."""
     name = json.dumps(key) if strict else key
     if not isinstance(owner, yaml.MappingNode) or not owner.value:
         if isinstance(owner, yaml.MappingNode):
@@ -234,7 +241,7 @@ def _remove_pair(text: str, owner: Any, key: Any) -> str:
 
 
 def _dump_value(value: Any, column: int | None, strict: bool) -> str:
-    """A value as people write it; ``column`` of its key, None within braces, where lines have no meaning."""
+    """Return a value as people write it. ``column`` is that of its key; None within braces, where it is one line."""
     if strict or not isinstance(value, str | list | dict):
         return json.dumps(value, ensure_ascii=False)
     if isinstance(value, str):

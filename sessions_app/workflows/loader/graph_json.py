@@ -1,4 +1,4 @@
-"""Convert the graph of a workflow to JSON and back, and generate the JSON Schema of workflow files for editors."""
+"""Convert workflow graphs to JSON and back, and generate the JSON Schema of workflow files for editors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sessions_app.workflows.nodes import node_types
 
 
 def graph_to_json(workflow: WorkflowGraph) -> dict[str, Any]:
-    """The workflow as values of JSON."""
+    """Return the graph as JSON values, in which a scope that is used several times occurs once."""
     scopes: list[dict[str, Any]] = []
     _add_scope(workflow.root, scopes, {})
     return {
@@ -26,10 +26,10 @@ def graph_to_json(workflow: WorkflowGraph) -> dict[str, Any]:
 
 
 def graph_from_json(document: dict[str, Any]) -> WorkflowGraph:
-    """What ``to_document`` was given. Raises ValueError, KeyError or TypeError for anything else."""
+    """Return the graph that ``graph_to_json`` was given. Raises ValueError, KeyError or TypeError for other values."""
     scopes: list[Scope] = []
-    for one in document["scopes"]:
-        scopes.append(_scope_from_json(one, scopes))
+    for scope in document["scopes"]:
+        scopes.append(_scope_from_json(scope, scopes))
     return WorkflowGraph(
         name=document["name"],
         description=document["description"],
@@ -39,11 +39,11 @@ def graph_from_json(document: dict[str, Any]) -> WorkflowGraph:
     )
 
 
-def _add_scope(scope: Scope, scopes: list[dict[str, Any]], places: dict[int, int]) -> int:
-    """The index of a scope, which comes after those within it."""
-    if id(scope) not in places:
-        nodes = [_node_document(node, scopes, places) for node in scope.nodes.values()]
-        places[id(scope)] = len(scopes)
+def _add_scope(scope: Scope, scopes: list[dict[str, Any]], indexes: dict[int, int]) -> int:
+    """Append a scope after the scopes inside it, unless it is there already; return its index."""
+    if id(scope) not in indexes:
+        nodes = [_node_document(node, scopes, indexes) for node in scope.nodes.values()]
+        indexes[id(scope)] = len(scopes)
         scopes.append(
             {
                 "kind": scope.kind,
@@ -56,18 +56,18 @@ def _add_scope(scope: Scope, scopes: list[dict[str, Any]], places: dict[int, int
                 "count": scope.count,
             }
         )
-    return places[id(scope)]
+    return indexes[id(scope)]
 
 
 def _scope_from_json(document: dict[str, Any], scopes: list[Scope]) -> Scope:
-    wires = tuple(_wire_from_json(one) for one in document["wires"])
-    incoming: dict[str, list[Wire]] = {one["id"]: [] for one in document["nodes"]}
+    wires = tuple(_wire_from_json(wire) for wire in document["wires"])
+    incoming: dict[str, list[Wire]] = {node["id"]: [] for node in document["nodes"]}
     for wire in wires:
         if wire.target.node:
             incoming[wire.target.node].append(wire)
     return Scope(
         kind=document["kind"],
-        nodes={one["id"]: _node_from_json(one, scopes) for one in document["nodes"]},
+        nodes={node["id"]: _node_from_json(node, scopes) for node in document["nodes"]},
         wires=wires,
         order=tuple(document["order"]),
         waits_for={name: frozenset(sources) for name, sources in document["waits_for"].items()},
@@ -78,7 +78,7 @@ def _scope_from_json(document: dict[str, Any], scopes: list[Scope]) -> Scope:
     )
 
 
-def _node_document(node: GraphNode, scopes: list[dict[str, Any]], places: dict[int, int]) -> dict[str, Any]:
+def _node_document(node: GraphNode, scopes: list[dict[str, Any]], indexes: dict[int, int]) -> dict[str, Any]:
     return {
         "id": node.id,
         "type": node.type,
@@ -87,7 +87,7 @@ def _node_document(node: GraphNode, scopes: list[dict[str, Any]], places: dict[i
         "inputs": [_part_document(port) for port in node.inputs],
         "outputs": [_part_document(port) for port in node.outputs],
         "line": node.line,
-        "body": None if node.body is None else _add_scope(node.body, scopes, places),
+        "body": None if node.body is None else _add_scope(node.body, scopes, indexes),
         "references": [[*asked, hidden] for asked, hidden in node.references.items()],
         "reset": sorted(node.reset),
     }
@@ -130,10 +130,12 @@ _DESCRIPTION = "A loop workflow, versions 1 to 3. Written by manage.py write_doc
 
 
 def workflow_json_schema() -> dict[str, Any]:
-    """The schema of a whole file; the settings of a node follow from its type."""
+    """Return the schema of a whole file, in which the type of a node determines its settings."""
     kinds = sorted(node_types().items())
     models: set[type[BaseModel]] = {WorkflowFile, *(kind.settings for _, kind in kinds)}
-    refs, found = models_json_schema([(model, "validation") for model in sorted(models, key=lambda one: one.__name__)])
+    refs, found = models_json_schema(
+        [(model, "validation") for model in sorted(models, key=lambda model: model.__name__)]
+    )
     definitions = found["$defs"]
     definitions["Node"]["allOf"] = [
         _settings_condition(name, refs[kind.settings, "validation"]) for name, kind in kinds
@@ -149,7 +151,7 @@ def workflow_json_schema() -> dict[str, Any]:
 
 
 def _settings_condition(name: str, reference: dict[str, Any]) -> dict[str, Any]:
-    """``data.nodeType`` says the type, and ``type`` where it does not."""
+    """Return the condition for nodes of a type: ``data.nodeType`` names it, or ``type`` if that is missing."""
     inside = {"properties": {"data": {"properties": {"nodeType": {"const": name}}, "required": ["nodeType"]}}}
     beside = {
         "properties": {"type": {"const": name}, "data": {"not": {"required": ["nodeType"]}}},

@@ -1,4 +1,4 @@
-"""Resolve the edges of a file to wires within scopes, and the node names in templates to nodes."""
+"""Resolve the edges of a file to wires within scopes, and the names in templates to nodes."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Final
 
+from sessions_app.workflows.language.diagnostics import PathInFile
 from sessions_app.workflows.language.graph import (
     HIDDEN_PORT,
     SourceRef,
@@ -19,7 +20,6 @@ from sessions_app.workflows.language.graph import (
     pairs_closing_cycles,
 )
 from sessions_app.workflows.language.limits import Budget
-from sessions_app.workflows.language.reader import PathInFile
 from sessions_app.workflows.language.schema import Edge
 from sessions_app.workflows.language.schema import Node as WrittenNode
 
@@ -32,13 +32,13 @@ _MAX_DOCKS_LISTED: Final = 20
 """Dock slots that an error lists."""
 
 ScopeName = str
-"""The id of the loop whose inside it is; “” for the outermost."""
+"""The id of the loop that contains the scope; “” for the outermost scope."""
 WiresByScope = dict[ScopeName, dict[Wire, None]]
-"""The wires of each scope, in their order and none twice."""
+"""The wires of each scope, ordered and without duplicates."""
 
 
 class InvalidEdge(ValueError):
-    """The edge leads nowhere; the message and the fix are for people."""
+    """The edge cannot be resolved; users see the message and the fix."""
 
     def __init__(self, message: str, fix: str):
         super().__init__(message)
@@ -47,7 +47,7 @@ class InvalidEdge(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class NodePlace:
-    """What the wiring knows of a node: its type, the scope it is in, and of a loop the kinds of its docks."""
+    """The type and the scope of a node, and for a loop the kinds of its dock slots by name."""
 
     type: str
     scope: ScopeName
@@ -56,30 +56,30 @@ class NodePlace:
 
 @dataclass(slots=True)
 class Wiring:
-    """Makes wires. Its methods raise OverBudget once there are too many."""
+    """Creates wires. Its methods raise BudgetExceeded once there are too many."""
 
     places: Mapping[str, NodePlace]
     wires: WiresByScope
     budget: Budget
 
     def add(self, edge: Edge, name: str) -> None:
-        """Carry out one edge. Raises BadEdge."""
+        """Add the wires of one edge. Raises InvalidEdge."""
         source_scope, ref = self.source(edge)
         target_scope, slot = self.target(edge)
         if target_scope != source_scope and edge.source in self._within(target_scope) and ref.kind == "node":
             raise InvalidEdge(
-                f"“{edge.source}” gives its outputs when it has ended, so nothing within it can take them",
+                f"“{edge.source}” has its outputs only once it has finished, so a node inside it cannot use them",
                 "Use dock:<slot>:output, dock:<slot>:prev or input:<port>:internal as the sourceHandle.",
             )
         if target_scope != source_scope and edge.target in self._within(source_scope) and slot.kind == "node":
             raise InvalidEdge(
-                f"“{edge.target}” takes its inputs before it begins, so nothing within it can give them",
+                f"“{edge.target}” needs its inputs before it begins, so a node inside it cannot provide them",
                 "Use dock:<slot>:input, dock:<slot>:current or output:<port>:internal as the targetHandle.",
             )
         self.connect((source_scope, ref), (target_scope, slot), name)
 
     def connect(self, begin: tuple[ScopeName, SourceRef], end: tuple[ScopeName, TargetRef], name: str) -> None:
-        """Lead a value from a scope to another, over the edges of those between them."""
+        """Carry a value from one scope to another, with hidden ports at every border in between."""
         (source_scope, ref), (target_scope, slot) = begin, end
         around_target = self._within(target_scope)
         while source_scope not in around_target:
@@ -99,7 +99,7 @@ class Wiring:
             known[wire] = None
 
     def _within(self, scope: ScopeName) -> list[ScopeName]:
-        """A scope and those around it, from the inside out; the last is “”."""
+        """Return a scope and the scopes around it, from the inside out; the last is “”."""
         found = [scope]
         while scope:
             scope = self.places[scope].scope
@@ -107,7 +107,7 @@ class Wiring:
         return found
 
     def source(self, edge: Edge) -> tuple[ScopeName, SourceRef]:
-        """Where an edge begins."""
+        """Return the scope and the source of an edge. Raises InvalidEdge."""
         place, handle = self.places[edge.source], edge.source_handle or "output:output"
         if place.type == "interface-input":
             return place.scope, _interface_ref(_port(handle, "output"), is_loop=bool(place.scope))
@@ -118,10 +118,10 @@ class Wiring:
                 return edge.source, SourceRef("input", found["name"])
             if found["side"] == "output" and not found["internal"]:
                 return place.scope, SourceRef("node", found["name"], edge.source)
-        raise InvalidEdge(f"nothing comes out of the sourceHandle “{handle}”", "Write output:<port>.")
+        raise InvalidEdge(f"the sourceHandle “{handle}” is not an output", "Write output:<port>.")
 
     def target(self, edge: Edge) -> tuple[ScopeName, TargetRef]:
-        """Where an edge ends."""
+        """Return the scope and the target of an edge. Raises InvalidEdge."""
         place, handle = self.places[edge.target], edge.target_handle or "input:input"
         if place.type == "interface-output":
             return place.scope, TargetRef("output", _port(handle, "input"))
@@ -134,7 +134,7 @@ class Wiring:
                 return edge.target, TargetRef("output", found["name"])
             if found["side"] == "input" and not found["internal"]:
                 return place.scope, TargetRef("node", found["name"], edge.target)
-        raise InvalidEdge(f"nothing goes into the targetHandle “{handle}”", "Write input:<port>.")
+        raise InvalidEdge(f"the targetHandle “{handle}” is not an input", "Write input:<port>.")
 
     def _dock_ref(self, loop: str, slot: str, side: str) -> SourceRef:
         kind = self._dock(loop, slot)
@@ -142,7 +142,7 @@ class Wiring:
             return SourceRef("iteration", slot)
         if kind == "feedback" and side == "prev":
             return SourceRef("prev", slot)
-        raise InvalidEdge(f"nothing comes out of dock:{slot}:{side}, for “{slot}” is a {kind} slot", _DOCK_FIX)
+        raise InvalidEdge(f"dock:{slot}:{side} is not an output, because “{slot}” is a {kind} slot", _DOCK_FIX)
 
     def _dock_slot(self, loop: str, slot: str, side: str) -> TargetRef:
         kind = self._dock(loop, slot)
@@ -150,7 +150,7 @@ class Wiring:
             return TargetRef("continue", slot)
         if kind == "feedback" and side == "current":
             return TargetRef("current", slot)
-        raise InvalidEdge(f"nothing goes into dock:{slot}:{side}, for “{slot}” is a {kind} slot", _DOCK_FIX)
+        raise InvalidEdge(f"dock:{slot}:{side} is not an input, because “{slot}” is a {kind} slot", _DOCK_FIX)
 
     def _dock(self, loop: str, slot: str) -> str:
         kind = self.places[loop].docks.get(slot)
@@ -161,19 +161,23 @@ class Wiring:
 
 
 _DOCK_FIX: Final = (
-    "An iteration slot gives :output, a feedback slot gives :prev and takes :current, a continue slot takes :input."
+    "An iteration slot has :output, a feedback slot has :prev (output) and :current (input), "
+    "and a continue slot has :input."
 )
 
 
 def _port(handle: str, side: str) -> str:
     found = _PORT.match(handle)
     if found is None or found["side"] != side or found["internal"]:
-        raise InvalidEdge(f"“{handle}” is no {side} of an interface", f"Write {side}:<port>.")
+        raise InvalidEdge(f"“{handle}” is not an {side} of an interface", f"Write {side}:<port>.")
     return found["name"]
 
 
 def _interface_ref(port: str, *, is_loop: bool) -> SourceRef:
-    """What an interface gives within; in a loop of the older style also the iteration and what was before."""
+    """Return the source inside a scope for a port of its interface.
+
+    A loop of the older style has the iteration number and the previous values there, too.
+    """
     if is_loop and port == ITERATION_PORT:
         return SourceRef("iteration", port)
     if is_loop and port.startswith(PREVIOUS_PORT):
@@ -182,13 +186,16 @@ def _interface_ref(port: str, *, is_loop: bool) -> SourceRef:
 
 
 def add_legacy_feedback(wires: list[Wire], outputs: list[str]) -> list[Wire]:
-    """The wires of a loop of the older style: what goes to its output is also what the next iteration is told.
+    """Return the wires of a loop, completed as the older style requires.
 
-    The only output that such a loop declares is the only one that goes out, whatever the two are called.
+    There, the value at an output is also the feedback for the next iteration. If such a loop declares one output and
+    has one, they are the same even if their names differ.
     """
-    told = {wire.source.port for wire in wires if wire.source.kind == "prev"}
+    read_back = {wire.source.port for wire in wires if wire.source.kind == "prev"}
     given = [wire for wire in wires if wire.target.kind == "output"]
-    more = [replace(wire, target=TargetRef("current", wire.target.port)) for wire in given if wire.target.port in told]
+    more = [
+        replace(wire, target=TargetRef("current", wire.target.port)) for wire in given if wire.target.port in read_back
+    ]
     if len(given) == 1 == len(outputs) and given[0].target.port != outputs[0]:
         more.append(replace(given[0], target=TargetRef("output", outputs[0])))
     return wires + more
@@ -196,27 +203,27 @@ def add_legacy_feedback(wires: list[Wire], outputs: list[str]) -> list[Wire]:
 
 @dataclass(frozen=True, slots=True)
 class TemplateTarget:
-    """A node that a template names, and the one beside it that has the template or lies around it."""
+    """The node that a template refers to, and the node of the same scope that has or contains the template."""
 
     node: str
-    beside: str
+    waiting: str
     scope: ScopeName
 
 
 @dataclass(frozen=True, slots=True)
 class TemplateUse:
-    """One ``{{ asked.port }}`` in a text of a node; ``below`` counts lines from its place."""
+    """One template ``{{ name.port }}`` in a text of a node, ``below`` lines under ``place``."""
 
     node: str
-    asked: str
+    name: str
     port: str
     place: PathInFile
     below: int
-    meant: TemplateTarget | None
+    target: TemplateTarget | None
 
 
 class NodeNames:
-    """The nodes of one body by what templates can call them: an id, else a label, as it is or like_this."""
+    """Finds the nodes of a body by the names that templates use: an id, or else a label, as it is or in snake_case."""
 
     def __init__(self, written: Mapping[str, WrittenNode]):
         self._written = written
@@ -227,11 +234,11 @@ class NodeNames:
             self._labels.setdefault((scope, label), []).append(name)
             self._words.setdefault((scope, label.lower().replace(" ", "_")), []).append(name)
 
-    def meant(self, name: str, asked: str) -> TemplateTarget | None:
-        """The node that ``asked`` means in a template of the node ``name``: the nearest one beside or around it."""
-        for beside, scope in self._around(name):
-            if found := self._called(asked, scope, beside):
-                return TemplateTarget(found, beside, scope)
+    def resolve(self, node: str, name: str) -> TemplateTarget | None:
+        """Return the node that ``name`` means in a template of ``node``: the nearest one beside or around it."""
+        for waiting, scope in self._around(node):
+            if found := self._find(name, scope, waiting):
+                return TemplateTarget(found, waiting, scope)
         return None
 
     def _around(self, name: str) -> Iterator[tuple[str, ScopeName]]:
@@ -240,29 +247,29 @@ class NodeNames:
             yield name, scope
             name = scope
 
-    def _called(self, asked: str, scope: ScopeName, beside: str) -> str:
-        node = self._written.get(asked)
-        if node is not None and asked != beside and (node.parent_id or "") == scope:
-            return asked
+    def _find(self, name: str, scope: ScopeName, waiting: str) -> str:
+        node = self._written.get(name)
+        if node is not None and name != waiting and (node.parent_id or "") == scope:
+            return name
         for index in (self._labels, self._words):
-            # Of two that are called so, one at least is not the node itself.
-            for name in index.get((scope, asked), [])[:2]:
-                if name != beside:
-                    return name
+            # Two candidates are enough, because at most one of them is the waiting node itself.
+            for candidate in index.get((scope, name), [])[:2]:
+                if candidate != waiting:
+                    return candidate
         return ""
 
 
 def unsatisfiable_templates(
     templates: Iterable[TemplateUse], wires: WiresByScope, spend: SpendBudget
 ) -> frozenset[tuple[ScopeName, WaitPair]]:
-    """The waits that templates ask for and cannot have, as a node would wait for itself; the first ones win.
+    """Return the waits that templates require but that would make a node wait for itself; earlier templates win.
 
-    ``wires``: those of the edges. ``spend`` is told each step of a search and may raise to end it.
+    ``wires`` are those of the edges. ``spend`` is called with the steps of the search, and may raise to stop it.
     """
     wanted: dict[ScopeName, dict[WaitPair, None]] = {}
-    for one in templates:
-        if one.meant is not None:
-            wanted.setdefault(one.meant.scope, {})[one.meant.node, one.meant.beside] = None
+    for use in templates:
+        if use.target is not None:
+            wanted.setdefault(use.target.scope, {})[use.target.node, use.target.waiting] = None
     refused: set[tuple[ScopeName, WaitPair]] = set()
     for scope, pairs in wanted.items():
         fixed = [(first, then) for first, after in followers_by_node(wires.get(scope, ())).items() for then in after]

@@ -1,6 +1,6 @@
-"""Node types, one file each, found by discovery.
+"""Node types: what each declares, and how its outputs are extracted from text.
 
-What every type declares, and how outputs are extracted from text.
+Every module of this package declares its types in ``TYPES``; ``node_types`` finds them all.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from sessions_app.workflows.language.values import INPUTS_NAME, MISSING, Convers
 
 @dataclass(frozen=True, slots=True)
 class NodeFinished:
-    """Nothing is left to be done."""
+    """The node has finished."""
 
     outputs: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class WorkRequest:
-    """Work outside of the engine; ``request`` can be kept as JSON and says all that it needs."""
+    """The node needs work outside the engine. ``request`` is JSON, and contains everything that the work needs."""
 
     request: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class NodeFailed:
-    """It cannot be done; the message is for people."""
+    """The node has failed; users see the message."""
 
     message: str
     outputs: Mapping[str, Any] = field(default_factory=dict)
@@ -42,21 +42,25 @@ class NodeFailed:
 
 @dataclass(frozen=True, slots=True)
 class GateRetry:
-    """A gate has not been passed: what leads to it is done again, told this."""
+    """A gate was not passed: the nodes before it run again, with these outputs as feedback."""
 
     outputs: Mapping[str, Any]
 
 
 BeginResult = NodeFinished | WorkRequest | NodeFailed | GateRetry
 EndResult = NodeFinished | NodeFailed | WorkRequest
-"""``Ask``: the work is to be done once more, as this request says."""
+"""``WorkRequest``: the work must be done again, as this request says."""
 RunInSandbox = Callable[[Sequence[Mapping[str, Any]]], list[Any]]
 """``sessions_app.workflows.language.sandbox.run_in_sandbox``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeContext:
-    """What a node is begun with. ``run`` is what started the run; ``session`` the agent session that it goes on in."""
+    """What a node begins with.
+
+    ``run`` holds the inputs of the run, ``session`` the id of the agent session to continue, ``retries`` and
+    ``feedback`` tell how often and why a gate has sent the node back.
+    """
 
     node: GraphNode
     inputs: Mapping[str, Any]
@@ -66,7 +70,7 @@ class NodeContext:
     session: str = ""
 
     def look_up(self, name: str, port: str) -> Any:
-        """The value of a template, or MISSING."""
+        """Return the value of the template ``{{ name.port }}``, or MISSING."""
         if name != INPUTS_NAME:
             hidden = self.node.references.get((name, port), "")
             return self.inputs.get(hidden, MISSING)
@@ -77,7 +81,7 @@ class NodeContext:
 
 @dataclass(frozen=True, slots=True)
 class FinishedWork:
-    """Work that has ended: what was asked, and what it came to, as its type says."""
+    """Work that has ended: its request, and its result in the form that the node type defines."""
 
     request: Mapping[str, Any]
     result: Mapping[str, Any]
@@ -85,7 +89,7 @@ class FinishedWork:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SettingsIssue:
-    """Something wrong with the settings of a node. ``key`` is where in its data, ``below`` lines below that."""
+    """A problem with the settings of a node, at ``key`` in its data and ``below`` lines further down."""
 
     code: str
     message: str
@@ -114,35 +118,46 @@ class NodeType:
     inputs: tuple[Port, ...] = ()
     outputs: tuple[Port, ...] = ()
     implied: Callable[[Any], Iterable[Port]] = lambda settings: ()
-    """Outputs that follow from the settings, beside those that are written."""
+    """Returns the outputs that follow from the settings, in addition to the declared ones."""
     texts: Callable[[Any], Iterable[tuple[tuple[str | int, ...], str]]] = _without_templates
-    """The texts with templates: where in the data, and the text."""
+    """Returns the texts that can contain templates, each with its place in the data."""
     check: Callable[[GraphNode], Iterable[SettingsIssue]] = _without_issues
     begin: Callable[[NodeContext], BeginResult] | None = None
-    """None: the engine does it, for loops and components, or it is an edge of its scope."""
+    """Starts the node. None: the engine itself runs it (loop, component), or it never runs (interface)."""
     end: Callable[[GraphNode, FinishedWork, RunInSandbox], EndResult] | None = None
     is_open: bool = False
-    """It takes and gives what its file says, so that no port of it is unknown."""
+    """The type accepts any port, so no port of it is reported as unknown."""
 
 
 @cache
 def node_types() -> Mapping[str, NodeType]:
-    """Every node type by its name and its aliases."""
+    """Return every node type by its name and its aliases."""
     found: dict[str, NodeType] = {}
     for module in pkgutil.iter_modules(__path__, f"{__name__}."):
-        kind: NodeType = importlib.import_module(module.name).TYPE
-        found |= dict.fromkeys((kind.name, *kind.aliases), kind)
+        types: Sequence[NodeType] = importlib.import_module(module.name).TYPES
+        for node_type in types:
+            found |= dict.fromkeys((node_type.name, *node_type.aliases), node_type)
     return found
 
 
 def type_of(node: GraphNode) -> NodeType:
-    """The type of a node."""
+    """Return the type of a node."""
     return node_types()[node.type]
 
 
+def ports_of(kind: NodeType, settings: NodeData) -> tuple[tuple[Port, ...], tuple[Port, ...]]:
+    """Return the declared ports, or those of the type if none is declared, and the outputs implied by the settings."""
+    none = settings.inputs is None and settings.outputs is None
+    inputs = kind.inputs if none else tuple(settings.inputs or ())
+    outputs = kind.outputs if none else tuple(settings.outputs or ())
+    known = {port.name for port in outputs}
+    more = (port for port in kind.implied(settings) if port.name not in known)
+    return inputs, (*outputs, *more)
+
+
 def convert_ports(ports: Iterable[Port], values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values as their ports say. Raises Unfit with the name of the port."""
-    by_name = {one.name: one for one in ports}
+    """Convert values to the types of their ports. Raises ConversionError with the name of the port."""
+    by_name = {port.name: port for port in ports}
     found = {}
     for name, value in values.items():
         try:
@@ -153,32 +168,35 @@ def convert_ports(ports: Iterable[Port], values: Mapping[str, Any]) -> dict[str,
 
 
 def extract_outputs(
-    ports: Sequence[Port], plain: Mapping[str, Any], text: str, limited: RunInSandbox
+    ports: Sequence[Port], plain: Mapping[str, Any], text: str, run_in_sandbox: RunInSandbox
 ) -> tuple[dict[str, Any], str]:
-    """Every output, and what is wrong with one of them or “”. ``plain`` has those that need no search."""
+    """Return every output, and the first problem with one of them or “”.
+
+    ``plain`` holds the outputs that need no extraction from ``text``.
+    """
     found: dict[str, Any] = dict(plain)
-    patterns = [one for one in ports if one.extract and one.extract.type == "regex"]
-    trouble = ""
+    patterns = [port for port in ports if port.extract and port.extract.type == "regex"]
+    problem = ""
     try:
-        matches = limited(
-            [{"operation": "regex", "pattern": _extraction_pattern(one), "text": text} for one in patterns]
+        matches = run_in_sandbox(
+            [{"operation": "regex", "pattern": _extraction_pattern(port), "text": text} for port in patterns]
         )
         found |= {one.name: match for one, match in zip(patterns, matches, strict=True)}
     except SandboxError as error:
-        trouble = str(error)
-        found |= dict.fromkeys(one.name for one in patterns)
-    for one in ports:
-        if one.extract and one.extract.type == "json_path":
-            found[one.name] = value_at_path(text, one.extract.pattern)
-        elif one.extract and one.extract.type == "full":
-            found[one.name] = text
-        found.setdefault(one.name, text)
+        problem = str(error)
+        found |= dict.fromkeys(port.name for port in patterns)
+    for port in ports:
+        if port.extract and port.extract.type == "json_path":
+            found[port.name] = value_at_path(text, port.extract.pattern)
+        elif port.extract and port.extract.type == "full":
+            found[port.name] = text
+        found.setdefault(port.name, text)
         try:
-            found[one.name] = convert_value(found[one.name], one.type)
+            found[port.name] = convert_value(found[port.name], port.type)
         except ConversionError as error:
-            found[one.name] = None
-            trouble = trouble or f"the output “{one.name}”: {error}"
-    return found, trouble
+            found[port.name] = None
+            problem = problem or f"the output “{port.name}”: {error}"
+    return found, problem
 
 
 def _extraction_pattern(port: Port) -> str:

@@ -1,4 +1,4 @@
-"""A turn of an agent. Its session goes on where ``sessionId`` comes in, and a new one begins where none does."""
+"""The node type for one turn of an agent: in the session of the input ``sessionId``, or else in a new session."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ from sessions_app.workflows.nodes import (
 
 TIMEOUT: Final = 3_600
 MAX_NAME: Final = 200
-"""Characters of the name of an output."""
+"""Characters of an output name."""
 FIRST_PROMPT_INPUT, LATER_PROMPT_INPUT = "taskPrompt", "iteratePrompt"
-"""Inputs of an agent that keeps its session: what it is told first, and what in the iterations after."""
+"""Inputs of an agent that keeps its session: its first prompt, and its prompt in later iterations."""
 REPAIR_PROMPT: Final = """\
-Your answer cannot be used: {trouble}.
-Answer once more, with nothing but JSON that keeps to this schema:
+Your answer cannot be used: {problem}.
+Answer again with nothing but JSON that conforms to this schema:
 {schema}"""
 _MODEL: Final = re.compile(r"[^\W_][\w .:/@+()\[\]~-]*\Z")
-"""It becomes a word of a command line: nothing that could be taken for an option, or for several words of one."""
+"""A model name becomes a command-line argument, so it must not look like an option or like several arguments."""
 _TYPES: Final = {"string": "string", "number": "number", "integer": "number", "boolean": "boolean"}
 
 
 class AgentSettings(NodeData):
-    """Settings of an agent."""
+    """Settings of an agent node."""
 
     runner: str | None = Field(default=None, max_length=200)
     model: str | None = Field(default=None, max_length=200)
@@ -55,81 +55,84 @@ class AgentSettings(NodeData):
 
     @property
     def keeps_its_session(self) -> bool:
-        """In a loop it goes on in the session of the iteration before, without a wire that says so."""
-        names = {one.name for one in self.inputs or ()}
+        """Whether the node continues the session of the previous iteration without an edge for ``sessionId``."""
+        names = {port.name for port in self.inputs or ()}
         return self.resumable or {FIRST_PROMPT_INPUT, LATER_PROMPT_INPUT} <= names
 
     @property
     def parsed_schema(self) -> dict[str, Any] | None:
-        """The schema of its answer; None without one, ValueError for a text that is none."""
+        """The JSON Schema of the answer; None without one. Raises ValueError if it is not valid JSON."""
         if not isinstance(self.output_schema, str):
             return self.output_schema
         if not self.output_schema.strip():
             return None
         found = json.loads(self.output_schema)
         if not isinstance(found, dict):
-            raise ValueError("it is no object")
+            raise ValueError("it is not an object")
         return found
 
 
 def implied_outputs(settings: AgentSettings) -> Iterable[Port]:
-    """What every agent gives, and one output for each property of its schema."""
+    """Yield the outputs of every agent node, and one output for each property of its schema."""
     yield from (make_port("output", "string"), make_port("sessionId", "string"), make_port("exitCode", "number"))
     try:
         properties = (settings.parsed_schema or {}).get("properties", {})
     except (ValueError, RecursionError):
-        return  # ``check`` tells of it
+        return  # ``check_settings`` reports it
     for name, shape in properties.items() if isinstance(properties, dict) else ():
         if not 1 <= len(name) <= MAX_NAME:
-            continue  # no output can be called so; ``structured`` has it all the same
+            continue  # not a valid output name; ``structured`` still contains the value
         word = shape.get("type") if isinstance(shape, dict) else None
         kind = _TYPES.get(word, "json") if isinstance(word, str) else "json"
         yield Port.model_validate({"name": name, "type": kind})
 
 
 def template_texts(settings: AgentSettings) -> Iterable[tuple[tuple[str | int, ...], str]]:
-    """The prompt."""
+    """Yield the prompt."""
     if settings.prompt is not None:
         yield ("prompt",), settings.prompt
 
 
 def check_settings(node: GraphNode) -> Iterable[SettingsIssue]:
-    """Its schema is one, its model has a name, and its files stay in the workspace."""
+    """Check the schema, the model name, and that the prompt files are in the workspace."""
     settings = node.settings
-    assert isinstance(settings, AgentSettings)  # noqa: S101  (its type's)
+    assert isinstance(settings, AgentSettings)  # noqa: S101  (the settings class of the type)
     try:
         _ = settings.parsed_schema
     except (ValueError, RecursionError) as error:
         yield SettingsIssue(
-            code="schema", message=f"outputSchema is no JSON Schema: {error}", fix="Correct it.", key=("outputSchema",)
+            code="schema",
+            message=f"outputSchema is not a JSON Schema: {error}",
+            fix="Correct the schema.",
+            key=("outputSchema",),
         )
     if settings.model and not _MODEL.match(settings.model):
         yield SettingsIssue(
-            code="model", message=f"“{settings.model}” is no name of a model", fix="Correct it.", key=("model",)
+            code="model", message=f"“{settings.model}” is not a model name", fix="Correct the name.", key=("model",)
         )
     for path in settings.prompt_files or ():
         if not is_relative_below(path):
             yield SettingsIssue(
                 code="path",
-                message=f"“{path}” leads out of the workspace",
-                fix="Write it relative.",
+                message=f"“{path}” is outside the workspace",
+                fix="Use a path relative to the workspace, without “..”.",
                 key=("promptFiles",),
             )
 
 
-def begin_node(moment: NodeContext) -> BeginResult:
-    """What the agent is told, and in which session: of an input, else the one that it keeps, else a new one."""
-    settings = moment.node.settings
-    assert isinstance(settings, AgentSettings)  # noqa: S101  (its type's)
-    later = moment.inputs.get(LATER_PROMPT_INPUT)
-    told = later.get("sessionId") if isinstance(later, dict) else None
-    session = to_text(moment.inputs.get("sessionId") or told or moment.session)
+def begin_node(context: NodeContext) -> BeginResult:
+    """Request a turn: its prompt, and its session (from an input, else the one the node keeps, else a new one)."""
+    settings = context.node.settings
+    assert isinstance(settings, AgentSettings)  # noqa: S101  (the settings class of the type)
+    later = context.inputs.get(LATER_PROMPT_INPUT)
+    later_session = later.get("sessionId") if isinstance(later, dict) else None
+    session = to_text(context.inputs.get("sessionId") or later_session or context.session)
     try:
-        prompt = build_prompt(moment, settings, going_on=bool(session))
+        prompt = build_prompt(context, settings, continues_session=bool(session))
     except TooLong as error:
         return NodeFailed(f"the prompt is too long: {error}")
     if not prompt.strip() and not settings.prompt_files:
-        return NodeFailed("there is no prompt: nothing came in, and the node has none")
+        return NodeFailed("the node has no prompt, and received none as an input")
     return WorkRequest(
         {
             "kind": "agent",
@@ -144,63 +147,67 @@ def begin_node(moment: NodeContext) -> BeginResult:
     )
 
 
-def build_prompt(moment: NodeContext, settings: AgentSettings, *, going_on: bool) -> str:
-    """What came in wins over what is written, unless that has what came in within it."""
-    if moment.retries and going_on and "feedback" not in _requested_settings(settings):
-        return moment.feedback
-    if going_on and moment.inputs.get(LATER_PROMPT_INPUT) is not None:
-        later = moment.inputs[LATER_PROMPT_INPUT]
+def build_prompt(context: NodeContext, settings: AgentSettings, *, continues_session: bool) -> str:
+    """Return the prompt: a received prompt replaces the written one, unless that one contains it as a template."""
+    if context.retries and continues_session and "feedback" not in _referenced_inputs(settings):
+        return context.feedback
+    if continues_session and context.inputs.get(LATER_PROMPT_INPUT) is not None:
+        later = context.inputs[LATER_PROMPT_INPUT]
         return to_text(later.get("feedback", later) if isinstance(later, dict) else later)
-    given = moment.inputs.get("prompt")
-    if given is None and port_named(moment.node.inputs, FIRST_PROMPT_INPUT) is not None and settings.prompt is None:
-        given = moment.inputs.get(FIRST_PROMPT_INPUT)
-    if given is not None and "prompt" not in _requested_settings(settings):
+    given = context.inputs.get("prompt")
+    if given is None and port_named(context.node.inputs, FIRST_PROMPT_INPUT) is not None and settings.prompt is None:
+        given = context.inputs.get(FIRST_PROMPT_INPUT)
+    if given is not None and "prompt" not in _referenced_inputs(settings):
         return to_text(given)
-    return render_template(settings.prompt or "", moment.look_up)
+    return render_template(settings.prompt or "", context.look_up)
 
 
-def _requested_settings(settings: AgentSettings) -> set[str]:
+def _referenced_inputs(settings: AgentSettings) -> set[str]:
     return {port for name, port, _ in find_references(settings.prompt or "") if name == INPUTS_NAME}
 
 
-def end_node(node: GraphNode, done: FinishedWork, limited: RunInSandbox) -> EndResult:
-    """``result`` has text, sessionId and maybe error. The session is told of a failed turn too, so it can go on.
+def end_node(node: GraphNode, done: FinishedWork, run_in_sandbox: RunInSandbox) -> EndResult:
+    """Return the outputs of a finished turn. ``result`` has text, sessionId and possibly error.
 
-    An answer that does not keep to its schema is asked for once more, in the same session.
+    ``sessionId`` is an output of a failed turn, too, so that a later node can continue the session. An answer that
+    does not conform to the schema is requested once more, in the same session.
     """
     result = done.result
     text, error = str(result.get("text", "")).strip(), str(result.get("error") or "")
     settings = node.settings
-    assert isinstance(settings, AgentSettings)  # noqa: S101  (its type's)
+    assert isinstance(settings, AgentSettings)  # noqa: S101  (the settings class of the type)
     plain: dict[str, Any] = dict.fromkeys(("output", "response"), text)
     plain |= {"sessionId": result.get("sessionId"), "exitCode": int(bool(error))}
     schema = settings.parsed_schema
-    structured, trouble = parse_structured_answer(text, schema, limited) if schema is not None else (None, "")
-    if trouble and not error and result.get("sessionId") and not done.request.get("isRepair"):
-        asked = REPAIR_PROMPT.format(trouble=trouble, schema=json.dumps(schema, ensure_ascii=False))
+    structured, problem = parse_structured_answer(text, schema, run_in_sandbox) if schema is not None else (None, "")
+    if problem and not error and result.get("sessionId") and not done.request.get("isRepair"):
+        prompt = REPAIR_PROMPT.format(problem=problem, schema=json.dumps(schema, ensure_ascii=False))
         return WorkRequest(
-            {**done.request, "prompt": asked, "sessionId": result["sessionId"], "promptFiles": [], "isRepair": True}
+            {**done.request, "prompt": prompt, "sessionId": result["sessionId"], "promptFiles": [], "isRepair": True}
         )
-    wanted = (schema or {}).get("properties", {})
-    plain |= dict.fromkeys(wanted) | {"structured": structured}
-    plain |= {name: value for name, value in structured.items() if name in wanted} if structured else {}
-    outputs, misfit = extract_outputs(node.outputs, plain, text, limited)
-    reason = error or trouble or misfit
+    properties = (schema or {}).get("properties", {})
+    plain |= dict.fromkeys(properties) | {"structured": structured}
+    plain |= {name: value for name, value in structured.items() if name in properties} if structured else {}
+    outputs, extraction_problem = extract_outputs(node.outputs, plain, text, run_in_sandbox)
+    reason = error or problem or extraction_problem
     return NodeFailed(reason, outputs) if reason else NodeFinished(outputs)
 
 
-def parse_structured_answer(text: str, schema: Mapping[str, Any], limited: RunInSandbox) -> tuple[Any, str]:
-    """The JSON in an answer and what is wrong with it or “”: the whole text, or the last block of it that is JSON."""
+def parse_structured_answer(text: str, schema: Mapping[str, Any], run_in_sandbox: RunInSandbox) -> tuple[Any, str]:
+    """Return the JSON of an answer, and what is wrong with it or “”.
+
+    The JSON is the whole text, or its last block that is JSON.
+    """
     value = _find_json(text)
     if value is None:
-        return None, "the answer holds no JSON, which outputSchema wants"
+        return None, "the answer contains no JSON, which outputSchema requires"
     try:
-        (wrong,) = limited([{"operation": "schema", "schema": schema, "value": value}])
+        (violations,) = run_in_sandbox([{"operation": "schema", "schema": schema, "value": value}])
     except SandboxError as error:
         return None, str(error)
     return value if isinstance(
         value, dict
-    ) else None, f"the answer does not keep to outputSchema: {wrong[0]}" if wrong else ""
+    ) else None, f"the answer does not conform to outputSchema: {violations[0]}" if violations else ""
 
 
 def _find_json(text: str) -> Any:
@@ -215,18 +222,20 @@ def _find_json(text: str) -> Any:
 
 
 def keeps_session(node: GraphNode) -> bool:
-    """Whether a node is an agent that keeps its session from iteration to iteration."""
+    """Return whether a node is an agent that keeps its session between iterations."""
     return isinstance(node.settings, AgentSettings) and node.settings.keeps_its_session
 
 
-TYPE = NodeType(
-    name="agent",
-    title="Agent",
-    settings=AgentSettings,
-    inputs=(make_port("prompt", "string"), make_port("sessionId", "string")),
-    implied=implied_outputs,
-    texts=template_texts,
-    check=check_settings,
-    begin=begin_node,
-    end=end_node,
+TYPES: Final = (
+    NodeType(
+        name="agent",
+        title="Agent",
+        settings=AgentSettings,
+        inputs=(make_port("prompt", "string"), make_port("sessionId", "string")),
+        implied=implied_outputs,
+        texts=template_texts,
+        check=check_settings,
+        begin=begin_node,
+        end=end_node,
+    ),
 )

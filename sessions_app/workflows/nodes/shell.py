@@ -1,4 +1,4 @@
-"""A script for ``sh`` in the workspace of the run."""
+"""The node type for a script that ``sh`` runs in the workspace of the run."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _SECOND_SHELL: Final = re.compile(r"\b(?:eval|ssh|(?:ba|da|z)?sh\s+-c)\b")
 
 
 class ShellSettings(NodeData):
-    """Settings of a shell. ``commands`` is the older way to write a script, one command each."""
+    """Settings of a shell node. ``commands`` is the older form of a script, one command for each entry."""
 
     script: str | None = None
     commands: list[str] | None = None
@@ -41,7 +41,7 @@ class ShellSettings(NodeData):
 
 
 def template_texts(settings: ShellSettings) -> Iterable[tuple[tuple[str | int, ...], str]]:
-    """The script or the commands."""
+    """Yield the script, or the commands."""
     if settings.script is not None:
         yield ("script",), settings.script
     for index, command in enumerate(settings.commands or ()):
@@ -49,17 +49,19 @@ def template_texts(settings: ShellSettings) -> Iterable[tuple[tuple[str | int, .
 
 
 def check_settings(node: GraphNode) -> Iterable[SettingsIssue]:
-    """There is something to run, and no value of it would be read as a script."""
+    """Check that there is a script, and that no value in it would be interpreted as code."""
     settings = node.settings
-    assert isinstance(settings, ShellSettings)  # noqa: S101  (its type's)
+    assert isinstance(settings, ShellSettings)  # noqa: S101  (the settings class of the type)
     if not any((settings.script, settings.commands, settings.script_files)):
-        yield SettingsIssue(code="no_script", message="there is no script", fix="Add script.", is_error=False)
+        yield SettingsIssue(
+            code="no_script", message="the node has no script, so it does nothing", fix="Add “script”.", is_error=False
+        )
     for path in settings.script_files or ():
         if not is_relative_below(path):
             yield SettingsIssue(
                 code="path",
-                message=f"“{path}” leads out of the workspace",
-                fix="Write it relative.",
+                message=f"“{path}” is outside the workspace",
+                fix="Use a path relative to the workspace, without “..”.",
                 key=("scriptFiles",),
             )
     for key, text in template_texts(settings):
@@ -69,8 +71,8 @@ def check_settings(node: GraphNode) -> Iterable[SettingsIssue]:
         for line in _lines_read_as_script(text):
             yield SettingsIssue(
                 code="read_twice",
-                message="a value is handed to another shell, which reads it as a script",
-                fix="Name the variable there instead, as in “$INPUT_NAME”.",
+                message="the command passes a value to another shell, which interprets it as code",
+                fix="Use the environment variable of the input there instead, as in “$INPUT_NAME”.",
                 key=key,
                 below=first + line,
                 is_error=False,
@@ -78,37 +80,37 @@ def check_settings(node: GraphNode) -> Iterable[SettingsIssue]:
 
 
 def _lines_read_as_script(text: str) -> Iterator[int]:
-    """The lines, from 0, on which a template follows a command that reads its arguments as a script."""
-    lines, line_end, template, is_told = LineCounter(text), -1, -1, False
+    """Yield the lines, from 0, on which a template follows a command that interprets its arguments as code."""
+    lines, line_end, template, is_reported = LineCounter(text), -1, -1, False
     for found in _SECOND_SHELL.finditer(text):
         if found.end() > line_end:
             line_end = text.find("\n", found.end())
             line_end = len(text) if line_end < 0 else line_end
             template = text.rfind("{{", found.end(), line_end)
-            is_told = False
-        if template >= found.end() and not is_told:
-            is_told = True
+            is_reported = False
+        if template >= found.end() and not is_reported:
+            is_reported = True
             yield lines.before(found.start())
 
 
-def begin_node(moment: NodeContext) -> BeginResult:
-    """The script to run and its variables: ``INPUT_`` and the name of each input, and one for each template."""
-    settings = moment.node.settings
-    assert isinstance(settings, ShellSettings)  # noqa: S101  (its type's)
+def begin_node(context: NodeContext) -> BeginResult:
+    """Request the script with its variables: ``INPUT_<NAME>`` for each input, and one for each template."""
+    settings = context.node.settings
+    assert isinstance(settings, ShellSettings)  # noqa: S101  (the settings class of the type)
     try:
-        text = shell_script.prepare_script(build_script(settings), moment.look_up)
-        environment = dict(text.environment) | _input_variables(moment.inputs)
+        text = shell_script.prepare_script(build_script(settings), context.look_up)
+        environment = dict(text.environment) | _input_variables(context.inputs)
     except shell_script.ShellScriptError as error:
         return NodeFailed(str(error))
-    cwd = str(moment.inputs.get("cwd") or ".")
+    cwd = str(context.inputs.get("cwd") or ".")
     if not is_relative_below(cwd):
-        return NodeFailed(f"“{cwd}” leads out of the workspace")
+        return NodeFailed(f"the directory “{cwd}” is outside the workspace")
     request = {"script": text.script, "environment": environment, "cwd": cwd, "timeout": settings.timeout}
     return WorkRequest({"kind": "shell", **request})
 
 
 def build_script(settings: ShellSettings) -> str:
-    """One script; of several commands each runs on its own, and the first that fails is the last."""
+    """Return one script. Each of several commands runs in a subshell, and the first failure ends the script."""
     if settings.script is not None:
         return settings.script
     parts = [*(settings.commands or ()), *(f"sh ./{_quote_path(path)}" for path in settings.script_files or ())]
@@ -128,34 +130,39 @@ def _input_variables(inputs: Mapping[str, Any]) -> dict[str, str]:
     return found
 
 
-def end_node(node: GraphNode, done: FinishedWork, limited: RunInSandbox) -> EndResult:
-    """``result`` has stdout, stderr, exitCode and maybe error. What was said is there of a failed script too."""
+def end_node(node: GraphNode, done: FinishedWork, run_in_sandbox: RunInSandbox) -> EndResult:
+    """Return the outputs of a script, even of a failed one.
+
+    ``result`` has stdout, stderr, exitCode and possibly error.
+    """
     result = done.result
     stdout, stderr = (str(result.get(name, "")).rstrip("\n") for name in ("stdout", "stderr"))
     code = result.get("exitCode")
     plain = {"output": stdout, "stdout": stdout, "stderr": stderr, "exitCode": code}
-    outputs, trouble = extract_outputs(node.outputs, plain, stdout, limited)
+    outputs, problem = extract_outputs(node.outputs, plain, stdout, run_in_sandbox)
     if result.get("error"):
         return NodeFailed(str(result["error"]), outputs)
     if code != 0:
         return NodeFailed(f"the script ended with exit code {code}", outputs)
-    return NodeFailed(trouble, outputs) if trouble else NodeFinished(outputs)
+    return NodeFailed(problem, outputs) if problem else NodeFinished(outputs)
 
 
-TYPE = NodeType(
-    name="shell",
-    title="Shell",
-    settings=ShellSettings,
-    aliases=("script",),
-    inputs=(make_port("input"),),
-    outputs=(
-        make_port("output", "string"),
-        make_port("stdout", "string"),
-        make_port("stderr", "string"),
-        make_port("exitCode", "number"),
+TYPES: Final = (
+    NodeType(
+        name="shell",
+        title="Shell",
+        settings=ShellSettings,
+        aliases=("script",),
+        inputs=(make_port("input"),),
+        outputs=(
+            make_port("output", "string"),
+            make_port("stdout", "string"),
+            make_port("stderr", "string"),
+            make_port("exitCode", "number"),
+        ),
+        texts=template_texts,
+        check=check_settings,
+        begin=begin_node,
+        end=end_node,
     ),
-    texts=template_texts,
-    check=check_settings,
-    begin=begin_node,
-    end=end_node,
 )

@@ -16,12 +16,12 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
 
 from sessions_app.accounts.authorization import may_write, may_write_somewhere
-from sessions_app.models import Workflow, WorkflowRun
 from sessions_app.services.errors import ChecksUnavailable, Conflict, Invalid, SessionsError, Throttled
 from sessions_app.workflows.language.diagnostics import Diagnostic
 from sessions_app.workflows.language.limits import MAX_BYTES
 from sessions_app.workflows.language.schema import Port
 from sessions_app.workflows.loader.editing import EditNotPossible
+from sessions_app.workflows.models import Workflow, WorkflowRun
 from sessions_app.workflows.pages.forms import NodeSettingsForm, RunForm, WorkflowForm, build_node_form, initial_values
 from sessions_app.workflows.pages.listing import find_example, find_workflow, list_context, runs_context
 from sessions_app.workflows.services import trigger_settings, workflows
@@ -31,70 +31,70 @@ from sessions_app.workflows.services.runs import start_saved_run
 from sessions_app.workflows.services.trigger_settings import triggers_document
 
 MAX_PROBLEMS_SHOWN: Final = 100
-"""Problems on the page, the first."""
+"""Maximum number of problems that the page shows."""
 MAX_EXCERPT_LENGTH: Final = 80
 
 
 NOT_CHECKED: Final[Mapping[str, Any]] = {"valid": False, "problems": [], "svg": "", "is_unchecked": True}
-"""For ``workflows/check.html``, of a text that could not be checked now."""
+"""Context for ``workflows/check.html`` if a text could not be checked now."""
 
 
 def check_context(text: str, files: Mapping[str, str]) -> dict[str, Any]:
-    """For ``workflows/check.html`` and ``workflows/node_settings.html``. Raises ChecksUnavailable."""
+    """Return the context of ``workflows/check.html`` and ``workflows/node_settings.html``. Raises ChecksUnavailable."""
     found, lines = check_text(text, files), text.split("\n")
     return {
         "node_ids": found.nodes,
         "valid": found.is_valid,
-        "problems": [_problem_context(one, lines) for one in found.problems[:MAX_PROBLEMS_SHOWN]],
+        "problems": [_problem_context(diagnostic, lines) for diagnostic in found.problems[:MAX_PROBLEMS_SHOWN]],
         "more_problems": max(len(found.problems) - MAX_PROBLEMS_SHOWN, 0),
-        "svg": mark_safe(found.svg),  # noqa: S308 - drawn by us, every word of the file escaped
+        "svg": mark_safe(found.svg),  # noqa: S308 - our own drawing, which escapes every text of the file
         "is_empty": not text.strip(),
     }
 
 
 def _problem_context(problem: Diagnostic, lines: list[str]) -> dict[str, Any]:
-    here = problem.file == "workflow" and 0 < problem.line <= len(lines)
+    is_in_text = problem.file == "workflow" and 0 < problem.line <= len(lines)
     return {
         "problem": problem,
-        "here": here,
-        "excerpt": lines[problem.line - 1].strip()[:MAX_EXCERPT_LENGTH] if here else "",
+        "is_in_text": is_in_text,
+        "excerpt": lines[problem.line - 1].strip()[:MAX_EXCERPT_LENGTH] if is_in_text else "",
     }
 
 
 def settings_context(node: str, form: NodeSettingsForm | None) -> dict[str, Any]:
-    """For ``workflows/node_settings.html``, beside ``check_context``."""
+    """Return the rest of the context of ``workflows/node_settings.html``."""
     return {"node": node, "node_form": form}
 
 
 _STATUS_OF_ERROR: Final[Mapping[type[SessionsError], int]] = {Throttled: 429, ChecksUnavailable: 503}
-"""Of requests whose text could not be loaded now."""
+"""Status codes of requests whose text could not be loaded now."""
 
 
 @dataclass
 class EditorDraft:
-    """The text as it is on the page, and the settings of the node that was chosen."""
+    """The text on the page, which may not be saved yet, and the settings of the selected node."""
 
     text: str
     node: str = ""
     form: NodeSettingsForm | None = None
-    said: str = ""
-    """What a button came to."""
-    trouble: str = ""
+    notice: str = ""
+    """What a button has done, for the user."""
+    error: str = ""
     errors: bool = False
 
 
 @never_cache
 @require_http_methods(["GET", "HEAD", "POST"])
 def create_workflow(request: HttpRequest) -> HttpResponse:
-    """A workflow that is not kept yet; ``?example=`` begins with one that is shipped."""
+    """Show the editor for a new workflow; ``?example=`` starts with a shipped example."""
     return _with_load_slot(request, None, lambda: _create_workflow(request))
 
 
 def _create_workflow(request: HttpRequest) -> HttpResponse:
     if request.method != "POST":
-        begun = find_example(request.GET.get("example", ""))
-        form = WorkflowForm(request.user, None, initial={"name": begun.name, "text": begun.text})
-        return _render_editor(request, None, form, EditorDraft(begun.text))
+        example = find_example(request.GET.get("example", ""))
+        form = WorkflowForm(request.user, None, initial={"name": example.name, "text": example.text})
+        return _render_editor(request, None, form, EditorDraft(example.text))
     if not may_write_somewhere(request.user):
         return _render_editor(
             request, None, WorkflowForm(request.user, None, request.POST), EditorDraft(_posted_text(request)), 403
@@ -105,7 +105,7 @@ def _create_workflow(request: HttpRequest) -> HttpResponse:
 @never_cache
 @require_http_methods(["GET", "HEAD", "POST"])
 def edit_workflow(request: HttpRequest, workflow_id: uuid.UUID) -> HttpResponse:
-    """The editor of a workflow, with its runs; a POST saves it, or does what its button says."""
+    """Show the editor of a workflow, with its runs. A POST saves it, or carries out another button."""
     row = find_workflow(request, workflow_id)
     return _with_load_slot(request, row, lambda: _edit_saved_workflow(request, row))
 
@@ -119,7 +119,10 @@ def _edit_saved_workflow(request: HttpRequest, row: Workflow) -> HttpResponse:
 
 
 def _with_load_slot(request: HttpRequest, row: Workflow | None, answer: Callable[[], HttpResponse]) -> HttpResponse:
-    """The answer; where its text cannot be loaded now, the same page with the text as it was sent, and why."""
+    """Call ``answer`` while holding the user's load slot.
+
+    If the text cannot be loaded now, return the page with the submitted text and the reason, so that nothing is lost.
+    """
     is_change = request.method == "POST"
     try:
         with user_load_slot(request.user, counted=is_change):
@@ -130,7 +133,7 @@ def _with_load_slot(request: HttpRequest, row: Workflow | None, answer: Callable
         else:
             text = row.text if row else find_example(request.GET.get("example", "")).text
             form = WorkflowForm(request.user, row, initial=initial_values(row) if row else {"text": text})
-        draft = EditorDraft(text, trouble=error.message)
+        draft = EditorDraft(text, error=error.message)
         return _render_editor(request, row, form, draft, _STATUS_OF_ERROR[type(error)], is_checked=False)
 
 
@@ -144,14 +147,14 @@ def _handle_post(request: HttpRequest, row: Workflow | None) -> HttpResponse:
 
 
 def _handle_button(request: HttpRequest) -> EditorDraft:
-    """What a button other than the one that saves came to."""
-    node, what = request.POST.get("node", ""), request.POST.get("do")
+    """Carry out the button *check*, *open* or *apply*."""
+    node, action = request.POST.get("node", ""), request.POST.get("do")
     draft = EditorDraft(_posted_text(request), node)
-    if what == "apply":
+    if action == "apply":
         _apply_node_settings(request, draft)
     draft.form = draft.form or build_node_form(draft.text, node)
-    if node and draft.form is None and not draft.trouble:
-        draft.trouble = f"There is no node “{node}” in this text."
+    if node and draft.form is None and not draft.error:
+        draft.error = f"The text has no node “{node}”. Choose another one."
     return draft
 
 
@@ -163,9 +166,13 @@ def _apply_node_settings(request: HttpRequest, draft: EditorDraft) -> None:
     try:
         text = draft.form.apply_to_text()
     except EditNotPossible as error:
-        draft.trouble = str(error)
+        draft.error = str(error)
         return
-    draft.said = "The text has it now; save to keep it." if text != draft.text else "The text says so already."
+    draft.notice = (
+        "The text is changed. Save it to keep the change."
+        if text != draft.text
+        else "The text already has these settings."
+    )
     draft.text, draft.form = text, build_node_form(text, draft.node)
 
 
@@ -181,7 +188,7 @@ def _save(request: HttpRequest, row: Workflow | None, form: WorkflowForm, draft:
         if error.details.get("field"):
             form.add_error(error.details["field"], error.message)
             return _render_editor(request, row, form, draft, 422)
-        draft.trouble = error.message
+        draft.error = error.message
         return _render_editor(request, row, form, draft, 409)
     except ChecksUnavailable:
         raise
@@ -189,12 +196,14 @@ def _save(request: HttpRequest, row: Workflow | None, form: WorkflowForm, draft:
         form.add_error(None, error.message)
         return _render_editor(request, row, form, draft, 422)
     if made.triggers_paused:
-        messages.warning(request, "It is saved. Its scheduled runs are paused until somebody confirms the change.")
+        messages.warning(request, "Saved. Scheduled runs are paused until somebody confirms the change.")
     elif made.is_valid:
-        messages.success(request, "It is saved.")
+        messages.success(request, "Saved.")
     else:
         count = len(problems)
-        messages.warning(request, f"It is saved, and cannot be run yet: {count} problem{'s' * (count != 1)} below.")
+        messages.warning(
+            request, f"Saved, but it cannot be run yet: see the {count} problem{'s' * (count != 1)} below."
+        )
     return redirect("workflow", made.id)
 
 
@@ -216,7 +225,7 @@ def _render_editor(
         "draft": draft,
         "newest": newest,
         "revision": newest["revision"] if newest else form["revision"].value(),
-        "reads_only": not (may_write(request.user, row.team_id) if row else may_write_somewhere(request.user)),
+        "is_read_only": not (may_write(request.user, row.team_id) if row else may_write_somewhere(request.user)),
         "run_form": RunForm(_declared_inputs(row) if is_checked else (), auto_id="run-%s"),
         "triggers": triggers_document(request.user, row) if row and row.triggers_paused and is_checked else None,
         "run_key": str(uuid.uuid4()),
@@ -228,7 +237,7 @@ def _render_editor(
 
 
 def _declared_inputs(row: Workflow | None) -> tuple[Port, ...]:
-    """What a run of the saved text is started with by name."""
+    """Return the inputs that the saved text declares."""
     graph = graph_of(row.text, row.files) if row is not None and row.is_valid else None
     return graph.inputs if graph else ()
 
@@ -236,7 +245,7 @@ def _declared_inputs(row: Workflow | None) -> tuple[Port, ...]:
 @never_cache
 @require_POST
 def check_workflow(request: HttpRequest) -> HttpResponse:
-    """The same in pieces, for a page that is typed in: ``{text, said, trouble, parts: {check, settings}}``."""
+    """Check the text while the user types; return ``{text, said, trouble, parts: {check, settings}}``."""
     row = find_workflow(request, uuid.UUID(given)) if _is_id(given := request.POST.get("workflow", "")) else None
     try:
         with user_load_slot(request.user):
@@ -249,7 +258,7 @@ def check_workflow(request: HttpRequest) -> HttpResponse:
         "check": render_to_string("workflows/check.html", context),
         "settings": render_to_string("workflows/node_settings.html", context),
     }
-    return JsonResponse({"text": draft.text, "said": draft.said, "trouble": draft.trouble, "parts": parts})
+    return JsonResponse({"text": draft.text, "said": draft.notice, "trouble": draft.error, "parts": parts})
 
 
 def _is_id(text: str) -> bool:
@@ -276,30 +285,30 @@ def start_workflow(request: HttpRequest, workflow_id: uuid.UUID) -> HttpResponse
 
 
 def _start_run(request: HttpRequest, row: Workflow) -> WorkflowRun:
-    """The run that the form asks for, with the inputs that the workflow declares; what ``start_run_of`` raises."""
+    """Start the run that the form asks for. Raises Invalid, and what ``start_saved_run`` raises."""
     graph = graph_of(row.text, row.files)
     form = RunForm(graph.inputs if graph else (), request.POST)
     if not form.is_valid():
         name, errors = next(iter(form.errors.items()))
         raise Invalid(f"{form[name].label}: {errors[0]}")
-    seen = {"key": request.POST.get("key", ""), "revision": form.cleaned_data["revision"]}
-    run, _ = start_saved_run(request.user, row, form.inputs(), **seen)
+    options = {"key": request.POST.get("key", ""), "revision": form.cleaned_data["revision"]}
+    run, _ = start_saved_run(request.user, row, form.inputs(), **options)
     return run
 
 
 @require_POST
 def change_triggers(request: HttpRequest, workflow_id: uuid.UUID) -> HttpResponse:
-    """Confirm what the triggers of a workflow start, as it was shown, or with ``do=off`` switch them off."""
+    """Confirm what the triggers of a workflow start, as shown, or switch them off with ``do=off``."""
     row = find_workflow(request, workflow_id)
     try:
         if request.POST.get("do") == "off":
             with user_load_slot(request.user, counted=False):
                 workflows.save_workflow(request.user, {"triggers_enabled": False}, row)
-            messages.success(request, "Its scheduled triggers are off.")
+            messages.success(request, "Scheduled triggers are switched off.")
         else:
             with user_load_slot(request.user, counted=False):
                 trigger_settings.confirm_triggers(request.user, row, request.POST.get("fingerprint", ""))
-            messages.success(request, "You confirmed it: scheduled runs have your rights from now on.")
+            messages.success(request, "Confirmed. Scheduled runs have your rights from now on.")
     except SessionsError as error:
         messages.error(request, error.message)
     return redirect("workflow", row.id)
@@ -307,20 +316,20 @@ def change_triggers(request: HttpRequest, workflow_id: uuid.UUID) -> HttpRespons
 
 @require_POST
 def archive_and_redirect(request: HttpRequest, workflow_id: uuid.UUID) -> HttpResponse:
-    """Put a workflow away; its runs stay."""
+    """Archive a workflow. Its runs stay."""
     row = find_workflow(request, workflow_id)
     try:
         workflows.archive_workflow(request.user, row)
     except SessionsError as error:
         messages.error(request, error.message)
         return redirect("workflow", row.id)
-    messages.success(request, f"“{row.name}” is put away: nothing starts it any more. Its runs stay.")
+    messages.success(request, f"“{row.name}” is archived: nothing starts it any more. Its runs stay.")
     return redirect("workflows")
 
 
 @never_cache
 @require_GET
 def workflow_list_updates(request: HttpRequest) -> JsonResponse:
-    """The list as it is now."""
-    context = list_context(request.user, away=bool(request.GET.get("archived")))
+    """Return the current list of workflows as HTML."""
+    context = list_context(request.user, archived=bool(request.GET.get("archived")))
     return JsonResponse({"parts": {"workflows": render_to_string("workflows/list_rows.html", context)}})

@@ -10,35 +10,36 @@ from django.contrib.auth.models import Group
 
 from executors_app.models import AgentProfile, Executor
 from sessions_app.accounts.authorization import writable_teams
-from sessions_app.models import Repository, Workflow
+from sessions_app.models import Repository
 from sessions_app.services.catalogue import visible_profiles
 from sessions_app.workflows.language.limits import MAX_BYTES, MAX_ITERATIONS, MAX_RETRIES
 from sessions_app.workflows.language.schema import Port
 from sessions_app.workflows.language.values import to_text
 from sessions_app.workflows.loader.editing import SESSION_PORTS, EditNotPossible
+from sessions_app.workflows.models import Workflow
 from sessions_app.workflows.services.loading import apply_node_changes, load_node_data
 
-PAUSE_HINT = "Any change of what they do pauses them until somebody confirms it."
+PAUSE_HINT = "Any change of what they do pauses them until somebody confirms the change."
 CHOICE_FIELDS = ("team", "repository", "agent_profile", "executor")
 
 
 class WorkflowForm(forms.Form):
-    """Its name, where runs of it work, and who works; without a ``workflow`` for a new one."""
+    """Name, team, repository, agent and executor of a workflow; without ``workflow``, of a new one."""
 
     name = forms.CharField(max_length=200, label="Name")
     team: forms.ModelChoiceField[Group] = forms.ModelChoiceField(queryset=None, label="Team", empty_label=None)
     repository: forms.ModelChoiceField[Repository] = forms.ModelChoiceField(
-        queryset=None, label="Repository", required=False, empty_label="None: an empty directory"
+        queryset=None, label="Repository", required=False, empty_label="None (an empty directory)"
     )
     agent_profile: forms.ModelChoiceField[AgentProfile] = forms.ModelChoiceField(
         queryset=None,
         label="Agent",
         required=False,
         empty_label="None",
-        help_text="Of nodes that name no runner.",
+        help_text="Default agent for steps without one.",
     )
     executor: forms.ModelChoiceField[Executor] = forms.ModelChoiceField(
-        queryset=None, label="Where it runs", required=False, empty_label="The usual place"
+        queryset=None, label="Executor", required=False, empty_label="Default executor"
     )
     triggers_enabled = forms.BooleanField(
         required=False,
@@ -58,9 +59,9 @@ class WorkflowForm(forms.Form):
             assert isinstance(field, forms.ModelChoiceField)  # noqa: S101
             field.queryset = found
         if workflow is None and len(first_two := list(repositories[:2])) == 1:
-            self.initial.setdefault("repository", first_two[0].pk)  # the command takes the only one, too
+            self.initial.setdefault("repository", first_two[0].pk)  # as run_workflow does
         if workflow is not None and workflow.triggers_paused:
-            del self.fields["triggers_enabled"]  # what has changed is confirmed where it is shown
+            del self.fields["triggers_enabled"]  # the change must be confirmed where it is shown
         elif workflow is not None and workflow.triggers_enabled_by is not None:
             name = workflow.triggers_enabled_by.get_username()
             self.fields["triggers_enabled"].help_text = f"Scheduled runs have the rights of {name}. {PAUSE_HINT}"
@@ -72,71 +73,71 @@ class WorkflowForm(forms.Form):
     only_team: Group | None = None
 
     def clean(self) -> dict[str, Any]:
-        """Lines end as they do in files, and all that is named is the team's."""
+        """Convert line ends, and check that repository and agent belong to the team."""
         values = super().clean() or {}
         values["text"] = values.get("text", "").replace("\r\n", "\n")
         team = values["team"] = values.get("team") or self.only_team
-        for name, what in (("repository", "repository"), ("agent_profile", "agent")):
+        for name, label in (("repository", "repository"), ("agent_profile", "agent")):
             row = values.get(name)
             if row is not None and team is not None and row.team_id not in (None, team.pk):
-                self.add_error(name, f"This {what} belongs to another team.")
+                self.add_error(name, f"This {label} belongs to another team.")
         return values
 
     def values(self) -> dict[str, Any]:
-        """What is kept; the team of a workflow never changes."""
+        """Return the values to save; the team of an existing workflow never changes."""
         return {name: value for name, value in self.cleaned_data.items() if name != "revision"}
 
 
 def initial_values(row: Workflow) -> dict[str, Any]:
-    """A workflow as the form shows it."""
+    """Return the values of a workflow for the form."""
     names = ("name", "repository", "agent_profile", "executor", "triggers_enabled", "text", "revision")
     return {name: getattr(row, f"{name}_id" if name in CHOICE_FIELDS else name) for name in names}
 
 
 class RunForm(forms.Form):
-    """What a run is started with."""
+    """The inputs of a new run."""
 
     text = forms.CharField(
-        label="What the run is told",
+        label="Input text",
         required=False,
         strip=False,
         max_length=MAX_BYTES,
         widget=forms.Textarea(attrs={"rows": 3}),
-        help_text="The trigger’s text; what it is for depends on the workflow.",
+        help_text="The text of the trigger. How it is used depends on the workflow.",
     )
     revision = forms.IntegerField(required=False, min_value=1, widget=forms.HiddenInput)
-    """The one that was on the page: nobody starts what they have not seen."""
+    """The revision on the page: a user must not start a text that they have not seen."""
 
     def __init__(self, declared: Sequence[Port], *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
         self._declared = {f"input-{number}": one for number, one in enumerate(declared)}
         for name, one in self._declared.items():
             self.fields[name] = _make_input_field(one)
-        if any(one.name == "text" for one in declared):
+        if any(port.name == "text" for port in declared):
             del self.fields["text"]
 
     def inputs(self) -> dict[str, Any]:
-        """What the triggers give, and the declared inputs by name; valid forms only."""
+        """Return the values for triggers, and the declared inputs by name; for valid forms only."""
         given: dict[str, Any] = {"text": self.cleaned_data.get("text", ""), "params": {}, "type": "manual"}
         given |= {one.name: self.cleaned_data[name] for name, one in self._declared.items()}
         return {name: one.replace("\r\n", "\n") if isinstance(one, str) else one for name, one in given.items()}
 
 
 def _make_input_field(one: Port) -> forms.Field:
-    """The field of a declared input; its type is checked by the service, for the API in the same way."""
-    about: dict[str, Any] = {"label": (one.label or one.name)[:200], "help_text": one.description or ""}
+    """Return the field of a declared input. The service checks its type, as it does for the API."""
+    options: dict[str, Any] = {"label": (one.label or one.name)[:200], "help_text": one.description or ""}
     if one.type == "boolean":
-        return forms.BooleanField(**about, required=False, initial=one.default in (True, "true"))
+        return forms.BooleanField(**options, required=False, initial=one.default in (True, "true"))
     rows = 1 if one.type == "number" else 3
     widget = forms.Textarea(attrs={"rows": rows})
     initial = "" if one.default is None else to_text(one.default)
     return forms.CharField(
-        **about, required=one.required, initial=initial, strip=False, max_length=MAX_BYTES, widget=widget
+        **options, required=one.required, initial=initial, strip=False, max_length=MAX_BYTES, widget=widget
     )
 
 
 class OptionalIntegerField(forms.IntegerField):
-    """A whole number that a node may leave out."""
+    """A whole number that a node may omit."""
 
     def __init__(self, label: str, most: int, **kwargs: Any):
         super().__init__(label=label, required=False, min_value=1, max_value=most, **kwargs)
@@ -157,11 +158,11 @@ def _text_field(label: str, rows: int = 6, **more: Any) -> FieldFactory:
 
 
 _TIMEOUT: Final[Mapping[str, FieldFactory]] = {"timeout": lambda: OptionalIntegerField("Timeout in seconds", 604_800)}
-_TRIGGERS: Final = (("manual", "by hand"), ("cron", "by the clock"), ("idle", "when the team is idle"))
+_TRIGGERS: Final = (("manual", "by hand"), ("cron", "on a schedule (cron)"), ("idle", "when the team is idle"))
 NODE_FIELDS: Final[Mapping[str, Mapping[str, FieldFactory]]] = {
     "agent": {
         "runner": _line_field(
-            "Runner", help_text="The agent’s kind, as claude-code; without one the workflow’s agent."
+            "Runner", help_text="The kind of agent, such as claude-code. Empty: the agent of the workflow."
         ),
         "model": _line_field("Model"),
         "prompt": _text_field("Prompt"),
@@ -169,29 +170,31 @@ NODE_FIELDS: Final[Mapping[str, Mapping[str, FieldFactory]]] = {
         KEEP_SESSION_FIELD: lambda: forms.BooleanField(
             label="Keep the session",
             required=False,
-            help_text="In a loop it goes on in the conversation of the iteration before. It gets the inputs "
-            f"{' and '.join(SESSION_PORTS)}: what it is told first, and what from then on.",
+            help_text="In a loop, each iteration continues the conversation of the previous one. The node gets the "
+            f"inputs {' and '.join(SESSION_PORTS)}, for its first prompt and for later ones.",
         ),
     },
     "shell": {"script": _text_field("Script"), **_TIMEOUT},
     "function": {"code": _text_field("Code")},
-    "loop": {"maxIterations": lambda: OptionalIntegerField("Iterations at most", MAX_ITERATIONS)},
-    "gate": {"maxRetries": lambda: OptionalIntegerField("Retries at most", MAX_RETRIES)},
+    "loop": {"maxIterations": lambda: OptionalIntegerField("Maximum iterations", MAX_ITERATIONS)},
+    "gate": {"maxRetries": lambda: OptionalIntegerField("Maximum retries", MAX_RETRIES)},
     "trigger": {
         "triggerType": lambda: forms.ChoiceField(label="Starts", choices=_TRIGGERS),
-        "cron": _line_field("Times (cron, in UTC)", help_text="Five fields, as “*/5 * * * *”."),
-        "idleMinutes": lambda: OptionalIntegerField("Minutes of being idle", 10_080),
+        "cron": _line_field(
+            "Schedule (cron, in UTC)", help_text="Five fields, as in “*/5 * * * *” (every five minutes)."
+        ),
+        "idleMinutes": lambda: OptionalIntegerField("Idle minutes", 10_080),
     },
     "workdir": {"path": _line_field("Path")},
 }
-"""By type of node; any has a label."""
+"""The fields for each node type; every node also has a label."""
 NODE_TYPE_ALIASES: Final = {"script": "shell"}
 
 
 class NodeSettingsForm(forms.Form):
-    """The settings of a node, as they stand in a text.
+    """The settings of a node in a text.
 
-    Raises NotEditable where there is no such node, and ChecksUnavailable.
+    Raises EditNotPossible if there is no such node, and ChecksUnavailable.
     """
 
     def __init__(self, text: str, node: str, data: Any = None):
@@ -213,11 +216,11 @@ class NodeSettingsForm(forms.Form):
         return {"triggerType": "manual", **self.written, KEEP_SESSION_FIELD: kept}
 
     def apply_to_text(self) -> str:
-        """The text with what was changed here; the form is valid. Raises NotEditable and ChecksUnavailable."""
+        """Return the text with the changes of a valid form. Raises EditNotPossible and ChecksUnavailable."""
         changes: dict[str, Any] = {}
         for name in self.fields:
-            value, before = self._given(name), self.initial.get(name)
-            if value == (before if before is not None else self._given_empty(name)):
+            value, before = self._submitted_value(name), self.initial.get(name)
+            if value == (before if before is not None else self._empty_value(name)):
                 continue
             changes[name] = value if name == KEEP_SESSION_FIELD or value not in ("", None) else None
         kept = changes.pop(KEEP_SESSION_FIELD, None)
@@ -225,8 +228,8 @@ class NodeSettingsForm(forms.Form):
             return self.text
         return apply_node_changes(self.text, self.node, changes, session_kept=kept)
 
-    def _given(self, name: str) -> Any:
-        """What was given; lines end as they do in files, and the last as it did."""
+    def _submitted_value(self, name: str) -> Any:
+        """Return the submitted value with converted line ends, and with a final line break if there was one before."""
         value = self.cleaned_data.get(name)
         if not isinstance(value, str):
             return value
@@ -235,12 +238,12 @@ class NodeSettingsForm(forms.Form):
         keeps_end = isinstance(before, str) and before.endswith("\n") and value and not value.endswith("\n")
         return f"{value}\n" if keeps_end else value
 
-    def _given_empty(self, name: str) -> Any:
+    def _empty_value(self, name: str) -> Any:
         return None if isinstance(self.fields[name], forms.IntegerField) else ""
 
 
 def build_node_form(text: str, node: str, data: Any = None) -> NodeSettingsForm | None:
-    """The form of a node; None where the text has no such node. Raises ChecksUnavailable."""
+    """Return the form of a node; None if the text has no such node. Raises ChecksUnavailable."""
     try:
         return NodeSettingsForm(text, node, data) if node else None
     except EditNotPossible:

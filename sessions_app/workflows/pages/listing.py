@@ -1,4 +1,4 @@
-"""Find and list workflows and runs, with the labels of their states and the examples that ship with Kandev."""
+"""Find and list workflows and runs, with the labels of their states and the shipped examples."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
 from sessions_app.accounts.authorization import may_write, may_write_somewhere
-from sessions_app.models import NodeRun, Workflow, WorkflowRun
-from sessions_app.pages.labels import Label
+from sessions_app.domain.situation_facts import Label
 from sessions_app.pages.shortcuts import READ_METHODS
 from sessions_app.workflows.loader.loading import load_workflow
+from sessions_app.workflows.models import NodeRun, Workflow, WorkflowRun
 from sessions_app.workflows.services.runs import visible_runs, visible_workflows
 
 RUN_STATE_LABELS: Final[Mapping[str, Label]] = {
-    "queued": Label("Waits to begin", "calm"),
+    "queued": Label("Queued", "calm"),
     "running": Label("Running", "busy"),
     "succeeded": Label("Succeeded", "good"),
     "failed": Label("Failed", "bad"),
@@ -41,34 +41,34 @@ NODE_STATE_LABELS: Final[Mapping[str, Label]] = {
 }
 _WAITING_LABELS: Final[Mapping[str, Label]] = {
     "user": Label("Waiting for you", "ask"),
-    "agent": Label("Waits for its agent", "calm"),
-    "machine": Label("Waits for its machine", "calm"),
+    "agent": Label("Waiting for its agent", "calm"),
+    "machine": Label("Waiting for its machine", "calm"),
 }
 TRIGGER_LABELS: Final[Mapping[str, str]] = {
     "manual": "by hand",
-    "cron": "by the clock",
+    "cron": "on schedule",
     "idle": "when the team was idle",
-    "api": "by the API",
-    "command": "by the command line",
+    "api": "through the API",
+    "command": "on the command line",
 }
 
 
 def node_run_label(row: NodeRun) -> Label:
-    """The state of one time that a node ran."""
+    """Return the label for the state of a node run."""
     if row.state == "running" and row.waiting_for in _WAITING_LABELS:
         return _WAITING_LABELS[row.waiting_for]
     return NODE_STATE_LABELS.get(row.state, Label(row.state, "off"))
 
 
 def find_workflow(request: HttpRequest, workflow_id: uuid.UUID) -> Workflow:
-    """A workflow of the user's teams; Http404 for any other, PermissionDenied where a viewer wants to change it."""
+    """Return a workflow of the user's teams. Raises Http404 for others, and PermissionDenied if a viewer changes it."""
     found: Workflow = get_object_or_404(visible_workflows(request.user), id=workflow_id)
     _require_write_access(request, found.team_id)
     return found
 
 
 def find_run(request: HttpRequest, run_id: uuid.UUID) -> WorkflowRun:
-    """A run of the user's teams; refuses as ``find_workflow`` does."""
+    """Return a run of the user's teams. Raises as ``find_workflow`` does."""
     rows = WorkflowRun.objects.visible_to(request.user).select_related("team", "workflow", "started_by")
     found: WorkflowRun = get_object_or_404(rows, id=run_id)
     _require_write_access(request, found.team_id)
@@ -82,7 +82,7 @@ def _require_write_access(request: HttpRequest, team_id: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class WorkflowExample:
-    """One of them; ``slug`` is what an address calls it, and the name of its file."""
+    """A shipped example. ``slug`` is its name in URLs and the stem of its file."""
 
     slug: str
     name: str
@@ -90,7 +90,7 @@ class WorkflowExample:
     text: str
 
 
-EMPTY: Final = WorkflowExample(
+DEFAULT_EXAMPLE: Final = WorkflowExample(
     "",
     "",
     "",
@@ -114,58 +114,58 @@ edges:
 EXAMPLES: Final = (
     (
         "review-until-approved",
-        "A coder whose conversation goes on and a reviewer who begins anew, until it is approved.",
+        "A coder keeps its conversation and a reviewer starts over, until the review approves.",
     ),
     ("pattern-a", "One session through two loops: review, then tests."),
-    ("pattern-b", "A gate that sends back what fails its checks."),
-    ("test-resumable-claude-code", "One session of Claude Code that counts from 42 to 52 over a loop."),
+    ("pattern-b", "A gate sends work back if it fails its checks."),
+    ("test-resumable-claude-code", "One session of Claude Code counts from 42 to 52 in a loop."),
     ("test-resumable-codex", "The same with Codex."),
-    ("test-resumable-openai", "The same with a model of OpenAI."),
+    ("test-resumable-openai", "The same with an OpenAI model."),
 )
 _DIRECTORY: Final = Path(settings.BASE_DIR) / "docs" / "examples" / "workflows"
 
 
 @cache
 def find_example(slug: str) -> WorkflowExample:
-    """The example of this name; the empty one for any other."""
+    """Return the example with this slug, or the small default workflow."""
     about = dict(EXAMPLES).get(slug)
     path = _DIRECTORY / f"{slug}.yaml"
     if about is None or not path.is_file():
-        return EMPTY
+        return DEFAULT_EXAMPLE
     text = path.read_text(encoding="utf-8")
     loaded = load_workflow(text).workflow
     return WorkflowExample(slug, loaded.name if loaded else slug, about, text)
 
 
 def list_examples() -> list[WorkflowExample]:
-    """All that are there."""
+    """Return all shipped examples."""
     return [found for slug, _ in EXAMPLES if (found := find_example(slug)).slug]
 
 
 MAX_WORKFLOWS_SHOWN: Final = 200
 MAX_RUNS_SHOWN: Final = 20
-"""Rows on a page, the first or the newest."""
+"""Rows on a page: the first workflows, and the newest runs."""
 
 
 @never_cache
 @require_safe
 def list_workflows(request: HttpRequest) -> HttpResponse:
-    """Show the workflows of the user's teams with their last runs; ``?archived=1`` those that were put away."""
-    away = bool(request.GET.get("archived"))
-    context = {**list_context(request.user, away=away), "writes": may_write_somewhere(request.user)}
+    """Show the workflows of the user's teams with their last runs; the archived ones with ``?archived=1``."""
+    archived = bool(request.GET.get("archived"))
+    context = {**list_context(request.user, archived=archived), "may_write": may_write_somewhere(request.user)}
     return render(request, "workflows/list.html", {**context, "examples": list_examples()})
 
 
-def list_context(user: Any, *, away: bool = False) -> dict[str, Any]:
-    """For ``workflows/list_rows.html``; a constant number of queries."""
-    rows = visible_workflows(user).filter(archived_at__isnull=not away).defer("text", "files")
-    loose = visible_runs(user).filter(workflow=None)[:MAX_RUNS_SHOWN]
+def list_context(user: Any, *, archived: bool = False) -> dict[str, Any]:
+    """Return the context of ``workflows/list_rows.html``, with a constant number of queries."""
+    rows = visible_workflows(user).filter(archived_at__isnull=not archived).defer("text", "files")
+    file_runs = visible_runs(user).filter(workflow=None)[:MAX_RUNS_SHOWN]
     found = list(rows[: MAX_WORKFLOWS_SHOWN + 1])
     return {
-        "away": away,
-        "rows": [{"workflow": row, "word": _last_run(row)} for row in found[:MAX_WORKFLOWS_SHOWN]],
+        "archived": archived,
+        "rows": [{"workflow": row, "label": _last_run(row)} for row in found[:MAX_WORKFLOWS_SHOWN]],
         "more": len(found) > MAX_WORKFLOWS_SHOWN,
-        "loose_runs": [] if away else run_rows(loose),
+        "file_runs": [] if archived else run_rows(file_runs),
     }
 
 
@@ -174,13 +174,13 @@ def _last_run(row: Workflow) -> Any:
 
 
 def runs_context(user: Any, row: Workflow) -> dict[str, Any]:
-    """The newest runs of a workflow."""
+    """Return the newest runs of a workflow for its page."""
     return {"runs": run_rows(visible_runs(user).filter(workflow=row)[:MAX_RUNS_SHOWN])}
 
 
 def run_rows(runs: QuerySet[WorkflowRun]) -> list[dict[str, Any]]:
-    """Runs as lists show them."""
+    """Return runs with their labels, for lists."""
     return [
-        {"run": run, "word": RUN_STATE_LABELS[run.state], "by": TRIGGER_LABELS[run.trigger]}
+        {"run": run, "label": RUN_STATE_LABELS[run.state], "by": TRIGGER_LABELS[run.trigger]}
         for run in runs.select_related("started_by")
     ]

@@ -1,4 +1,4 @@
-"""The page of one run: the graph with the states of its nodes, one node in detail, and what can be done."""
+"""The page of a run: the graph with the states of its nodes, one node in detail, and the actions."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET, require_POST, require_safe
 
 from sessions_app.accounts.authorization import may_write
-from sessions_app.models import NodeRun, WorkflowRun
 from sessions_app.services.errors import ChecksUnavailable, SessionsError, Throttled
 from sessions_app.workflows.engine.records import ITERATION
 from sessions_app.workflows.language.diagnostics import InvalidWorkflow
 from sessions_app.workflows.language.graph import Scope, WorkflowGraph
-from sessions_app.workflows.loader.drawing import NodeMark, draw_inline_svg
+from sessions_app.workflows.language.limits import MAX_RUN_DRAWING
+from sessions_app.workflows.loader.drawing import DrawingTooLarge, NodeMark, draw_inline_svg
+from sessions_app.workflows.models import NodeRun, WorkflowRun
 from sessions_app.workflows.pages.listing import RUN_STATE_LABELS, TRIGGER_LABELS, find_run, node_run_label
 from sessions_app.workflows.services import workflows
 from sessions_app.workflows.services.loading import user_load_slot
@@ -32,11 +33,11 @@ from sessions_app.workflows.services.run_records import graph_of_run
 from sessions_app.workflows.services.runs import rerun
 
 _REPETITION_SUFFIX: Final = re.compile(r"#\d+|\[\d+\]")
-"""What a record's path says of iterations and attempts; without it it is the node's place in the drawing."""
+"""Attempt and iteration in the path of a node run. Without them, the path is that of the node in the graph."""
 MAX_NEIGHBOURS_SHOWN: Final = 10
-"""Times on each side of the chosen one that can be picked."""
+"""Maximum number of node runs that are listed before and after the selected one."""
 MAX_VALUE_LENGTH: Final = 20_000
-"""Characters of a value, and of what a script said last."""
+"""Maximum number of characters that are shown of a value, script, prompt or output."""
 MAX_RECORDS_LISTED: Final = 200
 _OVERVIEW_FIELDS: Final = (
     "id",
@@ -55,46 +56,51 @@ _OVERVIEW_FIELDS: Final = (
 @never_cache
 @require_safe
 def show_run(request: HttpRequest, run_id: uuid.UUID) -> HttpResponse:
-    """Show a run; ``?node=`` a node of the drawing, ``?at=`` one of the times that it ran."""
+    """Show a run; ``?node=`` selects a node of the graph, ``?at=`` one of its node runs."""
     row = find_run(request, run_id)
     context = {**run_context(request.user, row, request.GET), "live": _node_url(row, "workflow-run-live", request.GET)}
-    return render(request, "workflows/run.html", {**context, "writes": may_write(request.user, row.team_id)})
+    return render(request, "workflows/run.html", {**context, "may_write": may_write(request.user, row.team_id)})
 
 
 @never_cache
 @require_GET
 def run_updates(request: HttpRequest, run_id: uuid.UUID) -> JsonResponse:
-    """The run as it is now."""
+    """Return the current state of the run as HTML."""
     row = find_run(request, run_id)
-    context = {**run_context(request.user, row, request.GET), "writes": may_write(request.user, row.team_id)}
+    context = {**run_context(request.user, row, request.GET), "may_write": may_write(request.user, row.team_id)}
     return JsonResponse({"parts": {"run": render_to_string("workflows/run_state.html", context, request)}})
 
 
 def _node_url(row: WorkflowRun, name: str, given: Mapping[str, str]) -> str:
-    chosen = {key: given[key] for key in ("node", "at") if given.get(key)}
-    return reverse(name, args=(row.id,)) + (f"?{urlencode(chosen)}" if chosen else "")
+    selected = {key: given[key] for key in ("node", "at") if given.get(key)}
+    return reverse(name, args=(row.id,)) + (f"?{urlencode(selected)}" if selected else "")
 
 
 def run_context(user: Any, row: WorkflowRun, given: Mapping[str, str]) -> dict[str, Any]:
-    """For ``workflows/run_state.html``; a constant number of queries."""
-    times = list(row.node_runs.only(*_OVERVIEW_FIELDS, "started_at", "ended_at").order_by("position"))
+    """Return the context of ``workflows/run_state.html``, with a constant number of queries."""
+    node_runs = list(row.node_runs.only(*_OVERVIEW_FIELDS, "started_at", "ended_at").order_by("position"))
     graph = _graph(user, row)
-    by_place: dict[str, list[NodeRun]] = {}
-    for one in times:
-        by_place.setdefault(_REPETITION_SUFFIX.sub("", one.path), []).append(one)
-    chosen = _selected_record(row, by_place, given)
-    places = _leaf_paths(graph.root) if graph else []
+    by_path: dict[str, list[NodeRun]] = {}
+    for node_run in node_runs:
+        by_path.setdefault(_REPETITION_SUFFIX.sub("", node_run.path), []).append(node_run)
+    selected = _selected_record(row, by_path, given)
+    paths = _leaf_paths(graph.root) if graph else []
     return {
         "run": row,
-        "word": RUN_STATE_LABELS[row.state],
+        "label": RUN_STATE_LABELS[row.state],
         "by": TRIGGER_LABELS[row.trigger],
-        "svg": _render_graph(graph, by_place),
-        "done": sum(_is_finished(by_place.get(place, ())) for place in places),
-        "nodes": len(places),
-        "waiting": [_record_context(row, one) for one in times if one.state == "running" and one.waiting_for == "user"],
-        "times": [_record_context(row, one) for one in times[-MAX_RECORDS_LISTED:]],
-        "earlier": max(len(times) - MAX_RECORDS_LISTED, 0),
-        "chosen": chosen,
+        "svg": _render_graph(graph, by_path) if graph else "",
+        "is_readable": graph is not None,
+        "done": sum(_is_finished(by_path.get(path_in_graph, ())) for path_in_graph in paths),
+        "nodes": len(paths),
+        "waiting": [
+            _record_context(row, node_run)
+            for node_run in node_runs
+            if node_run.state == "running" and node_run.waiting_for == "user"
+        ],
+        "times": [_record_context(row, node_run) for node_run in node_runs[-MAX_RECORDS_LISTED:]],
+        "earlier": max(len(node_runs) - MAX_RECORDS_LISTED, 0),
+        "selected": selected,
         "inputs": _value_texts(row.inputs),
         "outputs": _value_texts(row.outputs),
     }
@@ -105,81 +111,86 @@ def _graph(user: Any, row: WorkflowRun) -> WorkflowGraph | None:
         with user_load_slot(user, counted=False):
             return graph_of_run(row)
     except (InvalidWorkflow, ChecksUnavailable, Throttled):
-        return None  # of a version that allowed more, or not to be had now
+        return None  # saved by a version that allowed more, or it cannot be loaded now
 
 
 def _leaf_paths(scope: Scope, prefix: str = "") -> list[str]:
-    """The places of all nodes that lie in no box of their own."""
+    """Return the paths of all nodes that are not loops or components."""
     found: list[str] = []
     for name, node in scope.nodes.items():
         found += _leaf_paths(node.body, f"{prefix}{name}/") if node.body else [f"{prefix}{name}"]
     return found
 
 
-def _is_finished(times: Sequence[NodeRun]) -> bool:
-    return bool(times) and times[-1].state != "running"
+def _is_finished(node_runs: Sequence[NodeRun]) -> bool:
+    return bool(node_runs) and node_runs[-1].state != "running"
 
 
-def _render_graph(graph: WorkflowGraph | None, by_place: Mapping[str, Sequence[NodeRun]]) -> str:
-    if graph is None:
+def _render_graph(graph: WorkflowGraph, by_path: Mapping[str, Sequence[NodeRun]]) -> str:
+    """Return the drawing with the states of the nodes; empty if it is too large for a page that is drawn repeatedly."""
+    marks = {path: _node_mark(path, _newest_record(node_runs)) for path, node_runs in by_path.items()}
+    try:
+        svg = draw_inline_svg(graph, marks, MAX_RUN_DRAWING)
+    except DrawingTooLarge:
         return ""
-    marks = {place: _node_mark(place, _newest_record(times)) for place, times in by_place.items()}
-    return mark_safe(draw_inline_svg(graph, marks))  # noqa: S308 - drawn by us, every word of the file escaped
+    return mark_safe(svg)  # noqa: S308 - our own drawing, which escapes every text of the file
 
 
-def _newest_record(times: Sequence[NodeRun]) -> NodeRun:
-    """The newest of them; of a loop itself, not of an iteration of it."""
-    own = [one for one in times if one.kind != ITERATION]
-    return (own or times)[-1]
+def _newest_record(node_runs: Sequence[NodeRun]) -> NodeRun:
+    """Return the newest node run; for a loop, that of the loop itself instead of an iteration."""
+    own = [node_run for node_run in node_runs if node_run.kind != ITERATION]
+    return (own or node_runs)[-1]
 
 
-def _node_mark(place: str, newest: NodeRun) -> NodeMark:
-    word = node_run_label(newest)
-    return NodeMark(word.tone, word.text.lower(), f"?{urlencode({'node': place})}#node-detail")
+def _node_mark(path_in_graph: str, newest: NodeRun) -> NodeMark:
+    label = node_run_label(newest)
+    return NodeMark(label.tone, label.text.lower(), f"?{urlencode({'node': path_in_graph})}#node-detail")
 
 
 def _record_context(row: WorkflowRun, one: NodeRun) -> dict[str, Any]:
-    place = _REPETITION_SUFFIX.sub("", one.path)
+    path_in_graph = _REPETITION_SUFFIX.sub("", one.path)
     session = reverse("session", args=(row.task_id, one.session_id)) if one.session_id else ""
-    query = urlencode({"node": place, "at": one.path})
-    return {"row": one, "word": node_run_label(one), "query": query, "session": session}
+    query = urlencode({"node": path_in_graph, "at": one.path})
+    return {"row": one, "label": node_run_label(one), "query": query, "session": session}
 
 
 def _selected_record(
-    row: WorkflowRun, by_place: Mapping[str, Sequence[NodeRun]], given: Mapping[str, str]
+    row: WorkflowRun, by_path: Mapping[str, Sequence[NodeRun]], given: Mapping[str, str]
 ) -> dict[str, Any] | None:
-    """The node that was asked for, at one of the times that it ran, and the times around it; a failed one unasked."""
-    place, at = given.get("node", ""), given.get("at", "")
-    if not place and row.state == "failed":
-        failed = [one for times in by_place.values() for one in times if one.state == "failed"]
-        place = _REPETITION_SUFFIX.sub("", failed[-1].path) if failed else ""
-    times = [one for one in by_place.get(place, ()) if one.kind != ITERATION] or list(by_place.get(place, ()))
-    if not times:
-        return {"place": place} if place else None
-    index = next((number for number, one in enumerate(times) if one.path == at), len(times) - 1)
-    one = row.node_runs.get(pk=times[index].pk)
+    """Return the selected node run and those around it; in a failed run, the last failed one by default."""
+    path_in_graph, at = given.get("node", ""), given.get("at", "")
+    if not path_in_graph and row.state == "failed":
+        failed = [node_run for node_runs in by_path.values() for node_run in node_runs if node_run.state == "failed"]
+        path_in_graph = _REPETITION_SUFFIX.sub("", failed[-1].path) if failed else ""
+    node_runs = [node_run for node_run in by_path.get(path_in_graph, ()) if node_run.kind != ITERATION] or list(
+        by_path.get(path_in_graph, ())
+    )
+    if not node_runs:
+        return {"path_in_graph": path_in_graph} if path_in_graph else None
+    index = next((number for number, one in enumerate(node_runs) if one.path == at), len(node_runs) - 1)
+    one = row.node_runs.get(pk=node_runs[index].pk)
     return {
-        "place": place,
+        "path_in_graph": path_in_graph,
         **_record_context(row, one),
         "number": index + 1,
-        "count": len(times),
+        "count": len(node_runs),
         "near": [
             _record_context(row, near)
-            for near in times[max(index - MAX_NEIGHBOURS_SHOWN, 0) : index + MAX_NEIGHBOURS_SHOWN + 1]
+            for near in node_runs[max(index - MAX_NEIGHBOURS_SHOWN, 0) : index + MAX_NEIGHBOURS_SHOWN + 1]
         ]
-        if len(times) > 1
+        if len(node_runs) > 1
         else [],
         "inputs": _value_texts(one.inputs),
         "outputs": _value_texts(one.outputs),
         "script": str(one.request.get("script", ""))[:MAX_VALUE_LENGTH],
         "prompt": str(one.request.get("prompt", ""))[:MAX_VALUE_LENGTH],
         "tail": one.output_tail[-MAX_VALUE_LENGTH:],
-        "may_retry": row.is_over and row.state != "succeeded",
+        "may_resume": row.is_over and row.state != "succeeded",
     }
 
 
 def _value_texts(values: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Values as texts, without those that no file wrote."""
+    """Return values as texts, without hidden ports and empty values."""
     shown = ((name, value) for name, value in values.items() if not name.startswith("@") and value not in (None, ""))
     return [(name, _value_text(value)[:MAX_VALUE_LENGTH]) for name, value in shown]
 
@@ -189,14 +200,14 @@ def _value_text(value: Any) -> str:
 
 
 @require_POST
-def act_on_run(request: HttpRequest, run_id: uuid.UUID, what: str) -> HttpResponse:
-    """Cancel a run, go on with a failed one (from ``node`` if one is named), or run the same again."""
+def act_on_run(request: HttpRequest, run_id: uuid.UUID, action: str) -> HttpResponse:
+    """Cancel a run, resume a failed one (at ``node`` if given), or run the same again."""
     row = find_run(request, run_id)
-    acts = {"cancel": _cancel_run, "resume": _resume_run, "again": _rerun}
-    if what not in acts:
-        raise Http404(what)
+    actions = {"cancel": _cancel_run, "resume": _resume_run, "again": _rerun}
+    if action not in actions:
+        raise Http404(action)
     try:
-        shown = acts[what](request, row)
+        shown = actions[action](request, row)
     except SessionsError as error:
         messages.error(request, error.message)
         shown = row
@@ -205,7 +216,7 @@ def act_on_run(request: HttpRequest, run_id: uuid.UUID, what: str) -> HttpRespon
 
 def _cancel_run(request: HttpRequest, row: WorkflowRun) -> WorkflowRun:
     workflows.cancel_run(request.user, row)
-    messages.info(request, "It is asked to end: scripts and turns are ended, what has finished stays.")
+    messages.info(request, "Cancelling the run: its scripts and turns are being stopped; finished work stays.")
     return row
 
 

@@ -1,4 +1,4 @@
-"""Decide who may run a workflow, on which executor, and which agent profile works for each agent node."""
+"""Decide who may run a workflow, on which executor, and which agent profile each agent node uses."""
 
 from __future__ import annotations
 
@@ -9,66 +9,66 @@ from typing import Any, Final
 from executors_app.models import AgentProfile, Executor
 from executors_app.plugins import UnknownPlugin, agent_types
 from sessions_app.accounts.authorization import may_write
-from sessions_app.models import TeamRole
+from sessions_app.accounts.models import TeamRole
 from sessions_app.workflows.language.graph import WorkflowGraph as Graph
 from sessions_app.workflows.nodes.agent import AgentSettings
 from sessions_app.workflows.services.run_records import iterate_nodes, node_types_of
 
 UNISOLATED_REFUSAL: Final = (
-    "Shell nodes on “{place}” run beside the control plane: that takes staff, or a team that was given "
-    "operate_unisolated."
+    "Shell nodes on “{place}” run beside the control plane without isolation, so that takes staff, or a team with the "
+    "permission operate_unisolated."
 )
 
 
 def default_executor(named: Executor | None) -> Executor | None:
-    """The executor that was named, else the one on this machine, else the first there is."""
+    """Return the named executor, or else the local one, or else the first by name."""
     places = Executor.objects.order_by("name")
     return named or places.filter(runtime="local_standalone").first() or places.first()
 
 
 def may_run(user: Any, team: Any, executor: Executor, graph: Graph) -> bool:
-    """Whether ``user`` may have ``graph`` run on ``executor``: shell nodes where nothing is isolated want more.
+    """Return whether ``user`` may run ``graph`` on ``executor``: shell nodes without isolation need more rights.
 
-    That ``user`` may write in ``team`` at all is asked by ``rights.may_write``.
+    Whether ``user`` may write in ``team`` at all is checked by ``may_write``.
     """
     return bool(user is not None and user.is_staff) or not _requires_staff(team, executor, graph)
 
 
 def run_refusal(user: Any, team: Any, executor: Executor | None, graph: Graph) -> str:
-    """Why ``user`` may not have ``graph`` run for ``team`` now, as a sentence; empty where it is allowed."""
+    """Return why ``user`` may not run ``graph`` for ``team`` now, as a sentence; empty if it is allowed."""
     if user is None:
-        return "The account with whose rights it runs was deleted."
+        return "The account whose rights it has was deleted."
     name = user.get_username()
     if not user.is_active:
         return f"{name} no longer has an active account."
     if not may_write(user, team):
-        return f"{name} is not a member of the team who may write."
+        return f"{name} does not have write access in the team."
     if executor is None:
-        return "There is no executor yet. Staff can add one."
+        return "There is no executor yet. Ask staff to add one."
     if not may_run(user, team, executor, graph):
         return f"{UNISOLATED_REFUSAL.format(place=executor.name)} {name} is not staff."
     return ""
 
 
 def describe_required_rights(team: Any, executor: Executor | None, graph: Graph | None) -> str:
-    """Whose rights suffice for a run, as a sentence."""
+    """Return a sentence that says who has the rights for a run."""
     if executor is not None and graph is not None and _requires_staff(team, executor, graph):
         return (
             f"A member of the team who is staff can do that, because its shell nodes run on “{executor.name}” beside "
             "the control plane."
         )
-    return "Any member of the team who is not a viewer can do that."
+    return "Any member of the team with write access can do that."
 
 
 def _requires_staff(team: Any, executor: Executor, graph: Graph) -> bool:
-    """Whether a member of the team needs to be staff: it has scripts, nothing isolates them, nobody trusts the team."""
+    """Return whether only staff may run it: it has scripts without isolation, and the team is not trusted."""
     if "shell" not in node_types_of(graph):
         return False
     try:
         if not executor.trusted_agents_only:
             return False
     except UnknownPlugin:
-        return True  # nobody knows whether it isolates anything
+        return True  # it is unknown whether the runtime isolates anything
     given = team.permissions.filter(codename="operate_unisolated")
     return not given.filter(content_type__app_label=TeamRole._meta.app_label).exists()
 
@@ -79,81 +79,85 @@ RUNNERS: Final[dict[str, tuple[str, ...]]] = {
     "openai": ("openai_chat",),
     "gemini-cli": ("gemini", "gemini_cli"),
 }
-"""Types of agents by the names that workflow files have for them, the better one first."""
+"""Agent types for the runner names of workflow files, the preferred one first."""
 DEMO_AGENT_TYPE: Final = "demo"
-"""The type of agents that needs no key, and works for a runner that nobody has set up yet."""
+"""The agent type that needs no key, and can replace a runner that is not set up yet."""
 
 
 class NoMatchingAgent(Exception):
-    """No profile is what the node asks for; the message is for people."""
+    """No agent profile matches the node; users see the message."""
 
 
 @dataclass(frozen=True, slots=True)
 class AgentChoice:
-    """Who works for a node. ``model``: what its session asks the agent for, empty for the profile's own."""
+    """The agent profile for a node. ``model`` is what its session requests from the agent; “” for the profile's own."""
 
     profile: AgentProfile
     model: str = ""
     is_demo_agent: bool = False
-    """The demo agent works in place of the runner; it has no models."""
+    """Whether the demo agent, which has no models, replaces the runner."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkflowAgents:
-    """Who works for all agent nodes of a workflow."""
+    """The result of choosing agents for all agent nodes of a workflow."""
 
     missing: tuple[str, ...] = ()
-    """A sentence for each node that nobody can work for."""
-    stand_ins: tuple[str, ...] = ()
-    """The runners that the demo agent stands in for."""
+    """A sentence for each node without a matching agent profile."""
+    demo_runners: tuple[str, ...] = ()
+    """The runners that the demo agent replaces."""
 
 
 def choose_agent(profiles: Sequence[AgentProfile], own: AgentProfile | None, runner: str, model: str) -> AgentChoice:
-    """Who works for a node: by its runner, else the run's ``own`` profile. Raises NoSuchAgent.
+    """Return the agent profile for a node: by its runner, or else the run's ``own`` profile. Raises NoMatchingAgent.
 
-    A runner is a word of workflow files, a profile's name, or a type of agents. A profile that has the node's model
-    goes before others; where none has it, the session asks its agent for that model. Where no profile is of a
-    runner that Kandev knows, the demo agent stands in if it is the run's own, or the only agent there is.
+    A runner is a runner name of workflow files, the name of a profile, or an agent type. A profile with the node's
+    model is preferred; if there is none, the session requests that model from the agent. If no profile matches a runner
+    that Kandev knows, the demo agent replaces it, provided that it is the run's own agent or the only one.
     """
-    fitting = _profiles_for_runner(profiles, own, runner)
-    if not fitting:
-        if (stand_in := _demo_profile(profiles, own, runner)) is not None:
-            return AgentChoice(stand_in, is_demo_agent=True)
+    matching = _profiles_for_runner(profiles, own, runner)
+    if not matching:
+        if (demo := _demo_profile(profiles, own, runner)) is not None:
+            return AgentChoice(demo, is_demo_agent=True)
         raise NoMatchingAgent(_no_match_message(profiles, runner))
-    found = next((one for one in fitting if model and one.model == model), fitting[0])
+    found = next((profile for profile in matching if model and profile.model == model), matching[0])
     if model and found.agent_type == DEMO_AGENT_TYPE:
-        raise NoMatchingAgent(f"“{found.name}” is the demo agent, which has no model “{model}”. Leave the model out.")
+        raise NoMatchingAgent(f"“{found.name}” is the demo agent, which has no model “{model}”. Remove the model.")
     return AgentChoice(found, "" if found.model == model else model)
 
 
 def choose_agents(graph: Graph, profiles: Sequence[AgentProfile], own: AgentProfile | None) -> WorkflowAgents:
-    """Who would work for each agent node of a workflow, those in loops and components too, before any of it runs."""
+    """Choose an agent for each agent node of a workflow, including those in loops and components, before it runs."""
     missing: dict[str, None] = {}
-    stand_ins: dict[str, None] = {}
+    demo_runners: dict[str, None] = {}
     for node in iterate_nodes(graph.root):
         if not isinstance(node.settings, AgentSettings):
             continue
         runner = node.settings.runner or ""
         try:
             if choose_agent(profiles, own, runner, node.settings.model or "").is_demo_agent:
-                stand_ins[runner] = None
+                demo_runners[runner] = None
         except NoMatchingAgent as error:
             missing[f"Node “{node.id}”: {error}"] = None
-    return WorkflowAgents(tuple(missing), tuple(stand_ins))
+    return WorkflowAgents(tuple(missing), tuple(demo_runners))
 
 
 def demo_agent_note(runners: Iterable[str]) -> str:
-    """What is said where the demo agent stands in; empty where it does not."""
-    names = " and ".join(f"“{one}”" for one in runners)
+    """Return a note that the demo agent replaces these runners; empty without any."""
+    names = " and ".join(f"“{runner}”" for runner in runners)
     if not names:
         return ""
-    return f"No agent profile is of the runner {names}, so the demo agent stands in. Staff can add a profile."
+    return (
+        f"No agent profile matches the runner {names}, so the demo agent is used instead. Ask staff to add a profile."
+    )
 
 
 def _profiles_for_runner(profiles: Sequence[AgentProfile], own: AgentProfile | None, runner: str) -> list[AgentProfile]:
-    """The profiles that fit, the run's own before others."""
+    """Return the profiles that match a runner, the run's own first."""
     if not runner:
-        rest = [one for one in profiles if own and one.agent_type == own.agent_type and one.id != own.id]
+        rest = [
+            profile for profile in profiles if own and profile.agent_type == own.agent_type and profile.id != own.id
+        ]
         return [own, *rest] if own else list(profiles) if len(profiles) == 1 else []
     types = _agent_types_for_runner(runner)
 
@@ -161,7 +165,10 @@ def _profiles_for_runner(profiles: Sequence[AgentProfile], own: AgentProfile | N
         is_named = one.name.lower() == runner.lower()
         return own is None or one.id != own.id, not is_named, 0 if is_named else types.index(one.agent_type)
 
-    return sorted((one for one in profiles if one.name.lower() == runner.lower() or one.agent_type in types), key=rank)
+    return sorted(
+        (profile for profile in profiles if profile.name.lower() == runner.lower() or profile.agent_type in types),
+        key=rank,
+    )
 
 
 def _agent_types_for_runner(runner: str) -> tuple[str, ...]:
@@ -169,15 +176,15 @@ def _agent_types_for_runner(runner: str) -> tuple[str, ...]:
 
 
 def _demo_profile(profiles: Sequence[AgentProfile], own: AgentProfile | None, runner: str) -> AgentProfile | None:
-    if not any(one in agent_types() for one in _agent_types_for_runner(runner)):
-        return None  # a name that nobody knows is a mistake
+    if not any(agent_type in agent_types() for agent_type in _agent_types_for_runner(runner)):
+        return None  # an unknown runner is probably a typing mistake, which the demo agent must not hide
     if own is not None:
         return own if own.agent_type == DEMO_AGENT_TYPE else None
-    return profiles[0] if profiles and all(one.agent_type == DEMO_AGENT_TYPE for one in profiles) else None
+    return profiles[0] if profiles and all(profile.agent_type == DEMO_AGENT_TYPE for profile in profiles) else None
 
 
 def _no_match_message(profiles: Sequence[AgentProfile], runner: str) -> str:
-    has = ", ".join(f"“{one.name}” ({one.agent_type})" for one in profiles) or "none at all"
+    has = ", ".join(f"“{profile.name}” ({profile.agent_type})" for profile in profiles) or "none"
     if not runner:
-        return f"the node names no runner, and the run no agent profile. Name one; there is {has}."
-    return f"no agent profile is of the runner “{runner}”. Staff can add one; there is {has}."
+        return f"the node names no runner, and the run has no agent profile. Choose one; available: {has}."
+    return f"no agent profile matches the runner “{runner}”. Ask staff to add one; available: {has}."

@@ -1,6 +1,6 @@
-"""What texts of workflows cost: who may have one loaded, how often, and what is remembered of those that were.
+"""Load workflow texts for requests: rate limits, one load at a time for each user, and a cache of results.
 
-Every text is loaded apart, in the loading process (``sessions_app.workflows.loader.client``).
+Every text is loaded in the loading process (``sessions_app.workflows.loader.client``).
 """
 
 from __future__ import annotations
@@ -25,27 +25,27 @@ from sessions_app.workflows.loader.loading import LoadResult
 CHECK_THROTTLE: Final = RequestThrottle("workflow-check", 120, 60)
 """Checks and changes of workflows by one user, on pages and in the API together."""
 MAX_WAIT: Final = 2.0
-"""Seconds for which a request waits for another one of its user that has a text loaded."""
+"""Seconds that a request waits for another request of its user that is loading a text."""
 POLL_INTERVAL: Final = 0.05
 _SLOT_TIMEOUT: Final = int(2 * LOADING_SECONDS)
-"""Seconds after which a place that was never given back is free again."""
+"""Seconds after which a slot that was never released, as after a crash, is free again."""
 _Files = tuple[tuple[str, str], ...]
 
 
 @contextmanager
 def user_load_slot(user: Any, *, counted: bool = True) -> Iterator[None]:
-    """While a request of ``user`` has texts loaded: one request at a time for each user.
+    """Hold the load slot of ``user`` while a request loads texts: one request at a time for each user.
 
-    ``counted``: it is one of the checks and changes that a user may ask for so often; looking at what is kept is not.
-    Raises Throttled.
+    ``counted`` requests (checks and changes) also count for the rate limit; showing stored texts does not. Raises
+    Throttled.
     """
-    who = str(user.pk)
-    if counted and not CHECK_THROTTLE.admits(who):
-        raise Throttled(CHECK_THROTTLE.wait, "Too many checks of workflows. Try again in a minute.")
-    key, until = f"workflow-loading:{who}", time.monotonic() + MAX_WAIT
+    user_key = str(user.pk)
+    if counted and not CHECK_THROTTLE.admits(user_key):
+        raise Throttled(CHECK_THROTTLE.wait, "You have checked workflows too often. Try again in a minute.")
+    key, until = f"workflow-loading:{user_key}", time.monotonic() + MAX_WAIT
     while not cache.add(key, True, _SLOT_TIMEOUT):
         if time.monotonic() > until:
-            raise Throttled(1, "Another workflow is being checked for you. Try again when that is done.")
+            raise Throttled(1, "Another check of yours is still running. Try again when it is done.")
         time.sleep(POLL_INTERVAL)
     try:
         yield
@@ -54,9 +54,9 @@ def user_load_slot(user: Any, *, counted: bool = True) -> Iterator[None]:
 
 
 def load_text(text: str, files: Mapping[str, str], name: str = "workflow") -> LoadResult:
-    """The workflow of a text with the files beside it, and its problems. Raises ChecksUnavailable.
+    """Load a text with its stored files. Raises ChecksUnavailable.
 
-    Not for within a transaction, as it can take a while; unless the same was loaded just before.
+    It can take half a minute, so do not call it in a transaction unless the same text was loaded just before.
     """
     try:
         return _load_cached(text, _sorted_files(files), name)
@@ -65,7 +65,7 @@ def load_text(text: str, files: Mapping[str, str], name: str = "workflow") -> Lo
 
 
 def check_text(text: str, files: Mapping[str, str]) -> CheckResult:
-    """What an editor shows of a text with the files beside it. Raises ChecksUnavailable."""
+    """Check and draw a text with its stored files, for the editor. Raises ChecksUnavailable."""
     try:
         return _check_cached(text, _sorted_files(files))
     except LoadingUnavailable as error:
@@ -73,7 +73,7 @@ def check_text(text: str, files: Mapping[str, str]) -> CheckResult:
 
 
 def load_node_data(text: str, node: str) -> dict[str, Any]:
-    """What a node of a text says. Raises NotEditable where there is no such node, and ChecksUnavailable."""
+    """Return the settings of a node. Raises EditNotPossible if there is no such node, and ChecksUnavailable."""
     try:
         return client.node_data_isolated(text, node)
     except LoadingUnavailable as error:
@@ -81,7 +81,7 @@ def load_node_data(text: str, node: str) -> dict[str, Any]:
 
 
 def apply_node_changes(text: str, node: str, settings: Mapping[str, Any], *, session_kept: bool | None = None) -> str:
-    """The text with other settings of a node. Raises NotEditable and ChecksUnavailable."""
+    """Return the text with changed settings of a node. Raises EditNotPossible and ChecksUnavailable."""
     try:
         return client.apply_changes_isolated(text, node, settings, session_kept=session_kept)
     except LoadingUnavailable as error:
@@ -89,8 +89,12 @@ def apply_node_changes(text: str, node: str, settings: Mapping[str, Any], *, ses
 
 
 def check_document(found: CheckResult) -> dict[str, Any]:
-    """``{valid, problems: [{severity, code, message, fix, file, line, node}], svg}``."""
-    return {"valid": found.is_valid, "problems": [asdict(one) for one in found.problems], "svg": found.svg}
+    """Return ``{valid, problems: [{severity, code, message, fix, file, line, node}], svg}``."""
+    return {
+        "valid": found.is_valid,
+        "problems": [asdict(diagnostic) for diagnostic in found.problems],
+        "svg": found.svg,
+    }
 
 
 def _sorted_files(files: Mapping[str, str]) -> _Files:
@@ -104,4 +108,4 @@ def _load_cached(text: str, files: _Files, name: str) -> LoadResult:
 
 @lru_cache(maxsize=8)
 def _check_cached(text: str, files: _Files) -> CheckResult:
-    return client.check_isolated(text, library=InMemoryFiles(dict(files)))
+    return client.check_isolated(text, files=InMemoryFiles(dict(files)))

@@ -9,9 +9,7 @@ from sessions_app.domain import attention
 from sessions_app.domain.attention import AttentionKind
 from sessions_app.models import (
     AttentionItem,
-    NodeRun,
     TaskSession,
-    WorkflowRun,
     raise_for_run,
     raise_item,
     resolve_for_run,
@@ -21,20 +19,21 @@ from sessions_app.models import (
 from sessions_app.workflows.engine.records import NodeRecord, NodeState
 from sessions_app.workflows.language.diagnostics import InvalidWorkflow
 from sessions_app.workflows.language.graph import GraphNode, Scope, WorkflowGraph
+from sessions_app.workflows.models import NodeRun, WorkflowRun
 from sessions_app.workflows.services.loading import load_text
 
 RECORD_FIELDS = ("node", "kind", "state", "inputs", "outputs", "request", "error", "iteration", "flawed")
 MAX_SHOWN_TEXT = 8_000
-"""Characters of one text that a document shows of a node's values."""
+"""Maximum number of characters that a document shows of each text value."""
 
 
 def graph_of_run(run: WorkflowRun) -> WorkflowGraph:
-    """The graph of a run, of its text as it was when it began. Raises InvalidWorkflow and ChecksUnavailable."""
+    """Return the graph of a run, from its text at the start. Raises InvalidWorkflow and ChecksUnavailable."""
     return load_text(run.text, run.files).checked
 
 
 def graph_of(text: str, files: Mapping[str, str]) -> WorkflowGraph | None:
-    """The graph of a text and the files that it names; None for what cannot be run. Raises ChecksUnavailable."""
+    """Return the graph of a text and its files; None if it is invalid. Raises ChecksUnavailable."""
     try:
         return load_text(text, files).checked
     except InvalidWorkflow:
@@ -42,18 +41,18 @@ def graph_of(text: str, files: Mapping[str, str]) -> WorkflowGraph | None:
 
 
 def record_from_row(row: NodeRun) -> NodeRecord:
-    """A row as the engine knows it."""
+    """Return the engine record of a row."""
     values = {name: getattr(row, name) for name in RECORD_FIELDS}
     return NodeRecord(path=row.path, **values | {"state": NodeState(row.state)})
 
 
 def records_from_rows(rows: Iterable[NodeRun]) -> dict[str, NodeRecord]:
-    """Rows by their paths, in the order of their beginnings."""
+    """Return the engine records of rows by path, in the order in which they began."""
     return {row.path: record_from_row(row) for row in sorted(rows, key=lambda row: row.position)}
 
 
 def iterate_nodes(scope: Scope) -> Iterator[GraphNode]:
-    """Every node of a scope and of what lies within it."""
+    """Yield every node of a scope and of the scopes inside it."""
     for node in scope.nodes.values():
         yield node
         if node.body is not None:
@@ -61,12 +60,12 @@ def iterate_nodes(scope: Scope) -> Iterator[GraphNode]:
 
 
 def node_types_of(workflow: WorkflowGraph) -> set[str]:
-    """The types of nodes that a workflow has."""
+    """Return the node types that a workflow uses."""
     return {node.type for node in iterate_nodes(workflow.root)}
 
 
 def run_document(run: WorkflowRun, *, whole: bool = False) -> dict[str, Any]:
-    """What ``GET workflow-runs/{id}/`` answers, with two queries at most; long texts are cut unless ``whole``."""
+    """Return the document of ``GET workflow-runs/{id}/`` with at most two queries; cut long texts unless ``whole``."""
     return {
         "id": str(run.id),
         "name": run.name,
@@ -133,43 +132,46 @@ _RAISED_BY_SESSION = (
 
 
 def raise_node_waiting(run: WorkflowRun, row: NodeRun) -> None:
-    """A node waits for a user; nothing is raised where its session says so already."""
+    """Raise an inbox item for a node that waits for a user, unless its session has one for the same reason."""
     if row.session_id is None:
         return
     open_items = AttentionItem.objects.filter(session=row.session_id, resolved_at=None)
     if not open_items.filter(kind__in=_RAISED_BY_SESSION).exists():
-        with session_transaction(row.session_id) as draft:
-            raise_item(draft, attention.node_waits_notice(str(run.id), row.path, run.name, row.attempt))
+        with session_transaction(row.session_id) as transaction:
+            raise_item(transaction, attention.node_waits_notice(str(run.id), row.path, run.name, row.attempt))
 
 
 def resolve_node_waiting(row: NodeRun) -> None:
-    """It goes on, or has ended."""
+    """Resolve the inbox item of a node that continues, or has ended."""
     items = AttentionItem.objects.filter(
         session=row.session_id, kind=AttentionKind.WORKFLOW, resolved_at=None, key__startswith="workflow_node:"
     )
     if row.session_id is not None and items.exists():
-        with session_transaction(row.session_id) as draft:
-            resolve_items(draft, "goes_on", (AttentionKind.WORKFLOW,), key_begins="workflow_node:")
+        with session_transaction(row.session_id) as transaction:
+            resolve_items(transaction, "goes_on", (AttentionKind.WORKFLOW,), key_begins="workflow_node:")
 
 
 def raise_run_failed(run: WorkflowRun) -> None:
-    """A run has failed: told at the session of what failed last, or at any, else of the run alone."""
+    """Raise an inbox item for a failed run.
+
+    It belongs to the session that failed last, or else to any session of the run, or else to the run alone.
+    """
     session, notice = _session_to_notify(run), attention.run_failed_notice(str(run.id), run.name, run.error, run.round)
     if session is None:
         raise_for_run(run, notice)
         return
-    with session_transaction(session.id) as draft:
-        raise_item(draft, notice, run)
+    with session_transaction(session.id) as transaction:
+        raise_item(transaction, notice, run)
 
 
 def resolve_run_failed(run: WorkflowRun) -> None:
-    """Somebody has it go on: that it failed needs nobody any more."""
+    """Resolve the inbox item of a failed run, because a user has resumed it."""
     resolve_for_run(run, "goes_on")
     prefix = attention.run_key(str(run.id))
     found = AttentionItem.objects.filter(task=run.task_id, resolved_at=None, key__startswith=prefix).first()
     if found is not None and found.session_id is not None:
-        with session_transaction(found.session_id) as draft:
-            resolve_items(draft, "goes_on", (AttentionKind.WORKFLOW,), key_begins=prefix)
+        with session_transaction(found.session_id) as transaction:
+            resolve_items(transaction, "goes_on", (AttentionKind.WORKFLOW,), key_begins=prefix)
 
 
 def _session_to_notify(run: WorkflowRun) -> TaskSession | None:

@@ -1,7 +1,4 @@
-"""List the workflows and runs a user may see, and start runs of saved workflows.
-
-On request, by cron or by idle trigger.
-"""
+"""List the workflows and runs that a user may see, and start saved workflows: on request, by cron, or when idle."""
 
 from __future__ import annotations
 
@@ -15,16 +12,17 @@ from typing import Any, Final
 from django.db import transaction
 from django.db.models import Max, OuterRef, QuerySet, Subquery
 
-from sessions_app.models import Run, Task, Workflow, WorkflowRun
+from sessions_app.models import Run, Task
 from sessions_app.services.errors import ChecksUnavailable, Conflict, IdempotencyKeyReused, SessionsError
-from sessions_app.workflows.engine.triggers import WorkflowTriggers, find_triggers
+from sessions_app.workflows.models import Workflow, WorkflowRun
+from sessions_app.workflows.nodes.trigger import WorkflowTriggers, find_triggers
 from sessions_app.workflows.services import trigger_settings
 from sessions_app.workflows.services.loading import load_text
 from sessions_app.workflows.services.workflows import start_run
 
 
 def visible_workflows(user: Any) -> QuerySet[Workflow]:
-    """The workflows of the user's teams, each with its ``last_run_id``, ``last_run_state`` and ``last_run_at``."""
+    """Return the workflows of the user's teams, with ``last_run_id``, ``last_run_state`` and ``last_run_at``."""
     runs = WorkflowRun.objects.filter(workflow=OuterRef("pk")).order_by("-created_at")
     found: QuerySet[Workflow] = Workflow.objects.visible_to(user).select_related("team", "repository")
     return found.defer("confirmed").annotate(
@@ -35,13 +33,13 @@ def visible_workflows(user: Any) -> QuerySet[Workflow]:
 
 
 def visible_runs(user: Any) -> QuerySet[WorkflowRun]:
-    """The runs of the user's teams, newest first, without their texts."""
+    """Return the runs of the user's teams, newest first, without their texts."""
     found: QuerySet[WorkflowRun] = WorkflowRun.objects.visible_to(user).defer("text", "files", "inputs", "outputs")
     return found.select_related("team")
 
 
 def run_of_task(task: Task) -> WorkflowRun | None:
-    """The run that a task is for, by its id and name; None for a task of somebody's."""
+    """Return the run that a task belongs to (id and name only); None for a task that a user created."""
     return WorkflowRun.objects.filter(task=task).only("id", "name").first()
 
 
@@ -54,15 +52,15 @@ def start_saved_run(
     key: str = "",
     revision: int | None = None,
 ) -> tuple[WorkflowRun, bool]:
-    """A run of a workflow with the rights of ``user``; (run, whether it is new).
+    """Start a run of a workflow with the rights of ``user``; return (run, whether it is new).
 
-    ``revision`` is the one that the user has read. Raises Conflict where there is another since, and for what was
-    archived; and what ``start_run`` raises.
+    ``revision`` is the one that the user has read. Raises Conflict if there is a newer one or the workflow is archived,
+    and what ``start_run`` raises.
     """
     if revision is not None and revision != row.revision:
-        raise Conflict("Somebody has changed it since you read it. Load it anew.", revision=row.revision)
+        raise Conflict("Another user has changed this workflow since you opened it. Reload it.", revision=row.revision)
     if row.archived_at is not None:
-        raise Conflict("This workflow is put away.")
+        raise Conflict("This workflow is archived.")
     return start_run(
         user,
         team=row.team,
@@ -80,9 +78,9 @@ def start_saved_run(
 
 
 def rerun(user: Any, run: WorkflowRun) -> WorkflowRun:
-    """Another run with what ``run`` was started with, and with the rights of ``user``.
+    """Start another run with the inputs of ``run`` and the rights of ``user``.
 
-    Raises Conflict where the workflow was changed since: what would run then is not what the user looks at.
+    Raises Conflict if the workflow was changed since, because it would run another text than the user sees.
     """
     inputs = {**run.inputs, "type": "manual"}
     inputs.pop("timestamp", None)
@@ -106,7 +104,7 @@ def rerun(user: Any, run: WorkflowRun) -> WorkflowRun:
 
 log = logging.getLogger(__name__)
 TRIGGER_CACHE_SIZE: Final = 256
-"""Texts whose triggers are remembered."""
+"""Maximum number of texts whose triggers are cached."""
 ACTIVE_STATES: Final = ("queued", "running")
 
 
@@ -116,7 +114,7 @@ def _load_triggers(text: str, files: str) -> WorkflowTriggers:
 
 
 def start_due_runs(now: datetime) -> int:
-    """Start every run that is due; how many were new."""
+    """Start every scheduled run that is due; return how many were started."""
     rows = Workflow.objects.filter(triggers_enabled=True, is_valid=True, archived_at=None)
     return sum(_start_if_due(row, now) for row in rows.defer("confirmed").order_by("id"))
 
@@ -125,31 +123,38 @@ def _start_if_due(row: Workflow, now: datetime) -> bool:
     try:
         triggers = _load_triggers(row.text, json.dumps(row.files, sort_keys=True))
     except ChecksUnavailable as error:
-        log.warning("workflow %s: its triggers are looked at again in a minute: %s", row.id, error.message)
+        log.warning("workflow %s: its triggers cannot be read now; trying again in a minute: %s", row.id, error.message)
         return False
     return _start_by_cron(row, triggers, now) or _start_when_idle(row, triggers, now)
 
 
 def _start_by_cron(row: Workflow, triggers: WorkflowTriggers, now: datetime) -> bool:
-    """Start the run of the slot that is due, unless the one before is still under way; then wait for the next."""
-    slot, begun = row.next_run_at, False
+    """Start the run of a due slot, unless the previous run is still active; then move to the next slot.
+
+    The run is created before ``next_run_at`` moves on. If we crash in between, the slot is due again, and the
+    idempotency key of the slot finds the run that exists.
+    """
+    slot, started = row.next_run_at, False
     if slot is not None and slot <= now and triggers.crons and not _is_cron_run_active(row):
-        begun = _start_triggered_run(row, "cron", slot)
+        started = _start_triggered_run(row, "cron", slot)
     if slot is None or slot <= now:
         after = triggers.next_after(now)
         same = Workflow.objects.filter(id=row.id, next_run_at=slot, revision=row.revision, triggers_enabled=True)
         same.update(next_run_at=after)
-    return begun
+    return started
 
 
 def _is_cron_run_active(row: Workflow) -> bool:
-    """Whether the clock's last run of it goes on; its own slot is asked for again after a crash all the same."""
-    going_on = WorkflowRun.objects.filter(workflow=row, trigger="cron", state__in=ACTIVE_STATES)
-    return going_on.exclude(idempotency_key=_idempotency_key(row, "cron", row.next_run_at)).exists()
+    """Return whether an earlier scheduled run is still active.
+
+    The run of the due slot itself does not count: after a crash, the slot is asked for again.
+    """
+    active = WorkflowRun.objects.filter(workflow=row, trigger="cron", state__in=ACTIVE_STATES)
+    return active.exclude(idempotency_key=_idempotency_key(row, "cron", row.next_run_at)).exists()
 
 
 def _start_when_idle(row: Workflow, triggers: WorkflowTriggers, now: datetime) -> bool:
-    """Start it where nothing has gone on in its team for so long; once for each such time."""
+    """Start a run if the team has been idle long enough; once for each idle period."""
     since = team_idle_since(row) if triggers.idle is not None else None
     if triggers.idle is None or since is None or now - since < triggers.idle:
         return False
@@ -157,7 +162,10 @@ def _start_when_idle(row: Workflow, triggers: WorkflowTriggers, now: datetime) -
 
 
 def team_idle_since(row: Workflow) -> datetime | None:
-    """When the last run or turn in its team ended, or itself was changed; None: something goes on."""
+    """Return since when the team has been idle: the end of its last run or turn, or the last change of the workflow.
+
+    None while a run or turn is active.
+    """
     runs = WorkflowRun.objects.filter(team=row.team_id)
     turns = Run.objects.filter(session__task__team=row.team_id)
     if runs.filter(state__in=ACTIVE_STATES).exists() or turns.filter(ended_at=None).exists():
@@ -172,34 +180,37 @@ def _idempotency_key(row: Workflow, trigger: str, at: datetime | None) -> str:
 
 
 def _start_triggered_run(row: Workflow, trigger: str, at: datetime) -> bool:
-    """One run with the rights of whoever confirmed the triggers; what keeps it from starting is told on its page."""
+    """Start a run with the rights of the user who confirmed the triggers; return whether it is new.
+
+    What prevents the start is stored, and shown on the page of the workflow.
+    """
     inputs: dict[str, Any] = {"type": trigger, "timestamp": at.isoformat(), "text": "", "params": {}}
     key = _idempotency_key(row, trigger, at)
     try:
-        load_text(row.text, row.files)  # it can take a while, and is then at hand within the transaction
+        load_text(row.text, row.files)  # it can take a while; the transaction below then finds it in the cache
     except ChecksUnavailable as error:
         log.warning("workflow %s: its %s trigger waits: %s", row.id, trigger, error.message)
         return False
     with transaction.atomic():
-        # The row stays locked until the run is there, so that nobody changes it between the check and the run.
-        now = trigger_settings.lock_workflow(row)
-        if not now.triggers_enabled or now.archived_at is not None or now.revision != row.revision:
+        # The row stays locked until the run exists, so that nobody can change it between the check and the run.
+        locked = trigger_settings.lock_workflow(row)
+        if not locked.triggers_enabled or locked.archived_at is not None or locked.revision != row.revision:
             return False
-        if not trigger_settings.may_trigger_now(now):
-            log.warning("workflow %s: its triggers are paused: %s", row.id, now.triggers_paused)
+        if not trigger_settings.may_trigger_now(locked):
+            log.warning("workflow %s: its triggers are paused: %s", row.id, locked.triggers_paused)
             return False
         try:
-            _, is_new = start_saved_run(now.triggers_enabled_by, now, inputs, trigger=trigger, key=key)
+            _, is_new = start_saved_run(locked.triggers_enabled_by, locked, inputs, trigger=trigger, key=key)
         except IdempotencyKeyReused:
-            return False  # it has had its run, and was changed since
+            return False  # the slot has its run, and the workflow was changed since
         except SessionsError as error:
             log.warning("workflow %s: its %s trigger could not start it: %s", row.id, trigger, error.message)
-            return _report_trouble(now, error.message)
-        _report_trouble(now, "")
+            return _store_trigger_error(locked, error.message)
+        _store_trigger_error(locked, "")
     return is_new
 
 
-def _report_trouble(row: Workflow, trouble: str) -> bool:
-    if row.trigger_error != trouble:
-        Workflow.objects.filter(id=row.id).update(trigger_error=trouble)
+def _store_trigger_error(row: Workflow, message: str) -> bool:
+    if row.trigger_error != message:
+        Workflow.objects.filter(id=row.id).update(trigger_error=message)
     return False

@@ -1,4 +1,4 @@
-"""What a user confirms before a workflow may start by itself, and what has changed since."""
+"""The state that a user confirms before a workflow may start on a schedule, and how it has changed since."""
 
 from __future__ import annotations
 
@@ -17,16 +17,17 @@ from executors_app.encryption import SecretUnreadable
 from executors_app.models import AgentProfile, Executor
 from executors_app.plugins import UnknownPlugin
 from sessions_app.domain.sanitizing import make_visible
-from sessions_app.models import Repository, Workflow
+from sessions_app.models import Repository
 from sessions_app.services.catalogue import profiles_of
 from sessions_app.workflows.language.graph import WorkflowGraph as Graph
+from sessions_app.workflows.models import Workflow
 from sessions_app.workflows.nodes.agent import AgentSettings
 from sessions_app.workflows.nodes.trigger import TriggerSettings
 from sessions_app.workflows.services.assignment import NoMatchingAgent, choose_agent, default_executor
 from sessions_app.workflows.services.run_records import iterate_nodes
 
 VERSION: Final = 1
-"""Of the parts. 0: only text and files, noted when schedules of an earlier release were taken over."""
+"""Version of the parts. Version 0 has only text and files; an upgrade stored it for existing schedules."""
 TEXT_PART: Final = "text"
 FILE_PART: Final = "file:"
 AGENT_PART: Final = "agent:"
@@ -37,41 +38,41 @@ ConfirmedParts = dict[str, str]
 
 
 def current_parts(row: Workflow, graph: Graph | None, key: str = "") -> ConfirmedParts:
-    """The parts of a workflow as it is now; of a text that cannot be run neither agents nor triggers.
+    """Return the parts of a workflow as it is now; without agents and triggers if its text is invalid.
 
-    ``key`` is the secret key that digests are made with, by default the present one.
+    ``key`` is the secret key for the digests, by default the current one.
     """
-    seal = _SecretDigester(key or str(settings.SECRET_KEY))
+    digester = _SecretDigester(key or str(settings.SECRET_KEY))
     return {
         TEXT_PART: row.text,
         **{f"{FILE_PART}{path}": text for path, text in sorted(row.files.items())},
         "repository": _repository(row.repository),
-        "executor": _executor(default_executor(row.executor), seal),
-        **(_agents(row, graph, seal) if graph else {}),
+        "executor": _executor(default_executor(row.executor), digester),
+        **(_agents(row, graph, digester) if graph else {}),
         **({"triggers": _triggers(graph)} if graph else {}),
     }
 
 
 def serialize_parts(parts: ConfirmedParts) -> dict[str, Any]:
-    """Parts as ``Workflow.confirmed`` keeps them."""
+    """Return parts in the form of ``Workflow.confirmed``."""
     return {"version": VERSION, "parts": parts}
 
 
 def confirmed_parts(row: Workflow) -> ConfirmedParts:
-    """What was confirmed last; nothing where nobody ever did."""
+    """Return the parts that were confirmed last; empty if nobody has confirmed any."""
     parts: ConfirmedParts = row.confirmed.get("parts", {})
     return parts
 
 
 def fingerprint_of(parts: ConfirmedParts) -> str:
-    """Names all parts in 64 characters: who confirms says which state they have seen."""
+    """Return a hash of all parts, with which a user confirms exactly the state that they have seen."""
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode(errors="surrogatepass")).hexdigest()
 
 
 def changed_parts(row: Workflow, graph: Graph | None) -> list[str]:
-    """The names of the parts that are not as they were confirmed.
+    """Return the names of the parts that differ from what was confirmed.
 
-    Digests made with an earlier secret key are still known, so that a new key alone pauses nothing.
+    Digests of earlier secret keys (SECRET_KEY_FALLBACKS) still match, so that a new key alone pauses nothing.
     """
     confirmed, found = confirmed_parts(row), list[str]()
     for key in (str(settings.SECRET_KEY), *map(str, settings.SECRET_KEY_FALLBACKS)):
@@ -90,23 +91,23 @@ def _comparable_parts(parts: ConfirmedParts, row: Workflow) -> ConfirmedParts:
 
 
 def part_name(part: str) -> str:
-    """What people call a part."""
+    """Return the name of a part for users."""
     if part.startswith(FILE_PART):
         return f"file “{part.removeprefix(FILE_PART)}”"
     if part.startswith(AGENT_PART):
         runner, model = json.loads(part.removeprefix(AGENT_PART))
-        words = f"agent of “{runner}”" if runner else "agent of nodes without a runner"
-        return f"{words} with the model “{model}”" if model else words
+        label = f"agent for “{runner}”" if runner else "agent for nodes without a runner"
+        return f"{label} with the model “{model}”" if model else label
     return _PART_NAMES.get(part, part)
 
 
 class _SecretDigester:
-    """Makes digests of what nobody is shown."""
+    """Computes digests of secret values, so that a change is detected and no value is shown."""
 
     def __init__(self, key: str):
         self._key = hashlib.sha256(f"kandev workflow confirmation:{key}".encode()).digest()
 
-    def of(self, value: Any) -> str:
+    def digest(self, value: Any) -> str:
         text = json.dumps(value, sort_keys=True, default=str).encode()
         return hmac.new(self._key, text, hashlib.sha256).hexdigest()[:_DIGEST_LENGTH]
 
@@ -121,35 +122,35 @@ def _repository(row: Repository | None) -> str:
     return _format_lines({"id": row.pk, "name": row.name, "path": row.path, "branch": row.default_branch})
 
 
-def _executor(row: Executor | None, seal: _SecretDigester) -> str:
+def _executor(row: Executor | None, digester: _SecretDigester) -> str:
     if row is None:
         return ""
     try:
         isolated = "no" if row.trusted_agents_only else "yes"
     except UnknownPlugin:
         isolated = "unknown"
-    settings_digest = seal.of(row.config) if row.config else ""
+    settings_digest = digester.digest(row.config) if row.config else ""
     return _format_lines(
         {"id": row.pk, "name": row.name, "runtime": row.runtime, "isolated": isolated, "settings": settings_digest}
     )
 
 
-def _agents(row: Workflow, graph: Graph, seal: _SecretDigester) -> ConfirmedParts:
-    """The profile that each kind of agent node would get now."""
+def _agents(row: Workflow, graph: Graph, digester: _SecretDigester) -> ConfirmedParts:
+    """Return the profile that each kind of agent node would get now."""
     nodes = [node.settings for node in iterate_nodes(graph.root) if isinstance(node.settings, AgentSettings)]
-    wanted = sorted({(one.runner or "", one.model or "") for one in nodes})
+    wanted = sorted({(agent.runner or "", agent.model or "") for agent in nodes})
     profiles = list(profiles_of(row.team_id).order_by("name", "id")) if wanted else []
     found: ConfirmedParts = {}
     for runner, model in wanted:
         try:
-            told = _profile(choose_agent(profiles, row.agent_profile, runner, model).profile, seal)
+            profile_text = _profile(choose_agent(profiles, row.agent_profile, runner, model).profile, digester)
         except NoMatchingAgent:
-            told = "none fits"
-        found[f"{AGENT_PART}{json.dumps([runner, model])}"] = told
+            profile_text = "no agent profile matches"
+        found[f"{AGENT_PART}{json.dumps([runner, model])}"] = profile_text
     return found
 
 
-def _profile(row: AgentProfile, seal: _SecretDigester) -> str:
+def _profile(row: AgentProfile, digester: _SecretDigester) -> str:
     return _format_lines(
         {
             "id": row.pk,
@@ -161,48 +162,48 @@ def _profile(row: AgentProfile, seal: _SecretDigester) -> str:
             "mode": row.mode,
             "permissions": row.permission_mode,
             "directories": shlex.join(map(str, row.additional_directories)),
-            "environment": _secret(row, "env", seal),
-            "MCP servers": _secret(row, "mcp_servers", seal),
+            "environment": _secret(row, "env", digester),
+            "MCP servers": _secret(row, "mcp_servers", digester),
         }
     )
 
 
-def _secret(row: AgentProfile, field: str, seal: _SecretDigester) -> str:
-    """The names in an encrypted field, and a digest of the whole."""
+def _secret(row: AgentProfile, field: str, digester: _SecretDigester) -> str:
+    """Return the names in an encrypted field, and a digest of all of it."""
     try:
         value = getattr(row, field)
     except SecretUnreadable:
         return "cannot be read"
-    names = sorted(value) if isinstance(value, dict) else [str(one.get("name")) for one in value]
-    return f"{', '.join(names)} ({seal.of(value)})" if value else ""
+    names = sorted(value) if isinstance(value, dict) else [str(server.get("name")) for server in value]
+    return f"{', '.join(names)} ({digester.digest(value)})" if value else ""
 
 
 def _triggers(graph: Graph) -> str:
     found = [node.settings for node in graph.root.nodes.values() if isinstance(node.settings, TriggerSettings)]
-    crons = sorted(f"cron: {one.cron}" for one in found if one.trigger_type == "cron")
-    idle = sorted(f"idle: {one.idle_minutes} minutes" for one in found if one.trigger_type == "idle")
+    crons = sorted(f"cron: {trigger.cron}" for trigger in found if trigger.trigger_type == "cron")
+    idle = sorted(f"idle: {trigger.idle_minutes} minutes" for trigger in found if trigger.trigger_type == "idle")
     return "\n".join([*crons, *idle])
 
 
 CONTEXT: Final = 3
-"""Lines around a change."""
+"""Unchanged lines that are shown around a change."""
 MAX_COMPARISON_SIZE: Final = 250_000
-"""Lines before times lines after, up to which they are compared line by line: that is quadratic at worst."""
+"""Maximum product of old and new lines for a comparison line by line, which can take quadratic time."""
 LINE_LIMIT: Final = 1_000
-"""Characters of a line."""
+"""Maximum number of characters that are shown of a line."""
 MAX_SHOWN_LINES: Final = 2_000
-"""Of one part."""
+"""Maximum number of lines that are shown of one part."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartDifference:
-    """What has become of one part. ``lines`` begin with ``+``, ``-`` or a blank; ``…`` stands for what is the same."""
+    """The difference of one part. Lines begin with ``+``, ``-`` or a blank; ``…`` stands for omitted equal lines."""
 
     part: str
     name: str
     lines: tuple[str, ...]
     is_cut: bool = False
-    """There is more than is shown."""
+    """Whether the difference is longer than what is shown."""
 
     @property
     def text(self) -> str:
@@ -211,7 +212,7 @@ class PartDifference:
 
 
 def compare_parts(before: ConfirmedParts, after: ConfirmedParts) -> list[PartDifference]:
-    """Every part that is not the same, in the order of ``after``, then what is gone."""
+    """Return the differences of all changed parts, in the order of ``after``, then those of removed parts."""
     names = [*after, *(name for name in before if name not in after)]
     return [
         _compare_part(name, before.get(name, ""), after.get(name, ""))
@@ -238,12 +239,14 @@ def _diff_lines(before: list[str], after: list[str]) -> list[str]:
         return [*(f"-{line}" for line in old), *(f"+{line}" for line in new)]
     first, rest = max(begin - CONTEXT, 0), max(end - CONTEXT, 0)
     around = before[first : len(before) - rest], after[first : len(after) - rest]
-    told = list(difflib.unified_diff(*around, n=CONTEXT, lineterm=""))[3:]  # two names, and the first place
-    return ["…" if line.startswith("@@") else line for line in told]
+    diff = list(difflib.unified_diff(*around, n=CONTEXT, lineterm=""))[
+        3:
+    ]  # without the two file names and the first position
+    return ["…" if line.startswith("@@") else line for line in diff]
 
 
 def _common_prefix_and_suffix(before: list[str], after: list[str]) -> tuple[int, int]:
-    """How many lines are the same at the beginning and at the end: all that is common, where little was changed."""
+    """Return how many lines are equal at the beginning and at the end, which usually leaves little to compare."""
     most, begin, end = min(len(before), len(after)), 0, 0
     while begin < most and before[begin] == after[begin]:
         begin += 1
@@ -253,9 +256,11 @@ def _common_prefix_and_suffix(before: list[str], after: list[str]) -> tuple[int,
 
 
 def _escape_invisible(line: str) -> str:
-    """Characters that show nothing, or turn the direction of others, are written out."""
+    """Return the line with invisible characters, and those that change the text direction, written out."""
     cut = line if len(line) <= LINE_LIMIT else f"{line[:LINE_LIMIT]}… ({len(line) - LINE_LIMIT} more characters)"
-    return "".join(one if one.isprintable() or one == "\t" else _character_name(one) for one in cut)
+    return "".join(
+        character if character.isprintable() or character == "\t" else _character_name(character) for character in cut
+    )
 
 
 def _character_name(character: str) -> str:

@@ -1,8 +1,8 @@
-"""Whether a workflow's triggers start it by themselves, and with whose rights.
+"""Enable, pause and confirm the scheduled triggers of a workflow.
 
-Whoever enables them confirms what they start. Any change of that pauses them, whoever made it, until somebody who
-could start the workflow by hand confirms the difference; from then on scheduled runs have that person's rights.
-Every function here works in the caller's transaction on a row that the caller has locked, but for ``confirm``.
+The user who enables them confirms what they start. Any change of that pauses them, whoever makes it, until a user who
+could start the workflow by hand confirms the difference; from then on scheduled runs have that user's rights. Except
+for ``confirm_triggers``, functions here run in the caller's transaction, on a row that the caller has locked.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ from django.utils import timezone
 
 from sessions_app.accounts.authorization import require_write
 from sessions_app.domain import attention
-from sessions_app.models import Workflow, raise_for_workflow, resolve_for_workflow
+from sessions_app.models import raise_for_workflow, resolve_for_workflow
 from sessions_app.services.errors import Conflict, Invalid, ReadOnly
-from sessions_app.workflows.engine.triggers import find_triggers
 from sessions_app.workflows.language.graph import WorkflowGraph as Graph
+from sessions_app.workflows.models import Workflow
+from sessions_app.workflows.nodes.trigger import find_triggers
 from sessions_app.workflows.services.assignment import default_executor, describe_required_rights, run_refusal
 from sessions_app.workflows.services.run_records import graph_of
 from sessions_app.workflows.services.trigger_confirmation import (
@@ -36,26 +37,26 @@ TRIGGER_FIELDS: Final = (
     *("triggers_enabled", "triggers_enabled_by", "triggers_confirmed_at", "triggers_paused", "confirmed"),
     *("next_run_at", "trigger_error", "updated_at"),
 )
-"""Of a workflow: what is written here."""
-UNREADABLE_REASON: Final = "The text cannot be run as it is written."
+"""The fields of a workflow that this module writes."""
+UNREADABLE_REASON: Final = "The text has errors, so it cannot be run."
 MAX_NAMED_PARTS: Final = 5
-"""Changed parts that a sentence names."""
+"""Maximum number of changed parts that a sentence names."""
 
 
-def update_triggers(user: Any, row: Workflow, graph: Graph | None, asked: bool | None) -> None:
-    """Set the triggers of a row that ``user`` is about to save; ``asked`` is the wish to switch them, if there is one.
+def update_triggers(user: Any, row: Workflow, graph: Graph | None, enable: bool | None) -> None:
+    """Set the triggers of a row that ``user`` is about to save. ``enable``: True, False, or None for no change.
 
-    Switched on by somebody who may not start it, or changed while they are on, they wait for a confirmation.
+    If the user may not start the workflow, or it changes while they are enabled, they are paused until confirmed.
     """
-    if asked is False:
+    if enable is False:
         _disable_triggers(row)
     elif row.triggers_enabled:
         if changed := changed_parts(row, graph):
             pause_triggers(row, f"{user.get_username()} changed {_format_parts(changed)}.")
-    elif asked and not row.triggers_paused:
-        trouble = run_refusal(user, row.team, default_executor(row.executor), graph) if graph else UNREADABLE_REASON
-        if trouble:
-            pause_triggers(row, trouble)
+    elif enable and not row.triggers_paused:
+        refusal = run_refusal(user, row.team, default_executor(row.executor), graph) if graph else UNREADABLE_REASON
+        if refusal:
+            pause_triggers(row, refusal)
         else:
             _enable_triggers(user, row, graph)
     row.trigger_error = ""
@@ -63,12 +64,12 @@ def update_triggers(user: Any, row: Workflow, graph: Graph | None, asked: bool |
 
 
 def pause_triggers(row: Workflow, why: str) -> None:
-    """Let nothing be started until somebody confirms; ``why`` is a sentence."""
+    """Pause the triggers until a user confirms them; ``why`` is a sentence."""
     row.triggers_enabled, row.triggers_paused, row.next_run_at = False, why, None
 
 
 def sync_attention(row: Workflow) -> None:
-    """Have the inbox say what the saved row says."""
+    """Raise or resolve the inbox item of a saved row."""
     if row.triggers_paused:
         graph = graph_of(row.text, row.files)
         who = describe_required_rights(row.team, default_executor(row.executor), graph)
@@ -78,26 +79,28 @@ def sync_attention(row: Workflow) -> None:
 
 
 def confirm_triggers(user: Any, workflow: Workflow, fingerprint: str) -> Workflow:
-    """Let the triggers of a workflow start it from now on, with the rights of ``user``.
+    """Enable the triggers of a workflow, with the rights of ``user``.
 
-    ``fingerprint`` names what the user has seen, as ``triggers_document`` told it. Raises Conflict where that is no
-    longer what would run, or the workflow is archived; ReadOnly for somebody who could not start it; Invalid for a
-    text that cannot be run; ChecksUnavailable.
+    ``fingerprint`` comes from the ``triggers_document`` that the user has read. Raises Conflict if another state would
+    run now, or the workflow is archived; ReadOnly if the user may not start it; Invalid if its text has errors; and
+    ChecksUnavailable.
     """
     require_write(user, workflow.team)
-    # Before the transaction: loading can take half a minute, in which nobody else could write to the database.
+    # Before the transaction: loading can take half a minute, during which no other process could write on SQLite.
     graph = graph_of(workflow.text, workflow.files)
     with transaction.atomic():
         row = lock_workflow(workflow)
         if row.archived_at is not None:
-            raise Conflict("This workflow was archived.")
+            raise Conflict("This workflow is archived.")
         is_as_loaded = (row.text, row.files) == (workflow.text, workflow.files)
         if not is_as_loaded or fingerprint != fingerprint_of(current_parts(row, graph)):
-            raise Conflict("It has changed since you looked at it. Read the difference again, then confirm it.")
+            raise Conflict(
+                "The workflow has changed since you opened this page. Read the difference again, then confirm it."
+            )
         if graph is None:
             raise Invalid(f"{UNREADABLE_REASON} Correct it first.", field="text")
-        if trouble := run_refusal(user, row.team, default_executor(row.executor), graph):
-            raise ReadOnly(trouble)
+        if refusal := run_refusal(user, row.team, default_executor(row.executor), graph):
+            raise ReadOnly(refusal)
         _enable_triggers(user, row, graph)
         row.trigger_error = ""
         row.next_run_at = find_triggers(graph).next_after(timezone.now())
@@ -107,21 +110,23 @@ def confirm_triggers(user: Any, workflow: Workflow, fingerprint: str) -> Workflo
 
 
 def lock_workflow(workflow: Workflow) -> Workflow:
-    """The row, locked until the transaction ends."""
+    """Return the row, locked until the transaction ends."""
     rows = Workflow.objects.select_related("team", "repository", "agent_profile", "executor", "triggers_enabled_by")
     found: Workflow = rows.select_for_update(no_key=True, of=("self",)).get(id=workflow.id)
     return found
 
 
 def may_trigger_now(row: Workflow) -> bool:
-    """Whether a trigger may start a locked row now, as it was confirmed and with the rights of who did; else pause it.
+    """Return whether a trigger may start a locked workflow now; otherwise pause its triggers.
 
-    Called in the transaction that makes the run, so nothing comes between the check and the run.
+    It may if nothing has changed since the confirmation, and the user who confirmed it may still run it. Call this in
+    the transaction that creates the run, so that nothing can change in between.
     """
     graph = graph_of(row.text, row.files)
     changed = changed_parts(row, graph)
     if changed:
-        why = f"This is not as it was confirmed: {_format_parts(changed)}."
+        names = _format_parts(changed)
+        why = f"{names[0].upper()}{names[1:]} changed since the last confirmation."
     elif graph is None:
         why = UNREADABLE_REASON
     else:
@@ -138,14 +143,14 @@ def may_trigger_now(row: Workflow) -> bool:
 
 
 def triggers_document(user: Any, row: Workflow) -> dict[str, Any]:
-    """What the page and the API show of a workflow's triggers, with what has changed since they were confirmed."""
-    graph, place = graph_of(row.text, row.files), default_executor(row.executor)
+    """Return what the page and the API show about triggers, with the changes since they were confirmed."""
+    graph, executor = graph_of(row.text, row.files), default_executor(row.executor)
     parts, confirmed = current_parts(row, graph), confirmed_parts(row)
     is_known = bool(confirmed or row.triggers_paused)
     changed = changed_parts(row, graph) if is_known else []
-    trouble = run_refusal(user, row.team, place, graph) if graph else UNREADABLE_REASON
+    refusal = run_refusal(user, row.team, executor, graph) if graph else UNREADABLE_REASON
     if row.archived_at is not None:
-        trouble = "This workflow was archived."
+        refusal = "This workflow is archived."
     return {
         "enabled": row.triggers_enabled,
         "paused": row.triggers_paused,
@@ -154,10 +159,10 @@ def triggers_document(user: Any, row: Workflow) -> dict[str, Any]:
         "confirmed_at": row.triggers_confirmed_at,
         "next_run_at": row.next_run_at,
         "fingerprint": fingerprint_of(parts),
-        "changes": [one for one in compare_parts(confirmed, parts) if one.part in changed],
-        "may_confirm": not trouble,
-        "refusal": trouble,
-        "who_may_confirm": describe_required_rights(row.team, place, graph),
+        "changes": [part for part in compare_parts(confirmed, parts) if part.part in changed],
+        "may_confirm": not refusal,
+        "refusal": refusal,
+        "who_may_confirm": describe_required_rights(row.team, executor, graph),
     }
 
 
@@ -168,7 +173,7 @@ def _enable_triggers(user: Any, row: Workflow, graph: Graph | None) -> None:
 
 
 def _disable_triggers(row: Workflow) -> None:
-    """What was confirmed is kept, to tell the difference when they are switched on again."""
+    """Switch the triggers off. The confirmed state is kept, to show the difference when they are enabled again."""
     row.triggers_enabled, row.triggers_paused, row.next_run_at = False, "", None
     row.triggers_enabled_by = None
 

@@ -1,4 +1,4 @@
-"""Save and archive workflows, and start, cancel and resume runs; the driver carries runs out."""
+"""Save and archive workflows, and start, cancel and resume runs, which the driver carries out."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from executors_app.models import AgentProfile, Executor
 from executors_app.plugins import UnknownPlugin, runtime
 from executors_app.runtimes import SupportsSharedWorktrees
 from sessions_app.accounts.authorization import require_write
-from sessions_app.models import Repository, Workflow, WorkflowRun, resolve_for_workflow, wakeups
+from sessions_app.models import Repository, resolve_for_workflow, wakeups
 from sessions_app.services.catalogue import profiles_of
 from sessions_app.services.errors import Conflict, Invalid, ReadOnly, TerminalState, WorktreeNotShared
 from sessions_app.services.idempotency import IdempotencyMark, create_once
@@ -25,6 +25,7 @@ from sessions_app.workflows.language.limits import MAX_BYTES
 from sessions_app.workflows.language.schema import Port
 from sessions_app.workflows.language.values import ConversionError, convert_value
 from sessions_app.workflows.loader.loading import LoadResult
+from sessions_app.workflows.models import Workflow, WorkflowRun
 from sessions_app.workflows.services import run_records, trigger_settings
 from sessions_app.workflows.services.assignment import choose_agents, default_executor, demo_agent_note, run_refusal
 from sessions_app.workflows.services.loading import load_text
@@ -38,21 +39,21 @@ from sessions_app.workflows.services.run_records import (
 
 
 def resolve_inputs(graph: Graph, given: Mapping[str, Any]) -> dict[str, Any]:
-    """What was given with each declared input as its type, and with the default of each that was left out or is empty.
+    """Return the inputs of a run: declared ones converted to their types, with defaults for omitted or empty ones.
 
-    What is not declared stays as it is. Raises Invalid, naming every input that is missing or does not fit.
+    Undeclared inputs stay as they are. Raises Invalid, naming every input that is missing or has the wrong type.
     """
     values, problems = dict(given), []
-    for one in graph.inputs:
+    for port in graph.inputs:
         try:
-            value = _input_value(one, given.get(one.name))
+            value = _input_value(port, given.get(port.name))
         except ConversionError as error:
-            problems.append(f"The input “{one.name}”: {error}.")
+            problems.append(f"The input “{port.name}”: {error}.")
             continue
         if value is not None:
-            values[one.name] = value
-        elif one.required:
-            problems.append(f"The input “{one.name}” is missing.")
+            values[port.name] = value
+        elif port.required:
+            problems.append(f"The input “{port.name}” is missing.")
     if problems:
         raise Invalid(" ".join(problems), field="inputs", problems=problems)
     return values
@@ -64,12 +65,16 @@ def _input_value(declared: Port, given: Any) -> Any:
 
 
 def resume_run(user: Any, run: WorkflowRun, path: str) -> None:
-    """Forget what is done again, and put the run into the line of those to be driven. Raises Invalid."""
+    """Delete the node runs to repeat, and queue the run again. Raises Invalid.
+
+    ``round`` rises with each resume, so that repeated nodes use new prompt and job ids: for the old ids, the ledger
+    and agentctl would return the old results.
+    """
     rows = {row.path: row for row in run.node_runs.order_by("position")}
     try:
         kept = records_to_resume(graph_of_run(run), records_from_rows(rows.values()), path)
     except NothingToResume as error:
-        raise Invalid(f"Nothing can be done again: {error}.", field="path") from error
+        raise Invalid(f"There is nothing to resume: {error}.", field="path") from error
     run.node_runs.exclude(path__in=kept).delete()
     for name, record in kept.items():
         row = rows[name]
@@ -89,31 +94,31 @@ def resume_run(user: Any, run: WorkflowRun, path: str) -> None:
 
 __all__ = ["archive_workflow", "cancel_run", "retry_run", "run_document", "save_workflow", "start_run"]
 WORKSPACE_NODE_TYPES: Final = frozenset({"shell", "agent"})
-"""Types of nodes that want a workspace."""
+"""Node types that need a workspace."""
 SAVED_FIELDS: Final = ("name", "description", "repository", "agent_profile", "executor")
 FILES_LIMIT: Final = 4 << 20
-"""Characters of all files of a workflow together."""
+"""Maximum number of characters in all files of a workflow together."""
 MAX_NODES_LISTED: Final = 5
-"""Nodes that an error names."""
+"""Maximum number of nodes that an error names."""
 INPUTS_LIMIT: Final = 1 << 20
-"""Characters of a run's inputs as JSON."""
+"""Maximum number of characters of a run's inputs as JSON."""
 
 
 def save_workflow(
     user: Any, values: Mapping[str, Any], workflow: Workflow | None = None, revision: int | None = None
 ) -> tuple[Workflow, tuple[Diagnostic, ...]]:
-    """Make a workflow, or change one; what is left out stays. A text that is not valid is kept and cannot be run.
+    """Create or change a workflow, and return it with its problems; an invalid text is saved, but cannot be run.
 
-    ``values``: team (of a new one), text, files, name, description, repository, agent_profile, executor,
-    triggers_enabled. ``revision`` is the one that was read. A change of what its triggers start pauses them
-    (``workflow_schedules``). Raises ReadOnly, Invalid, ChecksUnavailable, Conflict for a revision that is old, for a
-    name that is taken, and for what was archived.
+    ``values`` can have team (of a new workflow), text, files, name, description, repository, agent_profile, executor
+    and triggers_enabled; omitted ones stay as they are. ``revision`` is the one that the user has read. A change of
+    what its triggers start pauses them (see ``trigger_settings``). Raises ReadOnly, Invalid, ChecksUnavailable, and
+    Conflict for an old revision, a name that is taken, or an archived workflow.
     """
     team = workflow.team if workflow is not None else values["team"]
     require_write(user, team)
     text, files = (values.get(name, getattr(workflow, name, None)) for name in ("text", "files"))
     _check_size(text or "", files or {})
-    # Before the transaction, in which the same is found in memory: no row is locked while a text is loaded.
+    # Before the transaction, which then finds the result in the cache: no row stays locked while a text is loaded.
     load_text(text or "", files or {})
     with transaction.atomic():
         row = _lock_workflow(workflow, revision) if workflow is not None else Workflow(team=team, created_by=user)
@@ -124,7 +129,9 @@ def save_workflow(
             with transaction.atomic():
                 row.save()
         except IntegrityError as error:
-            raise Conflict(f"The team has a workflow “{row.name}” already.", field="name") from error
+            raise Conflict(
+                f"The team already has a workflow named “{row.name}”. Choose another name.", field="name"
+            ) from error
         trigger_settings.sync_attention(row)
     return row, loaded.problems
 
@@ -132,9 +139,9 @@ def save_workflow(
 def _lock_workflow(workflow: Workflow, revision: int | None) -> Workflow:
     row = trigger_settings.lock_workflow(workflow)
     if row.archived_at is not None:
-        raise Conflict("This workflow was archived.")
+        raise Conflict("This workflow is archived.")
     if revision is not None and revision != row.revision:
-        raise Conflict("Somebody has changed it since you read it. Load it anew.", revision=row.revision)
+        raise Conflict("Another user has changed this workflow since you opened it. Reload it.", revision=row.revision)
     return row
 
 
@@ -150,7 +157,7 @@ def _assign_values(row: Workflow, values: Mapping[str, Any], *, is_new: bool) ->
         row.name = row.name or loaded.workflow.name
         row.description = row.description or loaded.workflow.description
     if not row.name.strip():
-        raise Invalid("The workflow has no name.", field="name")
+        raise Invalid("The workflow needs a name.", field="name")
     if not is_new and (row.text, row.files) != before:
         row.revision += 1
     return loaded
@@ -158,15 +165,15 @@ def _assign_values(row: Workflow, values: Mapping[str, Any], *, is_new: bool) ->
 
 def _check_size(text: str, files: Mapping[str, str]) -> None:
     if "\0" in text or len(text.encode(errors="replace")) > MAX_BYTES:
-        raise Invalid(f"The text has more than {MAX_BYTES >> 10} KiB, or is no text.", field="text")
+        raise Invalid(f"The text is larger than {MAX_BYTES >> 10} KiB, or contains a zero byte.", field="text")
     if not all(isinstance(name, str) and isinstance(one, str) and "\0" not in one for name, one in files.items()):
-        raise Invalid("The files are texts by their paths.", field="files")
+        raise Invalid("Files must be an object of texts by path, without zero bytes.", field="files")
     if sum(map(len, files.values())) > FILES_LIMIT:
-        raise Invalid(f"The files have more than {FILES_LIMIT >> 20} MiB.", field="files")
+        raise Invalid(f"The files are together larger than {FILES_LIMIT >> 20} MiB.", field="files")
 
 
 def _check_workplace(row: Workflow | WorkflowRun, repository: Repository | None, profile: AgentProfile | None) -> None:
-    """What it names is its team's, or everybody's."""
+    """Check that the repository belongs to the team, and the profile to the team or to all teams."""
     if repository is not None and repository.team_id != row.team_id:
         raise Invalid("This repository belongs to another team.", field="repository")
     if profile is not None and profile.team_id not in (None, row.team_id):
@@ -174,7 +181,7 @@ def _check_workplace(row: Workflow | WorkflowRun, repository: Repository | None,
 
 
 def archive_workflow(user: Any, workflow: Workflow) -> Workflow:
-    """Put a workflow away; its runs stay, and its triggers start nothing more."""
+    """Archive a workflow. Its runs stay, and its triggers no longer start it."""
     require_write(user, workflow.team)
     with transaction.atomic():
         Workflow.objects.filter(id=workflow.id, archived_at=None).update(
@@ -200,10 +207,10 @@ def start_run(
     trigger: str = "manual",
     key: str = "",
 ) -> tuple[WorkflowRun, bool]:
-    """A new run of a text, on a task of its own, and what was made before with ``key``; (run, whether it is new).
+    """Create a run of a text, with its own task; return (run, whether it is new).
 
-    Raises ReadOnly, ChecksUnavailable, and Invalid: with ``problems`` for a text that cannot be run, naming a field for
-    the rest.
+    A second call with the same idempotency ``key`` returns the first run. Raises ReadOnly, ChecksUnavailable, and
+    Invalid: with ``problems`` for a text with errors, otherwise with the name of a field.
     """
     require_write(user, team)
     _check_size(text, files or {})
@@ -211,7 +218,7 @@ def start_run(
     loaded = load_text(text, files or {}, name or "workflow")
     if loaded.workflow is None:
         raise Invalid(
-            "The workflow cannot be run as it is written.", field="text", problems=_describe_problems(loaded.problems)
+            "The workflow has errors, so it cannot be run.", field="text", problems=_describe_problems(loaded.problems)
         )
     graph = loaded.workflow
     run = WorkflowRun(
@@ -229,15 +236,20 @@ def start_run(
     )
     repository = repository or (workflow.repository if workflow else None)
     _check_run_possible(user, run, graph, repository)
-    asked = {"text": text, "files": _sorted(files), "inputs": _sorted(inputs), "workflow": workflow and workflow.id}
+    request = {
+        "text": text,
+        "files": _sorted_json(files),
+        "inputs": _sorted_json(inputs),
+        "workflow": workflow and workflow.id,
+    }
 
     def make(mark: IdempotencyMark) -> WorkflowRun:
         return _create_run(user, run, repository, mark)
 
     with transaction.atomic():
-        found, is_new = create_once(WorkflowRun.objects.filter(team=team), key, asked, make)
+        found, is_new = create_once(WorkflowRun.objects.filter(team=team), key, request, make)
         if is_new:
-            wakeups.notify_on_commit()
+            wakeups.notify_on_commit()  # a driver that woke earlier would not find the run yet
     return found, is_new
 
 
@@ -254,58 +266,62 @@ def _trigger_inputs(trigger: str, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"timestamp": timezone.now().isoformat(), "type": trigger, "text": "", "params": {}, **inputs}
 
 
-def _sorted(values: Mapping[str, Any] | None) -> str:
+def _sorted_json(values: Mapping[str, Any] | None) -> str:
     return json.dumps(dict(values or {}), sort_keys=True)
 
 
 def _describe_problems(problems: Sequence[Diagnostic]) -> list[str]:
-    return [str(one) for one in problems]
+    return [str(diagnostic) for diagnostic in problems]
 
 
 def _check_inputs(inputs: Mapping[str, Any]) -> None:
     try:
         text = json.dumps(dict(inputs), allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
-        raise Invalid("The inputs cannot be written as JSON.", field="inputs") from error
+        raise Invalid("The inputs cannot be represented as JSON.", field="inputs") from error
     if len(text) > INPUTS_LIMIT or "\\u0000" in text:
-        raise Invalid(f"The inputs have more than {INPUTS_LIMIT >> 20} MiB, or hold U+0000.", field="inputs")
+        raise Invalid(
+            f"The inputs are larger than {INPUTS_LIMIT >> 20} MiB, or contain the character U+0000.", field="inputs"
+        )
 
 
 def _executor_for_run(named: Executor | None) -> Executor:
     found = default_executor(named)
     if found is None:
-        raise Invalid("There is no executor yet. Staff can add one.", field="executor")
+        raise Invalid("There is no executor yet. Ask staff to add one.", field="executor")
     return found
 
 
 def _check_run_possible(user: Any, run: WorkflowRun, graph: Graph, repository: Repository | None) -> None:
-    """Whether it could be done at all, so that nobody waits for what cannot be."""
+    """Check that the run is possible at all, before anybody waits for it."""
     if run.workflow is not None and (run.workflow.archived_at is not None or run.workflow.team_id != run.team_id):
-        raise Invalid("This workflow was archived, or belongs to another team.", field="workflow")
+        raise Invalid("This workflow is archived, or belongs to another team.", field="workflow")
     _check_workplace(run, repository, run.agent_profile)
     working = node_types_of(graph) & WORKSPACE_NODE_TYPES
     if working and repository is None:
-        needy = " and ".join(sorted(working))
-        raise Invalid(f"Its {needy} nodes want a workspace. Name a repository.", field="repository")
+        names = " and ".join(sorted(working))
+        raise Invalid(f"Its {names} nodes need a workspace. Choose a repository.", field="repository")
     if "agent" in working and not _shares_worktrees(run.executor):
         raise WorktreeNotShared(
-            f"The agents of a workflow work in one worktree, which sessions on {run.executor.runtime} cannot share. "
-            "Choose another executor; on this one only workflows without agents run.",
+            f"The agents of a workflow share one worktree, which sessions on {run.executor.runtime} cannot do. "
+            "Choose another executor; this one can only run workflows without agents.",
             runtime=run.executor.runtime,
         )
-    if trouble := run_refusal(user, run.team, run.executor, graph):
-        raise ReadOnly(trouble)
+    if refusal := run_refusal(user, run.team, run.executor, graph):
+        raise ReadOnly(refusal)
     _check_agents(run, graph)
 
 
 def _check_agents(run: WorkflowRun, graph: Graph) -> None:
-    """Somebody can work for each agent node: else the turns of those before it would be paid for in vain."""
+    """Check that each agent node has an agent: otherwise earlier nodes would spend money for a run that must fail."""
     profiles = profiles_of(run.team_id).order_by("name", "id") if "agent" in node_types_of(graph) else ()
     found = choose_agents(graph, list(profiles), run.agent_profile)
     if found.missing:
         shown = " ".join(found.missing[:MAX_NODES_LISTED])
-        raise Invalid(f"The workflow cannot be run here. {shown}", field="agent_profile", problems=list(found.missing))
-    run.note = demo_agent_note(found.stand_ins)
+        raise Invalid(
+            f"Agents are missing for this workflow. {shown}", field="agent_profile", problems=list(found.missing)
+        )
+    run.note = demo_agent_note(found.demo_runners)
 
 
 def _shares_worktrees(executor: Executor) -> bool:
@@ -316,9 +332,10 @@ def _shares_worktrees(executor: Executor) -> bool:
 
 
 def cancel_run(user: Any, run: WorkflowRun) -> WorkflowRun:
-    """Ask for a run to end, with all that works for it; one that is over stays as it is."""
+    """Ask for a run to end, with all its scripts and turns. A run that is over stays as it is."""
     require_write(user, run.team)
     with transaction.atomic():
+        # Locked, so that the driver cannot end the run between the check and the write.
         row = WorkflowRun.objects.select_for_update(no_key=True).get(id=run.id)
         if not row.is_over and row.cancel_requested_at is None:
             row.cancel_requested_at = timezone.now()
@@ -329,26 +346,27 @@ def cancel_run(user: Any, run: WorkflowRun) -> WorkflowRun:
 
 
 def retry_run(user: Any, run: WorkflowRun, path: str = "") -> WorkflowRun:
-    """Go on with a run that has failed or was cancelled, from what failed, or from the node run at ``path``.
+    """Resume a failed or cancelled run, at the nodes that failed or at the node run ``path``.
 
-    What finished before it is kept with its sessions; what is done again is asked anew. Raises ReadOnly, Invalid,
-    Conflict for a run that is under way or has succeeded, TerminalState where its task is over.
+    Finished node runs before it are kept with their sessions; repeated ones are requested again. Raises ReadOnly,
+    Invalid, Conflict for a run that is active or has succeeded, and TerminalState if its task is over.
     """
     require_write(user, run.team)
     try:
-        graph_of_run(run)  # before the transaction, for which it is remembered
+        graph_of_run(run)  # before the transaction, which then finds it in the cache
     except InvalidWorkflow as error:
         raise Invalid(
-            "The text of this run cannot be run any more.", problems=_describe_problems(error.problems)
+            "This version of Kandev cannot run the text of this run.", problems=_describe_problems(error.problems)
         ) from error
     with transaction.atomic():
+        # Locked: of two concurrent requests, the second one finds an active run and is refused.
         row = WorkflowRun.objects.select_for_update(no_key=True, of=("self",)).select_related("task").get(id=run.id)
         if not row.is_over or (row.state == "succeeded" and not path):
-            raise Conflict(f"This run is {row.state}. Only one that has ended without success can go on.")
+            raise Conflict(f"This run is {row.state}. Only failed or cancelled runs can be resumed.")
         if row.task.is_over:
             raise TerminalState("The task of this run is over. Start a new run.")
-        if trouble := run_refusal(user, row.team, row.executor, graph_of_run(row)):
-            raise ReadOnly(trouble)
+        if refusal := run_refusal(user, row.team, row.executor, graph_of_run(row)):
+            raise ReadOnly(refusal)
         _check_agents(row, graph_of_run(row))
         resume_run(user, row, path)
         wakeups.notify_on_commit()

@@ -1,4 +1,4 @@
-"""A stand-in for an ACP agent with ``session/load``; a turn is done on a thread: a cancel is read while it hangs."""
+"""A stand-in for an ACP agent with ``session/load``; turns run on a thread, so a hanging one can be cancelled."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import threading
 import uuid
 from typing import Any
 
-from tests.agents.standins.mind import Memory, answer, tell
+from tests.agents.standins.behaviour import Memory, answer, tell
 
 
 class Mouth:

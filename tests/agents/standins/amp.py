@@ -1,11 +1,11 @@
-"""A stand-in for ``amp --execute --stream-json``, in the words of its SDK's types; with the fork that it once had."""
+"""A stand-in for ``amp --execute --stream-json``, with its SDK's types and the fork that it once had."""
 
 from __future__ import annotations
 
 import sys
 
+from tests.agents.standins.behaviour import Memory, answer, complain, say_plainly
 from tests.agents.standins.messages import MessageMouth
-from tests.agents.standins.mind import Memory, answer, complain, say_plainly
 
 
 class Mouth(MessageMouth):

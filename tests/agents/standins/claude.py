@@ -1,4 +1,4 @@
-"""A stand-in for ``claude -p`` with ``stream-json`` both ways and its control protocol, by the types of its SDK.
+"""A stand-in for ``claude -p`` with ``stream-json`` both ways and the control protocol of its SDK.
 
 A turn is done on a thread, so that an interrupt is read while it hangs.
 """
@@ -12,8 +12,8 @@ import sys
 import threading
 from typing import Any
 
+from tests.agents.standins.behaviour import HOME, Memory, answer, tell
 from tests.agents.standins.messages import MessageMouth
-from tests.agents.standins.mind import HOME, Memory, answer, tell
 
 
 class Mouth(MessageMouth):

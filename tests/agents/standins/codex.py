@@ -1,10 +1,10 @@
-"""A stand-in for ``codex exec --json``, in the words of 0.169.0 (``tests/real_agents`` holds the two together)."""
+"""A stand-in for ``codex exec --json`` of version 0.169.0 (``tests/real_agents`` compares the two)."""
 
 from __future__ import annotations
 
 import sys
 
-from tests.agents.standins.mind import Memory, answer, complain, say_plainly, tell
+from tests.agents.standins.behaviour import Memory, answer, complain, say_plainly, tell
 
 USAGE = {
     "input_tokens": 10,

@@ -1,4 +1,4 @@
-"""A stand-in for ``gemini --output-format=stream-json``, in the words of 0.61.0."""
+"""A stand-in for ``gemini --output-format=stream-json`` of version 0.61.0."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 from datetime import UTC, datetime
 from typing import Any
 
-from tests.agents.standins.mind import Memory, answer, complain, say_plainly, tell
+from tests.agents.standins.behaviour import Memory, answer, complain, say_plainly, tell
 
 STATS = {"total_tokens": 12, "input_tokens": 10, "output_tokens": 2, "cached": 0, "duration_ms": 60, "tool_calls": 0}
 

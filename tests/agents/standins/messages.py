@@ -5,13 +5,13 @@ from __future__ import annotations
 import uuid
 from typing import Any
 
-from tests.agents.standins.mind import tell
+from tests.agents.standins.behaviour import tell
 
 USAGE = {"input_tokens": 10, "output_tokens": 2, "cache_read_input_tokens": 0}
 
 
 class MessageMouth:
-    """The lines of one turn; ``with_uuids`` as Claude Code has them."""
+    """The lines of one turn; ``with_uuids`` as in Claude Code."""
 
     def __init__(self, session_id: str, *, with_uuids: bool):
         self._session_id, self._with_uuids = session_id, with_uuids

@@ -1,6 +1,6 @@
-"""What the drivers of command line agents share: a process that prints JSON lines, and what its lines tell.
+"""Shared parts of the drivers of command-line agents, whose processes print JSON lines.
 
-``told`` is what a line can come to, ``hearing`` takes it in, ``process`` reads one process to its end, and
-``per_turn`` is the driver of every agent that has a process per turn. What differs between two such agents
-is a ``Dialect``: how it is called, and how its lines read.
+``process`` runs one process and reads its lines, ``stream_json`` parses Claude Code's format, and ``per_turn`` is the
+driver of every agent with a process per turn. How such an agent is called, and how its lines are parsed, is its
+``Dialect``. ``drivers.events`` defines the events that lines are parsed into.
 """

@@ -1,4 +1,4 @@
-"""The driver of agents with a process per turn: between two turns there is none, and the agent is idle and well."""
+"""The driver of agents with a process per turn: between turns there is no process, and the agent counts as idle."""
 
 from __future__ import annotations
 
@@ -24,63 +24,66 @@ from executors_app.agentctl.protocol import Code, JournalKind
 
 _CANCEL_GRACE: Final = 2.0
 _EXIT_GRACE: Final = 10.0
-"""Seconds a process may live on after it has told the end of its turn."""
+"""Seconds that a process may keep running after it has reported the end of its turn."""
 _VERSION: Final = re.compile(r"\d+\.\d+[\w.+-]*")
 
 
 class Dialect(Protocol):
-    """What one command line agent does in its own way."""
+    """What differs between command-line agents."""
 
     @property
     def name(self) -> str:
-        """Of the agent, until it tells another."""
+        """The agent's name in ``StartResult.agent``."""
         ...
 
     @property
     def protocol(self) -> str:
-        """For ``StartResult.capabilities``."""
+        """The protocol in ``StartResult.capabilities``."""
         ...
 
     @property
     def forks(self) -> bool:
-        """Whether it can go on in a copy of a conversation."""
+        """Whether it can continue in a copy of a conversation."""
         ...
 
     def turn(self, request: StartRequest, conversation_id: str | None, *, fork: bool) -> list[str]:
-        """The command of one turn, which reads its prompt from stdin."""
+        """Return the command of one turn, which reads its prompt from stdin."""
         ...
 
     def copy(self, request: StartRequest) -> list[str]:
-        """The command that copies the conversation of the token and prints the copy's name; empty where a turn does."""
+        """Return the command that copies the token's conversation and prints the copy's id; empty if turns copy."""
         ...
 
     def reader(self) -> LineParser:
-        """A reader for the lines of one turn."""
+        """Return a parser for the lines of one turn."""
         ...
 
 
 class PerTurnDriver:
-    """See ``Driver``. A prompt starts the agent, hands it the text, and reads it to its end."""
+    """See ``Driver``. Each prompt starts the agent, writes the text to its stdin, and reads its output to the end."""
 
     def __init__(self, host: Host, marker: Mapping[str, str], dialect: Dialect):
         self._host, self._marker, self._dialect = host, marker, dialect
         self._request: StartRequest | None = None
-        """None while the agent is not started, or gone."""
+        """None before the start, and after the agent was stopped or has crashed."""
         self._conversation_id: str | None = None
         self._fork_due = False
         self._process: CliProcess | None = None
-        self._hearing: TurnReader | None = None
+        self._turn: TurnReader | None = None
         self._cancelled = False
 
     @property
     def pid(self) -> int | None:
-        """Of the process of the open turn."""
+        """The pid of the open turn's process."""
         return self._process.pid if self._process else None
 
     # -- start
 
     async def start(self, request: StartRequest) -> StartResult:
-        """See that the agent is there; what it remembers its first turn will show. StartFailed leaves no process."""
+        """Check that the agent can be run; raises StartFailed, which leaves no process.
+
+        Whether it remembers the conversation shows only in its first turn.
+        """
         if self._request is not None:
             raise StartFailed(Code.ALREADY_RUNNING, "this agent runs already")
         begin = time.monotonic()
@@ -94,11 +97,11 @@ class PerTurnDriver:
                 version = await self._version(request)
                 token = await self._first_conversation(request)
         except TimeoutError as error:
-            told = f"the agent did not say its version within {request.timeout:g} s"
-            raise StartFailed(Code.START_TIMEOUT, told) from error
+            message = f"the agent did not say its version within {request.timeout:g} s"
+            raise StartFailed(Code.START_TIMEOUT, message) from error
         except SpawnFailed as error:
             raise StartFailed(error.code, str(error), permanent=error.permanent) from error
-        self._say_what_is_not_passed_on(request)
+        self._warn_about_ignored_servers(request)
         self._request, self._conversation_id = request, token
         self._fork_due = request.fork and token == request.resume_token
         return StartResult(
@@ -115,12 +118,12 @@ class PerTurnDriver:
         )
 
     async def _version(self, request: StartRequest) -> str:
-        told = await self._output([*request.argv, "--version"], request, Code.AGENT_EXITED)
-        found = _VERSION.search(told.text)
-        return found[0] if found else told.text[:40]
+        output = await self._output([*request.argv, "--version"], request, Code.AGENT_EXITED)
+        found = _VERSION.search(output.text)
+        return found[0] if found else output.text[:40]
 
     async def _first_conversation(self, request: StartRequest) -> str | None:
-        """The conversation to go on in; a copy that a command of its own makes is made here."""
+        """Return the conversation to continue; makes the copy here if that takes a command of its own."""
         if request.strategy != "native":
             return None
         command = self._dialect.copy(request) if request.fork else []
@@ -133,15 +136,15 @@ class PerTurnDriver:
         return copied[-1]
 
     async def _output(self, command: Sequence[str], request: StartRequest, failure: Code) -> CommandOutput:
-        told = await run_command(command, request, self._marker, self._host)
-        if told.exit_code == 0:
-            return told
-        words = told.words or told.text[-1000:] or f"it ended with code {told.exit_code}"
-        if request.resume_token and matches_gone_pattern(words, request.gone_patterns):
-            raise StartFailed(Code.TOKEN_REJECTED, f"the agent says: {words}", token_valid=False)
-        raise StartFailed(failure, f"the agent says: {words}", permanent=failure == Code.HANDSHAKE_FAILED)
+        output = await run_command(command, request, self._marker, self._host)
+        if output.exit_code == 0:
+            return output
+        message = output.stderr or output.text[-1000:] or f"it ended with code {output.exit_code}"
+        if request.resume_token and matches_gone_pattern(message, request.gone_patterns):
+            raise StartFailed(Code.TOKEN_REJECTED, f"the agent says: {message}", token_valid=False)
+        raise StartFailed(failure, f"the agent says: {message}", permanent=failure == Code.HANDSHAKE_FAILED)
 
-    def _say_what_is_not_passed_on(self, request: StartRequest) -> None:
+    def _warn_about_ignored_servers(self, request: StartRequest) -> None:
         if request.mcp_servers:
             text = "this agent takes MCP servers from its own configuration alone; those of the profile are not used"
             self._host.record(JournalKind.LOG, level="warning", text=text, data={"servers": len(request.mcp_servers)})
@@ -149,59 +152,61 @@ class PerTurnDriver:
     # -- turns
 
     async def prompt(self, message_id: str, text: str, attachments: Sequence[Mapping[str, Any]], delivered: Any) -> str:
-        """Run one turn to its end and return the stop reason ("cancelled" after a cancel); TurnFailed."""
+        """Run one turn to its end and return the stop reason ("cancelled" after a cancel); raises TurnFailed."""
         request = self._request
         if request is None:
             raise TurnFailed(Code.NOT_RUNNING, "no agent is running")
-        told = prompt_text(text, attachments).encode("utf-8", "replace")
+        data = prompt_text(text, attachments).encode("utf-8", "replace")
         self._cancelled, self._process = False, None
-        hearing = self._hearing = TurnReader(self._host, self._conversation_id, forks=self._fork_due)
+        turn = self._turn = TurnReader(self._host, self._conversation_id, forks=self._fork_due)
         try:
-            process = await self._spawn(request, hearing)
-            await self._converse(process, hearing, told, delivered)
-            return self._outcome(process, hearing, request)
+            process = await self._spawn(request, turn)
+            await self._run_turn(process, turn, data, delivered)
+            return self._outcome(process, turn, request)
         finally:
-            self._remember(hearing)
-            self._hearing = None
+            self._update_conversation(turn)
+            self._turn = None
 
-    async def _spawn(self, request: StartRequest, hearing: TurnReader) -> CliProcess:
+    async def _spawn(self, request: StartRequest, turn: TurnReader) -> CliProcess:
         reader = self._dialect.reader()
 
-        async def heard(message: Mapping[str, Any]) -> None:
-            await hearing.take(reader(message))
+        async def on_message(message: Mapping[str, Any]) -> None:
+            await turn.handle(reader(message))
 
         command = self._dialect.turn(request, self._conversation_id, fork=self._fork_due)
         try:
-            process = await CliProcess.spawn(command, request, self._marker, self._host, heard)
+            process = await CliProcess.spawn(command, request, self._marker, self._host, on_message)
         except SpawnFailed as error:
             raise TurnFailed(error.code, str(error)) from error
         self._process = process
         return process
 
-    async def _converse(self, process: CliProcess, hearing: TurnReader, text: bytes, delivered: Any) -> None:
-        """Hand over the prompt and read to the end of the process; it is gone when this returns or raises."""
+    async def _run_turn(self, process: CliProcess, turn: TurnReader, text: bytes, delivered: Any) -> None:
+        """Write the prompt and read until the process ends; it is gone when this returns or raises."""
         try:
+            # A cancel or stop may have arrived while the process was starting: it must not get the prompt then.
             if not self._cancelled and self._request is not None:
-                await self._hand_over(process, text, delivered)
-                await wait_for_any(process.ended, hearing.over)
-                if not hearing.mismatch:
-                    await self._let_it_end(process)
+                await self._send_prompt(process, text, delivered)
+                await wait_for_any(process.ended, turn.over)
+                if not turn.mismatch:
+                    await self._wait_for_exit(process)
         finally:
-            await process.stop(0 if hearing.mismatch else _CANCEL_GRACE)
+            await process.stop(0 if turn.mismatch else _CANCEL_GRACE)
 
-    async def _hand_over(self, process: CliProcess, text: bytes, delivered: Any) -> None:
+    async def _send_prompt(self, process: CliProcess, text: bytes, delivered: Any) -> None:
         try:
             await process.write(text)
         except PipeStuck as error:
+            # Part of the prompt was written: kill the agent before it takes the end of the pipe for the prompt's end.
             await process.stop(0)
             raise TurnFailed("agent_stuck", str(error)) from error
         except OSError:
-            return  # it has ended before it read: its last words say why
+            return  # it ended before it read the prompt: its stderr says why
         process.end_input()
-        if inspect.isawaitable(told := delivered()):
-            await told
+        if inspect.isawaitable(acknowledged := delivered()):
+            await acknowledged
 
-    async def _let_it_end(self, process: CliProcess) -> None:
+    async def _wait_for_exit(self, process: CliProcess) -> None:
         try:
             async with asyncio.timeout(_EXIT_GRACE):
                 await process.ended.wait()
@@ -209,40 +214,43 @@ class PerTurnDriver:
             text = "the agent had told the end of its turn and did not end; it is ended"
             self._host.record(JournalKind.LOG, level="warning", text=text, data={})
 
-    def _outcome(self, process: CliProcess, hearing: TurnReader, request: StartRequest) -> str:
-        if hearing.mismatch:
-            raise TurnFailed(Code.CONTEXT_MISMATCH, hearing.mismatch)
+    def _outcome(self, process: CliProcess, turn: TurnReader, request: StartRequest) -> str:
+        if turn.mismatch:
+            raise TurnFailed(Code.CONTEXT_MISMATCH, turn.mismatch)
         if self._cancelled:
             return "cancelled"
-        if hearing.ended is not None:
-            return hearing.ended.stop_reason
-        if hearing.failed is None and self._died(process, hearing):
+        if turn.ended is not None:
+            return turn.ended.stop_reason
+        if turn.failed is None and self._has_crashed(process, turn):
             self._request = None
             self._host.agent_gone(process.exit_code)
-            raise TurnFailed(Code.AGENT_EXITED, f"the agent ended {process.ending()} in the middle of a turn")
-        words = hearing.failed.message if hearing.failed else process.output_tail()
-        if hearing.named is None and self._conversation_id and matches_gone_pattern(words, request.gone_patterns):
-            raise TurnFailed(Code.TOKEN_REJECTED, f"the agent says: {words}")
-        raise TurnFailed(failure_code(words), words or f"the agent ended {process.ending()} without an answer")
+            raise TurnFailed(Code.AGENT_EXITED, f"the agent ended {process.exit_description()} in the middle of a turn")
+        message = turn.failed.message if turn.failed else process.output_tail()
+        # An agent that has named its conversation has it, whatever its error says.
+        if turn.named is None and self._conversation_id and matches_gone_pattern(message, request.gone_patterns):
+            raise TurnFailed(Code.TOKEN_REJECTED, f"the agent says: {message}")
+        raise TurnFailed(
+            failure_code(message), message or f"the agent ended {process.exit_description()} without an answer"
+        )
 
-    def _died(self, process: CliProcess, hearing: TurnReader) -> bool:
-        """Whether it went in the middle of its work; one that refuses to begin has an exit code and no name yet."""
+    def _has_crashed(self, process: CliProcess, turn: TurnReader) -> bool:
+        """Whether it ended in the middle of its work; one that refuses to begin has named no conversation yet."""
         killed = process.exit_code is None or process.exit_code < 0
-        return killed or hearing.named is not None or self._request is None
+        return killed or turn.named is not None or self._request is None
 
-    def _remember(self, hearing: TurnReader) -> None:
-        if hearing.named is not None and not hearing.mismatch:
-            self._conversation_id, self._fork_due = hearing.named, False
+    def _update_conversation(self, turn: TurnReader) -> None:
+        if turn.named is not None and not turn.mismatch:
+            self._conversation_id, self._fork_due = turn.named, False
 
     async def cancel(self) -> None:
-        """End the process of the open turn: what it said so far is its conversation's."""
-        if self._hearing is None:
+        """End the process of the open turn; its conversation keeps what it has said so far."""
+        if self._turn is None:
             return
         self._cancelled = True
         if self._process is not None:
             await self._process.stop(_CANCEL_GRACE)
 
     async def stop(self, grace: float) -> int | None:
-        """End the process of the open turn, if there is one; the exit code. No other turn begins."""
+        """End the process of the open turn, if any, and return its exit code. No further turn begins."""
         self._request = None
         return await self._process.stop(grace) if self._process else None

@@ -1,4 +1,4 @@
-"""One process of a command line agent: its JSON lines one after the other, and no process left at its end."""
+"""One process of a command-line agent: handle its JSON lines in order, and leave no process behind."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from executors_app.agentctl.process.async_io import LINE_LIMIT, LineSplitter
 from executors_app.agentctl.protocol import JournalKind
 
 _SILENT_AGENT: Final = 1.0
-"""Seconds it may live on after the end of its output."""
+"""Seconds that a process may keep running after its output has ended, before it is stopped."""
 _STOP_GRACE: Final = 2.0
 _OUTPUT_DRAIN_TIMEOUT: Final = 5.0
-"""Seconds that a stop waits for the journal to take in the last lines."""
+"""Seconds that a stop waits for the journal to accept the last lines."""
 _OUTPUT_LIMIT: Final = 64 * 1024
 _WORDS: Final = 1000
 
@@ -27,49 +27,53 @@ MessageHandler = Callable[[Mapping[str, Any]], Awaitable[None]]
 
 
 class CliProcess:
-    """A process and the reading of its stdout; ``ended`` is set when nothing of it is left."""
+    """A process whose stdout is read line by line; ``ended`` is set when nothing of it is left."""
 
     def __init__(self, process: AgentProcess, handle: MessageHandler, host: Host):
         self.ended = asyncio.Event()
         self.exit_code: int | None = None
         self._process, self._handle, self._host = process, handle, host
-        self._odd = RateLimitedLog(host.record, "stdout", level="warning")
+        self._unreadable = RateLimitedLog(host.record, "stdout", level="warning")
         self._read_all = asyncio.Event()
         self._reading = asyncio.create_task(self._read(), name="agent's lines")
-        self._burial = asyncio.create_task(self._bury(), name="agent's burial")
+        self._exit_watcher = asyncio.create_task(self._watch_exit(), name="agent's burial")
 
     @classmethod
     async def spawn(
         cls, argv: Sequence[str], request: StartRequest, marker: Mapping[str, str], host: Host, handle: MessageHandler
     ) -> CliProcess:
-        """Start ``argv`` in the place of ``request``; each JSON object it prints goes to ``handle``. SpawnFailed."""
+        """Start ``argv`` with environment and cwd of ``request``; raises SpawnFailed.
+
+        Each JSON object that it prints is passed to ``handle``.
+        """
         return cls(await AgentProcess.spawn(argv, request.env, request.cwd, marker, host.record), handle, host)
 
     @property
     def pid(self) -> int | None:
-        """Of the agent itself, while it lives."""
-        return self._process.pid if self._process.running else None
+        """The agent's own pid while its process lives."""
+        return self._process.pid if self._process.is_running else None
 
     async def write(self, data: bytes) -> None:
-        """Write to its stdin; PipeStuck, OSError."""
+        """Write to stdin; raises PipeStuck, OSError."""
         await self._process.write(data)
 
     def end_input(self) -> None:
-        """Let it read the end of its stdin."""
+        """Close stdin."""
         self._process.end_input()
 
-    def ending(self) -> str:
-        """How it ended, for a sentence, with its last words."""
-        words = self.output_tail()
-        return f"{self._process.ending()}: {words}" if words else self._process.ending()
+    def exit_description(self) -> str:
+        """Describe the exit for a message, with the last lines of stderr."""
+        tail = self.output_tail()
+        return f"{self._process.exit_description()}: {tail}" if tail else self._process.exit_description()
 
     def output_tail(self) -> str:
-        """The last lines of its stderr."""
+        """Return the last lines of stderr."""
         return self._process.output_tail()[-_WORDS:]
 
     async def stop(self, grace: float) -> int | None:
-        """End the whole tree and wait until its last lines are heard; the exit code. May be called again."""
+        """End the whole tree, wait until the last lines are handled, and return the exit code. May be repeated."""
         await self._process.stop(grace)
+        # Limited, because a full journal would never accept the last lines.
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_OUTPUT_DRAIN_TIMEOUT):
                 await self.ended.wait()
@@ -85,15 +89,16 @@ class CliProcess:
                 for line in splitter.feed(data):
                     await self._receive(line)
                 if splitter.skipped > skipped:
-                    self._odd.put(b"a line was skipped: it is too long", limit=LINE_LIMIT)
-                await asyncio.sleep(0)
+                    self._unreadable.put(b"a line was skipped: it is too long", limit=LINE_LIMIT)
+                await asyncio.sleep(0)  # read() does not wait while output is available: let other tasks run
             await self._receive(splitter.torn())
-            self._odd.flush()
+            self._unreadable.flush()
         finally:
             self._read_all.set()
 
     async def _next_bytes(self) -> bytes:
-        await self._host.room()
+        # While the journal has no room, the output stays in the pipe, which pauses the agent once it is full.
+        await self._host.wait_for_room()
         return await self._process.read()
 
     async def _receive(self, line: bytes) -> None:
@@ -109,35 +114,38 @@ class CliProcess:
             self._puzzle(line, f"not understood: {error!r}")
 
     def _puzzle(self, line: bytes, reason: str) -> None:
-        self._odd.put(line[:200], reason=reason, bytes=len(line))
+        self._unreadable.put(line[:200], reason=reason, bytes=len(line))
 
-    async def _bury(self) -> None:
+    async def _watch_exit(self) -> None:
         await self._read_all.wait()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_SILENT_AGENT):
                 await self._process.wait()
         self.exit_code = await self._process.stop(_STOP_GRACE)
         await self._process.close()
-        if left := self._process.left:
+        if survivors := self._process.survivors:
             text = "some of the agent's processes could not be ended"
-            self._host.record(JournalKind.LOG, level="error", text=text, data={"pids": left})
+            self._host.record(JournalKind.LOG, level="error", text=text, data={"pids": survivors})
         self.ended.set()
 
 
 @dataclass(frozen=True, slots=True)
 class CommandOutput:
-    """What a command printed that was run for its answer."""
+    """The output of a command that was run to its end."""
 
     text: str
     exit_code: int | None
-    words: str
-    """The last lines of its stderr."""
+    stderr: str
+    """The last lines."""
 
 
 async def run_command(
     argv: Sequence[str], request: StartRequest, marker: Mapping[str, str], host: Host
 ) -> CommandOutput:
-    """Run a command to its end, with nothing to read; SpawnFailed. It is gone when this returns or raises."""
+    """Run a command to its end without input, and return its output; raises SpawnFailed.
+
+    No process is left when this returns or raises.
+    """
     process = await AgentProcess.spawn(argv, request.env, request.cwd, marker, host.record)
     try:
         process.end_input()
@@ -146,7 +154,7 @@ async def run_command(
             printed = (printed + data)[:_OUTPUT_LIMIT]
         exit_code = await process.wait()
     finally:
-        await asyncio.shield(_end_process(process))
+        await asyncio.shield(_end_process(process))  # a cancelled start must not leave the process behind
     return CommandOutput(printed.decode("utf-8", "replace").strip(), exit_code, process.output_tail()[-_WORDS:])
 
 
@@ -156,7 +164,7 @@ async def _end_process(process: AgentProcess) -> None:
 
 
 async def wait_for_any(*events: asyncio.Event) -> None:
-    """Until one of the events is set."""
+    """Wait until one of the events is set."""
     waits = [asyncio.create_task(event.wait()) for event in events]
     try:
         await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)

@@ -1,7 +1,4 @@
-"""Claude Code's `stream-json` format, which Amp and Gemini CLI speak as well.
-
-And Claude Code's control protocol inside it.
-"""
+"""Claude Code's ``stream-json`` format, which Amp uses as well, and Claude Code's control protocol within it."""
 
 from __future__ import annotations
 
@@ -35,34 +32,34 @@ _TOOL_KINDS: Final = {
 }
 _KIND_OF: Final = {name: kind for kind, names in _TOOL_KINDS.items() for name in names}
 _TITLE_ARGUMENTS: Final = ("command", "cmd", "file_path", "path", "pattern", "query", "url", "description")
-"""Arguments that say best what a call is about, the first one found."""
+"""Arguments that describe a call best; the first one present becomes part of its title."""
 _TITLE_LIMIT: Final = 200
 
 
 def tool_kind(name: str) -> str:
-    """ACP's word for what a tool does."""
+    """Return ACP's kind of a tool; ``other`` if unknown."""
     return _KIND_OF.get(name.lower(), "other")
 
 
 def tool_title(name: str, arguments: Any) -> str:
-    """A tool call on one line."""
-    told = arguments if isinstance(arguments, dict) else {}
-    about = next((value for key in _TITLE_ARGUMENTS if isinstance(value := told.get(key), str) and value), "")
+    """Return a one-line title of a tool call."""
+    fields = arguments if isinstance(arguments, dict) else {}
+    about = next((value for key in _TITLE_ARGUMENTS if isinstance(value := fields.get(key), str) and value), "")
     return f"{name}: {about.splitlines()[0]}"[:_TITLE_LIMIT] if about.strip() else name
 
 
 class StreamJsonReader:
-    """A ``Reader`` for one process."""
+    """A ``LineParser`` for one process."""
 
     def __init__(self, *, echoes: bool = False) -> None:
-        """``echoes``: the first text of the user is the prompt, as the agent has read it."""
+        """``echoes``: the agent repeats the prompt as the user's first text, which is skipped."""
         self._echo_due = echoes
         self._last_message_uuid: str | None = None
-        self._said = False
-        """The last that was told is a whole message: the next one is a paragraph of its own."""
+        self._last_was_text = False
+        """Whether a whole message was just reported, so that a message that follows it starts a new paragraph."""
 
     def __call__(self, message: Mapping[str, Any]) -> Iterator[CliEvent]:
-        """What ``message`` comes to."""
+        """Yield the events of one line."""
         kind = message.get("type")
         if kind == "system" and message.get("subtype") == "init":
             yield ConversationNamed(str(message.get("session_id") or ""))
@@ -74,16 +71,17 @@ class StreamJsonReader:
             yield log_event(f"the agent sent {kind} {message.get('subtype') or ''}".strip(), dict(message))
 
     def _blocks(self, message: Mapping[str, Any], content: Any) -> Iterator[CliEvent]:
+        # Messages of subagents are nested: a conversation cannot be resumed at one of them.
         by_agent, nested = message["type"] == "assistant", message.get("parent_tool_use_id") is not None
         if by_agent and not nested and isinstance(message.get("uuid"), str):
             self._last_message_uuid = message["uuid"]
         if message.get("isReplay") is True:
-            return
+            return  # a user message that the agent only repeats
         for block in content if isinstance(content, list) else [{"type": "text", "text": content}]:
             if block.get("type") == "text":
                 yield from self._texts(str(block.get("text") or ""), by_agent=by_agent, nested=nested)
             else:
-                yield from self._deeds(block)
+                yield from self._block(block)
 
     def _texts(self, text: str, *, by_agent: bool, nested: bool) -> Iterator[JournalLine]:
         if nested:
@@ -95,7 +93,7 @@ class StreamJsonReader:
         else:
             yield self._other(JournalKind.MESSAGE_USER, text=text)
 
-    def _deeds(self, block: Mapping[str, Any]) -> Iterator[JournalLine]:
+    def _block(self, block: Mapping[str, Any]) -> Iterator[JournalLine]:
         match block.get("type"):
             case "thinking":
                 yield self._other(JournalKind.MESSAGE_THOUGHT, text=str(block.get("thinking") or ""))
@@ -107,15 +105,15 @@ class StreamJsonReader:
                 yield log_event(f"the agent sent a block {other}", dict(block))
 
     def _text(self, text: str) -> JournalLine:
-        text, self._said = f"\n\n{text}" if self._said else text, True
+        text, self._last_was_text = f"\n\n{text}" if self._last_was_text else text, True
         return JournalLine(JournalKind.MESSAGE_AGENT, {"text": text})
 
     def _other(self, kind: JournalKind, **body: Any) -> JournalLine:
-        self._said = False
+        self._last_was_text = False
         return JournalLine(kind, body)
 
     def _call(self, block: Mapping[str, Any]) -> Iterator[JournalLine]:
-        self._said = False
+        self._last_was_text = False
         name, arguments = str(block.get("name") or "tool"), block.get("input")
         yield told_call(str(block["id"]), tool_title(name, arguments), tool_kind(name), arguments)
         steps = arguments.get("todos") if isinstance(arguments, dict) else None
@@ -123,12 +121,12 @@ class StreamJsonReader:
             yield plan_event((str(step.get("content")), str(step.get("status") or "pending")) for step in steps)
 
     def _call_ended(self, block: Mapping[str, Any]) -> Iterator[JournalLine]:
-        self._said = False
+        self._last_was_text = False
         failed = block.get("is_error") is True
         yield told_result(str(block["tool_use_id"]), joined_text(block.get("content") or ""), failed=failed)
 
     def _result(self, message: Mapping[str, Any]) -> Iterator[CliEvent]:
-        self._said = False
+        self._last_was_text = False
         usage = message.get("usage")
         if isinstance(usage, dict):
             cost = message.get("total_cost_usd")
@@ -139,7 +137,7 @@ class StreamJsonReader:
         if subtype == "error_max_turns":
             yield TurnEnded("max_turn_requests", self._last_message_uuid)
         elif message.get("is_error") is True or subtype.startswith("error"):
-            # It names the conversation that was asked for even where there is none: no proof of it.
+            # An error result names the requested conversation even if there is none, so it proves nothing about it.
             yield TurnErrored(_error_text(message) or subtype)
         else:
             yield ConversationNamed(str(message.get("session_id") or ""))
@@ -148,8 +146,8 @@ class StreamJsonReader:
 
 def _error_text(message: Mapping[str, Any]) -> str:
     errors = message.get("errors")
-    told = [str(error) for error in errors] if isinstance(errors, list) else []
-    return "; ".join(told) or str(message.get("error") or message.get("result") or "")
+    texts = [str(error) for error in errors] if isinstance(errors, list) else []
+    return "; ".join(texts) or str(message.get("error") or message.get("result") or "")
 
 
 _ALLOW: Final = {"option_id": "allow", "name": "Allow", "kind": "allow_once"}
@@ -164,7 +162,7 @@ class ControlError(Exception):
 
 
 class ControlProtocol:
-    """The requests of one process, ours and its."""
+    """Claude Code's control protocol with one process: requests in both directions."""
 
     def __init__(self, write: Callable[[bytes], Awaitable[None]], host: Host):
         self._write, self._host = write, host
@@ -173,7 +171,7 @@ class ControlProtocol:
         self._next = 0
 
     async def ask(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Ask the agent something and wait for its answer; ControlError, AgentGone, PipeStuck. No time limit."""
+        """Send a request and return its answer, without a time limit; raises ControlError, AgentGone, PipeStuck."""
         self._next += 1
         request_id = f"kandev-{self._next}"
         answer: asyncio.Future[Mapping[str, Any]] = asyncio.get_running_loop().create_future()
@@ -185,7 +183,7 @@ class ControlProtocol:
             self._calls.pop(request_id, None)
 
     def handle_if_control(self, message: Mapping[str, Any]) -> bool:
-        """Whether a line is one of the control protocol; it is dealt with then, without waiting."""
+        """Handle a line of the control protocol without waiting; return False for any other line."""
         match message.get("type"):
             case "control_response":
                 self._answered(message["response"])
@@ -202,7 +200,7 @@ class ControlProtocol:
         return True
 
     async def close(self) -> None:
-        """The process is gone: whatever is asked for is not answered any more."""
+        """Fail our open requests with AgentGone and drop the agent's, because the process has ended."""
         for call in self._calls.values():
             if not call.done():
                 call.set_exception(AgentGone())
@@ -216,13 +214,13 @@ class ControlProtocol:
         if call is None or call.done():
             return
         if response.get("subtype") == "success":
-            told = response.get("response")
-            call.set_result(told if isinstance(told, dict) else {})
+            result = response.get("response")
+            call.set_result(result if isinstance(result, dict) else {})
         else:
             call.set_exception(ControlError(str(response.get("error") or "refused")))
 
     async def _serve(self, request_id: str, request: Mapping[str, Any]) -> None:
-        """Answer a request of the agent; it hears something in any case, unless it has taken it back."""
+        """Answer a request of the agent, unless the agent withdraws it first."""
         if request.get("subtype") == "can_use_tool":
             reply = {"subtype": "success", "response": await self._permission(request)}
         else:
@@ -245,11 +243,12 @@ class ControlProtocol:
         options = [_ALLOW, *([_ALWAYS] if offered else []), _REJECT]
         chosen = await self._host.ask_permission({"tool_call": call, "options": options})
         if chosen is None:
+            # A denial alone would let the agent try something else.
             return {"behavior": "deny", "message": _CANCELLED, "interrupt": True}
         if chosen == _REJECT["option_id"]:
             return {"behavior": "deny", "message": _REJECTED}
-        more = {"updatedPermissions": rules} if chosen == _ALWAYS["option_id"] else {}
-        return {"behavior": "allow", "updatedInput": arguments, **more}
+        extra = {"updatedPermissions": rules} if chosen == _ALWAYS["option_id"] else {}
+        return {"behavior": "allow", "updatedInput": arguments, **extra}
 
     async def _send(self, message: Mapping[str, Any]) -> None:
         try:
@@ -259,7 +258,7 @@ class ControlProtocol:
 
 
 def mcp_servers_by_name(servers: Sequence[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
-    """MCP servers by name, as Claude Code wants them; over stdin, so that no secret of theirs is in a command."""
+    """Return MCP servers by name, as Claude Code expects them; sent over stdin to keep secrets out of command lines."""
     return {
         str(server.get("name") or f"server-{number}"): {key: value for key, value in server.items() if key != "name"}
         for number, server in enumerate(servers, 1)

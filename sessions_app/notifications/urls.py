@@ -1,0 +1,28 @@
+"""Pages of notification settings at the root, and their API under ``api/v1/``."""
+
+from __future__ import annotations
+
+from django.urls import path
+
+from sessions_app.notifications import api, pages
+
+urlpatterns = [
+    path("settings/notifications/", pages.edit_notification_settings, name="settings-notifications"),
+    path("settings/notifications/test/", pages.send_test_email_now, name="settings-test-email"),
+    path("settings/notifications/webhooks/", pages.create_webhook_from_form, name="settings-webhooks"),
+    path(
+        "settings/notifications/webhooks/<uuid:webhook_id>/<str:what>/",
+        pages.change_or_test_webhook,
+        name="settings-webhook",
+    ),
+]
+
+api_urlpatterns = [
+    path("notifications/", api.NotificationSettingsView.as_view()),
+    path("notifications/test/", api.TestEmailView.as_view()),
+    path("notifications/deliveries/", api.DeliveryListView.as_view()),
+    path("webhooks/", api.WebhookListCreateView.as_view()),
+    path("webhooks/<uuid:webhook_id>/", api.WebhookDetailView.as_view()),
+    path("webhooks/<uuid:webhook_id>/rotate/", api.WebhookSecretRotateView.as_view()),
+    path("webhooks/<uuid:webhook_id>/test/", api.WebhookTestView.as_view()),
+]

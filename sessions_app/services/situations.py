@@ -1,0 +1,171 @@
+"""Load the facts that decide a session's situation, and its place in the start queue."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from django.db.models import Count, Q
+
+from executors_app import capacity
+from executors_app.domain import ExecutorStatus
+from sessions_app.domain import restart_rules
+from sessions_app.domain.attention import AttentionKind, excerpt
+from sessions_app.domain.restart_rules import WaitReason
+from sessions_app.domain.resumability import Assessment
+from sessions_app.domain.situation_facts import SituationFacts
+from sessions_app.domain.situations import idle_situation
+from sessions_app.domain.transient_errors import Retry
+from sessions_app.domain.wait_tokens import WaitKind
+from sessions_app.models import QUEUED_FOR_CAPACITY, Intent, IntentKind, Supervisor, TaskSession
+
+
+class _Team(NamedTuple):
+    """Sizes of a team's start queues: interrupted sessions, others, and all that start before a given rank."""
+
+    urgent: int = 0
+    calm: int = 0
+    earlier: int = 0
+
+
+def _team_queues(rank: int) -> dict[int, _Team]:
+    """Count the sessions in the start queue by team, and those that start before ``rank``; one query."""
+    rows = (
+        TaskSession.objects.filter(start_rank__isnull=False)
+        .order_by()
+        .values("task__team_id")
+        .annotate(
+            urgent=Count("start_rank", filter=Q(start_rank__lt=0)),
+            calm=Count("start_rank", filter=Q(start_rank__gt=0)),
+            earlier=Count("start_rank", filter=Q(start_rank__lt=rank)),
+        )
+    )
+    return {team: _Team(*counts) for team, *counts in rows.values_list("task__team_id", "urgent", "calm", "earlier")}
+
+
+def start_wait_json(session: TaskSession, open_start: Intent | None) -> dict[str, Any] | None:
+    """Return ``{reason, before}``: ``turn`` or ``capacity``, and how many start earlier; None if it does not wait."""
+    if open_start is not None and open_start.payload.get(QUEUED_FOR_CAPACITY):
+        return {"reason": str(WaitReason.CAPACITY), "before": _ordered_before(session, open_start)}
+    if session.start_rank is None:
+        return None
+    reason = WaitReason.CAPACITY if _has_no_capacity(session) else WaitReason.TURN
+    return {"reason": str(reason), "before": count_waiting_before(session)}
+
+
+def count_waiting_before(session: TaskSession) -> int:
+    """Return how many sessions start before this one in the start queue; one query."""
+    rank, team = session.start_rank or 0, session.task.team_id
+    waiting = _team_queues(rank)
+    mine = waiting.get(team, _Team())
+    others = {
+        team_id: counts.urgent if rank < 0 else counts.calm for team_id, counts in waiting.items() if team_id != team
+    }
+    urgent = sum(counts.urgent for counts in waiting.values()) if rank > 0 else 0
+    return restart_rules.count_before(rank, mine.earlier - (mine.urgent if rank > 0 else 0), others, urgent)
+
+
+def _ordered_before(session: TaskSession, order: Intent) -> int:
+    earlier = Q(**{f"payload__{QUEUED_FOR_CAPACITY}": True}, created_at__lt=order.created_at, claimed_generation=None)
+    starts = Intent.objects.filter(earlier, kind=IntentKind.START, done_at=None)
+    number: int = starts.filter(session__executor__in=capacity.executors_sharing_room(session.executor)).count()
+    return number
+
+
+def _has_no_capacity(session: TaskSession) -> bool:
+    limit = capacity.agent_limit(session.executor)
+    return (
+        limit is not None
+        and capacity.live_executions(capacity.executors_sharing_room(session.executor)).count() >= limit
+    )
+
+
+def idle_reason_json(
+    session: TaskSession,
+    status: Mapping[str, Any],
+    assessment: Assessment,
+    open_kinds: Collection[str],
+    last_run_state: str,
+) -> dict[str, Any] | None:
+    """Return why nothing is happening: ``{reason, text, next_step, until}``; None if something is, or never will."""
+    facts = situation_facts(session, status, assessment, open_kinds, last_run_state=last_run_state)
+    found = idle_situation(facts)
+    if found is None:
+        return None
+    until = found.until.isoformat() if found.until else None
+    return {"reason": str(found.reason), "text": found.text, "next_step": found.next_step, "until": until}
+
+
+def situation_facts(
+    session: TaskSession,
+    status: Mapping[str, Any],
+    assessment: Assessment,
+    open_kinds: Collection[str],
+    *,
+    last_run_state: str,
+    interrupted_prompts: int = 0,
+) -> SituationFacts:
+    """Build the facts of one session from its status; one query if something waits for a supervisor, else none.
+
+    ``open_kinds``: kinds of its open inbox items; ``last_run_state``: state of its newest turn, empty if there was
+    none.
+    """
+    wait, start_wait, ended = status["wait"], status["start_wait"], status["interrupted_wait"]
+    outside = bool(wait and wait["kind"] != WaitKind.PERMISSION)
+    return SituationFacts(
+        session_state=status["state"],
+        desired_state=status["desired_state"],
+        work_state=status["work_state"],
+        agent_running=status["is_agent_running"],
+        has_agent=session.has_agent,
+        workspace_ready=status["executor_status"] == ExecutorStatus.READY,
+        assessment=assessment,
+        task_end=session.task.end,
+        policy=status["policy"],
+        policy_source=status["policy_source"],
+        error_code=status["error_code"],
+        error_message=status["error_message"],
+        recovering=status["recovering"],
+        supervised=not _waits_for_supervisor(status) or Supervisor.objects.alive().exists(),
+        starting=status["starting"],
+        start_reason=start_wait["reason"] if start_wait else "",
+        starts_before=start_wait["before"] if start_wait else 0,
+        continuing=status["continuing"],
+        asleep=status["asleep"],
+        queued_prompts=status["queued_prompts"],
+        overdue_prompts=status["overdue_prompts"],
+        held_prompts=status["held_prompts"],
+        interrupted_prompts=interrupted_prompts,
+        pending_permissions=status["pending_permissions"],
+        waits_outside=outside,
+        wait_until=_parse_time(wait["deadline"]) if outside else None,
+        owner_left=AttentionKind.OWNER_LEFT in open_kinds,
+        history=status["history"],
+        history_armed=session.inject_history,
+        attempts=session.start_attempts,
+        next_restart_at=session.next_restart_at,
+        retrying=status["retry"] is not None,
+        retry=_parse_retry(status["retry"]),
+        stalled_since=session.stalled_since,
+        interrupted_wait=excerpt(ended["reason"]) if ended else None,
+        wait_ended_at=_parse_time(ended["at"]) if ended else None,
+        cancel_ignored_since=_parse_time(status["cancel_ignored_since"]),
+        last_run_state=last_run_state,
+        capability_note=status["capability_note"],
+    )
+
+
+def _waits_for_supervisor(status: Mapping[str, Any]) -> bool:
+    """Return whether something waits that only a supervisor carries out."""
+    return bool(status["starting"] or status["queued_prompts"] or status["recovering"] or status["start_wait"])
+
+
+def _parse_retry(told: Mapping[str, Any] | None) -> Retry | None:
+    if told is None:
+        return None
+    return Retry(told["error_code"], told["error_message"], told["attempt"], told["of"], _parse_time(told["at"]))
+
+
+def _parse_time(text: str | None) -> datetime | None:
+    return datetime.fromisoformat(text) if text else None

@@ -1,0 +1,71 @@
+"""Each prepared query beside its plain queryset: the gain that pays for ``PreparedQuery``."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+from django.db import transaction
+from django.utils import timezone
+
+from executors_app.models import ExecutorRunning
+from executors_app.prepared_query import Key, PreparedQuery
+from sessions_app.models import Message, MessagePart, Run, TaskSession, locking, message, runs, transactions
+from sessions_app.supervisor.ingest import handlers
+from tests.bench.figures import Figure
+from tests.bench.world import World
+from tests.support.fake_agentctl import plan_fleet
+
+LOOKUPS: Final = 200
+"""Lookups in one measurement: a single one is too short for the clock."""
+LIMIT: Final = 0.5
+"""Of the time of the plain queryset; a query that gains less should be one."""
+
+
+def of_ingest(world: World, rounds: int, *, limited: bool) -> list[Figure]:
+    """Seconds of every prepared query of the ingest path, and of its queryset."""
+    world.fill(plan_fleet(1, "127.4.0.1", 9))
+    limit = LIMIT if limited else None
+    return [_figure(name, query, keys, rounds, limit) for name, (query, keys) in _queries().items()]
+
+
+def _queries() -> dict[str, tuple[PreparedQuery[Any], tuple[Key, ...]]]:
+    session = TaskSession.objects.get()
+    execution = ExecutorRunning.objects.get(session=session)
+    Run.objects.create(session=session, message_id="bench", started_at=timezone.now())
+    values = {"role": "agent", "complete": False, "seq": 1, "updated_seq": 1, "created_at": timezone.now()}
+    text = Message.objects.create(session=session, **values)
+    MessagePart.objects.create(message=text, number=0, text="bench")
+    return {
+        "session, locked": (locking._SESSION, (session.id,)),
+        "execution, locked": (transactions._EXECUTION, (execution.id,)),
+        "open run": (transactions._OPEN_RUN, (session.id,)),
+        "newest run": (runs._NEWEST_RUN, (session.id,)),
+        "unfinished messages": (message._UNFINISHED, (session.id,)),
+        "open tool calls": (message._OPEN_TOOLS, (session.id,)),
+        "tool calls by key": (message._tools_by_keys(2), (session.id, "one", "two")),
+        "last part of a message": (message._LAST_PART, (text.id,)),
+        "open permission requests": (handlers._OPEN_REQUEST, (session.id,)),
+    }
+
+
+def _figure(name: str, query: PreparedQuery[Any], keys: tuple[Key, ...], rounds: int, limit: float | None) -> Figure:
+    read = query.all if query._compile().columns else query.values
+
+    def read_plain(*keys: Key) -> list[Any]:
+        return list(query.query(*keys))
+
+    prepared, plain = [], []
+    for _ in range(rounds):
+        prepared.append(_seconds(read, keys))
+        plain.append(_seconds(read_plain, keys))
+    return Figure(f"{LOOKUPS} x {name}", min(prepared), "the plain queryset", min(plain), limit=limit)
+
+
+def _seconds(read: Callable[..., object], keys: tuple[Key, ...]) -> float:
+    with transaction.atomic():  # PostgreSQL locks rows only in a transaction
+        began = time.perf_counter()
+        for _ in range(LOOKUPS):
+            read(*keys)
+        return time.perf_counter() - began

@@ -1,0 +1,77 @@
+"""A whole Kandev whose sessions run on another machine's engine."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from executors_app.agentctl.process import identity
+from executors_app.containers.remote_site import home_volume, state_volume, workspace_volume
+from executors_app.containers.sites import HOME_PATH
+from tests.docker.engine import IMAGE
+from tests.docker.remote_engine import FarEngine, FarPlace
+from tests.drills.deployment import Deployment, Session
+
+AGENT_HOME = f"{HOME_PATH}/demo"
+SEED = """
+import json
+from executors_app.models import Executor
+executor = Executor(name="far away", runtime="remote_docker", config=json.loads(TOLD))
+executor.full_clean()
+executor.save()
+print(json.dumps(str(executor.id)))
+"""
+
+
+class FarDeployment(Deployment):
+    """This machine has no engine of its own."""
+
+    def __init__(self, home: Path, engine: FarEngine):
+        super().__init__(home)
+        self.engine = engine
+        self.env |= {"KANDEV_DOCKER_HOST": "unix:///nowhere/docker.sock", "KANDEV_AGENTCTL_IMAGE": IMAGE}
+
+    def prepare(self) -> None:
+        """With an executor over there, and no other."""
+        super().prepare()
+        done = self.manage("shell", "-v", "0", "-c", SEED.replace("TOLD", repr(json.dumps(self.engine.config))))
+        assert done.returncode == 0, done.stderr
+        self.seeded["executor"] = json.loads(done.stdout.strip().splitlines()[-1])
+
+    def start_session(self, prompt: str, profile: Mapping[str, Any] | None = None, **values: Any) -> FarSession:
+        """In a container over there, where the agent has a home of the session's own."""
+        inside = {"command": ["kandev-demo-agent"], "env": {"KANDEV_DEMO_AGENT_HOME": AGENT_HOME}}
+        made = super().start_session(prompt, {**inside, **(profile or {})}, **values)
+        return FarSession(self, made.task_id, made.id)
+
+    def close(self) -> None:
+        """What is over there too."""
+        super().close()
+        self.engine.ensure()
+        FarPlace(self.repository, self.engine).close()
+
+
+class FarSession(Session):
+    """One whose files are in volumes; processes are seen, as the other machine is this one in truth."""
+
+    deployment: FarDeployment
+
+    def __init__(self, deployment: FarDeployment, task_id: str, session_id: str):
+        home = deployment.engine.volume(home_volume(session_id)) / Path(AGENT_HOME).name
+        super().__init__(deployment, task_id, session_id, home)
+
+    def journal(self) -> str:
+        """In agentctl's volume."""
+        directory = self.deployment.engine.volume(state_volume(self.execution_id)) / "journal"
+        return "".join(path.read_text(errors="replace") for path in sorted(directory.glob("*.jsonl")))
+
+    def seen(self, path: str) -> Path:
+        """A file of its workspace."""
+        return self.deployment.engine.volume(workspace_volume(self.id)) / Path(path).relative_to("/workspace")
+
+    def kill_everything(self) -> None:
+        """SIGKILL for all of it, and nothing else of its container's."""
+        identity.kill_all(self.processes(), 10)
+        self.deployment.engine.wait_for_end_of(self.execution_id)

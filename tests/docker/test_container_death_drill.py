@@ -1,0 +1,81 @@
+"""``docker kill`` in mid-turn, and an agent that dies at every start in a container: as on this machine."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from executors_app.containers.sites import container_name
+from tests.docker.deployment import DockerDeployment
+from tests.drills.deployment import Session
+from tests.waiting import eventually
+
+DIES: dict[str, Any] = {"command": ["sh", "-c", "echo no licence found >&2; exit 3"]}
+
+SPOILS_THE_NEXT_CONTAINER = """
+from executors_app.models import ExecutorRunning
+ExecutorRunning.objects.update(auth_token="short")
+"""
+"""Its agentctl ends at once: it takes no such token."""
+
+
+def continues(session: Session) -> list[dict[str, Any]]:
+    """Its continue prompts."""
+    return [row for row in session.prompts() if row["kind"] == "continue"]
+
+
+def kill_container(deployment: DockerDeployment, session: Session) -> None:
+    """``docker kill``."""
+    client = deployment.engine.client()
+    try:
+        client.kill(container_name(session.execution_id))
+    finally:
+        client.close()
+
+
+def test_a_killed_container_comes_back_and_its_turn_is_continued_once(deployment: DockerDeployment) -> None:
+    deployment.env["KANDEV_RECONCILE_INTERVAL"] = "600"  # no pass of the loop helps
+    deployment.serve()
+    session = deployment.start_session("remember heron")
+    session.wait_for("WAITING_FOR_INPUT", timeout=90)
+    session.prompt("work 60")
+    eventually(lambda: "tick" in session.agent_text(), timeout=60, describe="the agent talks")
+    kill_container(deployment, session)
+    eventually(lambda: "session.run.interrupted" in session.names(), timeout=30, describe="its death is known")
+    eventually(
+        lambda: [row["state"] in ("delivered", "done") for row in continues(session)] == [True],
+        timeout=90,
+        describe="it goes on",
+    )
+    assert session.names().count("session.run.interrupted") == 1
+    assert session.names().count("session.restart_ordered") == 1
+
+
+def test_session_that_always_dies_is_given_up_and_others_continue(deployment: DockerDeployment) -> None:
+    deployment.env |= {"KANDEV_RESTART_DELAY": "0.4", "KANDEV_BOOT_GRACE": "0"}
+    deployment.serve()
+    bad = deployment.start_session("do it", DIES)
+    good = deployment.start_session("remember heron", executor=deployment.on_this_machine)
+    good.wait_for("WAITING_FOR_INPUT", timeout=60)
+    bad.wait_for("FAILED", timeout=120)
+    assert [row["kind"] for row in bad.receipts()] == ["failed"] * 6, "the user's own start, and five by itself"
+    assert "no licence found" in bad.status()["error_message"]
+
+
+def test_container_that_always_exits_is_given_up_with_its_log(
+    deployment: DockerDeployment,
+) -> None:
+    deployment.env |= {"KANDEV_RESTART_DELAY": "0.2", "KANDEV_BOOT_GRACE": "0"}
+    deployment.serve()
+    session = deployment.start_session("remember heron")
+    session.wait_for("WAITING_FOR_INPUT", timeout=90)
+    done = deployment.manage("shell", "-v", "0", "-c", SPOILS_THE_NEXT_CONTAINER)
+    assert done.returncode == 0, done.stderr
+    kill_container(deployment, session)
+
+    session.wait_for("FAILED", timeout=180)
+    assert [row["kind"] for row in session.receipts()][-5:] == ["failed"] * 5, "five starts by itself"
+    assert "token needs at least" in session.status()["error_message"]
+    items = deployment.rows("SELECT kind FROM attention_items WHERE resolved_at IS NULL AND kind <> 'idle'")
+    assert [row["kind"] for row in items] == ["gave_up"], "idle is the turn that nobody has looked at yet"
+    beside = deployment.start_session("remember walrus", executor=deployment.on_this_machine)
+    beside.wait_for("WAITING_FOR_INPUT", timeout=60)

@@ -1,0 +1,137 @@
+"""The restart drills, with sessions on another machine's engine over TLS."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from executors_app.containers import sites
+from executors_app.repositories import bare
+from tests.docker.engine import IMAGE
+from tests.docker.remote_engine import FarEngine, FarPlace
+from tests.docker.remote_engine_deployment import FarDeployment, FarSession
+from tests.drills.deployment import Session
+from tests.drills.test_restart_drills import (
+    finish_turn,
+    lose_one_of_two,
+    test_drill_a_agent_in_mid_turn_survives_a_control_plane_crash,
+    test_drill_b_killed_agent_is_resumed_with_its_conversation,
+    test_drill_c_workspace_of_an_agent_without_resume_stays_open,
+)
+from tests.executors.repositories import run_git
+from tests.waiting import eventually
+
+__all__ = [
+    "test_drill_a_agent_in_mid_turn_survives_a_control_plane_crash",
+    "test_drill_b_killed_agent_is_resumed_with_its_conversation",
+    "test_drill_c_workspace_of_an_agent_without_resume_stays_open",
+]
+
+
+@pytest.fixture
+def deployment(far_engine: FarEngine, tmp_path: Path) -> Iterator[FarDeployment]:
+    """A Kandev of its own, prepared and not yet served."""
+    made = FarDeployment(tmp_path, far_engine)
+    made.prepare()
+    yield made
+    made.close()
+
+
+def test_drill_d_missing_worktree_is_reported_and_others_recover(deployment: FarDeployment) -> None:
+    def lose(session: Session) -> None:
+        gone = FarSession(deployment, session.task_id, session.id)
+        lost = gone.row
+        shutil.rmtree(gone.seen(lost["worktree_path"]))
+        FarPlace(deployment.repository, deployment.engine).forget(lost["worktree_branch"], gone.id)
+
+    lose_one_of_two(deployment, lose)
+
+
+def test_workspace_lost_with_its_volume_comes_back_from_what_arrived(
+    deployment: FarDeployment,
+) -> None:
+    deployment.serve()
+    session = deployment.start_session("write kept.txt hello")
+    finish_turn(session)
+    session.wait_for("WAITING_FOR_INPUT")
+    row = session.row
+    eventually(lambda: "kept.txt" in arrived(deployment.repository, session.id), timeout=30, describe="it has arrived")
+    deployment.kill_server()
+    session.kill_everything()
+    FarPlace(deployment.repository, deployment.engine).close()
+
+    deployment.recover()
+
+    receipt = session.receipts()[-1]
+    assert receipt["kind"] == "failed", "its home went with the volumes"
+    assert "was removed. It was rebuilt from the snapshot of" in receipt["evidence"]["workspace_rebuilt"]
+    assert session.seen(row["worktree_path"]).joinpath("kept.txt").read_text() == "hello\n"
+
+
+def stay_idle(session: FarSession) -> None:
+    """Its agentctl lives on."""
+
+
+def stop(session: FarSession) -> None:
+    """Nothing of it runs any more; an earlier kill has left a helper container of the same name."""
+    session.deployment.api("POST", f"{session.path}/stop/", {})
+    eventually(lambda: session.execution["status"] == "stopped", timeout=60, describe="it is stopped")
+    client = session.deployment.engine.client()
+    labels = {sites.MANAGED_LABEL: "true", sites.HELPER_LABEL: session.execution_id}
+    client.create_container(IMAGE, name=f"{sites.container_name(session.execution_id)}-work", labels=labels)
+    client.close()
+
+
+@pytest.mark.parametrize("then", [stay_idle, stop])
+def test_work_arrives_after_a_kill_at_the_end_of_a_turn(
+    deployment: FarDeployment, then: Callable[[FarSession], None]
+) -> None:
+    deployment.serve()
+    session = deployment.start_session("work 1")
+    finish_turn(session)
+    session.wait_for("WAITING_FOR_INPUT")
+    eventually(lambda: arrived(deployment.repository, session.id), timeout=60, describe="the first turn arrived")
+    with bare.repository_lock(deployment.data / "archives" / f"{session.id}.git", folder=True):
+        # Nothing can enter the archive now: the bundle of this turn is still on its way when everything is killed.
+        session.prompt("write kept.txt hello")
+        eventually(lambda: is_due(session), timeout=60, describe="the second turn's snapshot is announced")
+        session.wait_for("WAITING_FOR_INPUT")
+        then(session)
+        deployment.kill_server()
+    assert "kept.txt" not in arrived(deployment.repository, session.id)
+    assert is_due(session)
+    turns = session.names().count("session.run.completed")
+
+    deployment.serve()
+
+    eventually(lambda: "kept.txt" in arrived(deployment.repository, session.id), timeout=120, describe="it arrived")
+    eventually(lambda: not is_due(session), timeout=60, describe="the row says so")
+    assert session.status()["snapshot_transfer"] is None
+    assert session.names().count("session.run.completed") == turns, "no further turn was needed"
+    eventually(lambda: helpers_of(session) == [], timeout=60, describe="no helper container is left")
+
+
+def is_due(session: FarSession) -> bool:
+    """Whether its newest snapshot was announced and has not arrived."""
+    row = session.execution
+    return bool(row["snapshot_announced"] != row["snapshot_arrived"])
+
+
+def helpers_of(session: FarSession) -> list[str]:
+    """Names of the short-lived containers beside its own."""
+    client = session.deployment.engine.client()
+    try:
+        found = [name for one in client.containers(all=True) for name in one["Names"]]
+    finally:
+        client.close()
+    return [name for name in found if name.startswith(f"/{sites.container_name(session.execution_id)}-")]
+
+
+def arrived(repository: Path, session_id: str) -> list[str]:
+    """The files of the last snapshot that the team's repository has."""
+    ref = f"refs/kandev/recovery/{session_id}"
+    there = run_git(repository, "for-each-ref", ref)
+    return run_git(repository, "ls-tree", "--name-only", ref).splitlines() if there else []

@@ -1,0 +1,34 @@
+"""The runtime on another machine under test, and the rude things that can be done to what it starts there."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+from executors_app.agentctl.process import identity
+from executors_app.domain import LaunchSpec
+from executors_app.runtimes.remote import Remote
+from tests.executors.local_harness import silenced
+from tests.remote.machines import Machine
+from tests.services import ROOT
+
+
+class RemotePlace:
+    """One machine; it is on this one, so that its files can be seen and its processes killed."""
+
+    def __init__(self, machine: Machine, repository: Path, home: Path):
+        self.machine, self.repository = machine, repository
+        self.runtime = Remote()
+        self.config = machine.config_in(home / "data")
+        script = str(ROOT / "executors_app" / "demo_agent.py")
+        self.demo_agent = ["env", f"KANDEV_DEMO_AGENT_HOME={home / 'agent'}", sys.executable, "-I", script]
+
+    def kill(self, spec: LaunchSpec) -> None:
+        """Everything of it at once."""
+        identity.kill_all(self.machine.processes(spec.execution_id), 10)
+        assert self.machine.processes(spec.execution_id) == []
+
+    def silence(self, spec: LaunchSpec) -> AbstractContextManager[None]:
+        """SIGSTOP, and SIGCONT afterwards."""
+        return silenced(spec.execution_id)

@@ -1,0 +1,167 @@
+"""One look at many hosts: what one of them does costs the sessions of the others nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from executors_app.domain import Launched, LaunchSpec, Observed
+from executors_app.errors import AgentctlForeign, RuntimeUnavailable
+from executors_app.runtimes.remote import Remote
+from tests.executors.harness import client_of, look, row_of, spec_for
+from tests.remote.harness import RemotePlace
+from tests.remote.machines import Machine
+from tests.support import fake_agentctl
+
+OTHER_PIN = "sha256:" + "ab" * 32
+
+
+@pytest.fixture
+def second(tmp_path: Path, repository: Path) -> Iterator[Machine]:
+    """Another host beside the first."""
+    made = Machine(tmp_path / "second", [str(repository)], address="127.0.0.3")
+    made.start()
+    yield made
+    made.close()
+
+
+async def test_hanging_host_makes_only_its_own_sessions_unknown(
+    place: RemotePlace, spec: LaunchSpec, launched: Launched, second: Machine, tmp_path: Path
+) -> None:
+    far = replace(spec_for(place), config=second.config_in(tmp_path / "data"))
+    elsewhere = await place.runtime.launch(far)
+    rows = [row_of(place, spec, launched), row_of(place, far, elsewhere, config=far.config)]
+    second.freeze()
+    begun = time.monotonic()
+    seen = await place.runtime.observe(rows, timeout=2.0, concurrency=5)
+    took = time.monotonic() - begun
+    assert seen[spec.execution_id].observed is Observed.ALIVE
+    assert (seen[far.execution_id].observed, seen[far.execution_id].reason) == (Observed.UNKNOWN, "timeout")
+    assert took < 3.0
+    second.thaw()
+    assert (await Remote().observe(rows, timeout=5.0, concurrency=5))[far.execution_id].observed is Observed.ALIVE
+
+
+async def test_a_hundred_executions_of_a_host_are_one_request(place: RemotePlace) -> None:
+    asked: list[bytes] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.append((await reader.readuntil(b"\r\n\r\n")).split(b"\r\n")[0])
+        writer.write(
+            fake_agentctl.http_response(200, b'{"host_id": "h", "instances": []}', "Content-Type: application/json")
+        )
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with server:
+        config = place.config | {"url": f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"}
+        rows = [row_of(place, spec_for(place), config=config) for _ in range(100)]
+        seen = await place.runtime.observe(rows, timeout=5.0, concurrency=5)
+    assert [line.partition(b"?")[0] for line in asked] == [b"GET /instances"]
+    assert {one.observed for one in seen.values()} == {Observed.DEAD}
+
+
+async def test_unanswering_host_is_not_polled_during_backoff(place: RemotePlace) -> None:
+    facts = row_of(place, spec_for(place))
+    place.machine.freeze()
+    assert (await look(place, facts, timeout=0.3)).reason == "timeout"
+    begun = time.monotonic()
+    assert (await look(place, facts, timeout=5.0)).reason == "timeout"
+    assert time.monotonic() - begun < 2, "it was asked again at once"
+    place.machine.thaw()
+    await place.runtime.check_availability(place.config)
+    assert (await look(place, facts)).observed is Observed.DEAD, "who has answered is asked again"
+
+
+BAD_WORDS = {
+    "another certificate": ({"fingerprint": OTHER_PIN}, "certificate"),
+    "no pin, and nobody whom this machine trusts": ({"fingerprint": ""}, "certificate"),
+    "a port that nobody listens at": ({"url": "https://127.0.0.2:1"}, "refused"),
+    "settings that are none": ({"url": "ftp://x"}, "runtime_unavailable"),
+    "a token file that is not there": ({"token_file": "none"}, "runtime_unavailable"),
+}
+
+
+@pytest.mark.parametrize(("changes", "reason"), BAD_WORDS.values(), ids=BAD_WORDS)
+async def test_untrusted_host_proves_nothing(
+    place: RemotePlace, spec: LaunchSpec, launched: Launched, changes: dict[str, str], reason: str, tmp_path: Path
+) -> None:
+    config = place.config | changes
+    seen = await look(place, row_of(place, spec, launched, config=config))
+    assert (seen.observed, seen.reason) == (Observed.UNKNOWN, reason)
+    with pytest.raises(RuntimeUnavailable) as refused:
+        await place.runtime.check_availability(config)
+    assert config["url"] not in refused.value.message and str(tmp_path) not in refused.value.message
+    assert await place.runtime.end(row_of(place, spec, launched, config=config)) is False
+    assert (await look(place, row_of(place, spec, launched))).observed is Observed.ALIVE
+
+
+async def test_a_probe_names_the_certificate_it_was_shown(place: RemotePlace) -> None:
+    shown = str(place.config["fingerprint"]).removeprefix("sha256:").replace(":", "").lower()
+    with pytest.raises(RuntimeUnavailable) as refused:
+        await place.runtime.check_availability(place.config | {"fingerprint": OTHER_PIN})
+    assert f"It presented sha256:{shown}, but only {OTHER_PIN} is trusted." in refused.value.message_for_staff
+    assert str(place.config["url"]) in refused.value.message_for_staff
+    assert "sha256" not in refused.value.message
+
+
+async def test_a_wrong_token_proves_nothing_and_is_told_in_one_sentence(
+    place: RemotePlace, spec: LaunchSpec, launched: Launched, tmp_path: Path
+) -> None:
+    file = tmp_path / "data" / "hosts" / "machine.token"
+    file.write_text("not the token of the host")
+    seen = await look(place, row_of(place, spec, launched))
+    assert (seen.observed, seen.reason) == (Observed.UNKNOWN, "foreign")
+    with pytest.raises(RuntimeUnavailable, match="rejected our token"):
+        await place.runtime.launch(spec)
+    file.chmod(0o644)
+    with pytest.raises(RuntimeUnavailable, match="chmod 600"):
+        await place.runtime.check_availability(place.config)
+
+
+async def test_no_token_goes_to_whoever_shows_another_certificate(
+    place: RemotePlace, spec: LaunchSpec, launched: Launched
+) -> None:
+    client = client_of(replace(spec, config=place.config | {"fingerprint": OTHER_PIN}), launched)
+    with pytest.raises(AgentctlForeign) as caught:
+        await client.status()
+    assert caught.value.details["reason"] == "certificate"
+    with pytest.raises(AgentctlForeign):
+        async with client.events(0, ""):
+            pass
+
+
+async def test_host_that_never_had_an_execution_cannot_declare_it_dead(
+    place: RemotePlace, spec: LaunchSpec, launched: Launched, second: Machine, tmp_path: Path
+) -> None:
+    moved = second.config_in(tmp_path / "data")
+    seen = await look(place, row_of(place, spec, launched, config=moved))
+    assert (seen.observed, seen.reason) == (Observed.UNKNOWN, "other_host")
+
+
+async def test_dead_instance_is_unreachable_and_its_token_stays_secret(
+    place: RemotePlace, spec: LaunchSpec, launched: Launched
+) -> None:
+    place.kill(spec)
+    with pytest.raises(Exception, match="is not running") as caught:
+        await client_of(spec, launched).status()
+    assert getattr(caught.value, "details", {})["reason"] == "gateway"
+
+
+async def test_what_no_session_has_is_listed_and_removed_only_on_proof(
+    place: RemotePlace, spec: LaunchSpec, launched: Launched
+) -> None:
+    configs = [place.config]
+    assert await place.runtime.orphans({spec.execution_id}, configs) == []
+    (orphan,) = await place.runtime.orphans(set(), configs)
+    assert (orphan.execution_id, orphan.status) == (spec.execution_id, "alive")
+    assert await place.runtime.remove_orphan(replace(orphan, id="another"), configs) is False
+    assert await place.runtime.remove_orphan(orphan, configs) is True
+    assert await place.runtime.orphans(set(), configs) == []
+    assert place.machine.processes(spec.execution_id) == []
+    assert Path(launched.worktree_path, "README").exists()

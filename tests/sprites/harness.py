@@ -1,0 +1,65 @@
+"""The runtime on Sprites under test, and the rude things that can be done to its sprites."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from executors_app.agentctl.process import execution_processes, identity
+from executors_app.domain import LaunchSpec
+from executors_app.runtimes.sprites import RUNTIME
+from executors_app.sprites.organisation import sprite_name
+from tests.executors.repositories import run_git
+from tests.services import ROOT
+from tests.sprites.fake_api import StandIn
+from tests.sprites.machine import Machine
+
+
+class SpritesPlace:
+    """Sprites of the stand-in."""
+
+    runtime = RUNTIME
+
+    def __init__(self, repository: Path, stand_in: StandIn, root: Path):
+        self.repository, self.stand_in, self.root = repository, stand_in, root
+        script = str(ROOT / "executors_app" / "demo_agent.py")
+        self.demo_agent = ["env", f"KANDEV_DEMO_AGENT_HOME={root / 'agent'}", sys.executable, "-I", script]
+        self.config: dict[str, Any] = {"python": sys.executable}
+
+    def machine(self, spec: LaunchSpec) -> Machine:
+        """The sprite of a launch."""
+        return self.stand_in.machines[sprite_name(spec.execution_id)]
+
+    def kill(self, spec: LaunchSpec) -> None:
+        """Its service is broken for good; nothing of it runs."""
+        self.stand_in.do(self.machine(spec).break_service())
+
+    @contextmanager
+    def silence(self, spec: LaunchSpec) -> Iterator[None]:
+        """SIGSTOP, and SIGCONT afterwards."""
+        (agentctl,) = execution_processes.find_processes(spec.execution_id).agentctl
+        identity.send_signal(agentctl, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            identity.send_signal(agentctl, signal.SIGCONT)
+
+    def seen(self, path: str) -> Path:
+        """A sprite's disk is a directory of ours."""
+        return Path(path)
+
+    def git(self, path: str, *arguments: str) -> str:
+        """Git in a worktree of a sprite."""
+        return run_git(Path(path), *arguments)
+
+    def forget(self, branch: str, session_id: str) -> None:
+        """Of the one sprite that has the session's worktree."""
+        for repository in self.root.rglob("repository.git"):
+            run_git(repository, "worktree", "prune")
+            if branch:
+                with suppress(AssertionError):
+                    run_git(repository, "branch", "-D", branch)

@@ -1,0 +1,26 @@
+"""A session's queue retries a failed step by itself, and a wake-up does not shorten the delay."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+
+from sessions_app.supervisor.dispatcher import SessionQueue
+from tests.waiting import eventually_async
+
+
+async def test_failed_step_is_retried_but_not_at_every_wake() -> None:
+    tries = []
+
+    async def step() -> bool:
+        tries.append(uuid.uuid4())
+        if len(tries) < 3:
+            raise RuntimeError("this row is beyond us")
+        return False
+
+    queue = SessionQueue(step)
+    for _ in range(50):
+        queue.wake()
+        await asyncio.sleep(0)
+    assert len(tries) == 1
+    await eventually_async(lambda: len(tries) == 3, describe="it is tried again")

@@ -1,0 +1,287 @@
+"""Fake agentctls for tests and benchmarks.
+
+Servers that misbehave in one named way, and a fleet in one process (``python -m tests.support.fake_agentctl
+--count 1000``).
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import ipaddress
+import json
+import signal
+import socket
+import sys
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final, Literal, Self
+
+from executors_app.agentctl.http import sockets
+from executors_app.agentctl.process import identity
+from executors_app.agentctl.protocol import PROTOCOL_VERSION
+
+ConnectionHandler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+@asynccontextmanager
+async def answering_server(answer: bytes) -> AsyncIterator[str]:
+    """Sends ``answer``, whatever it is, to whoever has sent a request head, and closes; yields the URL."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(answer)
+        await writer.drain()
+
+    async with _served(serve) as url:
+        yield url
+
+
+@asynccontextmanager
+async def flooding_server(start: bytes, chunk: bytes) -> AsyncIterator[str]:
+    """Sends ``start`` and then ``chunk`` without an end."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(start)
+        while not writer.is_closing():
+            writer.write(chunk)
+            await writer.drain()
+
+    async with _served(serve) as url:
+        yield url
+
+
+@asynccontextmanager
+async def hanging_server() -> AsyncIterator[str]:
+    """Accepts, reads, and never says a word."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+
+    async with _served(serve) as url:
+        yield url
+
+
+@asynccontextmanager
+async def closing_server() -> AsyncIterator[str]:
+    """Reads the request and closes without an answer."""
+    async with answering_server(b"") as url:
+        yield url
+
+
+def refusing_url() -> str:
+    """Where nobody listens: the port was free a moment ago."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return f"http://127.0.0.1:{free.getsockname()[1]}"
+
+
+def http_response(status: int, body: bytes, *headers: str) -> bytes:
+    """An HTTP answer as bytes."""
+    head = (f"HTTP/1.1 {status} X", f"Content-Length: {len(body)}", "Connection: close", *headers)
+    return "\r\n".join(head).encode() + b"\r\n\r\n" + body
+
+
+@asynccontextmanager
+async def _served(serve: ConnectionHandler) -> AsyncIterator[str]:
+    open_ones: set[asyncio.StreamWriter] = set()
+
+    async def guarded(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        open_ones.add(writer)
+        try:
+            await serve(reader, writer)
+        except (ConnectionError, asyncio.IncompleteReadError):
+            pass
+        finally:
+            writer.close()
+
+    server = await asyncio.start_server(guarded, "127.0.0.1", 0)
+    host, port = server.sockets[0].getsockname()[:2]
+    try:
+        yield f"http://{host}:{port}"
+    finally:
+        server.close()
+        for writer in open_ones:
+            writer.close()
+
+
+Behaviour = Literal["answers", "hangs", "refuses"]
+_BACKLOG: Final = 16
+_NAMESPACE: Final = uuid.UUID("6b0a3a6e-7d0c-4f0e-9a44-0f5a1d2f7c11")
+
+
+@dataclass(frozen=True, slots=True)
+class FakeAgentctl:
+    """One member of the fleet; everything follows from its number."""
+
+    execution_id: str
+    session_id: str
+    url: str
+    token: str
+    behaviour: Behaviour
+    process: Mapping[str, Any] = field(default_factory=dict)
+    """Which one it listens in, as a row's ``state`` has it; empty: not told."""
+
+
+def plan_fleet(
+    count: int, base: str, port: int, *, hanging: int = 0, refusing: int = 0, directory: Path | None = None
+) -> list[FakeAgentctl]:
+    """The fleet: address ``base`` + number, one port for all; or sockets in a directory."""
+    if not ipaddress.ip_address(base).is_loopback or not ipaddress.ip_address(int(_ip(base)) + count).is_loopback:
+        raise ValueError(f"{base} and the {count} addresses behind it are not all loopback.")
+
+    def one(number: int) -> FakeAgentctl:
+        left = count - number
+        behaviour: Behaviour = "refuses" if left <= refusing else "hangs" if left <= refusing + hanging else "answers"
+        return FakeAgentctl(
+            execution_id=str(uuid.uuid5(_NAMESPACE, f"execution {number}")),
+            session_id=str(uuid.uuid5(_NAMESPACE, f"session {number}")),
+            url=sockets.unix_url(directory / f"{number}.sock") if directory else f"http://{_ip(base) + number}:{port}",
+            token=uuid.uuid5(_NAMESPACE, f"token {number}").hex,
+            behaviour=behaviour,
+        )
+
+    return [one(number) for number in range(count)]
+
+
+def fake_status(member: FakeAgentctl) -> Mapping[str, Any]:
+    """What ``GET /status`` answers: an idle agentctl with a live agent (``protocol.Status``)."""
+    return {
+        "status": "ok",
+        "version": PROTOCOL_VERSION,
+        "boot_id": uuid.uuid5(_NAMESPACE, member.execution_id).hex,
+        "capabilities": {
+            "supports_session_resume": True,
+            "supports_workspace_only": True,
+            "requires_new_session": False,
+            "history": False,
+            "protocol": "acp",
+            "load_session": True,
+            "resume_session": False,
+            "agent": {"name": "stand-in", "version": "1"},
+        },
+        "session_id": member.session_id,
+        "execution_id": member.execution_id,
+        "generation": 0,
+        "agent": {
+            "state": "idle",
+            "pid": 1,
+            "started_at": "2026-01-01T00:00:00+00:00",
+            "session_fingerprint": "0123456789abcdef",
+            "active_turn": None,
+            "exit_code": None,
+            "launch_id": "stand-in",
+        },
+        "journal": {"epoch": "stand-in", "first_seq": 1, "last_seq": 0},
+        "pending_permissions": [],
+        "workspace": {"path": "/", "exists": True, "branch": "main", "dirty": False},
+    }
+
+
+class FakeFleet:
+    """The listening sockets and their answers; ``async with Fleet(plan(...))``."""
+
+    def __init__(self, members: Sequence[FakeAgentctl]):
+        self.members = members
+        self._servers: list[asyncio.Server] = []
+
+    async def __aenter__(self) -> Self:
+        loop = asyncio.get_running_loop()
+        for member in self.members:
+            if member.behaviour == "refuses":
+                continue
+            listener = _listener(member.url)
+            served = _Hanging if member.behaviour == "hangs" else _answering(member)
+            self._servers.append(await loop.create_server(served, sock=listener, backlog=_BACKLOG))
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for server in self._servers:
+            server.close()
+
+
+class _Hanging(asyncio.Protocol):
+    """Accepts and never answers."""
+
+
+class _Answering(asyncio.Protocol):
+    """Answers one request and closes; the answers are made once for each member."""
+
+    def __init__(self, bearer: bytes, good: bytes, foreign: bytes):
+        self._bearer, self._good, self._foreign = bearer, good, foreign
+        self._read = b""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Keep the way back."""
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        """Answer once the head is whole."""
+        self._read += data
+        if b"\r\n\r\n" not in self._read or not isinstance(self._transport, asyncio.Transport):
+            return
+        asked = self._read.startswith(b"GET /status ") and self._bearer in self._read
+        self._transport.write(self._good if asked else self._foreign)
+        self._transport.close()
+
+
+def _answering(member: FakeAgentctl) -> Any:
+    body = json.dumps(fake_status(member)).encode()
+    refusal = json.dumps({"code": "not_authenticated", "message": "Wrong token.", "details": {}}).encode()
+    head = "HTTP/1.1 %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\nConnection: close\r\n\r\n"
+    good = (head % ("200 OK", len(body))).encode() + body
+    foreign = (head % ("401 Unauthorized", len(refusal))).encode() + refusal
+    bearer = f"\r\nAuthorization: Bearer {member.token}\r\n".encode()
+    return lambda: _Answering(bearer, good, foreign)
+
+
+def _listener(url: str) -> socket.socket:
+    if path := sockets.unix_path(url):
+        return sockets.listen_unix(path, _BACKLOG)
+    host, _, port = url.removeprefix("http://").rpartition(":")
+    # the protocol must be named: else asyncio sets no TCP_NODELAY
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener.setblocking(False)
+    listener.bind((host, int(port)))
+    return listener
+
+
+def _ip(text: str) -> ipaddress.IPv4Address:
+    return ipaddress.IPv4Address(text)
+
+
+async def _serve(members: Sequence[FakeAgentctl]) -> None:
+    loop = asyncio.get_running_loop()
+    ended = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, ended.set)
+    async with FakeFleet(members):
+        sys.stdout.write(json.dumps([asdict(member) for member in members]) + "\n")
+        sys.stdout.flush()
+        await ended.wait()
+
+
+def main() -> None:
+    """Serve the fleet that the command line asks for."""
+    parser = argparse.ArgumentParser(prog="fake_agentctl", description="Serve a fleet of fake agentctls.")
+    parser.add_argument("--count", type=int, default=1000)
+    parser.add_argument("--base", default="127.1.0.0", help="the first address")
+    parser.add_argument("--port", type=int, default=4700)
+    parser.add_argument("--directory", type=Path, help="0700; sockets in it take the place of addresses")
+    parser.add_argument("--hanging", type=int, default=0)
+    parser.add_argument("--refusing", type=int, default=0)
+    asked = parser.parse_args()
+    told = {"hanging": asked.hanging, "refusing": asked.refusing, "directory": asked.directory}
+    members = plan_fleet(asked.count, asked.base, asked.port, **told)
+    process = identity.identify_self().to_json()
+    # A process that does not answer is dead unless it is called agentctl, which this one is not: so it is not told.
+    asyncio.run(_serve([one if one.behaviour == "hangs" else replace(one, process=process) for one in members]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,328 @@
+"""The demo agent with faults: ``python -m tests.support.faulty_agent --behaviour NAME [--home DIR]``.
+
+Each behaviour is one way in which real agents misbehave; apart from it the agent is the demo agent.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, ClassVar, Final
+
+from executors_app.demo_agent import Conversation, DemoAgent, RpcError, Turn, default_home
+
+BIG_LINE: Final = 5 * 1024 * 1024
+STDERR_FLOOD: Final = 8 * 1024 * 1024
+SLOW_START: Final = 1.5
+"""Seconds before ``slow_start`` answers for the first time."""
+_FOR_EVER: Final = 3600
+
+
+class FaultyAgent(DemoAgent):
+    """An agent without a fault yet; the subclasses have one each."""
+
+    module: ClassVar = "tests.support.faulty_agent"
+    """What ``python -m`` runs it."""
+
+    def __init__(self, home: Path, options: argparse.Namespace):
+        super().__init__(home)
+        self.options = options
+
+
+class HangsAtInitialize(FaultyAgent):
+    """Never says a word."""
+
+    def initialize(self) -> dict[str, Any]:
+        """Hang."""
+        return _hang()
+
+
+class HangsAtLoad(FaultyAgent):
+    """Never answers a load."""
+
+    def load(self, params: dict[str, Any]) -> dict[str, Any]:
+        """Hang."""
+        return _hang()
+
+
+class RefusesLoad(FaultyAgent):
+    """Says that every conversation is gone."""
+
+    def load(self, params: dict[str, Any]) -> dict[str, Any]:
+        """Refuse."""
+        raise RpcError(-32002, f"Resource not found: conversation {params.get('sessionId')} is gone")
+
+
+class Forgets(FaultyAgent):
+    """Answers success to a load, and has an empty conversation then."""
+
+    def load(self, params: dict[str, Any]) -> dict[str, Any]:
+        """Claim a conversation under the same id, with nothing in it."""
+        self.home.mkdir(parents=True, exist_ok=True)
+        forgotten = Conversation(self.home, f"{params['sessionId']}-forgotten", str(params.get("cwd")))
+        forgotten.truncate()
+        forgotten.id = str(params["sessionId"])
+        self.conversations[forgotten.id] = forgotten
+        return {}
+
+
+class LoadsWithoutReplay(FaultyAgent):
+    """Has its conversation after a load and replays none of it; quotes its last request when it is asked to."""
+
+    def load(self, params: dict[str, Any]) -> dict[str, Any]:
+        """Take the conversation up in silence."""
+        conversation = Conversation.load(self.home, params.get("sessionId"), str(params.get("cwd")))
+        self.conversations[conversation.id] = conversation
+        return {}
+
+    def answer(self, turn: Turn, text: str) -> None:
+        """Quote, or do what is asked."""
+        asked = [said for role, said in turn.conversation.entries() if role == "user"]
+        if "Quote the last request" in text and len(asked) > 1:
+            turn.say(f"“{asked[-2]}”")
+        else:
+            super().answer(turn, text)
+
+
+class LiesAboutLoad(Forgets):
+    """Answers success to a load and replays another conversation."""
+
+    def load(self, params: dict[str, Any]) -> dict[str, Any]:
+        """Replay what was never said."""
+        for role, text in (("user", "paint the shed green"), ("agent", "The shed is green.")):
+            content = {"type": "text", "text": text}
+            self.notify_update(params["sessionId"], {"sessionUpdate": f"{role}_message_chunk", "content": content})
+        return super().load(params)
+
+
+class NoLoad(FaultyAgent):
+    """Cannot take a conversation up again, and says so."""
+
+    def initialize(self) -> dict[str, Any]:
+        """As ever, without ``loadSession``."""
+        told = super().initialize()
+        return {**told, "agentCapabilities": {**told["agentCapabilities"], "loadSession": False}}
+
+    def load(self, params: dict[str, Any]) -> dict[str, Any]:
+        """There is no such method."""
+        raise RpcError(-32601, "Method not found: session/load")
+
+
+class DiesInTurn(FaultyAgent):
+    """Is gone after the first words of an answer."""
+
+    def answer(self, turn: Turn, text: str) -> None:
+        """Begin, and die."""
+        turn.say("I will just")
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+class RefusesTurns(FaultyAgent):
+    """Ends each turn with a refusal, without a word."""
+
+    def prompt(self, params: dict[str, Any]) -> dict[str, Any]:
+        """Refuse."""
+        told = super().prompt(params)
+        return {"stopReason": "refusal"} if told["stopReason"] == "end_turn" else told
+
+    def answer(self, turn: Turn, text: str) -> None:
+        """Say nothing."""
+
+
+class SaysNothing(FaultyAgent):
+    """Ends each turn as if all were well, without a word."""
+
+    def answer(self, turn: Turn, text: str) -> None:
+        """Say nothing."""
+
+
+class AsksById(FaultyAgent):
+    """Asks for permission by the id of the tool call alone, as ACP allows."""
+
+    def answer(self, turn: Turn, text: str) -> None:
+        """Tell the tool call, then ask for it."""
+        call = {"toolCallId": "call-1", "title": "Delete the build", "kind": "execute", "status": "pending"}
+        turn.update("tool_call", **call, rawInput={"command": "rm -rf build"}, locations=[{"path": "build"}])
+        options = [
+            {"optionId": "allow", "name": "Allow once", "kind": "allow_once"},
+            {"optionId": "reject", "name": "Reject", "kind": "reject_once"},
+        ]
+        params = {"sessionId": turn.conversation.id, "toolCall": {"toolCallId": "call-1"}, "options": options}
+        self.call("session/request_permission", params, turn.cancelled)
+        turn.update("tool_call_update", toolCallId="call-1", status="completed")
+        super().answer(turn, text)
+
+
+class Floods(FaultyAgent):
+    """Says ``--count`` chunks of ``--size`` characters, as fast as it can."""
+
+    def answer(self, turn: Turn, text: str) -> None:
+        """Flood."""
+        for number in range(1, self.options.count + 1):
+            said = f"{number} ".ljust(self.options.size, ".")
+            turn.conversation.log_said(said)
+            turn.update("agent_message_chunk", content={"type": "text", "text": said})
+
+
+class Garbage(FaultyAgent):
+    """Puts all kinds of litter between good lines."""
+
+    LITTER: ClassVar = (
+        *(b"123\n", b"null\n", b'"text"\n', b"[1, 2]\n", b"{}\n", b"\n", b"   \n", b"not json at all\n"),
+        *(b"\xff\xfe\x00 bad bytes\n", b'{"jsonrpc": "2.0", "method": "session/upd\n', b'ate", "params": {}}\n'),
+        *(b'{"jsonrpc": "2.0", "id": 9999, "result": {}}\n', b'{"jsonrpc": "2.0", "id": [1], "error": 5}\n'),
+        *(b'{"jsonrpc": "2.0", "method": "_vendor/thing", "params": [1]}\n', b'{"method": 7, "params": null}\n'),
+        *(b'{"method": "session/update"}\n', b'{"method": "session/update", "params": {"update": 5}}\n'),
+        b"[" * 100_000 + b"\n",
+    )
+
+    def answer(self, turn: Turn, text: str) -> None:
+        """Good words, each followed by a piece of litter."""
+        for number, litter in enumerate(self.LITTER, start=1):
+            turn.say(f"word {number}\n")
+            self.send_raw(litter)
+        super().answer(turn, text)
+
+
+class BigLine(FaultyAgent):
+    """Says five megabytes in one chunk."""
+
+    def answer(self, turn: Turn, text: str) -> None:
+        """Say it."""
+        turn.say("big " * (BIG_LINE // 4))
+
+
+class StderrFlood(FaultyAgent):
+    """Writes more to stderr than any pipe holds, before each answer."""
+
+    def initialize(self) -> dict[str, Any]:
+        """Flood, then answer."""
+        self._flood()
+        return super().initialize()
+
+    def answer(self, turn: Turn, text: str) -> None:
+        """Flood, then answer."""
+        self._flood()
+        super().answer(turn, text)
+
+    @staticmethod
+    def _flood() -> None:
+        line = b"warning: something nobody wants to know\n"
+        for _ in range(STDERR_FLOOD // len(line) // 1000):
+            sys.stderr.buffer.write(line * 1000)
+        sys.stderr.buffer.flush()
+
+
+class Forks(FaultyAgent):
+    """Leaves processes everywhere: a child, one in a session of its own, a double fork without environment.
+
+    Their pids are in ``<home>/forked.pids``, one a line.
+    """
+
+    def initialize(self) -> dict[str, Any]:
+        """Fork, then answer."""
+        self.home.mkdir(parents=True, exist_ok=True)
+        child = subprocess.Popen(["sleep", str(_FOR_EVER)])
+        leader = subprocess.Popen(["sleep", str(_FOR_EVER)], start_new_session=True)
+        pids = [child.pid, leader.pid, _double_fork()]
+        (self.home / "forked.pids").write_text("".join(f"{pid}\n" for pid in pids))
+        return super().initialize()
+
+
+class RelaunchesItself(FaultyAgent):
+    """Starts itself again and stays as the parent, as some agents in Node do; both hold stdout."""
+
+    def run(self) -> None:
+        """Be the parent of the agent that does the work; the pids are in ``<home>/forked.pids``."""
+        self.home.mkdir(parents=True, exist_ok=True)
+        home = str(self.options.home)
+        worker = subprocess.Popen([sys.executable, "-m", self.module, "--behaviour", "honest", "--home", home])
+        (self.home / "forked.pids").write_text(f"{worker.pid}\n")
+        sys.exit(worker.wait())
+
+
+class IgnoresTerm(FaultyAgent):
+    """Does not end when it is asked to, nor when its input ends."""
+
+    def run(self) -> None:
+        """Serve, and stay."""
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        super().run()
+        _hang()
+
+
+class SlowStart(FaultyAgent):
+    """Takes its time before the first answer."""
+
+    def initialize(self) -> dict[str, Any]:
+        """Wait, then answer."""
+        time.sleep(SLOW_START)
+        return super().initialize()
+
+
+BEHAVIOURS: Final[dict[str, type[FaultyAgent]]] = {
+    "honest": FaultyAgent,
+    "hangs_at_initialize": HangsAtInitialize,
+    "hangs_at_load": HangsAtLoad,
+    "refuses_load": RefusesLoad,
+    "lies_about_load": LiesAboutLoad,
+    "forgets": Forgets,
+    "loads_without_replay": LoadsWithoutReplay,
+    "no_load": NoLoad,
+    "dies_in_turn": DiesInTurn,
+    "refuses_turns": RefusesTurns,
+    "says_nothing": SaysNothing,
+    "asks_by_id": AsksById,
+    "floods": Floods,
+    "garbage": Garbage,
+    "big_line": BigLine,
+    "stderr_flood": StderrFlood,
+    "forks": Forks,
+    "relaunches_itself": RelaunchesItself,
+    "ignores_term": IgnoresTerm,
+    "slow_start": SlowStart,
+}
+
+
+def _hang() -> dict[str, Any]:
+    threading.Event().wait(_FOR_EVER)
+    return {}
+
+
+def _double_fork() -> int:
+    """A grandchild whose parent is dead, in its own session, with an empty environment and no pipes."""
+    script = f"""
+import os
+if os.fork(): os._exit(0)
+os.setsid()
+if pid := os.fork():
+    print(pid, flush=True)
+    os._exit(0)
+null = os.open('/dev/null', os.O_RDWR)
+for fd in range(3): os.dup2(null, fd)
+os.execve('/bin/sleep', ['sleep', '{_FOR_EVER}'], {{}})
+"""
+    done = subprocess.run([sys.executable, "-I", "-S", "-c", script], stdout=subprocess.PIPE, check=True, env={})
+    return int(done.stdout)
+
+
+def main(adapt: Callable[[type[FaultyAgent]], type[FaultyAgent]] = lambda kind: kind) -> None:
+    """Run one behaviour, as ``adapt`` makes it."""
+    parser = argparse.ArgumentParser(prog="python -m tests.support.faulty_agent", description=__doc__)
+    parser.add_argument("--behaviour", choices=sorted(BEHAVIOURS), default="honest")
+    parser.add_argument("--home", type=Path, default=default_home())
+    parser.add_argument("--count", type=int, default=2000, help="of floods")
+    parser.add_argument("--size", type=int, default=200, help="of floods")
+    options = parser.parse_args()
+    adapt(BEHAVIOURS[options.behaviour])(options.home, options).run()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,115 @@
+"""Stored runs: one supervisor drives each, step by step, and its document is complete."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import timedelta
+
+import pytest
+from asgiref.sync import async_to_sync
+from django.utils import timezone
+
+from sessions_app.models import AttentionItem
+from sessions_app.services import attention, intents
+from sessions_app.workflows.services import workflows
+from sessions_app.workflows.services.run_records import run_document
+from tests.services import ROOT
+from tests.supervisor.rows import change, execution_of, fresh
+from tests.workflows.run_world import Scripts, World
+from tests.workflows.workflow_builder import node, workflow
+
+pytestmark = pytest.mark.django_db
+
+EXAMPLES = ROOT / "docs/examples/workflows"
+SHELL = workflow([node("say", "shell", script="echo it", timeout=30)])
+AGENT = workflow([node("coder", "agent", prompt="Write it.", timeout=60)])
+TWO_TURNS = workflow(
+    [node("first", "agent", prompt="One."), node("second", "agent", prompt="Two.")],
+    ["first.sessionId > second.sessionId"],
+)
+
+
+def test_two_supervisors_never_drive_one_run() -> None:
+    world = World(SHELL, Scripts(answer=lambda script: None))
+    world.look(2, supervisor="first")
+    version = fresh(world.run).version
+    run = world.look(3, supervisor="second")
+    assert (run.owner, run.generation, run.version) == ("first", 1, version)
+
+
+def test_lost_lease_prevents_writes() -> None:
+    world = World(SHELL, Scripts(answer=lambda script: None))
+    world.look(2, supervisor="first")
+    driver = world.drivers["first"]
+    change(world.run, owner="second", generation=2, lease_expires_at=timezone.now() + timedelta(hours=1))
+    before = fresh(world.run).version
+    world.scripts.answer = lambda script: {"exit_code": 0}
+    assert async_to_sync(driver._advance_run)(world.run.id) is False
+    assert fresh(world.run).version == before
+    assert world["say"].state == "running"
+
+
+def test_long_run_is_written_step_by_step() -> None:
+    nodes = [node(f"n{number}", "constant", value=number) for number in range(600)]
+    assert World(workflow(nodes), repository=None).to_its_end(looks=5).state == "succeeded"
+
+
+WRONG = workflow([node("wrong", "function", code="throw new Error('no')", outputs=["x"])])
+
+
+def test_failed_run_without_sessions_is_in_the_inbox() -> None:
+    world = World(WRONG, repository=None)
+    run = world.to_its_end()
+    assert (run.state, run.task.sessions.count()) == ("failed", 0)
+    world.user.groups.add(run.team)
+    (item,) = attention.open_items_for(world.user)
+    assert (item.path, item.session_id, item.run_id) == (f"/workflows/runs/{run.id}/", None, run.id)
+    assert list(attention.open_items_for(world.user).filter(attention.own_items(world.user))) == [item]
+    workflows.retry_run(world.user, run)
+    assert not attention.open_items_for(world.user).exists()
+    world.to_its_end()
+    assert attention.open_items_for(world.user).count() == 1
+
+
+def test_failed_run_with_sessions_links_to_the_run() -> None:
+    world = World(SHELL, Scripts(answer=lambda script: {"exit_code": 1}))
+    run = world.to_its_end()
+    item = AttentionItem.objects.get(run=run)
+    assert (item.path, item.session_id) == (f"/workflows/runs/{run.id}/", run.workspace_id)
+
+
+def test_run_document_is_complete(django_assert_max_num_queries: Callable[..., object]) -> None:
+    world = World(TWO_TURNS)
+    run = world.to_its_end()
+    with django_assert_max_num_queries(2):  # type: ignore[attr-defined]
+        document = run_document(fresh(run))
+    assert json.loads(json.dumps(document)) == document
+    assert [one["path"] for one in document["nodes"]] == ["first", "second"]
+
+
+def test_unstorable_characters_are_replaced() -> None:
+    code = "return {result: String.fromCharCode(0) + String.fromCharCode(0xd800)}"
+    world = World(workflow([node("odd", "function", code=code, outputs=["result"])]), repository=None)
+    run = world.to_its_end()
+    assert run.state == "succeeded", run.error
+    assert run.outputs == {"result": "\N{REPLACEMENT CHARACTER}" * 2}
+
+
+def test_stopped_workspace_fails_waiting_script() -> None:
+    world = World(SHELL, Scripts(is_up=False))
+    run = world.look()
+    assert run.workspace is not None
+    intents.request_stop(run.workspace.id, world.user)
+    run = world.look(2)
+    assert (run.state, "workspace session of the run was stopped" in run.error) == ("failed", True)
+
+
+def test_run_is_left_to_the_machine_of_its_workspace() -> None:
+    world = World(SHELL, Scripts(is_up=False))
+    run = world.look()
+    assert run.workspace is not None
+    assert run.owner == "me"
+    change(execution_of(run.workspace), host_id="elsewhere")
+    run = world.look()
+    assert (run.owner, run.lease_expires_at) == ("", None)
