@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from executors_app.agentctl.process import execution_processes, identity
+from executors_app.agentctl.workspace.recovery_snapshots import session_recovery_ref
 from tests.drills.deployment import Session
 from tests.drills.test_restart_drills import (
     finish_turn,
@@ -51,6 +52,8 @@ def test_drill_d_missing_worktree_is_reported_and_others_recover(deployment: Spr
         repository = deployment.disks / gone.execution_id / "work" / "repository.git"
         run_git(repository, "worktree", "prune")
         run_git(repository, "branch", "-D", lost["worktree_branch"])
+        # Otherwise the snapshot may be transferred before the loss is noticed, and the worktree rebuilt from it.
+        run_git(repository, "update-ref", "-d", session_recovery_ref(gone.id))
 
     # A sprite may take longer to wake than a pass waits for its answer: that decides nothing.
     lose_one_of_two(deployment, lose, passes=10)
