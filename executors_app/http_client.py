@@ -6,6 +6,7 @@ Never redirected, never through a proxy, no cookies, and no answer above 64 MiB.
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, nullcontext
 from io import BytesIO
@@ -26,6 +27,11 @@ _HEARTBEAT_INTERVAL: Final = 20.0
 _CLOSE_TIMEOUT: Final = aiohttp.ClientWSTimeout(ws_close=0.5)
 """Short: a frozen agentctl never confirms the close, and closing a stream must not wait for it."""
 _FINGERPRINT_BYTES: Final = 32
+_CLEANS_UP_CLOSED: Final = NEEDS_CLEANUP_CLOSED and sys.version_info >= (3, 11, 4)
+"""Otherwise a TLS connection whose peer sent no close notification would outlive the pool.
+
+Older versions of Python 3.11 fail when such a connection is aborted; there it lives until its peer closes it.
+"""
 
 
 def open_connection_pool() -> aiohttp.ClientSession:
@@ -33,8 +39,7 @@ def open_connection_pool() -> aiohttp.ClientSession:
     tracing = aiohttp.TraceConfig()
     tracing.on_request_redirect.append(_refuse_redirect)
     return aiohttp.ClientSession(
-        # Otherwise a TLS connection whose peer sent no close notification would outlive the pool.
-        connector=TunnelConnector(limit=0, enable_cleanup_closed=NEEDS_CLEANUP_CLOSED),
+        connector=TunnelConnector(limit=0, enable_cleanup_closed=_CLEANS_UP_CLOSED),
         cookie_jar=aiohttp.DummyCookieJar(),
         timeout=aiohttp.ClientTimeout(total=None),
         trace_configs=[tracing],

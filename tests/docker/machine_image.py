@@ -39,6 +39,9 @@ def archive(requirements: str = "agentctl", more_programs: str = "") -> bytes:
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as tar:
         tree = _Tree(tar)
+        # First, because files that are taken from below /tmp would make it with a mode that only root can write in.
+        for directory, mode in (("tmp", 0o1777), ("root", 0o755), ("var/tmp", 0o1777)):
+            tree.directory(directory, mode)
         interpreter = Path(sys._base_executable).resolve()  # type: ignore[attr-defined]
         for top in Path("/").iterdir():
             if top.is_symlink() and top.name.startswith(("bin", "lib", "sbin")):
@@ -52,8 +55,6 @@ def archive(requirements: str = "agentctl", more_programs: str = "") -> bytes:
         tree.link("/usr/local/bin/python3", str(interpreter))
         for place, text in _ACCOUNTS.items():
             tree.write(place, text.encode())
-        for directory, mode in (("tmp", 0o1777), ("root", 0o755), ("var/tmp", 0o1777)):
-            tree.directory(directory, mode)
     return packed.getvalue()
 
 

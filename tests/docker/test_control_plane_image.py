@@ -80,17 +80,6 @@ class Place:
         self.client.remove_network(NETWORK)
 
 
-def migrate(place: Place) -> None:
-    """Make the database. Each migration is atomic, so a second run goes on where a busy disk has failed the first."""
-    command = ("python3", "manage.py", "migrate", "--verbosity", "0")
-    try:
-        place.run(*command)
-    except AssertionError as error:
-        if "disk I/O error" not in str(error):
-            raise
-        place.run(*command)
-
-
 @pytest.fixture(scope="module")
 def place(shared_engine: Engine) -> Iterator[Place]:
     """The image, built, and a database."""
@@ -102,7 +91,7 @@ def place(shared_engine: Engine) -> Iterator[Place]:
     build(client, "Dockerfile", CONTEXT, TAG, BASE=base, NODE=base)
     made = Place(client)
     try:
-        migrate(made)
+        made.run("python3", "manage.py", "migrate", "--verbosity", "0")
         yield made
     finally:
         made.close()

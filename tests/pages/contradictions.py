@@ -180,7 +180,7 @@ class Walk:
         said = self.go("/restart/").locator("section[aria-labelledby=restart-title] .none")
         self.compare("agents that are up: executors, the page of restarts", len(up), _number(said))
         texts = self.go("/agents/").locator("main").inner_text()
-        counted = sum(map(int, re.findall(r"(\d+) sessions? of your teams", texts)))
+        counted = sum(map(int, re.findall(r"(\d+) sessions? in your teams", texts)))
         stored = self.sessions[0].deployment.rows("SELECT id FROM task_sessions")
         self.compare("sessions: of all profiles, stored", counted, len(stored))
 

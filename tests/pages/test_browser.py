@@ -87,7 +87,7 @@ def test_agent_output_appears_live_and_only_once(visit: Any, world: World) -> No
     expect(page.locator(".message.agent .prose")).to_have_text("one two")
     hear(session, asks())
     page.get_by_role("button", name="Allow once").click()
-    expect(page.get_by_text("the answer is on its way")).to_be_visible()
+    expect(page.get_by_text("The answer is being sent to the agent.")).to_be_visible()
     assert session.intents.get(kind="answer").payload["option_id"] == "allow"
 
 
@@ -241,7 +241,7 @@ def test_session_actions_work_with_and_without_javascript(javascript: bool, visi
     hear(session, asks())
     page = visit(java_script_enabled=javascript).open(path_of(session))
     page.get_by_role("button", name="Reject").click()
-    expect(page.get_by_text("the answer is on its way")).to_be_visible()
+    expect(page.get_by_text("The answer is being sent to the agent.")).to_be_visible()
     page.get_by_label("Your prompt").fill("More.")
     page.get_by_role("button", name="Send").click()
     expect(page.get_by_role("region", name="Queue")).to_contain_text("More.")

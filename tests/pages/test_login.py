@@ -133,7 +133,7 @@ def test_login_link_command_prints_a_working_link(world: World, capsys: pytest.C
     told = capsys.readouterr()
     link = told.out.strip()
     assert link.startswith("http://kandev.localhost:8123/login/")
-    assert "put 127.0.0.1:8123 in its place" in told.err
+    assert "use 127.0.0.1:8123 instead" in told.err
     client = Client(HTTP_HOST="kandev.localhost:8123")
     assert client.post(link.removeprefix("http://kandev.localhost:8123")).status_code == 302
     assert is_logged_in(client)

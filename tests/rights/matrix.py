@@ -270,9 +270,9 @@ PAGES: Final[Mapping[str, Methods]] = {
     "workflows/<uuid:workflow_id>/triggers/": {"get": page(405), "post": page_writes(302)},
     "workflows/runs/<uuid:run_id>/": {"get": page_reads(), "post": page(405)},
     "workflows/runs/<uuid:run_id>/live/": {"get": page_reads(), "post": page(405)},
-    "workflows/runs/<uuid:run_id>/<str:what>/": {
+    "workflows/runs/<uuid:run_id>/<str:action>/": {
         "get": page(405),
-        "post": Row((LOGIN, 404, 403, 302, 404), names={"what": "cancel"}),
+        "post": Row((LOGIN, 404, 403, 302, 404), names={"action": "cancel"}),
     },
     "settings/": {"get": page(302), "post": page(302)},
     "settings/profile/": {"get": page(), "post": page(422)},

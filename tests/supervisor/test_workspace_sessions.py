@@ -212,9 +212,9 @@ def test_runtime_that_cannot_share_worktrees_is_refused(runtime: str) -> None:
 
 def test_worktree_of_another_task_or_executor_is_refused() -> None:
     host = workspace()
-    with pytest.raises(WorktreeNotShared, match="one task"):
+    with pytest.raises(WorktreeNotShared, match="the same task and executor"):
         guest(host, task=make_task())
-    with pytest.raises(WorktreeNotShared, match="one executor"):
+    with pytest.raises(WorktreeNotShared, match="the same task and executor"):
         guest(host, runtime="local_docker")
 
 

@@ -51,7 +51,7 @@ def test_a_wait_is_opened_and_ended_by_somebody_without_an_account(world: World)
 @pytest.mark.parametrize("kind", ["permission", "nonsense"])
 def test_a_kind_that_only_agents_wait_for_is_refused_with_a_sentence(world: World, kind: str) -> None:
     refused = open_wait(world, kind=kind).json()
-    said = f"A wait of the kind “{kind}” is none that can be asked for. Take “external” or “tool_result”."
+    said = f"You cannot request a wait of the kind “{kind}”. Use “external” or “tool_result”."
     assert (refused["code"], refused["details"]) == ("validation_error", {"kind": [said]})
     assert refused["message"] == f"kind: {said}"
 

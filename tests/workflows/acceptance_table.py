@@ -72,7 +72,7 @@ CASES: Final[Mapping[str, tuple[str, ...]]] = {
         COUNTS,
     ),
     "U a conversation that vanished": (
-        f"{DRIVERS}test_a_conversation_that_is_gone_is_told_from_other_failures_and_never_begun_anew",
+        f"{DRIVERS}test_lost_conversation_is_recognised_and_never_started_anew",
         f"{LOST}test_lost_conversation_sets_its_token_aside_and_waits_for_the_user",
     ),
 }

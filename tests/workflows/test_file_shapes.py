@@ -104,10 +104,10 @@ version: 2
 metadata: {name: a}
 nodes:
   - {id: dir, type: workdir, data: {path: tests/workflows}}
-  - {id: b, type: shell, data: {script: ls driving.py, inputs: [{name: cwd}]}}
+  - {id: b, type: shell, data: {script: ls memory_runs.py, inputs: [{name: cwd}]}}
 edges: [{source: dir, target: b, sourceHandle: output:path, targetHandle: input:cwd}]
 """,
-        {"b": "driving.py"},
+        {"b": "memory_runs.py"},
     ),
     "a component without edges gives nothing": (
         """

@@ -71,7 +71,7 @@ def test_file_runs_without_server_and_prints_one_document(tmp_path: Path) -> Non
     ):
         (tmp_path / name).write_text(text)
     without = command(data, "run_workflow", str(tmp_path / "told.yaml"))
-    assert (without.returncode, "there is no database yet" in without.stderr) == (2, True)
+    assert (without.returncode, "the database does not exist yet" in without.stderr) == (2, True)
     assert command(data, "migrate", "-v0").returncode == 0
     assert command(data, "create_demo").returncode == 0
 

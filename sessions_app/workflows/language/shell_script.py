@@ -25,8 +25,11 @@ from sessions_app.workflows.language.values import (
 
 VARIABLE: Final = "WORKFLOW_VALUE_"
 _HEREDOC: Final = re.compile(r"<<(?P<dash>-?)[ \t]*(?P<quote>\\|'|\")?(?P<word>[A-Za-z0-9_.-]+)")
-_PLAIN_TEXT: Final = re.compile(r"(?:[^\\$`'\"(){}<#\n]++|\{(?=\{\{|[^{]|\Z))++")
-"""Text without a meaning for the shell in any context. In a row of braces only the last two can begin a template."""
+_PLAIN_TEXT: Final = re.compile(r"(?:[^\\$`'\"(){}<#\n]|\{(?=\{\{|[^{]|\Z))+")
+"""Text without a meaning for the shell in any context. In a row of braces only the last two can begin a template.
+
+Not a possessive quantifier: with one around a group, Python before 3.11.5 also matches braces of templates.
+"""
 _OPENING: Final = ("$((", "$(", "${")
 
 
