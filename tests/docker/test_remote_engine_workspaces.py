@@ -75,7 +75,7 @@ async def test_lost_volume_is_made_again_from_what_arrived(
 
     assert (found.observed, found.workspace) == (Observed.DEAD, WorkspaceState.REBUILDABLE)
     assert again.state["rebuilt"].startswith(
-        f"The volume {workspace_volume(spec.session_id)} was removed. It was made again"
+        f"The volume {workspace_volume(spec.session_id)} was removed. It was rebuilt from"
     )
     assert git_in(place, again, "status", "--porcelain") == "A  mine"
     later = await place.runtime.launch(known(spec, again))
