@@ -13,8 +13,8 @@ from django.http import HttpRequest
 from executors_app import plugins
 from executors_app.agent_capabilities import capability_standing, explain_capability
 from executors_app.encryption import SecretUnreadable
-from executors_app.json_fields import JSONFormField
 from executors_app.models import AgentCapability, AgentProfile, Executor, ExecutorRunning, check_env, check_mcp_servers
+from executors_app.orm import JSONFormField
 from executors_app.staff_admin import UNREADABLE_TEXT, Form, ReadOnlyModelAdmin, StaffModelAdmin, describe_secret
 
 

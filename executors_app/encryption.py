@@ -30,7 +30,7 @@ from django.db.models.lookups import Exact, IsNull
 from django.db.models.query_utils import DeferredAttribute
 
 from executors_app.errors import ExecutorError
-from executors_app.json_fields import JSONFormField
+from executors_app.orm import JSONFormField
 
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper

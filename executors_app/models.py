@@ -14,7 +14,7 @@ from django.db.models import F, Q
 from executors_app import plugins
 from executors_app.domain import LOCAL, ExecutionFacts, ExecutorStatus
 from executors_app.encryption import EncryptedJSONField, EncryptedTextField
-from executors_app.json_fields import ListField, ObjectField
+from executors_app.orm import ListField, ObjectField
 
 ENV_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 MAX_PATTERNS: Final = 20

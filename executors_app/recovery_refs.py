@@ -13,7 +13,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
 from executors_app.agentctl.workspace import recovery_snapshots
-from executors_app.agentctl.workspace.git_changes import git_log_arguments, parse_git_log
+from executors_app.agentctl.workspace.git import git_log_arguments, parse_git_log
 from executors_app.agentctl.workspace.recovery_snapshots import RecoverySnapshot
 from executors_app.errors import NotKept, RepositoryUnusable
 from executors_app.repositories import bare

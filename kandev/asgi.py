@@ -11,7 +11,6 @@ from django.core.asgi import get_asgi_application
 from django.db import connections
 
 from kandev.databases import limit_statement_time
-from kandev.middleware import TrustedProxiesMiddleware
 from sessions_app.management.startup import set_private_umask
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "kandev.settings")
@@ -26,10 +25,10 @@ set_private_umask()
 http = get_asgi_application()
 limit_statement_time(connections.settings["default"], STATEMENT_TIMEOUT_SECONDS)
 
-from kandev import web_server_limits  # noqa: E402 - needs loaded apps
+from kandev.web_server import TrustedProxiesMiddleware, apply_limits  # noqa: E402 - needs loaded apps
 from sessions_app.routing import websockets  # noqa: E402
 
-web_server_limits.apply_limits()
+apply_limits()
 
 application = TrustedProxiesMiddleware(
     ProtocolTypeRouter({"http": http, "websocket": websockets}), settings.KANDEV_TRUSTED_PROXIES

@@ -1,4 +1,7 @@
-"""The data directory with its secret key, and the database settings from one URL."""
+"""The data directory with its secret key, and the settings of the database and of Redis, each from one URL.
+
+Redis carries wake-ups and rate limits between hosts; losing it loses no data.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ import stat
 import tempfile
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from django.core.exceptions import ImproperlyConfigured
@@ -168,4 +171,52 @@ def _tcp_timeout_options(wait_ms: int) -> dict[str, int]:
         "keepalives_idle": seconds,
         "keepalives_interval": 1,
         "keepalives_count": 3,
+    }
+
+
+# The timeouts are short, so that a Redis that is down or hangs delays a request by at most a second.
+_REDIS_OPTIONS: Final[dict[str, Any]] = {
+    "socket_connect_timeout": 1.0,
+    "socket_timeout": 1.0,
+    "socket_keepalive": True,
+    "health_check_interval": 10,  # notices connections that broke silently
+}
+_REDIS_PREFIX: Final = "kandev"
+
+
+def channel_layer_settings(url: str) -> dict[str, Any]:
+    """Return ``CHANNEL_LAYERS``: wake-ups between processes, or within one process without Redis.
+
+    Uses the publish/subscribe layer instead of the one with queues: a wake-up without a receiver must not be stored,
+    and one command reaches many receivers.
+    """
+    if not url:
+        return {"default": {"BACKEND": "channels.layers.InMemoryChannelLayer"}}
+    from redis.asyncio.retry import Retry  # noqa: PLC0415  (imported only with Redis, because it is slow)
+    from redis.backoff import NoBackoff  # noqa: PLC0415
+
+    no_retry = Retry(NoBackoff(), 0)
+    return {
+        "default": {
+            "BACKEND": "channels_redis.pubsub.RedisPubSubChannelLayer",
+            "CONFIG": {"hosts": [{"address": url, "retry": no_retry, **_REDIS_OPTIONS}], "prefix": _REDIS_PREFIX},
+        }
+    }
+
+
+def cache_settings(url: str) -> dict[str, Any]:
+    """Return ``CACHES``: rate-limit counters, shared by all processes with Redis, else one set for each process."""
+    if not url:
+        return {"default": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}}
+    from redis.backoff import NoBackoff  # noqa: PLC0415
+    from redis.retry import Retry  # noqa: PLC0415
+
+    options = {"retry": Retry(NoBackoff(), 0), **_REDIS_OPTIONS}
+    return {
+        "default": {
+            "BACKEND": "kandev.redis_cache.FallbackRedisCache",
+            "LOCATION": url,
+            "KEY_PREFIX": _REDIS_PREFIX,
+            "OPTIONS": options,
+        }
     }

@@ -15,7 +15,7 @@ from urllib.parse import unquote, urlsplit
 from django.core.exceptions import ImproperlyConfigured
 
 from executors_app import crash_points
-from executors_app.agentctl.process import child_environment
+from executors_app.agentctl.process import spawning
 from sessions_app.domain.recovery_facts import Policy
 
 T = TypeVar("T")
@@ -32,7 +32,7 @@ os.environ.setdefault(
 MAIL_SCHEMES: Final = {"smtp": 587, "smtps": 465, "smtp+plain": 25}
 """Schemes of mail server URLs, with their default ports."""
 
-PROCESS_MARKERS: Final = child_environment.MARKERS
+PROCESS_MARKERS: Final = spawning.MARKERS
 """Variables that we set in the processes of an execution; a command may be run from there."""
 
 RETIRED: Final = frozenset({"KANDEV_AGENT_USER"})

@@ -10,7 +10,7 @@ from typing import Any
 from csp.constants import NONE, SELF
 
 from executors_app import crash_points
-from kandev import redis_settings
+from kandev import databases
 from kandev.databases import database_settings, load_secret_key, prepare_data_directory
 from kandev.environment import parse_mail_url, read_environment
 
@@ -191,8 +191,8 @@ WHITENOISE_ALLOW_ALL_ORIGINS = False
 DATABASES = {"default": database_settings(_env.database_url, KANDEV_DATA_DIR, KANDEV_LEASE_TTL)}
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
-CACHES = redis_settings.cache_settings(KANDEV_REDIS_URL)
-CHANNEL_LAYERS = redis_settings.channel_layer_settings(KANDEV_REDIS_URL)
+CACHES = databases.cache_settings(KANDEV_REDIS_URL)
+CHANNEL_LAYERS = databases.channel_layer_settings(KANDEV_REDIS_URL)
 
 Q_CLUSTER: dict[str, Any] = {
     "name": "kandev",

@@ -1,11 +1,17 @@
-"""Root URLs: the pages at the root, the API under ``api/v1/``, the admin under ``admin/``."""
+"""Root URLs (pages at the root, the API under ``api/v1/``, the admin under ``admin/``), and the handler of errors."""
 
 from __future__ import annotations
 
-from django.contrib import admin
-from django.urls import include, path
+import sys
 
-from kandev.metrics.exporter import metrics_view
+from django.contrib import admin
+from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.template import loader
+from django.urls import include, path
+from django.views.defaults import server_error
+
+from kandev.metrics import metrics_view
+from sessions_app.models.database_errors import DatabaseTrouble, classify_error
 from sessions_app.moved_models import old_admin_urls
 
 urlpatterns = [
@@ -16,4 +22,31 @@ urlpatterns = [
     path("", include("sessions_app.pages.urls")),
 ]
 
-handler500 = "kandev.error_views.handle_server_error"
+handler500 = "kandev.urls.handle_server_error"
+
+
+def handle_server_error(request: HttpRequest) -> HttpResponse:
+    """Handle a server error (Django's ``handler500``): 503 if the database is unavailable, else 500."""
+    trouble = classify_error(sys.exc_info()[1])
+    if trouble is None:
+        return server_error(request)
+    answer = _json_response(trouble) if _expects_json(request) else _html_response(request, trouble)
+    answer["Retry-After"] = str(trouble.retry_after)
+    answer["Cache-Control"] = "no-store"
+    return answer
+
+
+def _expects_json(request: HttpRequest) -> bool:
+    return request.path.startswith("/api/") or request.headers.get("Accept", "").startswith("application/json")
+
+
+def _json_response(trouble: DatabaseTrouble) -> HttpResponse:
+    body = {"code": trouble.code, "message": f"{trouble.what} {trouble.next_step}", "details": {}}
+    return JsonResponse(body, status=503)
+
+
+def _html_response(request: HttpRequest, trouble: DatabaseTrouble) -> HttpResponse:
+    """Return a page that needs no query: even the login is in the database."""
+    again = request.get_full_path() if request.method in ("GET", "HEAD") else "/"
+    page = loader.get_template("503.html").render({"trouble": trouble, "again": again})
+    return HttpResponse(page, status=503)

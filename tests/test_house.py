@@ -22,7 +22,7 @@ LONGEST_FUNCTION = 60
 ENVIRONMENT_READERS = {
     "kandev/environment.py",
     "kandev/healthcheck.py",  # a program of its own, that must not cost a start of the settings every ten seconds
-    "executors_app/agentctl/process/child_environment.py",
+    "executors_app/agentctl/process/spawning.py",
     "executors_app/demo_agent.py",  # an agent: a program of its own, that takes nothing from the project
 }
 SETTINGS_MODULE_SETTERS = {"manage.py", "kandev/asgi.py"}
@@ -30,12 +30,11 @@ SETTINGS_MODULE_SETTERS = {"manage.py", "kandev/asgi.py"}
 
 SHARED_WITH_AGENTCTL = {
     "protocol",
-    *("process.identity", "process.control_group", "process.child_environment"),
+    *("process.identity", "process.spawning"),
     "process.execution_processes",  # how an execution's processes are found on a machine
-    "process.privilege_drop",  # the user id of agentctl
     "journal.line_format",
     *("workspace.seed", "workspace.workspace_root", "workspace.worktrees", "workspace.recovery_snapshots"),
-    *("workspace.git_changes", "workspace.repository_git"),
+    *("workspace.git", "workspace.repository_git"),
     *("http.sockets", "http.bulk_status"),  # how a listener is proven and asked, the same from both sides
     *("local_runtime.storage", "local_runtime.launch", "local_runtime.machine"),  # agentctl host uses them elsewhere
 }

@@ -31,8 +31,8 @@ from executors_app.agentctl.daemon import (
     report_workspace_error,
     serve,
 )
-from executors_app.agentctl.process import control_group, privilege_drop
-from executors_app.agentctl.process.child_environment import arm_crash_point
+from executors_app.agentctl.process import identity, spawning
+from executors_app.agentctl.process.spawning import arm_crash_point
 from executors_app.agentctl.sidecar import Execution
 from executors_app.agentctl.state_files import AlreadyRunning, InstanceLock
 from executors_app.agentctl.workspace.workspace import WorkspacePreparation
@@ -54,7 +54,7 @@ def main(argv: Sequence[str] | None = None, drivers: Mapping[str, DriverFactory]
     try:
         arm_crash_point()
         if arguments.run_as:
-            privilege_drop.drop_privileges(arguments.run_as)
+            spawning.drop_privileges(arguments.run_as)
         options = _options(arguments)
         lock = InstanceLock(options.execution.state_dir)
     except AlreadyRunning as held:
@@ -67,14 +67,14 @@ def main(argv: Sequence[str] | None = None, drivers: Mapping[str, DriverFactory]
         # Under the lock, and before asyncio starts threads, because a forked child may do this.
         if options.execution.preparation is not None:
             options.execution.preparation.create_at_start()
-        control_group.enter_group(execution_id)
+        identity.enter_group(execution_id)
         asyncio.run(serve(options, lock, load_drivers() if drivers is None else drivers))
     except ExecutorError as error:
         return report_workspace_error(error, options.ready_file)
     except (OSError, ValueError) as error:
         return report_start_failure(error)
     finally:
-        control_group.leave_group(execution_id)
+        identity.leave_group(execution_id)
         lock.release()
     return 0
 

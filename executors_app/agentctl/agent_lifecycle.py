@@ -16,9 +16,8 @@ from typing import Any, Final
 from executors_app import crash_points
 from executors_app.agentctl.conversation_store import ConversationStore
 from executors_app.agentctl.drivers import Driver, Host, StartFailed, StartRequest, StartResult
-from executors_app.agentctl.journal.filters import token_fingerprint
 from executors_app.agentctl.journal.journal import Journal
-from executors_app.agentctl.permissions import Permissions
+from executors_app.agentctl.journal.line_format import token_fingerprint
 from executors_app.agentctl.protocol import (
     OUTPUT_KINDS,
     AgentReport,
@@ -29,7 +28,7 @@ from executors_app.agentctl.protocol import (
     validation_error,
 )
 from executors_app.agentctl.state_files import DurableStore, TokenFile
-from executors_app.agentctl.turns import Turns
+from executors_app.agentctl.turns import Permissions, Turns
 
 
 class DriverHost:

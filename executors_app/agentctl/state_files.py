@@ -11,8 +11,8 @@ from typing import Any, Final
 
 import orjson
 
-from executors_app.agentctl.journal.filters import TokenRedactor
-from executors_app.agentctl.journal.filters import token_fingerprint as fingerprint_of
+from executors_app.agentctl.journal.line_format import TokenRedactor
+from executors_app.agentctl.journal.line_format import token_fingerprint as fingerprint_of
 from executors_app.agentctl.protocol import ApiError, Code
 
 

@@ -1,17 +1,22 @@
-"""Connections to a Docker engine: a local socket, TLS, or one ssh process per API connection."""
+"""The settings of Docker executors, and connections to an engine: a local socket, TLS, or one ssh process for each."""
 
 from __future__ import annotations
 
+import hashlib
+import ipaddress
 import os
+import re
 import socket
 import subprocess
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import SplitResult, urlsplit
 
 from docker.transport.unixconn import UnixHTTPAdapter, UnixHTTPConnection, UnixHTTPConnectionPool
 
+from executors_app.agentctl.process.spawning import AGENTCTL_UID
 from executors_app.errors import RuntimeUnavailable
 
 DEFAULT_DOCKER_HOST: Final = "unix:///var/run/docker.sock"
@@ -193,3 +198,161 @@ def _exit_message(process: subprocess.Popen[bytes]) -> str:
     output = (process.stderr.read(_OUTPUT_LIMIT) or b"").decode("utf-8", "replace")
     lines = ["".join(filter(str.isprintable, line)).strip(" @") for line in output.splitlines()]
     return " ".join([line for line in lines if line][-_LINES:])
+
+
+_MIN_MEMORY_MB: Final = 128
+_BLOCK: Final = 29
+"""Prefix length of one container's network: six addresses."""
+
+
+@dataclass(frozen=True, slots=True)
+class DockerConfig:
+    """The settings of one executor; every one has a default."""
+
+    image: str = ""
+    """Empty: ``KANDEV_AGENTCTL_IMAGE``."""
+    memory_mb: int = 4096
+    """MiB of memory for agent and agentctl together; no swap."""
+    pids: int = 1024
+    cpus: float = 0.0
+    """0: as many as there are."""
+    subnets: str = ""
+    """A range such as ``10.213.0.0/16`` from which each container gets its network; empty: the engine's pools."""
+
+    def networks_for(self, execution_id: str) -> Iterator[str]:
+        """Yield subnets to try, likeliest free first; a single empty string lets the engine choose."""
+        if not self.subnets:
+            yield ""
+            return
+        whole = ipaddress.ip_network(self.subnets)
+        blocks = 2 ** (_BLOCK - whole.prefixlen)
+        first = int.from_bytes(hashlib.sha256(execution_id.encode()).digest()[:8], "big")
+        for step in range(min(blocks, 64)):
+            start = int(whole.network_address) + (first + step) % blocks * 2 ** (32 - _BLOCK)
+            yield f"{ipaddress.ip_address(start)}/{_BLOCK}"
+
+
+def read_docker_config(
+    config: Mapping[str, Any], runtime: str = "local_docker", others: Sequence[str] = ()
+) -> DockerConfig:
+    """Return the checked settings; raises ValueError with one clear sentence.
+
+    ``others`` are further names that ``runtime`` accepts and checks itself.
+    """
+    known = [*others, *(field.name for field in fields(DockerConfig))]
+    if unknown := sorted(set(map(str, config)) - set(known)):
+        raise ValueError(f"{runtime} has no setting {', '.join(unknown)}. Its settings are {', '.join(known)}.")
+    config = {name: value for name, value in config.items() if name not in others}
+    read = DockerConfig(**config)
+    check_text("image", read.image)
+    _check_number("memory_mb", read.memory_mb, _MIN_MEMORY_MB, whole=True)
+    _check_number("pids", read.pids, 16, whole=True)
+    _check_number("cpus", read.cpus, 0, whole=False)
+    _check_subnets(read.subnets)
+    return read
+
+
+def check_text(name: str, value: object) -> None:
+    """Raise ValueError for anything but a string without spaces."""
+    if not isinstance(value, str) or any(letter.isspace() for letter in value):
+        raise ValueError(f"{name} must be a string without spaces, not {value!r}.")
+
+
+def _check_number(name: str, value: object, least: float, *, whole: bool) -> None:
+    kinds = int if whole else (int, float)
+    if isinstance(value, bool) or not isinstance(value, kinds) or not least <= value < 2**31:
+        raise ValueError(f"{name} must be a {'whole ' if whole else ''}number of at least {least:g}, not {value!r}.")
+
+
+def _check_subnets(value: object) -> None:
+    check_text("subnets", value)
+    try:
+        network = ipaddress.ip_network(str(value)) if value else None
+    except ValueError as error:
+        raise ValueError(f"subnets must be a network such as 10.213.0.0/16: {error}.") from error
+    if network is not None and (network.version != 4 or network.prefixlen > _BLOCK or not network.is_private):
+        raise ValueError(f"subnets must be a private IPv4 network of /{_BLOCK} or larger, not {value}.")
+
+
+_TLS: Final = ("tls_ca", "tls_cert", "tls_key")
+_SSH: Final = ("ssh_key", "ssh_known_hosts")
+_KNOWN: Final = ("docker_host", *_TLS, *_SSH, "publish", "host", "user")
+_DEFAULT_USER: Final = "1000:1000"
+_NAME: Final = re.compile(r"(?=.{1,253}$)[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?")
+_USER: Final = re.compile(r"(\d{1,9}):(\d{1,9})")
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteEngineConfig:
+    """The checked settings of a ``remote_docker`` executor."""
+
+    address: EngineAddress
+    publish: str
+    """Address of the engine's machine to which the ports of containers are bound."""
+    host: str
+    """The host by which we reach that address, as written in a URL."""
+    user: str
+    """``UID:GID`` of agents there."""
+    docker: DockerConfig
+
+
+def read_remote_config(config: Mapping[str, Any]) -> RemoteEngineConfig:
+    """Return the checked settings; raises ValueError with one clear sentence."""
+    docker = read_docker_config(config, "remote_docker", _KNOWN)
+    told = {name: config.get(name, "") for name in _KNOWN}
+    for name, value in told.items():
+        check_text(name, value)
+    address = EngineAddress(told["docker_host"], *(told[name] for name in (*_TLS, *_SSH)))
+    _check_connection(address, told)
+    publish = _address_of(told["publish"])
+    host = told["host"] or publish
+    if ipaddress.ip_address(publish).is_unspecified and not told["host"]:
+        raise ValueError("publish is not a single address, so host must say where the ports can be reached.")
+    return RemoteEngineConfig(address, publish, _in_url(host), _user_of(told["user"]), docker)
+
+
+def _check_connection(address: EngineAddress, told: Mapping[str, str]) -> None:
+    try:
+        whole = bool(address.parts.hostname) and address.parts.port is not False
+    except ValueError:
+        whole = False
+    if address.scheme not in ("tcp", "ssh") or not whole or not _NAME.fullmatch(address.parts.hostname or ""):
+        raise ValueError("docker_host must be tcp://HOST:PORT or ssh://[USER@]HOST[:PORT][/SOCKET].")
+    wanted = _TLS if address.scheme == "tcp" else ()
+    if missing := [name for name in wanted if not told[name]]:
+        raise ValueError(f"tcp:// requires TLS with a client certificate: {', '.join(missing)} is missing.")
+    if idle := [name for name in (_SSH if address.scheme == "tcp" else _TLS) if told[name]]:
+        raise ValueError(f"{', '.join(idle)} has no effect with {address.scheme}://. Remove it.")
+    if address.scheme == "tcp" and (not address.parts.port or address.parts.path.strip("/") or address.parts.username):
+        raise ValueError("docker_host must be tcp://HOST:PORT and nothing else.")
+    for name in (*_TLS, *_SSH):
+        if told[name] and not told[name].startswith("/"):
+            raise ValueError(f"{name} must be the absolute path of a file on this machine.")
+        if told[name] and (problem := file_problem(told[name], private=name.endswith("_key"))):
+            raise ValueError(f"{name}: {problem}")
+
+
+def _address_of(value: str) -> str:
+    try:
+        return str(ipaddress.ip_address(value))
+    except ValueError as error:
+        raise ValueError(
+            "publish must be the address of the engine's machine to bind ports to, such as 10.0.0.5."
+        ) from error
+
+
+def _in_url(host: str) -> str:
+    try:
+        return f"[{host}]" if ipaddress.ip_address(host).version == 6 else host
+    except ValueError:
+        pass
+    if not _NAME.fullmatch(host):
+        raise ValueError(f"host must be an address or a name, not {host!r}.")
+    return host
+
+
+def _user_of(value: str) -> str:
+    found = _USER.fullmatch(value or _DEFAULT_USER)
+    if found is None or AGENTCTL_UID in (int(found[1]), int(found[2])):
+        raise ValueError(f"user must be UID:GID, two numbers other than {AGENTCTL_UID}, not {value!r}.")
+    return found[0]

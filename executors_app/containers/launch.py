@@ -11,11 +11,11 @@ from typing import Any, Final
 import orjson
 from django.conf import settings
 
-from executors_app.agentctl.process import child_environment
+from executors_app.agentctl.process import spawning
 from executors_app.agentctl.protocol import EXECUTION_MARKER
 from executors_app.agentctl.workspace import workspace_root
 from executors_app.containers import sites as docker_names
-from executors_app.containers.config import DockerConfig
+from executors_app.containers.connection import DockerConfig
 from executors_app.containers.engine import Container, Engine, EngineRefused
 from executors_app.containers.sites import HOME_PATH, SEED_PATH, STATE_PATH, ContainerSetup, Site
 from executors_app.domain import LaunchSpec
@@ -139,7 +139,7 @@ def _options(spec: LaunchSpec, image: str, setup: ContainerSetup) -> dict[str, A
     return {
         "image": image,
         "command": command,
-        "environment": {EXECUTION_MARKER: spec.execution_id, child_environment.SESSION_VARIABLE: spec.session_id},
+        "environment": {EXECUTION_MARKER: spec.execution_id, spawning.SESSION_VARIABLE: spec.session_id},
         "user": "0:0",
         "working_dir": HOME_PATH,
         "ports": [AGENTCTL_PORT],

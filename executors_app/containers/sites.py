@@ -11,8 +11,7 @@ from typing import Any, Final, Protocol
 from django.conf import settings
 
 from executors_app.agentctl.workspace.worktrees import Worktree
-from executors_app.containers.config import DockerConfig
-from executors_app.containers.connection import EngineAddress
+from executors_app.containers.connection import DockerConfig, EngineAddress
 from executors_app.containers.engine import Container, Engine
 from executors_app.domain import ExecutionFacts, LaunchSpec, WorkspaceState
 

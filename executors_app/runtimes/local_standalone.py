@@ -14,7 +14,7 @@ from django.conf import settings
 from executors_app.agentctl.http.sockets import AgentctlListener
 from executors_app.agentctl.local_runtime import storage
 from executors_app.agentctl.local_runtime.machine import LocalMachine
-from executors_app.agentctl.process import child_environment, execution_processes
+from executors_app.agentctl.process import execution_processes, spawning
 from executors_app.client import AgentctlClient
 from executors_app.domain import ExecutionFacts, Launched, LaunchSpec, Observation, WorkspaceState
 from executors_app.workspace_store import LocalStateMixin, execution_storage, local_workspace_state
@@ -82,6 +82,6 @@ def _crash_point() -> dict[str, str]:
     if not its_own:
         return {}
     return {
-        child_environment.CRASH_AT_VARIABLE: its_own,
-        child_environment.CRASH_DIR_VARIABLE: str(settings.KANDEV_CRASH_DIR),  # type: ignore[misc,unused-ignore]
+        spawning.CRASH_AT_VARIABLE: its_own,
+        spawning.CRASH_DIR_VARIABLE: str(settings.KANDEV_CRASH_DIR),  # type: ignore[misc,unused-ignore]
     }

@@ -23,7 +23,7 @@ from typing import Any, Final, TypeVar
 
 from django.conf import settings
 
-from executors_app.agentctl.process import child_environment, identity
+from executors_app.agentctl.process import identity, spawning
 
 T = TypeVar("T")
 
@@ -58,9 +58,7 @@ class TemporaryDeployment:
         self._token = ""
         self._server: subprocess.Popen[bytes] | None = None
         self._log = (self.home / "serve.log").open("ab")
-        self._environment = child_environment.build_environment(
-            {"KANDEV_DATA_DIR": str(self.data)}, {"KANDEV_CONTINUE": "off"}
-        )
+        self._environment = spawning.build_environment({"KANDEV_DATA_DIR": str(self.data)}, {"KANDEV_CONTINUE": "off"})
 
     # --- commands ---
 

@@ -1,6 +1,6 @@
 from django.db import migrations
 
-import executors_app.json_fields
+import executors_app.orm
 
 
 class Migration(migrations.Migration):
@@ -13,6 +13,6 @@ class Migration(migrations.Migration):
         migrations.AddField(
             model_name="tasksession",
             name="usage",
-            field=executors_app.json_fields.ObjectField(blank=True, default=dict, editable=False),
+            field=executors_app.orm.ObjectField(blank=True, default=dict, editable=False),
         ),
     ]

@@ -17,7 +17,7 @@ from typing import Any
 from django.db import connection, models
 
 from executors_app.encryption import EncryptedField
-from executors_app.json_fields import is_malformed
+from executors_app.orm import is_malformed
 
 Row = Sequence[Any]
 

@@ -12,7 +12,7 @@ from typing import Any
 from django.db import connection, models, transaction
 from django.utils import timezone
 
-from executors_app.json_fields import ObjectField
+from executors_app.orm import ObjectField
 from sessions_app.accounts.team_scope import TeamModel
 from sessions_app.models import wakeups
 from sessions_app.models.bulk import Row, insert_rows

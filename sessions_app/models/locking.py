@@ -10,7 +10,7 @@ from contextvars import ContextVar
 
 from django.db import OperationalError, connection, transaction
 
-from executors_app.prepared_query import PreparedQuery
+from executors_app.orm import PreparedQuery
 from sessions_app.models.database_errors import DATABASE_BUSY, classify_error
 from sessions_app.models.session import TaskSession, session_key
 

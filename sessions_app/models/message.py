@@ -14,8 +14,7 @@ from django.db import models
 from django.db.models import QuerySet
 from django.db.models.functions import Length
 
-from executors_app.json_fields import ObjectField
-from executors_app.prepared_query import ID_PLACEHOLDER, PreparedQuery
+from executors_app.orm import ID_PLACEHOLDER, ObjectField, PreparedQuery
 from sessions_app.accounts.team_scope import TeamModel
 from sessions_app.models.bulk import insert_rows, update_rows
 from sessions_app.models.session import TaskSession

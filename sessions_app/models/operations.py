@@ -14,7 +14,7 @@ from django.db.models import Sum
 from django.db.models.functions import Now
 from django.utils import timezone
 
-from executors_app.json_fields import ListField, ObjectField
+from executors_app.orm import ListField, ObjectField
 from sessions_app.accounts.team_scope import TeamModel
 from sessions_app.models.session import TaskSession
 

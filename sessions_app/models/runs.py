@@ -11,8 +11,7 @@ from django.conf import settings
 from django.db import models
 from django.utils import timezone
 
-from executors_app.json_fields import ListField, ObjectField
-from executors_app.prepared_query import PreparedQuery
+from executors_app.orm import ListField, ObjectField, PreparedQuery
 from sessions_app.accounts.team_scope import TeamModel
 from sessions_app.domain.states import PermissionState, PromptKind, PromptState, RunState
 from sessions_app.domain.verification import ReceiptKind, Verified

@@ -9,7 +9,7 @@ from typing import Final
 from django.conf import settings
 from django.db import models
 
-from executors_app.json_fields import ObjectField
+from executors_app.orm import ObjectField
 from sessions_app.accounts.team_scope import TeamModel
 from sessions_app.domain.recovery_facts import Policy
 from sessions_app.domain.states import DesiredState, SessionState, TaskEnd, TaskState, WorkState

@@ -19,7 +19,7 @@ from django.utils import timezone
 
 from executors_app.domain import ExecutorStatus
 from executors_app.models import ExecutorRunning
-from executors_app.prepared_query import PreparedQuery
+from executors_app.orm import PreparedQuery
 from sessions_app.domain import actor_context, states
 from sessions_app.domain.attention import cut_short_key, held_key
 from sessions_app.models import operations

@@ -12,7 +12,7 @@ from django.db import models
 from django.utils import timezone
 
 from executors_app.encryption import EncryptedTextField
-from executors_app.json_fields import ListField, ObjectField
+from executors_app.orm import ListField, ObjectField
 from sessions_app.domain.attention import AttentionKind
 from sessions_app.models.attention import AttentionItem
 

@@ -15,8 +15,8 @@ from django.utils import timezone
 from executors_app.domain import ExecutorStatus, WorkspaceState
 from executors_app.encryption import UndecryptedValue
 from executors_app.errors import ExecutorError
-from executors_app.json_fields import is_malformed
 from executors_app.models import AgentProfile, ExecutorRunning
+from executors_app.orm import is_malformed
 from executors_app.plugins import UnknownPlugin, agent_type, agent_types, runtime
 from executors_app.runtimes import SupportsWorkspaceState
 from sessions_app.domain import integrity

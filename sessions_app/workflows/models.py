@@ -7,7 +7,7 @@ import uuid
 from django.conf import settings
 from django.db import models
 
-from executors_app.json_fields import ObjectField
+from executors_app.orm import ObjectField
 from sessions_app.accounts.team_scope import TeamModel
 
 RUN_STATES = ("queued", "running", "succeeded", "failed", "cancelled")

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from executors_app.agentctl.journal.filters import TokenRedactor, token_fingerprint
+from executors_app.agentctl.journal.line_format import TokenRedactor, token_fingerprint
 from executors_app.errors import AgentctlRefused
 from tests.agentctl.processes import REAL, ROOT, Place
 from tests.agents.scripts import Script, agent, error, result

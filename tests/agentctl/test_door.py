@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from executors_app.agentctl.http.auth import AuthMiddleware
+from executors_app.agentctl.http.requests import AuthMiddleware
 from executors_app.agentctl.protocol import GENERATION_HEADER
 from tests.agentctl.running import TOKEN, Running
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from executors_app.agentctl.journal.filters import token_fingerprint
+from executors_app.agentctl.journal.line_format import token_fingerprint
 from executors_app.agentctl.state_files import DurableStore, TokenFile
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from executors_app.agentctl.process import control_group
+from executors_app.agentctl.process import identity
 
 
 @pytest.mark.parametrize(
@@ -22,8 +22,8 @@ from executors_app.agentctl.process import control_group
 def test_oom_kills_are_read_from_both_cgroup_versions(tmp_path: Path, text: str, count: int) -> None:
     place = tmp_path / "events"
     place.write_text(text)
-    assert control_group.count_oom_kills((tmp_path / "absent", place)) == count
+    assert identity.count_oom_kills((tmp_path / "absent", place)) == count
 
 
 def test_missing_counter_is_zero(tmp_path: Path) -> None:
-    assert control_group.count_oom_kills((tmp_path / "absent",)) == 0
+    assert identity.count_oom_kills((tmp_path / "absent",)) == 0

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from executors_app.agentctl.process import privilege_drop
-from executors_app.agentctl.process.privilege_drop import AGENTCTL_UID
+from executors_app.agentctl.process import spawning
+from executors_app.agentctl.process.spawning import AGENTCTL_UID
 from tests.services import ROOT
 
 OWNER = 54321
@@ -25,11 +25,11 @@ ATTEMPTS = (
 )
 AS_AGENTCTL = """
 import json, os, subprocess, sys
-from executors_app.agentctl.process import privilege_drop
-privilege_drop.drop_privileges(sys.argv[1])
+from executors_app.agentctl.process import spawning
+spawning.drop_privileges(sys.argv[1])
 open("made", "w").close()
 def child(*argv):
-    return subprocess.run(argv, capture_output=True, text=True, **privilege_drop.child_user_arguments())
+    return subprocess.run(argv, capture_output=True, text=True, **spawning.child_user_arguments())
 told = {"self": os.getresuid(), "child": child("cat", "/proc/self/status").stdout, "token": open("kept/token").read()}
 told["codes"] = [child("sh", "-c", attempt.format(agentctl=os.getpid())).returncode for attempt in sys.argv[2:]]
 print(json.dumps(told))
@@ -39,11 +39,11 @@ print(json.dumps(told))
 @pytest.mark.parametrize("spec", ["", "1000", "a:b", "1000:1000:1", "-1:0", f"{AGENTCTL_UID}:0"])
 def test_invalid_run_as_user_is_refused(spec: str) -> None:
     with pytest.raises(ValueError, match="--run-as"):
-        privilege_drop.drop_privileges(spec)
+        spawning.drop_privileges(spec)
 
 
 def test_children_run_as_the_same_user_by_default() -> None:
-    assert privilege_drop.child_user_arguments() == {}
+    assert spawning.child_user_arguments() == {}
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")

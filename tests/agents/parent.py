@@ -13,7 +13,7 @@ import os
 import sys
 from pathlib import Path
 
-from executors_app.agentctl.process import control_group, identity
+from executors_app.agentctl.process import identity
 from executors_app.agentctl.process.agent_process import AgentProcess
 from executors_app.agentctl.protocol import EXECUTION_MARKER
 
@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 async def main(home: Path, behaviour: str) -> None:
-    control_group.enter_group(home.name)
+    identity.enter_group(home.name)
     argv = [sys.executable, "-m", "tests.support.faulty_agent", "--behaviour", behaviour, "--home", str(home)]
     marker = {EXECUTION_MARKER: home.name}
     agent = await AgentProcess.spawn(argv, {"PYTHONPATH": str(ROOT)}, "/", marker, lambda *_, **__: None)

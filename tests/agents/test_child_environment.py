@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from executors_app import crash_points
-from executors_app.agentctl.process import child_environment
+from executors_app.agentctl.process import spawning
 from executors_app.agentctl.protocol import EXECUTION_MARKER
 from tests.agents.conftest import ROOT
 
@@ -21,14 +21,14 @@ def test_only_allowed_variables_are_passed_on(monkeypatch: pytest.MonkeyPatch) -
     for name in (*secrets, "LC_ALL", "TZ", "https_proxy"):
         monkeypatch.setenv(name, "x")
 
-    built = child_environment.build_environment({}, {})
+    built = spawning.build_environment({}, {})
 
     assert not set(secrets) & set(built)
     assert {"LC_ALL", "TZ", "https_proxy", "PATH"} <= set(built)
 
 
 def test_execution_marker_overrides_the_requested_environment() -> None:
-    built = child_environment.build_environment(
+    built = spawning.build_environment(
         {EXECUTION_MARKER: "forged", "KANDEV_X": "asked for", "PATH": "/mine"}, {EXECUTION_MARKER: "true"}
     )
 
@@ -43,12 +43,12 @@ def test_execution_marker_overrides_the_requested_environment() -> None:
 
 def _run(spec: str, directory: Path, times: int = 1) -> int:
     script = (
-        "from executors_app import crash_points\nfrom executors_app.agentctl.process import child_environment\n"
-        f"child_environment.arm_crash_point()\nfor _ in range({times}): crash_points.reached('sweep.decided')"
+        "from executors_app import crash_points\nfrom executors_app.agentctl.process import spawning\n"
+        f"spawning.arm_crash_point()\nfor _ in range({times}): crash_points.reached('sweep.decided')"
     )
     armed = {
-        child_environment.CRASH_AT_VARIABLE: spec,
-        child_environment.CRASH_DIR_VARIABLE: str(directory),
+        spawning.CRASH_AT_VARIABLE: spec,
+        spawning.CRASH_DIR_VARIABLE: str(directory),
         "PYTHONPATH": str(ROOT),
     }
     return subprocess.run([sys.executable, "-c", script], env={**os.environ, **armed}, check=False).returncode

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from executors_app.agentctl.process import control_group, execution_processes, guard_client, guard_process, identity
+from executors_app.agentctl.process import execution_processes, guard_client, guard_process, identity
 from executors_app.agentctl.process import subreaper as adoption
 from executors_app.agentctl.process.agent_process import AgentProcess, SpawnFailed
 from executors_app.agentctl.process.guard_process import PR_SET_CHILD_SUBREAPER, children_of
@@ -71,7 +71,7 @@ def family(tmp_path: Path) -> Iterator[Callable[[str], Family]]:
         parent.communicate()
     for each in families:
         identity.kill_all(each.tree, 5)
-        control_group.remove_group(each.home.name)
+        identity.remove_group(each.home.name)
 
 
 def _text(path: Path) -> str:
@@ -103,7 +103,7 @@ def test_no_process_is_left_whichever_one_is_killed(
 def test_process_that_outlives_guard_and_parent_is_found_by_marker(family: Callable[[str], Family]) -> None:
     those = family("forks")
     child, leader, cleared = those.forked
-    grouped = control_group.execution_of_process(cleared.pid) == those.home.name
+    grouped = identity.execution_of_process(cleared.pid) == those.home.name
     identity.send_signal(those.parent, signal.SIGSTOP)
     identity.send_signal(those.guard, signal.SIGKILL)
     identity.send_signal(those.parent, signal.SIGKILL)
@@ -123,7 +123,7 @@ def test_control_group_finds_a_process_with_a_cleared_environment(
 ) -> None:
     those = family("forks")
     cleared = those.forked[-1]
-    grouped = control_group.execution_of_process(cleared.pid) == those.home.name
+    grouped = identity.execution_of_process(cleared.pid) == those.home.name
     identity.send_signal(those.parent, signal.SIGSTOP)
     identity.send_signal(those.guard, signal.SIGKILL)
     identity.send_signal(those.parent, signal.SIGKILL)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from executors_app.agentctl.journal.filters import RateLimitedLog
+from executors_app.agentctl.journal.line_format import RateLimitedLog
 from executors_app.agentctl.process.async_io import LAST_OUTPUT_TIMEOUT, LineSplitter, PipeReader, PipeStuck, PipeWriter
 
 

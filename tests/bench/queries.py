@@ -10,7 +10,7 @@ from django.db import transaction
 from django.utils import timezone
 
 from executors_app.models import ExecutorRunning
-from executors_app.prepared_query import Key, PreparedQuery
+from executors_app.orm import Key, PreparedQuery
 from sessions_app.models import Message, MessagePart, Run, TaskSession, locking, message, runs, transactions
 from sessions_app.supervisor.ingest import handlers
 from tests.bench.figures import Figure

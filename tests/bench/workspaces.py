@@ -16,8 +16,8 @@ from typing import Final
 from executors_app.agentctl.workspace import workspace_root, worktrees
 from executors_app.repositories.archive import Archive
 from executors_app.repositories.object_store import ObjectStore
-from executors_app.repositories.publishing import publish
 from executors_app.repositories.team import TeamRepository
+from executors_app.workspace_store import publish
 from tests.bench.figures import Figure, in_turn
 
 FILE: Final = 1 << 20

@@ -11,11 +11,10 @@ from typing import Any
 
 from docker.errors import APIError
 
-from executors_app.containers.local_site import workspace_directory
 from executors_app.containers.runtime import DockerRuntime
 from executors_app.containers.sites import container_name
 from executors_app.domain import LaunchSpec
-from executors_app.runtimes.local_docker import RUNTIME
+from executors_app.runtimes.local_docker import RUNTIME, workspace_directory
 from tests.docker.engine import Engine
 from tests.executors.repositories import run_git
 from tests.waiting import eventually

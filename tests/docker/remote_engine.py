@@ -6,9 +6,8 @@ import socket
 from pathlib import Path
 from typing import Any, Final
 
-from executors_app.containers.remote_site import home_volume, state_volume, workspace_volume
 from executors_app.domain import LaunchSpec
-from executors_app.runtimes.remote_docker import RUNTIME, RemoteDocker
+from executors_app.runtimes.remote_docker import RUNTIME, RemoteDocker, home_volume, state_volume, workspace_volume
 from tests.docker.certificates import CLIENT, SERVER, Authority
 from tests.docker.engine import Engine
 from tests.docker.harness import DockerPlace

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from executors_app.agentctl.process import identity
-from executors_app.agentctl.process.privilege_drop import AGENTCTL_UID
+from executors_app.agentctl.process.spawning import AGENTCTL_UID
 from executors_app.agentctl.workspace import repository_git
 from executors_app.containers.sites import container_name
 from executors_app.domain import Launched, LaunchSpec, Observed

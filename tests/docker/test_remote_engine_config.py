@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from executors_app.containers.config import read_remote_config
+from executors_app.containers.connection import read_remote_config
 from executors_app.domain import Observed
 from executors_app.errors import RuntimeUnavailable
 from tests.docker.certificates import CLIENT, Authority

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from executors_app.agentctl.journal import filters
+from executors_app.agentctl.journal import line_format
 from sessions_app.domain.verification import (
     REATTACHED,
     ReceiptKind,
@@ -130,5 +130,5 @@ def test_the_first_turn_settles_what_was_pending(
 
 def test_both_sides_of_the_wire_show_a_token_in_the_same_way() -> None:
     for token in ("0195f3a2-6c0f", "surrogate \ud800"):
-        assert fingerprint(token) == filters.token_fingerprint(token)
+        assert fingerprint(token) == line_format.token_fingerprint(token)
         assert token not in fingerprint(token)

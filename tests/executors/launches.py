@@ -7,7 +7,7 @@ import sys
 from dataclasses import replace
 from typing import Any
 
-from executors_app.agentctl.process import child_environment, identity
+from executors_app.agentctl.process import identity, spawning
 from executors_app.agentctl.protocol import EXECUTION_MARKER
 from executors_app.client import AgentctlClient
 from executors_app.domain import ExecutionFacts, Launched, LaunchSpec, Observation
@@ -60,5 +60,5 @@ def kill(launched: Launched) -> None:
 
 def leave_a_marked_process(execution_id: str) -> subprocess.Popen[bytes]:
     """A child that outlived its agentctl, as a shell or an agent may."""
-    environment = child_environment.build_environment({}, {EXECUTION_MARKER: execution_id})
+    environment = spawning.build_environment({}, {EXECUTION_MARKER: execution_id})
     return subprocess.Popen([sys.executable, "-I", "-c", "import time; time.sleep(60)"], env=environment)

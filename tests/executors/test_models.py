@@ -9,7 +9,7 @@ from django.core.checks import run_checks
 from django.core.exceptions import ValidationError
 
 from executors_app import plugins
-from executors_app.checks import check_data_directory, check_isolation, check_plugins
+from executors_app.apps import check_data_directory, check_isolation, check_plugins
 from executors_app.models import AgentProfile, Executor
 from tests.executors.rows import make_execution
 

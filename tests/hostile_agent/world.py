@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from executors_app import workspace_store
-from executors_app.agentctl.process.privilege_drop import AGENTCTL_UID
+from executors_app.agentctl.process.spawning import AGENTCTL_UID
 from executors_app.containers.sites import HOME_PATH
 from executors_app.domain import Launched, LaunchSpec
 from tests.docker.harness import DockerPlace

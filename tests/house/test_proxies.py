@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from kandev.environment import InvalidEnvironment, read_environment
-from kandev.middleware import TrustedProxiesMiddleware
+from kandev.web_server import TrustedProxiesMiddleware
 from tests.services import ROOT
 
 NETWORKS = [ip_network("10.0.0.0/24"), ip_network("127.0.0.0/8"), ip_network("fd00::/8")]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kandev import redis_cache, redis_settings
+from kandev import databases, redis_cache
 from kandev.environment import InvalidEnvironment, read_environment
 from kandev.redis_cache import FallbackRedisCache
 from tests.redis_server import RedisServer, running_redis
@@ -26,7 +26,7 @@ def new_cache(server: RedisServer) -> Iterator[Callable[[], FallbackRedisCache]]
     all_made: list[FallbackRedisCache] = []
 
     def make() -> FallbackRedisCache:
-        told: dict[str, Any] = dict(redis_settings.cache_settings(server.url)["default"])
+        told: dict[str, Any] = dict(databases.cache_settings(server.url)["default"])
         assert told.pop("BACKEND") == "kandev.redis_cache.FallbackRedisCache"
         all_made.append(FallbackRedisCache(told.pop("LOCATION"), told))
         return all_made[-1]
@@ -94,8 +94,5 @@ def test_redis_addresses_are_accepted(url: str) -> None:
 
 
 def test_process_without_redis_uses_in_memory_layer_and_cache() -> None:
-    backends = [
-        made("")["default"]["BACKEND"]
-        for made in (redis_settings.channel_layer_settings, redis_settings.cache_settings)
-    ]
+    backends = [made("")["default"]["BACKEND"] for made in (databases.channel_layer_settings, databases.cache_settings)]
     assert backends == ["channels.layers.InMemoryChannelLayer", "django.core.cache.backends.locmem.LocMemCache"]

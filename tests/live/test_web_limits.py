@@ -17,7 +17,7 @@ from twisted.internet.task import Clock
 from twisted.internet.testing import StringTransport
 from twisted.python.failure import Failure
 
-from kandev.web_server_limits import BYTES_PER_EXTENSION, MAX_BODY_SIZE, REQUEST_TIMEOUT, LimitedChannel, LimitedRequest
+from kandev.web_server import BYTES_PER_EXTENSION, MAX_BODY_SIZE, REQUEST_TIMEOUT, LimitedChannel, LimitedRequest
 from sessions_app.api.base_views import MAX_BODY
 from tests.drills.deployment import Deployment
 

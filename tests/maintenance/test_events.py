@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kandev.metrics.exporter import collect_metrics
+from kandev.metrics import collect_metrics
 from sessions_app.live.log_reader import start_stream_at
 from sessions_app.models import SessionEvent, TaskSession
 from sessions_app.services import database_restore

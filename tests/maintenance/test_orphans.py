@@ -18,7 +18,7 @@ from executors_app.errors import RuntimeUnavailable
 from executors_app.models import Executor
 from executors_app.runtimes.local_docker import RUNTIME
 from executors_app.runtimes.remote_docker import RUNTIME as FAR
-from kandev.metrics.exporter import collect_metrics
+from kandev.metrics import collect_metrics
 from sessions_app.models import Orphaned
 from sessions_app.services.maintenance import orphans
 from tests.maintenance.chores import do

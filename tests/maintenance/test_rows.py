@@ -13,7 +13,7 @@ from django.db import DatabaseError, connection, models
 from django.utils import timezone
 from django_q.models import Task as QueueTask
 
-from kandev.metrics.exporter import collect_metrics
+from kandev.metrics import collect_metrics
 from sessions_app.accounts.models import LoginLink
 from sessions_app.domain.wait_tokens import WaitKind
 from sessions_app.models import (

@@ -12,9 +12,8 @@ from django.db import connection
 from django.utils import timezone
 from prometheus_client.parser import text_string_to_metric_families
 
-from kandev.metrics import exporter
-from kandev.metrics.catalogue import CATALOGUE
-from kandev.metrics.exporter import collect_metrics
+from kandev import metrics
+from kandev.metrics import CATALOGUE, collect_metrics
 from sessions_app.domain.wait_tokens import WaitKind
 from sessions_app.models import MetricCount, Prompt, TaskSession, operations, session_transaction, waits
 from sessions_app.services.metric_counters import MetricsBuffer
@@ -28,7 +27,7 @@ pytestmark = pytest.mark.django_db
 
 def shown(name: str) -> dict[Any, float]:
     """Return samples at ``/metrics`` by label values, in the order of the label names."""
-    told = exporter.render_metrics(collect_metrics()).decode()
+    told = metrics.render_metrics(collect_metrics()).decode()
     families = text_string_to_metric_families(told)
     samples = [sample for family in families for sample in family.samples if sample.name == name]
     return {tuple(sample.labels.values()): sample.value for sample in samples}

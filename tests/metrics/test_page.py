@@ -13,9 +13,8 @@ from django.test import Client
 from django.utils import timezone
 from prometheus_client.parser import text_string_to_metric_families
 
-from kandev.metrics import exporter
-from kandev.metrics.catalogue import CATALOGUE
-from kandev.metrics.exporter import collect_metrics
+from kandev import metrics
+from kandev.metrics import CATALOGUE, collect_metrics
 from sessions_app.models import Supervisor
 from tests.supervisor.rows import change, execution_of, make_session, running_session
 
@@ -135,7 +134,7 @@ def test_database_outage_is_distinguished_from_a_web_outage(monkeypatch: pytest.
     def away() -> None:
         raise OperationalError("database is locked")
 
-    monkeypatch.setattr(exporter, "collect_metrics", away)
+    monkeypatch.setattr(metrics, "collect_metrics", away)
     assert value("kandev_database_up") == 0
     assert {name for name, _ in samples()} == {"kandev_database_up"}, "no count has fallen to 0"
     monkeypatch.undo()

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from kandev.metrics.catalogue import CATALOGUE, Metric
+from kandev.metrics import CATALOGUE, Metric
 from tests.docs.documents import rows, text_of
 from tests.services import ROOT
 

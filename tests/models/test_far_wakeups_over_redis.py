@@ -12,7 +12,7 @@ import pytest
 from channels.layers import channel_layers
 from django.db import transaction
 
-from kandev import redis_settings
+from kandev import databases
 from sessions_app.models import NewEvent, append_events, wakeups
 from sessions_app.models.pubsub import base
 from sessions_app.models.pubsub.postgres import CHANNEL
@@ -37,7 +37,7 @@ def server(module_server: RedisServer, tmp_path: Path, settings: Any, monkeypatc
     """The Redis of this deployment, which answers."""
     settings.KANDEV_DATA_DIR = tmp_path / "data"
     settings.KANDEV_REDIS_URL = module_server.url
-    settings.CHANNEL_LAYERS = redis_settings.channel_layer_settings(module_server.url)
+    settings.CHANNEL_LAYERS = databases.channel_layer_settings(module_server.url)
     monkeypatch.setattr(base, "RETRY", 0.05)
     if not module_server.answers():
         module_server.kill()

@@ -9,7 +9,7 @@ import pytest
 from django.db.models import Model
 
 from executors_app.models import ExecutorRunning
-from executors_app.prepared_query import PreparedQuery
+from executors_app.orm import PreparedQuery
 from sessions_app.models import Intent, TaskSession
 from tests.supervisor.rows import execution_of, running_session
 

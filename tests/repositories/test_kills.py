@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from executors_app.repositories import publishing
+from executors_app import workspace_store
 from executors_app.repositories.git import Git
-from executors_app.repositories.publishing import publish
+from executors_app.workspace_store import publish
 from tests.executors.repositories import commit, run_git
 from tests.repositories.workspaces import BRANCH, HEAD, RECOVERY, SESSION, Place, bundle, grow
 
@@ -83,7 +83,7 @@ def worked(place: Place, repository: Path, tmp_path: Path) -> str:
 def test_next_call_recovers_from_a_kill_at_any_point(
     operation: Operation, with_git: bool, place: Place, worked: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(publishing, "_STALE", -1.0)  # a lock of a git that was killed counts as old at once
+    monkeypatch.setattr(workspace_store, "_STALE", -1.0)  # a lock of a git that was killed counts as old at once
     lost, made = worked.split()
     if operation is _publish:
         _take_in(place)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from executors_app.repositories import publishing
-from executors_app.repositories.publishing import publish
+from executors_app import workspace_store
+from executors_app.workspace_store import publish
 from tests.executors.repositories import commit, run_git
 from tests.repositories.workspaces import BRANCH, HEAD, OTHER, RECOVERY, SESSION, Place, bundle, grow, turn
 
@@ -127,13 +127,13 @@ def test_ref_moved_meanwhile_is_not_overwritten(
     run_git(sandbox, "update-ref", RECOVERY, made)
     place.archive.take_in(bundle(sandbox, HEAD, RECOVERY), BRANCH)
     theirs = run_git(repository, "rev-parse", "main")
-    send = publishing._send
+    send = workspace_store._send
 
     def meanwhile(*arguments: object) -> None:
         send(*arguments)  # type: ignore[arg-type]
         run_git(repository, "update-ref", HEAD, theirs)
 
-    monkeypatch.setattr(publishing, "_send", meanwhile)
+    monkeypatch.setattr(workspace_store, "_send", meanwhile)
     published = publish(place.team, place.archive, BRANCH)
     assert published.moved == {RECOVERY: made}
     assert HEAD in published.refused

@@ -33,7 +33,7 @@ from executors_app.agentctl.drivers.json_rpc import (
     RpcError,
     encode_message,
 )
-from executors_app.agentctl.journal.filters import RateLimitedLog
+from executors_app.agentctl.journal.line_format import RateLimitedLog
 from executors_app.agentctl.process.agent_process import AgentProcess, SpawnFailed
 from executors_app.agentctl.process.async_io import PipeStuck
 from executors_app.agentctl.protocol import CapabilityShortfall, Code, JournalKind

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import orjson
 
-from executors_app.agentctl.journal.filters import RateLimitedLog
+from executors_app.agentctl.journal.line_format import RateLimitedLog
 from executors_app.agentctl.process.agent_process import AgentProcess
 from executors_app.agentctl.process.async_io import LINE_LIMIT, LineSplitter
 

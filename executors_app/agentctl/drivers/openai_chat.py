@@ -31,7 +31,7 @@ from executors_app.agentctl.drivers import openai_chat_api as stream
 from executors_app.agentctl.drivers.events import MAX_USER_TEXTS, USER_TEXT_BYTES
 from executors_app.agentctl.drivers.json_rpc import encode_message
 from executors_app.agentctl.drivers.openai_chat_api import ChatProvider, build_messages, completion_request
-from executors_app.agentctl.journal.filters import RateLimitedLog
+from executors_app.agentctl.journal.line_format import RateLimitedLog
 from executors_app.agentctl.protocol import Code, JournalKind
 
 CONNECT_TIMEOUT: Final = 30.0

@@ -13,7 +13,7 @@ from urllib.parse import SplitResult, urlsplit, urlunsplit
 from executors_app.agentctl.conversation_store import USER, ConversationEntry
 from executors_app.agentctl.drivers import TurnFailed
 from executors_app.agentctl.drivers.json_rpc import decode_message
-from executors_app.agentctl.process import child_environment
+from executors_app.agentctl.process import spawning
 from executors_app.agentctl.process.async_io import LineSplitter
 from executors_app.agentctl.protocol import Code
 
@@ -46,7 +46,7 @@ class ChatProvider:
             raise ValueError(f"{API_KEY} holds a character that no key has.")
         path = f"{parts.path.rstrip('/')}/chat/completions"
         url = urlunsplit((parts.scheme, parts.netloc, path, parts.query, ""))
-        return cls(url, chosen, key, _proxy_for(parts, {**child_environment.inherited_environment(), **env}))
+        return cls(url, chosen, key, _proxy_for(parts, {**spawning.inherited_environment(), **env}))
 
     @property
     def headers(self) -> dict[str, str]:

@@ -19,8 +19,14 @@ from yarl import URL
 
 from executors_app.agentctl.host.instances import InstanceManager
 from executors_app.agentctl.host.records import parse_observe_timeout, parse_order, parse_proof, parse_uuid
-from executors_app.agentctl.http.auth import AuthMiddleware, error_response, json_response
-from executors_app.agentctl.http.request_schemas import parse_commits, parse_number, read_json_object
+from executors_app.agentctl.http.requests import (
+    AuthMiddleware,
+    error_response,
+    json_response,
+    parse_commits,
+    parse_number,
+    read_json_object,
+)
 from executors_app.agentctl.http.server import BODY_LIMIT
 from executors_app.agentctl.http.sockets import AgentctlListener, LocalConnector, connector_url, host_header
 from executors_app.agentctl.http.workspace_api import send_work

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import orjson
 
-from executors_app.agentctl.http.request_schemas import parse_identifier, parse_text
+from executors_app.agentctl.http.requests import parse_identifier, parse_text
 from executors_app.agentctl.local_runtime import launch
 from executors_app.agentctl.local_runtime.storage import ExecutionStorage
 from executors_app.agentctl.protocol import validation_error

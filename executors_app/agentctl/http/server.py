@@ -13,8 +13,9 @@ from typing import Any, Final
 import orjson
 from aiohttp import WSCloseCode, WSMsgType, web
 
-from executors_app.agentctl.http.auth import AuthMiddleware, json_response
-from executors_app.agentctl.http.request_schemas import (
+from executors_app.agentctl.http.requests import (
+    AuthMiddleware,
+    json_response,
     parse_flag,
     parse_identifier,
     parse_number,

@@ -12,8 +12,8 @@ from typing import IO, Any, Final
 import orjson
 from aiohttp import WSCloseCode, WSMsgType, web
 
-from executors_app.agentctl.http.auth import json_response
-from executors_app.agentctl.http.request_schemas import (
+from executors_app.agentctl.http.requests import (
+    json_response,
     parse_commits,
     parse_number,
     parse_text,
@@ -21,7 +21,7 @@ from executors_app.agentctl.http.request_schemas import (
     read_json_object,
 )
 from executors_app.agentctl.protocol import CLOSE_OVERTAKEN, ApiError, Code, validation_error
-from executors_app.agentctl.workspace import git_changes
+from executors_app.agentctl.workspace import git
 from executors_app.agentctl.workspace.files import ANY_CONTENT, list_directory, read_content, write_content
 from executors_app.agentctl.workspace.shells import Shell, ShellManager, ShellReader, check_size
 from executors_app.agentctl.workspace.snapshots import SnapshotService
@@ -172,13 +172,13 @@ class WorkspaceApi:
         return json_response(answer, 201 if answer["created"] else 200)
 
     async def _status(self, request: web.Request) -> web.Response:
-        answer = await self._on_workspace(git_changes.git_status, self._workspace.git)
+        answer = await self._on_workspace(git.git_status, self._workspace.git)
         self._workspace.dirty = not answer["clean"]
         return json_response(answer)
 
     async def _diff(self, request: web.Request) -> web.Response:
         path = request.query.get("path", "")
-        return json_response(await self._on_workspace(git_changes.git_diff, self._workspace.git, path))
+        return json_response(await self._on_workspace(git.git_diff, self._workspace.git, path))
 
     async def _log(self, request: web.Request) -> web.Response:
         query = request.query
@@ -186,7 +186,7 @@ class WorkspaceApi:
         if not 1 <= limit <= MAX_LOG_ENTRIES:
             raise validation_error(f"limit must be between 1 and {MAX_LOG_ENTRIES}", field="limit")
         return json_response(
-            await self._on_workspace(git_changes.git_log, self._workspace.git, limit, skip, query.get("ref", ""))
+            await self._on_workspace(git.git_log, self._workspace.git, limit, skip, query.get("ref", ""))
         )
 
     async def _changes(self, request: web.Request) -> web.Response:
@@ -203,7 +203,7 @@ class WorkspaceApi:
             parse_texts(body, "paths"),
             (parse_text(body, "author_name", ""), parse_text(body, "author_email", "")),
         )
-        answer = await self._on_workspace(git_changes.create_commit, self._workspace.git, message, author, only)
+        answer = await self._on_workspace(git.create_commit, self._workspace.git, message, author, only)
         await self._status(request)
         return json_response(answer)
 

@@ -22,19 +22,12 @@ from typing import Any, Final
 import orjson
 
 from executors_app import crash_points
-from executors_app.agentctl.http.request_schemas import parse_environment, parse_identifier, parse_seconds, parse_text
+from executors_app.agentctl.http.requests import parse_environment, parse_identifier, parse_seconds, parse_text
 from executors_app.agentctl.jobs.store import JobFiles, JobRecords
-from executors_app.agentctl.process import (
-    child_environment,
-    guard_process,
-    identity,
-    job_process,
-    privilege_drop,
-    subreaper,
-)
+from executors_app.agentctl.process import guard_process, identity, job_process, spawning, subreaper
 from executors_app.agentctl.process.async_io import StateNotifier, wait_for_end
-from executors_app.agentctl.process.child_environment import AGENT_MARKER
 from executors_app.agentctl.process.job_process import KEPT_BYTES
+from executors_app.agentctl.process.spawning import AGENT_MARKER
 from executors_app.agentctl.protocol import ApiError, Code, Job, JobError, validation_error
 from executors_app.agentctl.workspace.files import open_path
 
@@ -145,7 +138,7 @@ def start_guard(
                 env=dict(marker),
                 pass_fds=[program, cwd, *passed],
                 start_new_session=True,
-                **privilege_drop.child_user_arguments(),
+                **spawning.child_user_arguments(),
             )
         except BaseException:
             os.close(control)
@@ -292,7 +285,7 @@ class JobRunner:
 
     def _spawn(self, request: JobRequest, cwd: int, files: JobFiles) -> None:
         mark = uuid.uuid4().hex
-        env = child_environment.build_environment(request.environment, {**self._marker, AGENT_MARKER: mark})
+        env = spawning.build_environment(request.environment, {**self._marker, AGENT_MARKER: mark})
         try:
             with files.open_files() as descriptors:
                 guard = start_guard(request, cwd, env, self._marker, descriptors)

@@ -21,7 +21,7 @@ from executors_app.agentctl.http.bulk_status import StatusTarget, poll_status
 from executors_app.agentctl.http.sockets import AgentctlListener
 from executors_app.agentctl.local_runtime import storage
 from executors_app.agentctl.local_runtime.storage import StateDirectory
-from executors_app.agentctl.process import child_environment, execution_processes, identity
+from executors_app.agentctl.process import execution_processes, identity, spawning
 from executors_app.agentctl.process.identity import ProcessIdentity
 from executors_app.agentctl.protocol import EXECUTION_MARKER
 from executors_app.agentctl.workspace import workspace_root
@@ -161,8 +161,8 @@ def _start(
         *("--ready-file", str(directory.ready_file)),
         *("--listen", sockets.unix_url(directory.socket)),
     ]
-    marker = {EXECUTION_MARKER: spec.execution_id, child_environment.SESSION_VARIABLE: spec.session_id}
-    environment = child_environment.build_environment({"PYTHONPATH": str(_SOURCE_ROOT), **extra}, marker)
+    marker = {EXECUTION_MARKER: spec.execution_id, spawning.SESSION_VARIABLE: spec.session_id}
+    environment = spawning.build_environment({"PYTHONPATH": str(_SOURCE_ROOT), **extra}, marker)
     try:
         return identity.identify(start_detached(argv, environment=environment, log_file=directory.log_file))
     except (subprocess.SubprocessError, ValueError) as error:

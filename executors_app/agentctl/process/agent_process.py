@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from executors_app import crash_points
-from executors_app.agentctl.journal.filters import RateLimitedLog
-from executors_app.agentctl.process import child_environment, control_group, identity
+from executors_app.agentctl.journal.line_format import RateLimitedLog
+from executors_app.agentctl.process import identity, spawning
 from executors_app.agentctl.process.async_io import LineSplitter
-from executors_app.agentctl.process.child_environment import AGENT_MARKER
 from executors_app.agentctl.process.guard_client import GuardClient, SpawnFailed
+from executors_app.agentctl.process.spawning import AGENT_MARKER
 from executors_app.agentctl.protocol import BUILT_IN_AGENT
 
 _DEMO_AGENT_SCRIPT: Final = Path(__file__).resolve().parents[2] / "demo_agent.py"
@@ -44,7 +44,7 @@ class AgentProcess:
     def __init__(self, guard: GuardClient, record: Callable[..., Any]):
         self._guard = guard
         self._stderr_log = RateLimitedLog(record, "stderr")
-        self._oom_kills_before = control_group.count_oom_kills()
+        self._oom_kills_before = identity.count_oom_kills()
         self.identity = identity.identify(guard.agent_pid)
         """The process's identity; None if it had ended already."""
         self._stderr = asyncio.create_task(self._drain_stderr(), name="agent's stderr")
@@ -64,9 +64,7 @@ class AgentProcess:
         ``record`` is ``Host.record``; it gets the agent's stderr as ``log`` lines at a limited rate.
         """
         marks = {**marker, AGENT_MARKER: uuid.uuid4().hex}
-        guard = await GuardClient.spawn(
-            resolve_built_in_agent(argv), child_environment.build_environment(env, marks), cwd
-        )
+        guard = await GuardClient.spawn(resolve_built_in_agent(argv), spawning.build_environment(env, marks), cwd)
         crash_points.reached("agentctl.agent_spawned")
         return cls(guard, record)
 
@@ -82,7 +80,7 @@ class AgentProcess:
 
     def exit_description(self) -> str:
         """Describe the exit for a message: ``with code N``, or ``out of memory``."""
-        out_of_memory = self.exit_code == -signal.SIGKILL and control_group.count_oom_kills() > self._oom_kills_before
+        out_of_memory = self.exit_code == -signal.SIGKILL and identity.count_oom_kills() > self._oom_kills_before
         return "out of memory" if out_of_memory else f"with code {self.exit_code}"
 
     @property

@@ -17,7 +17,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
-from executors_app.agentctl.process import control_group, identity
+from executors_app.agentctl.process import identity
 from executors_app.agentctl.process.identity import ProcessIdentity
 from executors_app.agentctl.protocol import EXECUTION_MARKER
 
@@ -51,7 +51,7 @@ def _marked_execution(pid: int) -> str:
     for entry in identity.read_environment(pid):
         if entry.startswith(_MARK):
             return entry.removeprefix(_MARK).decode("utf-8", "replace")
-    return control_group.execution_of_process(pid)
+    return identity.execution_of_process(pid)
 
 
 def find_processes(execution_id: str) -> ExecutionProcesses:
@@ -102,10 +102,10 @@ def kill_leftovers(execution_id: str) -> int:
             break
         empty = 0 if processes.others else empty + 1
         for other in processes.others:
-            if control_group.execution_of_process(other.pid) == execution_id and control_group.kill_group(other.pid):
+            if identity.execution_of_process(other.pid) == execution_id and identity.kill_group(other.pid):
                 break
         ended += len(processes.others) - len(identity.kill_all(processes.others, 5))
-    control_group.remove_group(execution_id)
+    identity.remove_group(execution_id)
     return ended
 
 

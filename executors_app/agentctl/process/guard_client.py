@@ -18,9 +18,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from executors_app.agentctl.process import guard_process, identity, privilege_drop, subreaper
+from executors_app.agentctl.process import guard_process, identity, spawning, subreaper
 from executors_app.agentctl.process.async_io import PipeReader, PipeStuck, PipeWriter, wait_for_end
-from executors_app.agentctl.process.child_environment import AGENT_MARKER
+from executors_app.agentctl.process.spawning import AGENT_MARKER
 from executors_app.agentctl.protocol import EXECUTION_MARKER, Code
 
 _HEADER: Final = importlib.util.MAGIC_NUMBER + bytes(12)
@@ -255,7 +255,7 @@ def _start_guard_process(env: Mapping[str, str]) -> GuardClient:
                 env=dict(env),
                 pass_fds=[number for number in (program, control_end, status_end, killed_file) if number >= 0],
                 start_new_session=True,
-                **privilege_drop.child_user_arguments(),
+                **spawning.child_user_arguments(),
             )
         except OSError as error:
             os.close(control)

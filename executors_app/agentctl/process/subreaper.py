@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Final
 
 from executors_app.agentctl.process import identity
-from executors_app.agentctl.process.child_environment import AGENT_MARKER
 from executors_app.agentctl.process.guard_process import PR_SET_CHILD_SUBREAPER, children_of
 from executors_app.agentctl.process.identity import ProcessIdentity
+from executors_app.agentctl.process.spawning import AGENT_MARKER
 from executors_app.agentctl.protocol import EXECUTION_MARKER
 
 KILLED_PROCESSES_FILE: Final = "ended_with_agent"

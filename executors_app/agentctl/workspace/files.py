@@ -20,7 +20,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
-from executors_app.agentctl.process import privilege_drop
+from executors_app.agentctl.process import spawning
 from executors_app.agentctl.protocol import ApiError, Code, validation_error
 
 _PATH_LIMIT: Final = 4096
@@ -53,7 +53,7 @@ def resolve_root(root: Path) -> Path:
     If the agent runs as another user, the workspace must not be a link: it could point to files that only we can read.
     """
     real = root.resolve(strict=True)
-    if real != root and privilege_drop.child_user_arguments():
+    if real != root and spawning.child_user_arguments():
         raise validation_error("the directory of the workspace is a link", path=str(root))
     return real
 

@@ -20,7 +20,7 @@ from functools import cache
 from pathlib import Path
 from typing import IO, ClassVar, Final
 
-from executors_app.agentctl.process import privilege_drop
+from executors_app.agentctl.process import spawning
 from executors_app.errors import RepositoryUnusable
 
 SAFE_OPTIONS: Final = (
@@ -73,7 +73,7 @@ def run_git(
             pass_fds=tuple(hold),
             umask=umask,
             **({"input": stdin} if isinstance(stdin, bytes) else {"stdin": stdin}),
-            **privilege_drop.child_user_arguments(),
+            **spawning.child_user_arguments(),
         )
     except subprocess.TimeoutExpired as error:
         raise RepositoryGitFailed(
@@ -121,7 +121,7 @@ def _start_reading(directory: Path, arguments: Sequence[str], timeout: float) ->
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
-        **privilege_drop.child_user_arguments(),
+        **spawning.child_user_arguments(),
     )
     deadline = threading.Timer(timeout, process.kill)
     deadline.start()

@@ -20,9 +20,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from executors_app.agentctl.process import child_environment, privilege_drop, subreaper
+from executors_app.agentctl.process import spawning, subreaper
 from executors_app.agentctl.process.async_io import StateNotifier
-from executors_app.agentctl.process.child_environment import SHELL_MARKER
+from executors_app.agentctl.process.spawning import SHELL_MARKER
 from executors_app.agentctl.protocol import ApiError, Code, validation_error
 
 SCROLLBACK_BYTES: Final = 1 << 20
@@ -86,7 +86,7 @@ class Terminal:
     def __init__(self, cwd: Path, marker: Mapping[str, str], columns: int, rows: int):
         self.marker = uuid.uuid4().hex
         """Marks everything that the shell starts."""
-        environment = child_environment.build_environment({"TERM": "xterm-256color", "PWD": str(cwd)}, marker)
+        environment = spawning.build_environment({"TERM": "xterm-256color", "PWD": str(cwd)}, marker)
         argv = [sys.executable, "-I", "-S", "-c", _STARTER, _shell_program(environment)]
         self.fd, far_end = os.openpty()
         try:
@@ -100,7 +100,7 @@ class Terminal:
                 stdout=far_end,
                 stderr=far_end,
                 start_new_session=True,
-                **privilege_drop.child_user_arguments(),
+                **spawning.child_user_arguments(),
             )
         except BaseException:
             os.close(self.fd)

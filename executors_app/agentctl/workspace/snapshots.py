@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from executors_app.agentctl.journal.journal import Journal
-from executors_app.agentctl.process import privilege_drop
+from executors_app.agentctl.process import spawning
 from executors_app.agentctl.protocol import ApiError, Code, JournalKind, validation_error
-from executors_app.agentctl.workspace import git_changes, recovery_snapshots
-from executors_app.agentctl.workspace.git import GitError, WorkspaceGit
+from executors_app.agentctl.workspace import recovery_snapshots
+from executors_app.agentctl.workspace.git import GitError, WorkspaceGit, changes_between
 from executors_app.agentctl.workspace.recovery_snapshots import RecoverySnapshot
 from executors_app.agentctl.workspace.workspace import Workspace
 
@@ -179,7 +179,7 @@ class _SnapshotAttempt:
         remaining = max(0.1, self._deadline - time.monotonic())
         try:
             subprocess.run(
-                command, check=True, capture_output=True, timeout=remaining, **privilege_drop.child_user_arguments()
+                command, check=True, capture_output=True, timeout=remaining, **spawning.child_user_arguments()
             )
         except (OSError, subprocess.SubprocessError) as error:
             raise GitError(f"{command[0]} failed in the repository of the workspace") from error
@@ -318,7 +318,7 @@ class SnapshotService:
     async def changed_since(self, commit: str) -> dict[str, Any]:
         """Return what has changed since an earlier snapshot, including untracked files; raises ApiError."""
         now = await self.take("asked")
-        return await self._workspace.call(git_changes.changes_between, self._workspace.git, commit, now.commit)
+        return await self._workspace.call(changes_between, self._workspace.git, commit, now.commit)
 
     async def restore(self, commit: str = "") -> dict[str, Any]:
         """Restore working tree and index from the newest snapshot, or from ``commit``.
@@ -362,4 +362,4 @@ class SnapshotService:
 
 def _scratch_directory(state_dir: Path) -> Path:
     """Return a directory that git can write to: as another user it cannot enter the state directory."""
-    return Path(tempfile.mkdtemp(prefix="agentctl-")) if privilege_drop.child_user_arguments() else state_dir
+    return Path(tempfile.mkdtemp(prefix="agentctl-")) if spawning.child_user_arguments() else state_dir

@@ -19,7 +19,7 @@ from typing import IO, Any, Final, ParamSpec, TypeVar
 
 import orjson
 
-from executors_app.agentctl.process import child_environment, privilege_drop
+from executors_app.agentctl.process import spawning
 from executors_app.agentctl.protocol import ApiError, Code
 from executors_app.agentctl.workspace import workspace_root
 from executors_app.agentctl.workspace.git import WorkspaceGit
@@ -64,16 +64,14 @@ class WorkspacePreparation:
         """
         with self.seed_file.open("rb") as file:
             answer = (
-                _run_in_child(partial(self._create, file))
-                if privilege_drop.child_user_arguments()
-                else self._create(file)
+                _run_in_child(partial(self._create, file)) if spawning.child_user_arguments() else self._create(file)
             )
         self._finish(answer)
 
     def recreate(self) -> None:
         """Create missing parts of the workspace while agentctl serves. Blocks; raises as ``create_at_start``."""
         with self.seed_file.open("rb") as file:
-            answer = self._create_in_process(file) if privilege_drop.child_user_arguments() else self._create(file)
+            answer = self._create_in_process(file) if spawning.child_user_arguments() else self._create(file)
         self._finish(answer)
 
     def _create(self, file: IO[bytes]) -> dict[str, Any]:
@@ -90,8 +88,8 @@ class WorkspacePreparation:
             capture_output=True,
             timeout=_MAKE_TIMEOUT,
             check=False,
-            env=child_environment.build_environment({"PYTHONPATH": str(_SOURCE_ROOT)}, {}),
-            **privilege_drop.child_user_arguments(),
+            env=spawning.build_environment({"PYTHONPATH": str(_SOURCE_ROOT)}, {}),
+            **spawning.child_user_arguments(),
         )
         return _parse_child_answer(done.stdout)
 
@@ -113,7 +111,7 @@ def _run_in_child(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         code = 1
         try:
             os.close(reader)
-            privilege_drop.become_owner()
+            spawning.become_owner()
             with os.fdopen(writer, "wb") as answer:
                 answer.write(orjson.dumps(work()))
             code = 0

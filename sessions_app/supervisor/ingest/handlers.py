@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from executors_app.agentctl.protocol import JournalKind
-from executors_app.prepared_query import PreparedQuery
+from executors_app.orm import PreparedQuery
 from sessions_app.domain import attention, verification
 from sessions_app.domain.states import PROMPT, SESSION, WORK, PermissionState, RunState
 from sessions_app.domain.usage import parse_usage

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from executors_app.agentctl.drivers import Host, StartRequest
 from executors_app.agentctl.drivers.json_rpc import decode_message
-from executors_app.agentctl.journal.filters import RateLimitedLog
+from executors_app.agentctl.journal.line_format import RateLimitedLog
 from executors_app.agentctl.process.agent_process import AgentProcess
 from executors_app.agentctl.process.async_io import LINE_LIMIT, LineSplitter
 from executors_app.agentctl.protocol import JournalKind
