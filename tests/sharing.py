@@ -16,7 +16,7 @@ FIRST: Final = (
     *("real_agents", "live"),
 )
 """Areas whose tests start many processes, or wait; one that began last would be waited for alone."""
-ENGINES: Final = {"tests/docker/test_far_": "the far engine", "tests/docker/": "the engine"}
+ENGINES: Final = {"tests/docker/test_remote_engine_": "the remote engine", "tests/docker/": "the engine"}
 """Whose tests stay together, by how the names of their files begin."""
 
 

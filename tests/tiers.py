@@ -11,7 +11,9 @@ import pytest
 
 MAIN_DRILLS: Final = ("test_restart_drills.py", "test_sweeps.py")
 """Drills A to D on the local runtime, and what sweeps promise."""
-MAIN_CONTAINERS: Final = ("test_docker_drills.py", "test_confinement.py", "test_docker_config.py", "test_far_config.py")
+MAIN_CONTAINERS: Final = (
+    *("test_docker_drills.py", "test_confinement.py", "test_docker_config.py", "test_remote_engine_config.py"),
+)
 """Drills A to D in containers of one engine, and the sandbox."""
 MAIN_BROWSER: Final = ("test_browser.py", "test_browser_drills.py")
 """A person's main path: a session from its start over kills to its end."""

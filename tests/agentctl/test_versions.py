@@ -17,7 +17,7 @@ from executors_app.agentctl.http.bulk_status import check_execution
 from executors_app.agentctl.process import identity
 from executors_app.agentctl.protocol import GENERATION_HEADER, PROTOCOL_VERSION
 from executors_app.errors import AgentctlForeign
-from tests.drills.deployment import make_repository
+from tests.executors.repositories import make_repository
 from tests.history import before_last_change_of
 from tests.services import ROOT
 from tests.waiting import eventually
@@ -73,7 +73,7 @@ def environment_of(code: Path, home: Path) -> dict[str, str]:
 def agentctl_of(code: Path, home: Path) -> Iterator[str]:
     """Run an agentctl of that version over a workspace and return its address."""
     home.mkdir()
-    make_repository(home / "workspace")
+    make_repository(home / "workspace", "README.md", "# Drill\n")
     token, ready = home / "token", home / "ready.json"
     token.touch(0o600)
     token.write_text(TOKEN)

@@ -17,7 +17,7 @@ import pytest
 from tests import services
 from tests.drills import parts
 from tests.drills.deployment import MANAGE, Deployment
-from tests.drills.test_several_supervisors import finished, talking
+from tests.drills.session_steps import check_only_turn, wait_until_talking
 from tests.postgresql import binaries, free_port
 from tests.services import ROOT
 from tests.waiting import eventually
@@ -97,11 +97,11 @@ pid.write_text(str(made.pid))
         self, deployment: Deployment, units: list[str]
     ) -> None:
         session = deployment.start_session("work 8")
-        talking(session)
+        wait_until_talking(session)
         done = run(deployment, "roll-out", *units, RESTART=str(deployment.home / "restart"))
         assert done.returncode == 0, done.stderr
         assert (deployment.home / "order").read_text().split() == ["web0", "web1", "supervisor", "worker"]
-        finished(session)
+        check_only_turn(session)
         assert deployment.is_ready()
 
     @pytest.mark.postgresql
@@ -137,10 +137,10 @@ class TestBackUp:
     def test_of_a_running_deployment_is_restored_without_repeating_work(self, deployment: Deployment) -> None:
         with parts.served_by(deployment, 1):
             session = deployment.start_session("work 2")
-            talking(session)
+            wait_until_talking(session)
             copied = run(deployment, "back-up", str(deployment.home / "copies"))
             assert copied.returncode == 0, copied.stderr
-            finished(session)
+            check_only_turn(session)
             session.prompt("work 1")
             eventually(lambda: [row["state"] for row in session.prompts()] == ["done", "done"], timeout=60)
 
@@ -151,7 +151,7 @@ class TestBackUp:
         with parts.served_by(deployment, 1):
             eventually(lambda: session.status()["executor_status"] == "stopped", timeout=60, describe="it is stopped")
             assert all(row["state"] != "sending" for row in session.prompts())
-            assert session.said().count("tick 1\n") == 2, "the agent was asked twice, and not once more"
+            assert session.agent_log().count("tick 1\n") == 2, "the agent was asked twice, and not once more"
 
     @pytest.mark.database
     def test_is_readable_only_by_its_owner(self, deployment: Deployment) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,11 +11,6 @@ from tests.docker.engine import IMAGE, Engine
 from tests.drills.deployment import Deployment, Session
 
 AGENT_HOME = f"{HOME_PATH}/demo"
-SEED = """
-import json
-from executors_app.models import Executor
-print(json.dumps(str(Executor.objects.create(name="containers", runtime="local_docker").id)))
-"""
 
 
 class DockerDeployment(Deployment):
@@ -32,10 +26,8 @@ class DockerDeployment(Deployment):
     def prepare(self) -> None:
         """With an executor for containers too."""
         super().prepare()
-        done = self.manage("shell", "-v", "0", "-c", SEED)
-        assert done.returncode == 0, done.stderr
         self.on_this_machine = self.seeded["executor"]
-        self.seeded["executor"] = json.loads(done.stdout.strip().splitlines()[-1])
+        self.seeded["executor"] = self.add_executor("containers", "local_docker")
 
     def start_session(self, prompt: str, profile: Mapping[str, Any] | None = None, **values: Any) -> Session:
         """In a container, where the agent has a home of the session's own."""

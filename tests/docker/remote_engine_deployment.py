@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,14 +14,6 @@ from tests.docker.remote_engine import FarEngine, FarPlace
 from tests.drills.deployment import Deployment, Session
 
 AGENT_HOME = f"{HOME_PATH}/demo"
-SEED = """
-import json
-from executors_app.models import Executor
-executor = Executor(name="far away", runtime="remote_docker", config=json.loads(TOLD))
-executor.full_clean()
-executor.save()
-print(json.dumps(str(executor.id)))
-"""
 
 
 class FarDeployment(Deployment):
@@ -36,9 +27,7 @@ class FarDeployment(Deployment):
     def prepare(self) -> None:
         """With an executor over there, and no other."""
         super().prepare()
-        done = self.manage("shell", "-v", "0", "-c", SEED.replace("TOLD", repr(json.dumps(self.engine.config))))
-        assert done.returncode == 0, done.stderr
-        self.seeded["executor"] = json.loads(done.stdout.strip().splitlines()[-1])
+        self.seeded["executor"] = self.add_executor("remote engine", "remote_docker", self.engine.config)
 
     def start_session(self, prompt: str, profile: Mapping[str, Any] | None = None, **values: Any) -> FarSession:
         """In a container over there, where the agent has a home of the session's own."""

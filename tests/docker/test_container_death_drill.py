@@ -7,6 +7,7 @@ from typing import Any
 from executors_app.containers.sites import container_name
 from tests.docker.deployment import DockerDeployment
 from tests.drills.deployment import Session
+from tests.drills.session_steps import wait_until_talking
 from tests.waiting import eventually
 
 DIES: dict[str, Any] = {"command": ["sh", "-c", "echo no licence found >&2; exit 3"]}
@@ -38,7 +39,7 @@ def test_a_killed_container_comes_back_and_its_turn_is_continued_once(deployment
     session = deployment.start_session("remember heron")
     session.wait_for("WAITING_FOR_INPUT", timeout=90)
     session.prompt("work 60")
-    eventually(lambda: "tick" in session.agent_text(), timeout=60, describe="the agent talks")
+    wait_until_talking(session)
     kill_container(deployment, session)
     eventually(lambda: "session.run.interrupted" in session.names(), timeout=30, describe="its death is known")
     eventually(

@@ -11,7 +11,7 @@ import pytest
 from executors_app.agentctl.process.identity import ProcessIdentity
 from tests.docker.deployment import DockerDeployment
 from tests.drills.deployment import Session
-from tests.drills.test_restart_drills import talking
+from tests.drills.session_steps import wait_for_first_turn, wait_until_talking
 from tests.waiting import eventually
 
 TIMEOUT = 6
@@ -20,7 +20,7 @@ DEEDS = {"create", "start", "restart", "stop", "kill", "die", "destroy", "pause"
 
 def idle(session: Session) -> Session:
     """Its first turn is over."""
-    eventually(lambda: "session.run.completed" in session.names(), timeout=60, describe="the first turn is over")
+    wait_for_first_turn(session)
     session.wait_for("WAITING_FOR_INPUT")
     return session
 
@@ -93,18 +93,19 @@ def test_an_engine_restarted_with_live_restore_costs_no_agent_its_turn(deploymen
     engine.start(live_restore=True)
     deployment.serve()
     session = deployment.start_session("work 12")
-    talking(session)
+    session.wait_for("RUNNING")
+    wait_until_talking(session)
     before = settled(session)
 
     engine.stop()
-    heard = session.said()
-    eventually(lambda: len(session.said()) > len(heard), describe="the agent goes on talking")
+    heard = session.agent_log()
+    eventually(lambda: len(session.agent_log()) > len(heard), describe="the agent goes on talking")
     engine.start(live_restore=True)
 
     eventually(lambda: "session.run.completed" in session.names(), timeout=90, describe="the turn ends")
     session.wait_for("WAITING_FOR_INPUT")
     assert settled(session) == before
-    assert session.agent_text() == session.said()
+    assert session.agent_text() == session.agent_log()
     assert session.names().count("session.run.started") == 1
 
 
@@ -141,4 +142,4 @@ def test_an_engine_that_was_killed_gets_its_sessions_back(deployment: DockerDepl
 
     eventually(lambda: resumed(session), timeout=90, describe="the agent took its conversation up")
     session.wait_for("WAITING_FOR_INPUT")
-    assert session.agent_text() == session.said()
+    assert session.agent_text() == session.agent_log()

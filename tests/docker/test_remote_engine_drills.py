@@ -13,22 +13,11 @@ from executors_app.repositories import bare
 from tests.docker.engine import IMAGE
 from tests.docker.remote_engine import FarEngine, FarPlace
 from tests.docker.remote_engine_deployment import FarDeployment, FarSession
-from tests.drills.deployment import Session
-from tests.drills.test_restart_drills import (
-    finish_turn,
-    lose_one_of_two,
-    test_drill_a_agent_in_mid_turn_survives_a_control_plane_crash,
-    test_drill_b_killed_agent_is_resumed_with_its_conversation,
-    test_drill_c_workspace_of_an_agent_without_resume_stays_open,
-)
+from tests.drills.deployment import Deployment, Session
+from tests.drills.restart_drills import RestartDrills
+from tests.drills.session_steps import wait_for_first_turn
 from tests.executors.repositories import run_git
 from tests.waiting import eventually
-
-__all__ = [
-    "test_drill_a_agent_in_mid_turn_survives_a_control_plane_crash",
-    "test_drill_b_killed_agent_is_resumed_with_its_conversation",
-    "test_drill_c_workspace_of_an_agent_without_resume_stays_open",
-]
 
 
 @pytest.fixture
@@ -40,14 +29,16 @@ def deployment(far_engine: FarEngine, tmp_path: Path) -> Iterator[FarDeployment]
     made.close()
 
 
-def test_drill_d_missing_worktree_is_reported_and_others_recover(deployment: FarDeployment) -> None:
-    def lose(session: Session) -> None:
-        gone = FarSession(deployment, session.task_id, session.id)
-        lost = gone.row
-        shutil.rmtree(gone.seen(lost["worktree_path"]))
-        FarPlace(deployment.repository, deployment.engine).forget(lost["worktree_branch"], gone.id)
+class TestRestartsOnRemoteEngine(RestartDrills):
+    """``remote_docker``."""
 
-    lose_one_of_two(deployment, lose)
+    def lose_workspace(self, deployment: Deployment, session: Session) -> None:
+        """Remove the worktree and the branch in the volume of a session."""
+        assert isinstance(session, FarSession)
+        lost = session.row
+        shutil.rmtree(session.seen(lost["worktree_path"]))
+        engine = session.deployment.engine
+        FarPlace(deployment.repository, engine).forget(lost["worktree_branch"], session.id)
 
 
 def test_workspace_lost_with_its_volume_comes_back_from_what_arrived(
@@ -55,7 +46,7 @@ def test_workspace_lost_with_its_volume_comes_back_from_what_arrived(
 ) -> None:
     deployment.serve()
     session = deployment.start_session("write kept.txt hello")
-    finish_turn(session)
+    wait_for_first_turn(session)
     session.wait_for("WAITING_FOR_INPUT")
     row = session.row
     eventually(lambda: "kept.txt" in arrived(deployment.repository, session.id), timeout=30, describe="it has arrived")
@@ -91,7 +82,7 @@ def test_work_arrives_after_a_kill_at_the_end_of_a_turn(
 ) -> None:
     deployment.serve()
     session = deployment.start_session("work 1")
-    finish_turn(session)
+    wait_for_first_turn(session)
     session.wait_for("WAITING_FOR_INPUT")
     eventually(lambda: arrived(deployment.repository, session.id), timeout=60, describe="the first turn arrived")
     with bare.repository_lock(deployment.data / "archives" / f"{session.id}.git", folder=True):

@@ -24,6 +24,7 @@ from kandev.databases import EMBEDDED_NAME
 from tests import databases
 from tests.drills.families import descendants, members, process_group
 from tests.environment import DATABASE_URL
+from tests.executors.repositories import make_repository
 from tests.waiting import eventually
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -37,12 +38,20 @@ from sessions_app.models import Repository
 team = Group.objects.create(name="Drill team")
 user = User.objects.create_user("driller", is_staff=True)
 user.groups.add(team)
-repository = Repository.objects.create(name="drill", team=team, path="/to/be/told")
+repository = Repository.objects.create(name="drill", team=team, path="/to/be/replaced")
 executor = Executor.objects.create(name="here", runtime="local_standalone")
 print(json.dumps({
     "token": Token.objects.create(user=user).key, "team": team.id,
     "repository": str(repository.id), "executor": str(executor.id),
 }))
+"""
+ADD_EXECUTOR = """
+import json
+from executors_app.models import Executor
+executor = Executor(name={name!r}, runtime={runtime!r}, config=json.loads({config!r}))
+executor.full_clean()
+executor.save()
+print(executor.id)
 """
 
 
@@ -129,16 +138,25 @@ class Deployment:
         shutil.copytree(made.data, self.data, ignore=shutil.ignore_patterns(f"{EMBEDDED_NAME}*"))
         databases.copy(made.database, self.database)
         self.seeded = dict(made.seeded)
-        make_repository(self.repository)
+        make_repository(self.repository, "README.md", "# Drill\n")
         self.change("UPDATE repositories SET path = ?", str(self.repository))
 
     def make(self) -> None:
         """Create everything that a prepared deployment contains."""
         self.data.mkdir(mode=0o700)
-        for command in (("migrate", "-v", "0", "--skip-checks"), ("shell", "-v", "0", "-c", SEED)):
-            done = self.manage(*command)
-            assert done.returncode == 0, done.stderr
-        self.seeded = json.loads(done.stdout.strip().splitlines()[-1])
+        migrated = self.manage("migrate", "-v", "0", "--skip-checks")
+        assert migrated.returncode == 0, migrated.stderr
+        self.seeded = json.loads(self.run_script(SEED))
+
+    def run_script(self, script: str) -> str:
+        """Run Python in ``manage.py shell``, which must succeed; return the last line that it prints."""
+        done = self.manage("shell", "-v", "0", "-c", script)
+        assert done.returncode == 0, done.stderr
+        return (done.stdout.strip().splitlines() or [""])[-1]
+
+    def add_executor(self, name: str, runtime: str, config: Mapping[str, Any] = {}) -> str:
+        """Add an executor; return its id."""
+        return self.run_script(ADD_EXECUTOR.format(name=name, runtime=runtime, config=json.dumps(config)))
 
     def serve(self, env: Mapping[str, str] | None = None) -> None:
         """Start web, supervisor and worker, and wait until they report that they are ready."""
@@ -287,15 +305,19 @@ class Session:
         """Send ``POST prompt/``."""
         self.deployment.api("POST", f"{self.path}/prompt/", {"message_id": os.urandom(8).hex(), "text": text})
 
+    def _rows(self, sql: str) -> list[dict[str, Any]]:
+        """Read rows by the id of the session."""
+        return self.deployment.rows(sql, self.id.replace("-", ""))
+
     @property
     def row(self) -> dict[str, Any]:
         """The session's row."""
-        return self.deployment.rows("SELECT * FROM task_sessions WHERE id = ?", self.id.replace("-", ""))[0]
+        return self._rows("SELECT * FROM task_sessions WHERE id = ?")[0]
 
     @property
     def execution(self) -> dict[str, Any]:
         """The session's ``executors_running`` row."""
-        return self.deployment.rows("SELECT * FROM executors_running WHERE session_id = ?", self.id.replace("-", ""))[0]
+        return self._rows("SELECT * FROM executors_running WHERE session_id = ?")[0]
 
     @property
     def execution_id(self) -> str:
@@ -305,9 +327,7 @@ class Session:
 
     def events(self) -> list[dict[str, Any]]:
         """Return the whole log in order, checking that it has no gap."""
-        rows = self.deployment.rows(
-            "SELECT seq, name, payload FROM session_events WHERE session_id = ? ORDER BY seq", self.id.replace("-", "")
-        )
+        rows = self._rows("SELECT seq, name, payload FROM session_events WHERE session_id = ? ORDER BY seq")
         assert [row["seq"] for row in rows] == list(range(1, len(rows) + 1))
         return [{**row, "payload": json.loads(row["payload"])} for row in rows]
 
@@ -321,16 +341,12 @@ class Session:
 
     def receipts(self) -> list[dict[str, Any]]:
         """Return its continuity receipts, oldest first."""
-        rows = self.deployment.rows(
-            "SELECT * FROM continuity_receipts WHERE session_id = ? ORDER BY created_at", self.id.replace("-", "")
-        )
+        rows = self._rows("SELECT * FROM continuity_receipts WHERE session_id = ? ORDER BY created_at")
         return [{**row, "evidence": json.loads(row["evidence"])} for row in rows]
 
     def prompts(self) -> list[dict[str, Any]]:
         """Return its prompts, oldest first."""
-        return self.deployment.rows(
-            "SELECT * FROM session_prompts WHERE session_id = ? ORDER BY id", self.id.replace("-", "")
-        )
+        return self._rows("SELECT * FROM session_prompts WHERE session_id = ? ORDER BY id")
 
     def processes(self) -> list[identity.ProcessIdentity]:
         """Return every process of the execution: agentctl, guard, agent and what they started."""
@@ -355,7 +371,7 @@ class Session:
         directory = self.deployment.agentctls / self.execution_id / "journal"
         return "".join(path.read_text(errors="replace") for path in sorted(directory.glob("*.jsonl")))
 
-    def said(self) -> str:
+    def agent_log(self) -> str:
         """Return the agent's own log of what it said."""
         return "".join(path.read_text() for path in sorted(self.agent_home.glob("*.said")))
 
@@ -376,15 +392,3 @@ def agent_text(events: Iterable[Mapping[str, Any]]) -> str:
         if roles[payload["message_id"]] == "agent":
             said.append(text)
     return "".join(said)
-
-
-def make_repository(path: Path) -> None:
-    """Create a git repository with one commit."""
-    git = shutil.which("git")
-    assert git
-    path.mkdir()
-    (path / "README.md").write_text("# Drill\n")
-    who = ("-c", "user.name=Drill", "-c", "user.email=drill@example.invalid")
-    steps: Iterable[tuple[str, ...]] = (("init", "-q", "-b", "main"), ("add", "."), (*who, "commit", "-qm", "First"))
-    for step in steps:
-        subprocess.run([git, "-C", str(path), *step], check=True, stdin=subprocess.DEVNULL)

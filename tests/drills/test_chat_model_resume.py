@@ -7,6 +7,7 @@ from typing import Final
 import pytest
 
 from tests.drills.deployment import Deployment
+from tests.drills.session_steps import wait_for_first_turn
 from tests.real_agents.model_server import running_model
 from tests.waiting import eventually
 
@@ -22,7 +23,7 @@ def test_drill_b_chat_killed_in_mid_answer_keeps_its_conversation(deployment: De
         env = {"OPENAI_BASE_URL": model.url, "OPENAI_API_KEY": KEY}
         profile = {"agent_type": "openai_chat", "model": "mock", "env": env}
         session = deployment.start_session("remember the word walrus, answer ok", profile)
-        eventually(lambda: "session.run.completed" in session.names(), timeout=60, describe="the first turn is over")
+        wait_for_first_turn(session)
         session.prompt("HOLD on")
         eventually(lambda: model.holding, timeout=30, describe="the model is in mid-answer")
         eventually(lambda: session.prompts()[-1]["state"] == "delivered", describe="the ledger says so")

@@ -14,6 +14,7 @@ import pytest
 
 from executors_app.agentctl.process.guard_process import command_line_of
 from tests.drills.deployment import Deployment, Session
+from tests.drills.session_steps import wait_until_talking
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.any_database
@@ -30,7 +31,7 @@ def at_work(deployment: Deployment) -> Session:
     session = deployment.start_session("remember heron")
     session.wait_for("WAITING_FOR_INPUT")
     session.prompt("work 60")
-    eventually(lambda: "tick" in session.agent_text(), timeout=60, describe="the agent talks")
+    wait_until_talking(session)
     return session
 
 

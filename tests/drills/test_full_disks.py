@@ -83,7 +83,7 @@ def test_full_disk_of_agentctl_stops_the_turn_until_space_is_free(deployment: De
         assert session.agent_text().startswith(heard)
         session.prompt("flood again")
         eventually(lambda: session.names().count("session.run.started") == 2, timeout=60, describe="it takes prompts")
-        assert session.said().startswith(session.agent_text()[: len(heard)])
+        assert session.agent_log().startswith(session.agent_text()[: len(heard)])
         assert {"session.journal_gap", "session.journal_skipped"}.isdisjoint(session.names())
         deployment.close()
 
@@ -129,12 +129,12 @@ def test_log_catches_up_after_a_full_database_disk(
     assert refused.value.status == 503
     assert '"database_full"' in refused.value.body
     assert session.status()["session_id"] == session.id  # reading still works
-    eventually(lambda: "tick 400\n" in session.said(), timeout=60, describe="the agent goes on")
+    eventually(lambda: "tick 400\n" in session.agent_log(), timeout=60, describe="the agent goes on")
 
     filler.unlink()
 
     eventually(lambda: "session.run.completed" in session.names(), timeout=60, describe="the log catches up")
-    assert session.agent_text() == session.said()
+    assert session.agent_text() == session.agent_log()
     assert {"session.journal_gap", "session.journal_skipped"}.isdisjoint(session.names())
     assert session.names().count("session.run.interrupted") == 0
     eventually(deployment.is_ready, timeout=30, describe="all is well")

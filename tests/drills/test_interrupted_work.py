@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.drills.deployment import ROOT, Deployment, Session
+from tests.drills.session_steps import wait_for_first_turn
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.any_database
@@ -25,7 +26,7 @@ def _forking() -> dict[str, Any]:
 
 def _writes_for_ever(session: Session) -> None:
     """Leave the agent in the middle of a tool call: nobody reads what it writes into the pipe."""
-    eventually(lambda: "session.run.completed" in session.names(), timeout=60, describe="the first turn is over")
+    wait_for_first_turn(session)
     os.mkfifo(Path(session.row["worktree_path"]) / "pipe")
     session.prompt("write pipe hello")
     eventually(lambda: '"tool.call"' in session.journal(), timeout=30, describe="the agent is in its tool call")

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.drills.deployment import ROOT, Deployment
+from tests.drills.session_steps import wait_for_first_turn
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.any_database
@@ -23,7 +24,7 @@ def agent(behaviour: str) -> dict[str, Any]:
 def test_agent_that_replays_nothing_gets_a_memory_check(deployment: Deployment, behaviour: str, verified: str) -> None:
     deployment.serve()
     session = deployment.start_session("remember heron", agent(behaviour))
-    eventually(lambda: "session.run.completed" in session.names(), timeout=60, describe="the first turn is over")
+    wait_for_first_turn(session)
     session.kill_everything()
     eventually(lambda: session.names().count("session.run.completed") == 2, timeout=90, describe="it was asked")
     receipt = session.receipts()[-1]

@@ -13,7 +13,7 @@ import pytest
 from tests import postgresql
 from tests.drills.deployment import Deployment, Session, agent_text
 from tests.drills.hosts import PARTS, Follower, several_hosts
-from tests.drills.test_several_supervisors import finished, talking
+from tests.drills.session_steps import check_only_turn, wait_until_talking
 from tests.environment import DATABASE_URL
 from tests.redis_server import RedisServer, running_redis
 from tests.waiting import eventually
@@ -34,7 +34,7 @@ def whole(session: Session, follower: Follower) -> None:
     """Check that a follower got every line up to the turn's end once and in order, with all that the agent said."""
     assert [event["seq"] for event in follower.events] == list(range(1, len(follower.events) + 1))
     told = [{"name": event["event"], "payload": event["payload"]} for event in follower.events]
-    assert agent_text(told) == session.said()
+    assert agent_text(told) == session.agent_log()
 
 
 @pytest.mark.parametrize("lost", PARTS)
@@ -45,14 +45,14 @@ async def test_killing_any_one_process_in_mid_turn_loses_nothing(
         session = deployment.start_session("work 4")
         followers = [Follower(session, urls) for urls in (deployment.urls, deployment.urls[::-1])]
         following = [asyncio.create_task(one.until(COMPLETED)) for one in followers]
-        await asyncio.to_thread(talking, session)
+        await asyncio.to_thread(wait_until_talking, session)
 
         await asyncio.to_thread(hosts.kill, lost)
 
         if lost == "first web":
             deployment.url = deployment.urls[1]
         await asyncio.gather(*following)
-        await asyncio.to_thread(finished, session)
+        await asyncio.to_thread(check_only_turn, session)
         for follower in followers:
             whole(session, follower)
         assert {one.openings > 1 for one in followers} == ({True, False} if "web" in lost else {False})
@@ -81,21 +81,21 @@ async def test_sessions_continue_while_redis_is_down(deployment: Deployment, red
         session = deployment.start_session("work 4")
         follower = Follower(session, deployment.urls[1:])
         following = asyncio.create_task(follower.until(COMPLETED))
-        await asyncio.to_thread(talking, session)
+        await asyncio.to_thread(wait_until_talking, session)
 
         redis.kill()
         assert [await asyncio.to_thread(wrong_login, url) for url in deployment.urls] == [200, 200]
         other = deployment.start_session("work 1")
-        await asyncio.to_thread(finished, other)
+        await asyncio.to_thread(check_only_turn, other)
         await following
-        await asyncio.to_thread(finished, session)
+        await asyncio.to_thread(check_only_turn, session)
         whole(session, follower)
         assert follower.openings == 1, "no page has noticed"
 
         await asyncio.to_thread(redis.start)
         eventually(lambda: redis.subscribers() >= len(hosts.supervisors), timeout=60, describe="they listen again")
         third = deployment.start_session("work 1")
-        await asyncio.to_thread(finished, third)
+        await asyncio.to_thread(check_only_turn, third)
         assert all(process.poll() is None for process in hosts.processes.values())
 
 
@@ -111,14 +111,14 @@ async def test_postgresql_outage_interrupts_no_turn(deployment: Deployment, redi
             session = deployment.start_session("work 6")
             follower = Follower(session, deployment.urls)
             following = asyncio.create_task(follower.until(COMPLETED))
-            await asyncio.to_thread(talking, session)
+            await asyncio.to_thread(wait_until_talking, session)
 
             server.stop()
             eventually(lambda: not deployment.is_ready(), timeout=30, describe="the web says that it has no database")
             await asyncio.to_thread(server.start)
 
             await following
-            await asyncio.to_thread(finished, session)
+            await asyncio.to_thread(check_only_turn, session)
             whole(session, follower)
             assert all(process.poll() is None for process in hosts.processes.values())
     finally:

@@ -13,6 +13,7 @@ from executors_app.errors import AgentctlRefused
 from tests import postgresql
 from tests.drills.deployment import Deployment, Session
 from tests.drills.fleet import Fleet, Supervising, fleet
+from tests.drills.session_steps import check_only_turn, wait_until_talking
 from tests.environment import DATABASE_URL
 from tests.waiting import eventually
 
@@ -29,26 +30,11 @@ def never(deployment: Deployment) -> None:
     deployment.env |= {"KANDEV_LEASE_TTL": "600", "KANDEV_RECONCILE_INTERVAL": "600"}
 
 
-def talking(session: Session) -> None:
-    """Wait until the agent is in mid-turn and what it says is in the log."""
-    eventually(lambda: "tick" in session.agent_text(), timeout=60, describe="the agent talks")
-
-
-def finished(session: Session) -> None:
-    """Wait until the turn has ended and the log has all of it, once and byte for byte."""
-    eventually(lambda: "session.run.completed" in session.names(), timeout=60, describe="the turn ends")
-    assert session.agent_text() == session.said()
-    names = session.names()
-    assert [names.count(f"session.run.{end}") for end in ("started", "completed", "interrupted")] == [1, 1, 0]
-    assert [row["state"] for row in session.prompts()] == ["done"]
-    assert session.journal().count('"kind":"agent.started"') == 1
-
-
 def at_work(made: Fleet, deployment: Deployment, script: str = "work 6") -> tuple[Supervising, Session]:
     """The first supervisor, and a session in mid-turn that it holds."""
     first = made.supervisor("first")
     session = deployment.start_session(script)
-    talking(session)
+    wait_until_talking(session)
     assert first.holds(session)
     return first, session
 
@@ -64,7 +50,7 @@ def test_sessions_of_a_killed_supervisor_are_taken_over_at_once(deployment: Depl
         first.signal(signal.SIGKILL)
 
         eventually(lambda: second.holds(session), timeout=SOON, describe="the second one takes over")
-        finished(session)
+        check_only_turn(session)
         assert session.execution["generation"] == before["generation"] + 1
         assert [row["kind"] for row in session.receipts()] == ["fresh", "reattached"]
 
@@ -73,7 +59,7 @@ def test_supervisor_that_is_stopped_hands_over_without_new_events(deployment: De
     never(deployment)
     with fleet(deployment) as made:
         first, session = at_work(made, deployment, "work 1")
-        finished(session)
+        check_only_turn(session)
         second = made.supervisor("second")
         before = session.names()
 
@@ -107,7 +93,7 @@ def test_supervisor_frozen_past_its_lease_can_neither_write_nor_command(deployme
         eventually(lambda: beats(deployment, slept) > before["lease_expires_at"], timeout=30, describe="it is back")
         eventually(lambda: any(word in first.log for word in FENCED), timeout=30, describe="it knows that it is late")
         assert commands(session, old) == (409, "stale_generation")
-        finished(session)
+        check_only_turn(session)
         assert session.execution["owner"] == second.boot_id
         assert session.execution["generation"] == after["generation"]
         assert [row["kind"] for row in session.receipts()] == ["fresh", "reattached"]
@@ -132,7 +118,7 @@ def commands(session: Session, generation: int) -> tuple[int, str]:
 def test_execution_on_another_machine_is_left_to_its_own_supervisor(deployment: Deployment) -> None:
     with fleet(deployment) as made:
         first, session = at_work(made, deployment, "work 1")
-        finished(session)
+        check_only_turn(session)
         first.signal(signal.SIGTERM)
         here = session.execution["host_id"]
         moved = "UPDATE executors_running SET host_id = ? WHERE id = ?"
@@ -142,7 +128,7 @@ def test_execution_on_another_machine_is_left_to_its_own_supervisor(deployment: 
 
         stranger = made.supervisor("stranger")
         busy = deployment.start_session("work 1")
-        finished(busy)
+        check_only_turn(busy)
         deployment.recover()
 
         assert (session.execution, session.names(), session.processes()) == (before, said, processes)
@@ -159,7 +145,7 @@ def test_two_supervisors_start_each_session_once(deployment: Deployment) -> None
             made.supervisor(name)
         sessions = [deployment.start_session("work 1") for _ in range(4)]
         for session in sessions:
-            finished(session)
+            check_only_turn(session)
             assert [row["kind"] for row in session.receipts()] == ["fresh"]
             assert session.row["start_attempts"] <= 1
 
@@ -174,13 +160,13 @@ def test_database_restart_interrupts_no_turn(deployment: Deployment) -> None:
         deployment.prepare()
         deployment.serve()
         session = deployment.start_session("work 4")
-        talking(session)
+        wait_until_talking(session)
 
         server.stop()
         eventually(lambda: not deployment.is_ready(), timeout=30, describe="the web says that it has no database")
         server.start()
 
-        finished(session)
+        check_only_turn(session)
         session.prompt("work 1")
         eventually(lambda: [row["state"] for row in session.prompts()] == ["done", "done"], timeout=60)
         assert "session.run.interrupted" not in session.names()

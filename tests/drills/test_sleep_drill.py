@@ -31,6 +31,6 @@ def test_idle_session_sleeps_through_a_restart_until_a_prompt_wakes_it(deploymen
     deployment.serve()
     assert session.status()["asleep"], "sleeping sessions stay asleep"
     session.prompt("what was the word?")
-    eventually(lambda: session.said().count("heron") == 2, timeout=60, describe="it is awake and knows the word")
+    eventually(lambda: session.agent_log().count("heron") == 2, timeout=60, describe="it is awake and knows the word")
     assert not session.status()["asleep"]
     assert json.dumps(session.names()).count("session.asleep") == 1

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.drills.deployment import ROOT, Deployment, make_repository
-from tests.drills.test_several_supervisors import finished, talking
+from tests.drills.deployment import ROOT, Deployment
+from tests.drills.session_steps import check_only_turn, wait_until_talking
+from tests.executors.repositories import make_repository
 from tests.history import before_last_change_of
 from tests.waiting import eventually
 
@@ -19,7 +20,7 @@ def test_new_code_reattaches_to_an_agentctl_of_the_old_code(tmp_path: Path) -> N
         deployment.change("UPDATE repositories SET path = ?", str(deployment.repository))
         deployment.serve()
         session = deployment.start_session("work 6")
-        talking(session)
+        wait_until_talking(session)
         agentctl = session.execution["pid"]
         deployment.kill_server()
 
@@ -30,7 +31,7 @@ def test_new_code_reattaches_to_an_agentctl_of_the_old_code(tmp_path: Path) -> N
         assert [row["receipt_kind"] for row in swept["sessions"]] == ["reattached"]
         deployment.serve()
 
-        finished(session)
+        check_only_turn(session)
         session.prompt("work 1")
         eventually(lambda: [row["state"] for row in session.prompts()] == ["done", "done"], timeout=60)
         assert session.execution["pid"] == agentctl

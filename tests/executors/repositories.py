@@ -21,10 +21,11 @@ def run_git(directory: Path, *arguments: str, stdin: Path | None = None) -> str:
     return done.stdout.decode(errors="surrogateescape").strip()
 
 
-def make_repository(path: Path) -> Path:
+def make_repository(path: Path, name: str = "README", text: str = "hello\n") -> Path:
+    """Create a repository with one commit of one file."""
     path.mkdir()
     run_git(path, "init", "--quiet")
-    commit(path, "README", "hello\n")
+    commit(path, name, text)
     return path
 
 

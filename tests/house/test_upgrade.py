@@ -8,8 +8,9 @@ from typing import Any, Final
 
 import pytest
 
-from tests.drills.deployment import ROOT, Session, make_repository
-from tests.drills.test_several_supervisors import talking
+from tests.drills.deployment import ROOT, Session
+from tests.drills.session_steps import wait_until_talking
+from tests.executors.repositories import make_repository
 from tests.history import project_at
 from tests.remote.deployment import RemoteDeployment
 from tests.waiting import eventually
@@ -51,7 +52,7 @@ class Upgrade:
         make_repository(deployment.repository)
         deployment.change("UPDATE repositories SET path = ?", str(deployment.repository))
         deployment.machine.start()
-        self.executor_on_host = deployment.add_executor(deployment.machine)
+        self.executor_on_host = deployment.add_machine()
         deployment.serve()
 
     def migrate(self) -> None:
@@ -98,8 +99,8 @@ def test_upgrade_under_running_processes_loses_no_work(upgrade: Upgrade) -> None
     upgrade.begin()
     here = deployment.start_session("work 6")
     far = deployment.start_session("work 6", executor=upgrade.executor_on_host)
-    talking(here)
-    talking(far)
+    wait_until_talking(here)
+    wait_until_talking(far)
     agentctls = [session.execution["pid"] for session in (here, far)]
     deployment.api("POST", "workflows/", {"team": deployment.seeded["team"], "name": "flow", "text": "nodes: []"})
 
@@ -132,5 +133,5 @@ def test_upgrade_under_running_processes_loses_no_work(upgrade: Upgrade) -> None
     eventually(upgrade.jobs_are_done, timeout=90, describe="the new worker does the jobs of the old release")
     for session, agentctl in zip((here, far), agentctls, strict=True):
         assert session.execution["pid"] == agentctl
-        assert session.agent_text() == session.said()
+        assert session.agent_text() == session.agent_log()
         assert "session.run.interrupted" not in session.names()

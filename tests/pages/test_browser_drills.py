@@ -12,6 +12,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect
 
+from tests.drills.session_steps import wait_for_first_turn
 from tests.pages.browsers import SERVER_AWAY
 from tests.pages.people import AGENT, Place, agent_says, lines_of, path_of, pill
 from tests.waiting import eventually
@@ -57,7 +58,7 @@ def test_drill_a_open_page_loses_and_duplicates_nothing(place: Place, picture: P
         expect(page.get_by_role("listitem").filter(has_text="Reattached")).to_be_visible()
         picture(page, "session-after-a-restart")
         expect(page.locator(".message.growing")).to_have_count(0)
-        assert lines_of(page) == [line for line in session.said().splitlines() if line.strip()]
+        assert lines_of(page) == [line for line in session.agent_log().splitlines() if line.strip()]
         expect(page.locator(".message.user")).to_have_count(1)
         assert me.unexpected(*SERVER_AWAY) == []
 
@@ -164,7 +165,7 @@ def test_message_grows_through_the_socket_alone(place: Place) -> None:
 
 def test_two_tabs_start_an_idle_agent_once_and_agree(place: Place) -> None:
     session = place.start("remember walrus", policy="on_open")
-    eventually(lambda: "session.run.completed" in session.names(), timeout=30, describe="the first turn is over")
+    wait_for_first_turn(session)
     session.kill_everything()
     eventually(lambda: session.status()["needs_resume"], timeout=30, describe="its death is noticed")
     with place.visiting() as me:

@@ -17,6 +17,7 @@ from sessions_app.services.portable import export as portable_cursor
 from sessions_app.services.portable.record import ExporterLock
 from sessions_app.supervisor.exporter import Exporter
 from tests.drills.deployment import Deployment, Session
+from tests.drills.session_steps import wait_until_talking
 from tests.portable.records import session_with_a_past
 from tests.supervisor.journals import Journal, hear
 from tests.supervisor.rows import change, last_payload, make_session, names, prompt_states, running_session
@@ -55,7 +56,7 @@ def work_beyond_the_copy(deployment: Deployment, copy: Path) -> Session:
     session = deployment.start_session("work 3")
     session.wait_for("RUNNING")
     session.prompt("remember walrus")
-    eventually(lambda: "tick" in session.agent_text(), timeout=30, describe="the agent is in mid-turn")
+    wait_until_talking(session)
     back_up(deployment.data / "kandev.sqlite3", copy)
     assert [row["state"] for row in session.prompts()][1] == "queued"
     eventually(lambda: session.names().count("session.run.completed") == 2, timeout=60, describe="both turns end")
@@ -70,7 +71,7 @@ def test_restored_database_runs_nothing_twice_and_reads_the_journals(deployment:
     session = work_beyond_the_copy(deployment, copy)
     later = deployment.start_session("work 1")
     eventually(lambda: "session.run.completed" in later.names() and exported(later), timeout=60, describe="a later one")
-    said, epoch = session.said(), session.row["epoch"]
+    said, epoch = session.agent_log(), session.row["epoch"]
     deployment.kill_server()
     restore(deployment, copy)
 
@@ -91,7 +92,7 @@ def test_restored_database_runs_nothing_twice_and_reads_the_journals(deployment:
 
     done = deployment.manage("import_sessions", str(deployment.data / "sessions"))
     assert done.returncode == 0, done.stdout + done.stderr
-    assert later.agent_text() == later.said()
+    assert later.agent_text() == later.agent_log()
     assert later.row["desired_state"] == "stopped"
 
 

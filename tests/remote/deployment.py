@@ -2,20 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 from tests.drills.deployment import Deployment
 from tests.remote.machines import Machine
-
-SEED = """
-import json
-from executors_app.models import Executor
-executor = Executor(name="machine", runtime="remote", config=json.loads(TOLD))
-executor.full_clean()
-executor.save()
-print(json.dumps(str(executor.id)))
-"""
 
 
 class RemoteDeployment(Deployment):
@@ -38,14 +28,11 @@ class RemoteDeployment(Deployment):
         super().prepare()
         self.machine.start()
         self.on_this_machine = self.seeded["executor"]
-        self.seeded["executor"] = self.add_executor(self.machine)
+        self.seeded["executor"] = self.add_machine()
 
-    def add_executor(self, machine: Machine) -> str:
-        """An executor for a machine; its id."""
-        told = json.dumps(machine.config_in(self.data))
-        done = self.manage("shell", "-v", "0", "-c", SEED.replace("TOLD", repr(told)))
-        assert done.returncode == 0, done.stderr
-        return str(json.loads(done.stdout.strip().splitlines()[-1]))
+    def add_machine(self) -> str:
+        """Add an executor for the machine; return its id."""
+        return self.add_executor("machine", "remote", self.machine.config_in(self.data))
 
     def close(self) -> None:
         """The machine, too."""

@@ -9,7 +9,7 @@ import pytest
 
 from executors_app.domain import ExitEvent, Launched, LaunchSpec, Observed
 from tests.drills.deployment import ApiError, Session
-from tests.drills.test_restart_drills import finish_turn
+from tests.drills.session_steps import wait_for_first_turn
 from tests.executors.harness import look, row_of
 from tests.remote.deployment import RemoteDeployment
 from tests.remote.harness import RemotePlace
@@ -45,7 +45,7 @@ def test_a_frozen_host_makes_its_sessions_unreachable_and_nobody_wait(deployment
     deployment.serve()
     session = deployment.start_session("remember walrus")
     session.wait_for("WAITING_FOR_INPUT")
-    finish_turn(session)
+    wait_for_first_turn(session)
     limit = float(deployment.env["KANDEV_SWEEP_TIMEOUT"])
 
     deployment.machine.freeze()

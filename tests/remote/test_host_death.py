@@ -13,7 +13,7 @@ from executors_app.agentctl.process import execution_processes
 from executors_app.domain import Launched, LaunchSpec, Observed
 from executors_app.errors import AgentctlUnreachable
 from executors_app.runtimes.remote import Remote
-from tests.drills.test_restart_drills import finish_turn, talking
+from tests.drills.session_steps import wait_for_first_turn, wait_until_talking
 from tests.executors.harness import client_of, known, look, row_of, start_agent
 from tests.remote.deployment import RemoteDeployment
 from tests.remote.harness import RemotePlace
@@ -87,17 +87,20 @@ def test_second_daemon_on_the_same_root_exits(place: RemotePlace) -> None:
 def test_killed_host_loses_nothing_of_a_working_session(deployment: RemoteDeployment) -> None:
     deployment.serve()
     session = deployment.start_session("work 12")
-    talking(session)
+    session.wait_for("RUNNING")
+    wait_until_talking(session)
     before = session.lasting_pids()
 
     deployment.machine.stop()
-    heard = session.said()
-    eventually(lambda: len(session.said()) > len(heard), describe="the agent goes on talking")
+    heard = session.agent_log()
+    eventually(lambda: len(session.agent_log()) > len(heard), describe="the agent goes on talking")
     deployment.machine.start()
 
     session.wait_for("WAITING_FOR_INPUT", timeout=90)
-    finish_turn(session)
-    eventually(lambda: session.agent_text() == session.said(), timeout=30, describe="the log has all that was said")
+    wait_for_first_turn(session)
+    eventually(
+        lambda: session.agent_text() == session.agent_log(), timeout=30, describe="the log has all that was said"
+    )
     assert session.lasting_pids() == before
     assert session.names().count("session.run.started") == 1
     assert session.names().count("session.run.completed") == 1

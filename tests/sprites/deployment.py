@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,15 +11,6 @@ from executors_app.sprites.organisation import sprite_name
 from tests.drills.deployment import Deployment, Session
 from tests.sprites.fake_api import TOKEN, StandIn
 from tests.sprites.machine import Machine
-
-SEED = """
-import json
-from executors_app.models import Executor
-executor = Executor(name="sprites", runtime="sprites", config=json.loads(TOLD))
-executor.full_clean()
-executor.save()
-print(json.dumps(str(executor.id)))
-"""
 
 
 class SpritesDeployment(Deployment):
@@ -40,10 +30,7 @@ class SpritesDeployment(Deployment):
     def prepare(self) -> None:
         """With an executor for sprites."""
         super().prepare()
-        told = repr(json.dumps({"python": sys.executable}))
-        done = self.manage("shell", "-v", "0", "-c", SEED.replace("TOLD", told))
-        assert done.returncode == 0, done.stderr
-        self.seeded["executor"] = json.loads(done.stdout.strip().splitlines()[-1])
+        self.seeded["executor"] = self.add_executor("sprites", "sprites", {"python": sys.executable})
 
     def start_session(self, prompt: str, profile: Mapping[str, Any] | None = None, **values: Any) -> SpriteSession:
         """In a sprite of its own."""

@@ -11,29 +11,15 @@ import pytest
 
 from executors_app.agentctl.process import execution_processes, identity
 from executors_app.agentctl.workspace.recovery_snapshots import session_recovery_ref
-from tests.drills.deployment import Session
-from tests.drills.test_restart_drills import (
-    finish_turn,
-    lose_one_of_two,
-    talking,
-    test_drill_a_agent_in_mid_turn_survives_a_control_plane_crash,
-    test_drill_b_killed_agent_is_resumed_with_its_conversation,
-    test_drill_c_workspace_of_an_agent_without_resume_stays_open,
-)
-from tests.drills.test_sweeps import idle_session, test_second_sweep_starts_writes_and_announces_nothing
+from tests.drills.deployment import Deployment, Session
+from tests.drills.restart_drills import RestartDrills, SecondSweepDrill
+from tests.drills.session_steps import start_idle_session, wait_for_first_turn, wait_until_talking
 from tests.executors.repositories import run_git
 from tests.sprites.deployment import SpritesDeployment, SpriteSession
 from tests.sprites.fake_api import StandIn
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.any_database
-
-__all__ = [
-    "test_drill_a_agent_in_mid_turn_survives_a_control_plane_crash",
-    "test_drill_b_killed_agent_is_resumed_with_its_conversation",
-    "test_drill_c_workspace_of_an_agent_without_resume_stays_open",
-    "test_second_sweep_starts_writes_and_announces_nothing",
-]
 
 
 @pytest.fixture
@@ -45,18 +31,22 @@ def deployment(stand_in: StandIn, tmp_path: Path) -> Iterator[SpritesDeployment]
     made.close()
 
 
-def test_drill_d_missing_worktree_is_reported_and_others_recover(deployment: SpritesDeployment) -> None:
-    def lose(gone: Session) -> None:
-        lost = gone.row
+class TestRestartsInSprites(RestartDrills, SecondSweepDrill):
+    """``sprites``."""
+
+    # A sprite may take longer to wake than a pass waits for its answer: that decides nothing.
+    recovery_passes = 10
+
+    def lose_workspace(self, deployment: Deployment, session: Session) -> None:
+        """Remove the worktree, the branch and the snapshots on the disk of a session's sprite."""
+        assert isinstance(session, SpriteSession)
+        lost = session.row
         shutil.rmtree(lost["worktree_path"])
-        repository = deployment.disks / gone.execution_id / "work" / "repository.git"
+        repository = session.deployment.disks / session.execution_id / "work" / "repository.git"
         run_git(repository, "worktree", "prune")
         run_git(repository, "branch", "-D", lost["worktree_branch"])
         # Otherwise the snapshot may be transferred before the loss is noticed, and the worktree rebuilt from it.
-        run_git(repository, "update-ref", "-d", session_recovery_ref(gone.id))
-
-    # A sprite may take longer to wake than a pass waits for its answer: that decides nothing.
-    lose_one_of_two(deployment, lose, passes=10)
+        run_git(repository, "update-ref", "-d", session_recovery_ref(session.id))
 
 
 def test_sprite_restarts_killed_agentctl_and_agent_resumes(
@@ -65,9 +55,10 @@ def test_sprite_restarts_killed_agentctl_and_agent_resumes(
     deployment.env["KANDEV_CONTINUE"] = "off"
     deployment.serve()
     session = deployment.start_session("remember walrus")
-    finish_turn(session)
+    wait_for_first_turn(session)
     session.prompt("work 30")
-    talking(session)
+    session.wait_for("RUNNING")
+    wait_until_talking(session)
     deployment.kill_server()
     (agentctl,) = execution_processes.find_processes(session.execution_id).agentctl
     identity.send_signal(agentctl, signal.SIGKILL)
@@ -85,7 +76,7 @@ def test_cold_sprite_of_an_idle_agent_resumes_on_next_prompt(
 ) -> None:
     deployment.env["KANDEV_RECOVERY_POLICY"] = "on_open"
     deployment.serve()
-    session = idle_session(deployment)
+    session = start_idle_session(deployment)
     assert isinstance(session, SpriteSession)
     deployment.kill_server()
     deployment.stand_in.do(session.machine.chill())
@@ -103,7 +94,7 @@ def test_cold_sprite_of_an_idle_agent_resumes_on_next_prompt(
 @pytest.mark.parametrize("sleep", ["warm", "cold"])
 def test_sprite_of_stopped_agent_sleeps_until_next_prompt(deployment: SpritesDeployment, sleep: str) -> None:
     deployment.serve()
-    session = idle_session(deployment)
+    session = start_idle_session(deployment)
     assert isinstance(session, SpriteSession)
     deployment.api("POST", f"{session.path}/stop/", {})
     eventually(lambda: session.execution["status"] == "stopped", timeout=30, describe="it is stopped")

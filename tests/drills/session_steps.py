@@ -1,0 +1,35 @@
+"""Steps that drills of every runtime share: start a session, wait for its turns, and check them."""
+
+from __future__ import annotations
+
+from tests.drills.deployment import Deployment, Session
+from tests.waiting import eventually
+
+
+def wait_until_talking(session: Session) -> None:
+    """Wait until the agent is in mid-turn and what it says is in the log."""
+    eventually(lambda: "tick" in session.agent_text(), timeout=60, describe="the agent talks")
+
+
+def wait_for_first_turn(session: Session) -> None:
+    """Wait until the first turn is over."""
+    eventually(lambda: "session.run.completed" in session.names(), timeout=60, describe="the first turn is over")
+
+
+def start_idle_session(deployment: Deployment) -> Session:
+    """Return a session whose first turn is over, with all its events and receipts."""
+    session = deployment.start_session("remember walrus")
+    wait_for_first_turn(session)
+    session.wait_for("WAITING_FOR_INPUT")
+    eventually(lambda: "session.attention" in session.names(), describe="somebody is to look at it")
+    return session
+
+
+def check_only_turn(session: Session) -> None:
+    """Wait until the only turn has ended; the log must have all of it, once and byte for byte."""
+    wait_for_first_turn(session)
+    assert session.agent_text() == session.agent_log()
+    names = session.names()
+    assert [names.count(f"session.run.{end}") for end in ("started", "completed", "interrupted")] == [1, 1, 0]
+    assert [row["state"] for row in session.prompts()] == ["done"]
+    assert session.journal().count('"kind":"agent.started"') == 1
