@@ -11,8 +11,8 @@ import pytest
 from executors_app.domain import Launched, LaunchSpec
 from tests.docker.deployment import DockerDeployment
 from tests.docker.engine import IMAGE, Engine, build_image
-from tests.docker.harness import DockerPlace
-from tests.docker.remote_engine import FarEngine, FarPlace
+from tests.docker.harness import DockerHarness
+from tests.docker.remote_engine import RemoteEngine, RemoteEngineHarness
 from tests.drills.conftest import pytest_runtest_makereport  # noqa: F401 - a hook
 from tests.executors.harness import spec_for
 from tests.executors.repositories import make_repository
@@ -42,10 +42,10 @@ def shared_engine() -> Iterator[Engine]:
 
 
 @pytest.fixture(scope="session")
-def shared_far_engine() -> Iterator[FarEngine]:
+def shared_remote_engine() -> Iterator[RemoteEngine]:
     """Another one, which is reached over TLS alone."""
     require("docker")
-    engine = FarEngine()
+    engine = RemoteEngine()
     try:
         engine.start()
         build_image(engine)
@@ -55,21 +55,21 @@ def shared_far_engine() -> Iterator[FarEngine]:
 
 
 @pytest.fixture
-def far_engine(shared_far_engine: FarEngine) -> FarEngine:
+def remote_engine(shared_remote_engine: RemoteEngine) -> RemoteEngine:
     """The other engine, running, whatever the test before did to it."""
-    shared_far_engine.ensure()
-    return shared_far_engine
+    shared_remote_engine.ensure()
+    return shared_remote_engine
 
 
 @pytest.fixture
-def far_place(far_engine: FarEngine, tmp_path: Path, settings: Any) -> Iterator[FarPlace]:
+def remote_harness(remote_engine: RemoteEngine, tmp_path: Path, settings: Any) -> Iterator[RemoteEngineHarness]:
     """Executions over there, removed afterwards; this machine has no engine at all."""
     settings.KANDEV_DATA_DIR = tmp_path / "data"
     settings.KANDEV_DOCKER_HOST = "unix:///nowhere/docker.sock"
     settings.KANDEV_AGENTCTL_IMAGE = IMAGE
-    made = FarPlace(make_repository(tmp_path / "repository"), far_engine)
+    made = RemoteEngineHarness(make_repository(tmp_path / "repository"), remote_engine)
     yield made
-    far_engine.ensure()
+    remote_engine.ensure()
     made.close()
 
 
@@ -81,33 +81,33 @@ def engine(shared_engine: Engine) -> Engine:
 
 
 @pytest.fixture
-def near_place(engine: Engine, tmp_path: Path, settings: Any) -> Iterator[DockerPlace]:
+def local_harness(engine: Engine, tmp_path: Path, settings: Any) -> Iterator[DockerHarness]:
     """Executions in containers, removed afterwards."""
     settings.KANDEV_DATA_DIR = tmp_path / "data"
     settings.KANDEV_DOCKER_HOST = engine.url
     settings.KANDEV_AGENTCTL_IMAGE = IMAGE
-    made = DockerPlace(make_repository(tmp_path / "repository"), engine)
+    made = DockerHarness(make_repository(tmp_path / "repository"), engine)
     yield made
     engine.ensure()
     made.close()
 
 
 @pytest.fixture
-def place(near_place: DockerPlace) -> DockerPlace:
+def harness(local_harness: DockerHarness) -> DockerHarness:
     """This machine's engine, unless a module says otherwise."""
-    return near_place
+    return local_harness
 
 
 @pytest.fixture
-def spec(place: DockerPlace) -> LaunchSpec:
+def spec(harness: DockerHarness) -> LaunchSpec:
     """A launch that nobody has made yet."""
-    return spec_for(place)
+    return spec_for(harness)
 
 
 @pytest.fixture
-async def launched(place: DockerPlace, spec: LaunchSpec) -> Launched:
+async def launched(harness: DockerHarness, spec: LaunchSpec) -> Launched:
     """That launch, made."""
-    return await place.runtime.launch(spec)
+    return await harness.runtime.launch(spec)
 
 
 @pytest.fixture
@@ -118,4 +118,4 @@ def deployment(engine: Engine, tmp_path: Path) -> Iterator[DockerDeployment]:
     yield made
     made.close()
     engine.ensure()
-    DockerPlace(made.repository, engine).close()
+    DockerHarness(made.repository, engine).close()

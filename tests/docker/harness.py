@@ -20,7 +20,7 @@ from tests.executors.repositories import run_git
 from tests.waiting import eventually
 
 
-class DockerPlace:
+class DockerHarness:
     """Containers of the tests' own engine."""
 
     runtime: DockerRuntime = RUNTIME

@@ -10,14 +10,14 @@ from executors_app.domain import LaunchSpec
 from executors_app.runtimes.remote_docker import RUNTIME, RemoteDocker, home_volume, state_volume, workspace_volume
 from tests.docker.certificates import CLIENT, SERVER, Authority
 from tests.docker.engine import Engine
-from tests.docker.harness import DockerPlace
+from tests.docker.harness import DockerHarness
 
 ADDRESS: Final = "127.0.0.2"
 """Of the machine that the other engine is taken to be on."""
 POOL: Final = "10.214.0.0/16"
 
 
-class FarEngine(Engine):
+class RemoteEngine(Engine):
     """Speaks TLS, and with nobody who has no certificate of its authority."""
 
     def __init__(self) -> None:
@@ -50,13 +50,13 @@ class FarEngine(Engine):
         return self.home / "root" / "volumes" / name / "_data"
 
 
-class FarPlace(DockerPlace):
+class RemoteEngineHarness(DockerHarness):
     """Containers and volumes of the other engine."""
 
     runtime: RemoteDocker = RUNTIME
-    engine: FarEngine
+    engine: RemoteEngine
 
-    def __init__(self, repository: Path, engine: FarEngine):
+    def __init__(self, repository: Path, engine: RemoteEngine):
         super().__init__(repository, engine)
         self.config = engine.config
         self.user = "1000:1000"

@@ -19,7 +19,7 @@ from executors_app.agentctl.workspace import repository_git
 from executors_app.containers.sites import container_name
 from executors_app.domain import Launched, LaunchSpec, Observed
 from executors_app.errors import AgentctlRefused, LaunchFailed
-from tests.docker.harness import DockerPlace
+from tests.docker.harness import DockerHarness
 from tests.executors.harness import client_of, look, row_of, seen, spec_for, start_agent
 from tests.executors.launches import TOKEN
 from tests.executors.repositories import make_repository, run_git
@@ -29,9 +29,9 @@ COMMIT = "cd {0} && echo x > made && git add made && git -c user.name=A -c user.
 
 
 async def test_a_container_has_its_names_no_powers_and_limits(
-    place: DockerPlace, spec: LaunchSpec, launched: Launched
+    harness: DockerHarness, spec: LaunchSpec, launched: Launched
 ) -> None:
-    seen = place.inspect(spec)
+    seen = harness.inspect(spec)
     host, labels = seen["HostConfig"], seen["Config"]["Labels"]
     assert seen["Id"] == launched.container_id
     assert labels["kandev.managed"] == "true"
@@ -56,10 +56,10 @@ def told_of(pid: int, name: str) -> list[str]:
 
 
 async def test_agentctl_and_its_agent_are_two_users_without_any_power(
-    place: DockerPlace, spec: LaunchSpec, launched: Launched
+    harness: DockerHarness, spec: LaunchSpec, launched: Launched
 ) -> None:
-    await start_agent(place, spec, launched, "first")
-    agentctl = place.inspect(spec)["State"]["Pid"]
+    await start_agent(harness, spec, launched, "first")
+    agentctl = harness.inspect(spec)["State"]["Pid"]
     children = [who.pid for who in identity.find_marked(spec.execution_id) if who.pid != agentctl]
     owner = str(os.geteuid())
     assert told_of(agentctl, "Uid")[:3] == [str(AGENTCTL_UID), owner, str(AGENTCTL_UID)]
@@ -86,22 +86,22 @@ async def test_agentctl_and_its_agent_are_two_users_without_any_power(
     ],
 )
 async def test_an_agent_reaches_neither_its_agentctl_nor_what_that_keeps(
-    place: DockerPlace, spec: LaunchSpec, launched: Launched, attempt: str
+    harness: DockerHarness, spec: LaunchSpec, launched: Launched, attempt: str
 ) -> None:
     tries = f"{{ {attempt}; }} > got 2>&1; echo $? > code; sleep 1"
     with pytest.raises(AgentctlRefused, match="the agent ended"):
-        await start_agent(place, spec, launched, "first", argv=["sh", "-c", tries])
-    worktree = seen(place, launched)
+        await start_agent(harness, spec, launched, "first", argv=["sh", "-c", tries])
+    worktree = seen(harness, launched)
     assert (worktree / "code").read_text().strip() != "0", (worktree / "got").read_text()
     assert TOKEN not in (worktree / "got").read_text()
-    assert (await look(place, row_of(place, spec, launched))).observed is Observed.ALIVE
+    assert (await look(harness, row_of(harness, spec, launched))).observed is Observed.ALIVE
 
 
-async def test_each_container_has_a_network_of_its_own(place: DockerPlace, spec: LaunchSpec) -> None:
-    other = spec_for(place)
+async def test_each_container_has_a_network_of_its_own(harness: DockerHarness, spec: LaunchSpec) -> None:
+    other = spec_for(harness)
     for one in (spec, other):
-        await place.runtime.launch(one)
-    networks = [place.inspect(one)["NetworkSettings"]["Networks"] for one in (spec, other)]
+        await harness.runtime.launch(one)
+    networks = [harness.inspect(one)["NetworkSettings"]["Networks"] for one in (spec, other)]
     assert [list(network) for network in networks] == [
         [container_name(spec.execution_id)],
         [container_name(other.execution_id)],
@@ -110,28 +110,28 @@ async def test_each_container_has_a_network_of_its_own(place: DockerPlace, spec:
     assert len(ids) == 2
 
 
-async def test_a_subnet_that_is_taken_is_passed_over(place: DockerPlace) -> None:
+async def test_a_subnet_that_is_taken_is_passed_over(harness: DockerHarness) -> None:
     config = {"subnets": "10.99.0.0/28"}
-    first, second, third = (replace(spec_for(place), config=config) for _ in range(3))
+    first, second, third = (replace(spec_for(harness), config=config) for _ in range(3))
     for one in (first, second):
-        await place.runtime.launch(one)
-    with place.client() as client:
+        await harness.runtime.launch(one)
+    with harness.client() as client:
         found = [client.inspect_network(container_name(one.execution_id)) for one in (first, second)]
     assert {network["IPAM"]["Config"][0]["Subnet"] for network in found} == {"10.99.0.0/29", "10.99.0.8/29"}
     with pytest.raises(LaunchFailed, match="no free network addresses"):
-        await place.runtime.launch(third)
+        await harness.runtime.launch(third)
 
 
 async def test_commit_reaches_the_team_with_the_next_push(
-    place: DockerPlace, spec: LaunchSpec, launched: Launched
+    harness: DockerHarness, spec: LaunchSpec, launched: Launched
 ) -> None:
-    start = run_git(place.repository, "rev-parse", "main")
-    code, said = place.run(spec, "sh", "-c", COMMIT.format(launched.worktree_path))
+    start = run_git(harness.repository, "rev-parse", "main")
+    code, said = harness.run(spec, "sh", "-c", COMMIT.format(launched.worktree_path))
     assert code == 0, said
-    assert run_git(place.repository, "rev-parse", launched.worktree_branch) == start, "the repository is out of reach"
-    assert await place.runtime.push_work(row_of(place, spec, launched)) is True
-    assert run_git(place.repository, "log", "-1", "--format=%s", launched.worktree_branch) == "In a container"
-    assert run_git(place.repository, "rev-parse", "main") == start
+    assert run_git(harness.repository, "rev-parse", launched.worktree_branch) == start, "the repository is out of reach"
+    assert await harness.runtime.push_work(row_of(harness, spec, launched)) is True
+    assert run_git(harness.repository, "log", "-1", "--format=%s", launched.worktree_branch) == "In a container"
+    assert run_git(harness.repository, "rev-parse", "main") == start
 
 
 @pytest.mark.parametrize(
@@ -145,35 +145,35 @@ async def test_commit_reaches_the_team_with_the_next_push(
     ],
 )
 async def test_team_repository_and_borrowed_objects_cannot_be_written(
-    place: DockerPlace, spec: LaunchSpec, launched: Launched, attempt: str
+    harness: DockerHarness, spec: LaunchSpec, launched: Launched, attempt: str
 ) -> None:
-    command = attempt.format(git=place.repository / ".git")
-    code, said = place.run(spec, "sh", "-c", f"cd {launched.worktree_path} && {command}")
+    command = attempt.format(git=harness.repository / ".git")
+    code, said = harness.run(spec, "sh", "-c", f"cd {launched.worktree_path} && {command}")
     assert code != 0
     assert any(reason in said for reason in ("Read-only file system", "No such file", "Permission denied", "cannot"))
 
 
 async def test_neither_other_sessions_nor_the_data_directory_can_be_seen(
-    place: DockerPlace, spec: LaunchSpec, launched: Launched, settings: Any
+    harness: DockerHarness, spec: LaunchSpec, launched: Launched, settings: Any
 ) -> None:
     data = Path(settings.KANDEV_DATA_DIR)
     (data / "secret_key").write_text("secret")
-    other = await place.runtime.launch(spec_for(place))
-    for path in (data / "secret_key", data / "agentctl", seen(place, other), Path(other.worktree_path)):
-        assert place.run(spec, "ls", str(path))[0] != 0, path
-    assert place.run(spec, "ls", launched.worktree_path)[0] == 0
+    other = await harness.runtime.launch(spec_for(harness))
+    for path in (data / "secret_key", data / "agentctl", seen(harness, other), Path(other.worktree_path)):
+        assert harness.run(spec, "ls", str(path))[0] != 0, path
+    assert harness.run(spec, "ls", launched.worktree_path)[0] == 0
 
 
 @pytest.fixture
-def home_of_nobody(place: DockerPlace, settings: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def home_of_nobody(harness: DockerHarness, settings: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Repository and data directory of a user who may speak to the engine and is not root."""
     home = Path(tempfile.mkdtemp(prefix="kandev-nobody-", dir="/tmp"))
     settings.KANDEV_DATA_DIR = home / "data"
-    place.repository = make_repository(home / "repository")
+    harness.repository = make_repository(home / "repository")
     for path in (home, *home.rglob("*")):
         os.chown(path, NOBODY, NOBODY)
-    (place.engine.home / "docker.sock").chmod(0o666)
-    place.engine.home.chmod(0o711)
+    (harness.engine.home / "docker.sock").chmod(0o666)
+    harness.engine.home.chmod(0o711)
     monkeypatch.setenv("HOME", str(home))
     repository_git.git_environment.cache_clear()
     yield home
@@ -182,15 +182,15 @@ def home_of_nobody(place: DockerPlace, settings: Any, monkeypatch: pytest.Monkey
 
 
 async def test_where_kandev_is_not_root_its_files_stay_its_own(
-    place: DockerPlace, launched: Launched, home_of_nobody: Path
+    harness: DockerHarness, launched: Launched, home_of_nobody: Path
 ) -> None:
     assert launched.boot_id, "whatever is imported late was imported with it, while we may"
-    spec = spec_for(place)
+    spec = spec_for(harness)
     with as_user(NOBODY):
-        made = await place.runtime.launch(spec)
-        await start_agent(place, spec, made, "first")
+        made = await harness.runtime.launch(spec)
+        await start_agent(harness, spec, made, "first")
         await client_of(spec, made).snapshot()
-        assert place.runtime.resume_token(row_of(place, spec, made))
+        assert harness.runtime.resume_token(row_of(harness, spec, made))
     assert {path.stat().st_uid for path in home_of_nobody.rglob("*")} == {NOBODY}
 
 

@@ -10,7 +10,7 @@ import pytest
 from executors_app.containers.sites import container_name
 from executors_app.domain import Launched, LaunchSpec, Observed, WorkspaceState
 from executors_app.errors import AgentctlRefused, LaunchFailed, RuntimeUnavailable
-from tests.docker.harness import DockerPlace
+from tests.docker.harness import DockerHarness
 from tests.executors.harness import known, look, row_of, seen, spec_for, start_agent
 from tests.waiting import eventually
 
@@ -19,142 +19,144 @@ EATER = "import mmap; m = mmap.mmap(-1, 1 << 30); [m.write(b'x' * 1048576) for _
 
 
 async def test_the_port_is_read_again_after_somebody_restarted_the_container(
-    place: DockerPlace, spec: LaunchSpec, launched: Launched
+    harness: DockerHarness, spec: LaunchSpec, launched: Launched
 ) -> None:
-    with place.client() as client:
+    with harness.client() as client:
         client.restart(launched.container_id, timeout=5)
-    facts = row_of(place, spec, launched)
-    again = await place.runtime.launch(known(spec, launched))
-    seen = await look(place, facts)
+    facts = row_of(harness, spec, launched)
+    again = await harness.runtime.launch(known(spec, launched))
+    seen = await look(harness, facts)
     assert (seen.observed, seen.url) == (Observed.ALIVE, again.url)
     assert again.url != launched.url
     assert again.container_id == launched.container_id
 
 
 async def test_stopped_container_is_started_by_launch_not_by_observe(
-    place: DockerPlace, spec: LaunchSpec, launched: Launched
+    harness: DockerHarness, spec: LaunchSpec, launched: Launched
 ) -> None:
-    with place.client() as client:
+    with harness.client() as client:
         client.stop(launched.container_id, timeout=5)
-    seen = await look(place, row_of(place, spec, launched))
+    seen = await look(harness, row_of(harness, spec, launched))
     assert (seen.observed, seen.reason) == (Observed.DEAD, "container_stopped")
-    assert place.inspect(spec)["State"]["Status"] == "exited"
-    again = await place.runtime.launch(known(spec, launched))
+    assert harness.inspect(spec)["State"]["Status"] == "exited"
+    again = await harness.runtime.launch(known(spec, launched))
     assert again.container_id == launched.container_id
 
 
 async def test_removed_container_is_dead_and_launch_keeps_its_worktree(
-    place: DockerPlace, spec: LaunchSpec, launched: Launched
+    harness: DockerHarness, spec: LaunchSpec, launched: Launched
 ) -> None:
-    (seen(place, launched) / "mine").write_text("uncommitted\n")
-    await start_agent(place, spec, launched, "first")
-    with place.client() as client:
+    (seen(harness, launched) / "mine").write_text("uncommitted\n")
+    await start_agent(harness, spec, launched, "first")
+    with harness.client() as client:
         client.remove_container(launched.container_id, force=True)
-    found = await look(place, row_of(place, spec, launched))
+    found = await look(harness, row_of(harness, spec, launched))
     assert (found.observed, found.reason, found.workspace) == (Observed.DEAD, "container_gone", WorkspaceState.PRESENT)
-    assert place.runtime.unread_journal(row_of(place, spec, launched), 0, ""), "its journal is on this disk"
-    assert place.runtime.resume_token(row_of(place, spec, launched))
-    again = await place.runtime.launch(known(spec, launched))
+    assert harness.runtime.unread_journal(row_of(harness, spec, launched), 0, ""), "its journal is on this disk"
+    assert harness.runtime.resume_token(row_of(harness, spec, launched))
+    again = await harness.runtime.launch(known(spec, launched))
     assert again.container_id != launched.container_id
-    assert (seen(place, again) / "mine").read_text() == "uncommitted\n"
+    assert (seen(harness, again) / "mine").read_text() == "uncommitted\n"
 
 
 async def test_container_missing_on_another_engine_is_not_dead(
-    place: DockerPlace, spec: LaunchSpec, launched: Launched
+    harness: DockerHarness, spec: LaunchSpec, launched: Launched
 ) -> None:
-    facts = row_of(place, spec, launched, state={**launched.state, "engine": "another engine"})
-    with place.client() as client:
+    facts = row_of(harness, spec, launched, state={**launched.state, "engine": "another engine"})
+    with harness.client() as client:
         client.remove_container(launched.container_id, force=True)
-    seen = await look(place, facts)
+    seen = await look(harness, facts)
     assert (seen.observed, seen.reason) == (Observed.UNKNOWN, "other_host")
 
 
 async def test_outdated_stopped_container_is_recreated(
-    place: DockerPlace, spec: LaunchSpec, launched: Launched
+    harness: DockerHarness, spec: LaunchSpec, launched: Launched
 ) -> None:
-    with place.client() as client:
+    with harness.client() as client:
         client.stop(launched.container_id, timeout=5)
     limited = replace(known(spec, launched), config={"memory_mb": 512})
-    again = await place.runtime.launch(limited)
+    again = await harness.runtime.launch(limited)
     assert again.container_id != launched.container_id
-    assert place.inspect(spec)["HostConfig"]["Memory"] == 512 << 20
-    with place.client() as client:
+    assert harness.inspect(spec)["HostConfig"]["Memory"] == 512 << 20
+    with harness.client() as client:
         client.stop(again.container_id, timeout=5)
         client.disconnect_container_from_network(again.container_id, container_name(spec.execution_id), force=True)
         client.remove_network(container_name(spec.execution_id))
-    assert (await place.runtime.launch(limited)).boot_id != again.boot_id
+    assert (await harness.runtime.launch(limited)).boot_id != again.boot_id
 
 
-async def test_out_of_memory_container_is_reported(place: DockerPlace, spec: LaunchSpec) -> None:
+async def test_out_of_memory_container_is_reported(harness: DockerHarness, spec: LaunchSpec) -> None:
     limited = replace(spec, config={"memory_mb": 128})
-    launched = await place.runtime.launch(limited)
+    launched = await harness.runtime.launch(limited)
     prefer_the_first_process = "echo 1000 > /proc/1/oom_score_adj"
-    assert place.run(spec, "sh", "-c", prefer_the_first_process)[0] == 0
-    place.run(spec, "python3", "-I", "-c", EATER)
-    eventually(lambda: place.inspect(spec)["State"]["Status"] == "exited", timeout=30, describe="it was killed")
-    seen = await look(place, row_of(place, spec, launched))
+    assert harness.run(spec, "sh", "-c", prefer_the_first_process)[0] == 0
+    harness.run(spec, "python3", "-I", "-c", EATER)
+    eventually(lambda: harness.inspect(spec)["State"]["Status"] == "exited", timeout=30, describe="it was killed")
+    seen = await look(harness, row_of(harness, spec, launched))
     assert (seen.observed, seen.reason) == (Observed.DEAD, "out_of_memory")
 
 
 async def test_foreign_container_with_our_name_is_left_alone(
-    place: DockerPlace, spec: LaunchSpec, settings: Any
+    harness: DockerHarness, spec: LaunchSpec, settings: Any
 ) -> None:
-    with place.client() as client:
+    with harness.client() as client:
         client.create_container(settings.KANDEV_AGENTCTL_IMAGE, name=container_name(spec.execution_id))
     try:
         with pytest.raises(LaunchFailed, match="does not belong to this session"):
-            await place.runtime.launch(spec)
-        assert await place.runtime.end(row_of(place, spec)) is False
-        assert place.inspect(spec)["State"]["Status"] == "created"
+            await harness.runtime.launch(spec)
+        assert await harness.runtime.end(row_of(harness, spec)) is False
+        assert harness.inspect(spec)["State"]["Status"] == "created"
     finally:
-        with place.client() as client:
+        with harness.client() as client:
             client.remove_container(container_name(spec.execution_id))
 
 
-async def test_an_image_that_is_not_there_is_said_and_never_pulled(place: DockerPlace, spec: LaunchSpec) -> None:
+async def test_an_image_that_is_not_there_is_said_and_never_pulled(harness: DockerHarness, spec: LaunchSpec) -> None:
     with pytest.raises(RuntimeUnavailable, match="no image 'never-built'"):
-        await place.runtime.launch(replace(spec, config={"image": "never-built"}))
+        await harness.runtime.launch(replace(spec, config={"image": "never-built"}))
     with pytest.raises(RuntimeUnavailable, match="no image 'never-built'"):
-        await place.runtime.check_availability({"image": "never-built"})
+        await harness.runtime.check_availability({"image": "never-built"})
 
 
-async def test_availability_check_reports_a_missing_engine(place: DockerPlace, settings: Any) -> None:
+async def test_availability_check_reports_a_missing_engine(harness: DockerHarness, settings: Any) -> None:
     settings.KANDEV_DOCKER_HOST = "unix:///nowhere/docker.sock"
     with pytest.raises(RuntimeUnavailable, match="cannot be reached"):
-        await place.runtime.check_availability({})
+        await harness.runtime.check_availability({})
 
 
-async def test_container_that_exits_on_startup_is_reported_with_its_log(place: DockerPlace, spec: LaunchSpec) -> None:
+async def test_container_that_exits_on_startup_is_reported_with_its_log(
+    harness: DockerHarness, spec: LaunchSpec
+) -> None:
     with pytest.raises(LaunchFailed, match="token needs at least"):
-        await place.runtime.launch(replace(spec, auth_token="short"))
+        await harness.runtime.launch(replace(spec, auth_token="short"))
 
 
 async def test_paused_container_is_unknown_and_resumes_with_launch(
-    place: DockerPlace, spec: LaunchSpec, launched: Launched
+    harness: DockerHarness, spec: LaunchSpec, launched: Launched
 ) -> None:
-    with place.client() as client:
+    with harness.client() as client:
         client.pause(launched.container_id)
-    seen = await look(place, row_of(place, spec, launched))
+    seen = await look(harness, row_of(harness, spec, launched))
     assert (seen.observed, seen.reason) == (Observed.UNKNOWN, "container_paused")
-    again = await place.runtime.launch(known(spec, launched))
+    again = await harness.runtime.launch(known(spec, launched))
     assert (again.boot_id, again.found) == (launched.boot_id, True)
 
 
-async def test_one_look_at_many_is_one_list(place: DockerPlace) -> None:
+async def test_one_look_at_many_is_one_list(harness: DockerHarness) -> None:
     rows = []
     for _ in range(3):
-        one = spec_for(place)
-        rows.append(row_of(place, one, await place.runtime.launch(one)))
-    calls = len(place.engine.calls())
-    seen = await place.runtime.observe(rows, timeout=10, concurrency=5)
+        one = spec_for(harness)
+        rows.append(row_of(harness, one, await harness.runtime.launch(one)))
+    calls = len(harness.engine.calls())
+    seen = await harness.runtime.observe(rows, timeout=10, concurrency=5)
     assert {one.observed for one in seen.values()} == {Observed.ALIVE}
-    asked = [call for call in place.engine.calls()[calls:] if not call.endswith("/version")]
+    asked = [call for call in harness.engine.calls()[calls:] if not call.endswith("/version")]
     assert len(asked) == 1
     assert "/containers/json?" in asked[0]
 
 
-async def test_agent_out_of_memory_alone_is_reported(place: DockerPlace, spec: LaunchSpec) -> None:
-    launched = await place.runtime.launch(replace(spec, config={"memory_mb": 256}))
+async def test_agent_out_of_memory_alone_is_reported(harness: DockerHarness, spec: LaunchSpec) -> None:
+    launched = await harness.runtime.launch(replace(spec, config={"memory_mb": 256}))
     with pytest.raises(AgentctlRefused, match="the agent ended out of memory"):
-        await start_agent(place, spec, launched, "first", argv=["python3", "-I", "-c", EATER])
-    assert (await look(place, row_of(place, spec, launched))).observed is Observed.ALIVE
+        await start_agent(harness, spec, launched, "first", argv=["python3", "-I", "-c", EATER])
+    assert (await look(harness, row_of(harness, spec, launched))).observed is Observed.ALIVE

@@ -28,7 +28,7 @@ ENVIRONMENT: Final = {
 }
 
 
-class Place:
+class ControlPlaneContainers:
     """Containers of the image that share a volume and a network, with as few rights as compose.yaml gives them."""
 
     def __init__(self, client: Any):
@@ -81,7 +81,7 @@ class Place:
 
 
 @pytest.fixture(scope="module")
-def place(shared_engine: Engine) -> Iterator[Place]:
+def containers(shared_engine: Engine) -> Iterator[ControlPlaneContainers]:
     """The image, built, and a database."""
     require("tini")
     shared_engine.ensure()
@@ -89,7 +89,7 @@ def place(shared_engine: Engine) -> Iterator[Place]:
     more = "tini cksum tr awk basename dirname mktemp which"
     base = machine_image.import_into(client, tag="whole", requirements="base", more_programs=more)
     build(client, "Dockerfile", CONTEXT, TAG, BASE=base, NODE=base)
-    made = Place(client)
+    made = ControlPlaneContainers(client)
     try:
         made.run("python3", "manage.py", "migrate", "--verbosity", "0")
         yield made
@@ -111,58 +111,58 @@ def status_of(url: str, host: str = SITE) -> int:
         return 0
 
 
-def test_its_web_is_healthy_ready_and_nobody(place: Place) -> None:
-    supervisor = place.start(["python3", "manage.py", "supervise"])
-    web = place.start()
-    eventually(lambda: health(place, web) == "healthy", timeout=180, describe="its health check says so")
-    eventually(lambda: status_of(f"{place.address(web)}/readyz") == 200, timeout=120, describe="it is ready")
-    assert status_of(f"{place.address(web)}/healthz", "somebody.else") == 400
-    assert status_of(f"{place.address(web)}/static/kandev/base.css") == 200
-    assert status_of(f"{place.address(web)}/login/") == 200
+def test_its_web_is_healthy_ready_and_nobody(containers: ControlPlaneContainers) -> None:
+    supervisor = containers.start(["python3", "manage.py", "supervise"])
+    web = containers.start()
+    eventually(lambda: health(containers, web) == "healthy", timeout=180, describe="its health check says so")
+    eventually(lambda: status_of(f"{containers.address(web)}/readyz") == 200, timeout=120, describe="it is ready")
+    assert status_of(f"{containers.address(web)}/healthz", "somebody.else") == 400
+    assert status_of(f"{containers.address(web)}/static/kandev/base.css") == 200
+    assert status_of(f"{containers.address(web)}/login/") == 200
 
-    assert place.inside(web, "id", "-u").strip() == "10001"
-    status = place.inside(web, "cat", "/proc/1/status")
+    assert containers.inside(web, "id", "-u").strip() == "10001"
+    status = containers.inside(web, "cat", "/proc/1/status")
     assert "Name:\ttini\n" in status
     assert "CapEff:\t0000000000000000\n" in status
     assert "NoNewPrivs:\t1\n" in status
     read_only = "import pathlib; pathlib.Path('/opt/kandev/kandev/new.py').touch()"
     with pytest.raises(AssertionError, match="Read-only file system"):
-        place.inside(web, "python3", "-c", read_only)
+        containers.inside(web, "python3", "-c", read_only)
 
     for container in (web, supervisor):
-        place.client.stop(container, timeout=60)
-        state = place.client.inspect_container(container)["State"]
-        assert state["ExitCode"] in {0, 143}, place.client.logs(container).decode()[-2000:]
+        containers.client.stop(container, timeout=60)
+        state = containers.client.inspect_container(container)["State"]
+        assert state["ExitCode"] in {0, 143}, containers.client.logs(container).decode()[-2000:]
 
 
-def health(place: Place, container: str) -> str:
+def health(containers: ControlPlaneContainers, container: str) -> str:
     """What its own health check says."""
-    return str(place.client.inspect_container(container)["State"]["Health"]["Status"])
+    return str(containers.client.inspect_container(container)["State"]["Health"]["Status"])
 
 
-def test_a_web_that_does_not_answer_is_unhealthy(place: Place) -> None:
-    idle = place.start(["sleep", "600"])
+def test_a_web_that_does_not_answer_is_unhealthy(containers: ControlPlaneContainers) -> None:
+    idle = containers.start(["sleep", "600"])
     with pytest.raises(AssertionError, match="refused"):
-        place.inside(idle, "python3", "-I", "-S", "/opt/kandev/kandev/healthcheck.py")
+        containers.inside(idle, "python3", "-I", "-S", "/opt/kandev/kandev/healthcheck.py")
 
 
-def test_a_deployment_of_it_has_nothing_that_the_check_finds(place: Place) -> None:
-    said = place.run("python3", "manage.py", "check", "--deploy", "--fail-level", "WARNING")
+def test_a_deployment_of_it_has_nothing_that_the_check_finds(containers: ControlPlaneContainers) -> None:
+    said = containers.run("python3", "manage.py", "check", "--deploy", "--fail-level", "WARNING")
     assert "no issues" in said
 
 
-def test_its_worker_says_that_it_works(place: Place) -> None:
-    worker = place.start(["python3", "manage.py", "qcluster"])
-    eventually(lambda: running_processes(place, worker) > 4, timeout=120, describe="it has its processes")
-    place.client.stop(worker, timeout=60)
+def test_its_worker_says_that_it_works(containers: ControlPlaneContainers) -> None:
+    worker = containers.start(["python3", "manage.py", "qcluster"])
+    eventually(lambda: running_processes(containers, worker) > 4, timeout=120, describe="it has its processes")
+    containers.client.stop(worker, timeout=60)
 
 
-def running_processes(place: Place, container: str) -> int:
+def running_processes(containers: ControlPlaneContainers, container: str) -> int:
     """How many processes a container has."""
-    return len(place.client.top(container)["Processes"] or ())
+    return len(containers.client.top(container)["Processes"] or ())
 
 
-def test_it_has_what_it_runs_and_no_more(place: Place) -> None:
+def test_it_has_what_it_runs_and_no_more(containers: ControlPlaneContainers) -> None:
     code = """
 import importlib.util, json, shutil, pathlib
 print(json.dumps({
@@ -171,7 +171,7 @@ print(json.dumps({
     "project": sorted(path.name for path in pathlib.Path("/opt/kandev").iterdir()),
 }))
 """
-    found = json.loads(place.run("python3", "-c", code))
+    found = json.loads(containers.run("python3", "-c", code))
     assert found["programs"] == ["git", "tini"]
     assert not found["pip"]
     assert found["project"] == ["executors_app", "kandev", "manage.py", "packages", "sessions_app", "templates"]

@@ -13,7 +13,7 @@ import pytest
 from executors_app.containers import lifecycle
 from executors_app.containers.sites import container_name
 from executors_app.domain import ExitEvent, LaunchSpec
-from tests.docker.harness import DockerPlace
+from tests.docker.harness import DockerHarness
 from tests.executors.harness import row_of, spec_for
 from tests.waiting import eventually_async
 
@@ -37,19 +37,19 @@ class Heard:
 
 
 @asynccontextmanager
-async def listening(place: DockerPlace) -> AsyncIterator[Heard]:
+async def listening(harness: DockerHarness) -> AsyncIterator[Heard]:
     """To the engine, which has begun to tell."""
     heard = Heard()
-    source = place.runtime.exit_event_source(row_of(place, spec_for(place)))
+    source = harness.runtime.exit_event_source(row_of(harness, spec_for(harness)))
 
     async def listen() -> None:
-        async for told in place.runtime.exit_events(source):
+        async for told in harness.runtime.exit_events(source):
             heard.exit_events.append(told)
 
-    calls = len(place.engine.calls())
+    calls = len(harness.engine.calls())
     task = asyncio.create_task(listen())
     await eventually_async(
-        lambda: any("/events" in call for call in place.engine.calls()[calls:]), timeout=20, describe="it is asked"
+        lambda: any("/events" in call for call in harness.engine.calls()[calls:]), timeout=20, describe="it is asked"
     )
     try:
         yield heard
@@ -64,20 +64,20 @@ def _short_windows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lifecycle, "WINDOW_SECONDS", 2)
 
 
-async def test_exit_events_arrive_within_two_seconds(place: DockerPlace, spec: LaunchSpec) -> None:
-    other = spec_for(place)
-    launched = await place.runtime.launch(spec)
-    async with listening(place) as heard:
-        await place.runtime.launch(other)
-        place.kill(spec)
+async def test_exit_events_arrive_within_two_seconds(harness: DockerHarness, spec: LaunchSpec) -> None:
+    other = spec_for(harness)
+    launched = await harness.runtime.launch(spec)
+    async with listening(harness) as heard:
+        await harness.runtime.launch(other)
+        harness.kill(spec)
         await heard.of(spec)
         assert heard.exit_events == [ExitEvent(spec.session_id, launched.container_id)]
 
 
-async def test_removed_container_is_reported_and_helpers_are_not(place: DockerPlace, spec: LaunchSpec) -> None:
-    await place.runtime.launch(spec)
-    async with listening(place) as heard:
-        with place.client() as client:
+async def test_removed_container_is_reported_and_helpers_are_not(harness: DockerHarness, spec: LaunchSpec) -> None:
+    await harness.runtime.launch(spec)
+    async with listening(harness) as heard:
+        with harness.client() as client:
             client.create_container("kandev-agentctl:test", name="stranger")
             client.remove_container("stranger")
             client.remove_container(container_name(spec.execution_id), force=True)
@@ -85,47 +85,47 @@ async def test_removed_container_is_reported_and_helpers_are_not(place: DockerPl
         assert set(heard.sessions) == {spec.session_id}
 
 
-async def test_each_death_is_told_however_many_connections_come_between(place: DockerPlace) -> None:
-    specs = [spec_for(place) for _ in range(3)]
+async def test_each_death_is_told_however_many_connections_come_between(harness: DockerHarness) -> None:
+    specs = [spec_for(harness) for _ in range(3)]
     for spec in specs:
-        await place.runtime.launch(spec)
-    calls = len(place.engine.calls())
-    async with listening(place) as heard:
+        await harness.runtime.launch(spec)
+    calls = len(harness.engine.calls())
+    async with listening(harness) as heard:
         for spec in specs:
-            place.kill(spec)
+            harness.kill(spec)
             await heard.of(spec)
-            await another_connection(place)
-    assert sum("/events" in call for call in place.engine.calls()[calls:]) >= 3
+            await another_connection(harness)
+    assert sum("/events" in call for call in harness.engine.calls()[calls:]) >= 3
     assert heard.sessions == [spec.session_id for spec in specs], "and none twice"
 
 
-async def another_connection(place: DockerPlace) -> None:
+async def another_connection(harness: DockerHarness) -> None:
     """Wait until the engine is asked anew."""
-    calls = len(place.engine.calls())
+    calls = len(harness.engine.calls())
 
     def asked() -> bool:
-        return any("/events" in call for call in place.engine.calls()[calls:])
+        return any("/events" in call for call in harness.engine.calls()[calls:])
 
     await eventually_async(asked, timeout=20, describe="another connection")
 
 
 async def test_sessions_are_rechecked_after_an_engine_was_away(
-    place: DockerPlace, spec: LaunchSpec, settings: Any
+    harness: DockerHarness, spec: LaunchSpec, settings: Any
 ) -> None:
-    await place.runtime.launch(spec)
-    async with listening(place) as heard:
-        place.engine.stop()
-        calls = len(place.engine.calls())
-        place.engine.start()
+    await harness.runtime.launch(spec)
+    async with listening(harness) as heard:
+        harness.engine.stop()
+        calls = len(harness.engine.calls())
+        harness.engine.start()
         await eventually_async(lambda: lifecycle.CHECK_ALL in heard.exit_events, timeout=30, describe="look at all")
-        asked = [call for call in place.engine.calls()[calls:] if "/events" in call]
+        asked = [call for call in harness.engine.calls()[calls:] if "/events" in call]
     assert len(asked) <= 4, "a back-off, and no storm"
 
 
-async def test_an_agent_that_runs_out_of_memory_is_told_of(place: DockerPlace, spec: LaunchSpec) -> None:
+async def test_an_agent_that_runs_out_of_memory_is_told_of(harness: DockerHarness, spec: LaunchSpec) -> None:
     eater = "import mmap; m = mmap.mmap(-1, 1 << 30); [m.write(b'x' * 1048576) for _ in range(1024)]"
-    await place.runtime.launch(replace(spec, config={"memory_mb": 256}))
-    async with listening(place) as heard:
-        await asyncio.to_thread(place.run, spec, "python3", "-I", "-c", eater)
+    await harness.runtime.launch(replace(spec, config={"memory_mb": 256}))
+    async with listening(harness) as heard:
+        await asyncio.to_thread(harness.run, spec, "python3", "-I", "-c", eater)
         await heard.of(spec)
         assert not heard.exit_events[0].ended, "the container lives"

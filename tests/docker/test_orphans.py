@@ -16,57 +16,57 @@ from executors_app.containers.sites import container_name, helper_labels
 from executors_app.domain import Launched, LaunchSpec, Observed
 from executors_app.models import Executor
 from tests.docker.engine import IMAGE
-from tests.docker.harness import DockerPlace
+from tests.docker.harness import DockerHarness
 from tests.executors.harness import look, row_of, seen, spec_for
 from tests.executors.rows import make_execution
 
 
 async def test_orphans_are_listed_and_removed_on_proof_and_request_alone(
-    place: DockerPlace, spec: LaunchSpec, launched: Launched
+    harness: DockerHarness, spec: LaunchSpec, launched: Launched
 ) -> None:
-    other = spec_for(place)
-    await place.runtime.launch(other)
-    (orphan,) = await place.runtime.orphans({other.execution_id}, [])
+    other = spec_for(harness)
+    await harness.runtime.launch(other)
+    (orphan,) = await harness.runtime.orphans({other.execution_id}, [])
     assert (orphan.id, orphan.execution_id, orphan.status) == (
         container_name(spec.execution_id),
         spec.execution_id,
         "running",
     )
     stranger = replace(orphan, id=container_name(other.execution_id))
-    assert await place.runtime.remove_orphan(stranger, []) is False, "it is another's"
-    assert await place.runtime.remove_orphan(orphan, []) is True
-    assert (await look(place, row_of(place, spec, launched))).reason == "container_gone"
-    assert (seen(place, launched) / "README").exists()
-    assert (await look(place, row_of(place, other))).observed is Observed.ALIVE
+    assert await harness.runtime.remove_orphan(stranger, []) is False, "it is another's"
+    assert await harness.runtime.remove_orphan(orphan, []) is True
+    assert (await look(harness, row_of(harness, spec, launched))).reason == "container_gone"
+    assert (seen(harness, launched) / "README").exists()
+    assert (await look(harness, row_of(harness, other))).observed is Observed.ALIVE
 
 
 async def test_helper_left_by_a_kill_is_an_orphan_of_a_known_execution(
-    place: DockerPlace, spec: LaunchSpec, launched: Launched, monkeypatch: pytest.MonkeyPatch
+    harness: DockerHarness, spec: LaunchSpec, launched: Launched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name = f"{container_name(spec.execution_id)}-work"
     known = {spec.execution_id}
-    with place.client() as client:
+    with harness.client() as client:
         labels = helper_labels(spec.execution_id, spec.session_id)
         client.create_container(IMAGE, name=name, labels=labels)
-    assert await place.runtime.orphans(known, []) == [], "it may be at work"
+    assert await harness.runtime.orphans(known, []) == [], "it may be at work"
 
     monkeypatch.setattr(lifecycle, "MAX_HELPER_SECONDS", -60.0)  # as if it were older than that
-    (orphan,) = await place.runtime.orphans(known, [])
+    (orphan,) = await harness.runtime.orphans(known, [])
     assert (orphan.id, orphan.execution_id, orphan.is_helper) == (name, spec.execution_id, True)
     own_container = replace(orphan, id=container_name(spec.execution_id))
-    assert await place.runtime.remove_orphan(own_container, []) is False, "the execution's own is no helper"
-    assert await place.runtime.remove_orphan(orphan, []) is True
-    assert await place.runtime.orphans(known, []) == []
-    assert (await look(place, row_of(place, spec, launched))).observed is Observed.ALIVE
+    assert await harness.runtime.remove_orphan(own_container, []) is False, "the execution's own is no helper"
+    assert await harness.runtime.remove_orphan(orphan, []) is True
+    assert await harness.runtime.orphans(known, []) == []
+    assert (await look(harness, row_of(harness, spec, launched))).observed is Observed.ALIVE
 
 
 @pytest.mark.django_db
 def test_command_removes_a_helper_of_a_known_execution(
-    place: DockerPlace, spec: LaunchSpec, monkeypatch: pytest.MonkeyPatch
+    harness: DockerHarness, spec: LaunchSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_execution(id=spec.execution_id)
     name = f"{container_name(spec.execution_id)}-work"
-    with place.client() as client:
+    with harness.client() as client:
         labels = helper_labels(spec.execution_id, spec.session_id)
         client.create_container(IMAGE, name=name, labels=labels)
     assert ask() == []
@@ -84,10 +84,10 @@ def ask(*arguments: str) -> list[dict[str, str]]:
 
 
 @pytest.mark.django_db
-def test_orphans_command_lists_unknown_and_removes_named(place: DockerPlace, spec: LaunchSpec) -> None:
-    other = spec_for(place)
+def test_orphans_command_lists_unknown_and_removes_named(harness: DockerHarness, spec: LaunchSpec) -> None:
+    other = spec_for(harness)
     for one in (spec, other):
-        asyncio.run(place.runtime.launch(one))
+        asyncio.run(harness.runtime.launch(one))
     make_execution(id=other.execution_id)
     name = container_name(spec.execution_id)
 
@@ -96,11 +96,11 @@ def test_orphans_command_lists_unknown_and_removes_named(place: DockerPlace, spe
         ask("--remove", container_name(other.execution_id))
     assert [one["id"] for one in ask("--remove", name)] == [name]
     assert ask() == []
-    assert place.inspect(other)["State"]["Running"]
+    assert harness.inspect(other)["State"]["Running"]
 
 
 @pytest.mark.django_db
-def test_the_command_says_when_no_engine_can_be_asked(place: DockerPlace, settings: Any) -> None:
+def test_the_command_says_when_no_engine_can_be_asked(harness: DockerHarness, settings: Any) -> None:
     settings.KANDEV_DOCKER_HOST = "unix:///nowhere/docker.sock"
     assert ask() == [], "nobody uses one"
     Executor.objects.create(name="Containers", runtime="local_docker")

@@ -11,7 +11,7 @@ from executors_app.containers.connection import read_remote_config
 from executors_app.domain import Observed
 from executors_app.errors import RuntimeUnavailable
 from tests.docker.certificates import CLIENT, Authority
-from tests.docker.remote_engine import FarPlace
+from tests.docker.remote_engine import RemoteEngineHarness
 from tests.executors.harness import look, row_of, spec_for
 
 
@@ -83,26 +83,32 @@ def test_ssh_never_prompts_and_checks_host_keys() -> None:
     ]
 
 
-async def test_engine_with_another_authoritys_certificate_is_rejected(far_place: FarPlace, tmp_path: Path) -> None:
+async def test_engine_with_another_authoritys_certificate_is_rejected(
+    remote_harness: RemoteEngineHarness, tmp_path: Path
+) -> None:
     strange = Authority(tmp_path / "strange")
     with pytest.raises(RuntimeUnavailable, match=r"(?i)certificate"):
-        await far_place.runtime.check_availability({**far_place.config, "tls_ca": str(strange.certificate)})
+        await remote_harness.runtime.check_availability({**remote_harness.config, "tls_ca": str(strange.certificate)})
 
 
-async def test_engine_rejects_a_foreign_client_certificate(far_place: FarPlace, tmp_path: Path) -> None:
+async def test_engine_rejects_a_foreign_client_certificate(remote_harness: RemoteEngineHarness, tmp_path: Path) -> None:
     pair = Authority(tmp_path / "strange").issue("stranger", CLIENT)
-    config = {**far_place.config, "tls_cert": str(pair.certificate), "tls_key": str(pair.key)}
+    config = {**remote_harness.config, "tls_cert": str(pair.certificate), "tls_key": str(pair.key)}
     with pytest.raises(RuntimeUnavailable):
-        await far_place.runtime.check_availability(config)
-    spec = spec_for(far_place)
-    seen = await look(far_place, row_of(far_place, spec, config=config))
+        await remote_harness.runtime.check_availability(config)
+    spec = spec_for(remote_harness)
+    seen = await look(remote_harness, row_of(remote_harness, spec, config=config))
     assert (seen.observed, seen.reason) == (Observed.UNKNOWN, "runtime_unavailable")
 
 
-async def test_unreachable_engine_does_not_affect_other_engines(far_place: FarPlace) -> None:
-    spec = spec_for(far_place)
-    row = row_of(far_place, spec, await far_place.runtime.launch(spec))
-    away = row_of(far_place, spec_for(far_place), config={**far_place.config, "docker_host": "tcp://127.0.0.3:1"})
-    seen = await far_place.runtime.observe([away, row], timeout=10, concurrency=5)
+async def test_unreachable_engine_does_not_affect_other_engines(remote_harness: RemoteEngineHarness) -> None:
+    spec = spec_for(remote_harness)
+    row = row_of(remote_harness, spec, await remote_harness.runtime.launch(spec))
+    away = row_of(
+        remote_harness,
+        spec_for(remote_harness),
+        config={**remote_harness.config, "docker_host": "tcp://127.0.0.3:1"},
+    )
+    seen = await remote_harness.runtime.observe([away, row], timeout=10, concurrency=5)
     assert seen[row.id].observed is Observed.ALIVE
     assert (seen[away.id].observed, seen[away.id].reason) == (Observed.UNKNOWN, "runtime_unavailable")

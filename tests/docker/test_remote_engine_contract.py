@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from tests.docker.remote_engine import FarPlace
+from tests.docker.remote_engine import RemoteEngineHarness
 from tests.executors.contract import RuntimeContract
 
 
 @pytest.fixture
-def place(far_place: FarPlace) -> FarPlace:
+def harness(remote_harness: RemoteEngineHarness) -> RemoteEngineHarness:
     """The other engine."""
-    return far_place
+    return remote_harness
 
 
 class TestRemoteDocker(RuntimeContract):

@@ -11,8 +11,8 @@ import pytest
 from executors_app.containers import sites
 from executors_app.repositories import bare
 from tests.docker.engine import IMAGE
-from tests.docker.remote_engine import FarEngine, FarPlace
-from tests.docker.remote_engine_deployment import FarDeployment, FarSession
+from tests.docker.remote_engine import RemoteEngine, RemoteEngineHarness
+from tests.docker.remote_engine_deployment import RemoteEngineDeployment, RemoteEngineSession
 from tests.drills.deployment import Deployment, Session
 from tests.drills.restart_drills import RestartDrills
 from tests.drills.session_steps import wait_for_first_turn
@@ -21,9 +21,9 @@ from tests.waiting import eventually
 
 
 @pytest.fixture
-def deployment(far_engine: FarEngine, tmp_path: Path) -> Iterator[FarDeployment]:
+def deployment(remote_engine: RemoteEngine, tmp_path: Path) -> Iterator[RemoteEngineDeployment]:
     """A Kandev of its own, prepared and not yet served."""
-    made = FarDeployment(tmp_path, far_engine)
+    made = RemoteEngineDeployment(tmp_path, remote_engine)
     made.prepare()
     yield made
     made.close()
@@ -34,15 +34,15 @@ class TestRestartsOnRemoteEngine(RestartDrills):
 
     def lose_workspace(self, deployment: Deployment, session: Session) -> None:
         """Remove the worktree and the branch in the volume of a session."""
-        assert isinstance(session, FarSession)
+        assert isinstance(session, RemoteEngineSession)
         lost = session.row
         shutil.rmtree(session.seen(lost["worktree_path"]))
         engine = session.deployment.engine
-        FarPlace(deployment.repository, engine).forget(lost["worktree_branch"], session.id)
+        RemoteEngineHarness(deployment.repository, engine).forget(lost["worktree_branch"], session.id)
 
 
 def test_workspace_lost_with_its_volume_comes_back_from_what_arrived(
-    deployment: FarDeployment,
+    deployment: RemoteEngineDeployment,
 ) -> None:
     deployment.serve()
     session = deployment.start_session("write kept.txt hello")
@@ -52,7 +52,7 @@ def test_workspace_lost_with_its_volume_comes_back_from_what_arrived(
     eventually(lambda: "kept.txt" in arrived(deployment.repository, session.id), timeout=30, describe="it has arrived")
     deployment.kill_server()
     session.kill_everything()
-    FarPlace(deployment.repository, deployment.engine).close()
+    RemoteEngineHarness(deployment.repository, deployment.engine).close()
 
     deployment.recover()
 
@@ -62,11 +62,11 @@ def test_workspace_lost_with_its_volume_comes_back_from_what_arrived(
     assert session.seen(row["worktree_path"]).joinpath("kept.txt").read_text() == "hello\n"
 
 
-def stay_idle(session: FarSession) -> None:
+def stay_idle(session: RemoteEngineSession) -> None:
     """Its agentctl lives on."""
 
 
-def stop(session: FarSession) -> None:
+def stop(session: RemoteEngineSession) -> None:
     """Nothing of it runs any more; an earlier kill has left a helper container of the same name."""
     session.deployment.api("POST", f"{session.path}/stop/", {})
     eventually(lambda: session.execution["status"] == "stopped", timeout=60, describe="it is stopped")
@@ -78,7 +78,7 @@ def stop(session: FarSession) -> None:
 
 @pytest.mark.parametrize("then", [stay_idle, stop])
 def test_work_arrives_after_a_kill_at_the_end_of_a_turn(
-    deployment: FarDeployment, then: Callable[[FarSession], None]
+    deployment: RemoteEngineDeployment, then: Callable[[RemoteEngineSession], None]
 ) -> None:
     deployment.serve()
     session = deployment.start_session("work 1")
@@ -105,13 +105,13 @@ def test_work_arrives_after_a_kill_at_the_end_of_a_turn(
     eventually(lambda: helpers_of(session) == [], timeout=60, describe="no helper container is left")
 
 
-def is_due(session: FarSession) -> bool:
+def is_due(session: RemoteEngineSession) -> bool:
     """Whether its newest snapshot was announced and has not arrived."""
     row = session.execution
     return bool(row["snapshot_announced"] != row["snapshot_arrived"])
 
 
-def helpers_of(session: FarSession) -> list[str]:
+def helpers_of(session: RemoteEngineSession) -> list[str]:
     """Names of the short-lived containers beside its own."""
     client = session.deployment.engine.client()
     try:

@@ -11,7 +11,7 @@ import pytest
 
 from executors_app.domain import Observed
 from executors_app.errors import RuntimeUnavailable
-from tests.docker.remote_engine import ADDRESS, FarPlace
+from tests.docker.remote_engine import ADDRESS, RemoteEngineHarness
 from tests.docker.ssh_server import SshServer
 from tests.drills.families import descendants
 from tests.executors.harness import client_of, look, row_of, spec_for
@@ -19,12 +19,12 @@ from tests.services import require
 
 
 @pytest.fixture
-def config(far_place: FarPlace, tmp_path: Path) -> Iterator[dict[str, Any]]:
+def config(remote_harness: RemoteEngineHarness, tmp_path: Path) -> Iterator[dict[str, Any]]:
     """Settings of an executor that goes through it."""
     require("sshd")
     server = SshServer(tmp_path / "ssh")
     yield {
-        "docker_host": server.url(f"{far_place.engine.home}/docker.sock"),
+        "docker_host": server.url(f"{remote_harness.engine.home}/docker.sock"),
         "ssh_key": str(server.key),
         "ssh_known_hosts": str(server.known_hosts),
         "publish": ADDRESS,
@@ -32,23 +32,27 @@ def config(far_place: FarPlace, tmp_path: Path) -> Iterator[dict[str, Any]]:
     server.close()
 
 
-async def test_a_session_lives_on_an_engine_that_only_ssh_leads_to(far_place: FarPlace, config: dict[str, Any]) -> None:
-    far_place.config = config
-    far_place.runtime.check_config(config)
-    spec = spec_for(far_place)
-    launched = await far_place.runtime.launch(spec)
-    row = row_of(far_place, spec, launched)
-    assert (await look(far_place, row)).observed is Observed.ALIVE
+async def test_a_session_lives_on_an_engine_that_only_ssh_leads_to(
+    remote_harness: RemoteEngineHarness, config: dict[str, Any]
+) -> None:
+    remote_harness.config = config
+    remote_harness.runtime.check_config(config)
+    spec = spec_for(remote_harness)
+    launched = await remote_harness.runtime.launch(spec)
+    row = row_of(remote_harness, spec, launched)
+    assert (await look(remote_harness, row)).observed is Observed.ALIVE
     assert (await client_of(spec, launched).read_file("README"))["content"] == "hello\n"
     await client_of(spec, launched).snapshot()
-    assert await far_place.runtime.push_work(row) is True
-    assert await far_place.runtime.end(row) is True
+    assert await remote_harness.runtime.push_work(row) is True
+    assert await remote_harness.runtime.end(row) is True
     left = [pid for pid in descendants(os.getpid()) if b"dial-stdio" in Path(f"/proc/{pid}/cmdline").read_bytes()]
     assert left == [], "each connection's process ends with it"
 
 
-async def test_unknown_host_key_is_rejected(far_place: FarPlace, config: dict[str, Any], tmp_path: Path) -> None:
+async def test_unknown_host_key_is_rejected(
+    remote_harness: RemoteEngineHarness, config: dict[str, Any], tmp_path: Path
+) -> None:
     nobody = tmp_path / "nobody"
     nobody.write_text("")
     with pytest.raises(RuntimeUnavailable):
-        await far_place.runtime.check_availability({**config, "ssh_known_hosts": str(nobody)})
+        await remote_harness.runtime.check_availability({**config, "ssh_known_hosts": str(nobody)})

@@ -12,119 +12,123 @@ from executors_app.containers.sites import HOME_PATH, container_name
 from executors_app.domain import Launched, LaunchSpec, Observed, WorkspaceState
 from executors_app.errors import WorkspaceGone
 from executors_app.runtimes.remote_docker import state_volume, workspace_volume
-from tests.docker.remote_engine import FarPlace
+from tests.docker.remote_engine import RemoteEngineHarness
 from tests.executors.harness import client_of, git_in, known, look, row_of, seen, spec_for, start_agent
 from tests.executors.repositories import commit, run_git
 
 
 @pytest.fixture
-def place(far_place: FarPlace) -> FarPlace:
+def harness(remote_harness: RemoteEngineHarness) -> RemoteEngineHarness:
     """The other engine."""
-    return far_place
+    return remote_harness
 
 
 @pytest.fixture
-def spec(place: FarPlace) -> LaunchSpec:
+def spec(harness: RemoteEngineHarness) -> LaunchSpec:
     """A launch that nobody has made yet."""
-    return spec_for(place)
+    return spec_for(harness)
 
 
 @pytest.fixture
-async def launched(place: FarPlace, spec: LaunchSpec) -> Launched:
+async def launched(harness: RemoteEngineHarness, spec: LaunchSpec) -> Launched:
     """That launch, made."""
-    return await place.runtime.launch(spec)
+    return await harness.runtime.launch(spec)
 
 
-def remove(place: FarPlace, spec: LaunchSpec, *volumes: str) -> None:
+def remove(harness: RemoteEngineHarness, spec: LaunchSpec, *volumes: str) -> None:
     """The container, and volumes with it."""
-    with place.client() as client:
+    with harness.client() as client:
         client.remove_container(container_name(spec.execution_id), force=True)
         for name in volumes:
             client.remove_volume(name)
 
 
-async def test_committed_and_uncommitted_work_arrives(place: FarPlace, spec: LaunchSpec, launched: Launched) -> None:
-    (seen(place, launched) / "committed").write_text("one\n")
+async def test_committed_and_uncommitted_work_arrives(
+    harness: RemoteEngineHarness, spec: LaunchSpec, launched: Launched
+) -> None:
+    (seen(harness, launched) / "committed").write_text("one\n")
     body = {"message": "Over there", "author_name": "Far", "author_email": "far@example.org"}
     await client_of(spec, launched).commit(body)
-    (seen(place, launched) / "untracked").write_text("two\n")
+    (seen(harness, launched) / "untracked").write_text("two\n")
     await client_of(spec, launched).snapshot()
-    row = row_of(place, spec, launched)
+    row = row_of(harness, spec, launched)
 
-    assert await place.runtime.push_work(row) is True
-    assert await place.runtime.push_work(row) is False, "there is nothing new"
+    assert await harness.runtime.push_work(row) is True
+    assert await harness.runtime.push_work(row) is False, "there is nothing new"
 
-    kept = recovery_refs.find_saved_work(place.repository, spec.session_id, launched.worktree_branch)
+    kept = recovery_refs.find_saved_work(harness.repository, spec.session_id, launched.worktree_branch)
     assert recovery_refs.saved_log(kept, 1, 0)["commits"][0]["subject"] == "Over there"
     assert recovery_refs.saved_status(kept)["untracked"] == ["untracked"]
-    assert run_git(place.repository, "for-each-ref", "refs/kandev/arrived") == ""
-    assert run_git(place.repository, "status", "--porcelain") == ""
+    assert run_git(harness.repository, "for-each-ref", "refs/kandev/arrived") == ""
+    assert run_git(harness.repository, "status", "--porcelain") == ""
 
 
 async def test_lost_volume_is_made_again_from_what_arrived(
-    place: FarPlace, spec: LaunchSpec, launched: Launched
+    harness: RemoteEngineHarness, spec: LaunchSpec, launched: Launched
 ) -> None:
-    (seen(place, launched) / "mine").write_text("uncommitted\n")
-    git_in(place, launched, "add", "mine")
+    (seen(harness, launched) / "mine").write_text("uncommitted\n")
+    git_in(harness, launched, "add", "mine")
     await client_of(spec, launched).snapshot()
-    await place.runtime.push_work(row_of(place, spec, launched))
-    remove(place, spec, workspace_volume(spec.session_id))
+    await harness.runtime.push_work(row_of(harness, spec, launched))
+    remove(harness, spec, workspace_volume(spec.session_id))
 
-    found = await look(place, row_of(place, spec, launched))
-    again = await place.runtime.launch(known(spec, launched))
+    found = await look(harness, row_of(harness, spec, launched))
+    again = await harness.runtime.launch(known(spec, launched))
 
     assert (found.observed, found.workspace) == (Observed.DEAD, WorkspaceState.REBUILDABLE)
     assert again.state["rebuilt"].startswith(
         f"The volume {workspace_volume(spec.session_id)} was removed. It was rebuilt from"
     )
-    assert git_in(place, again, "status", "--porcelain") == "A  mine"
-    later = await place.runtime.launch(known(spec, again))
+    assert git_in(harness, again, "status", "--porcelain") == "A  mine"
+    later = await harness.runtime.launch(known(spec, again))
     assert "rebuilt" not in later.state, "once is enough"
 
 
-async def test_lost_volume_without_arrived_work_is_gone(place: FarPlace, spec: LaunchSpec, launched: Launched) -> None:
-    remove(place, spec, workspace_volume(spec.session_id))
-    found = await look(place, row_of(place, spec, launched))
+async def test_lost_volume_without_arrived_work_is_gone(
+    harness: RemoteEngineHarness, spec: LaunchSpec, launched: Launched
+) -> None:
+    remove(harness, spec, workspace_volume(spec.session_id))
+    found = await look(harness, row_of(harness, spec, launched))
     assert (found.observed, found.workspace) == (Observed.DEAD, WorkspaceState.GONE)
     assert "had reached the control plane" in found.workspace_reason
     for _ in range(2):
         with pytest.raises(WorkspaceGone, match="had reached the control plane"):
-            await place.runtime.launch(known(spec, launched))
+            await harness.runtime.launch(known(spec, launched))
 
 
 async def test_a_removed_container_keeps_home_worktree_journal_and_conversation(
-    place: FarPlace, spec: LaunchSpec, launched: Launched
+    harness: RemoteEngineHarness, spec: LaunchSpec, launched: Launched
 ) -> None:
-    started = await start_agent(place, spec, launched, "first")
-    (seen(place, launched) / "mine").write_text("uncommitted\n")
-    place.run(spec, "sh", "-c", f"echo kept > {HOME_PATH}/login")
-    remove(place, spec)
-    row = row_of(place, spec, launched)
+    started = await start_agent(harness, spec, launched, "first")
+    (seen(harness, launched) / "mine").write_text("uncommitted\n")
+    harness.run(spec, "sh", "-c", f"echo kept > {HOME_PATH}/login")
+    remove(harness, spec)
+    row = row_of(harness, spec, launched)
 
-    found = await look(place, row)
+    found = await look(harness, row)
     assert (found.observed, found.reason, found.workspace) == (
         *(Observed.DEAD, "container_gone"),
         WorkspaceState.PRESENT,
     )
-    assert place.runtime.unread_journal(row, 0, ""), "read without its container"
-    assert place.runtime.resume_token(row) == started["resume_token"]
-    again = await place.runtime.launch(known(spec, launched))
+    assert harness.runtime.unread_journal(row, 0, ""), "read without its container"
+    assert harness.runtime.resume_token(row) == started["resume_token"]
+    again = await harness.runtime.launch(known(spec, launched))
 
     assert "rebuilt" not in again.state
-    assert (seen(place, again) / "mine").read_text() == "uncommitted\n"
-    assert place.run(spec, "cat", f"{HOME_PATH}/login") == (0, "kept\n")
-    outcome = await start_agent(place, spec, again, "second", started["resume_token"])
+    assert (seen(harness, again) / "mine").read_text() == "uncommitted\n"
+    assert harness.run(spec, "cat", f"{HOME_PATH}/login") == (0, "kept\n")
+    outcome = await start_agent(harness, spec, again, "second", started["resume_token"])
     assert outcome["outcome"] in ("loaded", "resumed")
 
 
 async def test_an_agent_over_there_reaches_neither_agentctls_things_nor_the_engine(
-    place: FarPlace, spec: LaunchSpec, launched: Launched
+    harness: RemoteEngineHarness, spec: LaunchSpec, launched: Launched
 ) -> None:
-    with place.client() as client:
+    with harness.client() as client:
         made = client.exec_create(launched.container_id, ["ls", "/var/lib/agentctl/state"], user="1000:1000")
         said = client.exec_start(made["Id"])
         assert client.exec_inspect(made["Id"])["ExitCode"] != 0, said
-    about = place.inspect(spec)
+    about = harness.inspect(spec)
     assert {one["Type"] for one in about["Mounts"]} == {"volume"}
     assert not [word for word in about["Config"]["Env"] if spec.auth_token in word]
     (bound,) = about["NetworkSettings"]["Ports"]["8700/tcp"]
@@ -132,33 +136,33 @@ async def test_an_agent_over_there_reaches_neither_agentctls_things_nor_the_engi
     assert launched.url.startswith("http://127.0.0.2:")
 
 
-async def test_interrupted_start_is_continued(place: FarPlace, spec: LaunchSpec) -> None:
-    with place.client() as client:
-        for name in place.volumes_of(spec):
+async def test_interrupted_start_is_continued(harness: RemoteEngineHarness, spec: LaunchSpec) -> None:
+    with harness.client() as client:
+        for name in harness.volumes_of(spec):
             client.create_volume(name, labels={"kandev.managed": "true"})
         helper = f"{container_name(spec.execution_id)}-volumes"
         client.create_container("kandev-agentctl:test", name=helper)
-    launched = await place.runtime.launch(spec)
-    assert (seen(place, launched) / "README").read_text() == "hello\n"
-    with place.client() as client:
+    launched = await harness.runtime.launch(spec)
+    assert (seen(harness, launched) / "README").read_text() == "hello\n"
+    with harness.client() as client:
         left = {name for one in client.containers(all=True) for name in one["Names"]}
     assert left == {f"/{container_name(spec.execution_id)}"}, "helpers leave nothing behind"
 
 
-async def test_session_starts_from_the_tasks_base(place: FarPlace) -> None:
-    first = run_git(place.repository, "rev-parse", "HEAD")
-    run_git(place.repository, "branch", "older")
-    commit(place.repository, "newer", "newer\n")
-    launched = await place.runtime.launch(replace(spec_for(place), base_branch="older"))
-    assert git_in(place, launched, "rev-parse", "HEAD") == first
-    assert git_in(place, launched, "rev-parse", "older") == first
+async def test_session_starts_from_the_tasks_base(harness: RemoteEngineHarness) -> None:
+    first = run_git(harness.repository, "rev-parse", "HEAD")
+    run_git(harness.repository, "branch", "older")
+    commit(harness.repository, "newer", "newer\n")
+    launched = await harness.runtime.launch(replace(spec_for(harness), base_branch="older"))
+    assert git_in(harness, launched, "rev-parse", "HEAD") == first
+    assert git_in(harness, launched, "rev-parse", "older") == first
 
 
 async def test_orphans_over_there_are_listed_and_removed_and_their_volumes_stay(
-    place: FarPlace, spec: LaunchSpec, launched: Launched
+    harness: RemoteEngineHarness, spec: LaunchSpec, launched: Launched
 ) -> None:
-    (orphan,) = await place.runtime.orphans(set(), [place.config])
+    (orphan,) = await harness.runtime.orphans(set(), [harness.config])
     assert (orphan.id, orphan.execution_id) == (container_name(spec.execution_id), spec.execution_id)
-    assert await place.runtime.orphans({spec.execution_id}, [place.config]) == []
-    assert await place.runtime.remove_orphan(orphan, [place.config]) is True
-    assert Path(place.engine.volume(state_volume(spec.execution_id)), "token").exists()
+    assert await harness.runtime.orphans({spec.execution_id}, [harness.config]) == []
+    assert await harness.runtime.remove_orphan(orphan, [harness.config]) is True
+    assert Path(harness.engine.volume(state_volume(spec.execution_id)), "token").exists()

@@ -10,24 +10,24 @@ import pytest
 from executors_app.client import ShellStream
 from executors_app.containers.sites import HOME_PATH, container_name
 from executors_app.domain import LaunchSpec
-from tests.docker.harness import DockerPlace
-from tests.docker.remote_engine import FarPlace
+from tests.docker.harness import DockerHarness
+from tests.docker.remote_engine import RemoteEngineHarness
 from tests.executors.harness import client_of, forget, git_in, known, seen, spec_for
 
 
 @pytest.fixture(params=["local_docker", "remote_docker"])
-def place(request: pytest.FixtureRequest) -> DockerPlace:
+def harness(request: pytest.FixtureRequest) -> DockerHarness:
     """Both runtimes on Docker."""
-    found: DockerPlace | FarPlace = request.getfixturevalue(
-        "far_place" if request.param == "remote_docker" else "near_place"
+    found: DockerHarness | RemoteEngineHarness = request.getfixturevalue(
+        "remote_harness" if request.param == "remote_docker" else "local_harness"
     )
     return found
 
 
 @pytest.fixture
-def spec(place: DockerPlace) -> LaunchSpec:
+def spec(harness: DockerHarness) -> LaunchSpec:
     """A launch that nobody has made yet."""
-    return spec_for(place)
+    return spec_for(harness)
 
 
 async def until(shell: ShellStream, words: bytes) -> bytes:
@@ -41,13 +41,13 @@ async def until(shell: ShellStream, words: bytes) -> bytes:
     return said
 
 
-async def test_container_shell_runs_as_agent_and_outlives_its_reader(place: DockerPlace, spec: LaunchSpec) -> None:
-    launched = await place.runtime.launch(spec)
+async def test_container_shell_runs_as_agent_and_outlives_its_reader(harness: DockerHarness, spec: LaunchSpec) -> None:
+    launched = await harness.runtime.launch(spec)
     client = client_of(spec, launched)
     async with client.shell("main", 80, 24) as shell:
         await shell.type(b"echo at=$(pwd) user=$(id -u) tty=$(test -t 0 && echo yes)\n")
         said = await until(shell, b"tty=yes\r")
-        assert f"at={launched.worktree_path} user={place.user.partition(':')[0]} tty=yes".encode() in said
+        assert f"at={launched.worktree_path} user={harness.user.partition(':')[0]} tty=yes".encode() in said
         await shell.resize(132, 43)
         await shell.type(b"stty size; word=walrus\n")
         await until(shell, b"43 132")
@@ -58,40 +58,40 @@ async def test_container_shell_runs_as_agent_and_outlives_its_reader(place: Dock
 
 
 async def test_container_snapshot_restores_modified_untracked_and_staged_files(
-    place: DockerPlace, spec: LaunchSpec
+    harness: DockerHarness, spec: LaunchSpec
 ) -> None:
-    launched = await place.runtime.launch(spec)
-    client, worktree = client_of(spec, launched), seen(place, launched)
+    launched = await harness.runtime.launch(spec)
+    client, worktree = client_of(spec, launched), seen(harness, launched)
     for name in ("one", "two"):
         await client.write_file(name, b"first\n")
     await client.commit({"message": "Two files", "author_name": "In", "author_email": "in@example.org"})
     for name in ("README", "one", "two", "new", "newer", "staged"):
         await client.write_file(name, f"work in {name}\n".encode(), "*" if name in ("README", "one", "two") else None)
-    git_in(place, launched, "add", "staged")
-    before = git_in(place, launched, "status", "--porcelain")
+    git_in(harness, launched, "add", "staged")
+    before = git_in(harness, launched, "status", "--porcelain")
     assert len(before.splitlines()) == 6
     await client.snapshot()
-    place.kill(spec)
+    harness.kill(spec)
     shutil.rmtree(worktree)
-    forget(place, launched, branch=False)
+    forget(harness, launched, branch=False)
 
-    again = await place.runtime.launch(known(spec, launched))
+    again = await harness.runtime.launch(known(spec, launched))
 
-    assert git_in(place, again, "status", "--porcelain") == before
+    assert git_in(harness, again, "status", "--porcelain") == before
     for name in ("README", "one", "two", "new", "newer", "staged"):
         assert (worktree / name).read_text() == f"work in {name}\n"
 
 
-async def test_recreated_container_keeps_home_and_worktree(place: DockerPlace, spec: LaunchSpec) -> None:
-    launched = await place.runtime.launch(spec)
-    (seen(place, launched) / "mine").write_text("uncommitted\n")
-    assert place.run(spec, "sh", "-c", f"echo kept > {HOME_PATH}/login && echo lost > /tmp/scratch")[0] == 0
-    with place.client() as client:
+async def test_recreated_container_keeps_home_and_worktree(harness: DockerHarness, spec: LaunchSpec) -> None:
+    launched = await harness.runtime.launch(spec)
+    (seen(harness, launched) / "mine").write_text("uncommitted\n")
+    assert harness.run(spec, "sh", "-c", f"echo kept > {HOME_PATH}/login && echo lost > /tmp/scratch")[0] == 0
+    with harness.client() as client:
         client.remove_container(container_name(spec.execution_id), force=True, v=True)
 
-    again = await place.runtime.launch(known(spec, launched))
+    again = await harness.runtime.launch(known(spec, launched))
 
     assert again.container_id != launched.container_id
-    assert place.run(spec, "cat", f"{HOME_PATH}/login") == (0, "kept\n")
-    assert place.run(spec, "cat", "/tmp/scratch")[0] != 0, "what was scratch is gone"
-    assert git_in(place, again, "status", "--porcelain") == "?? mine"
+    assert harness.run(spec, "cat", f"{HOME_PATH}/login") == (0, "kept\n")
+    assert harness.run(spec, "cat", "/tmp/scratch")[0] != 0, "what was scratch is gone"
+    assert git_in(harness, again, "status", "--porcelain") == "?? mine"

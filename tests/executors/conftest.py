@@ -14,7 +14,7 @@ from executors_app.agentctl.process import execution_processes, identity
 from executors_app.domain import Launched, LaunchSpec
 from executors_app.runtimes.local_standalone import RUNTIME
 from tests.executors.launches import TOKEN
-from tests.executors.local_harness import LocalPlace
+from tests.executors.local_harness import LocalHarness
 from tests.executors.repositories import make_repository
 
 
@@ -46,7 +46,7 @@ def spec(repository: Path, data_directory: Path) -> Iterator[LaunchSpec]:
 
 
 @pytest.fixture
-def places(spec: LaunchSpec, data_directory: Path) -> StateDirectory:
+def directory(spec: LaunchSpec, data_directory: Path) -> StateDirectory:
     return state_directory(data_directory, spec.execution_id)
 
 
@@ -56,8 +56,8 @@ async def launched(spec: LaunchSpec) -> AsyncIterator[Launched]:
 
 
 @pytest.fixture
-def place(repository: Path, data_directory: Path, tmp_path: Path) -> Iterator[LocalPlace]:
+def harness(repository: Path, data_directory: Path, tmp_path: Path) -> Iterator[LocalHarness]:
     """The runtime on this machine, whose launches are ended whatever a test does."""
-    made = LocalPlace(repository, tmp_path / "agent")
+    made = LocalHarness(repository, tmp_path / "agent")
     yield made
     made.close(data_directory)

@@ -1,6 +1,6 @@
 """What every runtime has to keep, whatever it runs things in; a runtime's own test module subclasses it.
 
-``place`` is a fixture: the runtime, and the rude things that can be done to what it has started.
+``harness`` is a fixture: the runtime, and the rude things that can be done to what it has started.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import pytest
 from executors_app.domain import Observed, WorkspaceState
 from executors_app.errors import AgentctlForeign, RepositoryUnusable, WorkspaceGone
 from tests.executors.harness import (
-    Place,
+    RuntimeHarness,
     client_of,
     config_of,
     ended_job,
@@ -37,67 +37,67 @@ class RuntimeContract:
 
     bad_config: ClassVar[dict[str, Any]] = {"no such setting": 1}
 
-    async def test_launch_starts_agentctl_in_a_worktree_of_the_repository(self, place: Place) -> None:
-        spec = spec_for(place)
-        launched = await place.runtime.launch(spec)
-        found = await look(place, row_of(place, spec, launched))
+    async def test_launch_starts_agentctl_in_a_worktree_of_the_repository(self, harness: RuntimeHarness) -> None:
+        spec = spec_for(harness)
+        launched = await harness.runtime.launch(spec)
+        found = await look(harness, row_of(harness, spec, launched))
         assert (found.observed, found.url, launched.found) == (Observed.ALIVE, launched.url, False)
         assert found.report is not None
         assert found.report["boot_id"] == launched.boot_id
         assert found.report["workspace"]["exists"]
         assert found.report["workspace"]["branch"] == launched.worktree_branch
-        assert run_git(place.repository, "rev-parse", launched.worktree_branch)
+        assert run_git(harness.repository, "rev-parse", launched.worktree_branch)
 
-    async def test_a_launch_again_finds_the_live_one(self, place: Place) -> None:
-        spec = spec_for(place)
-        launched = await place.runtime.launch(spec)
-        assert await place.runtime.launch(spec) == replace(launched, found=True)
+    async def test_a_launch_again_finds_the_live_one(self, harness: RuntimeHarness) -> None:
+        spec = spec_for(harness)
+        launched = await harness.runtime.launch(spec)
+        assert await harness.runtime.launch(spec) == replace(launched, found=True)
 
-    async def test_the_built_in_agent_starts_by_its_name(self, place: Place) -> None:
-        spec = spec_for(place)
-        launched = await place.runtime.launch(spec)
-        env = dict(word.split("=", 1) for word in place.demo_agent if word.startswith("KANDEV_DEMO_AGENT_HOME="))
-        answer = await start_agent(place, spec, launched, "first", argv=["kandev-demo-agent"], env=env)
+    async def test_the_built_in_agent_starts_by_its_name(self, harness: RuntimeHarness) -> None:
+        spec = spec_for(harness)
+        launched = await harness.runtime.launch(spec)
+        env = dict(word.split("=", 1) for word in harness.demo_agent if word.startswith("KANDEV_DEMO_AGENT_HOME="))
+        answer = await start_agent(harness, spec, launched, "first", argv=["kandev-demo-agent"], env=env)
         assert answer["outcome"] == "created"
 
-    async def test_many_launches_at_once_start_one(self, place: Place) -> None:
-        spec = spec_for(place)
-        launches = await asyncio.gather(*(place.runtime.launch(spec) for _ in range(3)))
+    async def test_many_launches_at_once_start_one(self, harness: RuntimeHarness) -> None:
+        spec = spec_for(harness)
+        launches = await asyncio.gather(*(harness.runtime.launch(spec) for _ in range(3)))
         assert len({launched.boot_id for launched in launches}) == 1
 
-    async def test_live_agentctl_unknown_to_its_row_is_found(self, place: Place) -> None:
-        spec = spec_for(place)
-        launched = await place.runtime.launch(spec)
-        found = await look(place, row_of(place, spec))
+    async def test_live_agentctl_unknown_to_its_row_is_found(self, harness: RuntimeHarness) -> None:
+        spec = spec_for(harness)
+        launched = await harness.runtime.launch(spec)
+        found = await look(harness, row_of(harness, spec))
         assert (found.observed, found.url) == (Observed.ALIVE, launched.url)
 
-    async def test_killed_agentctl_is_dead_and_restarts_on_its_worktree(self, place: Place) -> None:
-        spec = spec_for(place)
-        launched = await place.runtime.launch(spec)
-        (seen(place, launched) / "mine").write_text("uncommitted\n")
-        place.kill(spec)
-        found = await look(place, row_of(place, spec, launched))
+    async def test_killed_agentctl_is_dead_and_restarts_on_its_worktree(self, harness: RuntimeHarness) -> None:
+        spec = spec_for(harness)
+        launched = await harness.runtime.launch(spec)
+        (seen(harness, launched) / "mine").write_text("uncommitted\n")
+        harness.kill(spec)
+        found = await look(harness, row_of(harness, spec, launched))
         assert (found.observed, found.workspace) == (Observed.DEAD, WorkspaceState.PRESENT)
         assert found.reason
-        again = await place.runtime.launch(known(spec, launched))
+        again = await harness.runtime.launch(known(spec, launched))
         assert again.boot_id != launched.boot_id
         assert again.worktree_path == launched.worktree_path
-        assert (seen(place, again) / "mine").read_text() == "uncommitted\n"
+        assert (seen(harness, again) / "mine").read_text() == "uncommitted\n"
 
-    async def test_each_launch_has_a_token_of_its_own(self, place: Place) -> None:
-        spec = spec_for(place)
-        first = await place.runtime.launch(spec)
-        place.kill(spec)
-        again = await place.runtime.launch(known(spec, first))
+    async def test_each_launch_has_a_token_of_its_own(self, harness: RuntimeHarness) -> None:
+        spec = spec_for(harness)
+        first = await harness.runtime.launch(spec)
+        harness.kill(spec)
+        again = await harness.runtime.launch(known(spec, first))
         assert first.state["launch"] != again.state["launch"]
         with_the_old_one = replace(again, state={**again.state, "launch": first.state["launch"]})
         with pytest.raises(AgentctlForeign):
             await client_of(spec, with_the_old_one).status()
         assert (await client_of(spec, again).status())["boot_id"] == again.boot_id
 
-    async def test_a_script_runs_once_in_the_worktree_whoever_is_killed(self, place: Place) -> None:
-        spec = spec_for(place)
-        launched = await place.runtime.launch(spec)
+    async def test_a_script_runs_once_in_the_worktree_whoever_is_killed(self, harness: RuntimeHarness) -> None:
+        spec = spec_for(harness)
+        launched = await harness.runtime.launch(spec)
         client = client_of(spec, launched)
         short, long = {"script": "pwd; echo ran >>times; exit 3"}, {"script": "echo ran >>others; sleep 3600"}
         await client.start_job("run-1/build#2", short)
@@ -105,129 +105,129 @@ class RuntimeContract:
         assert (ended["state"], ended["exit_code"]) == ("ended", 3)
         assert ended["stdout"] == f"{launched.worktree_path}\n"
         await client.start_job("run-1/other", long)
-        others = seen(place, launched) / "others"
+        others = seen(harness, launched) / "others"
         assert await eventually_async(others.exists, 60)
 
-        place.kill(spec)
-        await look(place, row_of(place, spec, launched))
-        client = client_of(spec, await place.runtime.launch(known(spec, launched)))
+        harness.kill(spec)
+        await look(harness, row_of(harness, spec, launched))
+        client = client_of(spec, await harness.runtime.launch(known(spec, launched)))
 
         assert await client.start_job("run-1/build#2", short) == ended
         other = await client.start_job("run-1/other", long)
         assert other["state"] in ("ended", "lost")
         assert other["error"] in ("agentctl_ended", "lost")
         for file in ("times", "others"):
-            assert (seen(place, launched) / file).read_text() == "ran\n"
+            assert (seen(harness, launched) / file).read_text() == "ran\n"
 
-    async def test_execution_never_started_is_dead_and_can_be_launched(self, place: Place) -> None:
-        found = await look(place, row_of(place, spec_for(place)))
+    async def test_execution_never_started_is_dead_and_can_be_launched(self, harness: RuntimeHarness) -> None:
+        found = await look(harness, row_of(harness, spec_for(harness)))
         assert (found.observed, found.workspace) == (Observed.DEAD, WorkspaceState.REBUILDABLE)
 
-    async def test_a_silent_one_is_unknown_and_not_dead(self, place: Place) -> None:
-        spec = spec_for(place)
-        launched = await place.runtime.launch(spec)
-        with place.silence(spec):
-            found = await look(place, row_of(place, spec, launched), timeout=1.0)
+    async def test_a_silent_one_is_unknown_and_not_dead(self, harness: RuntimeHarness) -> None:
+        spec = spec_for(harness)
+        launched = await harness.runtime.launch(spec)
+        with harness.silence(spec):
+            found = await look(harness, row_of(harness, spec, launched), timeout=1.0)
         assert (found.observed, found.reason) == (Observed.UNKNOWN, "timeout")
 
-    async def test_live_agentctl_that_rejects_our_token_is_unknown(self, place: Place) -> None:
-        spec = spec_for(place)
-        launched = await place.runtime.launch(spec)
-        found = await look(place, row_of(place, spec, launched, auth_token="another-token-of-the-row"))
+    async def test_live_agentctl_that_rejects_our_token_is_unknown(self, harness: RuntimeHarness) -> None:
+        spec = spec_for(harness)
+        launched = await harness.runtime.launch(spec)
+        found = await look(harness, row_of(harness, spec, launched, auth_token="another-token-of-the-row"))
         assert (found.observed, found.reason) == (Observed.UNKNOWN, "foreign")
 
-    async def test_lost_worktree_is_reported_and_never_replaced_by_an_empty_one(self, place: Place) -> None:
-        spec = spec_for(place)
-        launched = await place.runtime.launch(spec)
-        place.kill(spec)
-        shutil.rmtree(seen(place, launched))
-        forget(place, launched, branch=True)
-        found = await look(place, row_of(place, spec, launched))
+    async def test_lost_worktree_is_reported_and_never_replaced_by_an_empty_one(self, harness: RuntimeHarness) -> None:
+        spec = spec_for(harness)
+        launched = await harness.runtime.launch(spec)
+        harness.kill(spec)
+        shutil.rmtree(seen(harness, launched))
+        forget(harness, launched, branch=True)
+        found = await look(harness, row_of(harness, spec, launched))
         assert (found.observed, found.workspace) == (Observed.DEAD, WorkspaceState.GONE)
         assert launched.worktree_branch in found.workspace_reason
         with pytest.raises(WorkspaceGone):
-            await place.runtime.launch(known(spec, launched))
+            await harness.runtime.launch(known(spec, launched))
 
-    async def test_a_deleted_worktree_comes_back_with_its_uncommitted_work(self, place: Place) -> None:
-        spec = spec_for(place)
-        launched = await place.runtime.launch(spec)
-        worktree = seen(place, launched)
+    async def test_a_deleted_worktree_comes_back_with_its_uncommitted_work(self, harness: RuntimeHarness) -> None:
+        spec = spec_for(harness)
+        launched = await harness.runtime.launch(spec)
+        worktree = seen(harness, launched)
         for name in ("README", "staged", "untracked"):
             (worktree / name).write_text(f"work in {name}\n")
-        git_in(place, launched, "add", "staged")
+        git_in(harness, launched, "add", "staged")
         await client_of(spec, launched).snapshot()
-        place.kill(spec)
+        harness.kill(spec)
         shutil.rmtree(worktree)
-        forget(place, launched, branch=False)
-        assert (await look(place, row_of(place, spec, launched))).workspace is WorkspaceState.REBUILDABLE
-        again = await place.runtime.launch(known(spec, launched))
-        assert git_in(place, again, "status", "--porcelain").split("\n") == [
+        forget(harness, launched, branch=False)
+        assert (await look(harness, row_of(harness, spec, launched))).workspace is WorkspaceState.REBUILDABLE
+        again = await harness.runtime.launch(known(spec, launched))
+        assert git_in(harness, again, "status", "--porcelain").split("\n") == [
             *("M README", "A  staged"),
             "?? untracked",
         ]
         assert (worktree / "untracked").read_text() == "work in untracked\n"
 
-    async def test_a_launch_without_a_repository_is_refused_for_good(self, place: Place) -> None:
+    async def test_a_launch_without_a_repository_is_refused_for_good(self, harness: RuntimeHarness) -> None:
         with pytest.raises(RepositoryUnusable):
-            await place.runtime.launch(replace(spec_for(place), repository_path=""))
+            await harness.runtime.launch(replace(spec_for(harness), repository_path=""))
 
-    async def test_one_bad_row_spoils_no_other(self, place: Place) -> None:
-        spec = spec_for(place)
-        launched = await place.runtime.launch(spec)
+    async def test_one_bad_row_spoils_no_other(self, harness: RuntimeHarness) -> None:
+        spec = spec_for(harness)
+        launched = await harness.runtime.launch(spec)
         bad = [
-            row_of(place, spec_for(place), agentctl_url=url, state=state, repository_path="/nonexistent")
+            row_of(harness, spec_for(harness), agentctl_url=url, state=state, repository_path="/nonexistent")
             for url, state in (("http://127.0.0.1:x", {}), ("\0", {"process": 3}), ("", {"process": {}}))
         ]
-        found = await place.runtime.observe([*bad, row_of(place, spec, launched)], timeout=10, concurrency=2)
+        found = await harness.runtime.observe([*bad, row_of(harness, spec, launched)], timeout=10, concurrency=2)
         assert found[spec.execution_id].observed is Observed.ALIVE
         assert all(found[one.id].observed is not Observed.ALIVE for one in bad)
 
-    async def test_ended_execution_stays_dead_and_can_be_launched_again(self, place: Place) -> None:
-        spec = spec_for(place)
-        launched = await place.runtime.launch(spec)
-        facts = row_of(place, spec, launched)
-        assert await place.runtime.end(facts) is True
-        assert (await look(place, facts)).observed is Observed.DEAD
-        assert await place.runtime.end(facts) is True
-        again = await place.runtime.launch(known(spec, launched))
+    async def test_ended_execution_stays_dead_and_can_be_launched_again(self, harness: RuntimeHarness) -> None:
+        spec = spec_for(harness)
+        launched = await harness.runtime.launch(spec)
+        facts = row_of(harness, spec, launched)
+        assert await harness.runtime.end(facts) is True
+        assert (await look(harness, facts)).observed is Observed.DEAD
+        assert await harness.runtime.end(facts) is True
+        again = await harness.runtime.launch(known(spec, launched))
         assert again.boot_id != launched.boot_id
 
-    async def test_nothing_is_a_leftover_while_agentctl_lives(self, place: Place) -> None:
-        spec = spec_for(place)
-        launched = await place.runtime.launch(spec)
-        assert await place.runtime.end_leftovers(row_of(place, spec, launched)) == 0
-        assert (await look(place, row_of(place, spec, launched))).observed is Observed.ALIVE
+    async def test_nothing_is_a_leftover_while_agentctl_lives(self, harness: RuntimeHarness) -> None:
+        spec = spec_for(harness)
+        launched = await harness.runtime.launch(spec)
+        assert await harness.runtime.end_leftovers(row_of(harness, spec, launched)) == 0
+        assert (await look(harness, row_of(harness, spec, launched))).observed is Observed.ALIVE
 
-    async def test_where_nothing_was_left_nothing_is_found(self, place: Place) -> None:
-        facts = row_of(place, spec_for(place))
-        assert place.runtime.resume_token(facts) is None
-        assert list(place.runtime.unread_journal(facts, 0, "e")) == []
+    async def test_where_nothing_was_left_nothing_is_found(self, harness: RuntimeHarness) -> None:
+        facts = row_of(harness, spec_for(harness))
+        assert harness.runtime.resume_token(facts) is None
+        assert list(harness.runtime.unread_journal(facts, 0, "e")) == []
 
-    async def test_availability_check_passes_for_an_available_runtime(self, place: Place) -> None:
-        await place.runtime.check_availability(config_of(place))
+    async def test_availability_check_passes_for_an_available_runtime(self, harness: RuntimeHarness) -> None:
+        await harness.runtime.check_availability(config_of(harness))
 
-    def test_invalid_settings_are_rejected_in_one_sentence(self, place: Place) -> None:
+    def test_invalid_settings_are_rejected_in_one_sentence(self, harness: RuntimeHarness) -> None:
         with pytest.raises(ValueError, match=r".+\."):
-            place.runtime.check_config(self.bad_config)
+            harness.runtime.check_config(self.bad_config)
 
-    async def test_restart_drill_a_new_control_plane_finds_the_same_agent(self, place: Place) -> None:
-        spec = spec_for(place)
-        launched = await place.runtime.launch(spec)
-        await start_agent(place, spec, launched, "first")
+    async def test_restart_drill_a_new_control_plane_finds_the_same_agent(self, harness: RuntimeHarness) -> None:
+        spec = spec_for(harness)
+        launched = await harness.runtime.launch(spec)
+        await start_agent(harness, spec, launched, "first")
         before = await client_of(spec, launched).status()
-        found = await type(place.runtime)().observe([row_of(place, spec, launched)], timeout=10, concurrency=5)
+        found = await type(harness.runtime)().observe([row_of(harness, spec, launched)], timeout=10, concurrency=5)
         report = found[spec.execution_id].report
         assert report is not None
         assert report["agent"] == before["agent"]
         assert report["journal"] == before["journal"]
 
-    async def test_restart_drill_reads_left_journal_and_resumes_conversation(self, place: Place) -> None:
-        spec = spec_for(place)
-        launched = await place.runtime.launch(spec)
-        started = await start_agent(place, spec, launched, "first")
+    async def test_restart_drill_reads_left_journal_and_resumes_conversation(self, harness: RuntimeHarness) -> None:
+        spec = spec_for(harness)
+        launched = await harness.runtime.launch(spec)
+        started = await start_agent(harness, spec, launched, "first")
         live = (await client_of(spec, launched).status())["journal"]
-        place.kill(spec)
-        later, facts = type(place.runtime)(), row_of(place, spec, launched)
+        harness.kill(spec)
+        later, facts = type(harness.runtime)(), row_of(harness, spec, launched)
 
         lines = later.unread_journal(facts, 0, "")
         assert [line["seq"] for line in lines] == list(range(1, live["last_seq"] + 1))
@@ -237,6 +237,6 @@ class RuntimeContract:
 
         assert await later.end_leftovers(facts) == 0
         again = await later.launch(known(spec, launched))
-        outcome = await start_agent(place, spec, again, "second", token)
+        outcome = await start_agent(harness, spec, again, "second", token)
         assert outcome["outcome"] in ("loaded", "resumed")
         assert (await client_of(spec, again).status())["journal"]["epoch"] == live["epoch"]

@@ -20,7 +20,7 @@ from tests.executors.repositories import run_git
 from tests.waiting import eventually_async
 
 
-class Place(Protocol):
+class RuntimeHarness(Protocol):
     """A runtime under test."""
 
     @property
@@ -47,7 +47,7 @@ class Place(Protocol):
         ...
 
 
-class FarPlace(Place, Protocol):
+class RemoteRuntimeHarness(RuntimeHarness, Protocol):
     """One whose workspaces are out of this machine's sight, and whose executor has settings."""
 
     @property
@@ -68,48 +68,50 @@ class FarPlace(Place, Protocol):
         ...
 
 
-def config_of(place: Place) -> dict[str, Any]:
+def config_of(harness: RuntimeHarness) -> dict[str, Any]:
     """The settings of the executor."""
-    return dict(getattr(place, "config", {}))
+    return dict(getattr(harness, "config", {}))
 
 
-def seen(place: Place, launched: Launched) -> Path:
+def seen(harness: RuntimeHarness, launched: Launched) -> Path:
     """The worktree, as this machine sees it."""
-    look = getattr(place, "seen", Path)
+    look = getattr(harness, "seen", Path)
     found: Path = look(launched.worktree_path)
     return found
 
 
-def git_in(place: Place, launched: Launched, *arguments: str) -> str:
+def git_in(harness: RuntimeHarness, launched: Launched, *arguments: str) -> str:
     """Git in the worktree."""
-    if hasattr(place, "git"):
-        return str(place.git(launched.worktree_path, *arguments))
+    if hasattr(harness, "git"):
+        return str(harness.git(launched.worktree_path, *arguments))
     return run_git(Path(launched.worktree_path), *arguments)
 
 
-def forget(place: Place, launched: Launched, *, branch: bool) -> None:
+def forget(harness: RuntimeHarness, launched: Launched, *, branch: bool) -> None:
     """Let the repository know nothing more of a worktree that is gone, nor (if wanted) of its branch."""
     name = launched.worktree_branch if branch else ""
-    if hasattr(place, "forget"):
-        place.forget(name, launched.worktree_id)
-    run_git(place.repository, "worktree", "prune")
+    if hasattr(harness, "forget"):
+        harness.forget(name, launched.worktree_id)
+    run_git(harness.repository, "worktree", "prune")
     if name:
-        run_git(place.repository, "branch", "-D", name)
+        run_git(harness.repository, "branch", "-D", name)
 
 
-def spec_for(place: Place) -> LaunchSpec:
+def spec_for(harness: RuntimeHarness) -> LaunchSpec:
     """A launch of its own."""
     execution_id, session_id, task_id = (str(uuid.uuid4()) for _ in range(3))
-    return LaunchSpec(execution_id, session_id, task_id, str(place.repository), "", TOKEN, config_of(place))
+    return LaunchSpec(execution_id, session_id, task_id, str(harness.repository), "", TOKEN, config_of(harness))
 
 
-def row_of(place: Place, spec: LaunchSpec, launched: Launched | None = None, **changes: Any) -> ExecutionFacts:
+def row_of(
+    harness: RuntimeHarness, spec: LaunchSpec, launched: Launched | None = None, **changes: Any
+) -> ExecutionFacts:
     """The row as it is after a launch was written, or before."""
     facts = ExecutionFacts(
         id=spec.execution_id,
         session_id=spec.session_id,
         task_id=spec.task_id,
-        runtime=place.runtime.name,
+        runtime=harness.runtime.name,
         host_id="",
         agentctl_url=launched.url if launched else "",
         auth_token=spec.auth_token,
@@ -121,14 +123,14 @@ def row_of(place: Place, spec: LaunchSpec, launched: Launched | None = None, **c
         worktree_path=launched.worktree_path if launched else "",
         worktree_branch=launched.worktree_branch if launched else "",
         state=launched.state if launched else {},
-        config=config_of(place),
+        config=config_of(harness),
     )
     return replace(facts, **changes)
 
 
-async def look(place: Place, facts: ExecutionFacts, timeout: float = 10.0) -> Observation:
+async def look(harness: RuntimeHarness, facts: ExecutionFacts, timeout: float = 10.0) -> Observation:
     """One observation."""
-    return (await place.runtime.observe([facts], timeout=timeout, concurrency=5))[facts.id]
+    return (await harness.runtime.observe([facts], timeout=timeout, concurrency=5))[facts.id]
 
 
 def known(spec: LaunchSpec, launched: Launched) -> LaunchSpec:
@@ -155,7 +157,7 @@ async def ended_job(client: AgentctlClient, job_id: str) -> Job:
 
 
 async def start_agent(
-    place: Place,
+    harness: RuntimeHarness,
     spec: LaunchSpec,
     launched: Launched,
     launch_id: str,
@@ -166,7 +168,7 @@ async def start_agent(
     """The demo agent, or another, fresh or with its conversation."""
     body: dict[str, Any] = {
         "launch_id": launch_id,
-        "argv": list(argv or place.demo_agent),
+        "argv": list(argv or harness.demo_agent),
         "env": dict(env),
         "cwd": launched.workspace_path,
         "driver": "acp",

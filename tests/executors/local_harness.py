@@ -24,7 +24,7 @@ def silenced(execution_id: str) -> Iterator[None]:
         identity.send_signal(agentctl, 18)
 
 
-class LocalPlace:
+class LocalHarness:
     """This machine."""
 
     runtime = RUNTIME

@@ -33,21 +33,21 @@ from tests.waiting import eventually
 
 
 @contextmanager
-def earlier_release(places: StateDirectory, spec: LaunchSpec) -> Iterator[ExecutionFacts]:
+def earlier_release(directory: StateDirectory, spec: LaunchSpec) -> Iterator[ExecutionFacts]:
     """An agentctl as release 57684c0 started it: at a loopback port, with the execution's secret as its token."""
-    places.create()
-    places.write_token(spec.auth_token)
+    directory.create()
+    directory.write_token(spec.auth_token)
     argv = [
         *(sys.executable, "-P", "-m", execution_processes.AGENTCTL_MODULE, "serve"),
-        *("--workspace", str(places.path), "--state-dir", str(places.path)),
+        *("--workspace", str(directory.path), "--state-dir", str(directory.path)),
         *("--session-id", spec.session_id, "--execution-id", spec.execution_id),
-        *("--token-file", str(places.token_file), "--ready-file", str(places.ready_file)),
+        *("--token-file", str(directory.token_file), "--ready-file", str(directory.ready_file)),
         *("--listen", "127.0.0.1:0"),
     ]
     environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), EXECUTION_MARKER: spec.execution_id}
     with subprocess.Popen(argv, env=environment, stderr=subprocess.DEVNULL) as process:
         try:
-            ready = eventually(lambda: launch.read_ready_file(places), 60, "ready")
+            ready = eventually(lambda: launch.read_ready_file(directory), 60, "ready")
             assert ready is not None
             who = identity.identify(ready.pid)
             assert who is not None
@@ -60,8 +60,8 @@ def port_of(facts: ExecutionFacts) -> tuple[str, int]:
     return "127.0.0.1", urlsplit(facts.agentctl_url).port or 0
 
 
-async def test_an_agentctl_of_the_last_release_is_found_again(spec: LaunchSpec, places: StateDirectory) -> None:
-    with earlier_release(places, spec) as facts:
+async def test_an_agentctl_of_the_last_release_is_found_again(spec: LaunchSpec, directory: StateDirectory) -> None:
+    with earlier_release(directory, spec) as facts:
         assert (await observe(facts)).observed is Observed.ALIVE
         assert (await AgentctlClient.of(facts).status())["execution_id"] == spec.execution_id
         half_done = await observe(row(spec))
@@ -71,8 +71,8 @@ async def test_an_agentctl_of_the_last_release_is_found_again(spec: LaunchSpec, 
         assert (again.url, again.found, again.state) == (facts.agentctl_url, True, facts.state)
 
 
-async def test_process_on_a_dead_agentctls_port_receives_no_token(spec: LaunchSpec, places: StateDirectory) -> None:
-    with earlier_release(places, spec) as facts:
+async def test_process_on_a_dead_agentctls_port_receives_no_token(spec: LaunchSpec, directory: StateDirectory) -> None:
+    with earlier_release(directory, spec) as facts:
         who = execution_processes.recorded_process(facts.state)
         assert who is not None
         identity.kill_all([who], 10)
@@ -89,11 +89,11 @@ async def test_process_on_a_dead_agentctls_port_receives_no_token(spec: LaunchSp
             assert stranger.heard() == b""
 
 
-async def test_a_strangers_port_beside_a_live_agentctl_is_foreign(spec: LaunchSpec, places: StateDirectory) -> None:
+async def test_a_strangers_port_beside_a_live_agentctl_is_foreign(spec: LaunchSpec, directory: StateDirectory) -> None:
     url = refusing_url()
     address = ("127.0.0.1", urlsplit(url).port or 0)
-    with earlier_release(places, spec) as facts, recording(address) as stranger:
-        places.ready_file.unlink()
+    with earlier_release(directory, spec) as facts, recording(address) as stranger:
+        directory.ready_file.unlink()
         for state in (facts.state, {}):
             seen = await observe(replace(facts, agentctl_url=url, state=state))
             assert (seen.observed, seen.reason) == (Observed.UNKNOWN, "foreign")
@@ -119,10 +119,10 @@ async def test_a_socket_of_another_user_hears_nothing(spec: LaunchSpec) -> None:
         directory.rmdir()
 
 
-async def test_a_launch_listens_where_no_other_user_gets(launched: Launched, places: StateDirectory) -> None:
-    assert launched.url == sockets.unix_url(places.socket)
-    assert places.socket.stat().st_mode & 0o777 == 0o600
-    assert places.path.stat().st_mode & 0o777 == 0o700
+async def test_a_launch_listens_where_no_other_user_gets(launched: Launched, directory: StateDirectory) -> None:
+    assert launched.url == sockets.unix_url(directory.socket)
+    assert directory.socket.stat().st_mode & 0o777 == 0o600
+    assert directory.path.stat().st_mode & 0o777 == 0o700
 
 
 _ASKS = """
@@ -135,10 +135,10 @@ with socket.socket(socket.AF_UNIX) as connection:
 
 
 @as_root
-def test_agentctl_serves_no_process_of_another_user(places: StateDirectory, launched: Launched) -> None:
+def test_agentctl_serves_no_process_of_another_user(directory: StateDirectory, launched: Launched) -> None:
     # Nobody gets as far as this; what keeps them away is taken down to see the next thing that does.
-    link = Path("/tmp") / f"kandev-{places.path.name}.sock"
-    os.link(places.socket, link)
+    link = Path("/tmp") / f"kandev-{directory.path.name}.sock"
+    os.link(directory.socket, link)
     try:
         link.chmod(0o666)
         asked = [sys.executable, "-I", "-S", "-c", _ASKS, str(link)]
@@ -150,13 +150,15 @@ def test_agentctl_serves_no_process_of_another_user(places: StateDirectory, laun
         link.unlink()
 
 
-async def test_each_launch_has_a_token_of_its_own(spec: LaunchSpec, launched: Launched, places: StateDirectory) -> None:
-    first = places.token()
+async def test_each_launch_has_a_token_of_its_own(
+    spec: LaunchSpec, launched: Launched, directory: StateDirectory
+) -> None:
+    first = directory.token()
     kill(launched)
     known = replace(spec, worktree_path=launched.worktree_path, worktree_branch=launched.worktree_branch)
     again = await RUNTIME.launch(known)
-    assert places.token() != first
-    assert spec.auth_token not in (first, places.token())
+    assert directory.token() != first
+    assert spec.auth_token not in (first, directory.token())
     with pytest.raises(AgentctlForeign):
         await AgentctlClient(again.url, first, spec.execution_id).status()
     assert await client_of(spec, again).status()

@@ -31,10 +31,10 @@ async def test_a_launch_ends_with_a_live_agentctl_in_a_worktree(spec: LaunchSpec
     assert os.getsid(launched.pid) == launched.pid, "it is detached"
 
 
-async def test_its_places_are_closed_to_others(launched: Launched, places: StateDirectory) -> None:
-    assert places.path.stat().st_mode & 0o777 == 0o700
-    assert places.token_file.stat().st_mode & 0o777 == 0o600
-    for file in places.path.rglob("*"):
+async def test_its_places_are_closed_to_others(launched: Launched, directory: StateDirectory) -> None:
+    assert directory.path.stat().st_mode & 0o777 == 0o700
+    assert directory.token_file.stat().st_mode & 0o777 == 0o600
+    for file in directory.path.rglob("*"):
         assert file.stat().st_mode & 0o077 == 0, file
 
 
@@ -154,8 +154,8 @@ async def test_where_nothing_was_left_nothing_is_found(spec: LaunchSpec) -> None
 
 
 def test_a_ready_file_that_is_not_whole_is_no_ready_file(data_directory: Path) -> None:
-    places = state_directory(data_directory, "e")
-    places.create()
+    directory = state_directory(data_directory, "e")
+    directory.create()
     for text in ("", "{", "[]", '{"url": "http://127.0.0.1:1"}', '{"url": "x", "pid": null}'):
-        places.ready_file.write_text(text)
-        assert launch.read_ready_file(places) is None, text
+        directory.ready_file.write_text(text)
+        assert launch.read_ready_file(directory) is None, text

@@ -25,9 +25,9 @@ SESSION = str(uuid.UUID(int=0x1234567890ABCDEF1234567890ABCDEF))
 
 @pytest.fixture
 def worktree(tmp_path: Path, repository: Path) -> Worktree:
-    place = worktrees.session_worktree(tmp_path / "data", SESSION)
-    worktrees.make_worktree(repository, "", place, existed=False)
-    return place
+    worktree = worktrees.session_worktree(tmp_path / "data", SESSION)
+    worktrees.make_worktree(repository, "", worktree, existed=False)
+    return worktree
 
 
 def test_worktree_branch_follows_from_the_session(worktree: Worktree) -> None:
@@ -47,20 +47,20 @@ def test_a_worktree_starts_from_the_branch_it_is_told(tmp_path: Path, repository
     for ref in ("refs/heads/older", "refs/tags/v1", "refs/remotes/origin/only-remote"):
         run_git(repository, "update-ref", ref, first)
     newest = commit(repository, "later", "x\n")
-    place = worktrees.session_worktree(tmp_path / "data", SESSION)
+    worktree = worktrees.session_worktree(tmp_path / "data", SESSION)
 
-    worktrees.make_worktree(repository, base, place, existed=False)
+    worktrees.make_worktree(repository, base, worktree, existed=False)
 
-    assert run_git(place.path, "rev-parse", "HEAD") == (first if base else newest)
+    assert run_git(worktree.path, "rev-parse", "HEAD") == (first if base else newest)
 
 
 @pytest.mark.parametrize("base", ["no-such-branch", "--upload-pack=touch x", "-"])
 def test_a_base_that_names_no_commit_is_refused_and_leaves_nothing(tmp_path: Path, repository: Path, base: str) -> None:
-    place = worktrees.session_worktree(tmp_path / "data", SESSION)
+    worktree = worktrees.session_worktree(tmp_path / "data", SESSION)
     with pytest.raises(RepositoryUnusable, match="has no commit at") as caught:
-        worktrees.make_worktree(repository, base, place, existed=False)
+        worktrees.make_worktree(repository, base, worktree, existed=False)
     assert caught.value.permanent
-    assert not place.path.exists()
+    assert not worktree.path.exists()
 
 
 def test_a_repository_without_a_commit_is_refused(tmp_path: Path) -> None:
@@ -217,10 +217,10 @@ def test_a_half_made_worktree_is_made_anew(repository: Path, worktree: Worktree,
 
 
 def test_a_branch_that_a_dead_maker_has_left_is_used(tmp_path: Path, repository: Path) -> None:
-    place = worktrees.session_worktree(tmp_path / "data", SESSION)
-    run_git(repository, "branch", place.branch)
-    worktrees.make_worktree(repository, "", place, existed=False)
-    assert run_git(place.path, "branch", "--show-current") == place.branch
+    worktree = worktrees.session_worktree(tmp_path / "data", SESSION)
+    run_git(repository, "branch", worktree.branch)
+    worktrees.make_worktree(repository, "", worktree, existed=False)
+    assert run_git(worktree.path, "branch", "--show-current") == worktree.branch
 
 
 def test_branch_checked_out_elsewhere_is_a_temporary_error(repository: Path, worktree: Worktree) -> None:
@@ -261,13 +261,13 @@ def test_our_environment_cannot_turn_git_to_another_repository(
     tmp_path: Path, repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GIT_DIR", str(tmp_path / "nowhere"))
-    place = worktrees.session_worktree(tmp_path / "data", SESSION)
-    worktrees.make_worktree(repository, "", place, existed=False)
-    assert (place.path / "README").exists()
+    worktree = worktrees.session_worktree(tmp_path / "data", SESSION)
+    worktrees.make_worktree(repository, "", worktree, existed=False)
+    assert (worktree.path / "README").exists()
 
 
 def test_two_makers_at_once_make_one_worktree(tmp_path: Path, repository: Path) -> None:
-    place = worktrees.session_worktree(tmp_path / "data", SESSION)
+    worktree = worktrees.session_worktree(tmp_path / "data", SESSION)
     maker = (
         "import sys; from pathlib import Path; from executors_app.agentctl.workspace import worktrees;"
         "worktrees.make_worktree(Path(sys.argv[1]), '', "
@@ -276,4 +276,4 @@ def test_two_makers_at_once_make_one_worktree(tmp_path: Path, repository: Path) 
     argv = [sys.executable, "-c", maker, str(repository), str(tmp_path / "data"), SESSION]
     makers = [subprocess.Popen(argv, cwd=ROOT) for _ in range(3)]
     assert [one.wait(30) for one in makers] == [0, 0, 0]
-    assert run_git(place.path, "status", "--porcelain") == ""
+    assert run_git(worktree.path, "status", "--porcelain") == ""

@@ -21,7 +21,7 @@ from executors_app.errors import ExecutorError
 from sessions_app.models import Leftover
 from sessions_app.services.maintenance.chore_run import ChoreRun
 from sessions_app.services.maintenance.files import clean_journals, clean_recovery_refs
-from tests.docker.harness import DockerPlace
+from tests.docker.harness import DockerHarness
 from tests.executors.harness import client_of, known, look, row_of, spec_for
 from tests.hostile_agent.world import PLANTED, World
 
@@ -33,7 +33,7 @@ class Victim:
     """A session whose agent is hostile."""
 
     world: World
-    place: DockerPlace
+    harness: DockerHarness
     spec: LaunchSpec
     launched: Launched
     refusals: list[str] = field(default_factory=list)
@@ -42,12 +42,12 @@ class Victim:
     @classmethod
     async def begin(cls, world: World) -> Victim:
         """Launched, with a commit and a snapshot that have arrived."""
-        spec = spec_for(world.place)
-        found = cls(world, world.place, spec, await world.place.runtime.launch(spec))
+        spec = spec_for(world.harness)
+        found = cls(world, world.harness, spec, await world.harness.runtime.launch(spec))
         await found.client.write_file("work", b"work\n")
         await found.client.commit({"message": "Work", "author_name": "A", "author_email": "a@example.org"})
         await found.client.snapshot()
-        await found.place.runtime.push_work(found.row)
+        await found.harness.runtime.push_work(found.row)
         return found
 
     @property
@@ -58,12 +58,12 @@ class Victim:
     @property
     def row(self) -> ExecutionFacts:
         """As the database has it."""
-        return row_of(self.place, self.spec, self.launched)
+        return row_of(self.harness, self.spec, self.launched)
 
     @property
     def directory(self) -> Path:
         """The workspace."""
-        return self.place.directory_of(self.spec.session_id)
+        return self.harness.directory_of(self.spec.session_id)
 
     async def attempt(self, action: Awaitable[Any]) -> bool:
         """Carry it out; what it answers, or the reason of its refusal, is what people would see."""
@@ -93,24 +93,24 @@ class Victim:
         await self.attempt(client.commit({"message": "Commit", "author_name": "A", "author_email": "a@example.org"}))
         await self.attempt(client.restore_snapshot())
         await self.attempt(client.make_workspace())
-        await self.attempt(self.place.runtime.push_work(self.row))
+        await self.attempt(self.harness.runtime.push_work(self.row))
 
     async def look_dead(self) -> None:
         """All that is done where no agentctl answers."""
         with suppress(Exception):  # it may have ended by itself
-            self.place.kill(self.spec)
+            self.harness.kill(self.spec)
         row = self.row
-        await self.attempt(look(self.place, row))
-        await self.attempt(asyncio.to_thread(self.place.runtime.unread_journal, row, 0, ""))
-        await self.attempt(asyncio.to_thread(self.place.runtime.resume_token, row))
-        await self.attempt(self.place.runtime.push_work(row))
+        await self.attempt(look(self.harness, row))
+        await self.attempt(asyncio.to_thread(self.harness.runtime.unread_journal, row, 0, ""))
+        await self.attempt(asyncio.to_thread(self.harness.runtime.resume_token, row))
+        await self.attempt(self.harness.runtime.push_work(row))
         await asyncio.to_thread(self.read_kept)
 
     def read_kept(self) -> None:
         """What pages show of a session that does not run."""
         try:
             kept = recovery_refs.find_saved_work(
-                self.place.repository, self.spec.session_id, self.launched.worktree_branch
+                self.harness.repository, self.spec.session_id, self.launched.worktree_branch
             )
         except ExecutorError as error:
             self.world.say(error.message)
@@ -125,7 +125,7 @@ class Victim:
 
     def told(self) -> str:
         """What was refused, and the last words of agentctl."""
-        with self.place.client() as client:
+        with self.harness.client() as client:
             log = client.logs(container_name(self.spec.execution_id), tail=20).decode(errors="replace")
         return "\n".join([*self.refusals, log])
 
@@ -135,7 +135,7 @@ class Victim:
         spec = known(self.spec, before)
 
         async def launch() -> str:
-            self.launched = await self.place.runtime.launch(spec)
+            self.launched = await self.harness.runtime.launch(spec)
             return self.launched.worktree_path
 
         started = await self.attempt(launch())
@@ -145,12 +145,12 @@ class Victim:
 
     def inspect_mounts(self) -> None:
         """Nothing is mounted but what a first start mounts."""
-        if self.place.runtime.name != "local_docker":
+        if self.harness.runtime.name != "local_docker":
             return
         data = self.world.data
         allowed = {self.directory, data / "agentctl" / self.spec.execution_id, self.world.home_of(self.spec)}
-        store = workspace_store.object_store_directory(self.place.repository)
-        for mount in self.place.inspect(self.spec)["Mounts"]:
+        store = workspace_store.object_store_directory(self.harness.repository)
+        for mount in self.harness.inspect(self.spec)["Mounts"]:
             source = Path(mount["Source"])
             assert source.resolve() == source
             assert source in ({store} if not mount["RW"] else allowed), f"{source} is mounted"
@@ -166,7 +166,7 @@ class Victim:
             "BRANCH": self.launched.worktree_branch,
             "HOST": str(self.world.host),
             "DATA": str(self.world.data),
-            "TEAM": str(self.place.repository),
+            "TEAM": str(self.harness.repository),
             "OTHER": self.world.other_session,
             "THEIRS": self.world.other[1].worktree_branch,
             "STATE": "/var/lib/agentctl/state",
@@ -178,7 +178,7 @@ class Victim:
             },
         }
         words = "export " + " ".join(f"{name}='{value}'" for name, value in values.items())
-        return self.place.run(self.spec, "sh", "-c", f"{words}; cd $W 2>/dev/null; {script}", "sh", *arguments)
+        return self.harness.run(self.spec, "sh", "-c", f"{words}; cd $W 2>/dev/null; {script}", "sh", *arguments)
 
     def lose_tree(self) -> None:
         """The work tree is deleted, and nothing else."""
@@ -188,21 +188,21 @@ class Victim:
         """As if no row knew the session's container."""
         assert self.world.other
         configs = [dict(self.spec.config)]
-        for orphan in await self.place.runtime.orphans({self.world.other[0].execution_id}, configs):
+        for orphan in await self.harness.runtime.orphans({self.world.other[0].execution_id}, configs):
             self.world.say(orphan)
             assert orphan.execution_id == self.spec.execution_id
-            await self.attempt(self.place.runtime.remove_orphan(orphan, configs))
-        with self.place.client() as client:
+            await self.attempt(self.harness.runtime.remove_orphan(orphan, configs))
+        with self.harness.client() as client:
             left = {name for one in client.containers(all=True) for name in one["Names"]}
         assert f"/{container_name(self.world.other[0].execution_id)}" in left
 
     def delete(self) -> None:
         """The session is deleted, and maintenance comes by a month later; needs a database."""
-        cleanup.find_redundant_snapshot(self.place.repository, self.spec.session_id, self.launched.worktree_branch)
+        cleanup.find_redundant_snapshot(self.harness.repository, self.spec.session_id, self.launched.worktree_branch)
         Leftover.objects.create(
             session_id=self.spec.session_id,
             executions=[self.spec.execution_id],
-            repository_path=str(self.place.repository),
+            repository_path=str(self.harness.repository),
             deleted_at=timezone.now() - timedelta(days=400),
         )
         for chore in (clean_recovery_refs, clean_journals):

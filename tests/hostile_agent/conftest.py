@@ -1,4 +1,4 @@
-"""The places of the other suites, with something beside the session that an attack must not reach."""
+"""The runtimes of the other suites, and what lies beside the session that an attack must not reach."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import pytest
 
 from tests.docker.conftest import (  # noqa: F401 - fixtures
     engine,
-    far_engine,
-    far_place,
-    near_place,
+    local_harness,
+    remote_engine,
+    remote_harness,
     shared_engine,
-    shared_far_engine,
+    shared_remote_engine,
 )
-from tests.docker.harness import DockerPlace
+from tests.docker.harness import DockerHarness
 from tests.hostile_agent.world import World
 
 HERE = Path(__file__).parent
@@ -26,7 +26,7 @@ HERE = Path(__file__).parent
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark what is here: it is slow, and the same on every database."""
     for item in items:
-        if item.path.is_relative_to(HERE) and "stand_in" not in getattr(item, "fixturenames", ()):
+        if item.path.is_relative_to(HERE) and "sprites_api" not in getattr(item, "fixturenames", ()):
             item.add_marker("docker")
 
 
@@ -37,16 +37,16 @@ def runtime_name() -> str:
 
 
 @pytest.fixture
-def place(request: pytest.FixtureRequest, runtime_name: str) -> DockerPlace:
+def harness(request: pytest.FixtureRequest, runtime_name: str) -> DockerHarness:
     """Containers on this machine's engine, or on another's."""
-    name = {"local_docker": "near_place", "remote_docker": "far_place"}[runtime_name]
-    found: DockerPlace = request.getfixturevalue(name)
+    name = {"local_docker": "local_harness", "remote_docker": "remote_harness"}[runtime_name]
+    found: DockerHarness = request.getfixturevalue(name)
     return found
 
 
 @pytest.fixture
-def world(place: DockerPlace, tmp_path: Path, settings: Any) -> Iterator[World]:
+def world(harness: DockerHarness, tmp_path: Path, settings: Any) -> Iterator[World]:
     """Canaries, and another session with work that has arrived."""
-    made = World(place, tmp_path, Path(settings.KANDEV_DATA_DIR))
+    made = World(harness, tmp_path, Path(settings.KANDEV_DATA_DIR))
     asyncio.run(made.begin())
     yield made

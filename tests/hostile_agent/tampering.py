@@ -97,8 +97,8 @@ BROKEN: dict[str, str] = {
 def settings_text(root: Path, form: str) -> str:
     """Every setting that git knows with a value of one form, but for those with which git would do nothing at all."""
     trap = Trap(root)
-    with TemporaryDirectory() as place:
-        folder = Path(place)
+    with TemporaryDirectory() as directory:
+        folder = Path(directory)
         subprocess.run(["git", "init", "--quiet", str(folder)], check=True)
         pieces = attacks.configuration(trap, form).split("\n[")
         pieces = [pieces[0], *(f"[{piece}" for piece in pieces[1:])]

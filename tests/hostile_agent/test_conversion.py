@@ -35,35 +35,35 @@ class Earlier:
     @classmethod
     def make(cls, world: World) -> Earlier:
         """As the earlier release made it, with git worktree add."""
-        repository = world.place.repository
-        spec = spec_for(world.place)
-        place = worktrees.session_worktree(world.data, spec.session_id)
-        place.path.parent.mkdir(exist_ok=True)
-        run_git(repository, "worktree", "add", "--quiet", "-b", place.branch, str(place.path), "main")
-        commit(place.path, "committed", "committed\n")
-        (place.path / "staged").write_text("staged\n")
-        run_git(place.path, "add", "staged")
-        (place.path / "README").write_text("changed\n")
-        (place.path / "folder").mkdir()
-        (place.path / "folder/untracked").write_text("untracked\n")
-        (place.path / "program").write_text("#!/bin/sh\n")
-        (place.path / "program").chmod(0o755)
-        (place.path / "link").symlink_to("README")
-        spec = replace(spec, worktree_path=str(place.path), worktree_branch=place.branch)
-        return cls(spec, place.path, repository / ".git/worktrees" / spec.session_id, place.branch)
+        repository = world.harness.repository
+        spec = spec_for(world.harness)
+        worktree = worktrees.session_worktree(world.data, spec.session_id)
+        worktree.path.parent.mkdir(exist_ok=True)
+        run_git(repository, "worktree", "add", "--quiet", "-b", worktree.branch, str(worktree.path), "main")
+        commit(worktree.path, "committed", "committed\n")
+        (worktree.path / "staged").write_text("staged\n")
+        run_git(worktree.path, "add", "staged")
+        (worktree.path / "README").write_text("changed\n")
+        (worktree.path / "folder").mkdir()
+        (worktree.path / "folder/untracked").write_text("untracked\n")
+        (worktree.path / "program").write_text("#!/bin/sh\n")
+        (worktree.path / "program").chmod(0o755)
+        (worktree.path / "link").symlink_to("README")
+        spec = replace(spec, worktree_path=str(worktree.path), worktree_branch=worktree.branch)
+        return cls(spec, worktree.path, repository / ".git/worktrees" / spec.session_id, worktree.branch)
 
 
 def test_earlier_worktree_keeps_its_work_branch_and_directory(world: World) -> None:
-    place, earlier = world.place, Earlier.make(world)
+    harness, earlier = world.harness, Earlier.make(world)
     status, head = run_git(earlier.path, "status", "--porcelain"), run_git(earlier.path, "rev-parse", "HEAD")
 
     async def play() -> None:
-        launched = await place.runtime.launch(earlier.spec)
+        launched = await harness.runtime.launch(earlier.spec)
         assert (launched.worktree_path, launched.worktree_branch) == (str(earlier.path), earlier.branch)
-        assert git_in(place, launched, "status", "--porcelain") == status
-        assert git_in(place, launched, "rev-parse", "HEAD") == head
-        assert git_in(place, launched, "symbolic-ref", "HEAD") == f"refs/heads/{earlier.branch}"
-        tree = seen(place, launched)
+        assert git_in(harness, launched, "status", "--porcelain") == status
+        assert git_in(harness, launched, "rev-parse", "HEAD") == head
+        assert git_in(harness, launched, "symbolic-ref", "HEAD") == f"refs/heads/{earlier.branch}"
+        tree = seen(harness, launched)
         assert (tree / "folder/untracked").read_text() == "untracked\n"
         assert (tree / "link").readlink() == Path("README")
         assert os.access(tree / "program", os.X_OK)
@@ -71,32 +71,32 @@ def test_earlier_worktree_keeps_its_work_branch_and_directory(world: World) -> N
 
         client = client_of(earlier.spec, launched)
         await client.commit({"message": "After", "author_name": "A", "author_email": "a@example.org"})
-        made = git_in(place, launched, "rev-parse", "HEAD")
+        made = git_in(harness, launched, "rev-parse", "HEAD")
         await client.write_file("newest", b"newest\n")
         await client.snapshot()
-        await place.runtime.push_work(row_of(place, earlier.spec, launched))
+        await harness.runtime.push_work(row_of(harness, earlier.spec, launched))
         assert workspace_store.workspace_archive(earlier.spec.session_id).tips()[f"refs/heads/{earlier.branch}"] == made
         assert not earlier.path.exists()
         assert not earlier.record.exists()
-        assert run_git(place.repository, "rev-parse", earlier.branch) == made
+        assert run_git(harness.repository, "rev-parse", earlier.branch) == made
 
-        place.kill(earlier.spec)
-        shutil.rmtree(place.directory_of(earlier.spec.session_id))
-        again = await place.runtime.launch(known(earlier.spec, launched))
-        assert (seen(place, again) / "newest").read_text() == "newest\n"
-        assert git_in(place, again, "rev-parse", "HEAD") == made
+        harness.kill(earlier.spec)
+        shutil.rmtree(harness.directory_of(earlier.spec.session_id))
+        again = await harness.runtime.launch(known(earlier.spec, launched))
+        assert (seen(harness, again) / "newest").read_text() == "newest\n"
+        assert git_in(harness, again, "rev-parse", "HEAD") == made
 
     asyncio.run(play())
 
 
 def test_conversion_that_is_killed_is_repeated(world: World) -> None:
-    place, earlier = world.place, Earlier.make(world)
+    harness, earlier = world.harness, Earlier.make(world)
     status = run_git(earlier.path, "status", "--porcelain")
-    draft = place.directory_of(f".{earlier.spec.session_id}.draft")
+    draft = harness.directory_of(f".{earlier.spec.session_id}.draft")
     (draft / "converted/tree").mkdir(parents=True)
     (draft / "converted/tree/half").write_text("half\n")
-    launched = asyncio.run(place.runtime.launch(earlier.spec))
-    assert git_in(place, launched, "status", "--porcelain") == status
+    launched = asyncio.run(harness.runtime.launch(earlier.spec))
+    assert git_in(harness, launched, "status", "--porcelain") == status
 
 
 def tamper(world: World, earlier: Earlier) -> None:
@@ -161,10 +161,10 @@ def test_tampered_earlier_worktree_reaches_nothing(world: World, more: object) -
     world.begin_again()
 
     async def play() -> Victim:
-        launched = await world.place.runtime.launch(earlier.spec)
-        victim = Victim(world, world.place, earlier.spec, launched)
+        launched = await world.harness.runtime.launch(earlier.spec)
+        victim = Victim(world, world.harness, earlier.spec, launched)
         victim.inspect_mounts()
-        assert (seen(world.place, launched) / "folder/untracked").read_text() == "untracked\n"
+        assert (seen(world.harness, launched) / "folder/untracked").read_text() == "untracked\n"
         await victim.look_alive()
         await victim.look_dead()
         await victim.start_again()

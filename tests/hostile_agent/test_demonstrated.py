@@ -32,7 +32,7 @@ DEMONSTRATED = {
 @pytest.mark.parametrize("runtime_name", ["local_docker", "remote_docker"])
 @pytest.mark.parametrize("name", DEMONSTRATED)
 def test_demonstrated_attack_no_longer_leaves_the_sandbox(world: World, name: str) -> None:
-    main = run_git(world.place.repository, "rev-parse", "main")
+    main = run_git(world.harness.repository, "rev-parse", "main")
 
     async def play() -> Victim:
         victim = await Victim.begin(world)
@@ -51,4 +51,4 @@ def test_demonstrated_attack_no_longer_leaves_the_sandbox(world: World, name: st
 
     victim = asyncio.run(play())
     world.inspect(victim.spec, victim.launched)
-    assert run_git(world.place.repository, "rev-parse", "main") == main
+    assert run_git(world.harness.repository, "rev-parse", "main") == main

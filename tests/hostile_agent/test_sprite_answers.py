@@ -15,8 +15,8 @@ from executors_app.sprites import organisation as api
 from executors_app.sprites import organisation as names
 from executors_app.sprites.organisation import CommandResult, Organisation
 from tests.executors.harness import row_of, spec_for
-from tests.sprites.conftest import place, repository, stand_in  # noqa: F401 - fixtures
-from tests.sprites.harness import SpritesPlace
+from tests.sprites.conftest import harness, repository, sprites_api  # noqa: F401 - fixtures
+from tests.sprites.harness import SpritesHarness
 
 LINE = b'{"seq": 1, "epoch": "e", "ts": 1, "kind": "log", "text": "kept"}\n'
 SEGMENT = "journal/00000000000000000001.jsonl"
@@ -41,22 +41,22 @@ def _token_is_a_link(state: Path, outside: Path) -> None:
 
 @pytest.mark.parametrize("tamper", [_pipe, _link_to_a_file, _link_to_a_directory, _token_is_a_link])
 async def test_journal_is_read_past_links_and_pipes(
-    place: SpritesPlace,  # noqa: F811
+    harness: SpritesHarness,  # noqa: F811
     tmp_path: Path,
     tamper: Callable[[Path, Path], None],
 ) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / "secret").write_text('{"resume_token": "secret"}\n')
-    spec = spec_for(place)
-    launched = await place.runtime.launch(spec)
-    place.kill(spec)
+    spec = spec_for(harness)
+    launched = await harness.runtime.launch(spec)
+    harness.kill(spec)
     state = Path(names.sprite_root(spec.execution_id)) / "state"
     (state / SEGMENT).write_bytes(LINE)
     tamper(state, outside)
-    row = row_of(place, spec, launched)
-    assert [line["text"] for line in place.runtime.unread_journal(row, 0, "")] == ["kept"]
-    assert place.runtime.resume_token(row) is None
+    row = row_of(harness, spec, launched)
+    assert [line["text"] for line in harness.runtime.unread_journal(row, 0, "")] == ["kept"]
+    assert harness.runtime.resume_token(row) is None
 
 
 def _packed(*entries: tarfile.TarInfo) -> bytes:
@@ -90,14 +90,14 @@ HOSTILE = {
 
 @pytest.mark.parametrize("name", HOSTILE)
 async def test_state_of_a_sprite_is_unpacked_as_plain_files_alone(
-    place: SpritesPlace,  # noqa: F811
+    harness: SpritesHarness,  # noqa: F811
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     name: str,
 ) -> None:
-    spec = spec_for(place)
-    launched = await place.runtime.launch(spec)
-    place.kill(spec)
+    spec = spec_for(harness)
+    launched = await harness.runtime.launch(spec)
+    harness.kill(spec)
 
     async def answer(*_: object, **__: object) -> CommandResult:
         return CommandResult(0, HOSTILE[name], "")
@@ -107,7 +107,7 @@ async def test_state_of_a_sprite_is_unpacked_as_plain_files_alone(
     folder.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(folder))
     try:
-        lines = place.runtime.unread_journal(row_of(place, spec, launched), 0, "")
+        lines = harness.runtime.unread_journal(row_of(harness, spec, launched), 0, "")
     except ExecutorError:
         lines = []
     assert [line["text"] for line in lines] in ([], ["kept"])
@@ -116,12 +116,12 @@ async def test_state_of_a_sprite_is_unpacked_as_plain_files_alone(
 
 
 async def test_output_of_a_sprite_is_bounded(
-    place: SpritesPlace,  # noqa: F811
+    harness: SpritesHarness,  # noqa: F811
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(api, "OUTPUT_LIMIT", 1 << 20)
-    spec = spec_for(place)
-    await place.runtime.launch(spec)
+    spec = spec_for(harness)
+    await harness.runtime.launch(spec)
     async with api.open_organisation() as organisation:
         name = names.sprite_name(spec.execution_id)
         assert len((await organisation.run(name, "head", "-c", "1000000", "/dev/zero")).output) == 1_000_000

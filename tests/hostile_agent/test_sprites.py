@@ -1,6 +1,6 @@
 """A sprite is the agent's whole machine: what it sends reaches its own archive and refs, and nothing else.
 
-The stand-in's sprites are directories of this machine, so commands may run in there; none may run as the control
+The sprites of the fake API are directories of this machine, so commands may run in there; none may run as the control
 plane's git, which is known by its environment.
 """
 
@@ -30,8 +30,8 @@ from tests.executors.harness import client_of, known, row_of, seen, spec_for
 from tests.executors.repositories import make_repository, run_git
 from tests.hostile_agent.tampering import BROKEN, MILD, settings_text
 from tests.repositories.attacks import Trap
-from tests.sprites.conftest import place, repository, stand_in  # noqa: F401 - fixtures
-from tests.sprites.harness import SpritesPlace
+from tests.sprites.conftest import harness, repository, sprites_api  # noqa: F401 - fixtures
+from tests.sprites.harness import SpritesHarness
 
 MARK = "HOME=/nonexistent"
 """Of the environment of the control plane's git."""
@@ -39,27 +39,28 @@ MARK = "HOME=/nonexistent"
 
 @pytest.mark.parametrize("settings_too", [False, True])
 async def test_tampered_sprite_reaches_no_other_session(
-    place: SpritesPlace,  # noqa: F811
+    harness: SpritesHarness,  # noqa: F811
     tmp_path: Path,
     settings_too: bool,
 ) -> None:
     trap = Trap(tmp_path / "trap").lay()
     trap.script.write_text(f"#!/bin/sh\nenv >> '{trap.canary}'\ncat\n")
-    spec, other = spec_for(place), spec_for(place)
-    theirs, launched = await place.runtime.launch(other), await place.runtime.launch(spec)
-    (seen(place, theirs) / "theirs").write_text("theirs\n")
+    spec, other = spec_for(harness), spec_for(harness)
+    theirs, launched = await harness.runtime.launch(other), await harness.runtime.launch(spec)
+    (seen(harness, theirs) / "theirs").write_text("theirs\n")
     await client_of(other, theirs).snapshot()
-    await place.runtime.push_work(row_of(place, other, theirs))
+    await harness.runtime.push_work(row_of(harness, other, theirs))
     await client_of(spec, launched).snapshot()
     before = {
-        line for line in run_git(place.repository, "show-ref").splitlines() if launched.worktree_branch not in line
+        line for line in run_git(harness.repository, "show-ref").splitlines() if launched.worktree_branch not in line
     }
     archived = workspace_store.workspace_archive(other.session_id).tips()
-    tree = seen(place, launched)
+    tree = seen(harness, launched)
     values = {
         "W": tree, "R": tree.parent.parent / "repository.git", "OWN": spec.session_id, "OTHER": other.session_id,
         "RECORD": tree.parent.parent / "repository.git/worktrees" / spec.session_id, "HOST": trap.outside,
-        "THEIRS": theirs.worktree_branch, "DATA": tmp_path / "data", "STATE": "/nonexistent", "TEAM": place.repository,
+        "THEIRS": theirs.worktree_branch, "DATA": tmp_path / "data", "STATE": "/nonexistent",
+        "TEAM": harness.repository,
     }  # fmt: skip
     left_out = {"alternates to host directories", "links to the host in the tree", "two thousand refs"}
     for name in MILD.keys() - left_out:
@@ -69,23 +70,23 @@ async def test_tampered_sprite_reaches_no_other_session(
     if settings_too:
         with (tree.parent.parent / "repository.git/config").open("a") as config:
             config.write(settings_text(trap.root, "command"))
-    row = row_of(place, spec, launched)
+    row = row_of(harness, spec, launched)
     for _ in range(2):
         for action in (
             client_of(spec, launched).snapshot(),
-            place.runtime.push_work(row),
-            place.runtime.observe([row], timeout=10, concurrency=1),
+            harness.runtime.push_work(row),
+            harness.runtime.observe([row], timeout=10, concurrency=1),
         ):
             with suppress(ExecutorError):
                 await action
-        place.kill(spec)
+        harness.kill(spec)
         try:
-            launched = await place.runtime.launch(known(spec, launched))
+            launched = await harness.runtime.launch(known(spec, launched))
         except ExecutorError:
             break
     own = (launched.worktree_branch, spec.session_id)
     after = {
-        line for line in run_git(place.repository, "show-ref").splitlines() if not any(name in line for name in own)
+        line for line in run_git(harness.repository, "show-ref").splitlines() if not any(name in line for name in own)
     }
     assert after == before
     assert workspace_store.workspace_archive(other.session_id).tips() == archived
@@ -93,27 +94,27 @@ async def test_tampered_sprite_reaches_no_other_session(
 
 
 NOT_ON_THIS_MACHINE = {"the tree is a link to a process", "the index has no end", "the copy of the index is a link"}
-"""What would reach this machine's own files: the stand-in keeps nobody in."""
+"""What would reach this machine's own files: the fake API confines nobody."""
 
 
 class Sprite:
     """A hostile session in a sprite, and another session's refs, which must not change."""
 
-    def __init__(self, place: SpritesPlace, root: Path):  # noqa: F811
-        self.place, self.root, self.spec = place, root, spec_for(place)
+    def __init__(self, harness: SpritesHarness, root: Path):  # noqa: F811
+        self.harness, self.root, self.spec = harness, root, spec_for(harness)
         self.launched: Launched
         self.other: tuple[LaunchSpec, Launched]
 
     async def begin(self) -> None:
         """Both have work that has arrived; a copy of the hostile one's is kept."""
-        other = spec_for(self.place)
-        self.other = (other, await self.place.runtime.launch(other))
-        self.launched = await self.place.runtime.launch(self.spec)
+        other = spec_for(self.harness)
+        self.other = (other, await self.harness.runtime.launch(other))
+        self.launched = await self.harness.runtime.launch(self.spec)
         for spec, launched in (self.other, (self.spec, self.launched)):
-            (seen(self.place, launched) / "mine").write_text(f"{spec.session_id}\n")
+            (seen(self.harness, launched) / "mine").write_text(f"{spec.session_id}\n")
             await client_of(spec, launched).snapshot()
-            await self.place.runtime.push_work(row_of(self.place, spec, launched))
-        self.work = seen(self.place, self.launched).parent.parent
+            await self.harness.runtime.push_work(row_of(self.harness, spec, launched))
+        self.work = seen(self.harness, self.launched).parent.parent
         self.good = self.root / "good"
         shutil.copytree(self.work, self.good, symlinks=True)
         self.before = self.others()
@@ -121,7 +122,7 @@ class Sprite:
     def others(self) -> tuple[set[str], dict[str, str]]:
         """Refs of the team's repository but the hostile session's own, and those of the other's archive."""
         own = (self.launched.worktree_branch, self.spec.session_id)
-        listed = run_git(self.place.repository, "show-ref").splitlines()
+        listed = run_git(self.harness.repository, "show-ref").splitlines()
         archive = workspace_store.workspace_archive(self.other[0].session_id)
         return {line for line in listed if not any(name in line for name in own)}, archive.tips()
 
@@ -155,12 +156,12 @@ class Sprite:
 
     async def go_through(self) -> None:
         """Live, dead, and started again, whatever that takes."""
-        runtime, client = self.place.runtime, client_of(self.spec, self.launched)
-        row = row_of(self.place, self.spec, self.launched)
+        runtime, client = self.harness.runtime, client_of(self.spec, self.launched)
+        row = row_of(self.harness, self.spec, self.launched)
         alive: list[Awaitable[Any]] = [client.snapshot(), client.git("diff"), client.restore_snapshot()]
         for action in [*alive, runtime.push_work(row)]:
             await self.attempt(action)
-        self.place.kill(self.spec)
+        self.harness.kill(self.spec)
         await runtime.observe([row], timeout=10, concurrency=1)
         dead: list[Awaitable[Any]] = [
             asyncio.to_thread(runtime.unread_journal, row, 0, ""),
@@ -168,7 +169,9 @@ class Sprite:
         ]
         for action in [*dead, runtime.push_work(row)]:
             await self.attempt(action)
-        kept = recovery_refs.find_saved_work(self.place.repository, self.spec.session_id, self.launched.worktree_branch)
+        kept = recovery_refs.find_saved_work(
+            self.harness.repository, self.spec.session_id, self.launched.worktree_branch
+        )
         for read in (recovery_refs.saved_status, recovery_refs.saved_diff):
             read(kept)
         if not await self.attempt(self.launch()):
@@ -177,22 +180,22 @@ class Sprite:
 
     async def launch(self) -> None:
         """The next start, as the row knows the session."""
-        self.launched = await self.place.runtime.launch(known(self.spec, self.launched))
+        self.launched = await self.harness.runtime.launch(known(self.spec, self.launched))
 
     async def remove_orphan(self) -> None:
         """As if no row knew the sprite."""
-        runtime = self.place.runtime
-        (orphan,) = await runtime.orphans({self.other[0].execution_id}, [self.place.config])
+        runtime = self.harness.runtime
+        (orphan,) = await runtime.orphans({self.other[0].execution_id}, [self.harness.config])
         assert orphan.id == sprite_name(self.spec.execution_id)
-        assert await runtime.remove_orphan(orphan, [self.place.config])
-        assert list(self.place.stand_in.machines) == [sprite_name(self.other[0].execution_id)]
+        assert await runtime.remove_orphan(orphan, [self.harness.config])
+        assert list(self.harness.sprites_api.machines) == [sprite_name(self.other[0].execution_id)]
 
     def delete(self) -> None:
         """The session is deleted, and maintenance comes by later."""
         Leftover.objects.create(
             session_id=self.spec.session_id,
             executions=[self.spec.execution_id],
-            repository_path=str(self.place.repository),
+            repository_path=str(self.harness.repository),
             deleted_at=timezone.now() - timedelta(days=400),
         )
         for chore in (clean_recovery_refs, clean_journals):
@@ -204,11 +207,11 @@ class Sprite:
 @pytest.mark.django_db
 @pytest.mark.parametrize("part", range(6))
 def test_no_broken_workspace_of_a_sprite_reaches_anything(
-    place: SpritesPlace,  # noqa: F811
+    harness: SpritesHarness,  # noqa: F811
     tmp_path: Path,
     part: int,
 ) -> None:
-    sprite = Sprite(place, tmp_path)
+    sprite = Sprite(harness, tmp_path)
 
     async def play() -> None:
         await sprite.begin()

@@ -24,7 +24,7 @@ def restore(victim: Victim, good: Path) -> None:
     for path in victim.directory.iterdir():
         shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
     shutil.copytree(good, victim.directory, symlinks=True, dirs_exist_ok=True)
-    if victim.place.runtime.name == "remote_docker":
+    if victim.harness.runtime.name == "remote_docker":
         for path in (victim.directory, *victim.directory.rglob("*")):
             shutil.chown(path, 1000, 1000)
 
@@ -59,7 +59,7 @@ async def go_through(victim: Victim, good: Path) -> None:
 async def finish(victim: Victim) -> None:
     """The last look, the end of the container, and its removal."""
     await victim.look_dead()
-    await victim.place.runtime.end(victim.row)
+    await victim.harness.runtime.end(victim.row)
     await victim.remove_orphans()
 
 

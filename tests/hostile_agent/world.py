@@ -13,7 +13,7 @@ from executors_app import workspace_store
 from executors_app.agentctl.process.spawning import AGENTCTL_UID
 from executors_app.containers.sites import HOME_PATH
 from executors_app.domain import Launched, LaunchSpec
-from tests.docker.harness import DockerPlace
+from tests.docker.harness import DockerHarness
 from tests.executors.harness import client_of, row_of, seen, spec_for
 from tests.executors.repositories import commit, run_git
 from tests.repositories.attacks import Trap
@@ -30,8 +30,8 @@ INSIDE = Trap(Path(HOME_PATH) / "trap")
 class World:
     """A host with secrets, the repository of a team, and a session beside the hostile one."""
 
-    def __init__(self, place: DockerPlace, root: Path, data: Path):
-        self.place, self.root, self.data = place, root, data
+    def __init__(self, harness: DockerHarness, root: Path, data: Path):
+        self.harness, self.root, self.data = harness, root, data
         self.trap = Trap(root / "trap").lay()
         self.trap.script.write_text(
             f"#!/bin/sh\n{{ echo \"$0 $*\"; tr '\\0' ' ' < /proc/$PPID/cmdline; }} >> '{self.trap.canary}'\ncat\n"
@@ -50,12 +50,12 @@ class World:
         """Let another session have work, and write down what must stay."""
         self.data.mkdir(exist_ok=True)
         (self.data / "secret_key").write_text(f"{SECRET}\n")
-        spec = spec_for(self.place)
-        launched = await self.place.runtime.launch(spec)
-        (seen(self.place, launched) / "theirs").write_text(f"{OTHERS}\n")
+        spec = spec_for(self.harness)
+        launched = await self.harness.runtime.launch(spec)
+        (seen(self.harness, launched) / "theirs").write_text(f"{OTHERS}\n")
         await client_of(spec, launched).snapshot()
-        await self.place.runtime.push_work(row_of(self.place, spec, launched))
-        self.place.kill(spec)
+        await self.harness.runtime.push_work(row_of(self.harness, spec, launched))
+        self.harness.kill(spec)
         self.other = (spec, launched)
         self._before = self.protected()
 
@@ -73,14 +73,14 @@ class World:
         """Checksums of everything but what is the hostile session's own."""
         assert self.other
         theirs = workspace_store.workspace_archive(self.other_session).path
-        folders = [self.host, theirs, self.place.directory_of(self.other_session), self.data / "secret_key"]
-        if self.place.runtime.name == "local_docker":
+        folders = [self.host, theirs, self.harness.directory_of(self.other_session), self.data / "secret_key"]
+        if self.harness.runtime.name == "local_docker":
             folders += [self.data / "agentctl" / self.other[0].execution_id]
             folders += [self.data / "agent_homes" / self.other_session]
         found = {str(path): _checksum(path) for folder in folders for path in _below(folder)}
-        common = self.place.repository / ".git"
-        for path in _below(self.place.repository):
-            parts = path.relative_to(self.place.repository).parts
+        common = self.harness.repository / ".git"
+        for path in _below(self.harness.repository):
+            parts = path.relative_to(self.harness.repository).parts
             if parts[:2] not in {(".git", "refs"), (".git", "objects")} and parts[:2] != (".git", "packed-refs"):
                 found[str(path)] = _checksum(path)
         return found | {f"ref {line}": "" for line in run_git(common, "show-ref").splitlines()}
@@ -96,7 +96,7 @@ class World:
         self._inspect_what_the_agent_has(spec)
         for answer in self.answers:
             assert not [secret for secret in self.secrets if secret in answer], answer[:2000]
-        if self.place.runtime.name == "local_docker":
+        if self.harness.runtime.name == "local_docker":
             state = self.data / "agentctl" / spec.execution_id
             written = [path for path in _below(state) if path.is_file() and path.read_bytes() == PLANTED]
             assert not written, f"the agent had {written} written"
@@ -109,7 +109,7 @@ class World:
         return name.startswith("ref ") and (any(name.endswith(one) for one in own) or kept in name)
 
     def _inspect_what_the_agent_has(self, spec: LaunchSpec) -> None:
-        for path in _below(self.place.directory_of(spec.session_id)):
+        for path in _below(self.harness.directory_of(spec.session_id)):
             self._inspect_text(path)
         for path in _below(self.home_of(spec)):
             self._inspect_text(path)
@@ -132,9 +132,9 @@ class World:
 
     def home_of(self, spec: LaunchSpec) -> Path:
         """The agent's home, as this machine sees it."""
-        if self.place.runtime.name == "local_docker":
+        if self.harness.runtime.name == "local_docker":
             return self.data / "agent_homes" / spec.session_id
-        volume: Any = getattr(self.place.engine, "volume")  # noqa: B009 - the far engine's
+        volume: Any = getattr(self.harness.engine, "volume")  # noqa: B009 - the remote engine's
         found: Path = volume(f"kandev-home-{spec.session_id}")
         return found
 

@@ -13,7 +13,7 @@ from tests.drills.conftest import pytest_runtest_makereport  # noqa: F401 - a ho
 from tests.executors.harness import spec_for
 from tests.executors.repositories import make_repository
 from tests.remote.deployment import RemoteDeployment
-from tests.remote.harness import RemotePlace
+from tests.remote.harness import RemoteHarness
 from tests.remote.machines import Machine
 
 
@@ -32,22 +32,22 @@ def machine(tmp_path: Path, repository: Path) -> Iterator[Machine]:
 
 
 @pytest.fixture
-def place(machine: Machine, repository: Path, tmp_path: Path, settings: Any) -> RemotePlace:
+def harness(machine: Machine, repository: Path, tmp_path: Path, settings: Any) -> RemoteHarness:
     """Executions on that machine."""
     settings.KANDEV_DATA_DIR = tmp_path / "data"
-    return RemotePlace(machine, repository, tmp_path)
+    return RemoteHarness(machine, repository, tmp_path)
 
 
 @pytest.fixture
-def spec(place: RemotePlace) -> LaunchSpec:
+def spec(harness: RemoteHarness) -> LaunchSpec:
     """A launch that nobody has made yet."""
-    return spec_for(place)
+    return spec_for(harness)
 
 
 @pytest.fixture
-async def launched(place: RemotePlace, spec: LaunchSpec) -> Launched:
+async def launched(harness: RemoteHarness, spec: LaunchSpec) -> Launched:
     """That launch, made."""
-    return await place.runtime.launch(spec)
+    return await harness.runtime.launch(spec)
 
 
 @pytest.fixture

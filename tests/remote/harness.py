@@ -14,7 +14,7 @@ from tests.remote.machines import Machine
 from tests.services import ROOT
 
 
-class RemotePlace:
+class RemoteHarness:
     """One machine; it is on this one, so that its files can be seen and its processes killed."""
 
     def __init__(self, machine: Machine, repository: Path, home: Path):

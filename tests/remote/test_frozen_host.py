@@ -12,7 +12,7 @@ from tests.drills.deployment import ApiError, Session
 from tests.drills.session_steps import wait_for_first_turn
 from tests.executors.harness import look, row_of
 from tests.remote.deployment import RemoteDeployment
-from tests.remote.harness import RemotePlace
+from tests.remote.harness import RemoteHarness
 from tests.waiting import eventually
 
 LOADED = 5.0
@@ -20,24 +20,24 @@ LOADED = 5.0
 
 
 async def test_silent_host_is_reported_within_the_timeout(
-    place: RemotePlace, spec: LaunchSpec, launched: Launched, settings: Any
+    harness: RemoteHarness, spec: LaunchSpec, launched: Launched, settings: Any
 ) -> None:
     settings.KANDEV_SWEEP_TIMEOUT = 2.0
-    facts = row_of(place, spec, launched)
-    told = place.runtime.exit_events(place.runtime.exit_event_source(facts))
-    place.machine.freeze()
+    facts = row_of(harness, spec, launched)
+    told = harness.runtime.exit_events(harness.runtime.exit_event_source(facts))
+    harness.machine.freeze()
     begun = time.monotonic()
     assert await anext(told) == ExitEvent("", silent=True)
     assert time.monotonic() - begun < 2.0 + LOADED
 
     begun = time.monotonic()
-    seen = await look(place, facts, timeout=30.0)
+    seen = await look(harness, facts, timeout=30.0)
     assert (seen.observed, seen.reason) == (Observed.UNKNOWN, "timeout")
     assert time.monotonic() - begun < LOADED, "nobody asks again while it is known to be silent"
 
-    place.machine.thaw()
+    harness.machine.thaw()
     assert await anext(told) == ExitEvent("")
-    assert (await look(place, facts)).observed is Observed.ALIVE
+    assert (await look(harness, facts)).observed is Observed.ALIVE
     await told.aclose()
 
 

@@ -16,7 +16,7 @@ from executors_app.runtimes.remote import Remote
 from tests.drills.session_steps import wait_for_first_turn, wait_until_talking
 from tests.executors.harness import client_of, known, look, row_of, start_agent
 from tests.remote.deployment import RemoteDeployment
-from tests.remote.harness import RemotePlace
+from tests.remote.harness import RemoteHarness
 from tests.waiting import eventually, eventually_async
 
 pytestmark = pytest.mark.any_database
@@ -24,59 +24,59 @@ pytestmark = pytest.mark.any_database
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=["kill -9", "a stop"])
 async def test_instances_outlive_the_daemon_and_are_found_again(
-    place: RemotePlace, spec: LaunchSpec, launched: Launched, number: int
+    harness: RemoteHarness, spec: LaunchSpec, launched: Launched, number: int
 ) -> None:
-    await start_agent(place, spec, launched, "first")
+    await start_agent(harness, spec, launched, "first")
     before = await client_of(spec, launched).status()
-    place.machine.stop(number)
+    harness.machine.stop(number)
 
-    gone = await look(place, row_of(place, spec, launched))
+    gone = await look(harness, row_of(harness, spec, launched))
     assert (gone.observed, gone.reason) == (Observed.UNKNOWN, "refused")
     assert len(execution_processes.find_processes(spec.execution_id).agentctl) == 1
 
-    place.machine.start()
-    place.runtime = Remote()
-    found = await look(place, row_of(place, spec, launched))
+    harness.machine.start()
+    harness.runtime = Remote()
+    found = await look(harness, row_of(harness, spec, launched))
     assert (found.observed, found.url) == (Observed.ALIVE, launched.url)
     assert await client_of(spec, launched).status() == before
-    again = await place.runtime.launch(known(spec, launched))
+    again = await harness.runtime.launch(known(spec, launched))
     assert (again.found, again.boot_id) == (True, launched.boot_id)
 
 
 async def test_stream_of_a_dying_host_continues_after_its_last_line(
-    place: RemotePlace, spec: LaunchSpec, launched: Launched
+    harness: RemoteHarness, spec: LaunchSpec, launched: Launched
 ) -> None:
-    await start_agent(place, spec, launched, "first")
+    await start_agent(harness, spec, launched, "first")
     client = client_of(spec, launched)
     last = (await client.status())["journal"]["last_seq"]
     with pytest.raises(AgentctlUnreachable):
         async with client.events(0, "") as stream:
             lines = await anext(aiter(stream))
-            place.machine.stop()
+            harness.machine.stop()
             async for batch in stream:
                 lines += batch
     assert [line["seq"] for line in lines] == list(range(1, len(lines) + 1))
 
-    place.machine.start()
+    harness.machine.start()
     async with client.events(lines[0]["seq"], lines[0]["epoch"]) as stream:
         rest = await anext(aiter(stream))
     assert [line["seq"] for line in rest][:1] == [2]
     assert last >= 2
 
 
-async def test_launch_interrupted_by_host_death_is_finished_once(place: RemotePlace, spec: LaunchSpec) -> None:
-    launching = asyncio.create_task(place.runtime.launch(spec))
-    state = place.machine.root / "agentctl" / spec.execution_id / "instance.json"
+async def test_launch_interrupted_by_host_death_is_finished_once(harness: RemoteHarness, spec: LaunchSpec) -> None:
+    launching = asyncio.create_task(harness.runtime.launch(spec))
+    state = harness.machine.root / "agentctl" / spec.execution_id / "instance.json"
     await eventually_async(state.exists, describe="the host has noted the order")
-    place.machine.stop()
-    await asyncio.to_thread(place.machine.start)
+    harness.machine.stop()
+    await asyncio.to_thread(harness.machine.start)
     made = await launching
-    assert (await look(place, row_of(place, spec, made))).observed is Observed.ALIVE
+    assert (await look(harness, row_of(harness, spec, made))).observed is Observed.ALIVE
     assert len(execution_processes.find_processes(spec.execution_id).agentctl) == 1
 
 
-def test_second_daemon_on_the_same_root_exits(place: RemotePlace) -> None:
-    there = place.machine
+def test_second_daemon_on_the_same_root_exits(harness: RemoteHarness) -> None:
+    there = harness.machine
     second = subprocess.run(
         there.arguments(), capture_output=True, timeout=30, check=False, env=there.environment, stdin=subprocess.DEVNULL
     )

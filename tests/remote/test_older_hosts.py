@@ -12,7 +12,7 @@ import orjson
 
 from executors_app.runtimes.remote import Remote
 from tests.executors.harness import spec_for
-from tests.remote.harness import RemotePlace
+from tests.remote.harness import RemoteHarness
 from tests.support import fake_agentctl
 
 MADE = {
@@ -47,16 +47,16 @@ async def daemon(host: dict[str, Any]) -> AsyncIterator[tuple[str, list[dict[str
         yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", orders
 
 
-async def test_it_is_given_the_one_token_that_it_knows(place: RemotePlace) -> None:
+async def test_it_is_given_the_one_token_that_it_knows(harness: RemoteHarness) -> None:
     async with daemon({}) as (url, orders):
-        spec = spec_for(place)
+        spec = spec_for(harness)
         launched = await Remote().launch(replace(spec, config={"url": url, "token_file": "machine.token"}))
     assert [one["token"] for one in orders] == [spec.auth_token]
     assert launched.state == {"host": "h"}
 
 
-async def test_one_of_this_release_never_hears_the_secret(place: RemotePlace) -> None:
+async def test_one_of_this_release_never_hears_the_secret(harness: RemoteHarness) -> None:
     async with daemon({"launch_tokens": True}) as (url, orders):
-        spec = spec_for(place)
+        spec = spec_for(harness)
         await Remote().launch(replace(spec, config={"url": url, "token_file": "machine.token"}))
     assert spec.auth_token not in str(orders)

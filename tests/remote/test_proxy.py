@@ -9,7 +9,7 @@ import pytest
 from executors_app.domain import Launched, LaunchSpec
 from executors_app.errors import AgentctlRefused, StaleGeneration
 from tests.executors.harness import client_of, start_agent
-from tests.remote.harness import RemotePlace
+from tests.remote.harness import RemoteHarness
 
 LARGE = bytes(range(256)) * 8000
 
@@ -48,9 +48,9 @@ async def test_a_shell_works_through_the_host(spec: LaunchSpec, launched: Launch
 
 
 async def test_a_newer_generation_closes_the_older_stream_and_refuses_its_commands(
-    place: RemotePlace, spec: LaunchSpec, launched: Launched
+    harness: RemoteHarness, spec: LaunchSpec, launched: Launched
 ) -> None:
-    await start_agent(place, spec, launched, "first")
+    await start_agent(harness, spec, launched, "first")
     old, new = client_of(spec, launched, 1), client_of(spec, launched, 2)
     async with asyncio.timeout(20), old.events(0, "") as older:
         assert await anext(aiter(older))
@@ -67,9 +67,9 @@ async def test_a_newer_generation_closes_the_older_stream_and_refuses_its_comman
 
 
 async def test_a_turn_is_prompted_and_its_journal_read_through_the_host(
-    place: RemotePlace, spec: LaunchSpec, launched: Launched
+    harness: RemoteHarness, spec: LaunchSpec, launched: Launched
 ) -> None:
-    await start_agent(place, spec, launched, "first")
+    await start_agent(harness, spec, launched, "first")
     client = client_of(spec, launched)
     kinds: list[str] = []
     async with asyncio.timeout(30), client.events(0, "") as stream:

@@ -14,7 +14,7 @@ from executors_app.domain import Launched, LaunchSpec, Observed
 from executors_app.errors import AgentctlForeign, RuntimeUnavailable
 from executors_app.runtimes.remote import Remote
 from tests.executors.harness import client_of, look, row_of, spec_for
-from tests.remote.harness import RemotePlace
+from tests.remote.harness import RemoteHarness
 from tests.remote.machines import Machine
 from tests.support import fake_agentctl
 
@@ -31,23 +31,28 @@ def second(tmp_path: Path, repository: Path) -> Iterator[Machine]:
 
 
 async def test_hanging_host_makes_only_its_own_sessions_unknown(
-    place: RemotePlace, spec: LaunchSpec, launched: Launched, second: Machine, tmp_path: Path
+    harness: RemoteHarness, spec: LaunchSpec, launched: Launched, second: Machine, tmp_path: Path
 ) -> None:
-    far = replace(spec_for(place), config=second.config_in(tmp_path / "data"))
-    elsewhere = await place.runtime.launch(far)
-    rows = [row_of(place, spec, launched), row_of(place, far, elsewhere, config=far.config)]
+    remote_spec = replace(spec_for(harness), config=second.config_in(tmp_path / "data"))
+    elsewhere = await harness.runtime.launch(remote_spec)
+    rows = [row_of(harness, spec, launched), row_of(harness, remote_spec, elsewhere, config=remote_spec.config)]
     second.freeze()
     begun = time.monotonic()
-    seen = await place.runtime.observe(rows, timeout=2.0, concurrency=5)
+    seen = await harness.runtime.observe(rows, timeout=2.0, concurrency=5)
     took = time.monotonic() - begun
     assert seen[spec.execution_id].observed is Observed.ALIVE
-    assert (seen[far.execution_id].observed, seen[far.execution_id].reason) == (Observed.UNKNOWN, "timeout")
+    assert (seen[remote_spec.execution_id].observed, seen[remote_spec.execution_id].reason) == (
+        Observed.UNKNOWN,
+        "timeout",
+    )
     assert took < 3.0
     second.thaw()
-    assert (await Remote().observe(rows, timeout=5.0, concurrency=5))[far.execution_id].observed is Observed.ALIVE
+    assert (await Remote().observe(rows, timeout=5.0, concurrency=5))[
+        remote_spec.execution_id
+    ].observed is Observed.ALIVE
 
 
-async def test_a_hundred_executions_of_a_host_are_one_request(place: RemotePlace) -> None:
+async def test_a_hundred_executions_of_a_host_are_one_request(harness: RemoteHarness) -> None:
     asked: list[bytes] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -59,23 +64,23 @@ async def test_a_hundred_executions_of_a_host_are_one_request(place: RemotePlace
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     async with server:
-        config = place.config | {"url": f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"}
-        rows = [row_of(place, spec_for(place), config=config) for _ in range(100)]
-        seen = await place.runtime.observe(rows, timeout=5.0, concurrency=5)
+        config = harness.config | {"url": f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"}
+        rows = [row_of(harness, spec_for(harness), config=config) for _ in range(100)]
+        seen = await harness.runtime.observe(rows, timeout=5.0, concurrency=5)
     assert [line.partition(b"?")[0] for line in asked] == [b"GET /instances"]
     assert {one.observed for one in seen.values()} == {Observed.DEAD}
 
 
-async def test_unanswering_host_is_not_polled_during_backoff(place: RemotePlace) -> None:
-    facts = row_of(place, spec_for(place))
-    place.machine.freeze()
-    assert (await look(place, facts, timeout=0.3)).reason == "timeout"
+async def test_unanswering_host_is_not_polled_during_backoff(harness: RemoteHarness) -> None:
+    facts = row_of(harness, spec_for(harness))
+    harness.machine.freeze()
+    assert (await look(harness, facts, timeout=0.3)).reason == "timeout"
     begun = time.monotonic()
-    assert (await look(place, facts, timeout=5.0)).reason == "timeout"
+    assert (await look(harness, facts, timeout=5.0)).reason == "timeout"
     assert time.monotonic() - begun < 2, "it was asked again at once"
-    place.machine.thaw()
-    await place.runtime.check_availability(place.config)
-    assert (await look(place, facts)).observed is Observed.DEAD, "who has answered is asked again"
+    harness.machine.thaw()
+    await harness.runtime.check_availability(harness.config)
+    assert (await look(harness, facts)).observed is Observed.DEAD, "who has answered is asked again"
 
 
 BAD_WORDS = {
@@ -89,45 +94,45 @@ BAD_WORDS = {
 
 @pytest.mark.parametrize(("changes", "reason"), BAD_WORDS.values(), ids=BAD_WORDS)
 async def test_untrusted_host_proves_nothing(
-    place: RemotePlace, spec: LaunchSpec, launched: Launched, changes: dict[str, str], reason: str, tmp_path: Path
+    harness: RemoteHarness, spec: LaunchSpec, launched: Launched, changes: dict[str, str], reason: str, tmp_path: Path
 ) -> None:
-    config = place.config | changes
-    seen = await look(place, row_of(place, spec, launched, config=config))
+    config = harness.config | changes
+    seen = await look(harness, row_of(harness, spec, launched, config=config))
     assert (seen.observed, seen.reason) == (Observed.UNKNOWN, reason)
     with pytest.raises(RuntimeUnavailable) as refused:
-        await place.runtime.check_availability(config)
+        await harness.runtime.check_availability(config)
     assert config["url"] not in refused.value.message and str(tmp_path) not in refused.value.message
-    assert await place.runtime.end(row_of(place, spec, launched, config=config)) is False
-    assert (await look(place, row_of(place, spec, launched))).observed is Observed.ALIVE
+    assert await harness.runtime.end(row_of(harness, spec, launched, config=config)) is False
+    assert (await look(harness, row_of(harness, spec, launched))).observed is Observed.ALIVE
 
 
-async def test_a_probe_names_the_certificate_it_was_shown(place: RemotePlace) -> None:
-    shown = str(place.config["fingerprint"]).removeprefix("sha256:").replace(":", "").lower()
+async def test_a_probe_names_the_certificate_it_was_shown(harness: RemoteHarness) -> None:
+    shown = str(harness.config["fingerprint"]).removeprefix("sha256:").replace(":", "").lower()
     with pytest.raises(RuntimeUnavailable) as refused:
-        await place.runtime.check_availability(place.config | {"fingerprint": OTHER_PIN})
+        await harness.runtime.check_availability(harness.config | {"fingerprint": OTHER_PIN})
     assert f"It presented sha256:{shown}, but only {OTHER_PIN} is trusted." in refused.value.message_for_staff
-    assert str(place.config["url"]) in refused.value.message_for_staff
+    assert str(harness.config["url"]) in refused.value.message_for_staff
     assert "sha256" not in refused.value.message
 
 
 async def test_a_wrong_token_proves_nothing_and_is_told_in_one_sentence(
-    place: RemotePlace, spec: LaunchSpec, launched: Launched, tmp_path: Path
+    harness: RemoteHarness, spec: LaunchSpec, launched: Launched, tmp_path: Path
 ) -> None:
     file = tmp_path / "data" / "hosts" / "machine.token"
     file.write_text("not the token of the host")
-    seen = await look(place, row_of(place, spec, launched))
+    seen = await look(harness, row_of(harness, spec, launched))
     assert (seen.observed, seen.reason) == (Observed.UNKNOWN, "foreign")
     with pytest.raises(RuntimeUnavailable, match="rejected our token"):
-        await place.runtime.launch(spec)
+        await harness.runtime.launch(spec)
     file.chmod(0o644)
     with pytest.raises(RuntimeUnavailable, match="chmod 600"):
-        await place.runtime.check_availability(place.config)
+        await harness.runtime.check_availability(harness.config)
 
 
 async def test_no_token_goes_to_whoever_shows_another_certificate(
-    place: RemotePlace, spec: LaunchSpec, launched: Launched
+    harness: RemoteHarness, spec: LaunchSpec, launched: Launched
 ) -> None:
-    client = client_of(replace(spec, config=place.config | {"fingerprint": OTHER_PIN}), launched)
+    client = client_of(replace(spec, config=harness.config | {"fingerprint": OTHER_PIN}), launched)
     with pytest.raises(AgentctlForeign) as caught:
         await client.status()
     assert caught.value.details["reason"] == "certificate"
@@ -137,31 +142,31 @@ async def test_no_token_goes_to_whoever_shows_another_certificate(
 
 
 async def test_host_that_never_had_an_execution_cannot_declare_it_dead(
-    place: RemotePlace, spec: LaunchSpec, launched: Launched, second: Machine, tmp_path: Path
+    harness: RemoteHarness, spec: LaunchSpec, launched: Launched, second: Machine, tmp_path: Path
 ) -> None:
     moved = second.config_in(tmp_path / "data")
-    seen = await look(place, row_of(place, spec, launched, config=moved))
+    seen = await look(harness, row_of(harness, spec, launched, config=moved))
     assert (seen.observed, seen.reason) == (Observed.UNKNOWN, "other_host")
 
 
 async def test_dead_instance_is_unreachable_and_its_token_stays_secret(
-    place: RemotePlace, spec: LaunchSpec, launched: Launched
+    harness: RemoteHarness, spec: LaunchSpec, launched: Launched
 ) -> None:
-    place.kill(spec)
+    harness.kill(spec)
     with pytest.raises(Exception, match="is not running") as caught:
         await client_of(spec, launched).status()
     assert getattr(caught.value, "details", {})["reason"] == "gateway"
 
 
 async def test_what_no_session_has_is_listed_and_removed_only_on_proof(
-    place: RemotePlace, spec: LaunchSpec, launched: Launched
+    harness: RemoteHarness, spec: LaunchSpec, launched: Launched
 ) -> None:
-    configs = [place.config]
-    assert await place.runtime.orphans({spec.execution_id}, configs) == []
-    (orphan,) = await place.runtime.orphans(set(), configs)
+    configs = [harness.config]
+    assert await harness.runtime.orphans({spec.execution_id}, configs) == []
+    (orphan,) = await harness.runtime.orphans(set(), configs)
     assert (orphan.execution_id, orphan.status) == (spec.execution_id, "alive")
-    assert await place.runtime.remove_orphan(replace(orphan, id="another"), configs) is False
-    assert await place.runtime.remove_orphan(orphan, configs) is True
-    assert await place.runtime.orphans(set(), configs) == []
-    assert place.machine.processes(spec.execution_id) == []
+    assert await harness.runtime.remove_orphan(replace(orphan, id="another"), configs) is False
+    assert await harness.runtime.remove_orphan(orphan, configs) is True
+    assert await harness.runtime.orphans(set(), configs) == []
+    assert harness.machine.processes(spec.execution_id) == []
     assert Path(launched.worktree_path, "README").exists()

@@ -16,7 +16,7 @@ from executors_app.domain import Observed, WorkspaceState
 from executors_app.errors import LaunchFailed, RepositoryUnusable, RuntimeUnavailable, WorkspaceGone
 from tests.executors.harness import client_of, known, look, row_of, spec_for
 from tests.executors.repositories import commit, make_repository, run_git
-from tests.remote.harness import RemotePlace
+from tests.remote.harness import RemoteHarness
 from tests.remote.machines import Machine
 
 FORBIDDEN = [
@@ -56,10 +56,10 @@ def machine(tmp_path: Path, repository: Path) -> Iterator[Machine]:
 
 
 @pytest.fixture
-def place(machine: Machine, repository: Path, tmp_path: Path, settings: Any) -> RemotePlace:
+def harness(machine: Machine, repository: Path, tmp_path: Path, settings: Any) -> RemoteHarness:
     """Here the repository has a path, there a URL."""
     settings.KANDEV_DATA_DIR = tmp_path / "data"
-    made = RemotePlace(machine, repository, tmp_path)
+    made = RemoteHarness(machine, repository, tmp_path)
     made.config["repositories"] = {str(repository): f"file://{repository}"}
     return made
 
@@ -74,75 +74,75 @@ def test_nothing_but_what_was_opened_is_worked_on(repository: Path, tmp_path: Pa
     assert not (tmp_path / "root").exists()
 
 
-async def test_a_host_says_what_it_does_not_open(place: RemotePlace, tmp_path: Path) -> None:
+async def test_a_host_says_what_it_does_not_open(harness: RemoteHarness, tmp_path: Path) -> None:
     with pytest.raises(RepositoryUnusable, match="--repositories"):
-        await place.runtime.launch(replace(spec_for(place), repository_path=str(tmp_path / "outside")))
-    assert not (place.machine.root / "worktrees").exists()
+        await harness.runtime.launch(replace(spec_for(harness), repository_path=str(tmp_path / "outside")))
+    assert not (harness.machine.root / "worktrees").exists()
 
 
-async def test_a_link_out_of_an_opened_folder_leads_nowhere(place: RemotePlace, tmp_path: Path) -> None:
+async def test_a_link_out_of_an_opened_folder_leads_nowhere(harness: RemoteHarness, tmp_path: Path) -> None:
     with pytest.raises(RepositoryUnusable, match="does not allow the repository"):
-        await place.runtime.launch(replace(spec_for(place), repository_path=str(tmp_path / "open" / "link")))
+        await harness.runtime.launch(replace(spec_for(harness), repository_path=str(tmp_path / "open" / "link")))
 
 
-async def test_url_is_cloned_once_and_updated_for_each_session(place: RemotePlace) -> None:
-    first = await place.runtime.launch(spec_for(place))
-    newest = commit(place.repository, "LATER", "later\n")
-    run_git(place.repository, "branch", "topic")
-    second = await place.runtime.launch(replace(spec_for(place), base_branch="topic"))
+async def test_url_is_cloned_once_and_updated_for_each_session(harness: RemoteHarness) -> None:
+    first = await harness.runtime.launch(spec_for(harness))
+    newest = commit(harness.repository, "LATER", "later\n")
+    run_git(harness.repository, "branch", "topic")
+    second = await harness.runtime.launch(replace(spec_for(harness), base_branch="topic"))
     assert not Path(first.worktree_path, "LATER").exists()
     assert run_git(Path(second.worktree_path), "rev-parse", "HEAD") == newest
-    assert len(list((place.machine.root / "repositories").iterdir())) == 1
-    assert "kandev/" not in run_git(place.repository, "branch", "--list"), "the team's repository has no part in it"
+    assert len(list((harness.machine.root / "repositories").iterdir())) == 1
+    assert "kandev/" not in run_git(harness.repository, "branch", "--list"), "the team's repository has no part in it"
 
 
-async def test_uncommitted_work_in_a_clone_survives_its_worktree(place: RemotePlace) -> None:
-    spec = spec_for(place)
-    launched = await place.runtime.launch(spec)
+async def test_uncommitted_work_in_a_clone_survives_its_worktree(harness: RemoteHarness) -> None:
+    spec = spec_for(harness)
+    launched = await harness.runtime.launch(spec)
     Path(launched.worktree_path, "mine").write_text("uncommitted\n")
     await client_of(spec, launched).snapshot()
-    place.kill(spec)
+    harness.kill(spec)
     shutil.rmtree(launched.worktree_path)
-    seen = await look(place, row_of(place, spec, launched))
+    seen = await look(harness, row_of(harness, spec, launched))
     assert (seen.observed, seen.workspace) == (Observed.DEAD, WorkspaceState.REBUILDABLE)
-    shutil.move(place.repository, place.repository.with_name("away"))
-    again = await place.runtime.launch(known(spec, launched))
+    shutil.move(harness.repository, harness.repository.with_name("away"))
+    again = await harness.runtime.launch(known(spec, launched))
     assert Path(again.worktree_path, "mine").read_text() == "uncommitted\n"
 
 
-async def test_work_in_a_clone_arrives_once(place: RemotePlace) -> None:
-    spec = spec_for(place)
-    launched = await place.runtime.launch(spec)
+async def test_work_in_a_clone_arrives_once(harness: RemoteHarness) -> None:
+    spec = spec_for(harness)
+    launched = await harness.runtime.launch(spec)
     worktree = Path(launched.worktree_path)
     newest = commit(worktree, "DONE", "done\n")
     (worktree / "mine").write_text("uncommitted\n")
     await client_of(spec, launched).snapshot()
-    facts = row_of(place, spec, launched)
-    assert await place.runtime.push_work(facts) is True
-    assert await place.runtime.push_work(facts) is False
-    place.machine.close()
+    facts = row_of(harness, spec, launched)
+    assert await harness.runtime.push_work(facts) is True
+    assert await harness.runtime.push_work(facts) is False
+    harness.machine.close()
 
-    kept = recovery_refs.find_saved_work(place.repository, spec.session_id, launched.worktree_branch)
+    kept = recovery_refs.find_saved_work(harness.repository, spec.session_id, launched.worktree_branch)
     assert kept.head == newest
     assert recovery_refs.read_saved_content(kept, "mine")["content"] == "uncommitted\n"
     with pytest.raises(RuntimeUnavailable):
-        await place.runtime.push_work(facts)
+        await harness.runtime.push_work(facts)
 
 
-async def test_lost_clone_is_reported_and_never_replaced(place: RemotePlace) -> None:
-    spec = spec_for(place)
-    launched = await place.runtime.launch(spec)
-    place.kill(spec)
-    shutil.rmtree(place.machine.root / "repositories")
+async def test_lost_clone_is_reported_and_never_replaced(harness: RemoteHarness) -> None:
+    spec = spec_for(harness)
+    launched = await harness.runtime.launch(spec)
+    harness.kill(spec)
+    shutil.rmtree(harness.machine.root / "repositories")
     shutil.rmtree(launched.worktree_path)
-    assert (await look(place, row_of(place, spec, launched))).workspace is WorkspaceState.GONE
+    assert (await look(harness, row_of(harness, spec, launched))).workspace is WorkspaceState.GONE
     with pytest.raises(WorkspaceGone, match="clone of the repository was deleted"):
-        await place.runtime.launch(known(spec, launched))
+        await harness.runtime.launch(known(spec, launched))
 
 
-async def test_a_repository_that_cannot_be_fetched_now_may_be_tried_again(place: RemotePlace) -> None:
-    shutil.move(place.repository, place.repository.with_name("away"))
+async def test_a_repository_that_cannot_be_fetched_now_may_be_tried_again(harness: RemoteHarness) -> None:
+    shutil.move(harness.repository, harness.repository.with_name("away"))
     with pytest.raises(LaunchFailed, match="fetch"):
-        await place.runtime.launch(spec_for(place))
-    shutil.move(place.repository.with_name("away"), place.repository)
-    assert (await place.runtime.launch(spec_for(place))).url
+        await harness.runtime.launch(spec_for(harness))
+    shutil.move(harness.repository.with_name("away"), harness.repository)
+    assert (await harness.runtime.launch(spec_for(harness))).url

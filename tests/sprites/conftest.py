@@ -1,4 +1,4 @@
-"""A stand-in of the Sprites API, its sprites' disks, and the runtime on it."""
+"""A fake Sprites API, the disks of its sprites, and the runtime under test."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import pytest
 from executors_app.sprites import organisation
 from tests.drills.conftest import pytest_runtest_makereport  # noqa: F401 - a hook
 from tests.executors.repositories import make_repository
-from tests.sprites.fake_api import TOKEN, StandIn
-from tests.sprites.harness import SpritesPlace
+from tests.sprites.fake_api import TOKEN, FakeSpritesApi
+from tests.sprites.harness import SpritesHarness
 
 
 @pytest.fixture
-def stand_in(settings: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[StandIn]:
+def sprites_api(settings: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[FakeSpritesApi]:
     settings.KANDEV_DATA_DIR = tmp_path / "data"
-    made = StandIn()
+    made = FakeSpritesApi()
     monkeypatch.setattr(organisation, "ROOT_PATH", PurePosixPath(tmp_path / "sprites"))
     monkeypatch.setattr(organisation, "HOLD_SOCKET", PurePosixPath(made.socket))
     with made.serving():
@@ -32,5 +32,5 @@ def repository(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def place(repository: Path, stand_in: StandIn, tmp_path: Path) -> SpritesPlace:
-    return SpritesPlace(repository, stand_in, tmp_path / "sprites")
+def harness(repository: Path, sprites_api: FakeSpritesApi, tmp_path: Path) -> SpritesHarness:
+    return SpritesHarness(repository, sprites_api, tmp_path / "sprites")

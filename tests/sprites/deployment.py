@@ -1,4 +1,4 @@
-"""A whole Kandev whose sessions run in sprites of the stand-in."""
+"""A whole Kandev whose sessions run in sprites of the fake API."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from typing import Any
 
 from executors_app.sprites.organisation import sprite_name
 from tests.drills.deployment import Deployment, Session
-from tests.sprites.fake_api import TOKEN, StandIn
+from tests.sprites.fake_api import TOKEN, FakeSpritesApi
 from tests.sprites.machine import Machine
 
 
 class SpritesDeployment(Deployment):
     """Every session has a sprite, which lives on whatever becomes of the control plane."""
 
-    def __init__(self, home: Path, stand_in: StandIn, disks: Path):
+    def __init__(self, home: Path, sprites_api: FakeSpritesApi, disks: Path):
         super().__init__(home)
-        self.stand_in, self.disks = stand_in, disks
+        self.sprites_api, self.disks = sprites_api, disks
         self.env |= {
             "DJANGO_SETTINGS_MODULE": "tests.sprites.settings",
-            "STAND_IN_ROOT": str(disks),
-            "STAND_IN_SOCKET": str(stand_in.socket),
-            "KANDEV_SPRITES_URL": stand_in.url,
+            "FAKE_SPRITES_ROOT": str(disks),
+            "FAKE_SPRITES_SOCKET": str(sprites_api.socket),
+            "KANDEV_SPRITES_URL": sprites_api.url,
             "KANDEV_SPRITES_TOKEN": TOKEN,
         }
 
@@ -46,7 +46,7 @@ class SpriteSession(Session):
     @property
     def machine(self) -> Machine:
         """Its sprite."""
-        return self.deployment.stand_in.machines[sprite_name(self.execution_id)]
+        return self.deployment.sprites_api.machines[sprite_name(self.execution_id)]
 
     def journal(self) -> str:
         """On the sprite's disk."""
@@ -56,5 +56,5 @@ class SpriteSession(Session):
     def kill_everything(self) -> None:
         """The sprite goes cold: whatever ran in it is gone, and would come up again with its service."""
         assert self.processes(), "nothing of the session runs"
-        self.deployment.stand_in.do(self.machine.chill())
+        self.deployment.sprites_api.do(self.machine.chill())
         assert not self.processes()

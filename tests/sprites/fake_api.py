@@ -23,7 +23,7 @@ T = TypeVar("T")
 TOKEN = "tests/1/the-token-of-an-organisation"
 
 
-class StandIn:
+class FakeSpritesApi:
     """The API, and what tests do to its sprites."""
 
     def __init__(self) -> None:
@@ -39,7 +39,7 @@ class StandIn:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(30)
 
     @contextmanager
-    def serving(self) -> Iterator[StandIn]:
+    def serving(self) -> Iterator[FakeSpritesApi]:
         """On a thread of its own; every process is ended afterwards."""
         thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         thread.start()

@@ -15,28 +15,28 @@ from executors_app.runtimes.sprites import RUNTIME
 from executors_app.sprites.organisation import sprite_name
 from tests.executors.repositories import run_git
 from tests.services import ROOT
-from tests.sprites.fake_api import StandIn
+from tests.sprites.fake_api import FakeSpritesApi
 from tests.sprites.machine import Machine
 
 
-class SpritesPlace:
-    """Sprites of the stand-in."""
+class SpritesHarness:
+    """Sprites of the fake API."""
 
     runtime = RUNTIME
 
-    def __init__(self, repository: Path, stand_in: StandIn, root: Path):
-        self.repository, self.stand_in, self.root = repository, stand_in, root
+    def __init__(self, repository: Path, sprites_api: FakeSpritesApi, root: Path):
+        self.repository, self.sprites_api, self.root = repository, sprites_api, root
         script = str(ROOT / "executors_app" / "demo_agent.py")
         self.demo_agent = ["env", f"KANDEV_DEMO_AGENT_HOME={root / 'agent'}", sys.executable, "-I", script]
         self.config: dict[str, Any] = {"python": sys.executable}
 
     def machine(self, spec: LaunchSpec) -> Machine:
         """The sprite of a launch."""
-        return self.stand_in.machines[sprite_name(spec.execution_id)]
+        return self.sprites_api.machines[sprite_name(spec.execution_id)]
 
     def kill(self, spec: LaunchSpec) -> None:
         """Its service is broken for good; nothing of it runs."""
-        self.stand_in.do(self.machine(spec).break_service())
+        self.sprites_api.do(self.machine(spec).break_service())
 
     @contextmanager
     def silence(self, spec: LaunchSpec) -> Iterator[None]:

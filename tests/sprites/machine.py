@@ -1,4 +1,4 @@
-"""One sprite of the stand-in: a directory's worth of real processes, which run, are frozen, or are gone."""
+"""One sprite of the fake API: a directory of real processes, which run, are frozen, or are gone."""
 
 from __future__ import annotations
 

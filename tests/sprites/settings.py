@@ -1,4 +1,4 @@
-"""Kandev's settings for a deployment whose sprites are the stand-in's: their disks are directories of this machine."""
+"""Kandev's settings for a deployment with the fake Sprites API: its sprites' disks are directories of this machine."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ from pathlib import PurePosixPath
 from executors_app.sprites import organisation
 from kandev.settings import *  # noqa: F403 - all of them
 
-organisation.ROOT_PATH = PurePosixPath(os.environ["STAND_IN_ROOT"])
-organisation.HOLD_SOCKET = PurePosixPath(os.environ["STAND_IN_SOCKET"])
+organisation.ROOT_PATH = PurePosixPath(os.environ["FAKE_SPRITES_ROOT"])
+organisation.HOLD_SOCKET = PurePosixPath(os.environ["FAKE_SPRITES_SOCKET"])

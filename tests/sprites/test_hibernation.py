@@ -8,110 +8,110 @@ import signal
 from executors_app.agentctl.process import execution_processes, identity
 from executors_app.domain import Observed, WorkspaceState
 from tests.executors.harness import client_of, known, look, row_of, seen, spec_for, start_agent
-from tests.sprites.harness import SpritesPlace
+from tests.sprites.harness import SpritesHarness
 from tests.waiting import eventually_async
 
 
-async def test_a_sprite_stays_awake_while_its_agent_lives_and_pauses_afterwards(place: SpritesPlace) -> None:
-    spec = spec_for(place)
-    launched = await place.runtime.launch(spec)
-    machine = place.machine(spec)
-    await start_agent(place, spec, launched, "first")
+async def test_a_sprite_stays_awake_while_its_agent_lives_and_pauses_afterwards(harness: SpritesHarness) -> None:
+    spec = spec_for(harness)
+    launched = await harness.runtime.launch(spec)
+    machine = harness.machine(spec)
+    await start_agent(harness, spec, launched, "first")
     await eventually_async(lambda: bool(machine.tasks), describe="the sprite is held")
-    assert place.stand_in.do(machine.pause()) is False
+    assert harness.sprites_api.do(machine.pause()) is False
 
     await client_of(spec, launched).stop_agent(5, "stop")
     await eventually_async(lambda: not machine.tasks, describe="the hold is given back")
-    assert place.stand_in.do(machine.pause()) is True
+    assert harness.sprites_api.do(machine.pause()) is True
     assert machine.status == "warm"
 
 
-async def test_frozen_sprite_is_woken_by_status_and_continues(place: SpritesPlace) -> None:
-    spec = spec_for(place)
-    launched = await place.runtime.launch(spec)
-    machine = place.machine(spec)
-    assert place.stand_in.do(machine.pause()) is True
-    found = await look(place, row_of(place, spec, launched))
+async def test_frozen_sprite_is_woken_by_status_and_continues(harness: SpritesHarness) -> None:
+    spec = spec_for(harness)
+    launched = await harness.runtime.launch(spec)
+    machine = harness.machine(spec)
+    assert harness.sprites_api.do(machine.pause()) is True
+    found = await look(harness, row_of(harness, spec, launched))
     assert (found.observed, machine.status) == (Observed.ALIVE, "running")
     assert found.report is not None
     assert found.report["boot_id"] == launched.boot_id
 
 
 async def test_drill_cold_sprite_is_dead_and_launch_restores_its_conversation(
-    place: SpritesPlace,
+    harness: SpritesHarness,
 ) -> None:
-    spec = spec_for(place)
-    launched = await place.runtime.launch(spec)
-    started = await start_agent(place, spec, launched, "first")
+    spec = spec_for(harness)
+    launched = await harness.runtime.launch(spec)
+    started = await start_agent(harness, spec, launched, "first")
     journal = (await client_of(spec, launched).status())["journal"]
-    machine = place.machine(spec)
-    place.stand_in.do(machine.chill())
+    machine = harness.machine(spec)
+    harness.sprites_api.do(machine.chill())
     wakes = machine.wakes
 
-    found = await look(place, row_of(place, spec, launched))
+    found = await look(harness, row_of(harness, spec, launched))
     assert (found.observed, found.reason, found.workspace) == (
         *(Observed.DEAD, "sprite_cold"),
         WorkspaceState.PRESENT,
     )
     assert (machine.status, machine.wakes) == ("cold", wakes), "to look wakes nobody"
 
-    place.stand_in.calls.clear()
-    again = await place.runtime.launch(known(spec, launched))
+    harness.sprites_api.calls.clear()
+    again = await harness.runtime.launch(known(spec, launched))
     assert again.found, "the sprite's own runtime has started the service"
-    assert not [call for call in place.stand_in.calls if call.startswith("PUT")]
+    assert not [call for call in harness.sprites_api.calls if call.startswith("PUT")]
     assert (again.boot_id != launched.boot_id, again.url) == (True, launched.url)
-    outcome = await start_agent(place, spec, again, "second", started["resume_token"])
+    outcome = await start_agent(harness, spec, again, "second", started["resume_token"])
     assert outcome["outcome"] == "loaded"
     assert (await client_of(spec, again).status())["journal"]["epoch"] == journal["epoch"]
 
 
 async def test_cold_sprite_gets_deleted_worktree_back_before_its_service(
-    place: SpritesPlace,
+    harness: SpritesHarness,
 ) -> None:
-    spec = spec_for(place)
-    launched = await place.runtime.launch(spec)
-    worktree = seen(place, launched)
-    place.stand_in.do(place.machine(spec).chill())
+    spec = spec_for(harness)
+    launched = await harness.runtime.launch(spec)
+    worktree = seen(harness, launched)
+    harness.sprites_api.do(harness.machine(spec).chill())
     shutil.rmtree(worktree)
-    again = await place.runtime.launch(known(spec, launched))
+    again = await harness.runtime.launch(known(spec, launched))
     assert not again.found
     assert (worktree / ".git").exists()
 
 
-async def test_an_agentctl_that_dies_alone_is_started_again_by_its_sprite(place: SpritesPlace) -> None:
-    spec = spec_for(place)
-    launched = await place.runtime.launch(spec)
+async def test_an_agentctl_that_dies_alone_is_started_again_by_its_sprite(harness: SpritesHarness) -> None:
+    spec = spec_for(harness)
+    launched = await harness.runtime.launch(spec)
     (agentctl,) = execution_processes.find_processes(spec.execution_id).agentctl
     identity.send_signal(agentctl, signal.SIGKILL)
 
     async def is_back() -> bool:
-        found = await look(place, row_of(place, spec, launched))
+        found = await look(harness, row_of(harness, spec, launched))
         return found.report is not None and found.report["boot_id"] != launched.boot_id
 
     await eventually_async(is_back, describe="the next agentctl answers")
 
 
-async def test_what_the_user_stopped_stays_stopped_over_a_cold_boot(place: SpritesPlace) -> None:
-    spec = spec_for(place)
-    launched = await place.runtime.launch(spec)
-    facts = row_of(place, spec, launched)
-    assert await place.runtime.end(facts) is True
-    machine = place.machine(spec)
-    place.stand_in.do(machine.chill())
-    place.stand_in.do(machine.wake())
-    found = await look(place, facts)
+async def test_what_the_user_stopped_stays_stopped_over_a_cold_boot(harness: SpritesHarness) -> None:
+    spec = spec_for(harness)
+    launched = await harness.runtime.launch(spec)
+    facts = row_of(harness, spec, launched)
+    assert await harness.runtime.end(facts) is True
+    machine = harness.machine(spec)
+    harness.sprites_api.do(machine.chill())
+    harness.sprites_api.do(machine.wake())
+    found = await look(harness, facts)
     assert (found.observed, found.reason) == (Observed.DEAD, "service_stopped")
 
 
 async def test_tunnel_ends_with_pause_and_next_connection_wakes_sprite(
-    place: SpritesPlace,
+    harness: SpritesHarness,
 ) -> None:
-    spec = spec_for(place)
-    launched = await place.runtime.launch(spec)
-    client, machine = client_of(spec, launched), place.machine(spec)
+    spec = spec_for(harness)
+    launched = await harness.runtime.launch(spec)
+    client, machine = client_of(spec, launched), harness.machine(spec)
     epoch = (await client.status())["journal"]["epoch"]
     async with client.events(0, epoch):
         await eventually_async(lambda: bool(machine.tunnels), describe="the stream is open")
-        place.stand_in.do(machine.pause())
+        harness.sprites_api.do(machine.pause())
         await eventually_async(lambda: not machine.tunnels, describe="the stream has dropped")
     assert (await client.status())["boot_id"] == launched.boot_id

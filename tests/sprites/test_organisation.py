@@ -16,111 +16,111 @@ from executors_app.sprites import organisation
 from executors_app.sprites.launch import read_sprites_config
 from tests.executors.harness import client_of, known, look, row_of, seen, spec_for
 from tests.executors.repositories import commit, run_git
-from tests.sprites.harness import SpritesPlace
+from tests.sprites.harness import SpritesHarness
 from tests.sprites.machine import Machine
 
 
-async def test_unreachable_api_proves_nothing_and_gets_no_commands(place: SpritesPlace) -> None:
-    spec = spec_for(place)
-    launched = await place.runtime.launch(spec)
-    place.stand_in.away = True
-    place.stand_in.calls.clear()
-    facts = row_of(place, spec, launched)
-    found = await look(place, facts)
+async def test_unreachable_api_proves_nothing_and_gets_no_commands(harness: SpritesHarness) -> None:
+    spec = spec_for(harness)
+    launched = await harness.runtime.launch(spec)
+    harness.sprites_api.away = True
+    harness.sprites_api.calls.clear()
+    facts = row_of(harness, spec, launched)
+    found = await look(harness, facts)
     assert (found.observed, found.reason) == (Observed.UNKNOWN, "runtime_unavailable")
-    assert place.stand_in.calls == ["GET /v1/sprites"]
-    assert await place.runtime.end(facts) is False
+    assert harness.sprites_api.calls == ["GET /v1/sprites"]
+    assert await harness.runtime.end(facts) is False
     with pytest.raises((RuntimeUnavailable, LaunchFailed)):
-        await place.runtime.launch(known(spec, launched))
-    place.stand_in.away = False
-    assert (await look(place, facts)).observed is Observed.ALIVE
+        await harness.runtime.launch(known(spec, launched))
+    harness.sprites_api.away = False
+    assert (await look(harness, facts)).observed is Observed.ALIVE
 
 
 @pytest.mark.parametrize("token", ["", "a token of yesterday"])
-async def test_a_token_that_is_none_is_said_in_one_sentence(token: str, place: SpritesPlace, settings: Any) -> None:
+async def test_a_token_that_is_none_is_said_in_one_sentence(token: str, harness: SpritesHarness, settings: Any) -> None:
     settings.KANDEV_SPRITES_TOKEN = token
     with pytest.raises(RuntimeUnavailable, match=r"KANDEV_SPRITES_TOKEN|Authentication failed"):
-        await place.runtime.check_availability(place.config)
-    found = await look(place, row_of(place, spec_for(place)))
+        await harness.runtime.check_availability(harness.config)
+    found = await look(harness, row_of(harness, spec_for(harness)))
     assert (found.observed, found.reason) == (Observed.UNKNOWN, "runtime_unavailable")
 
 
-async def test_observing_many_sprites_lists_once_and_wakes_none(place: SpritesPlace) -> None:
-    specs = [spec_for(place) for _ in range(120)]
+async def test_observing_many_sprites_lists_once_and_wakes_none(harness: SpritesHarness) -> None:
+    specs = [spec_for(harness) for _ in range(120)]
     for spec in specs:
         name = organisation.sprite_name(spec.execution_id)
-        place.stand_in.machines[name] = Machine(name, [organisation.deployment_label()])
-    rows = [row_of(place, spec, worktree_path="/somewhere", worktree_branch="b") for spec in specs]
-    found = await place.runtime.observe(rows, timeout=20, concurrency=10)
+        harness.sprites_api.machines[name] = Machine(name, [organisation.deployment_label()])
+    rows = [row_of(harness, spec, worktree_path="/somewhere", worktree_branch="b") for spec in specs]
+    found = await harness.runtime.observe(rows, timeout=20, concurrency=10)
     assert {(one.observed, one.reason) for one in found.values()} == {(Observed.DEAD, "sprite_cold")}
-    assert place.stand_in.calls == ["GET /v1/sprites"] * 3
+    assert harness.sprites_api.calls == ["GET /v1/sprites"] * 3
 
 
-async def test_another_deployments_sprite_is_neither_used_nor_ended(place: SpritesPlace) -> None:
-    spec = spec_for(place)
+async def test_another_deployments_sprite_is_neither_used_nor_ended(harness: SpritesHarness) -> None:
+    spec = spec_for(harness)
     name = organisation.sprite_name(spec.execution_id)
-    place.stand_in.machines[name] = Machine(name, ["kandev-of-somebody-else"], status="running")
-    found = await look(place, row_of(place, spec))
+    harness.sprites_api.machines[name] = Machine(name, ["kandev-of-somebody-else"], status="running")
+    found = await look(harness, row_of(harness, spec))
     assert (found.observed, found.reason) == (Observed.UNKNOWN, "foreign")
     with pytest.raises(LaunchFailed, match="another deployment"):
-        await place.runtime.launch(spec)
-    assert await place.runtime.end(row_of(place, spec)) is False
+        await harness.runtime.launch(spec)
+    assert await harness.runtime.end(row_of(harness, spec)) is False
 
 
-async def test_orphans_are_listed_and_removed_by_their_label(place: SpritesPlace) -> None:
-    assert isinstance(place.runtime, SupportsOrphans)
-    ours, theirs, unnamed = (organisation.sprite_name(spec_for(place).execution_id) for _ in range(3))
+async def test_orphans_are_listed_and_removed_by_their_label(harness: SpritesHarness) -> None:
+    assert isinstance(harness.runtime, SupportsOrphans)
+    ours, theirs, unnamed = (organisation.sprite_name(spec_for(harness).execution_id) for _ in range(3))
     for name, labels in ((ours, [organisation.deployment_label()]), (theirs, ["kandev-x"]), (unnamed, [])):
-        place.stand_in.machines[name] = Machine(name, labels)
-    (orphan,) = await place.runtime.orphans(set(), [{}])
-    assert (orphan.id, await place.runtime.orphans({orphan.execution_id}, [{}])) == (ours, [])
-    place.stand_in.machines[ours].labels = ["kandev-x"]
-    assert await place.runtime.remove_orphan(orphan, [{}]) is False
-    place.stand_in.machines[ours].labels = [organisation.deployment_label()]
-    assert await place.runtime.remove_orphan(orphan, [{}]) is True
-    assert set(place.stand_in.machines) == {theirs, unnamed}
+        harness.sprites_api.machines[name] = Machine(name, labels)
+    (orphan,) = await harness.runtime.orphans(set(), [{}])
+    assert (orphan.id, await harness.runtime.orphans({orphan.execution_id}, [{}])) == (ours, [])
+    harness.sprites_api.machines[ours].labels = ["kandev-x"]
+    assert await harness.runtime.remove_orphan(orphan, [{}]) is False
+    harness.sprites_api.machines[ours].labels = [organisation.deployment_label()]
+    assert await harness.runtime.remove_orphan(orphan, [{}]) is True
+    assert set(harness.sprites_api.machines) == {theirs, unnamed}
 
 
-async def test_work_arrives_and_a_removed_sprite_is_made_again_from_it(place: SpritesPlace) -> None:
-    assert isinstance(place.runtime, SupportsPush)
-    spec = spec_for(place)
-    launched = await place.runtime.launch(spec)
-    facts, worktree = row_of(place, spec, launched), seen(place, launched)
+async def test_work_arrives_and_a_removed_sprite_is_made_again_from_it(harness: SpritesHarness) -> None:
+    assert isinstance(harness.runtime, SupportsPush)
+    spec = spec_for(harness)
+    launched = await harness.runtime.launch(spec)
+    facts, worktree = row_of(harness, spec, launched), seen(harness, launched)
     head = commit(worktree, "done", "committed\n")
     (worktree / "half").write_text("not committed\n")
     await client_of(spec, launched).snapshot()
 
-    assert await place.runtime.push_work(facts) is True
-    assert await place.runtime.push_work(facts) is False
-    assert run_git(place.repository, "rev-parse", launched.worktree_branch) == head
+    assert await harness.runtime.push_work(facts) is True
+    assert await harness.runtime.push_work(facts) is False
+    assert run_git(harness.repository, "rev-parse", launched.worktree_branch) == head
 
-    _remove(place, spec.execution_id)
-    found = await look(place, facts)
+    _remove(harness, spec.execution_id)
+    found = await look(harness, facts)
     assert (found.observed, found.reason, found.workspace) == (
         *(Observed.DEAD, "sprite_gone"),
         WorkspaceState.REBUILDABLE,
     )
-    again = await place.runtime.launch(known(spec, launched))
+    again = await harness.runtime.launch(known(spec, launched))
     assert "had arrived" in again.state["rebuilt"]
-    assert (seen(place, again) / "half").read_text() == "not committed\n"
+    assert (seen(harness, again) / "half").read_text() == "not committed\n"
 
 
 async def test_removed_sprite_without_arrived_work_is_not_replaced(
-    place: SpritesPlace,
+    harness: SpritesHarness,
 ) -> None:
-    spec = spec_for(place)
-    launched = await place.runtime.launch(spec)
-    _remove(place, spec.execution_id)
-    found = await look(place, row_of(place, spec, launched))
+    spec = spec_for(harness)
+    launched = await harness.runtime.launch(spec)
+    _remove(harness, spec.execution_id)
+    found = await look(harness, row_of(harness, spec, launched))
     assert (found.observed, found.workspace) == (Observed.DEAD, WorkspaceState.GONE)
     assert organisation.sprite_name(spec.execution_id) in found.workspace_reason
     with pytest.raises(WorkspaceGone):
-        await place.runtime.launch(known(spec, launched))
+        await harness.runtime.launch(known(spec, launched))
 
 
-def _remove(place: SpritesPlace, execution_id: str) -> None:
-    machine = place.stand_in.machines.pop(organisation.sprite_name(execution_id))
-    place.stand_in.do(machine.chill())
+def _remove(harness: SpritesHarness, execution_id: str) -> None:
+    machine = harness.sprites_api.machines.pop(organisation.sprite_name(execution_id))
+    harness.sprites_api.do(machine.chill())
     shutil.rmtree(Path(organisation.sprite_root(execution_id)))
 
 

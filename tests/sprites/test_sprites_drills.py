@@ -16,16 +16,16 @@ from tests.drills.restart_drills import RestartDrills, SecondSweepDrill
 from tests.drills.session_steps import start_idle_session, wait_for_first_turn, wait_until_talking
 from tests.executors.repositories import run_git
 from tests.sprites.deployment import SpritesDeployment, SpriteSession
-from tests.sprites.fake_api import StandIn
+from tests.sprites.fake_api import FakeSpritesApi
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.any_database
 
 
 @pytest.fixture
-def deployment(stand_in: StandIn, tmp_path: Path) -> Iterator[SpritesDeployment]:
+def deployment(sprites_api: FakeSpritesApi, tmp_path: Path) -> Iterator[SpritesDeployment]:
     """A Kandev of its own, prepared and not yet served."""
-    made = SpritesDeployment(tmp_path, stand_in, tmp_path / "sprites")
+    made = SpritesDeployment(tmp_path, sprites_api, tmp_path / "sprites")
     made.prepare()
     yield made
     made.close()
@@ -79,7 +79,7 @@ def test_cold_sprite_of_an_idle_agent_resumes_on_next_prompt(
     session = start_idle_session(deployment)
     assert isinstance(session, SpriteSession)
     deployment.kill_server()
-    deployment.stand_in.do(session.machine.chill())
+    deployment.sprites_api.do(session.machine.chill())
     wakes, receipts, starts = session.machine.wakes, session.receipts(), session.journal().count("agent.started")
 
     for _ in range(2):
@@ -101,7 +101,7 @@ def test_sprite_of_stopped_agent_sleeps_until_next_prompt(deployment: SpritesDep
     eventually(lambda: not session.machine.tasks, describe="nobody holds the sprite")
     deployment.kill_server()
     machine = session.machine
-    deployment.stand_in.do(machine.pause() if sleep == "warm" else machine.chill())
+    deployment.sprites_api.do(machine.pause() if sleep == "warm" else machine.chill())
     wakes = machine.wakes
 
     for _ in range(2):
