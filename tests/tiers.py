@@ -23,9 +23,9 @@ ONLY_IN_ALL: Final = (
 )
 """Areas of engines, hosts, agents and tools that are not ours, and of long walks."""
 MAIN_ON_POSTGRESQL: Final = (
-    *("tests/models/", "tests/live/test_wakeups", "tests/drills/test_several_supervisors.py"),
+    *("tests/models/", "tests/drills/test_several_supervisors.py"),
     *("tests/supervisor/test_leases", "tests/supervisor/test_ingest", "tests/supervisor/test_database"),
-    *("tests/house/test_migrations", "tests/house/test_upgrade", "tests/waits/test_kills"),
+    *("tests/house/test_migrations", "tests/house/test_upgrade", "tests/waits/test_interrupted_waits"),
 )
 """Locks, leases, appends, ingest, migrations and wake-ups: what PostgreSQL does otherwise than SQLite."""
 

@@ -21,7 +21,7 @@ from sessions_app.models import (
 from sessions_app.services import intents, prompts
 from sessions_app.supervisor.outcomes import StartFailure, write_start_failure, write_stopped
 from sessions_app.supervisor.sweep.actions import _raise_owner_left
-from tests.supervisor.journals import Journal, hear
+from tests.supervisor.journals import Journal, ingest
 from tests.supervisor.rows import MINE, change, fresh, make_session, make_user, running_session
 
 pytestmark = pytest.mark.django_db
@@ -46,7 +46,7 @@ def in_turn(journal: Journal) -> TaskSession:
     session = running_session("do it")
     key = session.prompts.get().message_id
     change(session.prompts.get(), state="sending", journal_epoch="epoch-1")
-    hear(session, journal.turn_begins(key))
+    ingest(session, journal.turn_begins(key))
     return session
 
 
@@ -54,12 +54,12 @@ def test_completed_turn_raises_an_idle_item_until_the_next_turn() -> None:
     journal = Journal()
     session = in_turn(journal)
     assert open_kinds(session) == []
-    hear(session, [journal.completes("m")])
+    ingest(session, [journal.completes("m")])
     assert open_kinds(session) == ["idle"]
     item = AttentionItem.objects.get()
     assert item.key == f"idle:{Run.objects.get().id}"
     assert (item.task_id, bool(item.what and item.why and item.next_step)) == (session.task_id, True)
-    hear(session, journal.turn_begins("next"))
+    ingest(session, journal.turn_begins("next"))
     assert open_kinds(session) == []
     assert told(session) == [("idle", "raised"), ("idle", "resolved")]
 
@@ -68,7 +68,7 @@ def test_completed_turn_with_a_queued_prompt_raises_nothing() -> None:
     journal = Journal()
     session = in_turn(journal)
     Prompt.objects.create(session=session, message_id="queued", text="and then this")
-    hear(session, [journal.completes("m")])
+    ingest(session, [journal.completes("m")])
     assert open_kinds(session) == []
 
 
@@ -80,7 +80,7 @@ def test_turn_ended_by_a_user_raises_nothing(state: str) -> None:
         change(fresh(session), desired_state="stopped", stopped_by_user=True)
         write_stopped(session.id, MINE, "stopped")
     else:
-        hear(session, [journal.line(JournalKind.TURN_CANCELLED, message_id="m")])
+        ingest(session, [journal.line(JournalKind.TURN_CANCELLED, message_id="m")])
     assert open_kinds(session) == []
 
 
@@ -95,12 +95,12 @@ def test_turn_ended_by_a_user_raises_nothing(state: str) -> None:
 def test_permission_item_stays_open_until_the_request_ends(ends: Any, resolution: str) -> None:
     journal = Journal()
     session = in_turn(journal)
-    hear(session, [journal.asks("q1")])
+    ingest(session, [journal.asks("q1")])
     item = AttentionItem.objects.get(key="permission:q1")
     assert (item.kind, item.resolved_at, "rm" in item.why) == ("permission", None, True)
-    hear(session, [journal.asks("q1")])
+    ingest(session, [journal.asks("q1")])
     assert AttentionItem.objects.filter(kind="permission").count() == 1
-    hear(session, ends(journal))
+    ingest(session, ends(journal))
     item.refresh_from_db()
     assert (item.resolved_at is not None, item.resolution) == (True, resolution)
 
@@ -111,7 +111,7 @@ def test_interrupted_turn_item_stays_open_until_someone_settles_the_prompt(settl
     journal = Journal()
     session = in_turn(journal)
     message_id = session.prompts.get().message_id
-    hear(session, [journal.exits(message_id)])
+    ingest(session, [journal.exits(message_id)])
     assert open_kinds(session) == ["cut_short"]
     assert AttentionItem.objects.get().key == f"cut_short:{session.id}:{message_id}"
     if settle == "resend":
@@ -267,7 +267,7 @@ def test_quoted_agent_text_is_shortened_and_redacted() -> None:
     session = in_turn(journal)
     asks = journal.asks("q1")
     asks["tool_call"] = {"title": f"curl -H 'Authorization: {GHOST}' " + "x" * 900}
-    hear(session, [asks])
+    ingest(session, [asks])
     why = AttentionItem.objects.get(kind="permission").why
     assert GHOST not in why and len(why) < 300
 

@@ -24,7 +24,7 @@ from tests import postgresql
 from tests.bench.figures import Figure
 from tests.bench.latencies import supervising
 from tests.bench.world import World
-from tests.drills import chatter
+from tests.drills import chatty_agent
 from tests.services import ROOT
 from tests.waiting import eventually
 
@@ -38,7 +38,7 @@ def of_updates(world: World, count: int) -> Figure:
     profile = AgentProfile.objects.create(
         name="chatter",
         agent_type="custom_acp",
-        command=chatter.command(),
+        command=chatty_agent.command(),
         env={"KANDEV_DEMO_AGENT_HOME": str(home), "PYTHONPATH": str(ROOT)},
     )
     task = world.task("Chatter")
@@ -47,9 +47,9 @@ def of_updates(world: World, count: int) -> Figure:
     try:
         with supervising(signal.SIGKILL):
             eventually(session.runs.exists, timeout=60, describe="the agent has its prompt")
-        (home / chatter.GO).touch()
+        (home / chatty_agent.GO).touch()
         journal = _journal_of(session)
-        eventually(lambda: chatter.journal_ends(journal), timeout=PATIENCE, describe="the agent has said it all")
+        eventually(lambda: chatty_agent.journal_ends(journal), timeout=PATIENCE, describe="the agent has said it all")
         seconds = asyncio.run(_catch_up(session))
         _check(session, count)
     finally:
@@ -79,7 +79,7 @@ async def _catch_up(session: TaskSession) -> float:
 
 def _check(session: TaskSession, count: int) -> None:
     told = session.events.order_by("seq").values_list("name", "payload")
-    assert chatter.told_by_events(told) == chatter.told_by_updates(chatter.updates(count))
+    assert chatty_agent.messages_from_events(told) == chatty_agent.messages_from_updates(chatty_agent.updates(count))
 
 
 def _bulk_create(session: TaskSession) -> float:

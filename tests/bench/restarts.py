@@ -24,7 +24,7 @@ from sessions_app.supervisor.sweep.sweep_pass import SweepScope, run_sweep
 from tests.bench.fanout import Crowd
 from tests.bench.figures import Figure, seconds_of
 from tests.bench.world import World
-from tests.supervisor import stand_ins
+from tests.supervisor import fake_agentctl_server
 from tests.support.fake_agentctl import FakeAgentctl
 
 LIMIT = 3.0
@@ -32,7 +32,7 @@ LIMIT = 3.0
 
 def of_many(world: World, count: int, rounds: int, *, limited: bool) -> Figure:
     """Best rounds of a boot sweep over ``count`` streams whose supervisor is gone."""
-    with stand_ins.serving() as url, _known(url):
+    with fake_agentctl_server.serving() as url, _known(url):
         _fill(world, url, count)
         taken = [asyncio.run(_round(url, count)) for _ in range(rounds)]
     seconds, looks, connects = (min(one) for one in zip(*taken, strict=True))
@@ -42,7 +42,7 @@ def of_many(world: World, count: int, rounds: int, *, limited: bool) -> Figure:
 
 @contextmanager
 def _known(url: str) -> Iterator[None]:
-    made = stand_ins.StandIns(url)
+    made = fake_agentctl_server.FakeAgentctlRuntime(url)
     known = {**plugins.runtimes(), made.name: made}
     with patch.object(plugins, "runtimes", lambda: known):
         yield
@@ -51,11 +51,11 @@ def _known(url: str) -> Iterator[None]:
 def _fill(world: World, url: str, count: int) -> None:
     keys = [str(uuid.uuid4()) for _ in range(count)]
     world.fill([FakeAgentctl(key, str(uuid.uuid4()), f"{url}/{key}", "token", "answers") for key in keys])
-    many = Executor.objects.get_or_create(name="stand-ins", runtime="stand_ins")[0]
+    many = Executor.objects.get_or_create(name="fake agentctls", runtime="fake_agentctls")[0]
     TaskSession.objects.update(executor=many)
     ExecutorRunning.objects.update(executor=many, runtime=many.runtime)
     for key in keys:
-        urllib.request.urlopen(urllib.request.Request(f"{url}/seat/{key}", method="POST"), timeout=10).close()
+        urllib.request.urlopen(urllib.request.Request(f"{url}/register/{key}", method="POST"), timeout=10).close()
 
 
 def _forget() -> None:

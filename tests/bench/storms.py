@@ -23,7 +23,7 @@ from sessions_app.services.status import session_status
 from tests.bench.figures import Figure
 from tests.bench.latencies import quantile
 from tests.bench.world import World
-from tests.supervisor import stand_ins, storming
+from tests.supervisor import fake_agentctl_server, supervisor_process
 
 PATIENCE = 600.0
 SLOWER = 2.0
@@ -46,7 +46,7 @@ class Storm:
 def of_many(world: World, count: int, real: int, *, limited: bool) -> list[Figure]:
     """All up in the end, bounded, and a status as quick as may be."""
     world.empty()
-    with stand_ins.serving() as url:
+    with fake_agentctl_server.serving() as url:
         _fill(world, count, real)
         env = {
             **os.environ,
@@ -56,7 +56,7 @@ def of_many(world: World, count: int, real: int, *, limited: bool) -> list[Figur
         }
         storm = Storm(idle=_looks(200))
         try:
-            with storming.supervising(url, Path(world.home) / "storm.log", env):
+            with supervisor_process.supervising(url, Path(world.home) / "storm.log", env):
                 _watch(storm, url, count + real)
         finally:
             for execution in ExecutorRunning.objects.filter(runtime="local_standalone"):
@@ -72,7 +72,7 @@ def of_many(world: World, count: int, real: int, *, limited: bool) -> list[Figur
 
 
 def _fill(world: World, count: int, real: int) -> None:
-    many = Executor.objects.get_or_create(name="stand-ins", runtime="stand_ins")[0]
+    many = Executor.objects.get_or_create(name="fake agentctls", runtime="fake_agentctls")[0]
     Executor.objects.filter(id=world.executor.id).update(max_live=real + 1)
     for number in range(count + real):
         task = world.task(f"Storm {number}")

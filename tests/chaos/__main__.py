@@ -13,10 +13,10 @@ from pathlib import Path
 from executors_app.crash_points import CRASH_POINTS
 from tests import postgresql
 from tests.chaos.behaviours import BEHAVIOURS, why_unreachable
+from tests.chaos.deployment import ChaosDeployment
 from tests.chaos.matrix import Group, Outcome, run
+from tests.chaos.random_walk import RandomWalk
 from tests.chaos.report import Bar, matrix_table, summary
-from tests.chaos.walk import Walk
-from tests.chaos.world import World
 from tests.drills.deployment import Deployment
 from tests.environment import DATABASE_URL
 from tests.workflows.deployed_runs import Desk
@@ -40,7 +40,7 @@ def every_group(prefixes: Sequence[str]) -> list[Group]:
     return [group for group in groups if any(point.startswith(tuple(prefixes) or "") for point in group.points)]
 
 
-def run_matrix(world: World, groups: Sequence[Group]) -> tuple[Outcome, list[Group]]:
+def run_matrix(world: ChaosDeployment, groups: Sequence[Group]) -> tuple[Outcome, list[Group]]:
     """Run all cells; return the outcome and the cells that were not reached."""
     outcome, unreached = Outcome(), list[Group]()
     if not groups:
@@ -93,13 +93,13 @@ def main() -> int:
     sys.stderr.write(f"seed {seed}\n")
     groups = [] if options.no_matrix else every_group(options.points)
     with tempfile.TemporaryDirectory(prefix="kandev-chaos-") as home:
-        world = World(Path(home))
+        world = ChaosDeployment(Path(home))
         try:
             world.prepare()
             outcome, unreached = run_matrix(world, groups)
             if options.kills:
                 bar = Bar("walk  ", options.kills)
-                outcome.add(Walk(world, seed, bar.show).run(options.kills))
+                outcome.add(RandomWalk(world, seed, bar.show).run(options.kills))
         finally:
             world.close()
         outcome.violations += killed_runs(Path(home) / "workflows", seed, options.workflow_kills)

@@ -10,8 +10,8 @@ from functools import cached_property
 from typing import Any, Final
 
 from sessions_app.domain.states import EXECUTOR, PROMPT, RUN, SESSION, WORK, Machine
-from tests.chaos import books
-from tests.chaos.world import ChaosSession, runs_for_tests
+from tests.chaos import agent_records
+from tests.chaos.deployment import ChaosSession, runs_for_tests
 from tests.drills.deployment import agent_text
 
 NEVER_SENT: Final = frozenset({"queued", "withdrawn"})
@@ -36,7 +36,7 @@ class Evidence:
     @cached_property
     def events(self) -> list[dict[str, Any]]:
         """The log."""
-        return books.events_of(self.session)
+        return agent_records.events_of(self.session)
 
     @cached_property
     def prompts(self) -> list[dict[str, Any]]:
@@ -51,17 +51,17 @@ class Evidence:
     @cached_property
     def heard(self) -> dict[str, str]:
         """The prompt texts that the agent got, by answer."""
-        return books.heard(self.session)
+        return agent_records.heard(self.session)
 
     @cached_property
     def spoken(self) -> dict[str, str]:
         """What the agent said, by answer."""
-        return books.spoken(self.session)
+        return agent_records.spoken(self.session)
 
     @cached_property
     def kept(self) -> str:
         """What the agent said, from the messages that the page shows."""
-        return books.kept_text(self.session)
+        return agent_records.kept_text(self.session)
 
     @cached_property
     def execution_status(self) -> str:
@@ -99,7 +99,7 @@ def no_event_lost_or_doubled(seen: Evidence) -> Iterator[str]:
     text = agent_text(seen.events)
     if seen.kept != text:
         yield "the conversation's messages are not what the events say"
-    before, answers = books.answers_of(text)
+    before, answers = agent_records.answers_of(text)
     if before:
         yield f"the log has text of no answer: {before[:60]!r}"
     twice = [answer for answer, count in Counter(answer for answer, _ in answers).items() if count > 1]

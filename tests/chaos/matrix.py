@@ -14,12 +14,12 @@ from itertools import repeat
 from pathlib import Path
 from typing import Final
 
-from tests.chaos import life
+from tests.chaos import session_steps
+from tests.chaos.agent_records import events_of
 from tests.chaos.behaviours import Behaviour, args_for, why_unreachable
-from tests.chaos.books import events_of
-from tests.chaos.cast import armed
+from tests.chaos.control_plane import armed
+from tests.chaos.deployment import ChaosDeployment, ChaosSession
 from tests.chaos.invariants import describe, orphans, violations
-from tests.chaos.world import ChaosSession, World
 from tests.waiting import NeverHappened, eventually
 
 AT_ONCE: Final = 6
@@ -90,7 +90,7 @@ class Group:
         return missing
 
 
-def run(world: World, group: Group) -> Outcome:
+def run(world: ChaosDeployment, group: Group) -> Outcome:
     """Run a group; a point missed because of another death gets its own deployment."""
     outcome = run_once(world, group)
     for _ in range(MORE_TRIES):
@@ -101,7 +101,7 @@ def run(world: World, group: Group) -> Outcome:
     return outcome
 
 
-def run_once(world: World, group: Group) -> Outcome:
+def run_once(world: ChaosDeployment, group: Group) -> Outcome:
     """Run in a prepared deployment while its processes die, and check what is left."""
     directory = Path(tempfile.mkdtemp(prefix="reached-", dir=world.home))
     try:
@@ -109,23 +109,23 @@ def run_once(world: World, group: Group) -> Outcome:
             return _by_command(world, group, directory)
         return _by_supervisor(world, group, directory)
     finally:
-        world.cast.rest()
+        world.control_plane.rest()
 
 
-def _by_supervisor(world: World, group: Group, directory: Path) -> Outcome:
+def _by_supervisor(world: ChaosDeployment, group: Group, directory: Path) -> Outcome:
     environment = armed(group.spec, directory)
     begins_first = bool(group.how) and group.in_web
-    world.cast.start({"web": {} if begins_first else environment, "supervisor": environment})
-    world.cast.wait_until_ready()
+    world.control_plane.start({"web": {} if begins_first else environment, "supervisor": environment})
+    world.control_plane.wait_until_ready()
     troubles: list[str] = []
 
     def begin(behaviour: Behaviour) -> ChaosSession:
-        return world.begin(behaviour, life.FIRST_PROMPT, args_for(group.points, behaviour))
+        return world.begin(behaviour, session_steps.FIRST_PROMPT, args_for(group.points, behaviour))
 
     def live(behaviour: Behaviour, begun: ChaosSession | None) -> None:
         try:
             session = begun or begin(behaviour)
-            for step in life.steps_for(group.points, behaviour):
+            for step in session_steps.steps_for(group.points, behaviour):
                 step(session)
         except NeverHappened as error:
             troubles.append(f"stuck: {error}")
@@ -134,13 +134,13 @@ def _by_supervisor(world: World, group: Group, directory: Path) -> Outcome:
         begun: Iterable[ChaosSession | None] = repeat(None)
         if begins_first:  # a session whose creation crashes is a new one on the next try, and would crash again
             begun = list(pool.map(begin, group.behaviours))
-            world.cast.rearm("web", environment)
+            world.control_plane.rearm("web", environment)
         list(pool.map(live, group.behaviours, begun))
     return judge(world, directory, group.process, troubles)
 
 
 @contextmanager
-def _terms(world: World, group: Group, directory: Path) -> Iterator[None]:
+def _terms(world: ChaosDeployment, group: Group, directory: Path) -> Iterator[None]:
     """Send SIGTERM to the supervisor from time to time until it has died during its shutdown.
 
     Only to one whose first pass is over: one that is slow to start would otherwise never do any work.
@@ -151,8 +151,8 @@ def _terms(world: World, group: Group, directory: Path) -> Iterator[None]:
 
     def tell() -> None:
         while not all(path.exists() for path in due) and not over.wait(TERM_EVERY):
-            if world.has_swept(world.cast.pid("supervisor")):
-                world.cast.terminate("supervisor")
+            if world.has_swept(world.control_plane.pid("supervisor")):
+                world.control_plane.terminate("supervisor")
 
     thread = threading.Thread(target=tell, daemon=True)
     thread.start()
@@ -163,20 +163,20 @@ def _terms(world: World, group: Group, directory: Path) -> Iterator[None]:
         thread.join()
 
 
-def _by_command(world: World, group: Group, directory: Path) -> Outcome:
+def _by_command(world: ChaosDeployment, group: Group, directory: Path) -> Outcome:
     """Kill the supervisor in every session's turn; the command, which dies too, carries out what is requested."""
-    world.cast.start({"web": {}, "supervisor": {}})
-    world.cast.wait_until_ready()
+    world.control_plane.start({"web": {}, "supervisor": {}})
+    world.control_plane.wait_until_ready()
     troubles: list[str] = []
 
     def begin(behaviour: Behaviour) -> ChaosSession:
-        session = world.begin(behaviour, life.FIRST_PROMPT)
-        life.wait_for_turn(session)
+        session = world.begin(behaviour, session_steps.FIRST_PROMPT)
+        session_steps.wait_for_turn(session)
         return session
 
     with ThreadPoolExecutor(AT_ONCE) as pool:
         sessions = list(pool.map(begin, group.behaviours))
-        world.cast.stop_at_once("supervisor")
+        world.control_plane.stop_at_once("supervisor")
         for number, session in enumerate(sessions):
             ORDERS[number % len(ORDERS)](session)
     codes: list[int] = []
@@ -186,44 +186,44 @@ def _by_command(world: World, group: Group, directory: Path) -> Outcome:
         if done.returncode not in (0, -9) or len(codes) > COMMAND_TRIES:
             troubles.append(f"recover_sessions ended with {codes}: {done.stderr[-500:]}")
             break
-    world.cast.start({"supervisor": {}})
-    world.cast.wait_until_ready()
+    world.control_plane.start({"supervisor": {}})
+    world.control_plane.wait_until_ready()
     with ThreadPoolExecutor(AT_ONCE) as pool:
         troubles += filter(None, pool.map(_rest, sessions))
     return judge(world, directory, group.process, troubles)
 
 
 def _lose(session: ChaosSession) -> None:
-    life.kill_agentctl(session)
-    life.prompt(session, "work 0.3")
+    session_steps.kill_agentctl(session)
+    session_steps.prompt(session, "work 0.3")
 
 
 ORDERS: Final[Sequence[Callable[[ChaosSession], object]]] = (
     *(_lose, _lose, _lose),
-    life.answer,
-    lambda session: life.refusable(session, "POST", "cancel/", {}),
-    *(lambda session: life.refusable(session, "POST", "stop/", {}),) * 4,
+    session_steps.answer,
+    lambda session: session_steps.refusable(session, "POST", "cancel/", {}),
+    *(lambda session: session_steps.refusable(session, "POST", "stop/", {}),) * 4,
 )
 """What happens to each session in turn while no supervisor runs."""
 
 
 def _rest(session: ChaosSession) -> str:
     try:
-        life.rest(session)
+        session_steps.rest(session)
     except NeverHappened as error:
         return f"stuck: {error}"
     return ""
 
 
-def judge(world: World, directory: Path, process: str, troubles: Sequence[str]) -> Outcome:
+def judge(world: ChaosDeployment, directory: Path, process: str, troubles: Sequence[str]) -> Outcome:
     """Close what is open and check every session."""
     outcome = Outcome(violations=list(troubles))
     if not troubles:
         try:
-            life.close_all(world.unjudged())
+            session_steps.close_all(world.unjudged())
         except NeverHappened as error:
             outcome.violations.append(f"stuck: {error}")
-    outcome.violations += world.cast.take_failures()
+    outcome.violations += world.control_plane.take_failures()
     killed = _read(world, directory, process, outcome)
     for session in world.unjudged():
         outcome.sessions += 1
@@ -239,7 +239,7 @@ def judge(world: World, directory: Path, process: str, troubles: Sequence[str]) 
     return outcome
 
 
-def _read(world: World, directory: Path, process: str, outcome: Outcome) -> set[str]:
+def _read(world: ChaosDeployment, directory: Path, process: str, outcome: Outcome) -> set[str]:
     """Count the points reached; return the sessions whose agentctl died."""
     behaviours = {session.id: session.behaviour for session in world.sessions()}
     killed = set()

@@ -10,8 +10,8 @@ import pytest
 
 from tests.chaos import invariants
 from tests.chaos.behaviours import BEHAVIOURS
+from tests.chaos.deployment import ChaosSession
 from tests.chaos.invariants import Evidence
-from tests.chaos.world import ChaosSession
 from tests.support.faulty_agent import BEHAVIOURS as IMPLEMENTED
 
 ONE = "<answer 1-1>\nfirst\n"

@@ -17,7 +17,7 @@ from typing import Any, Final
 import aiohttp
 import pytest
 
-from tests.drills import parts
+from tests.drills import kandev_processes
 from tests.drills.deployment import Deployment
 from tests.postgresql import free_port
 from tests.services import ROOT, require
@@ -44,8 +44,8 @@ class Site:
 
     def start(self) -> None:
         """Start everything and wait until the site is ready."""
-        self.processes.append(parts.start(self.deployment, str(ROOT / "manage.py"), "supervise"))
-        webs = [parts.web(self.deployment) for _ in range(2)]
+        self.processes.append(kandev_processes.start(self.deployment, str(ROOT / "manage.py"), "supervise"))
+        webs = [kandev_processes.web(self.deployment) for _ in range(2)]
         self.processes += [process for _, process in webs]
         self.processes.append(self._proxy([url.removeprefix("http://") for url, _ in webs]))
         eventually(lambda: self.get("/readyz")[0] == 200, timeout=120, describe=f"it is ready: {self._log()}")

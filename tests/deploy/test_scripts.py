@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests import services
-from tests.drills import parts
+from tests.drills import kandev_processes
 from tests.drills.deployment import MANAGE, Deployment
 from tests.drills.session_steps import check_only_turn, wait_until_talking
 from tests.postgresql import binaries, free_port
@@ -135,7 +135,7 @@ def operator_key() -> Iterator[dict[str, str]]:
 class TestBackUp:
     @pytest.mark.database
     def test_of_a_running_deployment_is_restored_without_repeating_work(self, deployment: Deployment) -> None:
-        with parts.served_by(deployment, 1):
+        with kandev_processes.served_by(deployment, 1):
             session = deployment.start_session("work 2")
             wait_until_talking(session)
             copied = run(deployment, "back-up", str(deployment.home / "copies"))
@@ -148,7 +148,7 @@ class TestBackUp:
         assert restored.returncode == 0, restored.stderr
         assert "1 sessions stopped" in restored.stdout
         assert session.row["desired_state"] == "stopped"
-        with parts.served_by(deployment, 1):
+        with kandev_processes.served_by(deployment, 1):
             eventually(lambda: session.status()["executor_status"] == "stopped", timeout=60, describe="it is stopped")
             assert all(row["state"] != "sending" for row in session.prompts())
             assert session.agent_log().count("tick 1\n") == 2, "the agent was asked twice, and not once more"

@@ -13,7 +13,7 @@ from executors_app.domain import Observed
 from executors_app.errors import RuntimeUnavailable
 from tests.docker.remote_engine import ADDRESS, RemoteEngineHarness
 from tests.docker.ssh_server import SshServer
-from tests.drills.families import descendants
+from tests.drills.process_groups import descendants
 from tests.executors.harness import client_of, look, row_of, spec_for
 from tests.services import require
 

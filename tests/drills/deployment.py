@@ -22,7 +22,7 @@ from executors_app.agentctl.process import identity
 from executors_app.agentctl.process.guard_process import command_line_of
 from kandev.databases import EMBEDDED_NAME
 from tests import databases
-from tests.drills.families import descendants, members, process_group
+from tests.drills.process_groups import descendants, members, process_group
 from tests.environment import DATABASE_URL
 from tests.executors.repositories import make_repository
 from tests.waiting import eventually

@@ -8,17 +8,17 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tests.drills import parts
+from tests.drills import kandev_processes
 from tests.drills.deployment import MANAGE, Deployment, Session
 from tests.waiting import eventually
 
 
-class Supervising:
+class SupervisorProcess:
     """A running ``manage.py supervise`` whose first pass is over."""
 
     def __init__(self, deployment: Deployment, name: str):
         self.deployment, self._log = deployment, deployment.home / f"{name}.log"
-        self.process = parts.start(deployment, str(MANAGE), "supervise", log=self._log.name)
+        self.process = kandev_processes.start(deployment, str(MANAGE), "supervise", log=self._log.name)
         self.says("supervising: ")
 
     @property
@@ -53,12 +53,12 @@ class Fleet:
     def __init__(self, deployment: Deployment):
         self.deployment = deployment
         self._started: list[subprocess.Popen[bytes]] = []
-        deployment.url, web = parts.web(deployment)
+        deployment.url, web = kandev_processes.web(deployment)
         self._started.append(web)
 
-    def supervisor(self, name: str) -> Supervising:
+    def supervisor(self, name: str) -> SupervisorProcess:
         """Start one more supervisor."""
-        made = Supervising(self.deployment, name)
+        made = SupervisorProcess(self.deployment, name)
         self._started.append(made.process)
         return made
 

@@ -16,9 +16,9 @@ from typing import Any, Final
 
 import aiohttp
 
-from tests.drills import parts
+from tests.drills import kandev_processes
 from tests.drills.deployment import MANAGE, Deployment, Session
-from tests.drills.fleet import Supervising
+from tests.drills.fleet import SupervisorProcess
 from tests.redis_server import RedisServer
 from tests.waiting import eventually
 
@@ -32,13 +32,13 @@ class Hosts:
         self.deployment, self.redis = deployment, redis
         deployment.env["KANDEV_REDIS_URL"] = redis.url
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
-        self.supervisors: dict[str, Supervising] = {}
+        self.supervisors: dict[str, SupervisorProcess] = {}
 
     def start(self) -> None:
         """Start all processes and wait until both webs report that they are ready."""
         made = self.deployment
-        first, self.processes["first web"] = parts.web(made)
-        second, self.processes["second web"] = parts.web(made, self._elsewhere())
+        first, self.processes["first web"] = kandev_processes.web(made)
+        second, self.processes["second web"] = kandev_processes.web(made, self._elsewhere())
         self.supervise("first supervisor")
         self.supervise("second supervisor")
         self.work()
@@ -48,12 +48,12 @@ class Hosts:
 
     def supervise(self, name: str) -> None:
         """Start one more supervisor."""
-        self.supervisors[name] = Supervising(self.deployment, name.replace(" ", "-"))
+        self.supervisors[name] = SupervisorProcess(self.deployment, name.replace(" ", "-"))
         self.processes[name] = self.supervisors[name].process
 
     def work(self) -> None:
         """Start a worker."""
-        self.processes["worker"] = parts.start(self.deployment, str(MANAGE), "qcluster", log="worker.log")
+        self.processes["worker"] = kandev_processes.start(self.deployment, str(MANAGE), "qcluster", log="worker.log")
 
     def kill(self, name: str) -> None:
         """Kill one of them with all that it has started; agents are not included."""

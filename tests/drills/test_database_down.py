@@ -12,7 +12,7 @@ import aiohttp
 import pytest
 
 from tests import postgresql
-from tests.drills import parts
+from tests.drills import kandev_processes
 from tests.drills.deployment import ApiError, Deployment
 from tests.environment import DATABASE_URL
 from tests.waiting import eventually
@@ -39,12 +39,12 @@ def web(server: postgresql.Server, tmp_path: Path) -> Iterator[Deployment]:
     made = Deployment(tmp_path)
     made.env[DATABASE_URL] = server.new_database()
     made.prepare()
-    made.url, process = parts.web(made)
+    made.url, process = kandev_processes.web(made)
     try:
         eventually(lambda: status_of(made, "healthz") == 200, timeout=60, describe="the web answers")
         yield made
     finally:
-        parts.end(process)
+        kandev_processes.end(process)
 
 
 def status_of(web: Deployment, path: str) -> int:

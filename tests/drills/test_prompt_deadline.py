@@ -9,7 +9,7 @@ import pytest
 from executors_app.agentctl.process import identity
 from executors_app.agentctl.process.guard_process import command_line_of
 from tests.drills.deployment import ApiError, Deployment, Session
-from tests.drills.parts import served_by
+from tests.drills.kandev_processes import served_by
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.any_database

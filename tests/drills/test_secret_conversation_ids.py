@@ -8,7 +8,7 @@ import urllib.parse
 import pytest
 
 from executors_app.agentctl.journal.line_format import token_fingerprint
-from tests.drills import traces
+from tests.drills import session_data_locations
 from tests.drills.deployment import Deployment, Session
 from tests.waiting import eventually
 
@@ -65,9 +65,9 @@ def test_conversation_id_appears_nowhere_in_plain_text(deployment: Deployment) -
     assert len(tokens) == 2
     record = deployment.data / "sessions" / f"{session.id}.messages.jsonl"
     eventually(lambda: record.exists() and "stork" in record.read_text(), timeout=30, describe="the portable record")
-    told = traces.told(session)
+    told = session_data_locations.told(session)
     deployment.kill_server()
-    files = list(traces.files(deployment, KEPT_BY_AGENTCTL))
+    files = list(session_data_locations.files(deployment, KEPT_BY_AGENTCTL))
     assert {"serve.log", record.name} <= {path.name for path, _ in files}
     assert any(path.parent.name == "journal" for path, _ in files)
     for token in tokens:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from tests.drills import traces
+from tests.drills import session_data_locations
 from tests.drills.deployment import Deployment, Session
 from tests.waiting import eventually
 
@@ -60,9 +60,9 @@ def test_no_secret_is_readable_after_a_crash_and_failed_start(deployment: Deploy
     session.prompt("what was the word?")
     _has_answered(session, 2)
 
-    secrets, told = _secrets(session, key, header), traces.told(session)
+    secrets, told = _secrets(session, key, header), session_data_locations.told(session)
     deployment.kill_server()
-    files = list(traces.files(deployment, ()))
+    files = list(session_data_locations.files(deployment, ()))
     for name, secret in secrets.items():
         assert len(secret.text) >= 32, name
         assert {place for place, text in told.items() if secret.text in text} <= secret.places, name

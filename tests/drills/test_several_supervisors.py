@@ -12,7 +12,7 @@ from executors_app.client import AgentctlClient
 from executors_app.errors import AgentctlRefused
 from tests import postgresql
 from tests.drills.deployment import Deployment, Session
-from tests.drills.fleet import Fleet, Supervising, fleet
+from tests.drills.fleet import Fleet, SupervisorProcess, fleet
 from tests.drills.session_steps import check_only_turn, wait_until_talking
 from tests.environment import DATABASE_URL
 from tests.waiting import eventually
@@ -25,12 +25,14 @@ FENCED = ("another supervisor has taken it over", "its lease is somebody else's 
 """What a supervisor logs when another one has taken over its session."""
 
 
-def never(deployment: Deployment) -> None:
+def disable_lease_expiry(deployment: Deployment) -> None:
     """Make leases never run out and the loop never pass: whatever happens, happens at once."""
     deployment.env |= {"KANDEV_LEASE_TTL": "600", "KANDEV_RECONCILE_INTERVAL": "600"}
 
 
-def at_work(made: Fleet, deployment: Deployment, script: str = "work 6") -> tuple[Supervising, Session]:
+def start_working_session(
+    made: Fleet, deployment: Deployment, script: str = "work 6"
+) -> tuple[SupervisorProcess, Session]:
     """The first supervisor, and a session in mid-turn that it holds."""
     first = made.supervisor("first")
     session = deployment.start_session(script)
@@ -40,9 +42,9 @@ def at_work(made: Fleet, deployment: Deployment, script: str = "work 6") -> tupl
 
 
 def test_sessions_of_a_killed_supervisor_are_taken_over_at_once(deployment: Deployment) -> None:
-    never(deployment)
+    disable_lease_expiry(deployment)
     with fleet(deployment) as made:
-        first, session = at_work(made, deployment)
+        first, session = start_working_session(made, deployment)
         second = made.supervisor("second")
         before = session.execution
         assert before["owner"] == first.boot_id
@@ -56,9 +58,9 @@ def test_sessions_of_a_killed_supervisor_are_taken_over_at_once(deployment: Depl
 
 
 def test_supervisor_that_is_stopped_hands_over_without_new_events(deployment: Deployment) -> None:
-    never(deployment)
+    disable_lease_expiry(deployment)
     with fleet(deployment) as made:
-        first, session = at_work(made, deployment, "work 1")
+        first, session = start_working_session(made, deployment, "work 1")
         check_only_turn(session)
         second = made.supervisor("second")
         before = session.names()
@@ -74,7 +76,7 @@ def test_supervisor_that_is_stopped_hands_over_without_new_events(deployment: De
 
 def test_supervisor_frozen_past_its_lease_can_neither_write_nor_command(deployment: Deployment) -> None:
     with fleet(deployment) as made:
-        first, session = at_work(made, deployment, "work 25")
+        first, session = start_working_session(made, deployment, "work 25")
         second = made.supervisor("second")
         slept, old = first.boot_id, session.execution["generation"]
         first.signal(signal.SIGSTOP)
@@ -90,9 +92,11 @@ def test_supervisor_frozen_past_its_lease_can_neither_write_nor_command(deployme
 
         first.signal(signal.SIGCONT)
 
-        eventually(lambda: beats(deployment, slept) > before["lease_expires_at"], timeout=30, describe="it is back")
+        eventually(
+            lambda: last_heartbeat(deployment, slept) > before["lease_expires_at"], timeout=30, describe="it is back"
+        )
         eventually(lambda: any(word in first.log for word in FENCED), timeout=30, describe="it knows that it is late")
-        assert commands(session, old) == (409, "stale_generation")
+        assert prompt_with_generation(session, old) == (409, "stale_generation")
         check_only_turn(session)
         assert session.execution["owner"] == second.boot_id
         assert session.execution["generation"] == after["generation"]
@@ -100,12 +104,12 @@ def test_supervisor_frozen_past_its_lease_can_neither_write_nor_command(deployme
         assert first.process.poll() is None
 
 
-def beats(deployment: Deployment, boot_id: str) -> str:
+def last_heartbeat(deployment: Deployment, boot_id: str) -> str:
     """Return when a supervisor last sent a heartbeat."""
     return str(deployment.rows("SELECT beat_at FROM supervisors WHERE boot_id = ?", boot_id)[0]["beat_at"])
 
 
-def commands(session: Session, generation: int) -> tuple[int, str]:
+def prompt_with_generation(session: Session, generation: int) -> tuple[int, str]:
     """Return what agentctl answers to a prompt of that generation: status and code."""
     token = (session.deployment.data / "agentctl" / session.execution_id / "token").read_text()
     url = session.execution["agentctl_url"]
@@ -117,7 +121,7 @@ def commands(session: Session, generation: int) -> tuple[int, str]:
 
 def test_execution_on_another_machine_is_left_to_its_own_supervisor(deployment: Deployment) -> None:
     with fleet(deployment) as made:
-        first, session = at_work(made, deployment, "work 1")
+        first, session = start_working_session(made, deployment, "work 1")
         check_only_turn(session)
         first.signal(signal.SIGTERM)
         here = session.execution["host_id"]

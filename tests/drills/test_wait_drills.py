@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.drills.deployment import ApiError, Deployment, Session
-from tests.drills.parts import served_by
+from tests.drills.kandev_processes import served_by
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.any_database

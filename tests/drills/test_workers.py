@@ -7,9 +7,9 @@ import signal
 from contextlib import suppress
 from pathlib import Path
 
-from tests.drills import parts
+from tests.drills import kandev_processes
 from tests.drills.deployment import MANAGE, Deployment
-from tests.drills.families import descendants
+from tests.drills.process_groups import descendants
 from tests.waiting import eventually
 
 ALL = 4
@@ -17,7 +17,7 @@ ALL = 4
 
 
 def test_killing_the_main_worker_process_ends_all_the_others(deployment: Deployment) -> None:
-    worker = parts.start(deployment, str(MANAGE), "qcluster")
+    worker = kandev_processes.start(deployment, str(MANAGE), "qcluster")
     try:
         eventually(lambda: len(descendants(worker.pid)) >= ALL, timeout=60, describe="it works")
         family = descendants(worker.pid)

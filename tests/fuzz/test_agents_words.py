@@ -15,7 +15,7 @@ from executors_app.agentctl.drivers.json_rpc import JsonRpcConnection
 from executors_app.agentctl.protocol import JournalKind
 from executors_app.client import parse_frame
 from tests.fuzz.values import BOUNDED, FEW, mostly, record, text, value
-from tests.supervisor.journals import hear
+from tests.supervisor.journals import ingest
 from tests.supervisor.rows import conversation, execution_of, running_session
 from tests.waiting import eventually_async
 
@@ -72,7 +72,7 @@ def numbered(bodies: list[dict[str, Any]]) -> list[bytes]:
 def is_written_once(lines: list[bytes]) -> None:
     session = running_session()
     for _ in range(2):
-        hear(session, parse_frame(b"\n".join(lines)))
+        ingest(session, parse_frame(b"\n".join(lines)))
         said = "".join(words for _, words, _, _ in conversation(session))
         assert said.count(FIRST) == 1
         assert said.count(LAST) == 1

@@ -19,7 +19,7 @@ import pytest
 
 from sessions_app.live.hub import ACK_TIMEOUT
 from tests.drills.deployment import Deployment, Session
-from tests.drills.families import descendants
+from tests.drills.process_groups import descendants
 from tests.live.talker import Talker
 from tests.waiting import eventually_async
 

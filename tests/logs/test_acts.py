@@ -21,9 +21,9 @@ from sessions_app.supervisor import watchdogs
 from sessions_app.supervisor.interrupted_turns import interrupt_turn
 from sessions_app.supervisor.outcomes import StartFailure, write_start_failure, write_stopped
 from sessions_app.supervisor.watchdogs import report_overdue_prompts, report_stalled_turns
-from tests.supervisor.agentctls import talking
 from tests.supervisor.commands import environment, supervising
-from tests.supervisor.journals import Journal, hear
+from tests.supervisor.journals import Journal, ingest
+from tests.supervisor.recording_agentctl import recording_agentctl
 from tests.supervisor.rows import MINE, change, execution_of, make_session, make_user, running_session
 
 LATE = timezone.now() - timedelta(days=1)
@@ -32,7 +32,7 @@ LATE = timezone.now() - timedelta(days=1)
 def in_a_turn(**fields: Any) -> tuple[TaskSession, Journal]:
     session, journal = running_session(state="RUNNING", work_state="working", **fields), Journal()
     Prompt.objects.create(session=session, message_id="p1", text="build", state="sending")
-    hear(session, journal.turn_begins("p1"))
+    ingest(session, journal.turn_begins("p1"))
     return session, journal
 
 
@@ -63,7 +63,7 @@ def is_put_to_sleep() -> tuple[TaskSession, Callable[[], Any]]:
 def is_tried_again() -> tuple[TaskSession, Callable[[], Any]]:
     session, journal = in_a_turn()
     line = journal.line("turn.failed", message_id="p1", code="agent_error", message="API Error: 529 overloaded_error")
-    return session, lambda: hear(session, [line])
+    return session, lambda: ingest(session, [line])
 
 
 def is_silent() -> tuple[TaskSession, Callable[[], Any]]:
@@ -88,7 +88,7 @@ def has_a_key_that_runs_out() -> tuple[TaskSession, Callable[[], Any]]:
 def has_a_damaged_journal() -> tuple[TaskSession, Callable[[], Any]]:
     session, journal = in_a_turn()
     journal.seq += 5
-    return session, lambda: hear(session, journal.says("late"))
+    return session, lambda: ingest(session, journal.says("late"))
 
 
 Case = tuple[Callable[[], tuple[TaskSession, Callable[[], Any]]], frozenset[str]]
@@ -166,7 +166,7 @@ def _raise() -> None:
 @pytest.mark.django_db(transaction=True)
 def test_supervisor_log_is_json_with_actors_and_without_secrets(tmp_path: Path) -> None:
     session = running_session(execution={"owner": "dead", "lease_expires_at": LATE})
-    with talking(session, [*Journal().turn_begins("p1"), *Journal().says("hello")], "working"):
+    with recording_agentctl(session, [*Journal().turn_begins("p1"), *Journal().says("hello")], "working"):
         env = environment(tmp_path / "data", KANDEV_LOG_FORMAT="json")
         with supervising(env, tmp_path / "log") as running:
             running.says("supervising: 1 sessions attached")

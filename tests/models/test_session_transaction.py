@@ -19,7 +19,7 @@ from sessions_app.models import (
     Task,
     session_transaction,
 )
-from tests.supervisor import tables
+from tests.supervisor import database_dump
 from tests.supervisor.rows import (
     MINE,
     execution_of,
@@ -88,14 +88,14 @@ def test_illegal_move_changes_nothing(
     machine: str, fields: dict[str, Any], move: Callable[[SessionTransaction], object]
 ) -> None:
     session = make_session("first", **fields)
-    before = tables.dump()
+    before = database_dump.dump()
     with pytest.raises(IllegalMove) as refused, session_transaction(session.id) as transaction:
         transaction.set_fields(policy="manual")
         transaction.record_event("session.note")
         transaction.start_run("p1")
         move(transaction)
     assert refused.value.machine == machine
-    assert tables.dump() == before
+    assert database_dump.dump() == before
 
 
 def fails() -> None:
@@ -104,13 +104,13 @@ def fails() -> None:
 
 def test_whatever_goes_wrong_later_takes_all_back() -> None:
     session = make_session("first")
-    before = tables.dump()
+    before = database_dump.dump()
     with pytest.raises(ZeroDivisionError), session_transaction(session.id) as transaction:
         transaction.move_session("start")
         transaction.move_executor("launch")
         transaction.write_receipt("fresh", "none", launch_id="l1")
         transaction.after_events.append(fails)
-    assert tables.dump() == before
+    assert database_dump.dump() == before
 
 
 @pytest.mark.parametrize("lease", [Lease("other", 1), Lease("me", 2)])

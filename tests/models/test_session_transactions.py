@@ -13,7 +13,7 @@ from executors_app.models import ExecutorRunning
 from sessions_app.domain import actor_context
 from sessions_app.models import Lease, NewEvent, TaskSession, append_events, session_transaction, session_transactions
 from sessions_app.models.event import append_all_events
-from tests.supervisor import tables
+from tests.supervisor import database_dump
 from tests.supervisor.rows import MINE, change, execution_of, fresh, last_payload, names, running_session
 
 pytestmark = pytest.mark.django_db
@@ -44,7 +44,7 @@ def test_each_is_written_as_it_would_be_alone() -> None:
 
 def test_a_draft_carries_the_execution_that_was_read_for_it() -> None:
     session = running_session()
-    with session_transactions(leases_of(session)) as transactions, tables.counting() as asked:
+    with session_transactions(leases_of(session)) as transactions, database_dump.counting() as asked:
         assert transactions[session.id].execution == execution_of(session)
         assert asked.captured_queries[:-1] == []
         assert transactions[session.id].session.__dict__["present_execution"] == transactions[session.id].execution
@@ -85,7 +85,7 @@ def test_each_is_signed_by_who_changed_it() -> None:
 
 def test_writing_many_asks_no_more_than_writing_one() -> None:
     def write(*sessions: TaskSession) -> int:
-        with tables.counting() as asked, session_transactions(leases_of(*sessions)) as transactions:
+        with database_dump.counting() as asked, session_transactions(leases_of(*sessions)) as transactions:
             for transaction in transactions.values():
                 transaction.record_event("session.tick")
         return len([one for one in asked.captured_queries if "INSERT" not in one["sql"]])

@@ -12,7 +12,7 @@ from django.core.management import call_command
 from executors_app.models import AgentProfile, Executor
 from sessions_app.models import Prompt, Repository, Task, TaskSession
 from sessions_app.services.portable.export import RecordWriter
-from tests.supervisor.journals import Journal, hear
+from tests.supervisor.journals import Journal, ingest
 from tests.supervisor.rows import conversation, permission_states, prompt_states, running_session, runs
 
 SEED_SNAPSHOT = {
@@ -54,13 +54,17 @@ def session_with_a_past() -> TaskSession:
     Prompt.objects.create(session=session, message_id="second", text="second ☃", state="queued")
     for row in Prompt.objects.filter(session=session):
         Prompt.objects.filter(id=row.id).update(state="sending", journal_epoch=journal.epoch)
-    hear(session, [*journal.turn_begins(first.message_id, "first"), *journal.says("one ", "two\u2028", "drei 🎈\n")])
-    hear(session, [*journal.says(" and on"), journal.tool("call-1", title="ls", tool_kind="read")])
-    hear(session, [journal.asks("ask-1"), journal.line("permission.resolved", permission_id="ask-1", option_id="yes")])
-    hear(session, [journal.tool("call-1", status="completed", content=[{"type": "text", "text": "a\nb"}])])
-    hear(session, [journal.line("plan", entries=[{"content": "x", "status": "pending"}]), *journal.says("x" * 70_000)])
-    hear(session, [journal.completes(first.message_id), *journal.turn_begins("second", "second ☃")])
-    hear(session, [*journal.says("done"), journal.completes("second")])
+    ingest(session, [*journal.turn_begins(first.message_id, "first"), *journal.says("one ", "two\u2028", "drei 🎈\n")])
+    ingest(session, [*journal.says(" and on"), journal.tool("call-1", title="ls", tool_kind="read")])
+    ingest(
+        session, [journal.asks("ask-1"), journal.line("permission.resolved", permission_id="ask-1", option_id="yes")]
+    )
+    ingest(session, [journal.tool("call-1", status="completed", content=[{"type": "text", "text": "a\nb"}])])
+    ingest(
+        session, [journal.line("plan", entries=[{"content": "x", "status": "pending"}]), *journal.says("x" * 70_000)]
+    )
+    ingest(session, [journal.completes(first.message_id), *journal.turn_begins("second", "second ☃")])
+    ingest(session, [*journal.says("done"), journal.completes("second")])
     return TaskSession.objects.get(id=session.id)
 
 

@@ -23,7 +23,7 @@ from sessions_app.services.portable.record import SessionFiles, forget_record
 from sessions_app.services.tasks import delete_session
 from sessions_app.supervisor.exporter import Exporter
 from tests.portable.records import events_of, log_of, session_with_a_past
-from tests.supervisor.journals import Journal, hear
+from tests.supervisor.journals import Journal, ingest
 from tests.supervisor.rows import change, execution_of, running_session
 from tests.waiting import eventually_async
 
@@ -335,7 +335,7 @@ def test_what_was_set_aside_is_removed_with_its_session(folder: Path) -> None:
 def test_a_growing_text_is_the_same_to_the_byte(folder: Path) -> None:
     session, journal = running_session(), Journal()
     for at in range(0, 3000, 300):
-        hear(session, journal.says(*(f"{number}ü\u2029" for number in range(at, at + 300))))
+        ingest(session, journal.says(*(f"{number}ü\u2029" for number in range(at, at + 300))))
         follow()
     pieces = [line.get("content", "") + line.get("append", "") for line in log_of(folder, session)]
     assert "".join(pieces) == "".join(f"{number}ü\u2029" for number in range(3000))

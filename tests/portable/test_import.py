@@ -23,7 +23,7 @@ from tests.portable.records import (
     run_import,
     session_with_a_past,
 )
-from tests.supervisor.journals import Journal, hear
+from tests.supervisor.journals import Journal, ingest
 from tests.supervisor.rows import change, make_session, names, prompt_states, running_session, runs
 
 pytestmark = pytest.mark.django_db
@@ -96,7 +96,7 @@ def test_what_was_unfinished_is_held_interrupted_and_stopped(folder: Path) -> No
     session = running_session("first")
     journal, first = Journal(), Prompt.objects.get(session=session)
     change(first, state="sending")
-    hear(
+    ingest(
         session,
         [*journal.turn_begins(first.message_id, "first"), journal.tool("call-1", title="ls"), journal.asks("p")],
     )

@@ -19,7 +19,7 @@ from sessions_app.supervisor.exporter import Exporter
 from tests.drills.deployment import Deployment, Session
 from tests.drills.session_steps import wait_until_talking
 from tests.portable.records import session_with_a_past
-from tests.supervisor.journals import Journal, hear
+from tests.supervisor.journals import Journal, ingest
 from tests.supervisor.rows import change, last_payload, make_session, names, prompt_states, running_session
 from tests.waiting import eventually
 
@@ -238,5 +238,5 @@ def test_a_queued_prompt_that_an_agent_has_already_is_not_sent_again(data: Path)
     """Where nobody noticed that the database was restored, the journal still tells."""
     session, journal = running_session("begin"), Journal()
     (message_id,) = prompt_states(session)
-    hear(session, [*journal.turn_begins(message_id, "begin"), journal.completes(message_id)])
+    ingest(session, [*journal.turn_begins(message_id, "begin"), journal.completes(message_id)])
     assert prompt_states(session) == {message_id: "done"}

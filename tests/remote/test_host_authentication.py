@@ -11,7 +11,7 @@ import pytest
 from executors_app.agentctl.http.server import BODY_LIMIT
 from tests.executors.launches import TOKEN as INSTANCE_TOKEN
 from tests.executors.repositories import make_repository
-from tests.remote.calls import DEPLOYMENT, ask, order
+from tests.remote.host_requests import DEPLOYMENT, ask, order
 from tests.remote.machines import TOKEN, Machine
 
 SOME = "6f1b7a52-2c2d-4a1b-8f0e-0d4a4c1f9b11"
@@ -55,7 +55,7 @@ def machine(tmp_path_factory: pytest.TempPathFactory, repository: Path) -> Itera
 
 
 @pytest.mark.parametrize(("headers", "status", "code"), INTRUDERS.values(), ids=INTRUDERS)
-async def test_no_endpoint_lets_an_intruder_in(
+async def test_every_endpoint_refuses_unauthorized_requests(
     machine: Machine, headers: dict[str, str], status: int, code: str
 ) -> None:
     for method, path in ENDPOINTS:

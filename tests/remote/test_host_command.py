@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.remote.calls import ask
+from tests.remote.host_requests import ask
 from tests.remote.machines import TOKEN, Machine
 from tests.services import ROOT
 

@@ -18,10 +18,10 @@ from rich.console import Console
 from tests import postgresql
 from tests.chaos.report import Bar
 from tests.environment import DATABASE_URL
-from tests.soak.places import SoakWorld, left_running
+from tests.soak.deployment import SoakDeployment, left_running
 from tests.soak.report import report, verdict
 from tests.soak.soak import Result, Soak
-from tests.supervisor import stand_ins
+from tests.supervisor import fake_agentctl_server
 
 WIDE = 150
 
@@ -34,8 +34,8 @@ def main() -> int:
     sys.stderr.write(f"seed {seed}\n")
     server = _server(asked.database)
     bar = Bar("soak", round(asked.seconds))
-    with tempfile.TemporaryDirectory(prefix="kandev-soak-") as home, stand_ins.serving() as url:
-        world = SoakWorld(Path(home), url)
+    with tempfile.TemporaryDirectory(prefix="kandev-soak-") as home, fake_agentctl_server.serving() as url:
+        world = SoakDeployment(Path(home), url)
         try:
             world.prepare()
             soak = Soak(world, seed, server, lambda passed, what: bar.show(min(round(passed), bar.total), what))
@@ -62,7 +62,7 @@ def _story(result: Result, log: str) -> Path:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="make soak", description=__doc__)
     parser.add_argument("--seconds", type=float, default=300, help="of users and kills (default: %(default)s)")
-    parser.add_argument("--sessions", type=int, default=300, help="on stand-ins (default: %(default)s)")
+    parser.add_argument("--sessions", type=int, default=300, help="on fake agentctls (default: %(default)s)")
     parser.add_argument("--agents", type=int, default=4, help="real ones beside them (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=None, help="of all choices; drawn and told if left out")
     parser.add_argument("--database", choices=("sqlite", "postgresql"), default="sqlite", help="(default: %(default)s)")

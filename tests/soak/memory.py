@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import median
 from typing import Final, Self
 
-from tests.drills.families import descendants
+from tests.drills.process_groups import descendants
 
 EVERY: Final = 0.5
 """Seconds between two samples."""

@@ -47,8 +47,8 @@ def _memory(result: Result) -> Table:
     table.add_column("process", no_wrap=True)
     for name in ("lives", "seconds", "at half", "most", "last"):
         table.add_column(name, justify="right")
-    for role, life in sorted(longest(result.lives).items()):
+    for role, session_steps in sorted(longest(result.lives).items()):
         lives = sum(one.role == role for one in result.lives)
-        sizes = (life.first, max(life.samples), life.last)
-        table.add_row(role, str(lives), f"{len(life.samples) / 2:.0f}", *(f"{size:.1f}" for size in sizes))
+        sizes = (session_steps.first, max(session_steps.samples), session_steps.last)
+        table.add_row(role, str(lives), f"{len(session_steps.samples) / 2:.0f}", *(f"{size:.1f}" for size in sizes))
     return table

@@ -14,16 +14,16 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from executors_app.agentctl.process import execution_processes, identity
-from tests.chaos import life
+from tests.chaos import session_steps
 from tests.chaos.behaviours import BEHAVIOURS
+from tests.chaos.deployment import ChaosSession
 from tests.chaos.invariants import orphans
 from tests.chaos.invariants import violations as violations_of_agent
-from tests.chaos.world import ChaosSession
 from tests.drills.deployment import ApiError
 from tests.postgresql import Server
-from tests.soak import holding
+from tests.soak import invariants
+from tests.soak.deployment import FakeSession, SoakDeployment
 from tests.soak.memory import Life, Watch
-from tests.soak.places import SoakWorld, StandInSession
 from tests.waiting import NeverHappened, eventually
 
 USERS: Final = 4
@@ -42,7 +42,7 @@ LOOK_EVERY: Final = 2.0
 WHILE_COMING_UP: Final = 0.1
 AGENTS: Final = ("honest", "forks")
 TEXTS: Final = ("work 0.3", "work 1", "tool\nwork 0.2", "remember walrus")
-ALWAYS: Final = ("stand-ins", "stand-ins", "agentctl", "agent")
+ALWAYS: Final = ("fake agentctls", "fake agentctls", "agentctl", "agent")
 """What dies at any time."""
 CONTROL_PLANE: Final = ("web", "supervisor", "supervisor", "worker", "shutdown", "everything")
 
@@ -84,20 +84,20 @@ class Patience:
 class Soak:
     """A world under load; the same seed makes the same choices, as far as the machine's own timing allows."""
 
-    def __init__(self, world: SoakWorld, seed: int, server: Server | None, tell: Callable[[float, str], None]):
+    def __init__(self, world: SoakDeployment, seed: int, server: Server | None, tell: Callable[[float, str], None]):
         self.world, self.server, self.tell = world, server, tell
         self.choice = random.Random(seed)
         self.result = Result()
-        self.many: Sequence[StandInSession] = ()
+        self.many: Sequence[FakeSession] = ()
         self.real: Sequence[ChaosSession] = ()
         self._sleeping = threading.Event()
 
     def run(self, seconds: float, sessions: int, agents: int) -> Result:
         """All of it."""
-        cast = self.world.cast
+        control_plane = self.world.control_plane
         self.many = self.world.fill(sessions)
-        cast.start({"web": {}, "supervisor": {}, "worker": {}})
-        cast.wait_until_ready()
+        control_plane.start({"web": {}, "supervisor": {}, "worker": {}})
+        control_plane.wait_until_ready()
         names = [AGENTS[number % len(AGENTS)] for number in range(agents)]
         self.real = [self.world.begin(BEHAVIOURS[name], "work 0.3") for name in names]
         self.result.sessions = sessions + agents
@@ -111,7 +111,7 @@ class Soak:
         return self.result
 
     def _living(self) -> dict[str, int]:
-        return self.world.cast.pids()
+        return self.world.control_plane.pids()
 
     # --- users ---
 
@@ -133,13 +133,13 @@ class Soak:
         while not over.wait(choice.uniform(0.0, LONGEST_PAUSE)):
             try:
                 if self.real and choice.random() < 0.2:
-                    life.prompt(choice.choice(self.real), choice.choice(TEXTS))
+                    session_steps.prompt(choice.choice(self.real), choice.choice(TEXTS))
                 else:
                     self._prompt(choice.choice(self.many), choice)
             except (ApiError, NeverHappened) as error:
                 self.result.broken.setdefault("users are answered", []).append(str(error))
 
-    def _prompt(self, session: StandInSession, choice: random.Random) -> None:
+    def _prompt(self, session: FakeSession, choice: random.Random) -> None:
         message_id = uuid.UUID(int=choice.getrandbits(128)).hex
         try:
             self.world.ask("POST", f"{session.path}/prompt/", {"message_id": message_id, "text": "go on"})
@@ -170,24 +170,24 @@ class Soak:
         return ("database",) if self.server else ()
 
     def _kill(self, victim: str) -> None:
-        cast = self.world.cast
-        if victim == "stand-ins":
+        control_plane = self.world.control_plane
+        if victim == "fake agentctls":
             for session in self.choice.sample(list(self.many), max(1, len(self.many) // 50)):
-                self.world.told_by_stand_ins(f"end/{session.execution_id}", post=True)
+                self.world.request_fakes(f"end/{session.execution_id}", post=True)
         elif victim in ("agentctl", "agent"):
             if not self._kill_agent(victim):
                 return
         elif victim == "shutdown":
-            cast.terminate("supervisor")
+            control_plane.terminate("supervisor")
         elif victim == "everything":
             for role in ("web", "supervisor", "worker"):
-                cast.kill(role)
+                control_plane.kill(role)
         elif victim == "database":
             assert self.server is not None
             self.server.stop()
             self.server.start()
         else:
-            cast.kill(victim)  # type: ignore[arg-type]
+            control_plane.kill(victim)  # type: ignore[arg-type]
         self.result.kills[victim] += 1
 
     def _kill_agent(self, victim: str) -> bool:
@@ -196,22 +196,24 @@ class Soak:
         session = self.choice.choice(self.real)
         self.world.excused[session.id] = f"{victim} was killed"
         if victim == "agentctl":
-            return bool(execution_processes.find_processes(session.execution_id).agentctl) and life.kill_agentctl(
-                session
-            )
-        agents = [one for one in session.processes() if life.is_agent(one.pid)]
+            return bool(
+                execution_processes.find_processes(session.execution_id).agentctl
+            ) and session_steps.kill_agentctl(session)
+        agents = [one for one in session.processes() if session_steps.is_agent(one.pid)]
         for who in agents[:1]:
             identity.send_signal(who, 9)
         return bool(agents)
 
     # --- the end ---
 
-    def _rest(self) -> holding.Seen:
+    def _rest(self) -> invariants.Seen:
         """Until nothing breaks any more what must hold; then, or when patience ends, what there is."""
         patience, calm = Patience(REST_WITHIN), 0
         while True:
-            seen = holding.look(self.world, self.many, dict(self.result.given))
-            restless = sum(map(len, holding.violations(seen).values())) + sum(1 for one in self.real if unfinished(one))
+            seen = invariants.look(self.world, self.many, dict(self.result.given))
+            restless = sum(map(len, invariants.violations(seen).values())) + sum(
+                1 for one in self.real if unfinished(one)
+            )
             calm = 0 if restless else calm + 1
             if calm == LOOKS or patience.ends(restless + self._undone()):
                 return seen
@@ -220,30 +222,30 @@ class Soak:
     def _undone(self) -> int:
         """How many prompts are still under way."""
         rows = self.world.rows("SELECT state, COUNT(*) AS count FROM session_prompts GROUP BY state")
-        return sum(row["count"] for row in rows if row["state"] in holding.UNDER_WAY)
+        return sum(row["count"] for row in rows if row["state"] in invariants.UNDER_WAY)
 
-    def _judge(self, seen: holding.Seen) -> None:
+    def _judge(self, seen: invariants.Seen) -> None:
         broken = self.result.broken
-        for name, found in holding.violations(seen).items():
+        for name, found in invariants.violations(seen).items():
             broken.setdefault(name, []).extend(found)
         broken["every state as it should be"] += filter(None, map(unfinished, self.real))
         for session in self.real:
             broken.setdefault("real agents", []).extend(violations_of_agent(session, excused=True))
         self._close(self.real)
         broken.setdefault("processes end when told to, and not by themselves", []).extend(
-            self.world.cast.take_failures()
+            self.world.control_plane.take_failures()
         )
         broken["memory is flat"] = [
-            f"the {life.role} had {life.first:.0f} MB at half of its life, in the end {life.last:.0f} MB"
-            for life in self.result.lives
-            if life.grew_too_much
+            f"the {one.role} had {one.first:.0f} MB at half of its life, in the end {one.last:.0f} MB"
+            for one in self.result.lives
+            if one.grew_too_much
         ]
         self.result.answers = sum(map(len, seen.said.values()))
 
     def _close(self, sessions: Sequence[ChaosSession]) -> None:
         for session in sessions:
             try:
-                life.close(session)
+                session_steps.close(session)
                 eventually(lambda session=session: not orphans(session), timeout=30)  # type: ignore[misc]
             except (NeverHappened, AssertionError) as error:
                 self.result.broken["no orphans"].append(f"{session.behaviour} {session.id}: {error}")
@@ -253,7 +255,7 @@ def unfinished(session: ChaosSession) -> str:
     """Empty where a real agent is up and waits, and nothing waits for it; else what there is."""
     row, execution = session.row, session.rows("executors_running")[-1]
     queued = [one["message_id"] for one in session.rows("session_prompts") if one["state"] == "queued"]
-    is_up = row["state"] in holding.RIGHT_STATES and execution["status"] == "ready" and row["launch_id"]
-    if trouble := life.at_rest(session) or (f"prompts {queued}" if queued else ""):
+    is_up = row["state"] in invariants.RIGHT_STATES and execution["status"] == "ready" and row["launch_id"]
+    if trouble := session_steps.at_rest(session) or (f"prompts {queued}" if queued else ""):
         return f"{session.behaviour} {session.id}: {trouble}"
     return "" if is_up else f"{session.behaviour} {session.id} is {row['state']}, its execution {execution['status']}"

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.soak import soak
-from tests.soak.holding import Seen, violations
+from tests.soak.deployment import left_running
+from tests.soak.invariants import Seen, violations
 from tests.soak.memory import ENOUGH, Life, private
-from tests.soak.places import left_running
 from tests.soak.report import verdict
 from tests.soak.soak import Result
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from executors_app import plugins
-from tests.supervisor.places import AsTold
+from tests.supervisor.recording_runtime import RecordingRuntime
 
 
 @pytest.fixture
-def place(monkeypatch: pytest.MonkeyPatch) -> AsTold:
-    """The runtime ``as_told``."""
-    made = AsTold()
+def runtime(monkeypatch: pytest.MonkeyPatch) -> RecordingRuntime:
+    """The runtime ``recording``."""
+    made = RecordingRuntime()
     known = {**plugins.runtimes(), made.name: made}
     monkeypatch.setattr(plugins, "runtimes", lambda: known)
     return made

@@ -56,7 +56,7 @@ class Journal:
         return self.line(JournalKind.AGENT_EXITED, exit_code=1, expected=expected, message_id=message_id)
 
 
-def hear(
+def ingest(
     session: TaskSession,
     lines: Sequence[Line],
     *,

@@ -24,8 +24,8 @@ from sessions_app.supervisor.execution_registry import ExecutionRegistry
 from sessions_app.supervisor.outcomes import StartFailure, settle_intent, write_start_failure, write_stopped
 from sessions_app.supervisor.start import agent_start, claims
 from sessions_app.supervisor.sweep.sweep_pass import SweepScope, run_sweep
-from tests.supervisor.journals import Journal, hear
-from tests.supervisor.places import DEAD, UNKNOWN, AsTold
+from tests.supervisor.journals import Journal, ingest
+from tests.supervisor.recording_runtime import DEAD, UNKNOWN, RecordingRuntime
 from tests.supervisor.rows import execution_of, fresh, make_session, make_task, make_user
 
 BROKE = StartFailure("launch_failed", "It ended at once.", executor_failed=True)
@@ -35,10 +35,10 @@ ANSWER = {"outcome": "created", "resume_token": "conversation", "capabilities": 
 class World:
     """Sessions, the agents that really live, and one supervisor after another."""
 
-    def __init__(self, place: AsTold, loop: asyncio.AbstractEventLoop):
+    def __init__(self, runtime: RecordingRuntime, loop: asyncio.AbstractEventLoop):
         Task.objects.all().delete()
-        place.sees.clear()
-        self.place, self._loop = place, loop
+        runtime.sees.clear()
+        self.runtime, self._loop = runtime, loop
         self.sessions: list[uuid.UUID] = []
         self.alive: dict[uuid.UUID, str] = {}
         """Launch ids of living agents, by session."""
@@ -69,7 +69,7 @@ class World:
 
     def make(self, team: int) -> uuid.UUID:
         """Create a session that is to be started."""
-        session = make_session("do it", task=make_task(title=f"Task {team}"), runtime=self.place.name)
+        session = make_session("do it", task=make_task(title=f"Task {team}"), runtime=self.runtime.name)
         self.sessions.append(session.id)
         self.journals[session.id] = Journal()
         return session.id
@@ -105,7 +105,7 @@ class World:
     def sweep(self, trigger: Any, sessions: Any = (), *, admitted: bool = False) -> None:
         """Run one pass over all sessions or some."""
         for key in self.sessions:
-            self.place.sees[str(key)] = self._seen(key)
+            self.runtime.sees[str(key)] = self._seen(key)
             if key in self.alive:
                 self._attach(key)
         scope = SweepScope(trigger, sessions=sessions, admitted=admitted)
@@ -164,13 +164,13 @@ class World:
     def _starts(self, key: uuid.UUID, plan: claims.StartClaim) -> None:
         assert key not in self.alive, "two agents would live"
         self.starts[key] += 1
-        place: dict[str, Any] = {
+        runtime: dict[str, Any] = {
             "workspace_path": "/",
             "worktree_id": "w",
             "worktree_path": "/",
             "worktree_branch": "b",
         }
-        if not claims.write_launch(plan, Launched(url="http://127.0.0.1:9", pid=1, boot_id="b", **place)):
+        if not claims.write_launch(plan, Launched(url="http://127.0.0.1:9", pid=1, boot_id="b", **runtime)):
             settle_intent(plan.intent_id, "stopped")
             return
         order = agent_start.prepare_agent_start(plan, plan.lease, found=None)
@@ -197,13 +197,13 @@ class World:
             return
         journal = self.journals[key]
         if key in self.turns and ends:
-            hear(self.row(key), [journal.completes(self.turns.pop(key))], lease=held.lease)
+            ingest(self.row(key), [journal.completes(self.turns.pop(key))], lease=held.lease)
         elif key not in self.turns:
             prompt = Prompt.objects.filter(session_id=key, state="queued").order_by("id").first()
             if prompt is not None:
                 Prompt.objects.filter(id=prompt.id).update(state="sending")
                 self.turns[key] = prompt.message_id
-                hear(self.row(key), journal.turn_begins(prompt.message_id, prompt.text), lease=held.lease)
+                ingest(self.row(key), journal.turn_begins(prompt.message_id, prompt.text), lease=held.lease)
 
     # --- the end ---
 

@@ -144,7 +144,7 @@ def conversation(session: TaskSession) -> list[tuple[str, str, dict[str, Any], b
     return [(one.role, texts[one.id], one.payload, one.complete) for one in messages]
 
 
-def told_by_events(session: TaskSession) -> list[tuple[str, str]]:
+def conversation_from_events(session: TaskSession) -> list[tuple[str, str]]:
     """Return (role, text) of every message, as a reader of the log alone knows it."""
     told: dict[str, list[str]] = {}
     for name, payload in session.events.order_by("seq").values_list("name", "payload"):

@@ -23,8 +23,8 @@ from sessions_app.supervisor.execution_registry import ExecutionRegistry, GraceP
 from sessions_app.supervisor.loop import SupervisorLoop
 from sessions_app.supervisor.start import claims
 from sessions_app.supervisor.sweep.sweep_pass import SweepRun, SweepScope, run_sweep
-from tests.supervisor import tables
-from tests.supervisor.places import AsTold, swept, with_registry
+from tests.supervisor import database_dump
+from tests.supervisor.recording_runtime import RecordingRuntime, swept, with_registry
 from tests.supervisor.rows import (
     MINE,
     change,
@@ -49,17 +49,17 @@ def two_at_a_time(settings: Any) -> None:
     settings.KANDEV_MAX_STARTS_PER_PASS = 2
 
 
-def lost(place: AsTold, number: int = 1, **fields: Any) -> list[TaskSession]:
+def lost(runtime: RecordingRuntime, number: int = 1, **fields: Any) -> list[TaskSession]:
     """Return sessions that claim to run although no agentctl is there."""
-    return [running_session(runtime=place.name, execution=FREE, **fields) for _ in range(number)]
+    return [running_session(runtime=runtime.name, execution=FREE, **fields) for _ in range(number)]
 
 
-def of_team(place: AsTold, name: str, number: int) -> list[TaskSession]:
+def of_team(runtime: RecordingRuntime, name: str, number: int) -> list[TaskSession]:
     """Return such sessions in a team of their own."""
     team, user = Group.objects.create(name=name), User.objects.create_user(name)
     user.groups.add(team)
     task = tasks.create_task(user, {"title": name, "team": team})
-    return lost(place, number, task=change(task, repository=make_task().repository), owner=user)
+    return lost(runtime, number, task=change(task, repository=make_task().repository), owner=user)
 
 
 def ordered() -> set[Any]:
@@ -95,8 +95,8 @@ def admit(boot_id: str = "") -> SweepRun | None:
     return asyncio.run(run())
 
 
-def test_sweep_orders_a_limited_number_of_starts_and_queues_the_rest(place: AsTold) -> None:
-    sessions = lost(place, 5)
+def test_sweep_orders_a_limited_number_of_starts_and_queues_the_rest(runtime: RecordingRuntime) -> None:
+    sessions = lost(runtime, 5)
     swept()
     assert len(ordered()) == 2
     assert len(waiting()) == 3
@@ -107,8 +107,8 @@ def test_sweep_orders_a_limited_number_of_starts_and_queues_the_rest(place: AsTo
         assert fresh(session).launch_id == "", "what died is written down at once, for all of them"
 
 
-def test_second_sweep_orders_nothing_more_and_keeps_the_queue_order(place: AsTold) -> None:
-    lost(place, 5)
+def test_second_sweep_orders_nothing_more_and_keeps_the_queue_order(runtime: RecordingRuntime) -> None:
+    lost(runtime, 5)
 
     async def twice(registry: ExecutionRegistry) -> None:
         await run_sweep(registry, SweepScope("boot"), set())
@@ -121,8 +121,8 @@ def test_second_sweep_orders_nothing_more_and_keeps_the_queue_order(place: AsTol
     assert waiting() == before
 
 
-def test_concurrent_sweeps_share_the_start_limit(place: AsTold) -> None:
-    first, second = lost(place, 4), lost(place, 4)
+def test_concurrent_sweeps_share_the_start_limit(runtime: RecordingRuntime) -> None:
+    first, second = lost(runtime, 4), lost(runtime, 4)
 
     async def at_once(registry: ExecutionRegistry) -> None:
         halves = ([one.id for one in half] for half in (first, second))
@@ -133,8 +133,8 @@ def test_concurrent_sweeps_share_the_start_limit(place: AsTold) -> None:
     assert len(ordered()) + len(waiting()) == 8
 
 
-def test_queued_starts_are_admitted_until_the_queue_is_empty(place: AsTold) -> None:
-    sessions = lost(place, 5)
+def test_queued_starts_are_admitted_until_the_queue_is_empty(runtime: RecordingRuntime) -> None:
+    sessions = lost(runtime, 5)
     swept()
     seen = ordered()
     for _ in range(2):
@@ -147,8 +147,8 @@ def test_queued_starts_are_admitted_until_the_queue_is_empty(place: AsTold) -> N
     assert admit() is None
 
 
-def test_nothing_is_admitted_while_the_start_limit_is_used_up(place: AsTold) -> None:
-    lost(place, 5)
+def test_nothing_is_admitted_while_the_start_limit_is_used_up(runtime: RecordingRuntime) -> None:
+    lost(runtime, 5)
     swept()
     started = [TaskSession.objects.get(id=key) for key in ordered()]
     for session in started:
@@ -158,8 +158,8 @@ def test_nothing_is_admitted_while_the_start_limit_is_used_up(place: AsTold) -> 
     assert len(admission.load_next_starts("me", StartSlots())) == 1
 
 
-def test_sessions_with_interrupted_work_start_first(place: AsTold) -> None:
-    calm, asked = lost(place, 4), lost(place, 2)
+def test_sessions_with_interrupted_work_start_first(runtime: RecordingRuntime) -> None:
+    calm, asked = lost(runtime, 4), lost(runtime, 2)
     for session in asked:
         Prompt.objects.create(session=session, message_id="p1", text="do it")
     swept()
@@ -167,16 +167,16 @@ def test_sessions_with_interrupted_work_start_first(place: AsTold) -> None:
     assert waiting().keys() == {session.id for session in calm}
 
 
-def test_team_with_one_session_does_not_wait_behind_a_large_team(place: AsTold) -> None:
-    many = of_team(place, "many", 6)
-    (one,) = of_team(place, "one", 1)
+def test_team_with_one_session_does_not_wait_behind_a_large_team(runtime: RecordingRuntime) -> None:
+    many = of_team(runtime, "many", 6)
+    (one,) = of_team(runtime, "one", 1)
     swept()
     assert one.id in ordered()
     assert sum(session.id in ordered() for session in many) == 1
 
 
-def test_status_says_how_many_sessions_wait_ahead(place: AsTold) -> None:
-    sessions = lost(place, 6)
+def test_status_says_how_many_sessions_wait_ahead(runtime: RecordingRuntime) -> None:
+    sessions = lost(runtime, 6)
     swept()
     told = sorted(
         session_status(fresh(session))["start_wait"]["before"] for session in sessions if session.id in waiting()
@@ -188,11 +188,11 @@ def test_status_says_how_many_sessions_wait_ahead(place: AsTold) -> None:
     assert last_payload(last, "session.start_waits") == {"reason": "turn", "before": 3}
 
 
-def test_dry_run_explains_the_queue_and_assigns_no_place(place: AsTold) -> None:
-    lost(place, 4)
-    before = tables.dump()
+def test_dry_run_explains_the_queue_and_assigns_no_place(runtime: RecordingRuntime) -> None:
+    lost(runtime, 4)
+    before = database_dump.dump()
     result = swept(SweepScope("command", dry_run=True))
-    assert tables.dump() == before
+    assert database_dump.dump() == before
     lines = [dict(explain_decision(item.facts, item.seen, item.decision))["next start"] for item in result.decided]
     assert sorted(lines) == [
         "at once",
@@ -202,10 +202,10 @@ def test_dry_run_explains_the_queue_and_assigns_no_place(place: AsTold) -> None:
     ]
 
 
-def test_full_executor_does_not_delay_other_executors(place: AsTold, settings: Any) -> None:
+def test_full_executor_does_not_delay_other_executors(runtime: RecordingRuntime, settings: Any) -> None:
     settings.KANDEV_MAX_STARTS_PER_PASS = 9
-    small = lost(place, 3)
-    Executor.objects.filter(name=place.name).update(max_live=1)
+    small = lost(runtime, 3)
+    Executor.objects.filter(name=runtime.name).update(max_live=1)
     swept()
     assert len(ordered()) == 1
     told = [session_status(fresh(one))["start_wait"] for one in small if one.id in waiting()]
@@ -244,8 +244,8 @@ def test_starts_waiting_for_capacity_keep_their_order() -> None:
     ],
     ids=["stop", "close", "archive", "done", "resume", "prompt"],
 )
-def test_session_leaves_the_queue_when_stopped_or_requested(place: AsTold, ends: Any) -> None:
-    lost(place, 3)
+def test_session_leaves_the_queue_when_stopped_or_requested(runtime: RecordingRuntime, ends: Any) -> None:
+    lost(runtime, 3)
     swept()
     (key,) = waiting()
     ends(TaskSession.objects.get(id=key))
@@ -253,8 +253,8 @@ def test_session_leaves_the_queue_when_stopped_or_requested(place: AsTold, ends:
 
 
 @pytest.mark.parametrize("how", ["policy", "owner", "worktree"])
-def test_session_that_no_longer_qualifies_leaves_the_queue(place: AsTold, how: str) -> None:
-    lost(place, 3)
+def test_session_that_no_longer_qualifies_leaves_the_queue(runtime: RecordingRuntime, how: str) -> None:
+    lost(runtime, 3)
     swept()
     (key,) = waiting()
     session = TaskSession.objects.get(id=key)
@@ -270,8 +270,8 @@ def test_session_that_no_longer_qualifies_leaves_the_queue(place: AsTold, how: s
     assert not waiting()
 
 
-def test_session_held_by_another_supervisor_is_not_admitted(place: AsTold) -> None:
-    lost(place, 3)
+def test_session_held_by_another_supervisor_is_not_admitted(runtime: RecordingRuntime) -> None:
+    lost(runtime, 3)
     swept()
     (key,) = waiting()
     later = timezone.now() + timedelta(minutes=1)

@@ -24,7 +24,7 @@ from sessions_app.services.status import session_status
 from sessions_app.supervisor.outcomes import StartFailure, write_start_failure
 from sessions_app.supervisor.start import agent_start
 from sessions_app.supervisor.start import claims as planning
-from tests.supervisor.journals import Journal, hear
+from tests.supervisor.journals import Journal, ingest
 from tests.supervisor.rows import MINE, change, execution_of, fresh, running_session
 
 pytestmark = pytest.mark.django_db
@@ -44,7 +44,7 @@ def at_rest(**fields: Any) -> TaskSession:
     """A session with one completed turn whose agent is gone."""
     session, journal = running_session(), Journal()
     Prompt.objects.create(session=session, message_id="p1", text=TEXT, state="sending")
-    hear(session, [*journal.turn_begins("p1"), journal.completes("p1"), journal.exits()])
+    ingest(session, [*journal.turn_begins("p1"), journal.completes("p1"), journal.exits()])
     return change(session, **fields)
 
 

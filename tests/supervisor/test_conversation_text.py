@@ -10,8 +10,15 @@ import pytest
 
 from executors_app.agentctl.protocol import JournalKind
 from sessions_app.models import PART_LIMIT, MessagePart, TaskSession
-from tests.supervisor.journals import Journal, Line, hear
-from tests.supervisor.rows import conversation, names, permission_states, running_session, runs, told_by_events
+from tests.supervisor.journals import Journal, Line, ingest
+from tests.supervisor.rows import (
+    conversation,
+    conversation_from_events,
+    names,
+    permission_states,
+    running_session,
+    runs,
+)
 
 pytestmark = pytest.mark.django_db
 
@@ -73,14 +80,14 @@ def everything(session: TaskSession) -> dict[str, Any]:
 def test_journal_gives_the_same_conversation_in_any_batches(seed: int) -> None:
     lines = some_turns(seed)
     whole, pieces = running_session(), running_session()
-    hear(whole, lines)
+    ingest(whole, lines)
     for batch in cut([_named_apart(line) for line in lines], random.Random(seed)):
-        hear(pieces, batch)
+        ingest(pieces, batch)
     assert everything(whole) == everything(pieces)
     for session in (whole, pieces):
         said = "".join(text for role, text, _, _ in conversation(session) if role == "agent")
         assert said == "".join(line["text"] for line in lines if line["kind"] == JournalKind.MESSAGE_AGENT)
-        assert told_by_events(session) == [(role, text) for role, text, _, _ in conversation(session)]
+        assert conversation_from_events(session) == [(role, text) for role, text, _, _ in conversation(session)]
 
 
 def _named_apart(line: Line) -> Line:
@@ -90,21 +97,21 @@ def _named_apart(line: Line) -> Line:
 
 def test_chunks_of_one_batch_become_one_event() -> None:
     session, journal = running_session(), Journal()
-    hear(session, [*journal.turn_begins("p1"), *journal.says("one ", "two ", "three")])
+    ingest(session, [*journal.turn_begins("p1"), *journal.says("one ", "two ", "three")])
     before = names(session)
     assert before.count("session.message.added") == 2
-    hear(session, journal.says(" four", " five"))
+    ingest(session, journal.says(" four", " five"))
     assert names(session) == [*before, "session.message.updated"]
     assert conversation(session)[-1][:2] == ("agent", "one two three four five")
 
 
 def test_last_text_of_a_batch_is_marked_complete() -> None:
     session, journal = running_session(), Journal()
-    hear(session, [*journal.says("before"), journal.tool("t1"), journal.tool("t2")])
+    ingest(session, [*journal.says("before"), journal.tool("t1"), journal.tool("t2")])
     assert names(session) == ["session.message.added"] * 3
     assert conversation(session)[0] == ("agent", "before", {}, True)
-    hear(session, journal.says("after"))
-    hear(session, [*journal.says(" all"), journal.line(JournalKind.USAGE, tokens=3), journal.tool("t3")])
+    ingest(session, journal.says("after"))
+    ingest(session, [*journal.says(" all"), journal.line(JournalKind.USAGE, tokens=3), journal.tool("t3")])
     assert names(session)[3:] == ["session.message.added", "session.message.updated", "session.message.added"]
     assert conversation(session)[3] == ("agent", "after all", {}, True)
     told = session.events.get(seq=5).payload
@@ -113,7 +120,7 @@ def test_last_text_of_a_batch_is_marked_complete() -> None:
 
 def test_text_before_and_after_a_tool_call_keeps_its_order() -> None:
     session, journal = running_session(), Journal()
-    hear(session, [*journal.says("before"), journal.tool("t1"), *journal.says("after")])
+    ingest(session, [*journal.says("before"), journal.tool("t1"), *journal.says("after")])
     assert [(role, text) for role, text, _, _ in conversation(session)] == [
         ("agent", "before"),
         ("tool", ""),
@@ -123,7 +130,7 @@ def test_text_before_and_after_a_tool_call_keeps_its_order() -> None:
 
 def test_thought_ends_a_text_message_and_vice_versa() -> None:
     session, journal = running_session(), Journal()
-    hear(session, [*journal.says("a"), journal.line(JournalKind.MESSAGE_THOUGHT, text="b"), *journal.says("c")])
+    ingest(session, [*journal.says("a"), journal.line(JournalKind.MESSAGE_THOUGHT, text="b"), *journal.says("c")])
     told = [(role, text, complete) for role, text, _, complete in conversation(session)]
     assert told == [("agent", "a", True), ("thought", "b", True), ("agent", "c", False)]
 
@@ -134,16 +141,16 @@ def test_late_result_updates_its_tool_call() -> None:
     late = [
         journal.line(JournalKind.TOOL_UPDATE, tool_call_id="t1", status=status) for status in ("in_progress", "failed")
     ]
-    hear(session, [*lines, *late])
+    ingest(session, [*lines, *late])
     tools = [payload for role, _, payload, _ in conversation(session) if role == "tool"]
     assert [(tool["title"], tool["status"]) for tool in tools] == [("ls", "failed")]
 
 
 def test_two_late_updates_in_one_batch_are_both_kept() -> None:
     session, journal = running_session(), Journal()
-    hear(session, [journal.tool("t1", title="ls", status="completed")])
+    ingest(session, [journal.tool("t1", title="ls", status="completed")])
     changes = ({"raw_output": "a"}, {"locations": ["b"]})
-    hear(session, [journal.line(JournalKind.TOOL_UPDATE, tool_call_id="t1", **change) for change in changes])
+    ingest(session, [journal.line(JournalKind.TOOL_UPDATE, tool_call_id="t1", **change) for change in changes])
     assert conversation(session)[-1][2] == {
         "tool_call_id": "t1",
         "title": "ls",
@@ -157,8 +164,8 @@ def test_two_late_updates_in_one_batch_are_both_kept() -> None:
 def test_long_text_is_stored_in_bounded_parts_and_read_as_one(length: int) -> None:
     session, journal = running_session(), Journal()
     text = ("0123456789é" * (length // 11 + 1))[:length]
-    hear(session, journal.says("start ", text))
-    hear(session, journal.says(text, " end"))
+    ingest(session, journal.says("start ", text))
+    ingest(session, journal.says(text, " end"))
     parts = MessagePart.objects.filter(message__session=session).order_by("number")
     assert [part.number for part in parts] == list(range(len(parts)))
     assert all(len(part.text) <= PART_LIMIT for part in parts)
@@ -169,6 +176,6 @@ def test_long_text_is_stored_in_bounded_parts_and_read_as_one(length: int) -> No
 def test_text_that_grows_in_small_steps_fills_its_parts() -> None:
     session, journal = running_session(), Journal()
     for number in range(12):
-        hear(session, journal.says(str(number % 10) * 10_000))
+        ingest(session, journal.says(str(number % 10) * 10_000))
     lengths = MessagePart.objects.order_by("number").values_list("text", flat=True)
     assert [len(text) for text in lengths] == [PART_LIMIT, 120_000 - PART_LIMIT]

@@ -17,7 +17,7 @@ from sessions_app.services.assessment import assess_session
 from sessions_app.services.status import session_status
 from sessions_app.supervisor.outcomes import explain_agent_deaths
 from tests.pages.world import supervise
-from tests.supervisor.journals import Journal, hear
+from tests.supervisor.journals import Journal, ingest
 from tests.supervisor.rows import change, fresh, running_session
 
 pytestmark = pytest.mark.django_db
@@ -30,7 +30,7 @@ def dies(session: TaskSession, *, in_turn: bool = True, expected: bool = False) 
     journal = Journal()
     turn = journal.turn_begins("p1") if in_turn else []
     ended = journal.exits("p1" if in_turn else None, expected=expected) | {"ts": timezone.now().timestamp()}
-    hear(session, [*turn, ended])
+    ingest(session, [*turn, ended])
     return fresh(session)
 
 
@@ -82,7 +82,7 @@ def test_continue_prompt_quotes_the_request_and_no_other_continue_prompt() -> No
     first = session.prompts.get(kind="continue")
     change(first, state="sending")
     journal = Journal("epoch-2")
-    hear(session, [*journal.turn_begins(first.message_id), journal.exits(first.message_id)], lease=None)
+    ingest(session, [*journal.turn_begins(first.message_id), journal.exits(first.message_id)], lease=None)
     second = session.prompts.filter(kind="continue").last()
     assert second is not None
     assert "\n> go on\n" in second.text
@@ -96,7 +96,9 @@ def test_cause_gives_number_kind_and_log_tail_of_the_deaths() -> None:
         Prompt.objects.create(session=session, message_id=f"p{number}", text="go on", state="sending")
         turn = journal.turn_begins(f"p{number}")
         exit_code = -9 if number == 2 else 3
-        hear(session, [*turn, journal.line(JournalKind.AGENT_EXITED, exit_code=exit_code, expected=False)], lease=None)
+        ingest(
+            session, [*turn, journal.line(JournalKind.AGENT_EXITED, exit_code=exit_code, expected=False)], lease=None
+        )
     with session_transaction(session.id) as transaction:
         transaction.log_tail = "one\ntwo\nfatal: no space left\n"
         told = explain_agent_deaths(transaction)
@@ -107,7 +109,7 @@ def test_cause_gives_number_kind_and_log_tail_of_the_deaths() -> None:
 def test_deaths_before_the_last_completed_turn_are_no_cause() -> None:
     session, journal = running_session(), Journal()
     Prompt.objects.create(session=session, message_id="p1", text="go on", state="sending")
-    hear(session, [journal.exits(), *journal.turn_begins("p1"), journal.completes("p1")])
+    ingest(session, [journal.exits(), *journal.turn_begins("p1"), journal.completes("p1")])
     with session_transaction(session.id) as transaction:
         assert explain_agent_deaths(transaction) == ""
 
@@ -132,7 +134,7 @@ def test_banner_and_composer_of_a_given_up_session_agree() -> None:
 
 def test_restart_time_of_an_old_death_has_passed() -> None:
     session = change(running_session(), start_attempts=3)
-    hear(session, [Journal().exits()])
+    ingest(session, [Journal().exits()])
     at = fresh(session).next_restart_at
     assert at is not None
     assert at < datetime.now(UTC)

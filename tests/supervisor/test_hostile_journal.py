@@ -13,7 +13,7 @@ from executors_app.agentctl.journal.line_format import META_FILE, read_lines, se
 from executors_app.agentctl.protocol import JournalKind
 from executors_app.client import parse_frame
 from sessions_app.models import PART_LIMIT, MessagePart, TaskSession
-from tests.supervisor.journals import Journal, Line, hear
+from tests.supervisor.journals import Journal, Line, ingest
 from tests.supervisor.rows import conversation, execution_of, last_payload, names, running_session
 
 pytestmark = pytest.mark.django_db
@@ -79,7 +79,7 @@ def by_disk(lines: list[bytes], tmp_path: Path) -> list[Line]:
 
 def heard(session: TaskSession, lines: list[Line]) -> list[str]:
     """Ingest the lines; return the names of the resulting events."""
-    hear(session, lines)
+    ingest(session, lines)
     return names(session)
 
 
@@ -107,20 +107,20 @@ def test_hostile_line_does_not_affect_its_neighbours(
 def test_unstorable_characters_are_replaced_and_long_text_is_split() -> None:
     session = running_session()
     hostile = [TABLE["U+0000"][0], line(3, text="\x01 big " * (5 << 17))]
-    hear(session, parse_frame(b"\n".join([line(1, text="<"), *hostile])))
+    ingest(session, parse_frame(b"\n".join([line(1, text="<"), *hostile])))
     assert conversation(session)[0][1] == "<a\ufffdb" + "\x01 big " * (5 << 17)
     assert max(map(len, MessagePart.objects.values_list("text", flat=True))) == PART_LIMIT
 
 
 def test_invalid_utf8_from_a_live_agentctl_is_shown_as_replacement_characters() -> None:
     session = running_session()
-    hear(session, by_stream([line(1, text="<"), raw(b'"text":"\xff\xfe"'), line(3, text=">")], Path()))
+    ingest(session, by_stream([line(1, text="<"), raw(b'"text":"\xff\xfe"'), line(3, text=">")], Path()))
     assert conversation(session)[0][1] == "<\ufffd\ufffd>"
 
 
 def test_many_unreadable_lines_are_reported_in_one_event() -> None:
     session = running_session()
-    hear(session, parse_frame(b"\n".join([line(1, text="a"), *[b"litter"] * 5_000, line(2, text="b")])))
+    ingest(session, parse_frame(b"\n".join([line(1, text="a"), *[b"litter"] * 5_000, line(2, text="b")])))
     assert names(session) == [SKIPPED, "session.message.added"]
     assert last_payload(session, SKIPPED) == {"reason": "unreadable", "count": 5_000, "seq": None, "kind": "unreadable"}
     assert conversation(session)[0][1] == "ab"
@@ -130,7 +130,7 @@ def test_unwritable_lines_are_skipped_and_all_others_written_once() -> None:
     session = running_session()
     lines = [line(seq, text=f"{seq} ") for seq in range(1, 301)]
     lines[122], lines[250] = line(123, text=5), line(251, JournalKind.TOOL_UPDATE, tool_call_id=None)
-    hear(session, parse_frame(b"\n".join(lines)))
+    ingest(session, parse_frame(b"\n".join(lines)))
     assert "".join(text for _, text, _, _ in conversation(session)) == "".join(
         f"{seq} " for seq in range(1, 301) if seq not in (123, 251)
     )
@@ -143,18 +143,18 @@ def test_unwritable_lines_are_skipped_and_all_others_written_once() -> None:
 
 def test_unreadable_journal_does_not_move_the_cursor() -> None:
     session = running_session()
-    hear(session, parse_frame(line(1, text="a")))
-    hear(session, parse_frame(b"litter\nlitter"))
+    ingest(session, parse_frame(line(1, text="a")))
+    ingest(session, parse_frame(b"litter\nlitter"))
     assert execution_of(session).journal_seq == 1
-    hear(session, parse_frame(line(2, text="b")))
+    ingest(session, parse_frame(line(2, text="b")))
     assert conversation(session)[0][1] == "ab"
 
 
 def test_overlong_values_are_truncated() -> None:
     session, journal = running_session(), Journal()
     endless = "word " * 200
-    hear(session, [*journal.turn_begins("p1"), journal.asks("q1")])
-    hear(
+    ingest(session, [*journal.turn_begins("p1"), journal.asks("q1")])
+    ingest(
         session,
         [
             journal.line(JournalKind.PERMISSION_RESOLVED, permission_id="q1", option_id=endless),

@@ -14,7 +14,7 @@ from sessions_app.services import intents
 from sessions_app.services.assessment import assess_session
 from sessions_app.services.status import session_status
 from sessions_app.supervisor.watchdogs import report_ignored_cancels
-from tests.supervisor.journals import Journal, hear
+from tests.supervisor.journals import Journal, ingest
 from tests.supervisor.rows import MINE, fresh, last_payload, names, running_session, runs
 
 pytestmark = pytest.mark.django_db
@@ -25,7 +25,7 @@ def cancelled(journal: Journal, seconds_ago: float, outcome: str = "done") -> Ta
     """Return a session in a turn whose cancel reached its agentctl that many seconds ago."""
     session = running_session(state="RUNNING", work_state="working")
     Prompt.objects.create(session=session, message_id="p1", text="build", state="sending")
-    hear(session, journal.turn_begins("p1"))
+    ingest(session, journal.turn_begins("p1"))
     intents.request_cancel(session.id, None)
     done_at = timezone.now() - timedelta(seconds=seconds_ago)
     Intent.objects.filter(session=session, kind="cancel").update(done_at=done_at, outcome=outcome)
@@ -73,7 +73,7 @@ def test_end_of_the_turn_resolves_the_report() -> None:
     journal = Journal()
     session = cancelled(journal, seconds_ago=31)
     noticed(session)
-    hear(session, [journal.line("turn.completed", message_id="p1", stop_reason="end_turn", output=True)])
+    ingest(session, [journal.line("turn.completed", message_id="p1", stop_reason="end_turn", output=True)])
     assert session_status(fresh(session))["cancel_ignored_since"] is None
     assert not open_items(session)
     assert "cancel_ignored" not in fresh(session).metadata
@@ -82,9 +82,9 @@ def test_end_of_the_turn_resolves_the_report() -> None:
 def test_cancel_of_an_earlier_turn_does_not_affect_the_next() -> None:
     journal = Journal()
     session = cancelled(journal, seconds_ago=31)
-    hear(session, [journal.line("turn.cancelled", message_id="p1", stop_reason="cancelled")])
+    ingest(session, [journal.line("turn.cancelled", message_id="p1", stop_reason="cancelled")])
     Prompt.objects.create(session=session, message_id="p2", text="test", state="sending")
-    hear(session, journal.turn_begins("p2"))
+    ingest(session, journal.turn_begins("p2"))
     assert noticed(session) == 0
 
 

@@ -20,7 +20,7 @@ from sessions_app.services.errors import (
     TerminalState,
     WorktreeMissing,
 )
-from tests.supervisor import tables
+from tests.supervisor import database_dump
 from tests.supervisor.rows import change, fresh, make_user, names, open_orders, prompt_states, running_session
 
 pytestmark = pytest.mark.django_db
@@ -55,10 +55,10 @@ def test_prompt_to_a_stopped_session_orders_its_start() -> None:
 def test_repeated_prompt_returns_the_first_one() -> None:
     session = at_rest()
     first, _ = intents.queue_prompt(session.id, "p1", "do it", make_user())
-    before = tables.dump()
+    before = database_dump.dump()
     again, new = intents.queue_prompt(session.id, "p1", "do it", make_user())
     assert (again, new) == (first, False)
-    assert tables.dump() == before
+    assert database_dump.dump() == before
 
 
 def test_repeated_prompt_is_answered_even_after_the_session_ended() -> None:
@@ -107,10 +107,10 @@ def test_prompt_that_cannot_be_delivered_is_refused_without_any_write(
     fields: dict[str, Any], row: dict[str, Any], error: type[SessionsError]
 ) -> None:
     session = at_rest(execution=row, **fields)
-    before = tables.dump()
+    before = database_dump.dump()
     with pytest.raises(error):
         intents.queue_prompt(session.id, "p1", "do it", make_user())
-    assert tables.dump() == before
+    assert database_dump.dump() == before
 
 
 def test_held_prompt_cannot_be_sent_again_under_its_id() -> None:
@@ -163,9 +163,9 @@ def test_claimed_start_keeps_its_mode() -> None:
 
 def test_resuming_a_running_session_creates_no_intent() -> None:
     session = running_session()
-    before = tables.dump()
+    before = database_dump.dump()
     intents.request_resume(session.id, make_user())
-    assert tables.dump() == before
+    assert database_dump.dump() == before
     with pytest.raises(AlreadyRunning):
         intents.request_resume(session.id, make_user(), "fresh_start")
 
@@ -194,7 +194,7 @@ def test_impossible_start_is_refused_without_any_write(
     fields: dict[str, Any], row: dict[str, Any], mode: str, error: type[SessionsError]
 ) -> None:
     session = at_rest(execution=row, **fields)
-    before = tables.dump()
+    before = database_dump.dump()
     with pytest.raises(error):
         intents.request_resume(session.id, make_user(), mode)
-    assert tables.dump() == before
+    assert database_dump.dump() == before

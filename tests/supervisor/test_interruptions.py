@@ -9,7 +9,7 @@ import pytest
 from sessions_app.models import Prompt, TaskSession, session_transaction
 from sessions_app.services import intents, prompt_context
 from sessions_app.supervisor.interrupted_turns import interrupt_turn
-from tests.supervisor.journals import Journal, hear
+from tests.supervisor.journals import Journal, ingest
 from tests.supervisor.rows import (
     conversation,
     fresh,
@@ -32,8 +32,8 @@ def cut_in_mid_turn(delivered: bool = True, queued: str = "", **fields: Any) -> 
     if queued:
         Prompt.objects.create(session=session, message_id="p2", text="and then", kind=queued)
     begins = journal.turn_begins("p1") if delivered else [journal.accepted("p1")]
-    hear(session, [*begins, *journal.says("I sh"), journal.tool("t1", title="rm -r build"), journal.asks("q1")])
-    hear(session, [journal.exits("p1")])
+    ingest(session, [*begins, *journal.says("I sh"), journal.tool("t1", title="rm -r build"), journal.asks("q1")])
+    ingest(session, [journal.exits("p1")])
     return fresh(session)
 
 
@@ -63,7 +63,7 @@ def test_interruption_is_recorded_once_whoever_finds_it() -> None:
 
 def test_exit_between_turns_interrupts_nothing() -> None:
     session, journal = running_session(), Journal()
-    hear(session, [*journal.turn_begins("p1"), journal.completes("p1"), journal.exits()])
+    ingest(session, [*journal.turn_begins("p1"), journal.completes("p1"), journal.exits()])
     assert runs(session) == [("p1", "completed")]
     assert names(session)[-1] == "session.agent_exited"
     assert "session.run.interrupted" not in names(session)
@@ -167,7 +167,7 @@ def test_changes_are_counted_from_the_snapshot_before_the_turn(at_once: bool) ->
     lines = [accepted, snapshot(journal, delivered), journal.line("prompt.delivered", message_id="p1")]
     lines += [snapshot(journal, "b" * 40), journal.exits("p1")]
     for batch in [lines] if at_once else [[line] for line in lines]:
-        hear(session, batch)
+        ingest(session, batch)
     known = prompt_context.unfinished_of(fresh(session))
     assert known is not None
     assert known["since"] == "a" * 40
@@ -177,15 +177,15 @@ def test_interrupted_run_records_whether_it_was_waiting() -> None:
     session = cut_in_mid_turn()
     assert session.runs.get().waited
     other, journal = running_session(), Journal()
-    hear(other, [*journal.turn_begins("p1"), journal.exits("p1")])
+    ingest(other, [*journal.turn_begins("p1"), journal.exits("p1")])
     assert not other.runs.get().waited
 
 
 def test_cancelled_turn_whose_agent_dies_is_not_continued() -> None:
     session, journal = running_session(policy="auto"), Journal()
     Prompt.objects.create(session=session, message_id="p1", text="do it", state="sending")
-    hear(session, journal.turn_begins("p1"))
+    ingest(session, journal.turn_begins("p1"))
     assert intents.request_cancel(session.id, make_user())
-    hear(session, [journal.exits("p1")])
+    ingest(session, [journal.exits("p1")])
     assert prompt_states(session) == {"p1": "interrupted"}
     assert prompt_context.unfinished_of(fresh(session)) is None

@@ -19,7 +19,7 @@ from sessions_app.models import Lease, Supervisor
 from sessions_app.services.intents import create_intent
 from sessions_app.supervisor import leases
 from sessions_app.supervisor.dispatcher import load_pending_sessions, next_start_intent
-from tests.supervisor.places import AsTold
+from tests.supervisor.recording_runtime import RecordingRuntime
 from tests.supervisor.rows import change, execution_of, fresh, running_session
 from tests.waiting import eventually
 
@@ -98,9 +98,11 @@ def test_lease_is_granted_unless_a_live_supervisor_holds_it(
 
 @pytest.mark.django_db
 @pytest.mark.parametrize(("elsewhere", "had"), [(False, True), (True, False)])
-def test_execution_kept_by_another_machine_cannot_be_leased(place: AsTold, elsewhere: bool, had: bool) -> None:
-    target = execution(owner="", runtime=place.name, host_id="another machine")
-    place.elsewhere = {str(target.session_id)} if elsewhere else set()
+def test_execution_kept_by_another_machine_cannot_be_leased(
+    runtime: RecordingRuntime, elsewhere: bool, had: bool
+) -> None:
+    target = execution(owner="", runtime=runtime.name, host_id="another machine")
+    runtime.elsewhere = {str(target.session_id)} if elsewhere else set()
     assert (leases.acquire_lease(target.id, "me") is not None) == had
     assert (fresh(target).owner, fresh(target).generation) == (("me", 5) if had else ("", 4))
 
@@ -220,11 +222,11 @@ def test_supervisor_registers_and_removes_its_row() -> None:
 
 
 @pytest.mark.django_db
-def test_executions_of_other_machines_do_not_block_a_batch(place: AsTold) -> None:
+def test_executions_of_other_machines_do_not_block_a_batch(runtime: RecordingRuntime) -> None:
     elsewhere, here, found = (
-        execution(owner="", runtime=place.name, host_id=host) for host in ("another machine", "", "another machine")
+        execution(owner="", runtime=runtime.name, host_id=host) for host in ("another machine", "", "another machine")
     )
-    place.elsewhere = {str(elsewhere.session_id)}
+    runtime.elsewhere = {str(elsewhere.session_id)}
     taken = leases.acquire_leases({row.id: 0 for row in (elsewhere, here, found)}, "me")
     assert taken == {row.id: Lease("me", 5) for row in (here, found)}
 

@@ -19,7 +19,7 @@ from sessions_app.services.assessment import assess_session, execution_of
 from sessions_app.services.status import session_status
 from sessions_app.supervisor.outcomes import REPORTED_GONE
 from tests.agents.scripts import Action, Script, agent, chunk, error, result
-from tests.supervisor.loads import ASKED, TOKEN, Resume
+from tests.supervisor.native_resume import ASKED, TOKEN, Resume
 from tests.supervisor.rows import change, names
 
 pytestmark = pytest.mark.django_db

@@ -21,7 +21,7 @@ from sessions_app.services import intents
 from sessions_app.services.errors import SessionsError
 from tests.supervisor import loop_machine
 from tests.supervisor.loop_machine import World
-from tests.supervisor.places import AsTold
+from tests.supervisor.recording_runtime import RecordingRuntime
 from tests.supervisor.rows import make_user
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -45,13 +45,13 @@ number = st.integers(0, SESSIONS - 1)
 class Loop(RuleBasedStateMachine):
     """Each rule is something that may happen at any time."""
 
-    place: AsTold
+    runtime: RecordingRuntime
 
     @initialize()
     def begin(self) -> None:
         """Create four sessions of three tasks, all to be started."""
         self.loop = asyncio.new_event_loop()
-        self.world = World(self.place, self.loop)
+        self.world = World(self.runtime, self.loop)
         self.asked = 0
         for session in range(SESSIONS):
             self.world.make(session % 3)
@@ -167,7 +167,7 @@ class Loop(RuleBasedStateMachine):
         self.loop.close()
 
 
-def test_loop_keeps_its_guarantees_in_any_order_of_crashes(place: AsTold, settings: Any) -> None:
+def test_loop_keeps_its_guarantees_in_any_order_of_crashes(runtime: RecordingRuntime, settings: Any) -> None:
     settings.KANDEV_MAX_STARTS_PER_PASS = AT_ONCE
-    Loop.place = place
+    Loop.runtime = runtime
     run_state_machine_as_test(Loop, settings=WALK)

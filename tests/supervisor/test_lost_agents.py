@@ -14,8 +14,8 @@ from sessions_app.services.status import session_status
 from sessions_app.supervisor.interrupted_turns import withdraw_continuation
 from sessions_app.supervisor.start import agent_start, claims
 from sessions_app.supervisor.sweep.sweep_pass import SweepScope
-from tests.supervisor.journals import Journal, hear
-from tests.supervisor.places import DEAD, AsTold, swept
+from tests.supervisor.journals import Journal, ingest
+from tests.supervisor.recording_runtime import DEAD, RecordingRuntime, swept
 from tests.supervisor.rows import MINE, change, execution_of, fresh, open_orders, prompt_states, running_session
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -33,18 +33,18 @@ POLICIES = ("auto", "working", "on_open", "manual")
 
 def lost(policy: str = "auto", **fields: Any) -> TaskSession:
     """Return a session that has had a turn and has no resume token."""
-    session, journal = running_session(runtime="as_told", policy=policy, **fields), Journal()
+    session, journal = running_session(runtime="recording", policy=policy, **fields), Journal()
     Prompt.objects.create(session=session, message_id="p0", text="begin", state="sending")
-    hear(session, [*journal.turn_begins("p0"), *journal.says("Done."), journal.completes("p0")])
+    ingest(session, [*journal.turn_begins("p0"), *journal.says("Done."), journal.completes("p0")])
     AgentProfile.objects.filter(id=session.agent_profile_id).update(supports_session_resume=False)
     change(execution_of(session), resume_token="", **FREE)
     return fresh(session)
 
 
 @pytest.mark.parametrize("policy", ["on_open", "manual"])
-def test_boot_sweep_respects_the_recovery_policy(place: AsTold, policy: str) -> None:
+def test_boot_sweep_respects_the_recovery_policy(runtime: RecordingRuntime, policy: str) -> None:
     session = lost(policy)
-    place.sees[str(session.id)] = DEAD
+    runtime.sees[str(session.id)] = DEAD
     swept(SweepScope("boot"))
     assert open_orders(session) == []
     status = session_status(fresh(session))
@@ -53,19 +53,19 @@ def test_boot_sweep_respects_the_recovery_policy(place: AsTold, policy: str) -> 
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_workspace_can_be_opened_under_every_policy(place: AsTold, policy: str) -> None:
+def test_workspace_can_be_opened_under_every_policy(runtime: RecordingRuntime, policy: str) -> None:
     session = lost(policy)
-    place.sees[str(session.id)] = DEAD
+    runtime.sees[str(session.id)] = DEAD
     swept(SweepScope("boot"))
     intents.request_resume(session.id, None, "workspace_only")
     assert [(kind, told["mode"]) for kind, told in open_orders(session)] == [("start", "workspace_only")]
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_workspace_opened_by_its_user_is_no_error_in_later_sweeps(place: AsTold, policy: str) -> None:
+def test_workspace_opened_by_its_user_is_no_error_in_later_sweeps(runtime: RecordingRuntime, policy: str) -> None:
     session = lost(policy, launch_id="")
     change(session, launch_id="", state="WAITING_FOR_INPUT", metadata={"workspace_only": True})
-    place.sees[str(session.id)] = OPEN
+    runtime.sees[str(session.id)] = OPEN
     for _ in range(2):
         swept(SweepScope("reconcile"))
     assert (fresh(session).state, fresh(session).error_code) == ("WAITING_FOR_INPUT", "")
@@ -86,7 +86,7 @@ def in_a_turn(session: TaskSession) -> Journal:
     journal = Journal("epoch-2")
     change(session, state="RUNNING", work_state="working")
     Prompt.objects.create(session=session, message_id="p1", text="write it", state="sending")
-    hear(session, journal.turn_begins("p1"))
+    ingest(session, journal.turn_begins("p1"))
     return journal
 
 
@@ -94,14 +94,14 @@ def test_agent_that_cannot_resume_gets_no_continue_prompt() -> None:
     session = running_session()
     journal = in_a_turn(session)
     AgentProfile.objects.filter(id=session.agent_profile_id).update(supports_session_resume=False)
-    hear(session, [journal.exits("p1")])
+    ingest(session, [journal.exits("p1")])
     assert prompt_states(session) == {"p1": "interrupted"}
 
 
 def test_continue_prompt_is_withdrawn_when_nobody_can_take_it() -> None:
     session = running_session()
     journal = in_a_turn(session)
-    hear(session, [journal.exits("p1")])
+    ingest(session, [journal.exits("p1")])
     (name,) = set(prompt_states(session)) - {"p1"}
     assert prompt_states(session) == {"p1": "dismissed", name: "queued"}
     with session_transaction(session.id) as transaction:
@@ -110,13 +110,13 @@ def test_continue_prompt_is_withdrawn_when_nobody_can_take_it() -> None:
     assert Prompt.objects.get(message_id="p1").continued_by is None
 
 
-def test_sweep_without_a_way_to_resume_withdraws_the_continue_prompt(place: AsTold) -> None:
-    session = running_session(runtime="as_told")
+def test_sweep_without_a_way_to_resume_withdraws_the_continue_prompt(runtime: RecordingRuntime) -> None:
+    session = running_session(runtime="recording")
     journal = in_a_turn(session)
-    hear(session, [journal.exits("p1")])
+    ingest(session, [journal.exits("p1")])
     AgentProfile.objects.filter(id=session.agent_profile_id).update(supports_session_resume=False)
     change(execution_of(session), **FREE)
-    place.sees[str(session.id)] = DEAD
+    runtime.sees[str(session.id)] = DEAD
     swept(SweepScope("boot"))
     assert prompt_states(session)["p1"] == "interrupted"
     assert not Prompt.objects.filter(session=session, state="queued").exists()

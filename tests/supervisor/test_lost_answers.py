@@ -10,8 +10,8 @@ from executors_app.errors import AgentctlRefused
 from sessions_app.models import Intent
 from sessions_app.supervisor.execution_registry import ExecutionRegistry
 from sessions_app.supervisor.start import claims, execution
-from tests.supervisor.agentctls import talking
-from tests.supervisor.places import with_registry
+from tests.supervisor.recording_agentctl import recording_agentctl
+from tests.supervisor.recording_runtime import with_registry
 from tests.supervisor.rows import fresh, running_session
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -37,7 +37,7 @@ def test_agent_of_a_start_with_a_lost_answer_counts_when_ready(
         error = AgentctlRefused("another launch is running", status=409, refusal="already_running")
         await execution._handle_refusal(registry, stream, cast(claims.StartClaim, plan), error)
 
-    with talking(session, agent=agent):
+    with recording_agentctl(session, agent=agent):
         with_registry(refused)
     written = session.receipts.exclude(launch_id=None).get()
     assert (written.kind, written.reason) == receipt

@@ -7,7 +7,7 @@ import pytest
 from executors_app.agentctl.protocol import JournalKind
 from executors_app.models import AgentProfile
 from sessions_app.models import TaskSession
-from tests.supervisor.journals import Journal, hear
+from tests.supervisor.journals import Journal, ingest
 from tests.supervisor.rows import change, execution_of, fresh, running_session, runs
 
 pytestmark = pytest.mark.django_db
@@ -24,7 +24,7 @@ def fail_first_turn(session: TaskSession, code: str) -> TaskSession:
     journal = Journal()
     begun = journal.turn_begins("p1")
     failed = journal.line(JournalKind.TURN_FAILED, message_id="p1", code=code, message="In its own words.")
-    hear(session, [*begun, failed, journal.exits(expected=True)])
+    ingest(session, [*begun, failed, journal.exits(expected=True)])
     return fresh(session)
 
 

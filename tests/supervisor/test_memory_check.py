@@ -11,8 +11,8 @@ from sessions_app.models import ContinuityReceipt, TaskSession, session_transact
 from sessions_app.supervisor.continuity import last_user_request
 from sessions_app.supervisor.outcomes import explain_agent_deaths
 from tests.agents.scripts import agent, chunk, result
-from tests.supervisor.journals import Journal, hear
-from tests.supervisor.loads import ASKED, Resume
+from tests.supervisor.journals import Journal, ingest
+from tests.supervisor.native_resume import ASKED, Resume
 from tests.supervisor.rows import change, fresh
 
 pytestmark = pytest.mark.django_db
@@ -50,10 +50,10 @@ def answers(session: TaskSession, *chunks: str, batches: int = 1) -> ContinuityR
     change(row, state="sending")
     begun, ended = [*journal.turn_begins(row.message_id), *journal.says(*chunks)], journal.completes(row.message_id)
     if batches == 1:
-        hear(session, [*begun, ended], lease=None)
+        ingest(session, [*begun, ended], lease=None)
     else:
-        hear(session, begun, lease=None)
-        hear(session, [ended], lease=None)
+        ingest(session, begun, lease=None)
+        ingest(session, [ended], lease=None)
     receipt = session.receipts.first()
     assert receipt is not None
     return receipt
@@ -92,7 +92,7 @@ def test_interrupted_check_is_not_continued(tmp_path: Path) -> None:
     session = change(started(tmp_path), continue_prompts=True)
     row, journal = session.prompts.get(kind="check"), Journal("epoch-2")
     change(row, state="sending")
-    hear(session, [*journal.turn_begins(row.message_id), journal.exits(row.message_id)], lease=None)
+    ingest(session, [*journal.turn_begins(row.message_id), journal.exits(row.message_id)], lease=None)
     assert fresh(row).state == "dismissed"
     assert not session.prompts.filter(kind="continue").exists()
 
@@ -106,10 +106,10 @@ def test_answered_check_does_not_reset_the_start_count(tmp_path: Path) -> None:
 def test_check_does_not_hide_repeated_deaths(tmp_path: Path) -> None:
     session = change(started(tmp_path), start_attempts=1)
     journal = Journal("epoch-2")
-    hear(session, [journal.line("agent.exited", exit_code=3, expected=False)], lease=None)
+    ingest(session, [journal.line("agent.exited", exit_code=3, expected=False)], lease=None)
     row = session.prompts.get(kind="check")
     change(row, state="sending")
     ended = [*journal.turn_begins(row.message_id), *journal.says(ASKED), journal.completes(row.message_id)]
-    hear(session, [*ended, journal.line("agent.exited", exit_code=4, expected=False)], lease=None)
+    ingest(session, [*ended, journal.line("agent.exited", exit_code=4, expected=False)], lease=None)
     with session_transaction(session.id) as transaction:
         assert "2 times in a row (exit code 3, exit code 4)" in explain_agent_deaths(transaction)

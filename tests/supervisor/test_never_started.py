@@ -20,7 +20,7 @@ from sessions_app.services.errors import SessionsError
 from sessions_app.services.status import session_status
 from sessions_app.supervisor.start import claims
 from sessions_app.supervisor.sweep.sweep_pass import SweepScope
-from tests.supervisor.places import AsTold, swept
+from tests.supervisor.recording_runtime import RecordingRuntime, swept
 from tests.supervisor.rows import MINE, make_task, make_user, running_session
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -52,9 +52,9 @@ class Made:
     how: str
 
 
-def everyone(place: AsTold) -> Iterator[Made]:
+def everyone(runtime: RecordingRuntime) -> Iterator[Made]:
     """Yield every state, execution, work state and ledger of each kind of unwanted session."""
-    base = running_session(runtime=place.name, task=make_task())
+    base = running_session(runtime=runtime.name, task=make_task())
     pattern = ExecutorRunning.objects.get(session=base)
     tasks = {how: make_task(title=how) for how in UNWANTED}
     for how, (_, values) in UNWANTED.items():
@@ -77,7 +77,7 @@ def everyone(place: AsTold) -> Iterator[Made]:
             session=session,
             task=tasks[how],
             executor=base.executor,
-            runtime=place.name,
+            runtime=runtime.name,
             resume_token="conversation",
             auth_token="token",
             agentctl_url=pattern.agentctl_url,
@@ -103,8 +103,8 @@ def starts() -> list[Any]:
     return list(Intent.objects.filter(kind="start", done_at=None).values_list("session_id", flat=True))
 
 
-def test_no_sweep_or_admission_starts_an_unwanted_session(place: AsTold) -> None:
-    made = list(everyone(place))
+def test_no_sweep_or_admission_starts_an_unwanted_session(runtime: RecordingRuntime) -> None:
+    made = list(everyone(runtime))
     assert len(made) == 340
     for scope in (
         SweepScope("boot"),
@@ -116,14 +116,14 @@ def test_no_sweep_or_admission_starts_an_unwanted_session(place: AsTold) -> None
         assert starts() == []
 
 
-def test_page_does_not_start_an_unwanted_session(place: AsTold) -> None:
-    for one in everyone(place):
+def test_page_does_not_start_an_unwanted_session(runtime: RecordingRuntime) -> None:
+    for one in everyone(runtime):
         session = TaskSession.objects.select_related("task", "agent_profile", "executor").get(id=one.session.id)
         assert not wants_start_on_open(session_status(session)), (one.how, session.state)
 
 
-def test_earlier_start_intent_of_an_unwanted_session_is_dropped(place: AsTold) -> None:
-    made = list(everyone(place))[::3]
+def test_earlier_start_intent_of_an_unwanted_session_is_dropped(runtime: RecordingRuntime) -> None:
+    made = list(everyone(runtime))[::3]
     ExecutorRunning.objects.update(owner=MINE.owner, generation=1)
     for one in made:
         order = Intent.objects.create(session=one.session, kind="start", payload={"mode": "auto"})
@@ -131,8 +131,8 @@ def test_earlier_start_intent_of_an_unwanted_session_is_dropped(place: AsTold) -
     assert starts() == []
 
 
-def test_prompts_and_resumes_do_not_start_a_finished_session(place: AsTold) -> None:
-    for number, one in enumerate(everyone(place)):
+def test_prompts_and_resumes_do_not_start_a_finished_session(runtime: RecordingRuntime) -> None:
+    for number, one in enumerate(everyone(runtime)):
         if one.how in NEVER_RUN_AGAIN and number % 3 == 0:
             with pytest.raises(SessionsError):
                 intents.queue_prompt(one.session.id, f"new {number}", "go on", make_user())

@@ -25,8 +25,8 @@ from sessions_app.supervisor.outcomes import (
     write_stopped,
 )
 from tests.pages.world import supervise
-from tests.supervisor import tables
-from tests.supervisor.journals import Journal, hear
+from tests.supervisor import database_dump
+from tests.supervisor.journals import Journal, ingest
 from tests.supervisor.rows import (
     MINE,
     change,
@@ -188,9 +188,9 @@ def test_start_overtaken_by_a_stop_is_no_failure() -> None:
 def test_finished_start_cannot_fail_afterwards() -> None:
     session, intent = starting()
     settle_intent(intent.id, "loaded")
-    before = tables.dump()
+    before = database_dump.dump()
     write_start_failure(session.id, intent.id, None, StartFailure("start_timeout", "Too long."))
-    assert tables.dump() == before
+    assert database_dump.dump() == before
 
 
 @pytest.mark.parametrize(
@@ -219,7 +219,7 @@ def test_error_maps_to_the_expected_start_failure(error: Any, failure: StartFail
 def test_stop_leaves_nothing_open_and_the_session_resumable() -> None:
     session, journal = running_session(stopped_by_user=True, desired_state="stopped"), Journal()
     Prompt.objects.create(session=session, message_id="p1", text="do it", state="sending")
-    hear(session, [*journal.turn_begins("p1"), journal.asks("q1")])
+    ingest(session, [*journal.turn_begins("p1"), journal.asks("q1")])
     write_stopped(session.id, MINE, "stopped")
     session, row = fresh(session), execution_of(session)
     assert (session.state, session.work_state, session.launch_id) == ("WAITING_FOR_INPUT", "idle", "")
@@ -234,7 +234,7 @@ def test_stop_leaves_nothing_open_and_the_session_resumable() -> None:
 @pytest.mark.parametrize("before", ["CREATED", "RUNNING", "ERROR", "FAILED"])
 def test_session_can_be_closed_from_any_state(before: str, close_as: str, state: str) -> None:
     session = running_session()
-    hear(session, Journal().turn_begins("p1"))
+    ingest(session, Journal().turn_begins("p1"))
     change(session, state=before)
     write_stopped(session.id, MINE, "closed", close_as)
     assert (fresh(session).state, fresh(session).work_state) == (state, "done")

@@ -10,8 +10,8 @@ import pytest
 from sessions_app.models import Prompt, TaskSession
 from sessions_app.services import prompts
 from sessions_app.services.errors import Conflict, NotFound, TerminalState
-from tests.supervisor import tables
-from tests.supervisor.journals import Journal, hear
+from tests.supervisor import database_dump
+from tests.supervisor.journals import Journal, ingest
 from tests.supervisor.rows import change, make_user, names, prompt_states, running_session
 
 pytestmark = pytest.mark.django_db
@@ -84,10 +84,10 @@ def test_action_that_does_not_fit_the_prompt_state_is_a_conflict(act: Act, state
     session = with_prompt("queued")
     for state in states:
         session.prompts.update(state=state)
-        before = tables.dump()
+        before = database_dump.dump()
         with pytest.raises(Conflict):
             act(session.id, "p1")
-        assert tables.dump() == before, state
+        assert database_dump.dump() == before, state
 
 
 @pytest.mark.parametrize("act", [resend, prompts.dismiss_prompt, prompts.withdraw_prompt, go_on])
@@ -102,16 +102,16 @@ def test_unknown_prompt_is_not_found(act: Act) -> None:
 @pytest.mark.parametrize("act", [resend, go_on])
 def test_ended_session_takes_no_prompt_again(act: Act) -> None:
     session = change(with_prompt("interrupted"), state="COMPLETED", launch_id="")
-    before = tables.dump()
+    before = database_dump.dump()
     with pytest.raises(TerminalState):
         act(session.id, "p1")
-    assert tables.dump() == before
+    assert database_dump.dump() == before
 
 
 def interrupted() -> TaskSession:
     session, journal = running_session(policy="manual"), Journal()
     Prompt.objects.create(session=session, message_id="p1", text="write it", state="sending")
-    hear(session, [*journal.turn_begins("p1"), journal.tool("t1", title="make test"), journal.exits("p1")])
+    ingest(session, [*journal.turn_begins("p1"), journal.tool("t1", title="make test"), journal.exits("p1")])
     return session
 
 

@@ -17,9 +17,9 @@ from sessions_app.models import LeaseLost, SessionTransaction, TaskSession
 from sessions_app.supervisor.sweep import actions, candidates
 from sessions_app.supervisor.sweep.actions import ActionOutcome, PendingReattach, write_reattachments
 from sessions_app.supervisor.sweep.sweep_pass import SweepScope, run_sweep
-from tests.supervisor import tables
-from tests.supervisor.agentctls import talking
-from tests.supervisor.places import AsTold, swept, with_registry
+from tests.supervisor import database_dump
+from tests.supervisor.recording_agentctl import recording_agentctl
+from tests.supervisor.recording_runtime import RecordingRuntime, swept, with_registry
 from tests.supervisor.rows import MINE, change, execution_of, fresh, last_payload, names, running_session
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -29,13 +29,13 @@ POINTS = ["supervisor.leased", "supervisor.attached", "sweep.taken_over", "sweep
 
 
 @pytest.fixture
-def living(place: AsTold) -> Iterator[list[TaskSession]]:
+def living(runtime: RecordingRuntime) -> Iterator[list[TaskSession]]:
     """Sessions whose supervisor is gone and whose agents live."""
-    sessions = [running_session(runtime=place.name, execution=GONE) for _ in range(4)]
+    sessions = [running_session(runtime=runtime.name, execution=GONE) for _ in range(4)]
     with ExitStack() as stack:
         for session in sessions:
-            agentctl = stack.enter_context(talking(session))
-            place.see(session, Observation(Observed.ALIVE, report=agentctl.report(), url=agentctl.url))
+            agentctl = stack.enter_context(recording_agentctl(session))
+            runtime.set_observation(session, Observation(Observed.ALIVE, report=agentctl.report(), url=agentctl.url))
         yield sessions
 
 
@@ -117,7 +117,7 @@ def test_receipt_names_supervisor_sweep_and_rule(living: list[TaskSession]) -> N
         assert (said["owner"], said["cause"]) == ("me", "boot sweep: alive_same_agent")
 
 
-def tellings(sessions: list[TaskSession], place: AsTold) -> list[PendingReattach]:
+def tellings(sessions: list[TaskSession], runtime: RecordingRuntime) -> list[PendingReattach]:
     """Return the pending reattachments of a sweep that holds their leases."""
     for session in sessions:
         change(execution_of(session), owner=MINE.owner, generation=MINE.generation)
@@ -130,19 +130,19 @@ def tellings(sessions: list[TaskSession], place: AsTold) -> list[PendingReattach
     ]
 
 
-def test_query_count_of_a_batch_equals_that_of_one(living: list[TaskSession], place: AsTold) -> None:
-    one, *many = tellings(living, place)
+def test_query_count_of_a_batch_equals_that_of_one(living: list[TaskSession], runtime: RecordingRuntime) -> None:
+    one, *many = tellings(living, runtime)
 
     def asked(*some: PendingReattach) -> int:
-        with tables.counting() as queries:
+        with database_dump.counting() as queries:
             assert [outcome.receipt_kind for outcome in write_reattachments(some)] == ["reattached"] * len(some)  # type: ignore[union-attr]
         return len([query for query in queries.captured_queries if "INSERT" not in query["sql"]])
 
     assert asked(one) == asked(*many)
 
 
-def test_lost_lease_is_reported_and_writes_nothing(living: list[TaskSession], place: AsTold) -> None:
-    some = tellings(living, place)
+def test_lost_lease_is_reported_and_writes_nothing(living: list[TaskSession], runtime: RecordingRuntime) -> None:
+    some = tellings(living, runtime)
     lost = some[1].session_id
     change(execution_of(TaskSession.objects.get(id=lost)), owner="somebody", generation=9)
     assert [type(outcome) for outcome in write_reattachments(some)] == [

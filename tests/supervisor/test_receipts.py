@@ -10,7 +10,7 @@ from executors_app.models import ExecutorRunning
 from sessions_app.domain.verification import fingerprint
 from sessions_app.models import ContinuityReceipt, Prompt, TaskSession
 from sessions_app.supervisor.start import agent_start
-from tests.supervisor.journals import Journal, hear
+from tests.supervisor.journals import Journal, ingest
 from tests.supervisor.rows import change, fresh, last_payload, running_session
 from tests.supervisor.test_starts import claimed
 
@@ -28,7 +28,7 @@ def resumed(**fields: Any) -> tuple[TaskSession, ContinuityReceipt]:
 def turn(session: TaskSession) -> None:
     Prompt.objects.create(session=session, message_id="p1", text="go on", state="sending")
     journal = Journal()
-    hear(session, [*journal.turn_begins("p1"), journal.completes("p1")])
+    ingest(session, [*journal.turn_begins("p1"), journal.completes("p1")])
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_turn_of_another_conversation_is_no_proof() -> None:
 
 def test_agent_that_exits_before_its_first_turn_proves_nothing() -> None:
     session, receipt = resumed()
-    hear(session, [Journal().exits()])
+    ingest(session, [Journal().exits()])
     assert fresh(receipt).verified == "none"
     assert last_payload(session, "session.receipt")["kind"] == "resumed"
 
@@ -85,5 +85,5 @@ def test_later_start_settles_an_open_receipt() -> None:
 
 def test_proven_receipt_stays_proven() -> None:
     session, receipt = resumed(kind="loaded", verified="replay")
-    hear(session, [Journal().exits()])
+    ingest(session, [Journal().exits()])
     assert fresh(receipt).verified == "replay"

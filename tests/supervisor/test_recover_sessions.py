@@ -19,10 +19,10 @@ from sessions_app.management.commands.recover_sessions import Command
 from sessions_app.management.recovery_pass import COLUMNS
 from sessions_app.models import RecoverySweep, Supervisor, SweepOutcome, TaskSession
 from tests.databases import new_database
-from tests.supervisor import tables
-from tests.supervisor.agentctls import talking
+from tests.supervisor import database_dump
 from tests.supervisor.commands import environment, manage
-from tests.supervisor.places import UNKNOWN, AsTold
+from tests.supervisor.recording_agentctl import recording_agentctl
+from tests.supervisor.recording_runtime import UNKNOWN, RecordingRuntime
 from tests.supervisor.rows import change, execution_of, fresh, running_session
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -38,8 +38,8 @@ SESSION = {
 }  # fmt: skip
 
 
-def lost(place: AsTold, **fields: Any) -> TaskSession:
-    return running_session(runtime=place.name, execution=FREE, **fields)
+def lost(runtime: RecordingRuntime, **fields: Any) -> TaskSession:
+    return running_session(runtime=runtime.name, execution=FREE, **fields)
 
 
 def recovered(*flags: str) -> dict[str, Any]:
@@ -53,8 +53,8 @@ def recovered(*flags: str) -> dict[str, Any]:
 # --- output ---
 
 
-def test_document_has_the_documented_shape(place: AsTold) -> None:
-    session = lost(place)
+def test_document_has_the_documented_shape(runtime: RecordingRuntime) -> None:
+    session = lost(runtime)
     document = recovered()
     assert set(document) >= DOCUMENT
     assert set(document["outcomes"]) == OUTCOMES
@@ -67,8 +67,8 @@ def test_document_has_the_documented_shape(place: AsTold) -> None:
     assert sum(document["outcomes"].values()) == 1
 
 
-def test_sweep_by_command_is_stored_and_holds_no_lease_afterwards(place: AsTold) -> None:
-    session = lost(place)
+def test_sweep_by_command_is_stored_and_holds_no_lease_afterwards(runtime: RecordingRuntime) -> None:
+    session = lost(runtime)
     document = recovered()
     kept = RecoverySweep.objects.get()
     assert (str(kept.id), kept.trigger, kept.outcomes) == (document["sweep_id"], "command", document["outcomes"])
@@ -77,43 +77,45 @@ def test_sweep_by_command_is_stored_and_holds_no_lease_afterwards(place: AsTold)
     assert not Supervisor.objects.exists()
 
 
-def test_living_session_is_reattached_and_its_lease_released(place: AsTold) -> None:
-    session = lost(place)
-    with talking(session) as agentctl:
-        place.see(session, Observation(Observed.ALIVE, report=agentctl.report(), url=agentctl.url))
+def test_living_session_is_reattached_and_its_lease_released(runtime: RecordingRuntime) -> None:
+    session = lost(runtime)
+    with recording_agentctl(session) as agentctl:
+        runtime.set_observation(session, Observation(Observed.ALIVE, report=agentctl.report(), url=agentctl.url))
         document = recovered()
     assert document["outcomes"]["reattached"] == 1
     assert document["sessions"][0]["executor_status"] == "ready"
     assert (execution_of(session).owner, execution_of(session).generation) == ("", 2)
 
 
-def test_dry_run_writes_nothing(place: AsTold) -> None:
-    lost(place)
-    before = tables.dump()
+def test_dry_run_writes_nothing(runtime: RecordingRuntime) -> None:
+    lost(runtime)
+    before = database_dump.dump()
     document = recovered("--dry-run")
     assert document["dry_run"] is True
     assert document["sessions"][0]["rule"] == "dead_resume_now"
-    assert tables.dump() == before
+    assert database_dump.dump() == before
 
 
-def test_only_named_sessions_are_examined(place: AsTold) -> None:
-    one, two, _ = (lost(place) for _ in range(3))
+def test_only_named_sessions_are_examined(runtime: RecordingRuntime) -> None:
+    one, two, _ = (lost(runtime) for _ in range(3))
     document = recovered("--session", str(one.id), "--session", str(two.id), "--dry-run")
     assert {row["session_id"] for row in document["sessions"]} == {str(one.id), str(two.id)}
 
 
-def test_limits_of_the_command_line_reach_the_runtime(place: AsTold) -> None:
-    lost(place)
+def test_limits_of_the_command_line_reach_the_runtime(runtime: RecordingRuntime) -> None:
+    lost(runtime)
     recovered("--concurrency", "3", "--timeout", "0.5", "--dry-run")
-    assert place.looks == [(1, 0.5, 3)]
+    assert runtime.looks == [(1, 0.5, 3)]
 
 
-def test_table_has_its_columns_and_ends_with_a_summary(place: AsTold, capsys: pytest.CaptureFixture[str]) -> None:
-    session = lost(place)
+def test_table_has_its_columns_and_ends_with_a_summary(
+    runtime: RecordingRuntime, capsys: pytest.CaptureFixture[str]
+) -> None:
+    session = lost(runtime)
     call_command("recover_sessions")
     lines = capsys.readouterr().out.splitlines()
     assert tuple(lines[0].split()) == COLUMNS
-    for told in ("Faster parser", str(session.id)[:8], "as_told", "dead", "dead resume now"):
+    for told in ("Faster parser", str(session.id)[:8], "recording", "dead", "dead resume now"):
         assert told in lines[1]
     assert lines[-1].startswith("1 examined in ")
 
@@ -126,9 +128,9 @@ def test_empty_sweep_prints_no_table(capsys: pytest.CaptureFixture[str]) -> None
 
 
 def test_summary_names_the_supervisor_that_holds_skipped_sessions(
-    place: AsTold, capsys: pytest.CaptureFixture[str]
+    runtime: RecordingRuntime, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    session = lost(place)
+    session = lost(runtime)
     later = timezone.now() + timedelta(hours=1)
     change(execution_of(session), owner="0123456789abcdef", lease_expires_at=later)
     call_command("recover_sessions", "--dry-run")
@@ -136,8 +138,8 @@ def test_summary_names_the_supervisor_that_holds_skipped_sessions(
     assert "1 skipped (dry run: nothing was written). Held by supervisor 01234567." in out
 
 
-def test_explanation_lists_facts_and_rule(place: AsTold, capsys: pytest.CaptureFixture[str]) -> None:
-    session = lost(place, policy="on_open")
+def test_explanation_lists_facts_and_rule(runtime: RecordingRuntime, capsys: pytest.CaptureFixture[str]) -> None:
+    session = lost(runtime, policy="on_open")
     call_command("recover_sessions", "--explain", "--dry-run")
     out = capsys.readouterr().out
     assert f"session {session.id}" in out
@@ -146,8 +148,8 @@ def test_explanation_lists_facts_and_rule(place: AsTold, capsys: pytest.CaptureF
     assert "dead_resume_later: The execution is gone; it is started on request." in out
 
 
-def test_markup_in_a_title_is_printed_literally(place: AsTold, capsys: pytest.CaptureFixture[str]) -> None:
-    session = lost(place)
+def test_markup_in_a_title_is_printed_literally(runtime: RecordingRuntime, capsys: pytest.CaptureFixture[str]) -> None:
+    session = lost(runtime)
     change(session.task, title="[red]all is lost[/red]")
     call_command("recover_sessions", "--dry-run")
     assert "[red]all is lost[/red]" in capsys.readouterr().out
@@ -156,9 +158,9 @@ def test_markup_in_a_title_is_printed_literally(place: AsTold, capsys: pytest.Ca
 # --- exit status ---
 
 
-def test_strict_fails_when_a_session_ended_in_error(place: AsTold) -> None:
-    good, bad = lost(place), lost(place)
-    place.see(bad, UNKNOWN)
+def test_strict_fails_when_a_session_ended_in_error(runtime: RecordingRuntime) -> None:
+    good, bad = lost(runtime), lost(runtime)
+    runtime.set_observation(bad, UNKNOWN)
     with pytest.raises(SystemExit) as ended:
         recovered("--strict")
     assert ended.value.code == 1

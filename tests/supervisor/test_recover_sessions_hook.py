@@ -20,8 +20,8 @@ from sessions_app.domain.resumability import Reason
 from sessions_app.models import IntentKind, RecoverySweep, Supervisor, SweepOutcome, TaskSession, session_transaction
 from sessions_app.services import intents
 from sessions_app.supervisor.leases import SupervisorLock
-from tests.supervisor.agentctls import talking
-from tests.supervisor.places import UNKNOWN, AsTold
+from tests.supervisor.recording_agentctl import recording_agentctl
+from tests.supervisor.recording_runtime import UNKNOWN, RecordingRuntime
 from tests.supervisor.rows import change, execution_of, fresh, running_session
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -30,9 +30,9 @@ FREE: dict[str, Any] = {"owner": "", "lease_expires_at": None}
 LIVE = "0123456789abcdef"
 
 
-def lost(place: AsTold, **fields: Any) -> TaskSession:
+def lost(runtime: RecordingRuntime, **fields: Any) -> TaskSession:
     """A session whose supervisor and agent are gone."""
-    return running_session(runtime=place.name, execution=FREE, **fields)
+    return running_session(runtime=runtime.name, execution=FREE, **fields)
 
 
 def fail(session: TaskSession, move: str = "fail", code: str = str(Reason.NOT_RESUMABLE)) -> None:
@@ -74,55 +74,55 @@ def supervised(since: datetime | None = None) -> Iterator[Supervisor]:
         yield row
 
 
-def held(place: AsTold, **fields: Any) -> TaskSession:
+def held(runtime: RecordingRuntime, **fields: Any) -> TaskSession:
     """Return a session whose lease that supervisor holds."""
     later = timezone.now() + timedelta(hours=1)
-    return running_session(runtime=place.name, execution={"owner": LIVE, "lease_expires_at": later}, **fields)
+    return running_session(runtime=runtime.name, execution={"owner": LIVE, "lease_expires_at": later}, **fields)
 
 
 # --- --strict ---
 
 
-def test_strict_ignores_sessions_broken_before(place: AsTold) -> None:
-    known = lost(place)
+def test_strict_ignores_sessions_broken_before(runtime: RecordingRuntime) -> None:
+    known = lost(runtime)
     fail(known)
-    place.see(known, UNKNOWN)
+    runtime.set_observation(known, UNKNOWN)
     assert ended("--strict")[0] == 0
     assert fresh(known).state == "ERROR"
 
 
-def test_strict_all_reports_earlier_failures_with_its_own_status(place: AsTold) -> None:
-    known = lost(place)
+def test_strict_all_reports_earlier_failures_with_its_own_status(runtime: RecordingRuntime) -> None:
+    known = lost(runtime)
     fail(known)
-    place.see(known, UNKNOWN)
+    runtime.set_observation(known, UNKNOWN)
     code, document, err = ended("--strict=all")
     assert (code, document["broken"], document["broken_before"]) == (4, [], [str(known.id)])
     assert f"broken before: session {known.id} is in ERROR: " in err
 
 
-def test_strict_fails_for_a_session_given_up_now(place: AsTold) -> None:
-    session = lost(place, start_attempts=5)
+def test_strict_fails_for_a_session_given_up_now(runtime: RecordingRuntime) -> None:
+    session = lost(runtime, start_attempts=5)
     code, document, err = ended("--strict")
     assert (code, fresh(session).state, document["broken"]) == (1, "FAILED", [str(session.id)])
     assert f"broken by this deploy: session {session.id} is in FAILED: " in err
 
 
-def test_strict_fails_for_a_session_given_up_by_the_running_supervisor(place: AsTold) -> None:
-    session = held(place)
+def test_strict_fails_for_a_session_given_up_by_the_running_supervisor(runtime: RecordingRuntime) -> None:
+    session = held(runtime)
     with supervised():
         fail(session, "give_up")
         assert ended("--strict")[0] == 1
 
 
-def test_strict_ignores_failures_before_the_supervisor_started(place: AsTold) -> None:
-    session = held(place)
+def test_strict_ignores_failures_before_the_supervisor_started(runtime: RecordingRuntime) -> None:
+    session = held(runtime)
     fail(session, "give_up")
     with supervised():
         assert ended("--strict")[0] == 0
 
 
-def test_start_of_a_dead_supervisor_does_not_begin_the_deploy(place: AsTold) -> None:
-    session = lost(place)
+def test_start_of_a_dead_supervisor_does_not_begin_the_deploy(runtime: RecordingRuntime) -> None:
+    session = lost(runtime)
     gone = {**identity.identify_self().to_json(), "pid": 2**22 + 1}
     now, before = timezone.now(), timezone.now() - timedelta(days=1)
     values = {"host_id": identity.host_id(), "process": gone, "started_at": before, "beat_at": now}
@@ -131,16 +131,16 @@ def test_start_of_a_dead_supervisor_does_not_begin_the_deploy(place: AsTold) -> 
     assert ended("--strict")[0] == 0
 
 
-def test_since_sets_the_beginning_of_the_deploy(place: AsTold) -> None:
-    session = lost(place)
+def test_since_sets_the_beginning_of_the_deploy(runtime: RecordingRuntime) -> None:
+    session = lost(runtime)
     before = timezone.now().isoformat()
     fail(session, "give_up")
     assert ended("--strict", "--since", before)[0] == 1
     assert ended("--strict", "--since", timezone.now().isoformat())[0] == 0
 
 
-def test_giving_up_a_session_in_error_is_a_new_failure(place: AsTold) -> None:
-    session = lost(place)
+def test_giving_up_a_session_in_error_is_a_new_failure(runtime: RecordingRuntime) -> None:
+    session = lost(runtime)
     fail(session, code="launch_failed")
     before = timezone.now().isoformat()
     fail(session, "give_up")
@@ -148,32 +148,32 @@ def test_giving_up_a_session_in_error_is_a_new_failure(place: AsTold) -> None:
 
 
 @pytest.mark.parametrize("gone", [{"desired_state": "stopped"}, {"created_at": timezone.now() + timedelta(days=1)}])
-def test_strict_counts_only_earlier_sessions_that_should_run(place: AsTold, gone: dict[str, Any]) -> None:
-    session = lost(place)
+def test_strict_counts_only_earlier_sessions_that_should_run(runtime: RecordingRuntime, gone: dict[str, Any]) -> None:
+    session = lost(runtime)
     before = timezone.now().isoformat()
     fail(session, "give_up")
     change(session, **gone)
     assert ended("--strict", "--since", before)[0] == 0
 
 
-def test_strict_checks_only_the_named_sessions(place: AsTold) -> None:
-    good, bad = lost(place), lost(place)
-    place.see(bad, UNKNOWN)
+def test_strict_checks_only_the_named_sessions(runtime: RecordingRuntime) -> None:
+    good, bad = lost(runtime), lost(runtime)
+    runtime.set_observation(bad, UNKNOWN)
     before = timezone.now().isoformat()
     assert ended("--strict")[0] == 1
     assert ended("--strict", "--since", before, "--session", str(good.id))[0] == 0
 
 
-def test_newly_damaged_row_fails_the_deploy_once(place: AsTold) -> None:
-    session = lost(place)
+def test_newly_damaged_row_fails_the_deploy_once(runtime: RecordingRuntime) -> None:
+    session = lost(runtime)
     change(execution_of(session), generation=-1)
     assert ended("--strict")[0] == 1
     assert ended("--strict")[0] == 0
     assert ended("--strict=all")[0] == 4
 
 
-def test_unfinished_starts_after_the_wait_have_their_own_status(place: AsTold) -> None:
-    session = held(place)
+def test_unfinished_starts_after_the_wait_have_their_own_status(runtime: RecordingRuntime) -> None:
+    session = held(runtime)
     with supervised():
         intents.create_intent(session, IntentKind.START, None, {"mode": "auto"})
         code, document, err = ended("--strict", "--wait", "0.3")
@@ -181,8 +181,8 @@ def test_unfinished_starts_after_the_wait_have_their_own_status(place: AsTold) -
     assert "1 start had not finished after 0.3 s" in err
 
 
-def test_agent_waiting_for_its_restart_is_unfinished(place: AsTold) -> None:
-    session = held(place, launch_id="")
+def test_agent_waiting_for_its_restart_is_unfinished(runtime: RecordingRuntime) -> None:
+    session = held(runtime, launch_id="")
     with supervised():
         change(session, next_restart_at=timezone.now() + timedelta(minutes=5))
         code, document, err = ended("--strict", "--wait", "0.3")
@@ -192,8 +192,8 @@ def test_agent_waiting_for_its_restart_is_unfinished(place: AsTold) -> None:
         assert ended("--strict", "--wait", "0.3")[0] == 0
 
 
-def test_without_a_supervisor_later_restarts_are_not_awaited(place: AsTold) -> None:
-    session = lost(place, start_attempts=2)
+def test_without_a_supervisor_later_restarts_are_not_awaited(runtime: RecordingRuntime) -> None:
+    session = lost(runtime, start_attempts=2)
     change(session, next_restart_at=timezone.now() + timedelta(minutes=5))
     began = time.monotonic()
     code, document, _ = ended("--strict", "--wait", "60")
@@ -201,8 +201,8 @@ def test_without_a_supervisor_later_restarts_are_not_awaited(place: AsTold) -> N
     assert (code, document["unfinished"]) == (3, [str(session.id)])
 
 
-def test_wait_fails_when_the_supervisor_has_not_swept_in_time(place: AsTold) -> None:
-    held(place)
+def test_wait_fails_when_the_supervisor_has_not_swept_in_time(runtime: RecordingRuntime) -> None:
+    held(runtime)
     with supervised() as row:
         change(row, swept_at=None)
         code, _, err = ended("--strict", "--wait", "0.3")
@@ -219,12 +219,12 @@ def test_since_requires_a_time_zone(told: str) -> None:
 # --- output ---
 
 
-def test_dry_run_counts_what_would_happen(place: AsTold, capsys: pytest.CaptureFixture[str]) -> None:
-    living, unreachable = lost(place), lost(place)
-    lost(place)
-    place.see(unreachable, UNKNOWN)
-    with talking(living) as agentctl:
-        place.see(living, Observation(Observed.ALIVE, report=agentctl.report(), url=agentctl.url))
+def test_dry_run_counts_what_would_happen(runtime: RecordingRuntime, capsys: pytest.CaptureFixture[str]) -> None:
+    living, unreachable = lost(runtime), lost(runtime)
+    lost(runtime)
+    runtime.set_observation(unreachable, UNKNOWN)
+    with recording_agentctl(living) as agentctl:
+        runtime.set_observation(living, Observation(Observed.ALIVE, report=agentctl.report(), url=agentctl.url))
         out = printed(capsys, "--dry-run")
         document = ended("--dry-run")[1]
     assert "would be 1 reattached, 1 fresh, 1 failed (dry run: nothing was written)." in out
@@ -232,8 +232,10 @@ def test_dry_run_counts_what_would_happen(place: AsTold, capsys: pytest.CaptureF
     assert sum(document["outcomes"].values()) == 3
 
 
-def test_starts_without_a_server_wait_for_a_supervisor(place: AsTold, capsys: pytest.CaptureFixture[str]) -> None:
-    session = lost(place)
+def test_starts_without_a_server_wait_for_a_supervisor(
+    runtime: RecordingRuntime, capsys: pytest.CaptureFixture[str]
+) -> None:
+    session = lost(runtime)
     out = printed(capsys)
     assert "1 start waits for a supervisor: run manage.py serve or supervise, or add --wait." in out
     document = ended()[1]
@@ -242,8 +244,10 @@ def test_starts_without_a_server_wait_for_a_supervisor(place: AsTold, capsys: py
     assert document["unfinished"] == [str(session.id)]
 
 
-def test_command_beside_a_supervisor_reports_its_results(place: AsTold, capsys: pytest.CaptureFixture[str]) -> None:
-    session = held(place)
+def test_command_beside_a_supervisor_reports_its_results(
+    runtime: RecordingRuntime, capsys: pytest.CaptureFixture[str]
+) -> None:
+    session = held(runtime)
     with supervised() as row:
         sweep = RecoverySweep.objects.create(boot_id=row.boot_id, trigger="boot", started_at=timezone.now())
         told = {"observed": "alive", "rule": "alive_same_agent", "agent_action": "reattach"}
@@ -263,9 +267,9 @@ def test_command_beside_a_supervisor_reports_its_results(place: AsTold, capsys: 
 
 
 def test_session_held_but_never_swept_is_reported_by_its_state(
-    place: AsTold, capsys: pytest.CaptureFixture[str]
+    runtime: RecordingRuntime, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    held(place)
+    held(runtime)
     with supervised():
         out = printed(capsys)
     assert "foreign lease" not in out

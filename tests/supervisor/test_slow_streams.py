@@ -12,8 +12,8 @@ from sessions_app.models import Intent
 from sessions_app.supervisor import execution_registry as cores
 from sessions_app.supervisor.execution_registry import ExecutionRegistry
 from sessions_app.supervisor.start import execution
-from tests.supervisor.agentctls import talking
-from tests.supervisor.places import AsTold, with_registry
+from tests.supervisor.recording_agentctl import recording_agentctl
+from tests.supervisor.recording_runtime import RecordingRuntime, with_registry
 from tests.supervisor.rows import fresh, running_session
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -37,7 +37,7 @@ def test_stream_timeout_raises_unreachable_and_leaves_no_stream() -> None:
             await registry.open_stream(session.id)
         return streams()
 
-    with talking(session) as agentctl:
+    with recording_agentctl(session) as agentctl:
         agentctl.is_slow = True
         assert with_registry(take_over) == []
 
@@ -50,18 +50,18 @@ def test_cancelled_opening_leaves_no_stream() -> None:
             await asyncio.wait_for(registry.open_stream(session.id), 0.3)
         return streams()
 
-    with talking(session) as agentctl:
+    with recording_agentctl(session) as agentctl:
         agentctl.is_slow = True
         assert with_registry(take_over) == []
 
 
-def test_slow_stream_fails_the_start_as_unreachable(place: AsTold, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_stream_fails_the_start_as_unreachable(runtime: RecordingRuntime, monkeypatch: pytest.MonkeyPatch) -> None:
     session = running_session(
-        runtime="as_told", execution={"owner": "", "lease_expires_at": None, "status": "stopped"}, state="ERROR"
+        runtime="recording", execution={"owner": "", "lease_expires_at": None, "status": "stopped"}, state="ERROR"
     )
     intent = Intent.objects.create(session=session, kind="start", payload={"mode": "auto"})
 
-    with talking(session) as agentctl:
+    with recording_agentctl(session) as agentctl:
         agentctl.is_slow = True
 
         async def launch(spec: LaunchSpec) -> Launched:
@@ -75,7 +75,7 @@ def test_slow_stream_fails_the_start_as_unreachable(place: AsTold, monkeypatch: 
                 worktree_branch="b",
             )
 
-        monkeypatch.setattr(place, "launch", launch)
+        monkeypatch.setattr(runtime, "launch", launch)
         with_registry(lambda registry: execution.execute_start(registry, session.id, intent.id))
     failed = fresh(session)
     assert (failed.state, failed.error_code) == ("ERROR", "agentctl_unreachable")

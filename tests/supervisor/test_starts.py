@@ -15,8 +15,8 @@ from sessions_app.services.status import session_status
 from sessions_app.supervisor.outcomes import StartFailure, write_start_failure
 from sessions_app.supervisor.start import agent_start, claims
 from sessions_app.supervisor.start.claims import StartClaim
-from tests.supervisor import tables
-from tests.supervisor.journals import Journal, hear
+from tests.supervisor import database_dump
+from tests.supervisor.journals import Journal, ingest
 from tests.supervisor.rows import (
     MINE,
     change,
@@ -63,7 +63,7 @@ def at_rest(**fields: Any) -> TaskSession:
     """A session with one completed turn whose agent is gone."""
     session, journal = running_session(), Journal()
     Prompt.objects.create(session=session, message_id="p1", text="write the parser", state="sending")
-    hear(session, [*journal.turn_begins("p1"), journal.completes("p1"), journal.exits()])
+    ingest(session, [*journal.turn_begins("p1"), journal.completes("p1"), journal.exits()])
     return change(session, **fields)
 
 
@@ -89,10 +89,10 @@ def test_claim_counts_the_start_once() -> None:
 def test_claim_of_an_execution_held_by_another_writes_nothing() -> None:
     session = at_rest()
     Intent.objects.create(session=session, kind="start", payload={"mode": "auto"})
-    before = tables.dump()
+    before = database_dump.dump()
     intent = session.intents.get(done_at=None)
     assert claims.claim_start(session.id, intent.id, "somebody else", lives=None) is None
-    assert tables.dump() == before
+    assert database_dump.dump() == before
 
 
 def test_claim_under_a_held_lease_does_not_acquire_it_again() -> None:
@@ -108,16 +108,16 @@ def test_claim_under_a_held_lease_does_not_acquire_it_again() -> None:
 @pytest.mark.parametrize("held", [Lease(MINE.owner, MINE.generation + 1), Lease("another", MINE.generation)])
 def test_claim_under_a_lost_lease_writes_nothing(held: Lease) -> None:
     session = at_rest()
-    intent, before = Intent.objects.create(session=session, kind="start"), tables.dump()
+    intent, before = Intent.objects.create(session=session, kind="start"), database_dump.dump()
     with pytest.raises(LeaseLost):
         claims.claim_start(session.id, intent.id, held.owner, lives="", held=held)
-    assert tables.dump() == before
+    assert database_dump.dump() == before
 
 
 def test_resume_beside_a_live_agentctl_needs_few_queries() -> None:
     session = at_rest()
     intent = Intent.objects.create(session=session, kind="start", payload={"mode": "auto"})
-    with tables.counting() as asked:
+    with database_dump.counting() as asked:
         plan = claims.claim_start(session.id, intent.id, MINE.owner, lives="", held=MINE)
         assert plan is not None
         order = agent_start.prepare_agent_start(plan, plan.lease, found=None)
@@ -277,7 +277,7 @@ def test_fresh_start_without_a_new_token_sets_the_old_one_aside() -> None:
     row = execution_of(session)
     assert (row.resume_token, row.rejected_resume_token) == ("", "conversation-1")
     named = Journal().line(JournalKind.SESSION_IDENTIFIED, fingerprint="f")
-    hear(session, [named], token={"resume_token": "conversation-2"})
+    ingest(session, [named], token={"resume_token": "conversation-2"})
     assert execution_of(session).resume_token == "conversation-2"
 
 
@@ -349,12 +349,12 @@ def test_start_writes_nothing_under_a_lost_lease() -> None:
     session = at_rest()
     plan = claimed(session)
     change(execution_of(session), owner="somebody else")
-    before = tables.dump()
+    before = database_dump.dump()
     with pytest.raises(LeaseLost), session_transaction(session.id, plan.lease):
         pass
     with pytest.raises(LeaseLost):
         write_start_failure(session.id, plan.intent_id, plan.lease, StartFailure("agent_exited", "It ended at once."))
-    assert tables.dump() == before
+    assert database_dump.dump() == before
     assert "session.receipt" not in names(session)
 
 
@@ -364,7 +364,7 @@ def test_open_turn_of_a_dead_agent_is_interrupted_before_the_next_start(
 ) -> None:
     session, journal = running_session(), Journal()
     Prompt.objects.create(session=session, message_id="p1", text="write the parser", state="sending")
-    hear(session, journal.turn_begins("p1"))
+    ingest(session, journal.turn_begins("p1"))
     plan = claimed(change(session, launch_id=""))
     assert agent_start.prepare_agent_start(plan, plan.lease, found=found) is not None
     assert runs(session) == left

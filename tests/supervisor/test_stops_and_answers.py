@@ -12,7 +12,7 @@ from sessions_app.models import Intent, IntentKind, PermissionRequest, TaskSessi
 from sessions_app.services import intents, tasks, waits
 from sessions_app.services.errors import Conflict, Invalid, NotFound, TerminalState, TokenConsumed, TokenInvalid
 from sessions_app.supervisor.dispatcher import next_overtaking_intent
-from tests.supervisor.journals import Journal, hear
+from tests.supervisor.journals import Journal, ingest
 from tests.supervisor.rows import (
     answer,
     change,
@@ -82,7 +82,7 @@ def test_closed_session_cannot_be_closed_again() -> None:
 def test_cancel_names_its_turn() -> None:
     session = running_session()
     assert not intents.request_cancel(session.id, make_user())
-    hear(session, Journal().turn_begins("p1"))
+    ingest(session, Journal().turn_begins("p1"))
     assert intents.request_cancel(session.id, make_user())
     assert open_orders(session) == [("cancel", {"message_id": "p1"})]
 
@@ -118,7 +118,7 @@ def test_session_can_be_deleted_once_nothing_of_it_can_run() -> None:
 
 def asked() -> TaskSession:
     session, journal = running_session(), Journal()
-    hear(session, [*journal.turn_begins("p1"), journal.asks("q1")])
+    ingest(session, [*journal.turn_begins("p1"), journal.asks("q1")])
     return session
 
 
@@ -158,7 +158,7 @@ def test_only_open_permissions_and_offered_options_can_be_answered() -> None:
 def test_key_is_valid_only_for_its_own_permission() -> None:
     session, other, user = asked(), running_session(), make_user()
     journal = Journal()
-    hear(other, [*journal.turn_begins("p1"), journal.asks("r1"), journal.asks("r2")])
+    ingest(other, [*journal.turn_begins("p1"), journal.asks("r1"), journal.asks("r2")])
     for key in ("", "kwt_nonsense", key_of(other, "r1")):
         with pytest.raises(TokenInvalid):
             waits.answer_permission(session.id, "q1", "yes", key, user)

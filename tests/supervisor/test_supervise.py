@@ -10,9 +10,9 @@ import pytest
 
 from sessions_app.models import Supervisor
 from sessions_app.supervisor.leases import SupervisorLock
-from tests.supervisor.agentctls import talking
 from tests.supervisor.commands import environment, manage, supervising
 from tests.supervisor.journals import Journal
+from tests.supervisor.recording_agentctl import recording_agentctl
 from tests.supervisor.rows import conversation, execution_of, names, running_session
 from tests.waiting import eventually
 
@@ -66,7 +66,7 @@ def test_worker_without_a_database_exits_with_the_same_status(tmp_path: Path) ->
 
 def test_sigterm_releases_leases_and_leaves_agents_running(tmp_path: Path) -> None:
     session, journal = running_session(execution={"owner": "", "lease_expires_at": None}), Journal()
-    with talking(session, [*journal.turn_begins("p1"), *journal.says("hello")], "working") as agentctl:
+    with recording_agentctl(session, [*journal.turn_begins("p1"), *journal.says("hello")], "working") as agentctl:
         env = environment(tmp_path / "data")
         with supervising(env, tmp_path / "log") as running:
             running.says("supervising: 1 sessions attached")
@@ -88,7 +88,7 @@ def test_sigterm_releases_leases_and_leaves_agents_running(tmp_path: Path) -> No
 
 def test_killed_supervisor_counts_as_dead_immediately(tmp_path: Path) -> None:
     session = running_session(execution={"owner": "", "lease_expires_at": None})
-    with talking(session) as agentctl:
+    with recording_agentctl(session) as agentctl:
         env = environment(tmp_path / "data", KANDEV_LEASE_TTL="600")
         with supervising(env, tmp_path / "log") as running:
             running.says("supervising: 1 sessions attached")

@@ -16,10 +16,10 @@ from executors_app.domain import Observation, Observed, WorkspaceState
 from sessions_app.accounts.models import TeamRole
 from sessions_app.models import Prompt, TaskSession
 from sessions_app.supervisor.sweep.sweep_pass import SweepRun, SweepScope
-from tests.supervisor import tables
-from tests.supervisor.agentctls import talking
-from tests.supervisor.journals import Journal, hear
-from tests.supervisor.places import DEAD, UNKNOWN, AsTold, swept
+from tests.supervisor import database_dump
+from tests.supervisor.journals import Journal, ingest
+from tests.supervisor.recording_agentctl import recording_agentctl
+from tests.supervisor.recording_runtime import DEAD, UNKNOWN, RecordingRuntime, swept
 from tests.supervisor.rows import change, execution_of, fresh, last_payload, names, prompt_states, running_session, runs
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -85,20 +85,20 @@ IDS = [f"{case.rule}-{number}" for number, case in enumerate(CASES)]
 
 
 @contextmanager
-def situation(case: Case, place: AsTold) -> Iterator[TaskSession]:
+def situation(case: Case, runtime: RecordingRuntime) -> Iterator[TaskSession]:
     """The session of a case, with its agentctl if that is alive."""
-    session, journal = running_session(runtime=place.name), Journal()
+    session, journal = running_session(runtime=runtime.name), Journal()
     session.prompts.create(message_id="p1", text="write it", state="sending")
-    hear(session, [*journal.turn_begins("p1"), *journal.says("I begin")])
+    ingest(session, [*journal.turn_begins("p1"), *journal.says("I begin")])
     change(execution_of(session), **(FREE | case.row), last_seen_at=None)
     session = change(session, **case.fields)
     if isinstance(case.seen, Observation):
-        place.see(session, case.seen)
+        runtime.set_observation(session, case.seen)
         yield session
         return
-    with talking(session, Journal().turn_begins("p1") + journal.says("…"), str(case.seen)) as agentctl:
+    with recording_agentctl(session, Journal().turn_begins("p1") + journal.says("…"), str(case.seen)) as agentctl:
         agentctl.lines = agentctl.lines[:2]
-        place.see(session, Observation(Observed.ALIVE, report=agentctl.report(), url=agentctl.url))
+        runtime.set_observation(session, Observation(Observed.ALIVE, report=agentctl.report(), url=agentctl.url))
         yield session
 
 
@@ -112,9 +112,9 @@ def orders(session: TaskSession) -> tuple[str, ...]:
 
 
 @pytest.mark.parametrize("case", CASES, ids=IDS)
-def test_sweep_writes_what_its_rule_decides_and_repeating_it_nothing(case: Case, place: AsTold) -> None:
-    with situation(case, place) as session:
-        before = tables.dump()
+def test_sweep_writes_what_its_rule_decides_and_repeating_it_nothing(case: Case, runtime: RecordingRuntime) -> None:
+    with situation(case, runtime) as session:
+        before = database_dump.dump()
         result = swept(SweepScope(case.trigger))  # type: ignore[arg-type]
         after, row = fresh(session), execution_of(session)
         assert rule_of(result) == case.rule
@@ -122,7 +122,7 @@ def test_sweep_writes_what_its_rule_decides_and_repeating_it_nothing(case: Case,
         assert orders(session) == case.orders
         assert runs(session) == [("p1", case.run)]
         assert tuple(session.receipts.values_list("kind", flat=True)) == case.receipts
-        assert (tables.dump() == before) is case.stays
+        assert (database_dump.dump() == before) is case.stays
         assert row.resume_token == "conversation-1"
 
         written = said_and_ordered(session)
@@ -131,45 +131,45 @@ def test_sweep_writes_what_its_rule_decides_and_repeating_it_nothing(case: Case,
 
 
 def said_and_ordered(session: TaskSession) -> dict[str, Any]:
-    told = tables.dump(leaving_out={*tables.MOMENTS, "generation", "owner", "lease_expires_at"})
+    told = database_dump.dump(leaving_out={*database_dump.MOMENTS, "generation", "owner", "lease_expires_at"})
     return {"states": told, "seq": fresh(session).last_seq}
 
 
 @pytest.mark.parametrize("case", CASES, ids=IDS)
-def test_dry_run_decides_the_same_and_writes_nothing(case: Case, place: AsTold) -> None:
-    with situation(case, place):
-        before = tables.dump()
+def test_dry_run_decides_the_same_and_writes_nothing(case: Case, runtime: RecordingRuntime) -> None:
+    with situation(case, runtime):
+        before = database_dump.dump()
         result = swept(SweepScope(case.trigger, dry_run=True))  # type: ignore[arg-type]
         assert rule_of(result) == case.rule
-        assert tables.dump() == before
-        assert place.ended == []
+        assert database_dump.dump() == before
+        assert runtime.ended == []
 
 
-def test_error_says_why_the_worktree_cannot_be_restored(place: AsTold) -> None:
-    with situation(Case("dead_workspace_gone", GONE), place) as session:
+def test_error_says_why_the_worktree_cannot_be_restored(runtime: RecordingRuntime) -> None:
+    with situation(Case("dead_workspace_gone", GONE), runtime) as session:
         swept()
         assert fresh(session).error_message == execution_of(session).error_message == "The branch was deleted."
 
 
-def test_unreachable_session_recovers_without_interruption_when_seen_again(place: AsTold) -> None:
-    with situation(Case("", A.WORKING), place) as session:
-        alive, unknown = place.sees[str(session.id)], set[str]()
-        place.see(session, UNKNOWN)
+def test_unreachable_session_recovers_without_interruption_when_seen_again(runtime: RecordingRuntime) -> None:
+    with situation(Case("", A.WORKING), runtime) as session:
+        alive, unknown = runtime.sees[str(session.id)], set[str]()
+        runtime.set_observation(session, UNKNOWN)
         swept(SweepScope("reconcile"), unknown)
         assert fresh(session).state == "RUNNING"
         swept(SweepScope("reconcile"), unknown)
         assert (fresh(session).state, execution_of(session).error_code) == ("ERROR", "unreachable")
         assert (prompt_states(session), runs(session)) == ({"p1": "delivered"}, [("p1", "running")])
-        place.see(session, alive)
+        runtime.set_observation(session, alive)
         swept(SweepScope("reconcile"), unknown)
         assert (fresh(session).state, execution_of(session).status) == ("RUNNING", "ready")
         assert "session.run.interrupted" not in names(session)
 
 
-def test_sweep_of_one_session_keeps_unknown_results_of_others(place: AsTold) -> None:
-    silent, other = (running_session(runtime=place.name, execution=FREE) for _ in range(2))
+def test_sweep_of_one_session_keeps_unknown_results_of_others(runtime: RecordingRuntime) -> None:
+    silent, other = (running_session(runtime=runtime.name, execution=FREE) for _ in range(2))
     for session in (silent, other):
-        place.see(session, UNKNOWN)
+        runtime.set_observation(session, UNKNOWN)
     unknown: set[str] = set()
     swept(SweepScope("reconcile", sessions=[silent.id]), unknown)
     swept(SweepScope("reconcile", sessions=[other.id]), unknown)
@@ -177,14 +177,14 @@ def test_sweep_of_one_session_keeps_unknown_results_of_others(place: AsTold) -> 
     assert [execution_of(session).error_code for session in (silent, other)] == ["unreachable"] * 2
 
 
-def test_living_agent_is_taken_over_with_a_new_generation_and_drained(place: AsTold) -> None:
+def test_living_agent_is_taken_over_with_a_new_generation_and_drained(runtime: RecordingRuntime) -> None:
     session, journal = (
-        running_session(runtime=place.name, execution={"owner": "dead", "lease_expires_at": SOON}),
+        running_session(runtime=runtime.name, execution={"owner": "dead", "lease_expires_at": SOON}),
         Journal(),
     )
     lines = [*journal.turn_begins("p1"), *journal.says("while ", "you were away"), journal.completes("p1")]
-    with talking(session, lines) as agentctl:
-        place.see(session, Observation(Observed.ALIVE, report=agentctl.report(), url=agentctl.url))
+    with recording_agentctl(session, lines) as agentctl:
+        runtime.set_observation(session, Observation(Observed.ALIVE, report=agentctl.report(), url=agentctl.url))
         swept()
         assert agentctl.generations == [2]
         assert agentctl.acknowledged == [5]
@@ -195,91 +195,91 @@ def test_living_agent_is_taken_over_with_a_new_generation_and_drained(place: AsT
     assert execution_of(session).owner == ""
 
 
-def test_journal_left_behind_is_read_before_the_turn_is_judged(place: AsTold) -> None:
-    session, journal = running_session(runtime=place.name, execution=FREE), Journal()
+def test_journal_left_behind_is_read_before_the_turn_is_judged(runtime: RecordingRuntime) -> None:
+    session, journal = running_session(runtime=runtime.name, execution=FREE), Journal()
     hear_as_free(session, journal.turn_begins("p1"))
-    place.left[str(session.id)] = [*journal.says("done"), journal.completes("p1")]
-    place.tokens[str(session.id)] = "conversation-2"
+    runtime.left[str(session.id)] = [*journal.says("done"), journal.completes("p1")]
+    runtime.tokens[str(session.id)] = "conversation-2"
     swept()
     assert runs(session) == [("p1", "completed")]
     assert "session.run.interrupted" not in names(session)
     assert execution_of(session).resume_token == "conversation-2"
 
 
-def test_turn_known_only_from_the_left_journal_is_interrupted(place: AsTold) -> None:
-    session, journal = running_session(runtime=place.name, execution=FREE), Journal()
+def test_turn_known_only_from_the_left_journal_is_interrupted(runtime: RecordingRuntime) -> None:
+    session, journal = running_session(runtime=runtime.name, execution=FREE), Journal()
     Prompt.objects.create(session=session, message_id="p1", text="go on", state="sending")
-    place.left[str(session.id)] = journal.turn_begins("p1")
+    runtime.left[str(session.id)] = journal.turn_begins("p1")
     swept()
     assert runs(session) == [("p1", "interrupted")]
     assert prompt_states(session)["p1"] != "delivered"
 
 
 def hear_as_free(session: TaskSession, lines: list[dict[str, Any]]) -> None:
-    hear(session, lines, lease=None)
+    ingest(session, lines, lease=None)
     change(execution_of(session), last_seen_at=None)
 
 
-def test_interrupted_turn_is_recorded_once_and_continued(place: AsTold) -> None:
-    with situation(Case("dead_resume_now", DEAD), place) as session:
+def test_interrupted_turn_is_recorded_once_and_continued(runtime: RecordingRuntime) -> None:
+    with situation(Case("dead_resume_now", DEAD), runtime) as session:
         swept()
         assert names(session).count("session.run.interrupted") == 1
         assert prompt_states(session) == {"p1": "dismissed", f"continue:{session.runs.get().id}": "queued"}
         assert last_payload(session, "session.run.interrupted")["reason"] == "agentctl_gone"
 
 
-def test_leftover_processes_are_ended_before_the_start(place: AsTold) -> None:
-    with situation(Case("dead_resume_now", replace(DEAD, leftovers=2)), place) as session:
+def test_leftover_processes_are_ended_before_the_start(runtime: RecordingRuntime) -> None:
+    with situation(Case("dead_resume_now", replace(DEAD, leftovers=2)), runtime) as session:
         swept()
-        assert place.ended == [str(session.id)]
+        assert runtime.ended == [str(session.id)]
 
 
-def test_stopped_session_that_should_run_again_is_started(place: AsTold) -> None:
+def test_stopped_session_that_should_run_again_is_started(runtime: RecordingRuntime) -> None:
     stopped = {**FREE, "status": "stopped", "status_reason": "stopped"}
-    session = running_session(runtime=place.name, execution=stopped, launch_id="")
+    session = running_session(runtime=runtime.name, execution=stopped, launch_id="")
     swept()
     assert orders(session) == ("start",)
 
 
 @pytest.mark.parametrize("reason", ["idle", "new"])
-def test_sleeping_session_is_not_examined(place: AsTold, reason: str) -> None:
-    running_session(runtime=place.name, execution={**FREE, "status": "stopped", "status_reason": reason})
+def test_sleeping_session_is_not_examined(runtime: RecordingRuntime, reason: str) -> None:
+    running_session(runtime=runtime.name, execution={**FREE, "status": "stopped", "status_reason": reason})
     assert swept().decided == []
 
 
-def test_session_of_a_departed_owner_is_not_started_automatically(place: AsTold) -> None:
-    session = running_session(runtime=place.name, execution=FREE)
+def test_session_of_a_departed_owner_is_not_started_automatically(runtime: RecordingRuntime) -> None:
+    session = running_session(runtime=runtime.name, execution=FREE)
     assert session.owner is not None
     session.owner.groups.clear()
     assert rule_of(swept()) == "owner_left"
     assert orders(session) == ()
 
 
-def test_session_of_an_owner_turned_viewer_is_not_started_automatically(place: AsTold) -> None:
-    session = running_session(runtime=place.name, execution=FREE)
+def test_session_of_an_owner_turned_viewer_is_not_started_automatically(runtime: RecordingRuntime) -> None:
+    session = running_session(runtime=runtime.name, execution=FREE)
     assert session.owner is not None
     TeamRole.objects.create(user=session.owner, team=session.task.team, role=TeamRole.Role.VIEWER)
     assert rule_of(swept()) == "owner_left"
     assert orders(session) == ()
 
 
-def test_agent_that_died_long_ago_does_not_count_as_stable(place: AsTold) -> None:
+def test_agent_that_died_long_ago_does_not_count_as_stable(runtime: RecordingRuntime) -> None:
     began = timezone.now() - timedelta(hours=1)
     session = running_session(
-        runtime=place.name, execution=FREE | {"last_seen_at": began}, ready_since=began, start_attempts=2
+        runtime=runtime.name, execution=FREE | {"last_seen_at": began}, ready_since=began, start_attempts=2
     )
     line = Journal().accepted("p1") | {"ts": (began + timedelta(seconds=5)).timestamp()}
-    place.left[str(session.id)] = [line]
-    place.tokens[str(session.id)] = "conversation-2"
+    runtime.left[str(session.id)] = [line]
+    runtime.tokens[str(session.id)] = "conversation-2"
     swept()
     assert fresh(session).start_attempts == 2
     assert execution_of(session).last_seen_at == began + timedelta(seconds=5)
 
 
 @pytest.mark.parametrize("seen", [DEAD, UNKNOWN], ids=["dead", "unknown"])
-def test_unsuccessful_observation_does_not_update_last_seen(place: AsTold, seen: Observation) -> None:
+def test_unsuccessful_observation_does_not_update_last_seen(runtime: RecordingRuntime, seen: Observation) -> None:
     last = timezone.now() - timedelta(hours=1)
-    session = running_session(runtime=place.name, execution=FREE | {"last_seen_at": last}, policy="on_open")
-    place.see(session, replace(seen, seen_at=timezone.now()))
+    session = running_session(runtime=runtime.name, execution=FREE | {"last_seen_at": last}, policy="on_open")
+    runtime.set_observation(session, replace(seen, seen_at=timezone.now()))
     swept()
     assert execution_of(session).last_seen_at == last

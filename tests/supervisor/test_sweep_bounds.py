@@ -18,9 +18,9 @@ from sessions_app.supervisor import loop, sweep_reports
 from sessions_app.supervisor.execution_registry import ExecutionRegistry
 from sessions_app.supervisor.sweep import candidates
 from sessions_app.supervisor.sweep.sweep_pass import SweepRun, SweepScope, run_sweep
-from tests.supervisor.agentctls import talking
-from tests.supervisor.journals import Journal, hear
-from tests.supervisor.places import UNKNOWN, AsTold, swept, with_registry
+from tests.supervisor.journals import Journal, ingest
+from tests.supervisor.recording_agentctl import recording_agentctl
+from tests.supervisor.recording_runtime import UNKNOWN, RecordingRuntime, swept, with_registry
 from tests.supervisor.rows import change, execution_of, fresh, names, running_session
 from tests.support.fake_agentctl import refusing_url
 
@@ -29,9 +29,9 @@ pytestmark = pytest.mark.django_db(transaction=True)
 FREE: dict[str, Any] = {"owner": "", "lease_expires_at": None}
 
 
-def lost(place: AsTold, **fields: Any) -> TaskSession:
+def lost(runtime: RecordingRuntime, **fields: Any) -> TaskSession:
     """Return a session that claims to run although no agentctl is there."""
-    return running_session(runtime=place.name, execution=FREE, **fields)
+    return running_session(runtime=runtime.name, execution=FREE, **fields)
 
 
 def with_history(session: TaskSession) -> TaskSession:
@@ -39,7 +39,7 @@ def with_history(session: TaskSession) -> TaskSession:
     for number in range(3):
         Prompt.objects.create(session=session, message_id=f"p{number}", text="do it", state="queued")
         turn = [*journal.turn_begins(f"p{number}"), *journal.says("done"), journal.completes(f"p{number}")]
-        hear(session, turn, lease=None)
+        ingest(session, turn, lease=None)
     return session
 
 
@@ -49,28 +49,28 @@ def queries_of(function: Any, *args: Any) -> int:
     return len(seen)
 
 
-def test_loading_many_sessions_needs_as_many_queries_as_loading_one(place: AsTold) -> None:
-    with_history(lost(place))
+def test_loading_many_sessions_needs_as_many_queries_as_loading_one(runtime: RecordingRuntime) -> None:
+    with_history(lost(runtime))
     one = queries_of(candidates.load_candidate_rows, "me")
     for _ in range(19):
-        with_history(lost(place))
+        with_history(lost(runtime))
     assert len(candidates.load_candidate_rows("me")) == 20
     assert queries_of(candidates.load_candidate_rows, "me") == one
 
 
-def test_sessions_not_seen_for_longest_are_observed_first(place: AsTold) -> None:
+def test_sessions_not_seen_for_longest_are_observed_first(runtime: RecordingRuntime) -> None:
     now = timezone.now()
     heard = {"just now": now, "never": None, "a while ago": now - timedelta(minutes=1)}
     sessions = {
-        str(running_session(runtime=place.name, execution={**FREE, "last_seen_at": at}).id): name
+        str(running_session(runtime=runtime.name, execution={**FREE, "last_seen_at": at}).id): name
         for name, at in heard.items()
     }
     swept(SweepScope("boot", dry_run=True))
-    assert [sessions[one] for one in place.asked] == ["never", "a while ago", "just now"]
+    assert [sessions[one] for one in runtime.asked] == ["never", "a while ago", "just now"]
 
 
-def test_deciding_needs_no_queries(place: AsTold) -> None:
-    lost(place)
+def test_deciding_needs_no_queries(runtime: RecordingRuntime) -> None:
+    lost(runtime)
     (row,) = candidates.load_candidate_rows("me")
     look = Observation(Observed.DEAD)
     now = timezone.now()
@@ -78,37 +78,37 @@ def test_deciding_needs_no_queries(place: AsTold) -> None:
     assert queries_of(lambda: candidates.sweep_facts(row, look, **known)) == 0
 
 
-def test_status_query_count_does_not_depend_on_history(place: AsTold) -> None:
-    plain, busy = lost(place), with_history(lost(place))
+def test_status_query_count_does_not_depend_on_history(runtime: RecordingRuntime) -> None:
+    plain, busy = lost(runtime), with_history(lost(runtime))
     counts = {queries_of(session_status, fresh(session)) for session in (plain, busy)}
     assert len(counts) == 1
     assert Message.objects.filter(session=busy).count() == 6
 
 
-def test_status_changes_nothing(place: AsTold) -> None:
-    session = lost(place)
+def test_status_changes_nothing(runtime: RecordingRuntime) -> None:
+    session = lost(runtime)
     with CaptureQueriesContext(connection) as seen:
         session_status(fresh(session))
     assert [query["sql"][:6] for query in seen] == ["SELECT"] * len(seen)
 
 
-def test_sessions_are_observed_concurrently_within_limits(place: AsTold) -> None:
+def test_sessions_are_observed_concurrently_within_limits(runtime: RecordingRuntime) -> None:
     for _ in range(3):
-        lost(place)
+        lost(runtime)
     swept(SweepScope("command", concurrency=7, timeout=1.5))
-    assert place.looks == [(3, 1.5, 7)]
+    assert runtime.looks == [(3, 1.5, 7)]
 
 
-def test_sweep_can_be_limited_to_sessions_or_a_runtime(place: AsTold) -> None:
-    one, _, elsewhere = lost(place), lost(place), running_session(execution=FREE)
+def test_sweep_can_be_limited_to_sessions_or_a_runtime(runtime: RecordingRuntime) -> None:
+    one, _, elsewhere = lost(runtime), lost(runtime), running_session(execution=FREE)
     assert [item.row.stored.session_id for item in swept(SweepScope("command", sessions=[one.id])).decided] == [one.id]
     found = swept(SweepScope("command", runtime="local_standalone", dry_run=True)).decided
     assert [item.row.stored.session_id for item in found] == [elsewhere.id]
 
 
-def test_sessions_with_work_are_started_first(place: AsTold, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sessions_with_work_are_started_first(runtime: RecordingRuntime, monkeypatch: pytest.MonkeyPatch) -> None:
     for _ in range(4):
-        lost(place)
+        lost(runtime)
     last = max(TaskSession.objects.all(), key=lambda session: session.id)
     Prompt.objects.create(session=last, message_id="p1", text="do it")
     monkeypatch.setattr("sessions_app.supervisor.sweep.sweep_pass.MAX_CONCURRENT_ACTIONS", 1)
@@ -116,9 +116,9 @@ def test_sessions_with_work_are_started_first(place: AsTold, monkeypatch: pytest
     assert Intent.objects.filter(done_at=None).order_by("created_at")[0].session_id == last.id
 
 
-def test_session_whose_action_fails_does_not_affect_others(place: AsTold) -> None:
-    bad, good = lost(place), lost(place)
-    place.broken.add(str(bad.id))
+def test_session_whose_action_fails_does_not_affect_others(runtime: RecordingRuntime) -> None:
+    bad, good = lost(runtime), lost(runtime)
+    runtime.broken.add(str(bad.id))
     result = swept()
     assert result.outcomes[str(bad.id)].error == "RuntimeError: this disk is on fire"
     assert fresh(good).intents.filter(kind="start", done_at=None).exists()
@@ -127,27 +127,27 @@ def test_session_whose_action_fails_does_not_affect_others(place: AsTold) -> Non
     assert (document["outcomes"]["failed"], document["outcomes"]["skipped"]) == (1, 1)
 
 
-def test_runtime_that_cannot_observe_reports_unknown_and_blocks_no_other(place: AsTold) -> None:
-    blind, other = lost(place), running_session(execution=FREE | {"agentctl_url": refusing_url()})
-    place.blind = True
+def test_runtime_that_cannot_observe_reports_unknown_and_blocks_no_other(runtime: RecordingRuntime) -> None:
+    blind, other = lost(runtime), running_session(execution=FREE | {"agentctl_url": refusing_url()})
+    runtime.blind = True
     swept()
     assert execution_of(blind).error_code == "unreachable"
     assert other.intents.filter(kind="start", done_at=None).exists()
 
 
-def test_uninstalled_runtime_is_unknown_not_dead(place: AsTold) -> None:
-    session = lost(place)
+def test_uninstalled_runtime_is_unknown_not_dead(runtime: RecordingRuntime) -> None:
+    session = lost(runtime)
     change(execution_of(session), runtime="uninstalled")
     result = swept()
     assert [item.seen.reason for item in result.decided] == ["runtime_unavailable"]
     assert (fresh(session).state, fresh(session).error_code) == ("ERROR", "unreachable")
 
 
-def test_living_agent_that_cannot_be_attached_is_not_reported_as_reattached(place: AsTold) -> None:
-    session = lost(place)
-    with talking(session) as agentctl:
+def test_living_agent_that_cannot_be_attached_is_not_reported_as_reattached(runtime: RecordingRuntime) -> None:
+    session = lost(runtime)
+    with recording_agentctl(session) as agentctl:
         report = agentctl.report()
-    place.see(session, Observation(Observed.ALIVE, report=report, url=agentctl.url))
+    runtime.set_observation(session, Observation(Observed.ALIVE, report=report, url=agentctl.url))
     result = swept()
     document = sweep_reports.build_report(result, "boot")
     assert document["sessions"][0]["error_message"]
@@ -155,31 +155,31 @@ def test_living_agent_that_cannot_be_attached_is_not_reported_as_reattached(plac
     assert fresh(session).state == "WAITING_FOR_INPUT"
 
 
-def test_open_stream_outweighs_a_failed_observation(place: AsTold) -> None:
-    session = lost(place)
+def test_open_stream_outweighs_a_failed_observation(runtime: RecordingRuntime) -> None:
+    session = lost(runtime)
 
     async def twice(registry: ExecutionRegistry) -> list[SweepRun]:
         alive = Observation(Observed.ALIVE, report=agentctl.report(), url=agentctl.url)
-        place.see(session, alive)
+        runtime.set_observation(session, alive)
         first = await run_sweep(registry, SweepScope("boot"), set())
-        place.see(session, UNKNOWN)
+        runtime.set_observation(session, UNKNOWN)
         return [first, await run_sweep(registry, SweepScope("boot"), set())]
 
-    with talking(session) as agentctl:
+    with recording_agentctl(session) as agentctl:
         rules = [result.decided[0].decision.rule for result in with_registry(twice)]
     assert rules == ["alive_same_agent", "attached"]
     assert fresh(session).state == "WAITING_FOR_INPUT"
 
 
-def test_repeated_sweep_attaches_once(place: AsTold) -> None:
-    session = lost(place)
+def test_repeated_sweep_attaches_once(runtime: RecordingRuntime) -> None:
+    session = lost(runtime)
 
     async def twice(registry: ExecutionRegistry) -> None:
-        place.see(session, Observation(Observed.ALIVE, report=agentctl.report(), url=agentctl.url))
+        runtime.set_observation(session, Observation(Observed.ALIVE, report=agentctl.report(), url=agentctl.url))
         for _ in range(2):
             await run_sweep(registry, SweepScope("boot"), set())
 
-    with talking(session, Journal().says("hello")) as agentctl:
+    with recording_agentctl(session, Journal().says("hello")) as agentctl:
         with_registry(twice)
         assert agentctl.generations == [2]
     assert names(session).count("session.receipt") == 1
@@ -200,8 +200,8 @@ def supervised(*scopes: SweepScope) -> None:
     asyncio.run(run())
 
 
-def test_periodic_sweep_without_a_decision_is_not_stored(place: AsTold) -> None:
-    sessions = [lost(place) for _ in range(2)]
+def test_periodic_sweep_without_a_decision_is_not_stored(runtime: RecordingRuntime) -> None:
+    sessions = [lost(runtime) for _ in range(2)]
     supervised(SweepScope("boot"), SweepScope("reconcile"))
     assert list(RecoverySweep.objects.values_list("trigger", "examined")) == [("boot", 2)]
     assert {row.session_id for row in SweepOutcome.objects.all()} == {session.id for session in sessions}
@@ -209,20 +209,20 @@ def test_periodic_sweep_without_a_decision_is_not_stored(place: AsTold) -> None:
     assert not Supervisor.objects.exists()
 
 
-def test_boot_sweep_stores_sessions_left_alone(place: AsTold) -> None:
-    session = lost(place, policy="on_open")
+def test_boot_sweep_stores_sessions_left_alone(runtime: RecordingRuntime) -> None:
+    session = lost(runtime, policy="on_open")
     supervised(SweepScope("boot"), SweepScope("boot"))
     kept = SweepOutcome.objects.filter(session=session).order_by("id")
     assert [(row.rule, row.executor_status) for row in kept] == [("dead_resume_later", "stopped")] * 2
 
 
-def test_empty_boot_sweep_is_stored(place: AsTold) -> None:
+def test_empty_boot_sweep_is_stored(runtime: RecordingRuntime) -> None:
     supervised(SweepScope("boot"))
     assert RecoverySweep.objects.get().examined == 0
 
 
-def test_sweep_and_its_rows_are_stored_together(place: AsTold, monkeypatch: pytest.MonkeyPatch) -> None:
-    lost(place)
+def test_sweep_and_its_rows_are_stored_together(runtime: RecordingRuntime, monkeypatch: pytest.MonkeyPatch) -> None:
+    lost(runtime)
     result = swept()
 
     def dies(*_: Any) -> None:

@@ -12,7 +12,7 @@ from sessions_app.models import RecoverySweep, SweepRequest, TaskSession
 from sessions_app.services.database_threads import run_in_database
 from sessions_app.services.sweeps import request_sweep
 from sessions_app.supervisor.loop import SupervisorLoop
-from tests.supervisor.places import UNKNOWN, AsTold
+from tests.supervisor.recording_runtime import UNKNOWN, RecordingRuntime
 from tests.supervisor.rows import fresh, make_user, running_session
 from tests.waiting import eventually_async
 
@@ -20,10 +20,12 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 @pytest.fixture
-def session(place: AsTold) -> TaskSession:
+def session(runtime: RecordingRuntime) -> TaskSession:
     """A session that claims to run and cannot be observed."""
-    made = running_session(runtime=place.name, execution={"runtime": place.name, "owner": "", "lease_expires_at": None})
-    place.see(made, UNKNOWN)
+    made = running_session(
+        runtime=runtime.name, execution={"runtime": runtime.name, "owner": "", "lease_expires_at": None}
+    )
+    runtime.set_observation(made, UNKNOWN)
     return made
 
 
@@ -62,14 +64,14 @@ def test_requested_sweep_is_stored_even_if_it_decides_nothing(session: TaskSessi
     assert [row["rule"] for row in report_of(asked)["sessions"]] == ["unknown_first"]
 
 
-def test_requested_sweep_examines_only_the_named_sessions(session: TaskSession, place: AsTold) -> None:
-    running_session(task=session.task, runtime=place.name, execution={"runtime": place.name, "owner": ""})
+def test_requested_sweep_examines_only_the_named_sessions(session: TaskSession, runtime: RecordingRuntime) -> None:
+    running_session(task=session.task, runtime=runtime.name, execution={"runtime": runtime.name, "owner": ""})
     asked = carried_out(lambda: request_sweep(None, sessions=[session.id]))
     assert [row["session_id"] for row in report_of(asked)["sessions"]] == [str(session.id)]
 
 
-def test_dry_run_leaves_only_its_report(session: TaskSession, place: AsTold) -> None:
-    place.sees.clear()  # now dead, so a sweep would act
+def test_dry_run_leaves_only_its_report(session: TaskSession, runtime: RecordingRuntime) -> None:
+    runtime.sees.clear()  # now dead, so a sweep would act
     before = (session.state, session.last_seq)
     asked = carried_out(lambda: request_sweep(None, dry_run=True))
     assert (asked.sweep, report_of(asked)["dry_run"], report_of(asked)["examined"]) == (None, True, 1)

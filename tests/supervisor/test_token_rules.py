@@ -17,7 +17,7 @@ from sessions_app.supervisor import leases
 from sessions_app.supervisor.outcomes import StartFailure, write_start_failure
 from sessions_app.supervisor.start import agent_start, claims
 from sessions_app.supervisor.start.claims import StartClaim
-from tests.supervisor.journals import Journal, hear
+from tests.supervisor.journals import Journal, ingest
 from tests.supervisor.rows import MINE, change, execution_of, fresh, running_session
 from tests.supervisor.test_starts import at_rest
 
@@ -29,7 +29,7 @@ HERE = "/srv/worktree"
 def identified(session: TaskSession, token: str, lease: Lease = MINE) -> str:
     """Let the agent report another conversation; return the id that is then stored."""
     journal = Journal(f"epoch of {token}")
-    hear(session, [journal.line(JournalKind.SESSION_IDENTIFIED)], token={"resume_token": token}, lease=lease)
+    ingest(session, [journal.line(JournalKind.SESSION_IDENTIFIED)], token={"resume_token": token}, lease=lease)
     return str(execution_of(session).resume_token)
 
 
@@ -72,7 +72,7 @@ def test_earlier_execution_of_a_session_cannot_write_its_token() -> None:
     change(session, agent_execution_id=moved.id)
     journal = Journal()
     with pytest.raises(LeaseLost):
-        hear(session, [journal.line(JournalKind.SESSION_IDENTIFIED)], token={"resume_token": "stolen"}, lease=lease)
+        ingest(session, [journal.line(JournalKind.SESSION_IDENTIFIED)], token={"resume_token": "stolen"}, lease=lease)
     assert set(ExecutorRunning.objects.values_list("resume_token", flat=True)) == {"conversation-1b"}
 
 

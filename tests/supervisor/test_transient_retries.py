@@ -15,9 +15,9 @@ from sessions_app.services import intents, prompts
 from sessions_app.services.status import session_status
 from sessions_app.supervisor.interrupted_turns import load_due_retries
 from sessions_app.supervisor.prompts import send_next_prompt
-from tests.supervisor.agentctls import talking
-from tests.supervisor.journals import Journal, Line, hear
-from tests.supervisor.places import with_registry
+from tests.supervisor.journals import Journal, Line, ingest
+from tests.supervisor.recording_agentctl import recording_agentctl
+from tests.supervisor.recording_runtime import with_registry
 from tests.supervisor.rows import (
     change,
     conversation,
@@ -44,7 +44,7 @@ def failed_turn(
     """Return a session whose turn ``p1`` has just failed."""
     session = running_session(**fields)
     Prompt.objects.create(session=session, message_id="p1", text="write it", state="sending")
-    hear(session, [*journal.turn_begins("p1"), *between, fails(journal, "p1", message, code)])
+    ingest(session, [*journal.turn_begins("p1"), *between, fails(journal, "p1", message, code)])
     return fresh(session)
 
 
@@ -110,7 +110,7 @@ def test_error_is_final_after_the_last_retry(settings: Any) -> None:
         pauses.append(round((row.not_before - row.created_at).total_seconds()))
         assert (row.attempt, row.text) == (number, "write it")
         change(row, state="sending")
-        hear(session, [*journal.turn_begins(row.message_id), fails(journal, row.message_id)])
+        ingest(session, [*journal.turn_begins(row.message_id), fails(journal, row.message_id)])
     assert pauses == [5, 10]
     assert not Prompt.objects.filter(state="queued").exists()
     assert conversation(session)[-1][1:3] == (OVERLOADED, {"level": "error"})
@@ -122,9 +122,9 @@ def test_success_resets_the_retry_count() -> None:
     session = failed_turn(journal=journal)
     row = waiting(session)
     change(row, state="sending")
-    hear(session, [*journal.turn_begins(row.message_id), journal.completes(row.message_id)])
+    ingest(session, [*journal.turn_begins(row.message_id), journal.completes(row.message_id)])
     Prompt.objects.create(session=session, message_id="p2", text="and then", state="sending")
-    hear(session, [*journal.turn_begins("p2"), fails(journal, "p2")])
+    ingest(session, [*journal.turn_begins("p2"), fails(journal, "p2")])
     assert waiting(session).attempt == 1
 
 
@@ -139,7 +139,7 @@ def test_retry_after_tool_calls_asks_the_agent_to_check_first(in_one_batch: bool
         fails(journal, "p1"),
     ]
     for batch in [lines] if in_one_batch else [[line] for line in lines]:
-        hear(session, batch)
+        ingest(session, batch)
     text = waiting(session).text
     assert "> write it" in text
     assert "rm -r build" in text
@@ -150,16 +150,16 @@ def test_tool_calls_of_an_earlier_turn_do_not_count() -> None:
     session, journal = running_session(), Journal()
     Prompt.objects.create(session=session, message_id="p0", text="look", state="sending")
     tool = journal.tool("t1", title="ls", status="completed")
-    hear(session, [*journal.turn_begins("p0"), tool, journal.completes("p0")])
+    ingest(session, [*journal.turn_begins("p0"), tool, journal.completes("p0")])
     Prompt.objects.create(session=session, message_id="p1", text="write it", state="sending")
-    hear(session, [*journal.turn_begins("p1"), fails(journal, "p1")])
+    ingest(session, [*journal.turn_begins("p1"), fails(journal, "p1")])
     assert waiting(session).text == "write it"
 
 
 def test_failure_reported_twice_is_retried_once() -> None:
     journal = Journal()
     session = failed_turn(journal=journal)
-    hear(session, [fails(journal, "p1")])
+    ingest(session, [fails(journal, "p1")])
     assert Prompt.objects.filter(kind="retry").count() == 1
 
 
@@ -172,9 +172,9 @@ def test_session_that_should_not_run_is_not_retried(fields: dict[str, Any]) -> N
 def test_turn_with_a_pending_cancel_is_not_retried() -> None:
     session, journal = running_session(), Journal()
     Prompt.objects.create(session=session, message_id="p1", text="write it", state="sending")
-    hear(session, journal.turn_begins("p1"))
+    ingest(session, journal.turn_begins("p1"))
     Intent.objects.create(session=session, kind="cancel", payload={"message_id": "p1"})
-    hear(session, [fails(journal, "p1")])
+    ingest(session, [fails(journal, "p1")])
     assert prompt_states(session) == {"p1": "done"}
 
 
@@ -220,7 +220,7 @@ def test_retry_is_sent_when_due_and_other_prompts_wait_behind_it(away: timedelta
         for _ in range(2):
             await send_next_prompt(registry, session.id)
 
-    with talking(session) as agentctl:
+    with recording_agentctl(session) as agentctl:
         with_registry(look)
     assert [body["message_id"] for body in agentctl.prompts] == sent
     assert prompt_states(session)["p2"] == "queued"
@@ -236,6 +236,6 @@ def test_supervisor_loads_retries_when_they_are_due() -> None:
 def test_exit_of_the_agent_keeps_the_retry_queued() -> None:
     journal = Journal()
     session = failed_turn(journal=journal)
-    hear(session, [journal.exits()])
+    ingest(session, [journal.exits()])
     assert waiting(session).attempt == 1
     assert "session.run.interrupted" not in names(session)

@@ -13,7 +13,7 @@ from sessions_app.services import intents
 from sessions_app.services.status import session_status
 from sessions_app.supervisor.interrupted_turns import interrupt_turn
 from sessions_app.supervisor.watchdogs import report_stalled_turns
-from tests.supervisor.journals import Journal, Line, hear
+from tests.supervisor.journals import Journal, Line, ingest
 from tests.supervisor.rows import (
     MINE,
     change,
@@ -38,7 +38,7 @@ def working(journal: Journal, silent_for: float) -> TaskSession:
     session = running_session()
     Prompt.objects.create(session=session, message_id="p1", text="build", state="sending")
     lines = [*journal.turn_begins("p1"), journal.tool("t1", title="make all")]
-    hear(session, [ago(line, silent_for) for line in lines])
+    ingest(session, [ago(line, silent_for) for line in lines])
     return fresh(session)
 
 
@@ -60,7 +60,7 @@ def test_output_clears_the_notice_and_a_new_stall_is_reported() -> None:
     journal = Journal()
     session = working(journal, silent_for=900)
     assert noticed(session) == 1
-    hear(session, [ago(line, 400) for line in journal.says("still compiling")])
+    ingest(session, [ago(line, 400) for line in journal.says("still compiling")])
     assert "session.run.heard_again" in names(session)
     assert session_status(fresh(session))["stalled_since"] is None
     assert noticed(session) == 1
@@ -72,7 +72,7 @@ def test_end_of_the_turn_clears_the_notice(ended_by: str) -> None:
     session = working(journal, silent_for=301)
     noticed(session)
     if ended_by == "completion":
-        hear(session, [journal.completes("p1")])
+        ingest(session, [journal.completes("p1")])
     else:
         with session_transaction(session.id) as transaction:
             interrupt_turn(transaction, "agentctl_gone")
@@ -94,9 +94,9 @@ def test_no_notice_without_a_stalled_turn(case: str, settings: Any) -> None:
     journal = Journal()
     session = working(journal, silent_for=200 if case == "recently heard" else 400)
     if case == "it asks":
-        hear(session, [asks(journal)])
+        ingest(session, [asks(journal)])
     elif case == "at rest":
-        hear(session, [ago(journal.completes("p1"), 400)])
+        ingest(session, [ago(journal.completes("p1"), 400)])
     elif case == "off":
         settings.KANDEV_STALL_NOTICE = 0
     assert (report_stalled_turns({}) if case == "another's" else noticed(session)) == 0

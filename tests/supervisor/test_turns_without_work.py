@@ -9,7 +9,7 @@ import pytest
 from sessions_app.models import Prompt, TaskSession
 from sessions_app.services.prompt_context import load_history
 from sessions_app.supervisor.start import agent_start
-from tests.supervisor.journals import Journal, hear
+from tests.supervisor.journals import Journal, ingest
 from tests.supervisor.rows import change, fresh, running_session, runs
 
 pytestmark = pytest.mark.django_db
@@ -23,7 +23,7 @@ ENDS = {
 def turn(session: TaskSession, **end: Any) -> TaskSession:
     Prompt.objects.create(session=session, message_id="p1", text="go on", state="sending")
     journal = Journal()
-    hear(session, [*journal.turn_begins("p1"), journal.line("turn.completed", message_id="p1", **end)])
+    ingest(session, [*journal.turn_begins("p1"), journal.line("turn.completed", message_id="p1", **end)])
     return fresh(session)
 
 

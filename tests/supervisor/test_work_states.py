@@ -12,8 +12,8 @@ from sessions_app.services import intents, tasks
 from sessions_app.services.catalogue import visible_tasks
 from sessions_app.supervisor.interrupted_turns import interrupt_turn, record_agent_stopped
 from sessions_app.supervisor.outcomes import write_stopped
-from tests.supervisor.journals import Journal, hear
-from tests.supervisor.places import DEAD, AsTold, swept
+from tests.supervisor.journals import Journal, ingest
+from tests.supervisor.recording_runtime import DEAD, RecordingRuntime, swept
 from tests.supervisor.rows import change, execution_of, fresh, make_session, make_user, running_session
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -22,15 +22,15 @@ Step = Callable[[TaskSession, Journal], None]
 
 def _turn_begins(session: TaskSession, journal: Journal) -> None:
     Prompt.objects.create(session=session, message_id="p1", text="do it", state="sending")
-    hear(session, journal.turn_begins("p1"))
+    ingest(session, journal.turn_begins("p1"))
 
 
 def _turn_ends(session: TaskSession, journal: Journal) -> None:
-    hear(session, [journal.completes("p1")])
+    ingest(session, [journal.completes("p1")])
 
 
 def _turn_fails(session: TaskSession, journal: Journal) -> None:
-    hear(session, [journal.line("turn.failed", message_id="p1", code="internal_error", message="It broke.")])
+    ingest(session, [journal.line("turn.failed", message_id="p1", code="internal_error", message="It broke.")])
 
 
 def _agent_dies(session: TaskSession, journal: Journal) -> None:
@@ -135,12 +135,12 @@ def test_task_shows_the_busiest_work_state_of_its_sessions(states: list[str], sh
     assert Task.objects.count() == 1
 
 
-def test_done_session_found_dead_gets_no_prompt_and_no_start(place: AsTold) -> None:
-    session, journal = running_session(runtime=place.name), Journal()
+def test_done_session_found_dead_gets_no_prompt_and_no_start(runtime: RecordingRuntime) -> None:
+    session, journal = running_session(runtime=runtime.name), Journal()
     _turn_begins(session, journal)
     change(execution_of(session), owner="", lease_expires_at=None)
     tasks.finish_task(session.task, make_user())
-    place.see(session, DEAD)
+    runtime.set_observation(session, DEAD)
     swept()
     assert not session.prompts.filter(kind="continue").exists()
     assert not session.intents.filter(kind="start", done_at=None).exists()

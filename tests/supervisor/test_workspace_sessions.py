@@ -16,7 +16,7 @@ from sessions_app.services.status import session_status
 from sessions_app.supervisor.executions import launch_spec_of
 from sessions_app.supervisor.start import agent_start, claims
 from sessions_app.supervisor.sweep.sweep_pass import SweepScope
-from tests.supervisor.places import DEAD, AsTold, swept
+from tests.supervisor.recording_runtime import DEAD, RecordingRuntime, swept
 from tests.supervisor.rows import (
     MINE,
     change,
@@ -102,9 +102,9 @@ def test_resuming_opens_a_closed_workspace_and_leaves_an_open_one() -> None:
 
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("policy", ["auto", "working", "on_open"])
-def test_dead_workspace_is_reopened_unless_the_policy_is_manual(policy: str, place: AsTold) -> None:
+def test_dead_workspace_is_reopened_unless_the_policy_is_manual(policy: str, runtime: RecordingRuntime) -> None:
     session = resting(policy=policy)
-    place.see(session, DEAD)
+    runtime.set_observation(session, DEAD)
     (found,) = swept(SweepScope("boot")).decided
     assert found.decision.rule == "dead_workspace_session"
     assert open_orders(session) == [("start", {"mode": "auto"})]
@@ -113,26 +113,30 @@ def test_dead_workspace_is_reopened_unless_the_policy_is_manual(policy: str, pla
 
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize(("values", "rule"), [({"desired_state": "stopped"}, "dead_unwanted"), (GIVEN_UP, "gave_up")])
-def test_unwanted_or_given_up_workspace_stays_closed(values: dict[str, Any], rule: str, place: AsTold) -> None:
+def test_unwanted_or_given_up_workspace_stays_closed(
+    values: dict[str, Any], rule: str, runtime: RecordingRuntime
+) -> None:
     session = change(resting(), **values)
-    place.see(session, DEAD)
+    runtime.set_observation(session, DEAD)
     assert [one.decision.rule for one in swept(SweepScope("boot")).decided] == [rule]
     assert open_orders(session) == []
 
 
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("trigger", ["boot", "reconcile"])
-def test_dead_workspace_under_manual_is_left_to_its_user(trigger: Any, place: AsTold) -> None:
+def test_dead_workspace_under_manual_is_left_to_its_user(trigger: Any, runtime: RecordingRuntime) -> None:
     session = resting(policy="manual")
-    place.see(session, DEAD)
+    runtime.set_observation(session, DEAD)
     swept(SweepScope(trigger))
     assert open_orders(session) == []
 
 
 @pytest.mark.django_db(transaction=True)
-def test_workspace_with_a_missing_worktree_reports_it(place: AsTold) -> None:
+def test_workspace_with_a_missing_worktree_reports_it(runtime: RecordingRuntime) -> None:
     session = resting()
-    place.see(session, Observation(Observed.DEAD, workspace=WorkspaceState.GONE, workspace_reason="It was deleted."))
+    runtime.set_observation(
+        session, Observation(Observed.DEAD, workspace=WorkspaceState.GONE, workspace_reason="It was deleted.")
+    )
     swept(SweepScope("boot"))
     assert (fresh(session).state, fresh(session).error_code) == ("ERROR", "worktree_missing")
     assert open_orders(session) == []
@@ -140,9 +144,9 @@ def test_workspace_with_a_missing_worktree_reports_it(place: AsTold) -> None:
 
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("policy", ["auto", "manual"])
-def test_open_workspace_is_taken_over_without_an_agent(policy: str, place: AsTold) -> None:
+def test_open_workspace_is_taken_over_without_an_agent(policy: str, runtime: RecordingRuntime) -> None:
     session = resting(policy=policy)
-    place.see(session, OPEN)
+    runtime.set_observation(session, OPEN)
     (found,) = swept(SweepScope("boot", dry_run=True)).decided
     decided = (found.decision.rule, found.decision.agent_action, found.decision.session_move)
     assert decided == ("alive_workspace_session", "none", None)
@@ -151,7 +155,7 @@ def test_open_workspace_is_taken_over_without_an_agent(policy: str, place: AsTol
 def resting(**values: Any) -> TaskSession:
     """Return an open workspace without a lease."""
     session = opened(**values)
-    change(execution_of(session), owner="", lease_expires_at=None, runtime="as_told")
+    change(execution_of(session), owner="", lease_expires_at=None, runtime="recording")
     return session
 
 

@@ -27,10 +27,10 @@ from sessions_app.supervisor.execution_registry import ExecutionRegistry
 from sessions_app.supervisor.executions import execution_facts_of, load_session
 from sessions_app.supervisor.ingest.writer import ingest_batch
 from sessions_app.supervisor.workspace_sync import WorkspaceSync
-from tests.supervisor.journals import Journal, hear
-from tests.supervisor.places import with_registry
+from tests.supervisor.journals import Journal, ingest
+from tests.supervisor.recording_runtime import with_registry
 from tests.supervisor.rows import MINE, change, execution_of, last_payload, names, running_session
-from tests.supervisor.sandboxes import Sandboxes, commit_in, git
+from tests.supervisor.sandbox_runtime import SandboxRuntime, commit_in, git
 from tests.waiting import eventually_async
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -39,10 +39,10 @@ DELAYED, ARRIVED = "session.workspace.delayed", "session.workspace.arrived"
 
 
 @pytest.fixture
-def far(monkeypatch: pytest.MonkeyPatch, settings: Any, tmp_path: Path) -> Sandboxes:
+def sandboxes(monkeypatch: pytest.MonkeyPatch, settings: Any, tmp_path: Path) -> SandboxRuntime:
     """The runtime ``far``, with archives of its own."""
     settings.KANDEV_DATA_DIR = tmp_path
-    made = Sandboxes()
+    made = SandboxRuntime()
     known = {**plugins.runtimes(), made.name: made}
     monkeypatch.setattr(plugins, "runtimes", lambda: known)
     monkeypatch.setattr("sessions_app.services.workspace.runtimes", lambda: known)
@@ -61,10 +61,10 @@ def snapshot(tmp_path: Path) -> Callable[[str], str]:
 Snapshot = Callable[[str], str]
 
 
-def far_session(far: Sandboxes, content: str = "", commit: str = "", **execution: Any) -> TaskSession:
+def sandbox_session(sandboxes: SandboxRuntime, content: str = "", commit: str = "", **execution: Any) -> TaskSession:
     """Return a session whose workspace has a snapshot that the journal announced."""
-    session = running_session(execution={"runtime": far.name, **execution})
-    far.refs[str(session.id)] = content
+    session = running_session(execution={"runtime": sandboxes.name, **execution})
+    sandboxes.refs[str(session.id)] = content
     return change(session) if not commit else announced(session, commit)
 
 
@@ -119,7 +119,7 @@ def facts(session: TaskSession) -> ExecutionFacts:
 
 def test_snapshot_line_announces_its_commit() -> None:
     session, journal = running_session(), Journal()
-    hear(session, [journal.line(JournalKind.WORKSPACE_SNAPSHOT, commit=commit) for commit in ("c1", "c2")])
+    ingest(session, [journal.line(JournalKind.WORKSPACE_SNAPSHOT, commit=commit) for commit in ("c1", "c2")])
     row = execution_of(session)
     assert (row.snapshot_announced, row.snapshot_arrived) == ("c2", "")
     assert row.snapshot_due_since is not None and row.snapshot_due_since.timestamp() == 1_750_000_001.0
@@ -134,7 +134,7 @@ def test_snapshot_is_not_announced_without_the_lease() -> None:
 
 def test_overlong_commit_of_a_hostile_journal_is_cut() -> None:
     session, journal = running_session(), Journal()
-    hear(session, [journal.line(JournalKind.WORKSPACE_SNAPSHOT, commit="c" * 5000)])
+    ingest(session, [journal.line(JournalKind.WORKSPACE_SNAPSHOT, commit="c" * 5000)])
     assert execution_of(session).snapshot_announced == "c" * 64
 
 
@@ -145,45 +145,45 @@ def test_overlong_commit_of_a_hostile_journal_is_cut() -> None:
     "status", [{"status": "ready"}, {"status": "stopped"}, {"status": "error", "error_code": "spawn_failed"}]
 )
 def test_work_that_has_not_arrived_is_pushed_at_start(
-    far: Sandboxes, snapshot: Snapshot, status: dict[str, Any]
+    sandboxes: SandboxRuntime, snapshot: Snapshot, status: dict[str, Any]
 ) -> None:
-    session = far_session(far, "new", snapshot("new"), **FREE, **status)
+    session = sandbox_session(sandboxes, "new", snapshot("new"), **FREE, **status)
     caught_up(session)
     row = execution_of(session)
     assert row.snapshot_arrived == snapshot("new")
     assert (row.snapshot_due_since, row.snapshot_error_code) == (None, "")
 
 
-def test_arrived_work_is_not_pushed_again(far: Sandboxes, snapshot: Snapshot) -> None:
-    settled, due = far_session(far), far_session(far, "new", snapshot("new"), **FREE)
+def test_arrived_work_is_not_pushed_again(sandboxes: SandboxRuntime, snapshot: Snapshot) -> None:
+    settled, due = sandbox_session(sandboxes), sandbox_session(sandboxes, "new", snapshot("new"), **FREE)
     change(execution_of(settled), snapshot_announced="c", snapshot_arrived="c", **FREE)
     caught_up(due)
-    assert far.pushed == [str(due.id)]
+    assert sandboxes.pushed == [str(due.id)]
 
 
-def test_sessions_of_other_runtimes_are_never_due(far: Sandboxes) -> None:
+def test_sessions_of_other_runtimes_are_never_due(sandboxes: SandboxRuntime) -> None:
     change(execution_of(running_session()), snapshot_announced="c", **FREE)
     assert workspace_sync.load_due_transfers("me") == {}
 
 
-def test_session_of_another_supervisor_is_left_to_it(far: Sandboxes, snapshot: Snapshot) -> None:
-    session = far_session(far, "new", snapshot("new"), owner="another")
+def test_session_of_another_supervisor_is_left_to_it(sandboxes: SandboxRuntime, snapshot: Snapshot) -> None:
+    session = sandbox_session(sandboxes, "new", snapshot("new"), owner="another")
     assert workspace_sync.load_due_transfers("me") == {}
     assert workspace_sync.begin_transfer("me", execution_of(session).id) is None
     change(execution_of(session), lease_expires_at=timezone.now() - timedelta(seconds=1))
     assert set(workspace_sync.load_due_transfers("me")) == {execution_of(session).id}
 
 
-def test_second_supervisor_cannot_begin_the_same_transfer(far: Sandboxes, snapshot: Snapshot) -> None:
-    session = far_session(far, "new", snapshot("new"), status="stopped", **FREE)
+def test_second_supervisor_cannot_begin_the_same_transfer(sandboxes: SandboxRuntime, snapshot: Snapshot) -> None:
+    session = sandbox_session(sandboxes, "new", snapshot("new"), status="stopped", **FREE)
     execution_id = execution_of(session).id
     assert workspace_sync.begin_transfer("one", execution_id) is not None
     assert workspace_sync.begin_transfer("other", execution_id) is None
     assert workspace_sync.load_due_transfers("other") == {}
 
 
-def test_result_is_not_written_after_the_lease_is_lost(far: Sandboxes, snapshot: Snapshot) -> None:
-    session = far_session(far, "new", snapshot("new"), status="stopped", **FREE)
+def test_result_is_not_written_after_the_lease_is_lost(sandboxes: SandboxRuntime, snapshot: Snapshot) -> None:
+    session = sandbox_session(sandboxes, "new", snapshot("new"), status="stopped", **FREE)
     begun = workspace_sync.begin_transfer("one", execution_of(session).id)
     assert begun is not None
     change(execution_of(session), owner="other", generation=begun.lease.generation + 1)
@@ -194,13 +194,13 @@ def test_result_is_not_written_after_the_lease_is_lost(far: Sandboxes, snapshot:
     assert execution_of(session).snapshot_arrived == ""
 
 
-def test_earlier_execution_of_a_session_is_never_pushed(far: Sandboxes, snapshot: Snapshot) -> None:
-    session = far_session(far, "new", snapshot("new"), **FREE)
+def test_earlier_execution_of_a_session_is_never_pushed(sandboxes: SandboxRuntime, snapshot: Snapshot) -> None:
+    session = sandbox_session(sandboxes, "new", snapshot("new"), **FREE)
     change(session, agent_execution_id=uuid.uuid4())
     assert workspace_sync.load_due_transfers("me") == {}
 
 
-def test_due_executions_are_found_by_their_index(far: Sandboxes) -> None:
+def test_due_executions_are_found_by_their_index(sandboxes: SandboxRuntime) -> None:
     if connection.vendor != "sqlite":
         pytest.skip("PostgreSQL reads a small table as a whole")
     with CaptureQueriesContext(
@@ -217,45 +217,45 @@ def test_due_executions_are_found_by_their_index(far: Sandboxes) -> None:
 # --- after a snapshot ---
 
 
-def test_snapshots_during_a_push_follow_in_one_more(far: Sandboxes, snapshot: Snapshot) -> None:
-    session = far_session(far, "one", snapshot("one"))
+def test_snapshots_during_a_push_follow_in_one_more(sandboxes: SandboxRuntime, snapshot: Snapshot) -> None:
+    session = sandbox_session(sandboxes, "one", snapshot("one"))
     change(execution_of(session), **FREE)
 
     async def work(registry: ExecutionRegistry, sync: WorkspaceSync) -> None:
-        far.is_open.clear()
+        sandboxes.is_open.clear()
         one = await registry.database(facts, session)
         sync.request(one)
-        await eventually_async(lambda: far.tries == 1, describe="the first is on its way")
+        await eventually_async(lambda: sandboxes.tries == 1, describe="the first is on its way")
         for content in ("two", "three"):
-            far.refs[str(session.id)] = content
+            sandboxes.refs[str(session.id)] = content
             await registry.database(announced, session, snapshot(content))
             sync.request(one)
-        far.is_open.set()
+        sandboxes.is_open.set()
         await until(registry, lambda: has_arrived(session), "the last one followed")
 
     synced(work)
-    assert far.tries <= 2
+    assert sandboxes.tries <= 2
     assert execution_of(session).snapshot_arrived == snapshot("three")
 
 
-def test_failed_push_is_retried(far: Sandboxes, snapshot: Snapshot) -> None:
-    session = far_session(far, "new", snapshot("new"), **FREE)
-    far.refusals = [RuntimeUnavailable("away"), OSError("broken pipe")]
+def test_failed_push_is_retried(sandboxes: SandboxRuntime, snapshot: Snapshot) -> None:
+    session = sandbox_session(sandboxes, "new", snapshot("new"), **FREE)
+    sandboxes.refusals = [RuntimeUnavailable("away"), OSError("broken pipe")]
     caught_up(session)
-    assert far.tries == 3
+    assert sandboxes.tries == 3
 
 
-def test_retries_never_end(far: Sandboxes, snapshot: Snapshot, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_retries_never_end(sandboxes: SandboxRuntime, snapshot: Snapshot, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Backoff, "record_failure", lambda self: 0.0)
-    session = far_session(far, "new", snapshot("new"), **FREE)
-    far.refusals = [RuntimeUnavailable("away") for _ in range(50)]
+    session = sandbox_session(sandboxes, "new", snapshot("new"), **FREE)
+    sandboxes.refusals = [RuntimeUnavailable("away") for _ in range(50)]
     caught_up(session)
-    assert far.tries == 51
+    assert sandboxes.tries == 51
 
 
-def test_permanent_error_waits_for_the_next_snapshot(far: Sandboxes, snapshot: Snapshot) -> None:
-    session = far_session(far, "one", snapshot("one"), **FREE)
-    far.refusals = [WorkspaceGone("The volume was removed.")]
+def test_permanent_error_waits_for_the_next_snapshot(sandboxes: SandboxRuntime, snapshot: Snapshot) -> None:
+    session = sandbox_session(sandboxes, "one", snapshot("one"), **FREE)
+    sandboxes.refusals = [WorkspaceGone("The volume was removed.")]
 
     async def work(registry: ExecutionRegistry, sync: WorkspaceSync) -> None:
         await sync.catch_up()
@@ -263,18 +263,18 @@ def test_permanent_error_waits_for_the_next_snapshot(far: Sandboxes, snapshot: S
         await eventually_async(lambda: not sync._pushes, describe="it is given up")
         await sync.catch_up()
         assert not sync._pushes
-        far.refs[str(session.id)] = "two"
+        sandboxes.refs[str(session.id)] = "two"
         await registry.database(announced, session, snapshot("two"))
         sync.request(await registry.database(facts, session))
         await until(registry, lambda: has_arrived(session), "the next one arrived")
 
     synced(work)
-    assert far.tries == 2
+    assert sandboxes.tries == 2
 
 
-def test_permanent_error_is_retried_after_a_restart(far: Sandboxes, snapshot: Snapshot) -> None:
-    session = far_session(far, "one", snapshot("one"), **FREE)
-    far.refusals = [WorkspaceGone("The volume was removed.")]
+def test_permanent_error_is_retried_after_a_restart(sandboxes: SandboxRuntime, snapshot: Snapshot) -> None:
+    session = sandbox_session(sandboxes, "one", snapshot("one"), **FREE)
+    sandboxes.refusals = [WorkspaceGone("The volume was removed.")]
 
     async def refused(registry: ExecutionRegistry, sync: WorkspaceSync) -> None:
         await sync.catch_up()
@@ -285,8 +285,8 @@ def test_permanent_error_is_retried_after_a_restart(far: Sandboxes, snapshot: Sn
     caught_up(session)
 
 
-def test_local_repositories_are_not_pushed(far: Sandboxes, snapshot: Snapshot) -> None:
-    near, session = running_session(), far_session(far, "new", snapshot("new"), **FREE)
+def test_local_repositories_are_not_pushed(sandboxes: SandboxRuntime, snapshot: Snapshot) -> None:
+    near, session = running_session(), sandbox_session(sandboxes, "new", snapshot("new"), **FREE)
 
     async def work(registry: ExecutionRegistry, sync: WorkspaceSync) -> None:
         sync.request(await registry.database(facts, near))
@@ -294,17 +294,17 @@ def test_local_repositories_are_not_pushed(far: Sandboxes, snapshot: Snapshot) -
         await until(registry, lambda: has_arrived(session), "the other's work arrived")
 
     synced(work)
-    assert far.pushed == [str(session.id)]
+    assert sandboxes.pushed == [str(session.id)]
 
 
 # --- the archive decides what has arrived ---
 
 
 def test_announced_snapshot_that_never_arrives_stays_due(
-    far: Sandboxes, snapshot: Snapshot, monkeypatch: pytest.MonkeyPatch
+    sandboxes: SandboxRuntime, snapshot: Snapshot, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(workspace_sync, "MAX_MISSING_TRIES", 2)
-    session = far_session(far, "older", snapshot("lost"), **FREE)
+    session = sandbox_session(sandboxes, "older", snapshot("lost"), **FREE)
 
     async def work(registry: ExecutionRegistry, sync: WorkspaceSync) -> None:
         await sync.catch_up()
@@ -314,18 +314,20 @@ def test_announced_snapshot_that_never_arrives_stays_due(
     synced(work)
     row = execution_of(session)
     assert (row.snapshot_announced, row.snapshot_arrived) == (snapshot("lost"), snapshot("older"))
-    assert (row.snapshot_error_code, far.tries) == ("snapshot_missing", 2)
+    assert (row.snapshot_error_code, sandboxes.tries) == ("snapshot_missing", 2)
 
 
-def test_shared_worktree_counts_by_its_owners_ref(far: Sandboxes, snapshot: Snapshot) -> None:
-    owner = far_session(far, "newest", snapshot("newest"), **FREE)
-    guest = far_session(far, "", snapshot("before"), worktree_id=str(owner.id), **FREE)
+def test_shared_worktree_counts_by_its_owners_ref(sandboxes: SandboxRuntime, snapshot: Snapshot) -> None:
+    owner = sandbox_session(sandboxes, "newest", snapshot("newest"), **FREE)
+    guest = sandbox_session(sandboxes, "", snapshot("before"), worktree_id=str(owner.id), **FREE)
     caught_up(owner, guest)
     assert execution_of(guest).snapshot_arrived == snapshot("newest")
 
 
-def test_workspace_without_an_archive_is_never_due_again(far: Sandboxes, monkeypatch: pytest.MonkeyPatch) -> None:
-    session = far_session(far, "", "c1", **FREE)
+def test_workspace_without_an_archive_is_never_due_again(
+    sandboxes: SandboxRuntime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = sandbox_session(sandboxes, "", "c1", **FREE)
     begun = workspace_sync.begin_transfer("me", execution_of(session).id)
     assert begun is not None
     assert workspace_sync.record_arrival(begun, workspace_store.newest_snapshot(begun.owner_id)) is True
@@ -335,8 +337,8 @@ def test_workspace_without_an_archive_is_never_due_again(far: Sandboxes, monkeyp
 # --- status and events ---
 
 
-def test_status_shows_what_has_not_arrived(far: Sandboxes, snapshot: Snapshot) -> None:
-    session = far_session(far, "new", snapshot("new"), **FREE)
+def test_status_shows_what_has_not_arrived(sandboxes: SandboxRuntime, snapshot: Snapshot) -> None:
+    session = sandbox_session(sandboxes, "new", snapshot("new"), **FREE)
     begun = workspace_sync.begin_transfer("me", execution_of(session).id)
     assert begun is not None
     workspace_sync.record_failure(begun, RuntimeUnavailable("The Docker engine cannot be reached."))
@@ -354,16 +356,20 @@ def test_status_shows_what_has_not_arrived(far: Sandboxes, snapshot: Snapshot) -
     assert session_status(load_session(session.id))["snapshot_transfer"] is None
 
 
-def test_fresh_snapshot_is_not_overdue(far: Sandboxes) -> None:
-    session = far_session(far)
+def test_fresh_snapshot_is_not_overdue(sandboxes: SandboxRuntime) -> None:
+    session = sandbox_session(sandboxes)
     change(execution_of(session), snapshot_announced="c", snapshot_due_since=timezone.now())
     told = session_status(load_session(session.id))["snapshot_transfer"]
     assert (told["overdue"], told["error_code"]) == (False, "")
 
 
-def test_outage_is_logged_once(far: Sandboxes, snapshot: Snapshot, caplog: pytest.LogCaptureFixture) -> None:
-    session = far_session(far, "new", snapshot("new"), **FREE)
-    far.refusals = [RuntimeUnavailable("away"), RuntimeUnavailable("still away"), RuntimeUnavailable("still away")]
+def test_outage_is_logged_once(sandboxes: SandboxRuntime, snapshot: Snapshot, caplog: pytest.LogCaptureFixture) -> None:
+    session = sandbox_session(sandboxes, "new", snapshot("new"), **FREE)
+    sandboxes.refusals = [
+        RuntimeUnavailable("away"),
+        RuntimeUnavailable("still away"),
+        RuntimeUnavailable("still away"),
+    ]
     with caplog.at_level(logging.WARNING):
         caught_up(session)
     assert [one for one in names(session) if one in (DELAYED, ARRIVED)] == [DELAYED, ARRIVED]

@@ -27,7 +27,7 @@ from sessions_app.services.waits import OpenWait
 from sessions_app.supervisor.interrupted_turns import interrupt_turn
 from sessions_app.supervisor.outcomes import write_stopped
 from sessions_app.supervisor.watchdogs import expire_waits
-from tests.supervisor.journals import Journal, hear
+from tests.supervisor.journals import Journal, ingest
 from tests.supervisor.rows import (
     change,
     conversation,
@@ -77,7 +77,7 @@ def test_wait_and_the_turn_after_it_are_one_run() -> None:
         (name, "wait", "The build has passed.")
     ]
     Prompt.objects.update(state="sending")
-    hear(session, [*journal.turn_begins(name), *journal.says("Good."), journal.completes(name)])
+    ingest(session, [*journal.turn_begins(name), *journal.says("Good."), journal.completes(name)])
     assert runs(session) == [(name, "completed")]
     assert status(session) == "idle"
     assert told(session) == ["run.waiting", "token.minted", "token.consumed", "run.resumed", "run.completed"]
@@ -238,7 +238,7 @@ def test_one_wait_that_cannot_be_ended_does_not_stop_the_others(caplog: pytest.L
 def test_a_wait_outlives_its_agent_and_the_answer_wakes_it() -> None:
     session, journal = running_session(), Journal()
     opened = wait(session)
-    hear(session, [journal.exits()])
+    ingest(session, [journal.exits()])
     with session_transaction(session.id) as transaction:
         assert not interrupt_turn(transaction, "agentctl_gone")
     write_stopped(session.id, None, "idle")
@@ -289,7 +289,7 @@ def test_no_wait_begins_before_a_prompt_that_is_on_its_way(state: str) -> None:
 
 def test_wait_is_refused_during_turns_after_deadlines_and_in_ended_sessions() -> None:
     session, journal = running_session(), Journal()
-    hear(session, journal.turn_begins("p1"))
+    ingest(session, journal.turn_begins("p1"))
     with pytest.raises(Conflict):
         wait(session)
     with pytest.raises(Invalid):
@@ -310,7 +310,7 @@ def test_withdrawing_a_wait_result_ends_its_run() -> None:
 
 def test_the_key_of_a_permission_ends_no_wait_for_the_outside() -> None:
     session, journal = running_session(), Journal()
-    hear(session, [*journal.turn_begins("p1"), journal.asks("q1")])
+    ingest(session, [*journal.turn_begins("p1"), journal.asks("q1")])
     key = ResumeToken.objects.get(wait_id="q1").secret()
     for wrong in (key or "", "", "kwt_guess"):
         with pytest.raises(TokenInvalid):

@@ -18,7 +18,7 @@ from sessions_app.services.status import session_status
 from sessions_app.supervisor.prompts import claim_next_prompt
 from sessions_app.supervisor.watchdogs import expire_waits
 from tests.api.world import client_of
-from tests.supervisor.journals import Journal, hear
+from tests.supervisor.journals import Journal, ingest
 from tests.supervisor.rows import MINE, change, fresh, make_user, open_orders, prompt_states, running_session
 
 pytestmark = pytest.mark.django_db
@@ -75,7 +75,7 @@ def test_the_agent_is_told_once_with_its_next_prompt() -> None:
     assert "for the result of a tool: “The scan”. Nobody answered, so the wait was ended." in told
     assert told.endswith("\n\nWhat now?")
     journal = Journal()
-    hear(session, [*journal.turn_begins("p1"), journal.completes("p1")])
+    ingest(session, [*journal.turn_begins("p1"), journal.completes("p1")])
     intents.queue_prompt(session.id, "p2", "And now?", make_user())
     assert sent(session) == "And now?"
 
@@ -122,7 +122,7 @@ def test_a_withdrawn_continue_leaves_the_choice_as_it_was() -> None:
     assert second.message_id == f"{first.message_id}:1"
     assert sent(session).count("Nobody answered") == 1
     journal = Journal()
-    hear(session, [*journal.turn_begins(second.message_id), journal.completes(second.message_id)])
+    ingest(session, [*journal.turn_begins(second.message_id), journal.completes(second.message_id)])
     intents.queue_prompt(session.id, "p2", "And now?", make_user())
     assert sent(session) == "And now?", "it was told"
 
@@ -139,7 +139,7 @@ def test_a_session_that_has_gone_on_offers_neither(act: Any) -> None:
     session = interrupted()
     wait_id, journal = wait_of(session)["id"], Journal()
     Prompt.objects.create(session=session, message_id="p1", text="Go on", state="sending")
-    hear(session, [{**line, "ts": timezone.now().timestamp()} for line in journal.turn_begins("p1")])
+    ingest(session, [{**line, "ts": timezone.now().timestamp()} for line in journal.turn_begins("p1")])
     assert (wait_of(session), items(session)) == (None, [])
     with pytest.raises(Conflict):
         act(session.id, wait_id, make_user())

@@ -15,7 +15,7 @@ from sessions_app.services import intents
 from sessions_app.services.errors import TokenRevoked
 from sessions_app.services.status import session_status
 from sessions_app.supervisor.watchdogs import expire_waits, renew_tokens
-from tests.supervisor.journals import Journal, hear
+from tests.supervisor.journals import Journal, ingest
 from tests.supervisor.rows import (
     answer,
     fresh,
@@ -33,7 +33,7 @@ pytestmark = pytest.mark.django_db
 def asked(*permission_ids: str) -> tuple[TaskSession, Journal]:
     """A session whose agent waits for answers."""
     session, journal = running_session(), Journal()
-    hear(session, [*journal.turn_begins("p1"), *(journal.asks(one) for one in permission_ids or ("q1",))])
+    ingest(session, [*journal.turn_begins("p1"), *(journal.asks(one) for one in permission_ids or ("q1",))])
     return session, journal
 
 
@@ -59,7 +59,7 @@ def test_a_question_has_its_key_from_the_transaction_that_tells_of_it() -> None:
 def test_a_question_that_is_told_twice_keeps_its_key() -> None:
     session, journal = asked()
     before = key_of(session, "q1")
-    hear(session, [journal.asks("q1")])
+    ingest(session, [journal.asks("q1")])
     assert key_of(session, "q1") == before
     assert session.tokens.count() == 1
 
@@ -68,7 +68,7 @@ def test_an_answer_on_its_way_is_still_waited_for() -> None:
     session, journal = asked()
     answer(session, "q1", "yes")
     assert (status(session), states(session)) == ("waiting", {"q1": TokenState.CONSUMED})
-    hear(session, [journal.line(JournalKind.PERMISSION_RESOLVED, permission_id="q1", option_id="yes")])
+    ingest(session, [journal.line(JournalKind.PERMISSION_RESOLVED, permission_id="q1", option_id="yes")])
     assert status(session) == "running"
 
 
@@ -87,7 +87,7 @@ def test_key_is_revoked_when_a_permission_ends_without_our_answer(
 ) -> None:
     session, journal = asked()
     key = key_of(session, "q1")
-    hear(session, [journal.line(kind, **body)])
+    ingest(session, [journal.line(kind, **body)])
     token = session.tokens.get()
     assert (token.state(timezone.now()), token.reason) == (TokenState.REVOKED, reason)
     assert names(session).count("session.token.revoked") == 1
@@ -98,7 +98,7 @@ def test_key_is_revoked_when_a_permission_ends_without_our_answer(
 
 def test_agent_death_expires_its_permission_in_the_same_line() -> None:
     session, journal = asked("q1", "q2")
-    hear(session, [journal.exits("p1")])
+    ingest(session, [journal.exits("p1")])
     assert permission_states(session) == {"q1": "expired", "q2": "expired"}
     assert names(session).count("session.permission.expired") == 2
     assert set(states(session).values()) == {TokenState.REVOKED}
@@ -108,7 +108,7 @@ def test_agent_death_expires_its_permission_in_the_same_line() -> None:
 def test_answer_to_a_dead_agent_is_reported_as_not_delivered() -> None:
     session, journal = asked()
     answer(session, "q1", "yes")
-    hear(session, [journal.exits("p1")])
+    ingest(session, [journal.exits("p1")])
     assert permission_states(session) == {"q1": "expired"}
     assert "session.permission.expired" in names(session)
     assert states(session) == {"q1": TokenState.CONSUMED}
@@ -124,7 +124,7 @@ def test_a_new_message_takes_the_keys_back_at_once() -> None:
 
 def test_a_question_outside_of_any_turn_has_a_key_too() -> None:
     session, journal = running_session(), Journal()
-    hear(session, [journal.asks("q1")])
+    ingest(session, [journal.asks("q1")])
     assert answer(session, "q1", "yes").state == "pending"
     assert open_orders(session) == [("answer", {"permission_id": "q1", "option_id": "yes"})]
 
@@ -140,7 +140,7 @@ def test_a_permission_waits_for_ever_unless_the_deployment_says_otherwise(settin
     assert open_orders(session) == [("answer", {"permission_id": "q1", "option_id": None})]
     assert "session.token.expired" in names(session)
     assert "session.run.interrupted" not in names(session)
-    hear(session, [journal.line(JournalKind.PERMISSION_CANCELLED, permission_id="q1", reason="timeout")])
+    ingest(session, [journal.line(JournalKind.PERMISSION_CANCELLED, permission_id="q1", reason="timeout")])
     assert (permission_states(session), status(session)) == ({"q1": "cancelled"}, "running")
 
 

@@ -21,7 +21,7 @@ from sessions_app.workflows.driver.driver import WorkflowDriver
 from sessions_app.workflows.driver.run_snapshot import RunSnapshot
 from sessions_app.workflows.models import NodeRun, WorkflowRun
 from sessions_app.workflows.services import workflows
-from tests.supervisor.journals import Journal, hear
+from tests.supervisor.journals import Journal, ingest
 from tests.supervisor.rows import MINE, change, execution_of, fresh, make_user
 
 Script = Mapping[str, Any]
@@ -140,8 +140,8 @@ class World:
         row = self[path]
         return Prompt.objects.get(session=row.session, message_id=row.message_id)
 
-    def hear(self, session: TaskSession, *lines: Mapping[str, Any]) -> None:
-        hear(session, [dict(line) for line in lines])
+    def ingest(self, session: TaskSession, *lines: Mapping[str, Any]) -> None:
+        ingest(session, [dict(line) for line in lines])
 
     def journal(self, session: TaskSession) -> Journal:
         """Return the journal of a running agent."""
@@ -154,13 +154,13 @@ class World:
 
     def begin_turn(self, prompt: Prompt) -> Journal:
         journal = self.journal(prompt.session)
-        self.hear(prompt.session, *journal.turn_begins(prompt.message_id, prompt.text))
+        self.ingest(prompt.session, *journal.turn_begins(prompt.message_id, prompt.text))
         return journal
 
     def answer(self, prompt: Prompt, *says: str) -> None:
         """Let the agent finish a turn with this answer."""
         journal = self.begin_turn(prompt)
-        self.hear(prompt.session, *journal.says(*says), journal.completes(prompt.message_id))
+        self.ingest(prompt.session, *journal.says(*says), journal.completes(prompt.message_id))
 
     def answer_all(self, answer: Callable[[list[str]], str]) -> None:
         """Answer every waiting prompt with a function of what its session was told so far."""

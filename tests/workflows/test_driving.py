@@ -184,7 +184,7 @@ def test_interrupted_turn_is_followed_to_its_continue_prompt() -> None:
     world.look()
     prompt = world.prompt("coder")
     journal = world.begin_turn(prompt)
-    world.hear(prompt.session, journal.exits(prompt.message_id))
+    world.ingest(prompt.session, journal.exits(prompt.message_id))
     world.look()
     assert world["coder"].state == "running"
     again = prompt.session.prompts.get(kind="continue")
@@ -198,7 +198,7 @@ def test_interrupted_turn_without_continue_waits_for_user() -> None:
     prompt = world.prompt("coder")
     change(prompt.session, continue_prompts=False)
     journal = world.begin_turn(prompt)
-    world.hear(prompt.session, journal.exits(prompt.message_id))
+    world.ingest(prompt.session, journal.exits(prompt.message_id))
     world.look()
     assert world["coder"].waiting_for == "user"
     assert AttentionItem.objects.filter(kind="workflow", resolved_at=None).count() == 1
@@ -215,7 +215,9 @@ def test_failed_turn_fails_the_node_but_outputs_its_session() -> None:
     world.look()
     prompt = world.prompt("coder")
     journal = world.begin_turn(prompt)
-    world.hear(prompt.session, journal.line("turn.failed", message_id=prompt.message_id, code="refused", message="No."))
+    world.ingest(
+        prompt.session, journal.line("turn.failed", message_id=prompt.message_id, code="refused", message="No.")
+    )
     run = world.look(2)
     assert (run.state, world["coder"].outputs["sessionId"]) == ("failed", str(prompt.session_id))
     assert "No." in run.error

@@ -9,7 +9,7 @@ import pytest
 
 from sessions_app.models import Prompt, TaskSession
 from sessions_app.workflows.driver.run_snapshot import NodeTurn, agent_answer_to, follow_prompt
-from tests.supervisor.journals import Journal, hear
+from tests.supervisor.journals import Journal, ingest
 from tests.supervisor.rows import change, running_session
 
 pytestmark = pytest.mark.django_db
@@ -74,7 +74,7 @@ def test_closed_session_fails_the_node(state: str) -> None:
 
 def test_permission_request_waits_for_user() -> None:
     session, journal = talking("p0"), Journal()
-    hear(session, [*journal.turn_begins("p0"), journal.asks("permission-1")])
+    ingest(session, [*journal.turn_begins("p0"), journal.asks("permission-1")])
     assert follow_prompt(session, "p0").waiting_for == "user"
 
 
@@ -87,9 +87,9 @@ def talking(*message_ids: str) -> TaskSession:
 
 def test_answer_contains_only_its_own_turn() -> None:
     session, journal = talking("p0", "p1"), Journal()
-    hear(session, [*journal.turn_begins("p0"), *journal.says("Look", "ing."), journal.tool("t1")])
-    hear(session, [*journal.says("Found it."), journal.completes("p0")])
-    hear(session, [*journal.turn_begins("p1"), *journal.says("Other."), journal.completes("p1")])
+    ingest(session, [*journal.turn_begins("p0"), *journal.says("Look", "ing."), journal.tool("t1")])
+    ingest(session, [*journal.says("Found it."), journal.completes("p0")])
+    ingest(session, [*journal.turn_begins("p1"), *journal.says("Other."), journal.completes("p1")])
     assert agent_answer_to(session, "p0") == "Looking.\n\nFound it."
     result = follow_prompt(session, "p0").result
     assert result == {"text": "Looking.\n\nFound it.", "sessionId": str(session.id), "error": ""}
@@ -97,7 +97,7 @@ def test_answer_contains_only_its_own_turn() -> None:
 
 def test_cancelled_turn_fails_the_node() -> None:
     session, journal = talking("p0"), Journal()
-    hear(session, [*journal.turn_begins("p0"), journal.line("turn.cancelled", message_id="p0")])
+    ingest(session, [*journal.turn_begins("p0"), journal.line("turn.cancelled", message_id="p0")])
     result = follow_prompt(session, "p0").result
     assert result is not None
     assert "cancelled" in result["error"]

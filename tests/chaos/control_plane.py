@@ -1,0 +1,158 @@
+"""Web, supervisor and worker as processes of one deployment that can be killed and started again at any time."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final, Literal
+
+from tests.drills.deployment import MANAGE, ROOT, Deployment
+from tests.waiting import eventually
+
+Role = Literal["web", "supervisor", "worker"]
+LOOK_EVERY: Final = 0.05
+
+
+class ControlPlane:
+    """The processes of the control plane; a thread restarts those that die."""
+
+    def __init__(self, deployment: Deployment):
+        self.deployment = deployment
+        self.port = _free_port()
+        self.deaths: Counter[str] = Counter()
+        """How often a process was killed, by role, whoever did it."""
+        self.failures: list[str] = []
+        """Processes that ended without being killed."""
+        self._environments: dict[Role, Mapping[str, str]] = {}
+        self._processes: dict[Role, subprocess.Popen[bytes]] = {}
+        self._lock = threading.Lock()
+        self._over = threading.Event()
+        self._keeper = threading.Thread(target=self._keep, name="keeper", daemon=True)
+        deployment.url = f"http://127.0.0.1:{self.port}"
+
+    def start(self, environments: Mapping[Role, Mapping[str, str]]) -> None:
+        """Start the named roles, each with its own environment variables, and keep them running."""
+        with self._lock:
+            for role, environment in environments.items():
+                self._environments[role] = environment
+                self._processes[role] = self._spawn(role)
+        if not self._keeper.is_alive():
+            self._keeper.start()
+
+    def wait_until_ready(self) -> None:
+        """Wait until the web answers and the supervisor's first pass is over."""
+        eventually(self.deployment.is_ready, timeout=90, describe="/readyz answers 200")
+
+    def kill(self, role: Role) -> None:
+        """Kill a process, which is then restarted."""
+        with self._lock:
+            process = self._processes.get(role)
+            if process is not None and process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)  # a worker has children
+
+    def rearm(self, role: Role, environment: Mapping[str, str]) -> None:
+        """Kill a process, which is then restarted with other variables."""
+        with self._lock:
+            self._environments[role] = environment
+        self.kill(role)
+
+    def pid(self, role: Role) -> int | None:
+        """Return the pid of the role's current process."""
+        with self._lock:
+            process = self._processes.get(role)
+            return None if process is None else process.pid
+
+    def terminate(self, role: Role) -> None:
+        """Ask a process to end in order; it is then restarted."""
+        with self._lock:
+            process = self._processes.get(role)
+            if process is not None and process.poll() is None:
+                process.terminate()
+
+    def stop_at_once(self, role: Role) -> None:
+        """Kill a process without a restart."""
+        self.stop(role, signal.SIGKILL)
+
+    def stop(self, role: Role, number: signal.Signals = signal.SIGTERM) -> None:
+        """End a process without a restart."""
+        with self._lock:
+            process = self._processes.pop(role, None)
+        if process is not None:
+            _end(process, number)
+
+    def rest(self) -> None:
+        """Kill all processes and restart none."""
+        for role in list(self._processes):
+            self.stop_at_once(role)
+
+    def take_failures(self) -> list[str]:
+        """Return the failures since the last call."""
+        taken, self.failures = self.failures, []
+        return taken
+
+    def close(self) -> None:
+        """End all processes for good."""
+        self._over.set()
+        if self._keeper.is_alive():
+            self._keeper.join()
+        self.rest()
+
+    def _keep(self) -> None:
+        while not self._over.wait(LOOK_EVERY):
+            with self._lock:
+                for role, process in self._processes.items():
+                    if process.poll() is not None:
+                        self._died(role, process.returncode)
+                        self._processes[role] = self._spawn(role)
+
+    def _died(self, role: Role, code: int) -> None:
+        self.deaths[role] += 1
+        if code not in (-signal.SIGKILL, -signal.SIGTERM, 0):
+            self.failures.append(f"the {role} ended by itself with status {code}")
+
+    def _spawn(self, role: Role) -> subprocess.Popen[bytes]:
+        with (self.deployment.home / "serve.log").open("ab") as log:
+            return subprocess.Popen(
+                self._argv(role),
+                env={**self.deployment.env, **self._environments[role]},
+                cwd=ROOT,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    def _argv(self, role: Role) -> list[str]:
+        if role == "web":
+            where = ("-b", "127.0.0.1", "-p", str(self.port))
+            return [sys.executable, "-m", "daphne", "-v", "0", "--no-server-name", *where, "kandev.asgi:application"]
+        return [sys.executable, str(MANAGE), "supervise" if role == "supervisor" else "qcluster"]
+
+
+def armed(spec: str, directory: Path) -> dict[str, str]:
+    """Return the environment of a process that dies at crash points."""
+    directory.mkdir(parents=True, exist_ok=True)
+    return {"KANDEV_CRASH_AT": spec, "KANDEV_CRASH_DIR": str(directory)}
+
+
+def _end(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
+    process.send_signal(number)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(timeout=30)
+    with contextlib.suppress(ProcessLookupError):  # a worker leaves children
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait(timeout=30)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

@@ -1,0 +1,103 @@
+"""A runtime that observes what a test tells it to, and what a sweep decides from it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from executors_app.domain import ExecutionFacts, Launched, LaunchSpec, Observation, Observed
+from executors_app.errors import LaunchFailed
+from sessions_app.models import TaskSession
+from sessions_app.supervisor.execution_registry import ExecutionRegistry
+from sessions_app.supervisor.sweep.sweep_pass import SweepRun, SweepScope, run_sweep
+from tests.supervisor.journals import Line
+
+T = TypeVar("T")
+DEAD = Observation(Observed.DEAD, reason="process_gone")
+UNKNOWN = Observation(Observed.UNKNOWN, reason="timeout")
+
+
+class RecordingRuntime:
+    """Observes what ``sees`` has for a session, otherwise *dead*; raises while it is ``blind``."""
+
+    name = "recording"
+    isolated = False
+
+    def __init__(self) -> None:
+        self.sees: dict[str, Observation] = {}
+        self.left: dict[str, list[Line]] = {}
+        self.tokens: dict[str, str] = {}
+        self.looks: list[tuple[int, float, int]] = []
+        self.asked: list[str] = []
+        """Sessions in the order in which they were observed."""
+        self.ended: list[str] = []
+        self.broken: set[str] = set()
+        self.blind = False
+        self.elsewhere: set[str] = set()
+
+    def check_config(self, config: Mapping[str, Any]) -> None:
+        """Accept any configuration."""
+
+    async def check_availability(self, config: Mapping[str, Any]) -> None:
+        """Report that it is available."""
+
+    async def launch(self, spec: LaunchSpec) -> Launched:
+        """Launch nothing."""
+        raise LaunchFailed
+
+    def can_manage(self, execution: ExecutionFacts) -> bool:
+        """Return False for executions that are set to be elsewhere."""
+        return execution.session_id not in self.elsewhere
+
+    async def observe(
+        self, executions: Sequence[ExecutionFacts], *, timeout: float, concurrency: int
+    ) -> dict[str, Observation]:
+        """Return the configured observations."""
+        self.looks.append((len(executions), timeout, concurrency))
+        self.asked += [one.session_id for one in executions]
+        if self.blind:
+            raise OSError("nothing can be seen from here")
+        return {one.id: self.sees.get(one.session_id, DEAD) for one in executions}
+
+    async def end(self, execution: ExecutionFacts) -> bool:
+        """End nothing."""
+        return True
+
+    async def end_leftovers(self, execution: ExecutionFacts) -> int:
+        """Record whose leftovers were ended."""
+        self.ended.append(execution.session_id)
+        return 1
+
+    def resume_token(self, execution: ExecutionFacts) -> str | None:
+        """Return the token on this disk."""
+        return self.tokens.get(execution.session_id)
+
+    def unread_journal(self, execution: ExecutionFacts, after: int, epoch: str) -> Sequence[Line]:
+        """Return the journal on this disk after the cursor; raise for a broken session."""
+        if execution.session_id in self.broken:
+            raise RuntimeError("this disk is on fire")
+        return [line for line in self.left.get(execution.session_id, ()) if line["seq"] > after]
+
+    def set_observation(self, session: TaskSession, seen: Observation) -> None:
+        """Observe ``session`` like this from now on."""
+        self.sees[str(session.id)] = seen
+
+
+def with_registry(work: Callable[[ExecutionRegistry], Awaitable[T]]) -> T:
+    """Run ``work`` with a supervisor's registry, which then releases everything."""
+
+    async def run() -> T:
+        registry = ExecutionRegistry()
+        try:
+            return await work(registry)
+        finally:
+            await registry.close()
+
+    return asyncio.run(run())
+
+
+def swept(scope: SweepScope | None = None, unknown: set[str] | None = None) -> SweepRun:
+    """Run one sweep of a new supervisor, at boot unless ``scope`` says otherwise."""
+    known = set() if unknown is None else unknown
+    return with_registry(lambda registry: run_sweep(registry, scope or SweepScope("boot"), known))

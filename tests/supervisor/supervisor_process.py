@@ -1,0 +1,58 @@
+"""``python -m tests.supervisor.supervisor_process URL``: ``supervise`` with the fake agentctls at that address."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import django
+
+from executors_app.runtimes import Runtime
+from tests.supervisor.fake_agentctl_server import FakeAgentctlRuntime
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def register_runtime(runtime: Runtime) -> None:
+    """Add a runtime to those that are installed in this process."""
+    from executors_app import plugins  # noqa: PLC0415  (models want settings)
+
+    known = {**plugins.runtimes(), runtime.name: runtime}
+    plugins.runtimes = lambda: known
+
+
+def run_supervisor() -> None:
+    """Supervise until SIGTERM."""
+    from sessions_app.supervisor.loop import SupervisorLoop  # noqa: PLC0415  (models want settings)
+
+    async def run() -> None:
+        stop = asyncio.Event()
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+        await SupervisorLoop().run(stop)
+
+    asyncio.run(run())
+
+
+@contextmanager
+def supervising(url: str, log: Path, env: Mapping[str, str]) -> Iterator[subprocess.Popen[bytes]]:
+    """Run the process, which is killed at the end of the block."""
+    argv = [sys.executable, "-m", "tests.supervisor.supervisor_process", url]
+    with (
+        log.open("wb") as stderr,
+        subprocess.Popen(argv, cwd=ROOT, env=dict(env), stderr=stderr) as process,
+    ):
+        try:
+            yield process
+        finally:
+            process.send_signal(signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    django.setup()
+    register_runtime(FakeAgentctlRuntime(sys.argv[1]))
+    run_supervisor()

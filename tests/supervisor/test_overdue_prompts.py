@@ -1,0 +1,142 @@
+"""A prompt has one deadline for its agent's start and its delivery; missing it is reported, and the prompt stays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.test import Client
+from django.utils import timezone
+
+from sessions_app.models import Intent, Prompt, Supervisor, TaskSession
+from sessions_app.services import intents, prompts
+from sessions_app.services.status import session_status
+from sessions_app.supervisor import watchdogs
+from tests.supervisor.journals import Journal, ingest
+from tests.supervisor.rows import change, fresh, make_session, make_user, names, prompt_states, running_session
+
+pytestmark = pytest.mark.django_db
+
+LATE = timedelta(seconds=301)
+
+
+def waiting(session: TaskSession, *, since: timedelta = LATE, state: str = "queued") -> TaskSession:
+    """Add a prompt that was queued that long ago."""
+    row = Prompt.objects.create(session=session, message_id="late", text="do it", state=state)
+    change(row, created_at=timezone.now() - since)
+    return session
+
+
+def overdue_events(session: TaskSession) -> list[dict[str, Any]]:
+    return [event.payload for event in session.events.filter(name="session.prompt.overdue")]
+
+
+def failed() -> TaskSession:
+    return running_session(launch_id="", state="ERROR", error_code="start_timeout", error_message="It took too long.")
+
+
+def starting() -> TaskSession:
+    return make_session()
+
+
+def full() -> TaskSession:
+    session = make_session()
+    Intent.objects.filter(session=session).update(payload={"mode": "auto", "queued_for_capacity": True})
+    return session
+
+
+def rejected() -> TaskSession:
+    session = running_session(launch_id="", execution={"resume_token": "", "rejected_resume_token": "t"})
+    ingest(session, [*(journal := Journal()).turn_begins("p0"), journal.completes("p0")])
+    session.runs.update(ended_at=timezone.now() - LATE)
+    return session
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (failed, "start_timeout"),
+        (starting, "starting"),
+        (full, "queued_for_capacity"),
+        (rejected, "agent_not_running_fresh_start"),
+        (running_session, "running"),
+    ],
+)
+def test_overdue_prompt_is_reported_once_with_its_reason(make: Callable[[], TaskSession], reason: str) -> None:
+    session = waiting(make())
+    assert watchdogs.report_overdue_prompts() == 1
+    assert watchdogs.report_overdue_prompts() == 0
+    [said] = overdue_events(session)
+    assert (said["message_id"], said["reason"], said["state"]) == ("late", reason, "queued")
+    assert said["waited_seconds"] >= LATE.total_seconds() - 1
+    status = session_status(fresh(session))
+    assert (status["overdue_prompts"], status["needs_attention"]) == (1, True)
+
+
+def test_overdue_prompt_stays_queued_and_can_be_withdrawn() -> None:
+    session = waiting(failed())
+    watchdogs.report_overdue_prompts()
+    assert prompt_states(session) == {"late": "queued"}
+    prompts.withdraw_prompt(session.id, "late")
+    assert session_status(fresh(session))["overdue_prompts"] == 0
+
+
+def test_prompt_being_sent_can_be_overdue() -> None:
+    session = waiting(running_session(), state="sending")
+    watchdogs.report_overdue_prompts()
+    assert [said["state"] for said in overdue_events(session)] == ["sending"]
+
+
+def young() -> TaskSession:
+    return waiting(failed(), since=timedelta(seconds=290))
+
+
+def behind_a_turn() -> TaskSession:
+    session = running_session()
+    ingest(session, Journal().turn_begins("p0"))
+    return waiting(session)
+
+
+def behind_a_turn_that_has_just_ended() -> TaskSession:
+    session = waiting(running_session())
+    ingest(session, [*(journal := Journal()).turn_begins("p0"), journal.completes("p0")])
+    session.runs.update(ended_at=timezone.now() - timedelta(seconds=5))
+    return session
+
+
+def of_a_stopped_session() -> TaskSession:
+    session = waiting(running_session())
+    intents.request_stop(session.id, make_user())
+    return session
+
+
+@pytest.mark.parametrize("make", [young, behind_a_turn, behind_a_turn_that_has_just_ended, of_a_stopped_session])
+def test_prompt_with_another_reason_to_wait_is_not_overdue(make: Callable[[], TaskSession]) -> None:
+    session = make()
+    assert watchdogs.report_overdue_prompts() == 0
+    assert session_status(fresh(session))["overdue_prompts"] == 0
+
+
+def test_session_that_cannot_be_written_blocks_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    ill, healthy = waiting(failed()), waiting(failed())
+    reason = watchdogs._overdue_reason
+    monkeypatch.setattr(
+        watchdogs,
+        "_overdue_reason",
+        lambda transaction: 1 / 0 if transaction.session.id == ill.id else reason(transaction),
+    )
+    assert watchdogs.report_overdue_prompts() == 1
+    assert (overdue_events(ill), len(overdue_events(healthy))) == ([], 1)
+
+
+def test_page_reports_the_overdue_prompt_and_offers_to_withdraw_it() -> None:
+    now, session = timezone.now(), waiting(failed())
+    Supervisor.objects.create(boot_id="boot", host_id="host", started_at=now, beat_at=now, swept_at=now)
+    browser = Client()
+    browser.force_login(make_user())
+    page = browser.get(f"/tasks/{session.task_id}/sessions/{session.id}/").content.decode()
+    for word in ("has waited longer for the agent", "It took too long.", "you can withdraw it", "/withdraw/"):
+        assert word in page, word
+    assert names(session) == []

@@ -1,0 +1,71 @@
+"""A resume beside a live agentctl is claimed and prepared in one transaction, with the same guarantees."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sessions_app.models import Intent
+from sessions_app.supervisor.start import agent_start
+from sessions_app.supervisor.start.execution import claim_and_prepare
+from tests.supervisor import database_dump
+from tests.supervisor.rows import MINE, execution_of, fresh
+from tests.supervisor.test_starts import at_rest
+
+pytestmark = pytest.mark.django_db
+READS = 19
+"""The maximum for a whole resume; each query delays it by half a millisecond."""
+
+
+def test_claim_and_prepare_in_one_transaction_equals_two_steps() -> None:
+    session = at_rest()
+    intent = Intent.objects.create(session=session, kind="start", payload={"mode": "auto"})
+    claimed = claim_and_prepare(session.id, intent.id, MINE, lives="", found=None)
+    assert claimed is not None
+    plan, order = claimed
+    assert order is not None
+    intent.refresh_from_db()
+    assert (plan.lease, intent.claimed_generation) == (MINE, MINE.generation)
+    assert intent.payload == {"mode": "auto", "strategy": order.strategy}
+    assert (fresh(session).state, fresh(session).start_attempts) == ("STARTING", 1)
+
+
+def test_start_that_cannot_be_prepared_still_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    session = at_rest()
+    intent = Intent.objects.create(session=session, kind="start", payload={"mode": "auto"})
+
+    def breaks(*_: Any) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(agent_start, "_build_request", breaks)
+    with pytest.raises(ZeroDivisionError):
+        claim_and_prepare(session.id, intent.id, MINE, lives="", found=None)
+    intent.refresh_from_db()
+    assert intent.claimed_generation == MINE.generation
+    assert fresh(session).start_attempts == 1
+
+
+def test_start_that_is_no_longer_wanted_is_not_prepared() -> None:
+    session = at_rest(desired_state="stopped")
+    intent = Intent.objects.create(session=session, kind="start", payload={"mode": "auto"})
+    assert claim_and_prepare(session.id, intent.id, MINE, lives="", found=None) is None
+    assert session.intents.latest("created_at").outcome == "stopped"
+
+
+def test_resume_needs_few_queries() -> None:
+    session = at_rest()
+    intent = Intent.objects.create(session=session, kind="start", payload={"mode": "auto"})
+    with database_dump.counting() as asked:
+        claimed = claim_and_prepare(session.id, intent.id, MINE, lives="", found=None)
+        assert claimed is not None
+        plan, order = claimed
+        assert order is not None
+    answer = {"outcome": "loaded", "replayed": 2, "replayed_user_texts": ["write the parser"]}
+    known = agent_start.load_conversation_facts(plan.session_id)
+    with database_dump.counting() as told:
+        assert agent_start.write_agent_started(plan, plan.lease, order, answer, known)
+    queries = [query["sql"] for query in (*asked.captured_queries, *told.captured_queries)]
+    reads = [sql for sql in queries if sql.startswith("SELECT")]
+    assert len(reads) <= READS, reads
+    assert execution_of(session).resume_token == order.token_before

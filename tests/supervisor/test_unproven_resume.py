@@ -1,0 +1,113 @@
+"""A conversation that an agent claims but does not show is never verified; if it can replay, it is a mismatch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from executors_app.models import AgentCapability
+from sessions_app.models import TaskSession
+from sessions_app.services.status import session_status
+from tests.agents.scripts import Action, Script, agent, chunk, result
+from tests.supervisor.journals import Journal, ingest
+from tests.supervisor.native_resume import ASKED, TOKEN, Resume
+from tests.supervisor.rows import fresh, running_session
+
+pytestmark = pytest.mark.django_db
+
+
+def load(*actions: Action, version: str = "1.0", name: str = "hermes") -> Script:
+    return agent(load=True, name=name, version=version, session_load=[*actions, result({})])
+
+
+REPLAYS = (chunk("user", ASKED), chunk("agent", "Done."))
+
+
+def receipt_of(session: TaskSession) -> tuple[str, str]:
+    receipt = session.receipts.first()
+    assert receipt is not None
+    return receipt.kind, receipt.verified
+
+
+def items(session: TaskSession) -> Mapping[str, Any]:
+    """Return the open attention items by kind."""
+    return {item.kind: item for item in session.attention.filter(resolved_at=None)}
+
+
+def test_empty_load_stays_unproven_after_a_turn(tmp_path: Path) -> None:
+    session = Resume(tmp_path, "custom_acp").run(load())
+    assert receipt_of(session) == ("loaded", "unproven")
+
+    journal = Journal("epoch-2")
+    ingest(session, [*journal.turn_begins("p2"), *journal.says("Hello!"), journal.completes("p2")], lease=None)
+
+    assert receipt_of(session) == ("loaded", "unproven")
+
+
+def test_agent_that_forgets_is_unproven(tmp_path: Path) -> None:
+    session = Resume(tmp_path, "custom_acp").run("forgets")
+    assert receipt_of(session) == ("loaded", "unproven")
+
+
+def test_empty_load_of_an_agent_known_to_replay_is_a_mismatch(tmp_path: Path) -> None:
+    resume = Resume(tmp_path, "custom_acp")
+    assert receipt_of(resume.run(load(*REPLAYS))) == ("loaded", "replay")
+
+    session = resume.run(load())
+
+    assert receipt_of(session) == ("failed", "none")
+    assert (session.error_code, resume.fate()) == ("context_mismatch", "kept")
+
+
+def test_agent_is_recognised_across_agent_types(tmp_path: Path) -> None:
+    Resume(tmp_path, "custom_acp").run(load(*REPLAYS))
+    session = Resume(tmp_path, "amp").run(load())
+    assert (receipt_of(session), session.error_code) == (("failed", "none"), "context_mismatch")
+
+
+@pytest.mark.parametrize("other", [{"version": "2.0"}, {"name": "openhands"}])
+def test_replay_of_one_agent_is_not_expected_of_another(other: Mapping[str, str], tmp_path: Path) -> None:
+    resume = Resume(tmp_path, "custom_acp")
+    resume.run(load(*REPLAYS))
+    assert receipt_of(resume.run(load(**other))) == ("loaded", "unproven")
+
+
+def test_agent_without_a_name_is_not_recognised(tmp_path: Path) -> None:
+    resume = Resume(tmp_path, "custom_acp")
+    resume.run(load(*REPLAYS, name="", version=""))
+    assert receipt_of(resume.run(load(name="", version=""))) == ("loaded", "unproven")
+
+
+def test_replay_during_a_resume_is_compared_as_in_a_load(tmp_path: Path) -> None:
+    resume = Resume(tmp_path, "custom_acp")
+    session = resume.run(agent(resume=True, session_resume=[*REPLAYS, result({})]))
+    assert receipt_of(session) == ("resumed", "replay")
+    session = resume.run(agent(resume=True, session_resume=[chunk("user", "paint the shed"), result({})]))
+    assert session.error_code == "context_mismatch"
+
+
+def test_unproven_conversation_has_an_inbox_item_until_it_is_proven(tmp_path: Path) -> None:
+    resume = Resume(tmp_path, "custom_acp")
+    item = items(resume.run(load()))["unproven"]
+    assert "not proven" in item.what
+    assert TOKEN not in f"{item.what} {item.why}"
+
+    assert "unproven" not in items(resume.run(load(*REPLAYS)))
+
+
+def test_unproven_load_is_not_recorded_as_a_replay(tmp_path: Path) -> None:
+    resume = Resume(tmp_path, "custom_acp")
+    resume.run(load())
+    row = AgentCapability.objects.get(agent_name="hermes", capability="load_session")
+    assert (row.kept_proof, row.replayed_at) == ("unproven", None)
+
+
+def test_stored_agent_echo_is_shown_as_unproven() -> None:
+    session = running_session()
+    session.receipts.create(kind="loaded", verified="agent_echo")
+    told = session_status(fresh(session))["latest_receipt"]
+    assert told is not None
+    assert told["verified"] == "unproven"
