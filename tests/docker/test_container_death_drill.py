@@ -7,7 +7,7 @@ from typing import Any
 from executors_app.containers.sites import container_name
 from tests.docker.deployment import DockerDeployment
 from tests.drills.deployment import Session
-from tests.drills.session_steps import wait_until_talking
+from tests.drills.session_steps import continue_prompts, wait_until_talking
 from tests.waiting import eventually
 
 DIES: dict[str, Any] = {"command": ["sh", "-c", "echo no licence found >&2; exit 3"]}
@@ -17,11 +17,6 @@ from executors_app.models import ExecutorRunning
 ExecutorRunning.objects.update(auth_token="short")
 """
 """Its agentctl ends at once: it takes no such token."""
-
-
-def continues(session: Session) -> list[dict[str, Any]]:
-    """Its continue prompts."""
-    return [row for row in session.prompts() if row["kind"] == "continue"]
 
 
 def kill_container(deployment: DockerDeployment, session: Session) -> None:
@@ -43,7 +38,7 @@ def test_a_killed_container_comes_back_and_its_turn_is_continued_once(deployment
     kill_container(deployment, session)
     eventually(lambda: "session.run.interrupted" in session.names(), timeout=30, describe="its death is known")
     eventually(
-        lambda: [row["state"] in ("delivered", "done") for row in continues(session)] == [True],
+        lambda: [row["state"] in ("delivered", "done") for row in continue_prompts(session)] == [True],
         timeout=90,
         describe="it goes on",
     )

@@ -10,7 +10,7 @@ from executors_app.containers.sites import container_name
 from tests.docker.deployment import DockerDeployment
 from tests.docker.engine import Engine, add_programs
 from tests.drills.deployment import Session
-from tests.drills.test_real_agents_resume import AGENT_TYPES, HISTORY, Drill, Story
+from tests.drills.real_agent_drill import AGENT_TYPES, HISTORY, AgentStory, RealAgentDrill
 from tests.real_agents.homes import codex_acp_in
 from tests.real_agents.model_server import ModelServer, running_model
 from tests.services import CODEX_ACP, require
@@ -42,22 +42,22 @@ def image(shared_engine: Engine) -> str:
 
 
 @pytest.fixture
-def drill(deployment: DockerDeployment, model: ModelServer) -> Drill:
+def drill(deployment: DockerDeployment, model: ModelServer) -> RealAgentDrill:
     """A Kandev that serves, and does not go on by itself with what was interrupted."""
     deployment.env["KANDEV_CONTINUE"] = "off"
     deployment.serve()
-    return Drill(deployment, model, deployment.home)
+    return RealAgentDrill(deployment, model, deployment.home)
 
 
 @pytest.fixture
-def story(drill: Drill, image: str) -> Story:
+def story(drill: RealAgentDrill, image: str) -> AgentStory:
     """The agent in a container was told the word, and is in mid-turn."""
     told = {"name": "with the agent", "runtime": "local_docker", "config": {"image": image}}
     executor = drill.deployment.api("POST", "executors/", told)["id"]
     argv = list(codex_acp_in(drill.home, drill.model.url).argv)
     profile = {"agent_type": AGENT_TYPES[NAME], "command": argv, "env": {"MOCK_API_KEY": "dummy"}}
     session = drill.deployment.start_session(f"remember the word {WORD}, answer ok", profile, executor=executor)
-    begun = Story(NAME, codex_acp_in(session.agent_home.parent, drill.model.url), session, WORD)
+    begun = AgentStory(NAME, codex_acp_in(session.agent_home.parent, drill.model.url), session, WORD)
     drill.put_to_work(begun)
     return begun
 
@@ -73,7 +73,7 @@ def remove_container(engine: Engine, session: Session) -> str:
     return found
 
 
-def remembers(drill: Drill, story: Story) -> None:
+def remembers(drill: RealAgentDrill, story: AgentStory) -> None:
     """Ask; it knows the word by itself, and shows by what it replays that it does."""
     drill.ask_for_the_word(story)
     assert WORD in story.answer
@@ -85,7 +85,9 @@ def remembers(drill: Drill, story: Story) -> None:
 
 
 @pytest.mark.real_agent
-def test_container_removed_in_mid_turn_keeps_the_conversation(drill: Drill, story: Story, engine: Engine) -> None:
+def test_container_removed_in_mid_turn_keeps_the_conversation(
+    drill: RealAgentDrill, story: AgentStory, engine: Engine
+) -> None:
     removed = remove_container(engine, story.session)
     drill.model.release()
     eventually(lambda: "session.run.interrupted" in story.session.names(), timeout=30, describe="it is noticed")
@@ -95,7 +97,9 @@ def test_container_removed_in_mid_turn_keeps_the_conversation(drill: Drill, stor
 
 
 @pytest.mark.real_agent
-def test_removed_container_of_stopped_agent_resumes_on_prompt(drill: Drill, story: Story, engine: Engine) -> None:
+def test_removed_container_of_stopped_agent_resumes_on_prompt(
+    drill: RealAgentDrill, story: AgentStory, engine: Engine
+) -> None:
     drill.model.release()
     eventually(lambda: story.session.prompts()[-1]["state"] == "done", timeout=30, describe="the turn is over")
     drill.deployment.api("POST", f"{story.session.path}/stop/", {})

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from tests.drills.deployment import Deployment, Session
 from tests.waiting import eventually
 
@@ -33,3 +35,8 @@ def check_only_turn(session: Session) -> None:
     assert [names.count(f"session.run.{end}") for end in ("started", "completed", "interrupted")] == [1, 1, 0]
     assert [row["state"] for row in session.prompts()] == ["done"]
     assert session.journal().count('"kind":"agent.started"') == 1
+
+
+def continue_prompts(session: Session) -> list[dict[str, Any]]:
+    """Return the prompts with which Kandev continued interrupted turns."""
+    return [row for row in session.prompts() if row["kind"] == "continue"]

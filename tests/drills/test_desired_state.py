@@ -14,7 +14,7 @@ import pytest
 
 from executors_app.agentctl.process.guard_process import command_line_of
 from tests.drills.deployment import Deployment, Session
-from tests.drills.session_steps import wait_until_talking
+from tests.drills.session_steps import continue_prompts, wait_until_talking
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.any_database
@@ -47,19 +47,16 @@ def test_kill_in_mid_turn_is_noticed_immediately_and_continued_once(deployment: 
     eventually(lambda: "session.run.interrupted" in session.names(), timeout=30, describe="its death is known")
     noticed = time.monotonic() - began
 
-    eventually(lambda: continues(session), timeout=60, describe="it was asked to resume")
-    (prompt,) = continues(session)
-    eventually(lambda: continues(session)[0]["state"] in ("delivered", "done"), timeout=60, describe="the agent has it")
-    assert [row["message_id"] for row in continues(session)] == [prompt["message_id"]]
+    eventually(lambda: continue_prompts(session), timeout=60, describe="it was asked to resume")
+    (prompt,) = continue_prompts(session)
+    eventually(
+        lambda: continue_prompts(session)[0]["state"] in ("delivered", "done"), timeout=60, describe="the agent has it"
+    )
+    assert [row["message_id"] for row in continue_prompts(session)] == [prompt["message_id"]]
     assert session.names().count("session.run.interrupted") == 1
     assert session.names().count("session.restart_ordered") == 1
     assert session.journal().count('"prompt_kind":"continue"') == 1
     assert noticed < NOTICED_WITHIN * 5, "at once, on a machine as busy as this one may be"
-
-
-def continues(session: Session) -> list[dict[str, Any]]:
-    """Return its continue prompts."""
-    return [row for row in session.prompts() if row["kind"] == "continue"]
 
 
 def agent_pid(session: Session) -> int:

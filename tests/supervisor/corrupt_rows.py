@@ -14,9 +14,8 @@ from django.db import connection
 from executors_app.models import AgentProfile
 from sessions_app.models import Prompt, TaskSession
 from tests.supervisor.recording_runtime import RecordingRuntime
-from tests.supervisor.rows import change, execution_of, running_session
+from tests.supervisor.rows import NO_LEASE, change, execution_of, running_session
 
-FREE: Final[dict[str, Any]] = {"owner": "", "lease_expires_at": None}
 FAR: Final = datetime(9999, 12, 31, tzinfo=UTC)
 
 
@@ -82,7 +81,7 @@ def pair(runtime: RecordingRuntime, damage: Damage) -> tuple[TaskSession, TaskSe
     """Return a session with this damage and a healthy one; both have a queued prompt and no agent."""
     made = []
     for _ in range(2):
-        session = running_session(runtime=runtime.name, execution=FREE)
+        session = running_session(runtime=runtime.name, execution=NO_LEASE)
         Prompt.objects.create(session=session, message_id="p1", text="do it")
         made.append(session)
     damage.do(made[0])

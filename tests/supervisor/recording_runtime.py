@@ -12,6 +12,7 @@ from sessions_app.models import TaskSession
 from sessions_app.supervisor.execution_registry import ExecutionRegistry
 from sessions_app.supervisor.sweep.sweep_pass import SweepRun, SweepScope, run_sweep
 from tests.supervisor.journals import Line
+from tests.supervisor.rows import NO_LEASE, running_session
 
 T = TypeVar("T")
 DEAD = Observation(Observed.DEAD, reason="process_gone")
@@ -82,6 +83,11 @@ class RecordingRuntime:
     def set_observation(self, session: TaskSession, seen: Observation) -> None:
         """Observe ``session`` like this from now on."""
         self.sees[str(session.id)] = seen
+
+
+def lost_session(runtime: RecordingRuntime, **fields: Any) -> TaskSession:
+    """Return a session that claims to run although its supervisor and its agentctl are gone."""
+    return running_session(runtime=runtime.name, execution=NO_LEASE, **fields)
 
 
 def with_registry(work: Callable[[ExecutionRegistry], Awaitable[T]]) -> T:

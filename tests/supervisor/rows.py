@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from django.contrib.auth.models import Group, User
 from django.db import models
@@ -28,6 +28,9 @@ from sessions_app.services import tasks, waits
 
 MINE = Lease("me", 1)
 """The lease that ``running_session`` has."""
+
+NO_LEASE: Final[dict[str, Any]] = {"owner": "", "lease_expires_at": None}
+"""Fields of an execution that no supervisor holds."""
 
 _numbers = itertools.count(1)
 Row = TypeVar("Row", bound=models.Model)

@@ -24,9 +24,10 @@ from sessions_app.supervisor.loop import SupervisorLoop
 from sessions_app.supervisor.start import claims
 from sessions_app.supervisor.sweep.sweep_pass import SweepRun, SweepScope, run_sweep
 from tests.supervisor import database_dump
-from tests.supervisor.recording_runtime import RecordingRuntime, swept, with_registry
+from tests.supervisor.recording_runtime import RecordingRuntime, lost_session, swept, with_registry
 from tests.supervisor.rows import (
     MINE,
+    NO_LEASE,
     change,
     execution_of,
     fresh,
@@ -40,8 +41,6 @@ from tests.supervisor.rows import (
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-FREE: dict[str, Any] = {"owner": "", "lease_expires_at": None}
-
 
 @pytest.fixture(autouse=True)
 def two_at_a_time(settings: Any) -> None:
@@ -49,9 +48,9 @@ def two_at_a_time(settings: Any) -> None:
     settings.KANDEV_MAX_STARTS_PER_PASS = 2
 
 
-def lost(runtime: RecordingRuntime, number: int = 1, **fields: Any) -> list[TaskSession]:
+def lost_sessions(runtime: RecordingRuntime, number: int = 1, **fields: Any) -> list[TaskSession]:
     """Return sessions that claim to run although no agentctl is there."""
-    return [running_session(runtime=runtime.name, execution=FREE, **fields) for _ in range(number)]
+    return [lost_session(runtime, **fields) for _ in range(number)]
 
 
 def of_team(runtime: RecordingRuntime, name: str, number: int) -> list[TaskSession]:
@@ -59,7 +58,7 @@ def of_team(runtime: RecordingRuntime, name: str, number: int) -> list[TaskSessi
     team, user = Group.objects.create(name=name), User.objects.create_user(name)
     user.groups.add(team)
     task = tasks.create_task(user, {"title": name, "team": team})
-    return lost(runtime, number, task=change(task, repository=make_task().repository), owner=user)
+    return lost_sessions(runtime, number, task=change(task, repository=make_task().repository), owner=user)
 
 
 def ordered() -> set[Any]:
@@ -96,7 +95,7 @@ def admit(boot_id: str = "") -> SweepRun | None:
 
 
 def test_sweep_orders_a_limited_number_of_starts_and_queues_the_rest(runtime: RecordingRuntime) -> None:
-    sessions = lost(runtime, 5)
+    sessions = lost_sessions(runtime, 5)
     swept()
     assert len(ordered()) == 2
     assert len(waiting()) == 3
@@ -108,7 +107,7 @@ def test_sweep_orders_a_limited_number_of_starts_and_queues_the_rest(runtime: Re
 
 
 def test_second_sweep_orders_nothing_more_and_keeps_the_queue_order(runtime: RecordingRuntime) -> None:
-    lost(runtime, 5)
+    lost_sessions(runtime, 5)
 
     async def twice(registry: ExecutionRegistry) -> None:
         await run_sweep(registry, SweepScope("boot"), set())
@@ -122,7 +121,7 @@ def test_second_sweep_orders_nothing_more_and_keeps_the_queue_order(runtime: Rec
 
 
 def test_concurrent_sweeps_share_the_start_limit(runtime: RecordingRuntime) -> None:
-    first, second = lost(runtime, 4), lost(runtime, 4)
+    first, second = lost_sessions(runtime, 4), lost_sessions(runtime, 4)
 
     async def at_once(registry: ExecutionRegistry) -> None:
         halves = ([one.id for one in half] for half in (first, second))
@@ -134,7 +133,7 @@ def test_concurrent_sweeps_share_the_start_limit(runtime: RecordingRuntime) -> N
 
 
 def test_queued_starts_are_admitted_until_the_queue_is_empty(runtime: RecordingRuntime) -> None:
-    sessions = lost(runtime, 5)
+    sessions = lost_sessions(runtime, 5)
     swept()
     seen = ordered()
     for _ in range(2):
@@ -148,7 +147,7 @@ def test_queued_starts_are_admitted_until_the_queue_is_empty(runtime: RecordingR
 
 
 def test_nothing_is_admitted_while_the_start_limit_is_used_up(runtime: RecordingRuntime) -> None:
-    lost(runtime, 5)
+    lost_sessions(runtime, 5)
     swept()
     started = [TaskSession.objects.get(id=key) for key in ordered()]
     for session in started:
@@ -159,7 +158,7 @@ def test_nothing_is_admitted_while_the_start_limit_is_used_up(runtime: Recording
 
 
 def test_sessions_with_interrupted_work_start_first(runtime: RecordingRuntime) -> None:
-    calm, asked = lost(runtime, 4), lost(runtime, 2)
+    calm, asked = lost_sessions(runtime, 4), lost_sessions(runtime, 2)
     for session in asked:
         Prompt.objects.create(session=session, message_id="p1", text="do it")
     swept()
@@ -176,7 +175,7 @@ def test_team_with_one_session_does_not_wait_behind_a_large_team(runtime: Record
 
 
 def test_status_says_how_many_sessions_wait_ahead(runtime: RecordingRuntime) -> None:
-    sessions = lost(runtime, 6)
+    sessions = lost_sessions(runtime, 6)
     swept()
     told = sorted(
         session_status(fresh(session))["start_wait"]["before"] for session in sessions if session.id in waiting()
@@ -189,7 +188,7 @@ def test_status_says_how_many_sessions_wait_ahead(runtime: RecordingRuntime) -> 
 
 
 def test_dry_run_explains_the_queue_and_assigns_no_place(runtime: RecordingRuntime) -> None:
-    lost(runtime, 4)
+    lost_sessions(runtime, 4)
     before = database_dump.dump()
     result = swept(SweepScope("command", dry_run=True))
     assert database_dump.dump() == before
@@ -204,13 +203,13 @@ def test_dry_run_explains_the_queue_and_assigns_no_place(runtime: RecordingRunti
 
 def test_full_executor_does_not_delay_other_executors(runtime: RecordingRuntime, settings: Any) -> None:
     settings.KANDEV_MAX_STARTS_PER_PASS = 9
-    small = lost(runtime, 3)
+    small = lost_sessions(runtime, 3)
     Executor.objects.filter(name=runtime.name).update(max_live=1)
     swept()
     assert len(ordered()) == 1
     told = [session_status(fresh(one))["start_wait"] for one in small if one.id in waiting()]
     assert sorted(one["before"] for one in told) == [0, 1]
-    elsewhere = running_session(execution=FREE | {"agentctl_url": "http://127.0.0.1:1"})
+    elsewhere = running_session(execution=NO_LEASE | {"agentctl_url": "http://127.0.0.1:1"})
     swept()
     admit()
     assert elsewhere.id in ordered()
@@ -245,7 +244,7 @@ def test_starts_waiting_for_capacity_keep_their_order() -> None:
     ids=["stop", "close", "archive", "done", "resume", "prompt"],
 )
 def test_session_leaves_the_queue_when_stopped_or_requested(runtime: RecordingRuntime, ends: Any) -> None:
-    lost(runtime, 3)
+    lost_sessions(runtime, 3)
     swept()
     (key,) = waiting()
     ends(TaskSession.objects.get(id=key))
@@ -254,7 +253,7 @@ def test_session_leaves_the_queue_when_stopped_or_requested(runtime: RecordingRu
 
 @pytest.mark.parametrize("how", ["policy", "owner", "worktree"])
 def test_session_that_no_longer_qualifies_leaves_the_queue(runtime: RecordingRuntime, how: str) -> None:
-    lost(runtime, 3)
+    lost_sessions(runtime, 3)
     swept()
     (key,) = waiting()
     session = TaskSession.objects.get(id=key)
@@ -271,7 +270,7 @@ def test_session_that_no_longer_qualifies_leaves_the_queue(runtime: RecordingRun
 
 
 def test_session_held_by_another_supervisor_is_not_admitted(runtime: RecordingRuntime) -> None:
-    lost(runtime, 3)
+    lost_sessions(runtime, 3)
     swept()
     (key,) = waiting()
     later = timezone.now() + timedelta(minutes=1)

@@ -16,10 +16,10 @@ from sessions_app.supervisor.execution_registry import ExecutionRegistry
 from sessions_app.supervisor.prompts import send_next_prompt
 from sessions_app.supervisor.start.execution import execute_start
 from sessions_app.supervisor.sweep.sweep_pass import SweepRun, SweepScope, run_sweep
-from tests.supervisor.corrupt_rows import DAMAGES, FAR, FREE, TABLE, Damage, of_execution, of_session, pair, raw
+from tests.supervisor.corrupt_rows import DAMAGES, FAR, TABLE, Damage, of_execution, of_session, pair, raw
 from tests.supervisor.recording_agentctl import recording_agentctl
 from tests.supervisor.recording_runtime import RecordingRuntime, swept, with_registry
-from tests.supervisor.rows import change, execution_of, fresh, prompt_states, running_session
+from tests.supervisor.rows import NO_LEASE, change, execution_of, fresh, prompt_states, running_session
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -70,7 +70,7 @@ def test_start_of_a_damaged_session_is_settled_and_the_other_runs(damage: Damage
 
 @TABLE
 def test_damaged_session_sends_no_prompt_to_its_agent(damage: Damage) -> None:
-    session = running_session(execution=FREE)
+    session = running_session(execution=NO_LEASE)
     Prompt.objects.create(session=session, message_id="p1", text="do it")
 
     async def look(registry: ExecutionRegistry) -> None:
@@ -96,7 +96,7 @@ def test_damaged_session_sends_no_prompt_to_its_agent(damage: Damage) -> None:
     ids=["seen", "leased", "put off", "ready", "asked"],
 )
 def test_timestamps_in_the_future_delay_nothing(date: Callable[[TaskSession], None], runtime: RecordingRuntime) -> None:
-    session = running_session(runtime=runtime.name, execution=FREE)
+    session = running_session(runtime=runtime.name, execution=NO_LEASE)
     Prompt.objects.create(session=session, message_id="p1", text="do it")
     date(session)
     swept()
@@ -104,7 +104,7 @@ def test_timestamps_in_the_future_delay_nothing(date: Callable[[TaskSession], No
 
 
 def test_start_with_a_future_timestamp_is_overdue(runtime: RecordingRuntime) -> None:
-    session = running_session(runtime=runtime.name, execution={**FREE, "status": "starting"}, launch_id="")
+    session = running_session(runtime=runtime.name, execution={**NO_LEASE, "status": "starting"}, launch_id="")
     change(execution_of(session), updated_at=FAR)
     swept()
     assert start_ordered(session)
@@ -123,7 +123,7 @@ def test_unreadable_column_affects_no_other_row(runtime: RecordingRuntime) -> No
 @pytest.mark.parametrize("payload", ["[]", '"auto"', "null", "7"])
 @pytest.mark.parametrize("kind", ["start", "answer", "cancel", "stop", "close"])
 def test_malformed_intent_is_settled_and_blocks_nothing(kind: str, payload: str, runtime: RecordingRuntime) -> None:
-    session = running_session(runtime=runtime.name, execution=FREE, launch_id="")
+    session = running_session(runtime=runtime.name, execution=NO_LEASE, launch_id="")
     Intent.objects.create(session=session, kind=kind)
     raw("session_intents", "payload", payload)(session)
 

@@ -22,6 +22,7 @@ from tests.supervisor.journals import Journal, ingest
 from tests.supervisor.recording_agentctl import RecordingAgentctl, recording_agentctl
 from tests.supervisor.recording_runtime import swept
 from tests.supervisor.rows import (
+    NO_LEASE,
     change,
     execution_of,
     fresh,
@@ -34,7 +35,6 @@ from tests.supervisor.rows import (
 )
 
 pytestmark = pytest.mark.django_db(transaction=True)
-FREE: dict[str, Any] = {"owner": "", "lease_expires_at": None}
 LONG_AGO = timedelta(hours=2)
 
 
@@ -61,7 +61,7 @@ def long_ago(session: TaskSession) -> TaskSession:
 
 def looked(session: TaskSession, agentctl: RecordingAgentctl) -> int:
     """Run one check of the supervisor that holds it."""
-    change(execution_of(session), **FREE)
+    change(execution_of(session), **NO_LEASE)
 
     async def run() -> int:
         registry = ExecutionRegistry()

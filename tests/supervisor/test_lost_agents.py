@@ -16,7 +16,16 @@ from sessions_app.supervisor.start import agent_start, claims
 from sessions_app.supervisor.sweep.sweep_pass import SweepScope
 from tests.supervisor.journals import Journal, ingest
 from tests.supervisor.recording_runtime import DEAD, RecordingRuntime, swept
-from tests.supervisor.rows import MINE, change, execution_of, fresh, open_orders, prompt_states, running_session
+from tests.supervisor.rows import (
+    MINE,
+    NO_LEASE,
+    change,
+    execution_of,
+    fresh,
+    open_orders,
+    prompt_states,
+    running_session,
+)
 
 pytestmark = pytest.mark.django_db(transaction=True)
 OPEN = Observation(
@@ -27,7 +36,6 @@ OPEN = Observation(
         "pending_permissions": [],
     },
 )
-FREE: dict[str, Any] = {"owner": "", "lease_expires_at": None}
 POLICIES = ("auto", "working", "on_open", "manual")
 
 
@@ -37,7 +45,7 @@ def lost(policy: str = "auto", **fields: Any) -> TaskSession:
     Prompt.objects.create(session=session, message_id="p0", text="begin", state="sending")
     ingest(session, [*journal.turn_begins("p0"), *journal.says("Done."), journal.completes("p0")])
     AgentProfile.objects.filter(id=session.agent_profile_id).update(supports_session_resume=False)
-    change(execution_of(session), resume_token="", **FREE)
+    change(execution_of(session), resume_token="", **NO_LEASE)
     return fresh(session)
 
 
@@ -115,7 +123,7 @@ def test_sweep_without_a_way_to_resume_withdraws_the_continue_prompt(runtime: Re
     journal = in_a_turn(session)
     ingest(session, [journal.exits("p1")])
     AgentProfile.objects.filter(id=session.agent_profile_id).update(supports_session_resume=False)
-    change(execution_of(session), **FREE)
+    change(execution_of(session), **NO_LEASE)
     runtime.sees[str(session.id)] = DEAD
     swept(SweepScope("boot"))
     assert prompt_states(session)["p1"] == "interrupted"

@@ -15,12 +15,10 @@ from sessions_app.supervisor.prompts import send_next_prompt
 from tests.supervisor.journals import Journal, ingest
 from tests.supervisor.recording_agentctl import RecordingAgentctl, recording_agentctl
 from tests.supervisor.recording_runtime import with_registry
-from tests.supervisor.rows import change, fresh, make_user, names, prompt_states, running_session
+from tests.supervisor.rows import NO_LEASE, change, fresh, make_user, names, prompt_states, running_session
 from tests.waiting import eventually_async
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-FREE: dict[str, Any] = {"owner": "", "lease_expires_at": None}
 
 
 def queued(session: TaskSession, *message_ids: str, **values: Any) -> TaskSession:
@@ -43,7 +41,7 @@ def sent(session: TaskSession, agentctl: RecordingAgentctl, times: int = 1) -> l
 
 
 def test_oldest_prompt_is_sent_and_the_next_waits_for_its_end() -> None:
-    session = queued(running_session(execution=FREE), "p1", "p2")
+    session = queued(running_session(execution=NO_LEASE), "p1", "p2")
     with recording_agentctl(session) as agentctl:
         assert sent(session, agentctl, times=3) == ["p1"]
     assert prompt_states(session) == {"p1": "sending", "p2": "queued"}
@@ -51,7 +49,7 @@ def test_oldest_prompt_is_sent_and_the_next_waits_for_its_end() -> None:
 
 
 def test_row_stores_execution_and_epoch_before_the_prompt_is_sent() -> None:
-    session = queued(running_session(execution=FREE), "p1")
+    session = queued(running_session(execution=NO_LEASE), "p1")
     with recording_agentctl(session, [Journal("epoch-7").line("log")]) as agentctl:
         sent(session, agentctl)
     row = Prompt.objects.get()
@@ -59,7 +57,7 @@ def test_row_stores_execution_and_epoch_before_the_prompt_is_sent() -> None:
 
 
 def test_continue_prompt_is_sent_before_the_others() -> None:
-    session = queued(queued(running_session(execution=FREE), "p1"), "continue:1", kind="continue")
+    session = queued(queued(running_session(execution=NO_LEASE), "p1"), "continue:1", kind="continue")
     with recording_agentctl(session) as agentctl:
         assert sent(session, agentctl) == ["continue:1"]
         assert agentctl.prompts[0]["prompt_kind"] == "continue"
@@ -67,7 +65,7 @@ def test_continue_prompt_is_sent_before_the_others() -> None:
 
 @pytest.mark.parametrize("told", [True, False], ids=["with lines", "still empty"])
 def test_undelivered_prompt_is_sent_again_only_to_the_same_journal(told: bool) -> None:
-    session = queued(running_session(execution=FREE), "p1", "p2")
+    session = queued(running_session(execution=NO_LEASE), "p1", "p2")
     with recording_agentctl(session, [Journal("epoch-7").line("log")]) as agentctl:
         agentctl.refusal = "hangs up"
         assert sent(session, agentctl) == ["p1"]
@@ -80,7 +78,7 @@ def test_undelivered_prompt_is_sent_again_only_to_the_same_journal(told: bool) -
 
 
 def test_prompt_refused_by_agentctl_is_queued_again() -> None:
-    session = queued(running_session(execution=FREE), "p1")
+    session = queued(running_session(execution=NO_LEASE), "p1")
     with recording_agentctl(session) as agentctl:
         agentctl.refusal = "busy"
         assert sent(session, agentctl) == ["p1"]
@@ -89,7 +87,7 @@ def test_prompt_refused_by_agentctl_is_queued_again() -> None:
 
 @pytest.mark.parametrize("refusal", ["busy", "not_running", "journal_full", "hangs up"])
 def test_failed_delivery_is_retried_after_a_delay_not_at_every_wakeup(refusal: str) -> None:
-    session = queued(running_session(execution=FREE), "p1")
+    session = queued(running_session(execution=NO_LEASE), "p1")
     with recording_agentctl(session) as agentctl:
         agentctl.refusal = refusal
         assert sent(session, agentctl, times=5) == ["p1"]
@@ -97,7 +95,7 @@ def test_failed_delivery_is_retried_after_a_delay_not_at_every_wakeup(refusal: s
 
 
 def test_session_is_woken_when_the_delay_is_over() -> None:
-    session = queued(running_session(execution=FREE), "p1")
+    session = queued(running_session(execution=NO_LEASE), "p1")
 
     async def look(registry: ExecutionRegistry) -> None:
         async def poke() -> None:
@@ -117,7 +115,7 @@ def test_session_is_woken_when_the_delay_is_over() -> None:
 
 @pytest.mark.parametrize("answer", ["hangs up", "nonsense"])
 def test_only_a_refusal_by_agentctl_proves_nondelivery(answer: str) -> None:
-    session = queued(running_session(execution=FREE), "p1")
+    session = queued(running_session(execution=NO_LEASE), "p1")
     with recording_agentctl(session) as agentctl:
         agentctl.refusal = answer
         assert sent(session, agentctl) == ["p1"]
@@ -125,7 +123,7 @@ def test_only_a_refusal_by_agentctl_proves_nondelivery(answer: str) -> None:
 
 
 def test_missing_agent_is_reported_immediately_and_keeps_the_prompt() -> None:
-    session = queued(running_session(execution=FREE), "p1")
+    session = queued(running_session(execution=NO_LEASE), "p1")
     lost: list[ExecutionStream] = []
 
     async def look(registry: ExecutionRegistry) -> None:
@@ -141,7 +139,7 @@ def test_missing_agent_is_reported_immediately_and_keeps_the_prompt() -> None:
 
 
 def test_duplicate_prompt_unknown_to_the_journal_is_held_and_blocks_nothing() -> None:
-    session = queued(running_session(execution=FREE), "p1", "p2")
+    session = queued(running_session(execution=NO_LEASE), "p1", "p2")
     with recording_agentctl(session, [Journal("epoch-7").line("log")]) as agentctl:
         agentctl.refusal = "duplicate"
         assert sent(session, agentctl) == ["p1"]
@@ -152,7 +150,7 @@ def test_duplicate_prompt_unknown_to_the_journal_is_held_and_blocks_nothing() ->
 
 @pytest.mark.parametrize("reason", ["a turn is open", "a start is ordered", "it was stopped", "no agent is up"])
 def test_prompt_waits_while_the_session_cannot_take_it(reason: str) -> None:
-    session = queued(running_session(execution=FREE), "p1")
+    session = queued(running_session(execution=NO_LEASE), "p1")
     match reason:
         case "a turn is open":
             ingest(session, Journal().turn_begins("p0"), lease=None)
@@ -168,7 +166,7 @@ def test_prompt_waits_while_the_session_cannot_take_it(reason: str) -> None:
 
 
 def test_prompt_without_a_stream_is_not_sent() -> None:
-    session = queued(running_session(execution=FREE), "p1")
+    session = queued(running_session(execution=NO_LEASE), "p1")
     assert with_registry(lambda registry: send_next_prompt(registry, session.id)) is False
     assert prompt_states(session) == {"p1": "queued"}
 
@@ -177,7 +175,7 @@ UNFINISHED = {"message_id": "p0", "run_id": "r0", "tools": ["make test"], "since
 
 
 def test_interruption_note_is_sent_until_the_agent_has_it() -> None:
-    session = queued(running_session(execution=FREE, metadata={prompt_context.INTERRUPTION_KEY: UNFINISHED}), "p1")
+    session = queued(running_session(execution=NO_LEASE, metadata={prompt_context.INTERRUPTION_KEY: UNFINISHED}), "p1")
     journal = Journal()
     with recording_agentctl(session) as agentctl:
         agentctl.refusal = "busy"
@@ -195,7 +193,7 @@ def test_interruption_note_is_sent_until_the_agent_has_it() -> None:
 
 
 def test_history_is_sent_until_delivered_and_never_logged_again() -> None:
-    journal, session = Journal(), queued(running_session(execution=FREE), "p0", state="sending")
+    journal, session = Journal(), queued(running_session(execution=NO_LEASE), "p0", state="sending")
     ingest(session, [*journal.turn_begins("p0"), *journal.says("I did."), journal.completes("p0")], lease=None)
     queued(change(session, inject_history=True), "p1")
     with recording_agentctl(session) as agentctl:
@@ -216,14 +214,14 @@ def test_history_is_sent_until_delivered_and_never_logged_again() -> None:
 
 
 def test_prompt_without_the_history_does_not_count_as_injection() -> None:
-    journal, session = Journal(), queued(running_session(execution=FREE), "p0", state="sending")
+    journal, session = Journal(), queued(running_session(execution=NO_LEASE), "p0", state="sending")
     change(session, inject_history=True)  # a new agent started before the journal was read
     ingest(session, [*journal.turn_begins("p0"), journal.completes("p0")], lease=None)
     assert fresh(session).inject_history
 
 
 def test_history_is_injected_once_and_its_receipt_names_the_prompt() -> None:
-    journal, session = Journal(), queued(running_session(execution=FREE), "p0", state="sending")
+    journal, session = Journal(), queued(running_session(execution=NO_LEASE), "p0", state="sending")
     ingest(session, [*journal.turn_begins("p0"), *journal.says("I did."), journal.completes("p0")], lease=None)
     queued(change(session, inject_history=True), "p1")
     receipt = session.receipts.create(kind="injected", verified="pending", launch_id=session.launch_id)

@@ -12,7 +12,7 @@ from sessions_app.models import ContinuityReceipt, Prompt, TaskSession
 from sessions_app.supervisor.start import agent_start
 from tests.supervisor.journals import Journal, ingest
 from tests.supervisor.rows import change, fresh, last_payload, running_session
-from tests.supervisor.test_starts import claimed
+from tests.supervisor.start_claims import claim_start
 
 pytestmark = pytest.mark.django_db
 
@@ -70,7 +70,7 @@ def test_turn_of_a_later_agent_does_not_prove_an_earlier_receipt() -> None:
 def test_later_start_settles_an_open_receipt() -> None:
     session, receipt = resumed()
     ExecutorRunning.objects.update(status="stopped")
-    plan = claimed(change(session, launch_id=""))
+    plan = claim_start(change(session, launch_id=""))
     order = agent_start.prepare_agent_start(plan, plan.lease, found="")
     assert order is not None
     answer = {"outcome": "resumed", "resume_token": "conversation-1"}

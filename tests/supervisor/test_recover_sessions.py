@@ -17,17 +17,16 @@ from django.utils import timezone
 from executors_app.domain import Observation, Observed
 from sessions_app.management.commands.recover_sessions import Command
 from sessions_app.management.recovery_pass import COLUMNS
-from sessions_app.models import RecoverySweep, Supervisor, SweepOutcome, TaskSession
+from sessions_app.models import RecoverySweep, Supervisor, SweepOutcome
 from tests.databases import new_database
 from tests.supervisor import database_dump
 from tests.supervisor.commands import environment, manage
 from tests.supervisor.recording_agentctl import recording_agentctl
-from tests.supervisor.recording_runtime import UNKNOWN, RecordingRuntime
-from tests.supervisor.rows import change, execution_of, fresh, running_session
+from tests.supervisor.recording_runtime import UNKNOWN, RecordingRuntime, lost_session
+from tests.supervisor.rows import NO_LEASE, change, execution_of, fresh, running_session
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-FREE: dict[str, Any] = {"owner": "", "lease_expires_at": None}
 DOCUMENT = {
     "sweep_id", "boot_id", "trigger", "dry_run", "started_at", "duration_ms", "examined", "outcomes", "sessions",
 }  # fmt: skip
@@ -36,10 +35,6 @@ SESSION = {
     "session_id", "task_id", "runtime", "observed", "rule", "executor_status", "session_state", "agent_action",
     "strategy", "receipt_kind", "reason", "error_message", "duration_ms",
 }  # fmt: skip
-
-
-def lost(runtime: RecordingRuntime, **fields: Any) -> TaskSession:
-    return running_session(runtime=runtime.name, execution=FREE, **fields)
 
 
 def recovered(*flags: str) -> dict[str, Any]:
@@ -54,7 +49,7 @@ def recovered(*flags: str) -> dict[str, Any]:
 
 
 def test_document_has_the_documented_shape(runtime: RecordingRuntime) -> None:
-    session = lost(runtime)
+    session = lost_session(runtime)
     document = recovered()
     assert set(document) >= DOCUMENT
     assert set(document["outcomes"]) == OUTCOMES
@@ -68,7 +63,7 @@ def test_document_has_the_documented_shape(runtime: RecordingRuntime) -> None:
 
 
 def test_sweep_by_command_is_stored_and_holds_no_lease_afterwards(runtime: RecordingRuntime) -> None:
-    session = lost(runtime)
+    session = lost_session(runtime)
     document = recovered()
     kept = RecoverySweep.objects.get()
     assert (str(kept.id), kept.trigger, kept.outcomes) == (document["sweep_id"], "command", document["outcomes"])
@@ -78,7 +73,7 @@ def test_sweep_by_command_is_stored_and_holds_no_lease_afterwards(runtime: Recor
 
 
 def test_living_session_is_reattached_and_its_lease_released(runtime: RecordingRuntime) -> None:
-    session = lost(runtime)
+    session = lost_session(runtime)
     with recording_agentctl(session) as agentctl:
         runtime.set_observation(session, Observation(Observed.ALIVE, report=agentctl.report(), url=agentctl.url))
         document = recovered()
@@ -88,7 +83,7 @@ def test_living_session_is_reattached_and_its_lease_released(runtime: RecordingR
 
 
 def test_dry_run_writes_nothing(runtime: RecordingRuntime) -> None:
-    lost(runtime)
+    lost_session(runtime)
     before = database_dump.dump()
     document = recovered("--dry-run")
     assert document["dry_run"] is True
@@ -97,13 +92,13 @@ def test_dry_run_writes_nothing(runtime: RecordingRuntime) -> None:
 
 
 def test_only_named_sessions_are_examined(runtime: RecordingRuntime) -> None:
-    one, two, _ = (lost(runtime) for _ in range(3))
+    one, two, _ = (lost_session(runtime) for _ in range(3))
     document = recovered("--session", str(one.id), "--session", str(two.id), "--dry-run")
     assert {row["session_id"] for row in document["sessions"]} == {str(one.id), str(two.id)}
 
 
 def test_limits_of_the_command_line_reach_the_runtime(runtime: RecordingRuntime) -> None:
-    lost(runtime)
+    lost_session(runtime)
     recovered("--concurrency", "3", "--timeout", "0.5", "--dry-run")
     assert runtime.looks == [(1, 0.5, 3)]
 
@@ -111,7 +106,7 @@ def test_limits_of_the_command_line_reach_the_runtime(runtime: RecordingRuntime)
 def test_table_has_its_columns_and_ends_with_a_summary(
     runtime: RecordingRuntime, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    session = lost(runtime)
+    session = lost_session(runtime)
     call_command("recover_sessions")
     lines = capsys.readouterr().out.splitlines()
     assert tuple(lines[0].split()) == COLUMNS
@@ -130,7 +125,7 @@ def test_empty_sweep_prints_no_table(capsys: pytest.CaptureFixture[str]) -> None
 def test_summary_names_the_supervisor_that_holds_skipped_sessions(
     runtime: RecordingRuntime, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    session = lost(runtime)
+    session = lost_session(runtime)
     later = timezone.now() + timedelta(hours=1)
     change(execution_of(session), owner="0123456789abcdef", lease_expires_at=later)
     call_command("recover_sessions", "--dry-run")
@@ -139,7 +134,7 @@ def test_summary_names_the_supervisor_that_holds_skipped_sessions(
 
 
 def test_explanation_lists_facts_and_rule(runtime: RecordingRuntime, capsys: pytest.CaptureFixture[str]) -> None:
-    session = lost(runtime, policy="on_open")
+    session = lost_session(runtime, policy="on_open")
     call_command("recover_sessions", "--explain", "--dry-run")
     out = capsys.readouterr().out
     assert f"session {session.id}" in out
@@ -149,7 +144,7 @@ def test_explanation_lists_facts_and_rule(runtime: RecordingRuntime, capsys: pyt
 
 
 def test_markup_in_a_title_is_printed_literally(runtime: RecordingRuntime, capsys: pytest.CaptureFixture[str]) -> None:
-    session = lost(runtime)
+    session = lost_session(runtime)
     change(session.task, title="[red]all is lost[/red]")
     call_command("recover_sessions", "--dry-run")
     assert "[red]all is lost[/red]" in capsys.readouterr().out
@@ -159,7 +154,7 @@ def test_markup_in_a_title_is_printed_literally(runtime: RecordingRuntime, capsy
 
 
 def test_strict_fails_when_a_session_ended_in_error(runtime: RecordingRuntime) -> None:
-    good, bad = lost(runtime), lost(runtime)
+    good, bad = lost_session(runtime), lost_session(runtime)
     runtime.set_observation(bad, UNKNOWN)
     with pytest.raises(SystemExit) as ended:
         recovered("--strict")
@@ -177,7 +172,7 @@ def test_unknown_session_is_an_argument_error() -> None:
 
 
 def test_session_with_nothing_to_recover_is_no_error() -> None:
-    session = running_session(execution={**FREE, "status": "stopped", "status_reason": "idle"})
+    session = running_session(execution={**NO_LEASE, "status": "stopped", "status_reason": "idle"})
     assert recovered("--session", str(session.id))["examined"] == 0
 
 

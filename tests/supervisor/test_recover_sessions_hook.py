@@ -21,18 +21,12 @@ from sessions_app.models import IntentKind, RecoverySweep, Supervisor, SweepOutc
 from sessions_app.services import intents
 from sessions_app.supervisor.leases import SupervisorLock
 from tests.supervisor.recording_agentctl import recording_agentctl
-from tests.supervisor.recording_runtime import UNKNOWN, RecordingRuntime
+from tests.supervisor.recording_runtime import UNKNOWN, RecordingRuntime, lost_session
 from tests.supervisor.rows import change, execution_of, fresh, running_session
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-FREE: dict[str, Any] = {"owner": "", "lease_expires_at": None}
 LIVE = "0123456789abcdef"
-
-
-def lost(runtime: RecordingRuntime, **fields: Any) -> TaskSession:
-    """A session whose supervisor and agent are gone."""
-    return running_session(runtime=runtime.name, execution=FREE, **fields)
 
 
 def fail(session: TaskSession, move: str = "fail", code: str = str(Reason.NOT_RESUMABLE)) -> None:
@@ -84,7 +78,7 @@ def held(runtime: RecordingRuntime, **fields: Any) -> TaskSession:
 
 
 def test_strict_ignores_sessions_broken_before(runtime: RecordingRuntime) -> None:
-    known = lost(runtime)
+    known = lost_session(runtime)
     fail(known)
     runtime.set_observation(known, UNKNOWN)
     assert ended("--strict")[0] == 0
@@ -92,7 +86,7 @@ def test_strict_ignores_sessions_broken_before(runtime: RecordingRuntime) -> Non
 
 
 def test_strict_all_reports_earlier_failures_with_its_own_status(runtime: RecordingRuntime) -> None:
-    known = lost(runtime)
+    known = lost_session(runtime)
     fail(known)
     runtime.set_observation(known, UNKNOWN)
     code, document, err = ended("--strict=all")
@@ -101,7 +95,7 @@ def test_strict_all_reports_earlier_failures_with_its_own_status(runtime: Record
 
 
 def test_strict_fails_for_a_session_given_up_now(runtime: RecordingRuntime) -> None:
-    session = lost(runtime, start_attempts=5)
+    session = lost_session(runtime, start_attempts=5)
     code, document, err = ended("--strict")
     assert (code, fresh(session).state, document["broken"]) == (1, "FAILED", [str(session.id)])
     assert f"broken by this deploy: session {session.id} is in FAILED: " in err
@@ -122,7 +116,7 @@ def test_strict_ignores_failures_before_the_supervisor_started(runtime: Recordin
 
 
 def test_start_of_a_dead_supervisor_does_not_begin_the_deploy(runtime: RecordingRuntime) -> None:
-    session = lost(runtime)
+    session = lost_session(runtime)
     gone = {**identity.identify_self().to_json(), "pid": 2**22 + 1}
     now, before = timezone.now(), timezone.now() - timedelta(days=1)
     values = {"host_id": identity.host_id(), "process": gone, "started_at": before, "beat_at": now}
@@ -132,7 +126,7 @@ def test_start_of_a_dead_supervisor_does_not_begin_the_deploy(runtime: Recording
 
 
 def test_since_sets_the_beginning_of_the_deploy(runtime: RecordingRuntime) -> None:
-    session = lost(runtime)
+    session = lost_session(runtime)
     before = timezone.now().isoformat()
     fail(session, "give_up")
     assert ended("--strict", "--since", before)[0] == 1
@@ -140,7 +134,7 @@ def test_since_sets_the_beginning_of_the_deploy(runtime: RecordingRuntime) -> No
 
 
 def test_giving_up_a_session_in_error_is_a_new_failure(runtime: RecordingRuntime) -> None:
-    session = lost(runtime)
+    session = lost_session(runtime)
     fail(session, code="launch_failed")
     before = timezone.now().isoformat()
     fail(session, "give_up")
@@ -149,7 +143,7 @@ def test_giving_up_a_session_in_error_is_a_new_failure(runtime: RecordingRuntime
 
 @pytest.mark.parametrize("gone", [{"desired_state": "stopped"}, {"created_at": timezone.now() + timedelta(days=1)}])
 def test_strict_counts_only_earlier_sessions_that_should_run(runtime: RecordingRuntime, gone: dict[str, Any]) -> None:
-    session = lost(runtime)
+    session = lost_session(runtime)
     before = timezone.now().isoformat()
     fail(session, "give_up")
     change(session, **gone)
@@ -157,7 +151,7 @@ def test_strict_counts_only_earlier_sessions_that_should_run(runtime: RecordingR
 
 
 def test_strict_checks_only_the_named_sessions(runtime: RecordingRuntime) -> None:
-    good, bad = lost(runtime), lost(runtime)
+    good, bad = lost_session(runtime), lost_session(runtime)
     runtime.set_observation(bad, UNKNOWN)
     before = timezone.now().isoformat()
     assert ended("--strict")[0] == 1
@@ -165,7 +159,7 @@ def test_strict_checks_only_the_named_sessions(runtime: RecordingRuntime) -> Non
 
 
 def test_newly_damaged_row_fails_the_deploy_once(runtime: RecordingRuntime) -> None:
-    session = lost(runtime)
+    session = lost_session(runtime)
     change(execution_of(session), generation=-1)
     assert ended("--strict")[0] == 1
     assert ended("--strict")[0] == 0
@@ -193,7 +187,7 @@ def test_agent_waiting_for_its_restart_is_unfinished(runtime: RecordingRuntime) 
 
 
 def test_without_a_supervisor_later_restarts_are_not_awaited(runtime: RecordingRuntime) -> None:
-    session = lost(runtime, start_attempts=2)
+    session = lost_session(runtime, start_attempts=2)
     change(session, next_restart_at=timezone.now() + timedelta(minutes=5))
     began = time.monotonic()
     code, document, _ = ended("--strict", "--wait", "60")
@@ -220,8 +214,8 @@ def test_since_requires_a_time_zone(told: str) -> None:
 
 
 def test_dry_run_counts_what_would_happen(runtime: RecordingRuntime, capsys: pytest.CaptureFixture[str]) -> None:
-    living, unreachable = lost(runtime), lost(runtime)
-    lost(runtime)
+    living, unreachable = lost_session(runtime), lost_session(runtime)
+    lost_session(runtime)
     runtime.set_observation(unreachable, UNKNOWN)
     with recording_agentctl(living) as agentctl:
         runtime.set_observation(living, Observation(Observed.ALIVE, report=agentctl.report(), url=agentctl.url))
@@ -235,7 +229,7 @@ def test_dry_run_counts_what_would_happen(runtime: RecordingRuntime, capsys: pyt
 def test_starts_without_a_server_wait_for_a_supervisor(
     runtime: RecordingRuntime, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    session = lost(runtime)
+    session = lost_session(runtime)
     out = printed(capsys)
     assert "1 start waits for a supervisor: run manage.py serve or supervise, or add --wait." in out
     document = ended()[1]

@@ -11,7 +11,7 @@ from sessions_app.supervisor.start import agent_start
 from sessions_app.supervisor.start.execution import claim_and_prepare
 from tests.supervisor import database_dump
 from tests.supervisor.rows import MINE, execution_of, fresh
-from tests.supervisor.test_starts import at_rest
+from tests.supervisor.start_claims import session_without_agent
 
 pytestmark = pytest.mark.django_db
 READS = 19
@@ -19,11 +19,11 @@ READS = 19
 
 
 def test_claim_and_prepare_in_one_transaction_equals_two_steps() -> None:
-    session = at_rest()
+    session = session_without_agent()
     intent = Intent.objects.create(session=session, kind="start", payload={"mode": "auto"})
-    claimed = claim_and_prepare(session.id, intent.id, MINE, lives="", found=None)
-    assert claimed is not None
-    plan, order = claimed
+    claim_start = claim_and_prepare(session.id, intent.id, MINE, lives="", found=None)
+    assert claim_start is not None
+    plan, order = claim_start
     assert order is not None
     intent.refresh_from_db()
     assert (plan.lease, intent.claimed_generation) == (MINE, MINE.generation)
@@ -32,7 +32,7 @@ def test_claim_and_prepare_in_one_transaction_equals_two_steps() -> None:
 
 
 def test_start_that_cannot_be_prepared_still_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    session = at_rest()
+    session = session_without_agent()
     intent = Intent.objects.create(session=session, kind="start", payload={"mode": "auto"})
 
     def breaks(*_: Any) -> None:
@@ -47,19 +47,19 @@ def test_start_that_cannot_be_prepared_still_counts(monkeypatch: pytest.MonkeyPa
 
 
 def test_start_that_is_no_longer_wanted_is_not_prepared() -> None:
-    session = at_rest(desired_state="stopped")
+    session = session_without_agent(desired_state="stopped")
     intent = Intent.objects.create(session=session, kind="start", payload={"mode": "auto"})
     assert claim_and_prepare(session.id, intent.id, MINE, lives="", found=None) is None
     assert session.intents.latest("created_at").outcome == "stopped"
 
 
 def test_resume_needs_few_queries() -> None:
-    session = at_rest()
+    session = session_without_agent()
     intent = Intent.objects.create(session=session, kind="start", payload={"mode": "auto"})
     with database_dump.counting() as asked:
-        claimed = claim_and_prepare(session.id, intent.id, MINE, lives="", found=None)
-        assert claimed is not None
-        plan, order = claimed
+        claim_start = claim_and_prepare(session.id, intent.id, MINE, lives="", found=None)
+        assert claim_start is not None
+        plan, order = claim_start
         assert order is not None
     answer = {"outcome": "loaded", "replayed": 2, "replayed_user_texts": ["write the parser"]}
     known = agent_start.load_conversation_facts(plan.session_id)

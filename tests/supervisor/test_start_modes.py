@@ -15,7 +15,7 @@ from sessions_app.supervisor.prompts import claim_next_prompt
 from sessions_app.supervisor.start import agent_start
 from tests.supervisor.journals import Journal, ingest
 from tests.supervisor.rows import MINE, change, fresh, prompt_states, running_session
-from tests.supervisor.test_starts import claimed
+from tests.supervisor.start_claims import claim_start
 
 pytestmark = pytest.mark.django_db
 
@@ -38,7 +38,7 @@ def at_rest(**execution: Any) -> TaskSession:
 def started(
     session: TaskSession, mode: str = "auto", **answer: Any
 ) -> tuple[TaskSession, agent_start.AgentStartRequest]:
-    plan = claimed(session, mode)
+    plan = claim_start(session, mode)
     order = agent_start.prepare_agent_start(plan, plan.lease, found="")
     assert order is not None
     assert agent_start.write_agent_started(
@@ -117,7 +117,7 @@ def test_no_start_request_contains_the_task_description(strategy: str) -> None:
     session = at_rest(**({} if strategy == "native" else {"resume_token": ""}))
     if strategy == "history":
         change(session.agent_profile, history_context_injection=True)
-    plan = claimed(session, "fresh_start" if strategy == "fresh" else "auto")
+    plan = claim_start(session, "fresh_start" if strategy == "fresh" else "auto")
     order = agent_start.prepare_agent_start(plan, plan.lease, found="")
     assert order is not None
     assert order.strategy == strategy

@@ -9,12 +9,11 @@ import pytest
 from executors_app.agentctl.protocol import JournalKind
 from executors_app.plugins import agent_type
 from sessions_app.domain.resumability import Mode, Strategy
-from sessions_app.models import Intent, Lease, LeaseLost, Prompt, TaskSession, session_transaction
+from sessions_app.models import Intent, Lease, LeaseLost, Prompt, session_transaction
 from sessions_app.services import intents
 from sessions_app.services.status import session_status
 from sessions_app.supervisor.outcomes import StartFailure, write_start_failure
 from sessions_app.supervisor.start import agent_start, claims
-from sessions_app.supervisor.start.claims import StartClaim
 from tests.supervisor import database_dump
 from tests.supervisor.journals import Journal, ingest
 from tests.supervisor.rows import (
@@ -28,58 +27,24 @@ from tests.supervisor.rows import (
     running_session,
     runs,
 )
+from tests.supervisor.start_claims import answer_start, claim_start, session_without_agent, try_claim
 
 pytestmark = pytest.mark.django_db
 
 
-def claim(session: TaskSession, mode: str = "auto", by: Any = None) -> StartClaim | None:
-    intent = session.intents.filter(kind="start", done_at=None).first() or Intent.objects.create(
-        session=session, kind="start", payload={"mode": mode}, by=by
-    )
-    return claims.claim_start(session.id, intent.id, MINE.owner, lives=None)
-
-
-def claimed(session: TaskSession, mode: str = "auto") -> StartClaim:
-    plan = claim(session, mode)
-    assert plan is not None
-    return plan
-
-
-def answered(session: TaskSession, **answer: Any) -> bool:
-    """Let the agent answer its start."""
-    plan = claimed(session)
-    order = agent_start.prepare_agent_start(plan, plan.lease, found="")
-    assert order is not None
-    return agent_start.write_agent_started(
-        plan,
-        plan.lease,
-        order,
-        {"outcome": "loaded", "replayed": 0, **answer},
-        agent_start.load_conversation_facts(plan.session_id),
-    )
-
-
-def at_rest(**fields: Any) -> TaskSession:
-    """A session with one completed turn whose agent is gone."""
-    session, journal = running_session(), Journal()
-    Prompt.objects.create(session=session, message_id="p1", text="write the parser", state="sending")
-    ingest(session, [*journal.turn_begins("p1"), journal.completes("p1"), journal.exits()])
-    return change(session, **fields)
-
-
 def test_demo_agent_uses_the_command_of_its_runtime() -> None:
-    session = at_rest()
+    session = session_without_agent()
     change(session.agent_profile, agent_type="demo", command=[])
     change(execution_of(session), runtime="remote")
-    plan = claimed(session)
+    plan = claim_start(session)
     order = agent_start.prepare_agent_start(plan, plan.lease, found="")
     assert order is not None
     assert order.body["argv"] == ["kandev-demo-agent"]
 
 
 def test_claim_counts_the_start_once() -> None:
-    session = at_rest()
-    plan = claimed(session)
+    session = session_without_agent()
+    plan = claim_start(session)
     assert (fresh(session).start_attempts, fresh(session).state) == (1, "STARTING")
     assert execution_of(session).status == "starting"
     assert claims.claim_start(session.id, plan.intent_id, MINE.owner, lives=None) == plan
@@ -87,7 +52,7 @@ def test_claim_counts_the_start_once() -> None:
 
 
 def test_claim_of_an_execution_held_by_another_writes_nothing() -> None:
-    session = at_rest()
+    session = session_without_agent()
     Intent.objects.create(session=session, kind="start", payload={"mode": "auto"})
     before = database_dump.dump()
     intent = session.intents.get(done_at=None)
@@ -96,7 +61,7 @@ def test_claim_of_an_execution_held_by_another_writes_nothing() -> None:
 
 
 def test_claim_under_a_held_lease_does_not_acquire_it_again() -> None:
-    session = at_rest()
+    session = session_without_agent()
     intent, before = Intent.objects.create(session=session, kind="start"), execution_of(session)
     plan = claims.claim_start(session.id, intent.id, MINE.owner, lives="", held=MINE)
     assert plan is not None
@@ -107,7 +72,7 @@ def test_claim_under_a_held_lease_does_not_acquire_it_again() -> None:
 
 @pytest.mark.parametrize("held", [Lease(MINE.owner, MINE.generation + 1), Lease("another", MINE.generation)])
 def test_claim_under_a_lost_lease_writes_nothing(held: Lease) -> None:
-    session = at_rest()
+    session = session_without_agent()
     intent, before = Intent.objects.create(session=session, kind="start"), database_dump.dump()
     with pytest.raises(LeaseLost):
         claims.claim_start(session.id, intent.id, held.owner, lives="", held=held)
@@ -115,7 +80,7 @@ def test_claim_under_a_lost_lease_writes_nothing(held: Lease) -> None:
 
 
 def test_resume_beside_a_live_agentctl_needs_few_queries() -> None:
-    session = at_rest()
+    session = session_without_agent()
     intent = Intent.objects.create(session=session, kind="start", payload={"mode": "auto"})
     with database_dump.counting() as asked:
         plan = claims.claim_start(session.id, intent.id, MINE.owner, lives="", held=MINE)
@@ -131,26 +96,26 @@ def test_resume_beside_a_live_agentctl_needs_few_queries() -> None:
 
 
 def test_claim_of_an_unwanted_start_is_settled() -> None:
-    session = at_rest(desired_state="stopped")
-    assert claim(session) is None
+    session = session_without_agent(desired_state="stopped")
+    assert try_claim(session) is None
     assert session.intents.latest("created_at").outcome == "stopped"
     assert fresh(session).state == "WAITING_FOR_INPUT"
 
 
 def test_start_on_a_full_executor_waits_and_is_reported() -> None:
     running_session()
-    session = at_rest()
+    session = session_without_agent()
     execution = execution_of(session)
     assert execution.executor is not None
     change(execution.executor, max_live=1)
-    assert claim(session) is None
+    assert try_claim(session) is None
     assert session.intents.filter(kind="start", done_at=None).exists()
     assert session_status(fresh(session))["queued_for_capacity"]
 
 
 def test_replayed_conversation_is_verified() -> None:
-    session = at_rest()
-    assert answered(session, resume_token="conversation-2", replayed=4, replayed_user_texts=["Write  the PARSER"])
+    session = session_without_agent()
+    assert answer_start(session, resume_token="conversation-2", replayed=4, replayed_user_texts=["Write  the PARSER"])
     receipt = session.receipts.get()
     assert (receipt.kind, receipt.verified, receipt.strategy) == ("loaded", "replay", "native")
     assert fresh(session).state == "WAITING_FOR_INPUT"
@@ -166,8 +131,8 @@ def test_replayed_conversation_is_verified() -> None:
     ],
 )
 def test_other_conversation_is_rejected(answer: dict[str, Any]) -> None:
-    session = at_rest()
-    assert not answered(session, resume_token="conversation-2", **answer)
+    session = session_without_agent()
+    assert not answer_start(session, resume_token="conversation-2", **answer)
     session, row = fresh(session), execution_of(session)
     assert (session.state, session.error_code, session.context_mismatch) == ("ERROR", "context_mismatch", True)
     assert row.resume_token == "conversation-1"
@@ -175,8 +140,8 @@ def test_other_conversation_is_rejected(answer: dict[str, Any]) -> None:
 
 
 def test_repeated_start_after_a_lost_answer_is_verified_again() -> None:
-    session = at_rest()
-    plan = claimed(session)
+    session = session_without_agent()
+    plan = claim_start(session)
     launch = str(plan.intent_id)
     assert agent_start.prepare_agent_start(plan, plan.lease, found=None) is not None
     change(session, state="WAITING_FOR_INPUT", launch_id=launch)  # the next supervisor found the agent
@@ -203,8 +168,8 @@ def test_start_beside_an_agent_of_another_launch_is_settled() -> None:
 
 
 def test_agent_started_after_a_stop_is_not_kept() -> None:
-    session = at_rest()
-    plan = claimed(session)
+    session = session_without_agent()
+    plan = claim_start(session)
     order = agent_start.prepare_agent_start(plan, plan.lease, found="")
     assert order is not None
     intents.request_stop(session.id, None)
@@ -217,10 +182,10 @@ def test_agent_started_after_a_stop_is_not_kept() -> None:
 
 
 def test_replayed_prompt_settles_a_held_prompt() -> None:
-    session = at_rest()
+    session = session_without_agent()
     for message_id, text in (("p2", "run the tests"), ("p3", "never arrived")):
         Prompt.objects.create(session=session, message_id=message_id, text=text, state="held")
-    answered(session, replayed=3, replayed_user_texts=["write the parser", "run the tests"])
+    answer_start(session, replayed=3, replayed_user_texts=["write the parser", "run the tests"])
     assert prompt_states(session) == {"p1": "done", "p2": "interrupted", "p3": "held"}
 
 
@@ -229,24 +194,24 @@ def test_replayed_prompt_settles_a_held_prompt() -> None:
     [(["write the parser"], "held"), (["write the parser", "write the parser"], "interrupted")],
 )
 def test_replay_of_an_earlier_prompt_does_not_prove_an_identical_later_one(replayed: list[str], state: str) -> None:
-    session = at_rest()
+    session = session_without_agent()
     Prompt.objects.create(session=session, message_id="p2", text="write the parser", state="held")
-    answered(session, replayed=3, replayed_user_texts=replayed)
+    answer_start(session, replayed=3, replayed_user_texts=replayed)
     assert prompt_states(session) == {"p1": "done", "p2": state}
 
 
 def test_user_can_retry_the_rejected_token() -> None:
-    session = at_rest()
+    session = session_without_agent()
     change(execution_of(session), resume_token="", rejected_resume_token="conversation-0")
-    plan = claimed(session, Mode.RESUME)
+    plan = claim_start(session, Mode.RESUME)
     order = agent_start.prepare_agent_start(plan, plan.lease, found="")
     assert order is not None
     assert (order.strategy, order.body["resume_token"]) == (Strategy.NATIVE, "conversation-0")
 
 
 def test_fresh_start_sets_the_old_token_aside() -> None:
-    session = at_rest()
-    plan = claimed(session, Mode.FRESH_START)
+    session = session_without_agent()
+    plan = claim_start(session, Mode.FRESH_START)
     order = agent_start.prepare_agent_start(plan, plan.lease, found="")
     assert order is not None
     assert order.body["resume_token"] is None
@@ -263,8 +228,8 @@ def test_fresh_start_sets_the_old_token_aside() -> None:
 
 
 def test_fresh_start_without_a_new_token_sets_the_old_one_aside() -> None:
-    session = at_rest()
-    plan = claimed(session, Mode.FRESH_START)
+    session = session_without_agent()
+    plan = claim_start(session, Mode.FRESH_START)
     order = agent_start.prepare_agent_start(plan, plan.lease, found="")
     assert order is not None
     agent_start.write_agent_started(
@@ -292,18 +257,18 @@ def test_fresh_start_without_a_new_token_sets_the_old_one_aside() -> None:
 def test_last_message_is_sent_only_with_its_own_conversation(
     mode: Mode, kept: dict[str, str], told: str | None
 ) -> None:
-    session = at_rest()
+    session = session_without_agent()
     change(execution_of(session), last_message_uuid="message-7", **kept)
-    plan = claimed(session, mode)
+    plan = claim_start(session, mode)
     order = agent_start.prepare_agent_start(plan, plan.lease, found="")
     assert order is not None
     assert order.body["last_message_uuid"] == told
 
 
 def test_start_request_contains_agent_type_and_profile_settings() -> None:
-    session = at_rest()
+    session = session_without_agent()
     change(session.agent_profile, model="small", mode="plan", additional_directories=["/srv/docs"], args=["--fast"])
-    plan = claimed(session)
+    plan = claim_start(session)
     order = agent_start.prepare_agent_start(plan, plan.lease, found="")
     assert order is not None
     kind = agent_type("demo")
@@ -315,10 +280,10 @@ def test_start_request_contains_agent_type_and_profile_settings() -> None:
 
 @pytest.mark.parametrize("state", ["CREATED", "WAITING_FOR_INPUT", "ERROR", "FAILED"])
 def test_workspace_can_be_opened_in_every_state(state: str) -> None:
-    session = make_session(state=state) if state == "CREATED" else at_rest(state=state)
+    session = make_session(state=state) if state == "CREATED" else session_without_agent(state=state)
     session.intents.filter(kind="start").update(payload={"mode": "workspace_only"})
     change(execution_of(session), owner="", lease_expires_at=None)
-    plan = claimed(session, Mode.WORKSPACE_ONLY)
+    plan = claim_start(session, Mode.WORKSPACE_ONLY)
     assert agent_start.prepare_agent_start(plan, plan.lease, found="") is None
     assert fresh(session).state == ("FAILED" if state == "FAILED" else "WAITING_FOR_INPUT")
     assert session.receipts.get().kind == "workspace_only"
@@ -327,8 +292,8 @@ def test_workspace_can_be_opened_in_every_state(state: str) -> None:
 
 @pytest.mark.parametrize("state", ["WAITING_FOR_INPUT", "FAILED"])
 def test_failed_workspace_start_is_reported_in_every_state(state: str) -> None:
-    session = at_rest(state=state)
-    plan = claimed(session, Mode.WORKSPACE_ONLY)
+    session = session_without_agent(state=state)
+    plan = claim_start(session, Mode.WORKSPACE_ONLY)
     failure = StartFailure("launch_failed", "Nobody answered.", executor_failed=True)
     write_start_failure(session.id, plan.intent_id, plan.lease, failure)
     assert not session.intents.filter(done_at=None).exists()
@@ -337,8 +302,8 @@ def test_failed_workspace_start_is_reported_in_every_state(state: str) -> None:
 
 
 def test_agent_whose_answer_was_lost_is_reattached() -> None:
-    session = at_rest()
-    plan = claimed(session)
+    session = session_without_agent()
+    plan = claim_start(session)
     agent_start.write_reattached(plan, plan.lease, {"agent": {"launch_id": "earlier"}})
     receipt = session.receipts.get()
     assert (receipt.kind, receipt.verified) == ("reattached", "same_process")
@@ -346,8 +311,8 @@ def test_agent_whose_answer_was_lost_is_reattached() -> None:
 
 
 def test_start_writes_nothing_under_a_lost_lease() -> None:
-    session = at_rest()
-    plan = claimed(session)
+    session = session_without_agent()
+    plan = claim_start(session)
     change(execution_of(session), owner="somebody else")
     before = database_dump.dump()
     with pytest.raises(LeaseLost), session_transaction(session.id, plan.lease):
@@ -365,7 +330,7 @@ def test_open_turn_of_a_dead_agent_is_interrupted_before_the_next_start(
     session, journal = running_session(), Journal()
     Prompt.objects.create(session=session, message_id="p1", text="write the parser", state="sending")
     ingest(session, journal.turn_begins("p1"))
-    plan = claimed(change(session, launch_id=""))
+    plan = claim_start(change(session, launch_id=""))
     assert agent_start.prepare_agent_start(plan, plan.lease, found=found) is not None
     assert runs(session) == left
     assert fresh(session).state == "STARTING"

@@ -20,11 +20,20 @@ from tests.supervisor import database_dump
 from tests.supervisor.journals import Journal, ingest
 from tests.supervisor.recording_agentctl import recording_agentctl
 from tests.supervisor.recording_runtime import DEAD, UNKNOWN, RecordingRuntime, swept
-from tests.supervisor.rows import change, execution_of, fresh, last_payload, names, prompt_states, running_session, runs
+from tests.supervisor.rows import (
+    NO_LEASE,
+    change,
+    execution_of,
+    fresh,
+    last_payload,
+    names,
+    prompt_states,
+    running_session,
+    runs,
+)
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-FREE: dict[str, Any] = {"owner": "", "lease_expires_at": None}
 GONE = Observation(Observed.DEAD, workspace=WorkspaceState.GONE, workspace_reason="The branch was deleted.")
 SOON, LATER = timezone.now() - timedelta(seconds=1), timezone.now() + timedelta(hours=1)
 LOST = {"supports_session_resume": False}
@@ -90,7 +99,7 @@ def situation(case: Case, runtime: RecordingRuntime) -> Iterator[TaskSession]:
     session, journal = running_session(runtime=runtime.name), Journal()
     session.prompts.create(message_id="p1", text="write it", state="sending")
     ingest(session, [*journal.turn_begins("p1"), *journal.says("I begin")])
-    change(execution_of(session), **(FREE | case.row), last_seen_at=None)
+    change(execution_of(session), **(NO_LEASE | case.row), last_seen_at=None)
     session = change(session, **case.fields)
     if isinstance(case.seen, Observation):
         runtime.set_observation(session, case.seen)
@@ -167,7 +176,7 @@ def test_unreachable_session_recovers_without_interruption_when_seen_again(runti
 
 
 def test_sweep_of_one_session_keeps_unknown_results_of_others(runtime: RecordingRuntime) -> None:
-    silent, other = (running_session(runtime=runtime.name, execution=FREE) for _ in range(2))
+    silent, other = (running_session(runtime=runtime.name, execution=NO_LEASE) for _ in range(2))
     for session in (silent, other):
         runtime.set_observation(session, UNKNOWN)
     unknown: set[str] = set()
@@ -196,7 +205,7 @@ def test_living_agent_is_taken_over_with_a_new_generation_and_drained(runtime: R
 
 
 def test_journal_left_behind_is_read_before_the_turn_is_judged(runtime: RecordingRuntime) -> None:
-    session, journal = running_session(runtime=runtime.name, execution=FREE), Journal()
+    session, journal = running_session(runtime=runtime.name, execution=NO_LEASE), Journal()
     hear_as_free(session, journal.turn_begins("p1"))
     runtime.left[str(session.id)] = [*journal.says("done"), journal.completes("p1")]
     runtime.tokens[str(session.id)] = "conversation-2"
@@ -207,7 +216,7 @@ def test_journal_left_behind_is_read_before_the_turn_is_judged(runtime: Recordin
 
 
 def test_turn_known_only_from_the_left_journal_is_interrupted(runtime: RecordingRuntime) -> None:
-    session, journal = running_session(runtime=runtime.name, execution=FREE), Journal()
+    session, journal = running_session(runtime=runtime.name, execution=NO_LEASE), Journal()
     Prompt.objects.create(session=session, message_id="p1", text="go on", state="sending")
     runtime.left[str(session.id)] = journal.turn_begins("p1")
     swept()
@@ -235,7 +244,7 @@ def test_leftover_processes_are_ended_before_the_start(runtime: RecordingRuntime
 
 
 def test_stopped_session_that_should_run_again_is_started(runtime: RecordingRuntime) -> None:
-    stopped = {**FREE, "status": "stopped", "status_reason": "stopped"}
+    stopped = {**NO_LEASE, "status": "stopped", "status_reason": "stopped"}
     session = running_session(runtime=runtime.name, execution=stopped, launch_id="")
     swept()
     assert orders(session) == ("start",)
@@ -243,12 +252,12 @@ def test_stopped_session_that_should_run_again_is_started(runtime: RecordingRunt
 
 @pytest.mark.parametrize("reason", ["idle", "new"])
 def test_sleeping_session_is_not_examined(runtime: RecordingRuntime, reason: str) -> None:
-    running_session(runtime=runtime.name, execution={**FREE, "status": "stopped", "status_reason": reason})
+    running_session(runtime=runtime.name, execution={**NO_LEASE, "status": "stopped", "status_reason": reason})
     assert swept().decided == []
 
 
 def test_session_of_a_departed_owner_is_not_started_automatically(runtime: RecordingRuntime) -> None:
-    session = running_session(runtime=runtime.name, execution=FREE)
+    session = running_session(runtime=runtime.name, execution=NO_LEASE)
     assert session.owner is not None
     session.owner.groups.clear()
     assert rule_of(swept()) == "owner_left"
@@ -256,7 +265,7 @@ def test_session_of_a_departed_owner_is_not_started_automatically(runtime: Recor
 
 
 def test_session_of_an_owner_turned_viewer_is_not_started_automatically(runtime: RecordingRuntime) -> None:
-    session = running_session(runtime=runtime.name, execution=FREE)
+    session = running_session(runtime=runtime.name, execution=NO_LEASE)
     assert session.owner is not None
     TeamRole.objects.create(user=session.owner, team=session.task.team, role=TeamRole.Role.VIEWER)
     assert rule_of(swept()) == "owner_left"
@@ -266,7 +275,7 @@ def test_session_of_an_owner_turned_viewer_is_not_started_automatically(runtime:
 def test_agent_that_died_long_ago_does_not_count_as_stable(runtime: RecordingRuntime) -> None:
     began = timezone.now() - timedelta(hours=1)
     session = running_session(
-        runtime=runtime.name, execution=FREE | {"last_seen_at": began}, ready_since=began, start_attempts=2
+        runtime=runtime.name, execution=NO_LEASE | {"last_seen_at": began}, ready_since=began, start_attempts=2
     )
     line = Journal().accepted("p1") | {"ts": (began + timedelta(seconds=5)).timestamp()}
     runtime.left[str(session.id)] = [line]
@@ -279,7 +288,7 @@ def test_agent_that_died_long_ago_does_not_count_as_stable(runtime: RecordingRun
 @pytest.mark.parametrize("seen", [DEAD, UNKNOWN], ids=["dead", "unknown"])
 def test_unsuccessful_observation_does_not_update_last_seen(runtime: RecordingRuntime, seen: Observation) -> None:
     last = timezone.now() - timedelta(hours=1)
-    session = running_session(runtime=runtime.name, execution=FREE | {"last_seen_at": last}, policy="on_open")
+    session = running_session(runtime=runtime.name, execution=NO_LEASE | {"last_seen_at": last}, policy="on_open")
     runtime.set_observation(session, replace(seen, seen_at=timezone.now()))
     swept()
     assert execution_of(session).last_seen_at == last

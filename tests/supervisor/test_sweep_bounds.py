@@ -20,18 +20,11 @@ from sessions_app.supervisor.sweep import candidates
 from sessions_app.supervisor.sweep.sweep_pass import SweepRun, SweepScope, run_sweep
 from tests.supervisor.journals import Journal, ingest
 from tests.supervisor.recording_agentctl import recording_agentctl
-from tests.supervisor.recording_runtime import UNKNOWN, RecordingRuntime, swept, with_registry
-from tests.supervisor.rows import change, execution_of, fresh, names, running_session
+from tests.supervisor.recording_runtime import UNKNOWN, RecordingRuntime, lost_session, swept, with_registry
+from tests.supervisor.rows import NO_LEASE, change, execution_of, fresh, names, running_session
 from tests.support.fake_agentctl import refusing_url
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-FREE: dict[str, Any] = {"owner": "", "lease_expires_at": None}
-
-
-def lost(runtime: RecordingRuntime, **fields: Any) -> TaskSession:
-    """Return a session that claims to run although no agentctl is there."""
-    return running_session(runtime=runtime.name, execution=FREE, **fields)
 
 
 def with_history(session: TaskSession) -> TaskSession:
@@ -50,10 +43,10 @@ def queries_of(function: Any, *args: Any) -> int:
 
 
 def test_loading_many_sessions_needs_as_many_queries_as_loading_one(runtime: RecordingRuntime) -> None:
-    with_history(lost(runtime))
+    with_history(lost_session(runtime))
     one = queries_of(candidates.load_candidate_rows, "me")
     for _ in range(19):
-        with_history(lost(runtime))
+        with_history(lost_session(runtime))
     assert len(candidates.load_candidate_rows("me")) == 20
     assert queries_of(candidates.load_candidate_rows, "me") == one
 
@@ -62,7 +55,7 @@ def test_sessions_not_seen_for_longest_are_observed_first(runtime: RecordingRunt
     now = timezone.now()
     heard = {"just now": now, "never": None, "a while ago": now - timedelta(minutes=1)}
     sessions = {
-        str(running_session(runtime=runtime.name, execution={**FREE, "last_seen_at": at}).id): name
+        str(running_session(runtime=runtime.name, execution={**NO_LEASE, "last_seen_at": at}).id): name
         for name, at in heard.items()
     }
     swept(SweepScope("boot", dry_run=True))
@@ -70,7 +63,7 @@ def test_sessions_not_seen_for_longest_are_observed_first(runtime: RecordingRunt
 
 
 def test_deciding_needs_no_queries(runtime: RecordingRuntime) -> None:
-    lost(runtime)
+    lost_session(runtime)
     (row,) = candidates.load_candidate_rows("me")
     look = Observation(Observed.DEAD)
     now = timezone.now()
@@ -79,14 +72,14 @@ def test_deciding_needs_no_queries(runtime: RecordingRuntime) -> None:
 
 
 def test_status_query_count_does_not_depend_on_history(runtime: RecordingRuntime) -> None:
-    plain, busy = lost(runtime), with_history(lost(runtime))
+    plain, busy = lost_session(runtime), with_history(lost_session(runtime))
     counts = {queries_of(session_status, fresh(session)) for session in (plain, busy)}
     assert len(counts) == 1
     assert Message.objects.filter(session=busy).count() == 6
 
 
 def test_status_changes_nothing(runtime: RecordingRuntime) -> None:
-    session = lost(runtime)
+    session = lost_session(runtime)
     with CaptureQueriesContext(connection) as seen:
         session_status(fresh(session))
     assert [query["sql"][:6] for query in seen] == ["SELECT"] * len(seen)
@@ -94,13 +87,13 @@ def test_status_changes_nothing(runtime: RecordingRuntime) -> None:
 
 def test_sessions_are_observed_concurrently_within_limits(runtime: RecordingRuntime) -> None:
     for _ in range(3):
-        lost(runtime)
+        lost_session(runtime)
     swept(SweepScope("command", concurrency=7, timeout=1.5))
     assert runtime.looks == [(3, 1.5, 7)]
 
 
 def test_sweep_can_be_limited_to_sessions_or_a_runtime(runtime: RecordingRuntime) -> None:
-    one, _, elsewhere = lost(runtime), lost(runtime), running_session(execution=FREE)
+    one, _, elsewhere = lost_session(runtime), lost_session(runtime), running_session(execution=NO_LEASE)
     assert [item.row.stored.session_id for item in swept(SweepScope("command", sessions=[one.id])).decided] == [one.id]
     found = swept(SweepScope("command", runtime="local_standalone", dry_run=True)).decided
     assert [item.row.stored.session_id for item in found] == [elsewhere.id]
@@ -108,7 +101,7 @@ def test_sweep_can_be_limited_to_sessions_or_a_runtime(runtime: RecordingRuntime
 
 def test_sessions_with_work_are_started_first(runtime: RecordingRuntime, monkeypatch: pytest.MonkeyPatch) -> None:
     for _ in range(4):
-        lost(runtime)
+        lost_session(runtime)
     last = max(TaskSession.objects.all(), key=lambda session: session.id)
     Prompt.objects.create(session=last, message_id="p1", text="do it")
     monkeypatch.setattr("sessions_app.supervisor.sweep.sweep_pass.MAX_CONCURRENT_ACTIONS", 1)
@@ -117,7 +110,7 @@ def test_sessions_with_work_are_started_first(runtime: RecordingRuntime, monkeyp
 
 
 def test_session_whose_action_fails_does_not_affect_others(runtime: RecordingRuntime) -> None:
-    bad, good = lost(runtime), lost(runtime)
+    bad, good = lost_session(runtime), lost_session(runtime)
     runtime.broken.add(str(bad.id))
     result = swept()
     assert result.outcomes[str(bad.id)].error == "RuntimeError: this disk is on fire"
@@ -128,7 +121,7 @@ def test_session_whose_action_fails_does_not_affect_others(runtime: RecordingRun
 
 
 def test_runtime_that_cannot_observe_reports_unknown_and_blocks_no_other(runtime: RecordingRuntime) -> None:
-    blind, other = lost(runtime), running_session(execution=FREE | {"agentctl_url": refusing_url()})
+    blind, other = lost_session(runtime), running_session(execution=NO_LEASE | {"agentctl_url": refusing_url()})
     runtime.blind = True
     swept()
     assert execution_of(blind).error_code == "unreachable"
@@ -136,7 +129,7 @@ def test_runtime_that_cannot_observe_reports_unknown_and_blocks_no_other(runtime
 
 
 def test_uninstalled_runtime_is_unknown_not_dead(runtime: RecordingRuntime) -> None:
-    session = lost(runtime)
+    session = lost_session(runtime)
     change(execution_of(session), runtime="uninstalled")
     result = swept()
     assert [item.seen.reason for item in result.decided] == ["runtime_unavailable"]
@@ -144,7 +137,7 @@ def test_uninstalled_runtime_is_unknown_not_dead(runtime: RecordingRuntime) -> N
 
 
 def test_living_agent_that_cannot_be_attached_is_not_reported_as_reattached(runtime: RecordingRuntime) -> None:
-    session = lost(runtime)
+    session = lost_session(runtime)
     with recording_agentctl(session) as agentctl:
         report = agentctl.report()
     runtime.set_observation(session, Observation(Observed.ALIVE, report=report, url=agentctl.url))
@@ -156,7 +149,7 @@ def test_living_agent_that_cannot_be_attached_is_not_reported_as_reattached(runt
 
 
 def test_open_stream_outweighs_a_failed_observation(runtime: RecordingRuntime) -> None:
-    session = lost(runtime)
+    session = lost_session(runtime)
 
     async def twice(registry: ExecutionRegistry) -> list[SweepRun]:
         alive = Observation(Observed.ALIVE, report=agentctl.report(), url=agentctl.url)
@@ -172,7 +165,7 @@ def test_open_stream_outweighs_a_failed_observation(runtime: RecordingRuntime) -
 
 
 def test_repeated_sweep_attaches_once(runtime: RecordingRuntime) -> None:
-    session = lost(runtime)
+    session = lost_session(runtime)
 
     async def twice(registry: ExecutionRegistry) -> None:
         runtime.set_observation(session, Observation(Observed.ALIVE, report=agentctl.report(), url=agentctl.url))
@@ -201,7 +194,7 @@ def supervised(*scopes: SweepScope) -> None:
 
 
 def test_periodic_sweep_without_a_decision_is_not_stored(runtime: RecordingRuntime) -> None:
-    sessions = [lost(runtime) for _ in range(2)]
+    sessions = [lost_session(runtime) for _ in range(2)]
     supervised(SweepScope("boot"), SweepScope("reconcile"))
     assert list(RecoverySweep.objects.values_list("trigger", "examined")) == [("boot", 2)]
     assert {row.session_id for row in SweepOutcome.objects.all()} == {session.id for session in sessions}
@@ -210,7 +203,7 @@ def test_periodic_sweep_without_a_decision_is_not_stored(runtime: RecordingRunti
 
 
 def test_boot_sweep_stores_sessions_left_alone(runtime: RecordingRuntime) -> None:
-    session = lost(runtime, policy="on_open")
+    session = lost_session(runtime, policy="on_open")
     supervised(SweepScope("boot"), SweepScope("boot"))
     kept = SweepOutcome.objects.filter(session=session).order_by("id")
     assert [(row.rule, row.executor_status) for row in kept] == [("dead_resume_later", "stopped")] * 2
@@ -222,7 +215,7 @@ def test_empty_boot_sweep_is_stored(runtime: RecordingRuntime) -> None:
 
 
 def test_sweep_and_its_rows_are_stored_together(runtime: RecordingRuntime, monkeypatch: pytest.MonkeyPatch) -> None:
-    lost(runtime)
+    lost_session(runtime)
     result = swept()
 
     def dies(*_: Any) -> None:

@@ -19,7 +19,7 @@ from sessions_app.supervisor.start import agent_start, claims
 from sessions_app.supervisor.start.claims import StartClaim
 from tests.supervisor.journals import Journal, ingest
 from tests.supervisor.rows import MINE, change, execution_of, fresh, running_session
-from tests.supervisor.test_starts import at_rest
+from tests.supervisor.start_claims import session_without_agent
 
 pytestmark = pytest.mark.django_db
 
@@ -51,7 +51,7 @@ def started(session: TaskSession, mode: str = "auto", **answer: Any) -> TaskSess
 
 def owned() -> TaskSession:
     """Return a session at rest whose conversation is bound to its profile and directory."""
-    session = at_rest()
+    session = session_without_agent()
     change(execution_of(session), workspace_path=HERE)
     profile = session.agent_profile
     kept = TokenBinding(str(profile.id), profile.agent_type, HERE).to_json()
@@ -78,20 +78,20 @@ def test_earlier_execution_of_a_session_cannot_write_its_token() -> None:
 
 @pytest.mark.parametrize("strategy", ["fresh", "history"])
 def test_conversation_of_an_unfinished_start_replaces_no_token(strategy: str) -> None:
-    session = at_rest()
+    session = session_without_agent()
     Intent.objects.create(session=session, kind="start", payload={"mode": "auto", "strategy": strategy})
     assert identified(session, "unproven") == "conversation-1"
 
 
 def test_conversation_of_a_failed_start_replaces_no_token() -> None:
-    session = at_rest()
+    session = session_without_agent()
     plan = begun(session, "fresh_start")
     write_start_failure(session.id, plan.intent_id, plan.lease, StartFailure("agent_exited", "It ended."))
     assert identified(session, "of the failed start") == "conversation-1"
 
 
 def test_conversation_of_a_failed_start_does_not_replace_a_rejected_token() -> None:
-    session = at_rest()
+    session = session_without_agent()
     change(execution_of(session), resume_token="", rejected_resume_token="conversation-1")
     assert identified(session, "of the failed start") == ""
     assert execution_of(session).rejected_resume_token == "conversation-1"

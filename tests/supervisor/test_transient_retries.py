@@ -19,6 +19,7 @@ from tests.supervisor.journals import Journal, Line, ingest
 from tests.supervisor.recording_agentctl import recording_agentctl
 from tests.supervisor.recording_runtime import with_registry
 from tests.supervisor.rows import (
+    NO_LEASE,
     change,
     conversation,
     fresh,
@@ -200,16 +201,13 @@ def test_user_can_withdraw_the_retry(end: Any) -> None:
     assert not intents.request_cancel(session.id, make_user())
 
 
-FREE: dict[str, Any] = {"owner": "", "lease_expires_at": None}
-
-
 @pytest.mark.parametrize(
     ("away", "sent"),
     [(timedelta(seconds=30), []), (timedelta(seconds=-1), ["retry:1"]), (MAX_CLOCK_SKEW * 2, ["retry:1"])],
     ids=["not yet", "due", "a wrong clock"],
 )
 def test_retry_is_sent_when_due_and_other_prompts_wait_behind_it(away: timedelta, sent: list[str]) -> None:
-    session = running_session(execution=FREE)
+    session = running_session(execution=NO_LEASE)
     Prompt.objects.create(session=session, message_id="p2", text="and then")
     Prompt.objects.create(
         session=session, message_id="retry:1", kind="retry", text="write it", not_before=timezone.now() + away

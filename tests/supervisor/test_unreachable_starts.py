@@ -7,7 +7,7 @@ import pytest
 from sessions_app.services.status import session_status
 from sessions_app.supervisor.outcomes import StartFailure, write_start_failure
 from tests.supervisor.rows import change, execution_of, fresh
-from tests.supervisor.test_starts import at_rest, claimed
+from tests.supervisor.start_claims import claim_start, session_without_agent
 
 pytestmark = pytest.mark.django_db
 
@@ -24,9 +24,9 @@ UNREACHABLE = {"error_code": "unreachable", "error_message": "It does not answer
     ],
 )
 def test_failed_start_of_an_unreachable_session_keeps_the_right_error(failed: str, shown: str) -> None:
-    session = at_rest(state="ERROR", **UNREACHABLE)
+    session = session_without_agent(state="ERROR", **UNREACHABLE)
     change(execution_of(session), status="error", **UNREACHABLE)
-    plan = claimed(session)
+    plan = claim_start(session)
     told = session_status(fresh(session))
     assert (told["state"], told["error_code"]) == ("STARTING", "unreachable")
 
@@ -37,6 +37,6 @@ def test_failed_start_of_an_unreachable_session_keeps_the_right_error(failed: st
 
 
 def test_start_after_another_error_clears_it() -> None:
-    session = at_rest(state="ERROR", error_code="launch_failed", error_message="boom")
-    claimed(session)
+    session = session_without_agent(state="ERROR", error_code="launch_failed", error_message="boom")
+    claim_start(session)
     assert (fresh(session).state, fresh(session).error_code) == ("STARTING", "")

@@ -29,12 +29,11 @@ from sessions_app.supervisor.ingest.writer import ingest_batch
 from sessions_app.supervisor.workspace_sync import WorkspaceSync
 from tests.supervisor.journals import Journal, ingest
 from tests.supervisor.recording_runtime import with_registry
-from tests.supervisor.rows import MINE, change, execution_of, last_payload, names, running_session
+from tests.supervisor.rows import MINE, NO_LEASE, change, execution_of, last_payload, names, running_session
 from tests.supervisor.sandbox_runtime import SandboxRuntime, commit_in, git
 from tests.waiting import eventually_async
 
 pytestmark = pytest.mark.django_db(transaction=True)
-FREE: dict[str, Any] = {"owner": "", "lease_expires_at": None}
 DELAYED, ARRIVED = "session.workspace.delayed", "session.workspace.arrived"
 
 
@@ -147,7 +146,7 @@ def test_overlong_commit_of_a_hostile_journal_is_cut() -> None:
 def test_work_that_has_not_arrived_is_pushed_at_start(
     sandboxes: SandboxRuntime, snapshot: Snapshot, status: dict[str, Any]
 ) -> None:
-    session = sandbox_session(sandboxes, "new", snapshot("new"), **FREE, **status)
+    session = sandbox_session(sandboxes, "new", snapshot("new"), **NO_LEASE, **status)
     caught_up(session)
     row = execution_of(session)
     assert row.snapshot_arrived == snapshot("new")
@@ -155,14 +154,14 @@ def test_work_that_has_not_arrived_is_pushed_at_start(
 
 
 def test_arrived_work_is_not_pushed_again(sandboxes: SandboxRuntime, snapshot: Snapshot) -> None:
-    settled, due = sandbox_session(sandboxes), sandbox_session(sandboxes, "new", snapshot("new"), **FREE)
-    change(execution_of(settled), snapshot_announced="c", snapshot_arrived="c", **FREE)
+    settled, due = sandbox_session(sandboxes), sandbox_session(sandboxes, "new", snapshot("new"), **NO_LEASE)
+    change(execution_of(settled), snapshot_announced="c", snapshot_arrived="c", **NO_LEASE)
     caught_up(due)
     assert sandboxes.pushed == [str(due.id)]
 
 
 def test_sessions_of_other_runtimes_are_never_due(sandboxes: SandboxRuntime) -> None:
-    change(execution_of(running_session()), snapshot_announced="c", **FREE)
+    change(execution_of(running_session()), snapshot_announced="c", **NO_LEASE)
     assert workspace_sync.load_due_transfers("me") == {}
 
 
@@ -175,7 +174,7 @@ def test_session_of_another_supervisor_is_left_to_it(sandboxes: SandboxRuntime, 
 
 
 def test_second_supervisor_cannot_begin_the_same_transfer(sandboxes: SandboxRuntime, snapshot: Snapshot) -> None:
-    session = sandbox_session(sandboxes, "new", snapshot("new"), status="stopped", **FREE)
+    session = sandbox_session(sandboxes, "new", snapshot("new"), status="stopped", **NO_LEASE)
     execution_id = execution_of(session).id
     assert workspace_sync.begin_transfer("one", execution_id) is not None
     assert workspace_sync.begin_transfer("other", execution_id) is None
@@ -183,7 +182,7 @@ def test_second_supervisor_cannot_begin_the_same_transfer(sandboxes: SandboxRunt
 
 
 def test_result_is_not_written_after_the_lease_is_lost(sandboxes: SandboxRuntime, snapshot: Snapshot) -> None:
-    session = sandbox_session(sandboxes, "new", snapshot("new"), status="stopped", **FREE)
+    session = sandbox_session(sandboxes, "new", snapshot("new"), status="stopped", **NO_LEASE)
     begun = workspace_sync.begin_transfer("one", execution_of(session).id)
     assert begun is not None
     change(execution_of(session), owner="other", generation=begun.lease.generation + 1)
@@ -195,7 +194,7 @@ def test_result_is_not_written_after_the_lease_is_lost(sandboxes: SandboxRuntime
 
 
 def test_earlier_execution_of_a_session_is_never_pushed(sandboxes: SandboxRuntime, snapshot: Snapshot) -> None:
-    session = sandbox_session(sandboxes, "new", snapshot("new"), **FREE)
+    session = sandbox_session(sandboxes, "new", snapshot("new"), **NO_LEASE)
     change(session, agent_execution_id=uuid.uuid4())
     assert workspace_sync.load_due_transfers("me") == {}
 
@@ -219,7 +218,7 @@ def test_due_executions_are_found_by_their_index(sandboxes: SandboxRuntime) -> N
 
 def test_snapshots_during_a_push_follow_in_one_more(sandboxes: SandboxRuntime, snapshot: Snapshot) -> None:
     session = sandbox_session(sandboxes, "one", snapshot("one"))
-    change(execution_of(session), **FREE)
+    change(execution_of(session), **NO_LEASE)
 
     async def work(registry: ExecutionRegistry, sync: WorkspaceSync) -> None:
         sandboxes.is_open.clear()
@@ -239,7 +238,7 @@ def test_snapshots_during_a_push_follow_in_one_more(sandboxes: SandboxRuntime, s
 
 
 def test_failed_push_is_retried(sandboxes: SandboxRuntime, snapshot: Snapshot) -> None:
-    session = sandbox_session(sandboxes, "new", snapshot("new"), **FREE)
+    session = sandbox_session(sandboxes, "new", snapshot("new"), **NO_LEASE)
     sandboxes.refusals = [RuntimeUnavailable("away"), OSError("broken pipe")]
     caught_up(session)
     assert sandboxes.tries == 3
@@ -247,14 +246,14 @@ def test_failed_push_is_retried(sandboxes: SandboxRuntime, snapshot: Snapshot) -
 
 def test_retries_never_end(sandboxes: SandboxRuntime, snapshot: Snapshot, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Backoff, "record_failure", lambda self: 0.0)
-    session = sandbox_session(sandboxes, "new", snapshot("new"), **FREE)
+    session = sandbox_session(sandboxes, "new", snapshot("new"), **NO_LEASE)
     sandboxes.refusals = [RuntimeUnavailable("away") for _ in range(50)]
     caught_up(session)
     assert sandboxes.tries == 51
 
 
 def test_permanent_error_waits_for_the_next_snapshot(sandboxes: SandboxRuntime, snapshot: Snapshot) -> None:
-    session = sandbox_session(sandboxes, "one", snapshot("one"), **FREE)
+    session = sandbox_session(sandboxes, "one", snapshot("one"), **NO_LEASE)
     sandboxes.refusals = [WorkspaceGone("The volume was removed.")]
 
     async def work(registry: ExecutionRegistry, sync: WorkspaceSync) -> None:
@@ -273,7 +272,7 @@ def test_permanent_error_waits_for_the_next_snapshot(sandboxes: SandboxRuntime, 
 
 
 def test_permanent_error_is_retried_after_a_restart(sandboxes: SandboxRuntime, snapshot: Snapshot) -> None:
-    session = sandbox_session(sandboxes, "one", snapshot("one"), **FREE)
+    session = sandbox_session(sandboxes, "one", snapshot("one"), **NO_LEASE)
     sandboxes.refusals = [WorkspaceGone("The volume was removed.")]
 
     async def refused(registry: ExecutionRegistry, sync: WorkspaceSync) -> None:
@@ -286,7 +285,7 @@ def test_permanent_error_is_retried_after_a_restart(sandboxes: SandboxRuntime, s
 
 
 def test_local_repositories_are_not_pushed(sandboxes: SandboxRuntime, snapshot: Snapshot) -> None:
-    near, session = running_session(), sandbox_session(sandboxes, "new", snapshot("new"), **FREE)
+    near, session = running_session(), sandbox_session(sandboxes, "new", snapshot("new"), **NO_LEASE)
 
     async def work(registry: ExecutionRegistry, sync: WorkspaceSync) -> None:
         sync.request(await registry.database(facts, near))
@@ -304,7 +303,7 @@ def test_announced_snapshot_that_never_arrives_stays_due(
     sandboxes: SandboxRuntime, snapshot: Snapshot, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(workspace_sync, "MAX_MISSING_TRIES", 2)
-    session = sandbox_session(sandboxes, "older", snapshot("lost"), **FREE)
+    session = sandbox_session(sandboxes, "older", snapshot("lost"), **NO_LEASE)
 
     async def work(registry: ExecutionRegistry, sync: WorkspaceSync) -> None:
         await sync.catch_up()
@@ -318,8 +317,8 @@ def test_announced_snapshot_that_never_arrives_stays_due(
 
 
 def test_shared_worktree_counts_by_its_owners_ref(sandboxes: SandboxRuntime, snapshot: Snapshot) -> None:
-    owner = sandbox_session(sandboxes, "newest", snapshot("newest"), **FREE)
-    guest = sandbox_session(sandboxes, "", snapshot("before"), worktree_id=str(owner.id), **FREE)
+    owner = sandbox_session(sandboxes, "newest", snapshot("newest"), **NO_LEASE)
+    guest = sandbox_session(sandboxes, "", snapshot("before"), worktree_id=str(owner.id), **NO_LEASE)
     caught_up(owner, guest)
     assert execution_of(guest).snapshot_arrived == snapshot("newest")
 
@@ -327,7 +326,7 @@ def test_shared_worktree_counts_by_its_owners_ref(sandboxes: SandboxRuntime, sna
 def test_workspace_without_an_archive_is_never_due_again(
     sandboxes: SandboxRuntime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    session = sandbox_session(sandboxes, "", "c1", **FREE)
+    session = sandbox_session(sandboxes, "", "c1", **NO_LEASE)
     begun = workspace_sync.begin_transfer("me", execution_of(session).id)
     assert begun is not None
     assert workspace_sync.record_arrival(begun, workspace_store.newest_snapshot(begun.owner_id)) is True
@@ -338,7 +337,7 @@ def test_workspace_without_an_archive_is_never_due_again(
 
 
 def test_status_shows_what_has_not_arrived(sandboxes: SandboxRuntime, snapshot: Snapshot) -> None:
-    session = sandbox_session(sandboxes, "new", snapshot("new"), **FREE)
+    session = sandbox_session(sandboxes, "new", snapshot("new"), **NO_LEASE)
     begun = workspace_sync.begin_transfer("me", execution_of(session).id)
     assert begun is not None
     workspace_sync.record_failure(begun, RuntimeUnavailable("The Docker engine cannot be reached."))
@@ -364,7 +363,7 @@ def test_fresh_snapshot_is_not_overdue(sandboxes: SandboxRuntime) -> None:
 
 
 def test_outage_is_logged_once(sandboxes: SandboxRuntime, snapshot: Snapshot, caplog: pytest.LogCaptureFixture) -> None:
-    session = sandbox_session(sandboxes, "new", snapshot("new"), **FREE)
+    session = sandbox_session(sandboxes, "new", snapshot("new"), **NO_LEASE)
     sandboxes.refusals = [
         RuntimeUnavailable("away"),
         RuntimeUnavailable("still away"),
