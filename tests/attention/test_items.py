@@ -95,10 +95,10 @@ def test_turn_ended_by_a_user_raises_nothing(state: str) -> None:
 def test_permission_item_stays_open_until_the_request_ends(ends: Any, resolution: str) -> None:
     journal = Journal()
     session = in_turn(journal)
-    ingest(session, [journal.asks("q1")])
+    ingest(session, [journal.requests_permission("q1")])
     item = AttentionItem.objects.get(key="permission:q1")
     assert (item.kind, item.resolved_at, "rm" in item.why) == ("permission", None, True)
-    ingest(session, [journal.asks("q1")])
+    ingest(session, [journal.requests_permission("q1")])
     assert AttentionItem.objects.filter(kind="permission").count() == 1
     ingest(session, ends(journal))
     item.refresh_from_db()
@@ -265,7 +265,7 @@ def test_rolled_back_change_raises_nothing() -> None:
 def test_quoted_agent_text_is_shortened_and_redacted() -> None:
     journal = Journal()
     session = in_turn(journal)
-    asks = journal.asks("q1")
+    asks = journal.requests_permission("q1")
     asks["tool_call"] = {"title": f"curl -H 'Authorization: {GHOST}' " + "x" * 900}
     ingest(session, [asks])
     why = AttentionItem.objects.get(kind="permission").why

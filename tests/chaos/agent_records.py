@@ -11,12 +11,12 @@ from tests.chaos.agent import HEADING, HEARD, SPOKEN
 from tests.chaos.deployment import ChaosSession
 
 
-def heard(session: ChaosSession) -> dict[str, str]:
+def received_prompts(session: ChaosSession) -> dict[str, str]:
     """Return the texts of the prompts that the agent got, by answer, in order."""
     return {line["answer"]: line["text"] for line in _lines(session, HEARD)}
 
 
-def spoken(session: ChaosSession) -> dict[str, str]:
+def spoken_texts(session: ChaosSession) -> dict[str, str]:
     """Return what the agent said, by answer."""
     said: dict[str, str] = defaultdict(str)
     for line in _lines(session, SPOKEN):

@@ -45,7 +45,7 @@ class ChaosDeployment(Deployment):
         self.errors: Counter[int] = Counter()
         """Number of refusals by status code."""
         self._profiles: dict[tuple[str, ...], str] = {}
-        self._judged: set[str] = set()
+        self._checked: set[str] = set()
         self._making = threading.Lock()
 
     # --- the API, with retries ---
@@ -98,13 +98,13 @@ class ChaosDeployment(Deployment):
         rows = self.rows("SELECT s.id, s.task_id, t.title FROM task_sessions s JOIN tasks t ON t.id = s.task_id")
         return [ChaosSession(self, dashed(row["task_id"]), dashed(row["id"]), row["title"]) for row in rows]
 
-    def unjudged(self) -> list[ChaosSession]:
+    def unchecked_sessions(self) -> list[ChaosSession]:
         """Return the sessions that have not been checked yet."""
-        return [session for session in self.sessions() if session.id not in self._judged]
+        return [session for session in self.sessions() if session.id not in self._checked]
 
-    def have_judged(self) -> None:
+    def mark_checked(self) -> None:
         """Mark all sessions as checked."""
-        self._judged.update(session.id for session in self.sessions())
+        self._checked.update(session.id for session in self.sessions())
 
     def has_swept(self, pid: int | None) -> bool:
         """Return whether the first pass of the supervisor with this pid is over."""

@@ -51,12 +51,12 @@ class Evidence:
     @cached_property
     def heard(self) -> dict[str, str]:
         """The prompt texts that the agent got, by answer."""
-        return agent_records.heard(self.session)
+        return agent_records.received_prompts(self.session)
 
     @cached_property
     def spoken(self) -> dict[str, str]:
         """What the agent said, by answer."""
-        return agent_records.spoken(self.session)
+        return agent_records.spoken_texts(self.session)
 
     @cached_property
     def kept(self) -> str:

@@ -201,15 +201,15 @@ def _lose(session: ChaosSession) -> None:
 ORDERS: Final[Sequence[Callable[[ChaosSession], object]]] = (
     *(_lose, _lose, _lose),
     session_steps.answer,
-    lambda session: session_steps.refusable(session, "POST", "cancel/", {}),
-    *(lambda session: session_steps.refusable(session, "POST", "stop/", {}),) * 4,
+    lambda session: session_steps.request_or_refusal(session, "POST", "cancel/", {}),
+    *(lambda session: session_steps.request_or_refusal(session, "POST", "stop/", {}),) * 4,
 )
 """What happens to each session in turn while no supervisor runs."""
 
 
 def _rest(session: ChaosSession) -> str:
     try:
-        session_steps.rest(session)
+        session_steps.wait_until_idle(session)
     except NeverHappened as error:
         return f"stuck: {error}"
     return ""
@@ -220,12 +220,12 @@ def judge(world: ChaosDeployment, directory: Path, process: str, troubles: Seque
     outcome = Outcome(violations=list(troubles))
     if not troubles:
         try:
-            session_steps.close_all(world.unjudged())
+            session_steps.close_all(world.unchecked_sessions())
         except NeverHappened as error:
             outcome.violations.append(f"stuck: {error}")
     outcome.violations += world.control_plane.take_failures()
     killed = _read(world, directory, process, outcome)
-    for session in world.unjudged():
+    for session in world.unchecked_sessions():
         outcome.sessions += 1
         found = violations(session, excused=session.id in world.excused or session.id in killed)
         if session.row["state"] in ("COMPLETED", "CANCELLED"):
@@ -235,7 +235,7 @@ def judge(world: ChaosDeployment, directory: Path, process: str, troubles: Seque
             outcome.stories.append(f"{session.behaviour} {session.id}\n{describe(events_of(session))}")
     if outcome.violations:
         outcome.stories.append(world.log()[-20000:])
-    world.have_judged()
+    world.mark_checked()
     return outcome
 
 
@@ -252,7 +252,7 @@ def _read(world: ChaosDeployment, directory: Path, process: str, outcome: Outcom
                 named = (
                     {behaviours.get(_dashed(subject), ROLLED_BACK)}
                     if subject != "-"
-                    else {one.behaviour for one in world.unjudged()}
+                    else {one.behaviour for one in world.unchecked_sessions()}
                 )
                 outcome.reached.update((point, process, name) for name in named)
         else:

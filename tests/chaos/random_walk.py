@@ -148,7 +148,7 @@ class RandomWalk:
 
     def _settle(self, session: ChaosSession) -> None:
         try:
-            session_steps.rest(session)
+            session_steps.wait_until_idle(session)
         except NeverHappened as error:
             self.outcome.violations.append(f"stuck: {error}")
 
@@ -196,13 +196,13 @@ def _answer(session: ChaosSession, choice: random.Random) -> None:
 
 
 def _cancel(session: ChaosSession, choice: random.Random) -> None:
-    session_steps.refusable(session, "POST", "cancel/", {})
+    session_steps.request_or_refusal(session, "POST", "cancel/", {})
 
 
 def _stop(session: ChaosSession, choice: random.Random) -> None:
     if choice.random() < 0.3:
-        session_steps.refusable(session, "POST", "stop/", {})
+        session_steps.request_or_refusal(session, "POST", "stop/", {})
 
 
 def _resume(session: ChaosSession, choice: random.Random) -> None:
-    session_steps.refusable(session, "POST", "resume/", {"mode": "auto"})
+    session_steps.request_or_refusal(session, "POST", "resume/", {"mode": "auto"})

@@ -23,7 +23,7 @@ GUARD: Final = "-I\0-S\0/proc/self/fd/"
 ACTIVE: Final = frozenset({"sending", "accepted", "delivered"})
 
 
-def at_rest(session: ChaosSession) -> str:
+def pending_work(session: ChaosSession) -> str:
     """Return what is in progress; empty if the session is at rest."""
     row = session.row
     if pending := [one["id"] for one in session.rows("session_permissions") if one["state"] == "pending"]:
@@ -44,12 +44,12 @@ def at_rest(session: ChaosSession) -> str:
     return "a start" if row["state"] == "STARTING" and not waits else ""
 
 
-def rest(session: ChaosSession, urge: Callable[[ChaosSession, str], None] | None = None) -> None:
+def wait_until_idle(session: ChaosSession, urge: Callable[[ChaosSession, str], None] | None = None) -> None:
     """Wait until the session is at rest, answering its permission requests; raise NeverHappened with what is stuck."""
     deadline = time.monotonic() + REST_WITHIN
     calm = 0
     while calm < 2:  # between two steps of the supervisor, everything may seem idle
-        trouble = at_rest(session)
+        trouble = pending_work(session)
         calm = 0 if trouble else calm + 1
         if trouble.startswith("permissions"):
             answer(session)
@@ -65,18 +65,18 @@ def answer(session: ChaosSession) -> None:
     for one in session.world.ask("GET", f"{session.path}/permissions/")["results"]:
         if one["resume_token"]:  # shown while it can be answered
             body = {"option_id": one["options"][0]["option_id"], "resume_token": one["resume_token"]}
-            refusable(session, "POST", f"permissions/{one['id']}/", body)
+            request_or_refusal(session, "POST", f"permissions/{one['id']}/", body)
 
 
 def prompt(session: ChaosSession, text: str) -> str:
     """Prompt the session; return the prompt's id or the refusal."""
     body = session.world.tagged(text)
     message_id = uuid.uuid4().hex
-    refused = refusable(session, "POST", "prompt/", {"message_id": message_id, "text": body})
+    refused = request_or_refusal(session, "POST", "prompt/", {"message_id": message_id, "text": body})
     return refused or message_id
 
 
-def refusable(session: ChaosSession, method: str, path: str, body: Any = None) -> str:
+def request_or_refusal(session: ChaosSession, method: str, path: str, body: Any = None) -> str:
     """Make a request; return a refusal like any other answer."""
     try:
         session.world.ask(method, f"{session.path}/{path}", body)
@@ -91,14 +91,14 @@ def cancel(session: ChaosSession) -> None:
     """Cancel a long turn while the agent works on it."""
     prompt(session, "work 8")
     wait_for_turn(session)
-    refusable(session, "POST", "cancel/", {})
-    rest(session, cancel_again)
+    request_or_refusal(session, "POST", "cancel/", {})
+    wait_until_idle(session, cancel_again)
 
 
 def cancel_again(session: ChaosSession, trouble: str) -> None:
     """Cancel a turn that began only after the cancel, because its prompt was delayed."""
     if trouble.startswith("turns"):
-        refusable(session, "POST", "cancel/", {})
+        request_or_refusal(session, "POST", "cancel/", {})
 
 
 def wait_for_turn(session: ChaosSession) -> None:
@@ -108,7 +108,7 @@ def wait_for_turn(session: ChaosSession) -> None:
         newest = session.rows("session_prompts", "created_at")[-1:]
         if not newest or newest[0]["state"] in ("delivered", "done"):
             return True
-        trouble = at_rest(session)
+        trouble = pending_work(session)
         if trouble.startswith("permissions"):  # a delayed earlier prompt asks before this turn
             answer(session)
         return not trouble
@@ -116,20 +116,20 @@ def wait_for_turn(session: ChaosSession) -> None:
     eventually(there, timeout=REST_WITHIN, describe=f"{session.behaviour}: its turn begins")
 
 
-def lose_agentctl(session: ChaosSession) -> None:
+def kill_agentctl_in_turn(session: ChaosSession) -> None:
     """Kill agentctl in a turn, with its guard if that leaves processes behind."""
     prompt(session, "work 1.5")
     wait_for_turn(session)
     kill_agentctl(session)
-    rest(session)
+    wait_until_idle(session)
 
 
-def lose_supervisor(session: ChaosSession) -> None:
+def kill_supervisor_in_turn(session: ChaosSession) -> None:
     """Kill the supervisor in a turn."""
     prompt(session, "work 1.5")
     wait_for_turn(session)
     session.world.control_plane.kill("supervisor")
-    rest(session)
+    wait_until_idle(session)
 
 
 def kill_agentctl(session: ChaosSession) -> bool:
@@ -159,29 +159,29 @@ def _words(pid: int) -> str:
         return ""
 
 
-def come_back(session: ChaosSession) -> None:
+def resume(session: ChaosSession) -> None:
     """Prompt a stopped session; if its conversation is gone, the next prompt agrees to a new one."""
     prompt(session, "work 0.3")
-    rest(session)
+    wait_until_idle(session)
     if session.row["error_code"]:
         prompt(session, "work 0.3")
-        rest(session)
+        wait_until_idle(session)
 
 
 def stop(session: ChaosSession) -> None:
     """Stop the session and wait until none of its processes runs."""
-    refusable(session, "POST", "stop/", {})
-    rest(session)
+    request_or_refusal(session, "POST", "stop/", {})
+    wait_until_idle(session)
 
 
 def close(session: ChaosSession) -> None:
     """Close the session for good."""
-    refusable(session, "POST", "close/", {"as": "completed"})
-    rest(session)
+    request_or_refusal(session, "POST", "close/", {"as": "completed"})
+    wait_until_idle(session)
 
 
 Step = Callable[[ChaosSession], object]
-WHOLE: Final[Sequence[Step]] = (rest, cancel, lose_agentctl, stop, come_back, close)
+WHOLE: Final[Sequence[Step]] = (wait_until_idle, cancel, kill_agentctl_in_turn, stop, resume, close)
 """Everything that a session can go through."""
 
 
@@ -189,19 +189,19 @@ def steps_for(points: Sequence[str], behaviour: Behaviour) -> Sequence[Step]:
     """Return the shortest life that reaches a single point; the whole life for several points."""
     if len(points) > 1:
         dies_anyway = all(one.startswith("agentctl.") for one in points)
-        return [step for step in WHOLE if not (dies_anyway and step is lose_agentctl)]
+        return [step for step in WHOLE if not (dies_anyway and step is kill_agentctl_in_turn)]
     point = points[0]
-    steps: list[Step] = [rest]
+    steps: list[Step] = [wait_until_idle]
     if NEEDS.get(point) == "long":
         steps.append(cancel)
     if point in ("sweep.taken_over", "sweep.decided", "sweep.written"):
-        steps.append(lose_supervisor)
+        steps.append(kill_supervisor_in_turn)
     elif point.startswith("sweep.") or (NEEDS.get(point) == "failure" and behaviour.name != "hangs_at_initialize"):
-        steps.append(lose_agentctl)
+        steps.append(kill_agentctl_in_turn)
     if point.startswith("request."):
-        steps.append(come_back)
+        steps.append(resume)
     if behaviour.about_load or "stop" in point:
-        steps += [stop, come_back]
+        steps += [stop, resume]
     return [*steps, close]
 
 

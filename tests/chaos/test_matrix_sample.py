@@ -76,11 +76,11 @@ def test_false_load_claim_is_detected_although_the_answer_was_lost(world: ChaosD
     world.control_plane.start({"web": {}, "supervisor": {}})
     world.control_plane.wait_until_ready()
     session = world.begin(BEHAVIOURS["lies_about_load"], "remember walrus")
-    session_steps.rest(session)
+    session_steps.wait_until_idle(session)
     session_steps.stop(session)
     world.control_plane.rearm("supervisor", armed("supervisor.agent_started", tmp_path / "reached"))
     session_steps.prompt(session, "work 0.3")
-    session_steps.rest(session)
+    session_steps.wait_until_idle(session)
 
     assert (tmp_path / "reached" / "supervisor.agent_started").exists()
     assert session.row["error_code"] == "context_mismatch"

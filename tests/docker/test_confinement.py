@@ -49,7 +49,7 @@ async def test_a_container_has_its_names_no_powers_and_limits(
     assert seen["Config"]["Healthcheck"]["Test"]
 
 
-def told_of(pid: int, name: str) -> list[str]:
+def status_field_of(pid: int, name: str) -> list[str]:
     """What the kernel says of a process."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return next(line.split()[1:] for line in lines if line.startswith(f"{name}:"))
@@ -62,14 +62,16 @@ async def test_agentctl_and_its_agent_are_two_users_without_any_power(
     agentctl = harness.inspect(spec)["State"]["Pid"]
     children = [who.pid for who in identity.find_marked(spec.execution_id) if who.pid != agentctl]
     owner = str(os.geteuid())
-    assert told_of(agentctl, "Uid")[:3] == [str(AGENTCTL_UID), owner, str(AGENTCTL_UID)]
-    assert told_of(agentctl, "CapEff") == told_of(agentctl, "CapPrm") == [f"{1 << 6:016x}"], "it may leave a group"
+    assert status_field_of(agentctl, "Uid")[:3] == [str(AGENTCTL_UID), owner, str(AGENTCTL_UID)]
+    assert status_field_of(agentctl, "CapEff") == status_field_of(agentctl, "CapPrm") == [f"{1 << 6:016x}"], (
+        "it may leave a group"
+    )
     assert len(children) >= 2, "a guard and an agent"
     for pid in children:
-        assert told_of(pid, "Uid") == [owner] * 4
-        assert told_of(pid, "Groups") == []
-        assert told_of(pid, "NoNewPrivs") == ["1"]
-        assert {told_of(pid, f"Cap{name}")[0] for name in ("Inh", "Prm", "Eff", "Bnd", "Amb")} == {"0" * 16}
+        assert status_field_of(pid, "Uid") == [owner] * 4
+        assert status_field_of(pid, "Groups") == []
+        assert status_field_of(pid, "NoNewPrivs") == ["1"]
+        assert {status_field_of(pid, f"Cap{name}")[0] for name in ("Inh", "Prm", "Eff", "Bnd", "Amb")} == {"0" * 16}
 
 
 @pytest.mark.parametrize(

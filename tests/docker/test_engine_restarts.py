@@ -15,17 +15,17 @@ from tests.drills.session_steps import wait_for_first_turn, wait_until_talking
 from tests.waiting import eventually
 
 TIMEOUT = 6
-DEEDS = {"create", "start", "restart", "stop", "kill", "die", "destroy", "pause", "unpause"}
+CONTAINER_ACTIONS = {"create", "start", "restart", "stop", "kill", "die", "destroy", "pause", "unpause"}
 
 
-def idle(session: Session) -> Session:
+def wait_until_idle(session: Session) -> Session:
     """Its first turn is over."""
     wait_for_first_turn(session)
     session.wait_for("WAITING_FOR_INPUT")
     return session
 
 
-def settled(session: Session) -> list[ProcessIdentity]:
+def lasting_processes(session: Session) -> list[ProcessIdentity]:
     """Its agentctl, guard and agent, once no git or health check of the moment is beside them."""
 
     def three() -> list[ProcessIdentity] | None:
@@ -37,12 +37,12 @@ def settled(session: Session) -> list[ProcessIdentity]:
     return found
 
 
-def of(document: dict[str, Any], session: Session) -> dict[str, Any]:
+def row_of(document: dict[str, Any], session: Session) -> dict[str, Any]:
     """A sweep's words about one session."""
     return next(row for row in document["sessions"] if row["session_id"] == session.id)
 
 
-def resumed(session: Session) -> bool:
+def has_resumed(session: Session) -> bool:
     """Its last start had the conversation."""
     receipts = session.receipts()
     return bool(receipts) and receipts[-1]["kind"] in ("loaded", "resumed")
@@ -55,10 +55,10 @@ def test_unreachable_engine_makes_only_its_sessions_unreachable(deployment: Dock
     engine.start(live_restore=True)
     deployment.env |= {"KANDEV_SWEEP_TIMEOUT": str(TIMEOUT), "KANDEV_LEASE_TTL": "3"}
     deployment.serve()
-    inside = [idle(deployment.start_session("remember walrus")) for _ in range(2)]
-    here = idle(deployment.start_session("remember otter", executor=deployment.on_this_machine))
+    inside = [wait_until_idle(deployment.start_session("remember walrus")) for _ in range(2)]
+    here = wait_until_idle(deployment.start_session("remember otter", executor=deployment.on_this_machine))
     deployment.kill_server()
-    before = [settled(session) for session in (*inside, here)]
+    before = [lasting_processes(session) for session in (*inside, here)]
     away_since = time.time()
     engine.freeze() if how == "hangs" else engine.stop()
 
@@ -66,25 +66,27 @@ def test_unreachable_engine_makes_only_its_sessions_unreachable(deployment: Dock
 
     assert document["duration_ms"] < (TIMEOUT + 1.5) * 1000, "the timeout, and little more"
     for session in inside:
-        row = of(document, session)
+        row = row_of(document, session)
         assert (row["observed"], row["reason"]) == ("unknown", "runtime_unavailable")
         assert (session.row["state"], session.row["error_code"]) == ("ERROR", "unreachable")
         assert session.execution["status"] == "error"
         assert session.execution["resume_token"]
-    assert of(document, here)["receipt_kind"] == "reattached"
+    assert row_of(document, here)["receipt_kind"] == "reattached"
     reattached = datetime.fromisoformat(here.receipts()[-1]["created_at"]).replace(tzinfo=UTC)
     took = reattached - datetime.fromisoformat(document["started_at"])
     assert took.total_seconds() < TIMEOUT / 2, "nobody else waits for the engine"
     assert here.row["state"] == "WAITING_FOR_INPUT"
-    assert [settled(session) for session in (*inside, here)] == before
+    assert [lasting_processes(session) for session in (*inside, here)] == before
 
     engine.thaw() if how == "hangs" else engine.start(live_restore=True)
-    assert not [event for event in engine.events(away_since) if event[0] == "container" and event[1] in DEEDS]
+    assert not [
+        event for event in engine.events(away_since) if event[0] == "container" and event[1] in CONTAINER_ACTIONS
+    ]
     healed = deployment.recover()
 
-    assert [of(healed, session)["observed"] for session in inside] == ["alive", "alive"]
+    assert [row_of(healed, session)["observed"] for session in inside] == ["alive", "alive"]
     assert [session.row["state"] for session in inside] == ["WAITING_FOR_INPUT"] * 2
-    assert [settled(session) for session in (*inside, here)] == before
+    assert [lasting_processes(session) for session in (*inside, here)] == before
 
 
 def test_an_engine_restarted_with_live_restore_costs_no_agent_its_turn(deployment: DockerDeployment) -> None:
@@ -95,7 +97,7 @@ def test_an_engine_restarted_with_live_restore_costs_no_agent_its_turn(deploymen
     session = deployment.start_session("work 12")
     session.wait_for("RUNNING")
     wait_until_talking(session)
-    before = settled(session)
+    before = lasting_processes(session)
 
     engine.stop()
     heard = session.agent_log()
@@ -104,7 +106,7 @@ def test_an_engine_restarted_with_live_restore_costs_no_agent_its_turn(deploymen
 
     eventually(lambda: "session.run.completed" in session.names(), timeout=90, describe="the turn ends")
     session.wait_for("WAITING_FOR_INPUT")
-    assert settled(session) == before
+    assert lasting_processes(session) == before
     assert session.agent_text() == session.agent_log()
     assert session.names().count("session.run.started") == 1
 
@@ -113,7 +115,7 @@ def test_an_engine_restarted_without_live_restore_gets_its_sessions_back(deploym
     engine = deployment.engine
     deployment.env["KANDEV_CONTINUE"] = "off"
     deployment.serve()
-    session = idle(deployment.start_session("remember walrus"))
+    session = wait_until_idle(deployment.start_session("remember walrus"))
     container = session.execution["container_id"]
     session.prompt("work 60")
     session.wait_for("RUNNING")
@@ -122,7 +124,7 @@ def test_an_engine_restarted_without_live_restore_gets_its_sessions_back(deploym
     eventually(lambda: not session.processes(), timeout=30, describe="its container stops with the engine")
     engine.start()
 
-    eventually(lambda: resumed(session), timeout=90, describe="the agent took its conversation up")
+    eventually(lambda: has_resumed(session), timeout=90, describe="the agent took its conversation up")
     session.wait_for("WAITING_FOR_INPUT")
     assert session.execution["container_id"] == container, "the same container was started again"
     assert session.names().count("session.run.interrupted") == 1
@@ -133,13 +135,13 @@ def test_an_engine_restarted_without_live_restore_gets_its_sessions_back(deploym
 def test_an_engine_that_was_killed_gets_its_sessions_back(deployment: DockerDeployment) -> None:
     engine = deployment.engine
     deployment.serve()
-    session = idle(deployment.start_session("remember walrus"))
+    session = wait_until_idle(deployment.start_session("remember walrus"))
     deployment.kill_server()
     engine.kill()
     engine.start()
 
     deployment.serve()
 
-    eventually(lambda: resumed(session), timeout=90, describe="the agent took its conversation up")
+    eventually(lambda: has_resumed(session), timeout=90, describe="the agent took its conversation up")
     session.wait_for("WAITING_FOR_INPUT")
     assert session.agent_text() == session.agent_log()

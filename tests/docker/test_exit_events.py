@@ -20,7 +20,7 @@ from tests.waiting import eventually_async
 NOTICED_WITHIN = 2.0
 
 
-class Heard:
+class ReceivedExitEvents:
     """What was told so far."""
 
     def __init__(self) -> None:
@@ -31,20 +31,20 @@ class Heard:
         """Whose they were."""
         return [death.session_id for death in self.exit_events]
 
-    async def of(self, spec: LaunchSpec, within: float = NOTICED_WITHIN) -> None:
+    async def wait_for_exit(self, spec: LaunchSpec, within: float = NOTICED_WITHIN) -> None:
         """Wait until its death was told."""
         await eventually_async(lambda: spec.session_id in self.sessions, timeout=within, describe="its death is told")
 
 
 @asynccontextmanager
-async def listening(harness: DockerHarness) -> AsyncIterator[Heard]:
+async def listening_to_exits(harness: DockerHarness) -> AsyncIterator[ReceivedExitEvents]:
     """To the engine, which has begun to tell."""
-    heard = Heard()
+    received = ReceivedExitEvents()
     source = harness.runtime.exit_event_source(row_of(harness, spec_for(harness)))
 
     async def listen() -> None:
-        async for told in harness.runtime.exit_events(source):
-            heard.exit_events.append(told)
+        async for event in harness.runtime.exit_events(source):
+            received.exit_events.append(event)
 
     calls = len(harness.engine.calls())
     task = asyncio.create_task(listen())
@@ -52,7 +52,7 @@ async def listening(harness: DockerHarness) -> AsyncIterator[Heard]:
         lambda: any("/events" in call for call in harness.engine.calls()[calls:]), timeout=20, describe="it is asked"
     )
     try:
-        yield heard
+        yield received
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
@@ -67,22 +67,22 @@ def _short_windows(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_exit_events_arrive_within_two_seconds(harness: DockerHarness, spec: LaunchSpec) -> None:
     other = spec_for(harness)
     launched = await harness.runtime.launch(spec)
-    async with listening(harness) as heard:
+    async with listening_to_exits(harness) as received:
         await harness.runtime.launch(other)
         harness.kill(spec)
-        await heard.of(spec)
-        assert heard.exit_events == [ExitEvent(spec.session_id, launched.container_id)]
+        await received.wait_for_exit(spec)
+        assert received.exit_events == [ExitEvent(spec.session_id, launched.container_id)]
 
 
 async def test_removed_container_is_reported_and_helpers_are_not(harness: DockerHarness, spec: LaunchSpec) -> None:
     await harness.runtime.launch(spec)
-    async with listening(harness) as heard:
+    async with listening_to_exits(harness) as received:
         with harness.client() as client:
             client.create_container("kandev-agentctl:test", name="stranger")
             client.remove_container("stranger")
             client.remove_container(container_name(spec.execution_id), force=True)
-        await heard.of(spec)
-        assert set(heard.sessions) == {spec.session_id}
+        await received.wait_for_exit(spec)
+        assert set(received.sessions) == {spec.session_id}
 
 
 async def test_each_death_is_told_however_many_connections_come_between(harness: DockerHarness) -> None:
@@ -90,16 +90,16 @@ async def test_each_death_is_told_however_many_connections_come_between(harness:
     for spec in specs:
         await harness.runtime.launch(spec)
     calls = len(harness.engine.calls())
-    async with listening(harness) as heard:
+    async with listening_to_exits(harness) as received:
         for spec in specs:
             harness.kill(spec)
-            await heard.of(spec)
-            await another_connection(harness)
+            await received.wait_for_exit(spec)
+            await wait_for_reconnection(harness)
     assert sum("/events" in call for call in harness.engine.calls()[calls:]) >= 3
-    assert heard.sessions == [spec.session_id for spec in specs], "and none twice"
+    assert received.sessions == [spec.session_id for spec in specs], "and none twice"
 
 
-async def another_connection(harness: DockerHarness) -> None:
+async def wait_for_reconnection(harness: DockerHarness) -> None:
     """Wait until the engine is asked anew."""
     calls = len(harness.engine.calls())
 
@@ -113,11 +113,11 @@ async def test_sessions_are_rechecked_after_an_engine_was_away(
     harness: DockerHarness, spec: LaunchSpec, settings: Any
 ) -> None:
     await harness.runtime.launch(spec)
-    async with listening(harness) as heard:
+    async with listening_to_exits(harness) as received:
         harness.engine.stop()
         calls = len(harness.engine.calls())
         harness.engine.start()
-        await eventually_async(lambda: lifecycle.CHECK_ALL in heard.exit_events, timeout=30, describe="look at all")
+        await eventually_async(lambda: lifecycle.CHECK_ALL in received.exit_events, timeout=30, describe="look at all")
         asked = [call for call in harness.engine.calls()[calls:] if "/events" in call]
     assert len(asked) <= 4, "a back-off, and no storm"
 
@@ -125,7 +125,7 @@ async def test_sessions_are_rechecked_after_an_engine_was_away(
 async def test_an_agent_that_runs_out_of_memory_is_told_of(harness: DockerHarness, spec: LaunchSpec) -> None:
     eater = "import mmap; m = mmap.mmap(-1, 1 << 30); [m.write(b'x' * 1048576) for _ in range(1024)]"
     await harness.runtime.launch(replace(spec, config={"memory_mb": 256}))
-    async with listening(harness) as heard:
+    async with listening_to_exits(harness) as received:
         await asyncio.to_thread(harness.run, spec, "python3", "-I", "-c", eater)
-        await heard.of(spec)
-        assert not heard.exit_events[0].ended, "the container lives"
+        await received.wait_for_exit(spec)
+        assert not received.exit_events[0].ended, "the container lives"

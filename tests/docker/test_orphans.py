@@ -69,17 +69,17 @@ def test_command_removes_a_helper_of_a_known_execution(
     with harness.client() as client:
         labels = helper_labels(spec.execution_id, spec.session_id)
         client.create_container(IMAGE, name=name, labels=labels)
-    assert ask() == []
+    assert list_orphans() == []
     monkeypatch.setattr(lifecycle, "MAX_HELPER_SECONDS", -60.0)
-    assert [one["id"] for one in ask("--remove", name)] == [name]
-    assert ask() == []
+    assert [one["id"] for one in list_orphans("--remove", name)] == [name]
+    assert list_orphans() == []
 
 
-def ask(*arguments: str) -> list[dict[str, str]]:
+def list_orphans(*arguments: str) -> list[dict[str, str]]:
     """What ``manage.py orphans --json`` lists."""
-    said = StringIO()
-    call_command("orphans", "--json", *arguments, stdout=said, stderr=StringIO())
-    listed: list[dict[str, str]] = json.loads(said.getvalue())["orphans"]
+    output = StringIO()
+    call_command("orphans", "--json", *arguments, stdout=output, stderr=StringIO())
+    listed: list[dict[str, str]] = json.loads(output.getvalue())["orphans"]
     return listed
 
 
@@ -91,19 +91,19 @@ def test_orphans_command_lists_unknown_and_removes_named(harness: DockerHarness,
     make_execution(id=other.execution_id)
     name = container_name(spec.execution_id)
 
-    assert [(one["runtime"], one["id"]) for one in ask()] == [("local_docker", name)]
+    assert [(one["runtime"], one["id"]) for one in list_orphans()] == [("local_docker", name)]
     with pytest.raises(CommandError, match="is not an orphan"):
-        ask("--remove", container_name(other.execution_id))
-    assert [one["id"] for one in ask("--remove", name)] == [name]
-    assert ask() == []
+        list_orphans("--remove", container_name(other.execution_id))
+    assert [one["id"] for one in list_orphans("--remove", name)] == [name]
+    assert list_orphans() == []
     assert harness.inspect(other)["State"]["Running"]
 
 
 @pytest.mark.django_db
 def test_the_command_says_when_no_engine_can_be_asked(harness: DockerHarness, settings: Any) -> None:
     settings.KANDEV_DOCKER_HOST = "unix:///nowhere/docker.sock"
-    assert ask() == [], "nobody uses one"
+    assert list_orphans() == [], "nobody uses one"
     Executor.objects.create(name="Containers", runtime="local_docker")
     with pytest.raises(CommandError, match="Containers could not be reached") as refused:
-        ask()
+        list_orphans()
     assert refused.value.returncode == 2

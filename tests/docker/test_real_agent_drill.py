@@ -73,7 +73,7 @@ def remove_container(engine: Engine, session: Session) -> str:
     return found
 
 
-def remembers(drill: RealAgentDrill, story: AgentStory) -> None:
+def check_memory(drill: RealAgentDrill, story: AgentStory) -> None:
     """Ask; it knows the word by itself, and shows by what it replays that it does."""
     drill.ask_for_the_word(story)
     assert WORD in story.answer
@@ -91,7 +91,7 @@ def test_container_removed_in_mid_turn_keeps_the_conversation(
     removed = remove_container(engine, story.session)
     drill.model.release()
     eventually(lambda: "session.run.interrupted" in story.session.names(), timeout=30, describe="it is noticed")
-    remembers(drill, story)
+    check_memory(drill, story)
     assert [row["state"] for row in story.session.prompts()] == ["done", "interrupted", "done"]
     assert remove_container(engine, story.session) != removed, "another one was made"
 
@@ -105,5 +105,5 @@ def test_removed_container_of_stopped_agent_resumes_on_prompt(
     drill.deployment.api("POST", f"{story.session.path}/stop/", {})
     eventually(lambda: story.session.execution["status"] == "stopped", timeout=30, describe="it is stopped")
     removed = remove_container(engine, story.session)
-    remembers(drill, story)
+    check_memory(drill, story)
     assert remove_container(engine, story.session) != removed, "another one was made"

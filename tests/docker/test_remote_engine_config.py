@@ -16,7 +16,7 @@ from tests.executors.harness import look, row_of, spec_for
 
 
 @pytest.fixture
-def good(tmp_path: Path) -> dict[str, Any]:
+def valid_config(tmp_path: Path) -> dict[str, Any]:
     """Settings that are in order."""
     authority = Authority(tmp_path / "authority")
     pair = authority.issue("kandev", CLIENT)
@@ -56,20 +56,22 @@ def good(tmp_path: Path) -> dict[str, Any]:
         ({"publish": 5}, "publish must be a string"),
     ],
 )
-def test_invalid_setting_is_rejected_in_one_sentence(good: dict[str, Any], change: dict[str, Any], word: str) -> None:
+def test_invalid_setting_is_rejected_in_one_sentence(
+    valid_config: dict[str, Any], change: dict[str, Any], word: str
+) -> None:
     with pytest.raises(ValueError, match=word):
-        read_remote_config({**good, **change})
+        read_remote_config({**valid_config, **change})
 
 
-def test_good_settings_are_read(good: dict[str, Any]) -> None:
-    read = read_remote_config({**good, "memory_mb": 512, "publish": "fd00::5", "user": "7:8"})
+def test_good_settings_are_read(valid_config: dict[str, Any]) -> None:
+    read = read_remote_config({**valid_config, "memory_mb": 512, "publish": "fd00::5", "user": "7:8"})
     assert (read.host, read.publish, read.user, read.docker.memory_mb) == ("[fd00::5]", "fd00::5", "7:8", 512)
 
 
-def test_key_readable_by_others_is_rejected(good: dict[str, Any]) -> None:
-    Path(good["tls_key"]).chmod(0o644)
+def test_key_readable_by_others_is_rejected(valid_config: dict[str, Any]) -> None:
+    Path(valid_config["tls_key"]).chmod(0o644)
     with pytest.raises(ValueError, match="other users can read"):
-        read_remote_config(good)
+        read_remote_config(valid_config)
 
 
 def test_ssh_never_prompts_and_checks_host_keys() -> None:

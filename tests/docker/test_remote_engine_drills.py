@@ -49,7 +49,9 @@ def test_workspace_lost_with_its_volume_comes_back_from_what_arrived(
     wait_for_first_turn(session)
     session.wait_for("WAITING_FOR_INPUT")
     row = session.row
-    eventually(lambda: "kept.txt" in arrived(deployment.repository, session.id), timeout=30, describe="it has arrived")
+    eventually(
+        lambda: "kept.txt" in arrived_files(deployment.repository, session.id), timeout=30, describe="it has arrived"
+    )
     deployment.kill_server()
     session.kill_everything()
     RemoteEngineHarness(deployment.repository, deployment.engine).close()
@@ -66,7 +68,7 @@ def stay_idle(session: RemoteEngineSession) -> None:
     """Its agentctl lives on."""
 
 
-def stop(session: RemoteEngineSession) -> None:
+def stop_session(session: RemoteEngineSession) -> None:
     """Nothing of it runs any more; an earlier kill has left a helper container of the same name."""
     session.deployment.api("POST", f"{session.path}/stop/", {})
     eventually(lambda: session.execution["status"] == "stopped", timeout=60, describe="it is stopped")
@@ -76,7 +78,7 @@ def stop(session: RemoteEngineSession) -> None:
     client.close()
 
 
-@pytest.mark.parametrize("then", [stay_idle, stop])
+@pytest.mark.parametrize("then", [stay_idle, stop_session])
 def test_work_arrives_after_a_kill_at_the_end_of_a_turn(
     deployment: RemoteEngineDeployment, then: Callable[[RemoteEngineSession], None]
 ) -> None:
@@ -84,7 +86,7 @@ def test_work_arrives_after_a_kill_at_the_end_of_a_turn(
     session = deployment.start_session("work 1")
     wait_for_first_turn(session)
     session.wait_for("WAITING_FOR_INPUT")
-    eventually(lambda: arrived(deployment.repository, session.id), timeout=60, describe="the first turn arrived")
+    eventually(lambda: arrived_files(deployment.repository, session.id), timeout=60, describe="the first turn arrived")
     with bare.repository_lock(deployment.data / "archives" / f"{session.id}.git", folder=True):
         # Nothing can enter the archive now: the bundle of this turn is still on its way when everything is killed.
         session.prompt("write kept.txt hello")
@@ -92,13 +94,15 @@ def test_work_arrives_after_a_kill_at_the_end_of_a_turn(
         session.wait_for("WAITING_FOR_INPUT")
         then(session)
         deployment.kill_server()
-    assert "kept.txt" not in arrived(deployment.repository, session.id)
+    assert "kept.txt" not in arrived_files(deployment.repository, session.id)
     assert is_due(session)
     turns = session.names().count("session.run.completed")
 
     deployment.serve()
 
-    eventually(lambda: "kept.txt" in arrived(deployment.repository, session.id), timeout=120, describe="it arrived")
+    eventually(
+        lambda: "kept.txt" in arrived_files(deployment.repository, session.id), timeout=120, describe="it arrived"
+    )
     eventually(lambda: not is_due(session), timeout=60, describe="the row says so")
     assert session.status()["snapshot_transfer"] is None
     assert session.names().count("session.run.completed") == turns, "no further turn was needed"
@@ -121,7 +125,7 @@ def helpers_of(session: RemoteEngineSession) -> list[str]:
     return [name for name in found if name.startswith(f"/{sites.container_name(session.execution_id)}-")]
 
 
-def arrived(repository: Path, session_id: str) -> list[str]:
+def arrived_files(repository: Path, session_id: str) -> list[str]:
     """The files of the last snapshot that the team's repository has."""
     ref = f"refs/kandev/recovery/{session_id}"
     there = run_git(repository, "for-each-ref", ref)

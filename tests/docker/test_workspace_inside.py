@@ -30,15 +30,15 @@ def spec(harness: DockerHarness) -> LaunchSpec:
     return spec_for(harness)
 
 
-async def until(shell: ShellStream, words: bytes) -> bytes:
+async def read_until(shell: ShellStream, words: bytes) -> bytes:
     """What the shell says, until these words are among it."""
-    said = b""
+    output = b""
     async with asyncio.timeout(30):
         async for part in shell:
-            said += part if isinstance(part, bytes) else b""
-            if words in said:
+            output += part if isinstance(part, bytes) else b""
+            if words in output:
                 break
-    return said
+    return output
 
 
 async def test_container_shell_runs_as_agent_and_outlives_its_reader(harness: DockerHarness, spec: LaunchSpec) -> None:
@@ -46,15 +46,15 @@ async def test_container_shell_runs_as_agent_and_outlives_its_reader(harness: Do
     client = client_of(spec, launched)
     async with client.shell("main", 80, 24) as shell:
         await shell.type(b"echo at=$(pwd) user=$(id -u) tty=$(test -t 0 && echo yes)\n")
-        said = await until(shell, b"tty=yes\r")
-        assert f"at={launched.worktree_path} user={harness.user.partition(':')[0]} tty=yes".encode() in said
+        output = await read_until(shell, b"tty=yes\r")
+        assert f"at={launched.worktree_path} user={harness.user.partition(':')[0]} tty=yes".encode() in output
         await shell.resize(132, 43)
         await shell.type(b"stty size; word=walrus\n")
-        await until(shell, b"43 132")
+        await read_until(shell, b"43 132")
     async with client.shell("main", 132, 43) as again:
-        await until(again, b"43 132")
+        await read_until(again, b"43 132")
         await again.type(b"echo it-was-$word; exit 7\n")
-        said = await until(again, b"it-was-walrus")
+        output = await read_until(again, b"it-was-walrus")
 
 
 async def test_container_snapshot_restores_modified_untracked_and_staged_files(

@@ -25,7 +25,7 @@ for path in PATHS:
 """
 
 
-def told(session: Session) -> dict[str, str]:
+def texts_of(session: Session) -> dict[str, str]:
     """Return what can be read of a running deployment, by place."""
     return {
         "arguments": _of_processes(session, "cmdline"),

@@ -49,12 +49,12 @@ def stop(session: Session) -> None:
     eventually(lambda: session.execution["status"] == "stopped", timeout=60, describe="the execution is stopped")
 
 
-def starts(session: Session) -> int:
+def start_count(session: Session) -> int:
     """How many processes the agent had, by its own count."""
     return len((session.agent_home / "starts").read_text().splitlines())
 
 
-def heard(session: Session) -> list[str]:
+def received_prompts(session: Session) -> list[str]:
     """The prompts that the agent got, in order, by its own record."""
     lines = [line for path in session.agent_home.glob("*.jsonl") for line in path.read_text().splitlines()]
     said = [json.loads(line) for line in lines]
@@ -86,9 +86,9 @@ def test_concurrent_resumes_start_one_agent_and_keep_prompt_order(shared: Deploy
     assert {answers[number]["status"]["desired_state"] for number in answers if number % 4 < 2} == {"running"}
     eventually(lambda: all_done(session), timeout=180, describe="every prompt is done")
     ledger = session.prompts()
-    assert heard(session) == [row["text"] for row in ledger]
+    assert received_prompts(session) == [row["text"] for row in ledger]
     assert sorted(row["message_id"] for row in ledger[1:]) == sorted(f"caller-{number}" for number in prompting)
-    assert starts(session) == 2
+    assert start_count(session) == 2
     assert session.journal().count('"kind":"agent.started"') == 2
     orders = shared.rows("SELECT outcome FROM session_intents WHERE session_id = ? AND kind = 'start'", raw(session))
     assert [row["outcome"] for row in orders] == ["fresh", "loaded"]
@@ -115,8 +115,8 @@ def test_concurrent_prompts_with_one_message_id_are_delivered_once(shared: Deplo
     [won] = [row["text"] for row in session.prompts() if row["message_id"] == "only"]
     assert {json.dumps(told) for text, told in answers if text == won} == {json.dumps(dict(answers)[won])}
     assert {told for text, told in answers if text != won} == {"conflict"}
-    assert heard(session) == ["remember walrus", won]
-    assert starts(session) == 2
+    assert received_prompts(session) == ["remember walrus", won]
+    assert start_count(session) == 2
 
 
 def test_requests_of_clients_that_hang_up_are_still_carried_out(shared: Deployment) -> None:
@@ -129,9 +129,9 @@ def test_requests_of_clients_that_hang_up_are_still_carried_out(shared: Deployme
     for number in range(12):
         shared.api("POST", f"{session.path}/prompt/", {"message_id": f"gone-{number}", "text": f"I am {number}."})
     eventually(lambda: all_done(session), timeout=120, describe="every prompt is done")
-    assert sorted(heard(session)[1:]) == sorted(f"I am {number}." for number in range(12))
-    assert heard(session) == [row["text"] for row in session.prompts()]
-    assert starts(session) == 2
+    assert sorted(received_prompts(session)[1:]) == sorted(f"I am {number}." for number in range(12))
+    assert received_prompts(session) == [row["text"] for row in session.prompts()]
+    assert start_count(session) == 2
 
 
 def leave_after_asking(session: Session, url: str, message_id: str) -> None:
@@ -161,8 +161,8 @@ async def test_requests_of_a_socket_that_closes_are_still_carried_out(shared: De
             await connection.send_json({"type": "request", "id": 1, "action": "task.session.prompt", "payload": one})
 
     eventually(lambda: len(session.prompts()) == 3 and all_done(session), timeout=60, describe="both prompts are done")
-    assert heard(session) == ["remember walrus", "I hang up now.", "Still there?"]
-    assert starts(session) == 2
+    assert received_prompts(session) == ["remember walrus", "I hang up now.", "Still there?"]
+    assert start_count(session) == 2
 
 
 def test_prompt_during_a_permission_wait_cancels_the_turn_and_follows(shared: Deployment) -> None:

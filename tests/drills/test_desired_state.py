@@ -26,7 +26,7 @@ CRASHES: dict[str, Any] = {
 }
 
 
-def at_work(deployment: Deployment) -> Session:
+def start_working_session(deployment: Deployment) -> Session:
     """A session in mid-turn that asks for no permission."""
     session = deployment.start_session("remember heron")
     session.wait_for("WAITING_FOR_INPUT")
@@ -39,7 +39,7 @@ def at_work(deployment: Deployment) -> Session:
 def test_kill_in_mid_turn_is_noticed_immediately_and_continued_once(deployment: Deployment, killed: str) -> None:
     deployment.env["KANDEV_RECONCILE_INTERVAL"] = "600"  # so that no periodic sweep interferes
     deployment.serve()
-    session = at_work(deployment)
+    session = start_working_session(deployment)
     pid = session.execution["pid"] if killed == "agentctl" else agent_pid(session)
 
     began = time.monotonic()

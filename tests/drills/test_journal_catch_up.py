@@ -21,7 +21,7 @@ SMALL_LOG = 8 << 20
 """Twice the size at which SQLite copies its write-ahead log into the database."""
 
 
-def begin(deployment: Deployment, updates: int = UPDATES) -> Session:
+def start_chatty_session(deployment: Deployment, updates: int = UPDATES) -> Session:
     """Return a session whose agent sent that many updates while only its agentctl was running."""
     profile = {"agent_type": "custom_acp", "command": chatty_agent.command(), "env": {"PYTHONPATH": str(ROOT)}}
     deployment.serve()
@@ -34,17 +34,17 @@ def begin(deployment: Deployment, updates: int = UPDATES) -> Session:
     return session
 
 
-def caught_up(session: Session) -> None:
+def check_caught_up(session: Session) -> None:
     """Wait until the log has the end of the turn."""
     eventually(lambda: "session.run.completed" in session.names(), timeout=60, describe="the log has caught up")
 
 
 def test_updates_sent_while_the_control_plane_is_down_all_arrive(deployment: Deployment) -> None:
-    session = begin(deployment)
+    session = start_chatty_session(deployment)
 
     deployment.serve()
 
-    caught_up(session)
+    check_caught_up(session)
     told = chatty_agent.messages_from_events((event["name"], event["payload"]) for event in session.events())
     assert told == chatty_agent.messages_from_updates(chatty_agent.updates(UPDATES))
     assert {"session.journal_gap", "session.journal_skipped"}.isdisjoint(session.names())
@@ -66,11 +66,11 @@ def reading(session: Session) -> Iterator[None]:
 
 @pytest.mark.embedded
 def test_stalled_log_reader_does_not_grow_the_write_ahead_log(deployment: Deployment) -> None:
-    session, database = begin(deployment), deployment.data / "kandev.sqlite3"
+    session, database = start_chatty_session(deployment), deployment.data / "kandev.sqlite3"
     wal = database.with_name("kandev.sqlite3-wal")
     deployment.serve()
     with reading(session):
-        caught_up(session)
+        check_caught_up(session)
         assert wal.stat().st_size < SMALL_LOG
         with closing(sqlite3.connect(database, timeout=10)) as connection:
             busy, *_ = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()

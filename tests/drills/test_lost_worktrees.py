@@ -18,7 +18,7 @@ pytestmark = pytest.mark.any_database
 Lose = Callable[[Deployment, Session, Path], None]
 
 
-def worked(session: Session, turns: int) -> None:
+def work_for_turns(session: Session, turns: int) -> None:
     """Wait until that many turns have ended and the agent is idle."""
     eventually(lambda: session.names().count("session.run.completed") == turns, timeout=60, describe=f"{turns} turns")
     session.wait_for("WAITING_FOR_INPUT")
@@ -35,7 +35,7 @@ def stopped_and_removed_by_git(deployment: Deployment, session: Session, root: P
 def killed_and_removed_by_hand(deployment: Deployment, session: Session, root: Path) -> None:
     """Kill everything: the snapshot is the one taken at the end of the last turn."""
     session.prompt("work 1")
-    worked(session, 2)
+    work_for_turns(session, 2)
     deployment.kill_server()
     session.kill_everything()
     shutil.rmtree(root)
@@ -46,7 +46,7 @@ def killed_and_removed_by_hand(deployment: Deployment, session: Session, root: P
 def test_removed_worktree_is_restored_with_all_six_uncommitted_changes(deployment: Deployment, lose: Lose) -> None:
     deployment.serve()
     session = deployment.start_session("work 1")
-    worked(session, 1)
+    work_for_turns(session, 1)
     root = Path(session.row["worktree_path"])
     make_six(root)
     before = state_of(root)

@@ -28,7 +28,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
         made.close()
 
 
-def rested(deployment: Deployment) -> Session:
+def start_session_with_turn(deployment: Deployment) -> Session:
     """A session whose first turn is over."""
     session = deployment.start_session("remember walrus")
     eventually(lambda: session.prompts()[0]["state"] == "done", timeout=60, describe="the first turn ends")
@@ -52,7 +52,7 @@ def test_prompt_whose_execution_dies_is_delivered_once_to_the_next_execution(
     shared: Deployment, kill: Callable[[Session], None]
 ) -> None:
     """A prompt that was being delivered when its execution died is held, and a user sends it again."""
-    session = rested(shared)
+    session = start_session_with_turn(shared)
     kill(session)
     session.prompt("what was the word?")
     eventually(lambda: session.prompts()[1]["state"] in ("done", "held"), timeout=60, describe="it is settled")

@@ -65,7 +65,7 @@ def test_conversation_id_appears_nowhere_in_plain_text(deployment: Deployment) -
     assert len(tokens) == 2
     record = deployment.data / "sessions" / f"{session.id}.messages.jsonl"
     eventually(lambda: record.exists() and "stork" in record.read_text(), timeout=30, describe="the portable record")
-    told = session_data_locations.told(session)
+    told = session_data_locations.texts_of(session)
     deployment.kill_server()
     files = list(session_data_locations.files(deployment, KEPT_BY_AGENTCTL))
     assert {"serve.log", record.name} <= {path.name for path, _ in files}

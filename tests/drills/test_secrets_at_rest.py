@@ -60,7 +60,7 @@ def test_no_secret_is_readable_after_a_crash_and_failed_start(deployment: Deploy
     session.prompt("what was the word?")
     _has_answered(session, 2)
 
-    secrets, told = _secrets(session, key, header), session_data_locations.told(session)
+    secrets, told = _secrets(session, key, header), session_data_locations.texts_of(session)
     deployment.kill_server()
     files = list(session_data_locations.files(deployment, ()))
     for name, secret in secrets.items():

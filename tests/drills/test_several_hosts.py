@@ -30,11 +30,11 @@ def redis() -> Iterator[RedisServer]:
         yield made
 
 
-def whole(session: Session, follower: Follower) -> None:
+def check_log(session: Session, follower: Follower) -> None:
     """Check that a follower got every line up to the turn's end once and in order, with all that the agent said."""
     assert [event["seq"] for event in follower.events] == list(range(1, len(follower.events) + 1))
-    told = [{"name": event["event"], "payload": event["payload"]} for event in follower.events]
-    assert agent_text(told) == session.agent_log()
+    messages = [{"name": event["event"], "payload": event["payload"]} for event in follower.events]
+    assert agent_text(messages) == session.agent_log()
 
 
 @pytest.mark.parametrize("lost", PARTS)
@@ -54,7 +54,7 @@ async def test_killing_any_one_process_in_mid_turn_loses_nothing(
         await asyncio.gather(*following)
         await asyncio.to_thread(check_only_turn, session)
         for follower in followers:
-            whole(session, follower)
+            check_log(session, follower)
         assert {one.openings > 1 for one in followers} == ({True, False} if "web" in lost else {False})
 
 
@@ -70,7 +70,7 @@ async def test_prompt_to_one_web_reaches_clients_of_the_other(deployment: Deploy
         await asyncio.gather(*(one.until(COMPLETED, times=2) for one in followers))
 
         for one in followers:
-            whole(session, one)
+            check_log(session, one)
             accepted = [event["payload"] for event in one.events if event["event"] == "session.prompt.accepted"]
             assert accepted[1]["message_id"] == "from-the-second"
         assert redis.subscribers() >= len(hosts.supervisors), "they are woken by Redis"
@@ -89,7 +89,7 @@ async def test_sessions_continue_while_redis_is_down(deployment: Deployment, red
         await asyncio.to_thread(check_only_turn, other)
         await following
         await asyncio.to_thread(check_only_turn, session)
-        whole(session, follower)
+        check_log(session, follower)
         assert follower.openings == 1, "no page has noticed"
 
         await asyncio.to_thread(redis.start)
@@ -119,7 +119,7 @@ async def test_postgresql_outage_interrupts_no_turn(deployment: Deployment, redi
 
             await following
             await asyncio.to_thread(check_only_turn, session)
-            whole(session, follower)
+            check_log(session, follower)
             assert all(process.poll() is None for process in hosts.processes.values())
     finally:
         deployment.close()

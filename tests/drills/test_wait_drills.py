@@ -20,13 +20,13 @@ pytestmark = pytest.mark.any_database
 CALLERS = 50
 
 
-def finish_turn(session: Session, number: int = 1) -> None:
+def wait_for_turn(session: Session, number: int = 1) -> None:
     eventually(
         lambda: session.names().count("session.run.completed") >= number, timeout=60, describe=f"turn {number} is over"
     )
 
 
-def asked(session: Session) -> dict[str, Any]:
+def pending_permission(session: Session) -> dict[str, Any]:
     """Return the question that the agent asks, as the API shows it."""
 
     def pending() -> Any:
@@ -37,7 +37,7 @@ def asked(session: Session) -> dict[str, Any]:
     return found
 
 
-def answer(session: Session, question: dict[str, Any]) -> None:
+def answer_permission(session: Session, question: dict[str, Any]) -> None:
     body = {"option_id": question["options"][0]["option_id"], "resume_token": question["resume_token"]}
     session.deployment.api("POST", f"{session.path}/permissions/{question['id']}/", body)
 
@@ -49,8 +49,8 @@ def redeem(url: str, key: str, payload: str) -> tuple[int, dict[str, Any]]:
         f"{url}/api/v1/runs/resume/", json.dumps(body).encode(), {"Content-Type": "application/json"}
     )
     try:
-        with urllib.request.urlopen(request, timeout=60) as told:
-            return told.status, json.loads(told.read())
+        with urllib.request.urlopen(request, timeout=60) as response:
+            return response.status, json.loads(response.read())
     except urllib.error.HTTPError as error:
         with error:
             return error.code, json.loads(error.read())
@@ -62,7 +62,7 @@ def open_wait(session: Session, **values: Any) -> dict[str, Any]:
     return opened
 
 
-def everywhere(session: Session) -> str:
+def all_texts(session: Session) -> str:
     """Return the server's log, the event payloads and the journal."""
     events = json.dumps([event["payload"] for event in session.events()])
     return session.deployment.log() + events + session.journal()
@@ -71,16 +71,16 @@ def everywhere(session: Session) -> str:
 def test_permission_key_stays_the_same_after_a_restart(deployment: Deployment) -> None:
     deployment.serve()
     session = deployment.start_session("ask")
-    before = asked(session)
+    before = pending_permission(session)
     deployment.kill_server()
     deployment.serve()
 
-    after = asked(session)
+    after = pending_permission(session)
     assert (after["id"], after["resume_token"]) == (before["id"], before["resume_token"])
-    answer(session, before)
-    finish_turn(session)
+    answer_permission(session, before)
+    wait_for_turn(session)
 
-    assert before["resume_token"].removeprefix("kwt_") not in everywhere(session)
+    assert before["resume_token"].removeprefix("kwt_") not in all_texts(session)
     names = session.names()
     assert [names.count(f"session.token.{one}") for one in ("minted", "consumed", "revoked")] == [1, 1, 0]
     assert "session.run.interrupted" not in names
@@ -90,13 +90,13 @@ def test_permission_of_a_dead_agentctl_expires_immediately(deployment: Deploymen
     deployment.env |= {"KANDEV_RECONCILE_INTERVAL": "600", "KANDEV_CONTINUE": "off"}
     deployment.serve()
     session = deployment.start_session("ask")
-    question = asked(session)
+    question = pending_permission(session)
     session.kill_everything()
 
     eventually(lambda: "session.permission.expired" in session.names(), timeout=15, describe="it is said, long before")
     assert "session.token.revoked" in session.names()
     with pytest.raises(ApiError) as refused:
-        answer(session, question)
+        answer_permission(session, question)
     assert (refused.value.status, json.loads(refused.value.body)["code"]) == (410, "token_revoked")
 
 
@@ -115,16 +115,16 @@ def test_permission_timeout_is_reported_to_the_agent(deployment: Deployment) -> 
 def test_external_wait_outlives_server_and_agent_and_wakes_the_agent(deployment: Deployment) -> None:
     deployment.serve()
     session = deployment.start_session("remember walrus")
-    finish_turn(session)
+    wait_for_turn(session)
     wait = open_wait(session)
     deployment.kill_server()
     session.kill_everything()
     deployment.serve()
 
     assert session.status()["derived_status"] == "waiting"
-    status, told = redeem(deployment.url, wait["resume_token"], "what was the word?")
-    assert (status, told) == (200, {"run_id": wait["run_id"], "status": "running"})
-    finish_turn(session, 2)
+    status, response = redeem(deployment.url, wait["resume_token"], "what was the word?")
+    assert (status, response) == (200, {"run_id": wait["run_id"], "status": "running"})
+    wait_for_turn(session, 2)
 
     assert "The word was walrus." in session.agent_text()
     runs = deployment.api("GET", f"{session.path}/runs/")["results"]
@@ -135,7 +135,7 @@ def test_external_wait_outlives_server_and_agent_and_wakes_the_agent(deployment:
 def test_deadline_missed_while_the_server_is_down_is_reported_at_start(deployment: Deployment) -> None:
     deployment.serve()
     session = deployment.start_session("remember walrus")
-    finish_turn(session)
+    wait_for_turn(session)
     deadline = datetime.now(UTC) + timedelta(seconds=2)
     wait = open_wait(session, deadline=deadline.isoformat())
     deployment.kill_server()
@@ -148,26 +148,26 @@ def test_deadline_missed_while_the_server_is_down_is_reported_at_start(deploymen
     assert session.status()["derived_status"] == "interrupted_waiting"
     assert redeem(deployment.url, wait["resume_token"], "x")[1]["code"] == "token_expired"
     session.prompt("what was the word?")
-    finish_turn(session, 2)
+    wait_for_turn(session, 2)
     assert session.status()["derived_status"] == "idle"
 
 
 def test_concurrent_builds_with_one_key_are_accepted_once(deployment: Deployment) -> None:
     with served_by(deployment, webs=3) as urls:
         session = deployment.start_session("remember walrus")
-        finish_turn(session)
+        wait_for_turn(session)
         key = open_wait(session)["resume_token"]
         calls = [(urls[number % len(urls)], key, f"what was word {number}?") for number in range(CALLERS)]
         with ThreadPoolExecutor(CALLERS) as pool:
-            told = list(pool.map(lambda call: redeem(*call), calls))
+            response = list(pool.map(lambda call: redeem(*call), calls))
 
-        winners = [number for number, (status, _) in enumerate(told) if status == 200]
-        assert len(winners) == 1, told
-        refused = [body for status, body in told if status == 410 and body["code"] == "token_consumed"]
-        assert len(refused) == CALLERS - 1, told
+        winners = [number for number, (status, _) in enumerate(response) if status == 200]
+        assert len(winners) == 1, response
+        refused = [body for status, body in response if status == 410 and body["code"] == "token_consumed"]
+        assert len(refused) == CALLERS - 1, response
         assert len({body["details"]["consumed_at"] for body in refused}) == 1
         for url in urls:
-            assert redeem(url, key, f"what was word {winners[0]}?") == told[winners[0]]
-        finish_turn(session, 2)
+            assert redeem(url, key, f"what was word {winners[0]}?") == response[winners[0]]
+        wait_for_turn(session, 2)
     assert [row["text"] for row in session.prompts()] == ["remember walrus", f"what was word {winners[0]}?"]
-    assert key.removeprefix("kwt_") not in everywhere(session)
+    assert key.removeprefix("kwt_") not in all_texts(session)

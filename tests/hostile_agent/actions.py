@@ -123,7 +123,7 @@ class Victim:
             with suppress(ExecutorError):
                 self.world.say(recovery_refs.read_saved_content(kept, entry["name"]))
 
-    def told(self) -> str:
+    def failure_report(self) -> str:
         """What was refused, and the last words of agentctl."""
         with self.harness.client() as client:
             log = client.logs(container_name(self.spec.execution_id), tail=20).decode(errors="replace")

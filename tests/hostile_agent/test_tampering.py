@@ -41,7 +41,7 @@ async def start_whatever_it_takes(victim: Victim, good: Path) -> None:
     """The next start; an agent may make its own workspace useless, which the refusal then says."""
     if not await victim.start_again():
         restore(victim, good)
-        assert await victim.start_again(), victim.told()
+        assert await victim.start_again(), victim.failure_report()
 
 
 async def go_through(victim: Victim, good: Path) -> None:

@@ -57,7 +57,11 @@ def session_with_a_past() -> TaskSession:
     ingest(session, [*journal.turn_begins(first.message_id, "first"), *journal.says("one ", "two\u2028", "drei 🎈\n")])
     ingest(session, [*journal.says(" and on"), journal.tool("call-1", title="ls", tool_kind="read")])
     ingest(
-        session, [journal.asks("ask-1"), journal.line("permission.resolved", permission_id="ask-1", option_id="yes")]
+        session,
+        [
+            journal.requests_permission("ask-1"),
+            journal.line("permission.resolved", permission_id="ask-1", option_id="yes"),
+        ],
     )
     ingest(session, [journal.tool("call-1", status="completed", content=[{"type": "text", "text": "a\nb"}])])
     ingest(

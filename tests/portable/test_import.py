@@ -98,7 +98,11 @@ def test_what_was_unfinished_is_held_interrupted_and_stopped(folder: Path) -> No
     change(first, state="sending")
     ingest(
         session,
-        [*journal.turn_begins(first.message_id, "first"), journal.tool("call-1", title="ls"), journal.asks("p")],
+        [
+            *journal.turn_begins(first.message_id, "first"),
+            journal.tool("call-1", title="ls"),
+            journal.requests_permission("p"),
+        ],
     )
     Prompt.objects.create(session=session, message_id="waits", text="next")
     export(session, folder)

@@ -16,7 +16,7 @@ from tests.remote.machines import TOKEN, Machine
 DEPLOYMENT = "a-deployment"
 
 
-async def ask(
+async def send_request(
     machine: Machine,
     method: str,
     path: str,
@@ -38,7 +38,7 @@ async def ask(
             return answer.status, await answer.json()
 
 
-def order(where: str, /, **changes: Any) -> dict[str, Any]:
+def instance_request(where: str, /, **changes: Any) -> dict[str, Any]:
     """A good order, or one that is spoiled by ``changes``."""
     ids = {name: str(uuid.uuid4()) for name in ("execution_id", "session_id", "task_id")}
     return {**ids, "deployment": DEPLOYMENT, "repository": where, "token": INSTANCE_TOKEN, **changes}

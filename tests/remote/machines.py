@@ -85,13 +85,13 @@ class Machine:
                 start_new_session=True,
             )
         try:
-            self.ready = eventually(self._told, timeout=30, describe="the host listens")
+            self.ready = eventually(self._read_ready_file, timeout=30, describe="the host listens")
         except BaseException:
             self.stop()
             raise
         self._port = int(self.url.rpartition(":")[2])
 
-    def _told(self) -> dict[str, Any]:
+    def _read_ready_file(self) -> dict[str, Any]:
         assert self._process is not None
         assert self._process.poll() is None, self.log()
         return json.loads(self._ready_file.read_text()) if self._ready_file.exists() else {}

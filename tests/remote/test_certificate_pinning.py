@@ -21,7 +21,7 @@ EXECUTION = "5f0c7c1e-0000-4000-8000-000000000001"
 
 
 @asynccontextmanager
-async def pretender(directory: Path) -> AsyncIterator[tuple[str, str, list[bytes]]]:
+async def false_host(directory: Path) -> AsyncIterator[tuple[str, str, list[bytes]]]:
     """Speaks TLS with a certificate of its own; yields its URL, its own pin and all that it is told."""
     heard: list[bytes] = []
 
@@ -85,7 +85,7 @@ WAYS: list[Callable[[str, str], Awaitable[None]]] = [_status, _over_a_pool, _eve
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__.strip("_"))
 @pytest.mark.parametrize("pin", [OTHER_PIN, ""], ids=["another pin", "no pin"])
 async def test_a_false_host_hears_nothing(way: Callable[[str, str], Awaitable[None]], pin: str, tmp_path: Path) -> None:
-    async with pretender(tmp_path) as (url, own, heard):
+    async with false_host(tmp_path) as (url, own, heard):
         with pytest.raises(AgentctlForeign) as caught:
             await way(url, pin)
         assert caught.value.details["reason"] == "certificate"

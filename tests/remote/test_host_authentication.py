@@ -11,7 +11,7 @@ import pytest
 from executors_app.agentctl.http.server import BODY_LIMIT
 from tests.executors.launches import TOKEN as INSTANCE_TOKEN
 from tests.executors.repositories import make_repository
-from tests.remote.host_requests import DEPLOYMENT, ask, order
+from tests.remote.host_requests import DEPLOYMENT, instance_request, send_request
 from tests.remote.machines import TOKEN, Machine
 
 SOME = "6f1b7a52-2c2d-4a1b-8f0e-0d4a4c1f9b11"
@@ -59,27 +59,30 @@ async def test_every_endpoint_refuses_unauthorized_requests(
     machine: Machine, headers: dict[str, str], status: int, code: str
 ) -> None:
     for method, path in ENDPOINTS:
-        answer = await ask(machine, method, path, {} if method == "POST" else None, headers=headers)
+        answer = await send_request(machine, method, path, {} if method == "POST" else None, headers=headers)
         assert (answer[0], answer[1]["code"]) == (status, code), (method, path)
         assert answer[1].keys() == {"code", "message", "details"}
 
 
 async def test_health_needs_no_token_but_the_right_host_and_no_browser(machine: Machine) -> None:
-    status, health = await ask(machine, "GET", "/health", headers={"Authorization": ""})
+    status, health = await send_request(machine, "GET", "/health", headers={"Authorization": ""})
     assert (status, health["status"]) == (200, "ok")
-    assert (await ask(machine, "GET", "/health", headers={"Host": "evil.example"}))[0] == 403
-    assert (await ask(machine, "GET", "/health", headers={"Origin": "null"}))[0] == 403
+    assert (await send_request(machine, "GET", "/health", headers={"Host": "evil.example"}))[0] == 403
+    assert (await send_request(machine, "GET", "/health", headers={"Origin": "null"}))[0] == 403
 
 
 async def test_host_and_instance_tokens_open_only_their_own(machine: Machine, repository: Path) -> None:
-    made, other = order(str(repository)), order(str(repository), token="the-token-of-another-instance")
+    made, other = (
+        instance_request(str(repository)),
+        instance_request(str(repository), token="the-token-of-another-instance"),
+    )
     for one in (made, other):
-        assert (await ask(machine, "POST", "/instances", one))[0] == 200
+        assert (await send_request(machine, "POST", "/instances", one))[0] == 200
     path = f"/instances/{made['execution_id']}/status"
-    assert (await ask(machine, "GET", path, token=INSTANCE_TOKEN))[0] == 200
+    assert (await send_request(machine, "GET", path, token=INSTANCE_TOKEN))[0] == 200
     for token in (TOKEN, other["token"]):
-        assert (await ask(machine, "GET", path, token=token))[0] == 401
-    assert (await ask(machine, "GET", "/instances", token=INSTANCE_TOKEN))[0] == 401
+        assert (await send_request(machine, "GET", path, token=token))[0] == 401
+    assert (await send_request(machine, "GET", "/instances", token=INSTANCE_TOKEN))[0] == 401
 
 
 @pytest.mark.parametrize("name", NO_IDS)
@@ -87,7 +90,7 @@ async def test_invalid_id_is_rejected_before_any_lookup(machine: Machine, name: 
     proof = {"session_id": SOME, "deployment": DEPLOYMENT}
     calls = [("DELETE", f"/instances/{name}"), ("GET", f"/left/{name}"), ("GET", f"/instances/{name}/status")]
     for method, path in calls:
-        status, body = await ask(machine, method, path, proof if method == "DELETE" else None)
+        status, body = await send_request(machine, method, path, proof if method == "DELETE" else None)
         assert status in (400, 401, 404, 405), (path, body)
         assert set(body) == {"code", "message", "details"}
 
@@ -111,49 +114,49 @@ async def test_invalid_id_is_rejected_before_any_lookup(machine: Machine, name: 
 async def test_an_order_that_could_never_be_right_is_refused(
     machine: Machine, repository: Path, changes: dict[str, object]
 ) -> None:
-    status, body = await ask(machine, "POST", "/instances", order(str(repository), **changes))
+    status, body = await send_request(machine, "POST", "/instances", instance_request(str(repository), **changes))
     assert (status, body["code"]) == (400, "validation_error")
     assert body["details"]["field"] in changes
 
 
 @pytest.mark.parametrize("raw", [b"{", b"[]", b"\xff", b'"x"'])
 async def test_what_is_no_json_object_is_refused(machine: Machine, raw: bytes) -> None:
-    status, body = await ask(machine, "POST", "/instances", raw=raw)
+    status, body = await send_request(machine, "POST", "/instances", raw=raw)
     assert (status, body["code"]) == (400, "validation_error")
 
 
 @pytest.mark.parametrize("timeout", ["0", "-1", "nan", "inf", "61", "x"])
 async def test_a_look_takes_no_endless_time(machine: Machine, timeout: str) -> None:
-    status, body = await ask(machine, "GET", f"/instances?timeout={timeout}")
+    status, body = await send_request(machine, "GET", f"/instances?timeout={timeout}")
     assert (status, body["code"]) == (400, "validation_error")
 
 
 async def test_a_body_that_is_too_large_is_refused_told_or_not(machine: Machine, repository: Path) -> None:
-    made = order(str(repository))
-    assert (await ask(machine, "POST", "/instances", made))[0] == 200
+    made = instance_request(str(repository))
+    assert (await send_request(machine, "POST", "/instances", made))[0] == 200
     large = b"x" * (BODY_LIMIT + 1)
     path = f"/instances/{made['execution_id']}/files/content?path=large"
     for where, token in (("/instances", TOKEN), (path, INSTANCE_TOKEN)):
         method = "POST" if where == "/instances" else "PUT"
         for chunked in (None, True):
-            status, body = await ask(machine, method, where, token=token, raw=large, chunked=chunked)
+            status, body = await send_request(machine, method, where, token=token, raw=large, chunked=chunked)
             assert (status, body["code"]) == (413, "too_large"), (where, chunked)
 
 
 async def test_instance_paths_cannot_reach_others_or_the_host(machine: Machine, repository: Path) -> None:
-    made = order(str(repository))
-    assert (await ask(machine, "POST", "/instances", made))[0] == 200
+    made = instance_request(str(repository))
+    assert (await send_request(machine, "POST", "/instances", made))[0] == 200
     base = f"/instances/{made['execution_id']}"
     for tail in ("/%2e%2e/%2e%2e/host", "/..%2fstatus", "//127.0.0.1:1/status", "/http://127.0.0.1:1/", "/"):
-        status, body = await ask(machine, "GET", base + tail, token=INSTANCE_TOKEN)
+        status, body = await send_request(machine, "GET", base + tail, token=INSTANCE_TOKEN)
         assert (status, body["code"]) in {(404, "not_found"), (401, "not_authenticated")}, tail
-    status, _ = await ask(machine, "GET", f"{base}/files?path=../..", token=INSTANCE_TOKEN)
+    status, _ = await send_request(machine, "GET", f"{base}/files?path=../..", token=INSTANCE_TOKEN)
     assert status in (400, 404)
 
 
 async def test_another_deployment_can_neither_take_nor_end_an_instance(machine: Machine, repository: Path) -> None:
-    made = order(str(repository))
-    assert (await ask(machine, "POST", "/instances", made))[0] == 200
+    made = instance_request(str(repository))
+    assert (await send_request(machine, "POST", "/instances", made))[0] == 200
     one = made["execution_id"]
     thieves = [
         {"deployment": "another"},
@@ -162,19 +165,19 @@ async def test_another_deployment_can_neither_take_nor_end_an_instance(machine: 
         {"worktree_path": "/etc", "worktree_branch": "main"},
     ]
     for stolen in thieves:
-        status, body = await ask(machine, "POST", "/instances", {**made, **stolen})
+        status, body = await send_request(machine, "POST", "/instances", {**made, **stolen})
         assert (status, body["code"]) == (409, "conflict"), stolen
     for proof in ({**made, "deployment": "another"}, {**made, "session_id": SOME}):
         for method, path in (("DELETE", f"/instances/{one}"), ("POST", f"/left/{one}/end")):
-            assert (await ask(machine, method, path, proof))[1]["code"] == "conflict"
-    status, report = await ask(machine, "GET", f"/instances/{one}/status", token=INSTANCE_TOKEN)
+            assert (await send_request(machine, method, path, proof))[1]["code"] == "conflict"
+    status, report = await send_request(machine, "GET", f"/instances/{one}/status", token=INSTANCE_TOKEN)
     assert (status, report["execution_id"]) == (200, one)
 
 
 async def test_no_token_is_in_the_log_or_in_a_list(machine: Machine, repository: Path) -> None:
-    made = order(str(repository), token="a-secret-of-one-instance")
-    assert (await ask(machine, "POST", "/instances", made))[0] == 200
-    status, listed = await ask(machine, "GET", "/instances")
+    made = instance_request(str(repository), token="a-secret-of-one-instance")
+    assert (await send_request(machine, "POST", "/instances", made))[0] == 200
+    status, listed = await send_request(machine, "GET", "/instances")
     assert status == 200
     assert made["execution_id"] in {one["execution_id"] for one in listed["instances"]}
     for secret in (TOKEN, made["token"]):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.remote.host_requests import ask
+from tests.remote.host_requests import send_request
 from tests.remote.machines import TOKEN, Machine
 from tests.services import ROOT
 
@@ -67,8 +67,8 @@ async def test_host_can_store_only_the_digest_of_its_token(tmp_path: Path) -> No
     machine.token_file.write_text(f"sha256:{hashlib.sha256(TOKEN.encode()).hexdigest()}\n")
     try:
         machine.start()
-        assert (await ask(machine, "GET", "/host"))[0] == 200
-        assert (await ask(machine, "GET", "/host", token=hashlib.sha256(TOKEN.encode()).hexdigest()))[0] == 401
+        assert (await send_request(machine, "GET", "/host"))[0] == 200
+        assert (await send_request(machine, "GET", "/host", token=hashlib.sha256(TOKEN.encode()).hexdigest()))[0] == 401
     finally:
         machine.close()
 
@@ -77,12 +77,12 @@ async def test_a_host_keeps_its_identity_and_certificate_and_its_root_closed(tmp
     machine = Machine(tmp_path / "machine", [], extra=["--name", "build1.example"])
     try:
         machine.start()
-        before = (machine.ready["fingerprint"], (await ask(machine, "GET", "/host"))[1]["host_id"])
-        assert (await ask(machine, "GET", "/host", headers={"Host": "build1.example"}))[0] == 200
-        assert (await ask(machine, "GET", "/host", headers={"Host": "build2.example"}))[0] == 403
+        before = (machine.ready["fingerprint"], (await send_request(machine, "GET", "/host"))[1]["host_id"])
+        assert (await send_request(machine, "GET", "/host", headers={"Host": "build1.example"}))[0] == 200
+        assert (await send_request(machine, "GET", "/host", headers={"Host": "build2.example"}))[0] == 403
         machine.stop()
         machine.start()
-        assert before == (machine.ready["fingerprint"], (await ask(machine, "GET", "/host"))[1]["host_id"])
+        assert before == (machine.ready["fingerprint"], (await send_request(machine, "GET", "/host"))[1]["host_id"])
         open_to_others = [path for path in (machine.root, *machine.root.iterdir()) if path.stat().st_mode & 0o077]
         assert open_to_others == []
     finally:

@@ -22,7 +22,7 @@ from tests.waiting import eventually, eventually_async
 pytestmark = pytest.mark.any_database
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=["kill -9", "a stop"])
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=["SIGKILL", "SIGTERM"])
 async def test_instances_outlive_the_daemon_and_are_found_again(
     harness: RemoteHarness, spec: LaunchSpec, launched: Launched, number: int
 ) -> None:

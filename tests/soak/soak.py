@@ -256,6 +256,6 @@ def unfinished(session: ChaosSession) -> str:
     row, execution = session.row, session.rows("executors_running")[-1]
     queued = [one["message_id"] for one in session.rows("session_prompts") if one["state"] == "queued"]
     is_up = row["state"] in invariants.RIGHT_STATES and execution["status"] == "ready" and row["launch_id"]
-    if trouble := session_steps.at_rest(session) or (f"prompts {queued}" if queued else ""):
+    if trouble := session_steps.pending_work(session) or (f"prompts {queued}" if queued else ""):
         return f"{session.behaviour} {session.id}: {trouble}"
     return "" if is_up else f"{session.behaviour} {session.id} is {row['state']}, its execution {execution['status']}"

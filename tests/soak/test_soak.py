@@ -60,7 +60,7 @@ def test_a_check_sees_what_it_is_there_for(changed: dict[str, object], broken: s
         ([80.0 + 2 * number for number in range(ENOUGH)], True),
         ([80.0, 800.0], False),
     ],
-    ids=["flat", "comes up", "a little", "a leak", "too short to tell"],
+    ids=["flat", "starting up", "small growth", "leak", "too few samples"],
 )
 def test_growth_counts_once_a_process_is_up(samples: list[float], too_much: bool) -> None:
     assert Life("web", 1, samples).grew_too_much is too_much

@@ -16,7 +16,7 @@ from sessions_app.models import Prompt, TaskSession
 from tests.supervisor.recording_runtime import RecordingRuntime
 from tests.supervisor.rows import NO_LEASE, change, execution_of, running_session
 
-FAR: Final = datetime(9999, 12, 31, tzinfo=UTC)
+FAR_FUTURE: Final = datetime(9999, 12, 31, tzinfo=UTC)
 
 
 def of_session(**values: Any) -> Callable[[TaskSession], None]:
@@ -56,7 +56,7 @@ class Damage:
 
     name: str
     do: Callable[[TaskSession], None]
-    told: str
+    message: str
 
 
 DAMAGES: Final = [
@@ -74,7 +74,7 @@ DAMAGES: Final = [
     Damage("negative cursor", of_execution(journal_seq=-5), "journal_seq is -5"),
     Damage("negative generation", of_execution(generation=-1), "generation is -1"),
 ]
-TABLE: Final = pytest.mark.parametrize("damage", DAMAGES, ids=[damage.name for damage in DAMAGES])
+EVERY_DAMAGE: Final = pytest.mark.parametrize("damage", DAMAGES, ids=[damage.name for damage in DAMAGES])
 
 
 def pair(runtime: RecordingRuntime, damage: Damage) -> tuple[TaskSession, TaskSession]:

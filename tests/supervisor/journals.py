@@ -40,7 +40,7 @@ class Journal:
         """Return a line of a tool call."""
         return self.line(JournalKind.TOOL_CALL, tool_call_id=tool_call_id, **{"status": "in_progress", **values})
 
-    def asks(self, permission_id: str) -> Line:
+    def requests_permission(self, permission_id: str) -> Line:
         """Return the line of a permission request."""
         options = [{"option_id": "yes", "name": "Yes", "kind": "allow_once"}, {"option_id": "no", "name": "No"}]
         return self.line(

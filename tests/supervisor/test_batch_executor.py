@@ -17,7 +17,7 @@ from sessions_app.services.database_threads import BatchExecutor, DatabaseThread
 
 
 @dataclass(frozen=True)
-class Wish:
+class Request:
     """A request for its own session."""
 
     word: str
@@ -28,25 +28,27 @@ class Work:
     """Turns words into capitals; records the calls, and fails for configured words."""
 
     def __init__(self) -> None:
-        self.calls: list[list[Wish]] = []
+        self.calls: list[list[Request]] = []
         self.raises = self.refuses = ""
         self.let = threading.Event()
         self.let.set()
 
-    def __call__(self, wishes: Sequence[Wish]) -> list[str | Exception]:
+    def __call__(self, requests: Sequence[Request]) -> list[str | Exception]:
         assert self.let.wait(10)
-        self.calls.append(list(wishes))
-        if any(wish.word == self.raises for wish in wishes):
+        self.calls.append(list(requests))
+        if any(request.word == self.raises for request in requests):
             raise OSError("all of it")
-        return [KeyError(wish.word) if wish.word == self.refuses else wish.word.upper() for wish in wishes]
+        return [
+            KeyError(request.word) if request.word == self.refuses else request.word.upper() for request in requests
+        ]
 
     @property
     def words(self) -> list[list[str]]:
         """Return the words of each call."""
-        return [sorted(wish.word for wish in call) for call in self.calls]
+        return [sorted(request.word for request in call) for call in self.calls]
 
 
-Do = BatchExecutor[Wish, str]
+Executor = BatchExecutor[Request, str]
 
 
 @pytest.fixture
@@ -61,33 +63,33 @@ def thread() -> Iterator[DatabaseThread]:
     made.close()
 
 
-def with_them(thread: DatabaseThread, work: Work, what: Callable[[Do], Awaitable[Any]]) -> Any:
+def run_batches(thread: DatabaseThread, work: Work, what: Callable[[Executor], Awaitable[Any]]) -> Any:
     async def run() -> Any:
         return await asyncio.wait_for(what(BatchExecutor(thread, work)), 10)
 
     return asyncio.run(run())
 
 
-def all_of(*words: str) -> Callable[[Do], Awaitable[Any]]:
-    return lambda do: asyncio.gather(*(do(Wish(word)) for word in words), return_exceptions=True)
+def send_all(*words: str) -> Callable[[Executor], Awaitable[Any]]:
+    return lambda do: asyncio.gather(*(do(Request(word)) for word in words), return_exceptions=True)
 
 
 def test_simultaneous_requests_are_one_call(thread: DatabaseThread, work: Work) -> None:
-    assert with_them(thread, work, all_of("a", "b", "c")) == ["A", "B", "C"]
+    assert run_batches(thread, work, send_all("a", "b", "c")) == ["A", "B", "C"]
     assert work.words == [["a", "b", "c"]]
 
 
 def test_requests_during_a_call_are_in_the_next_one(thread: DatabaseThread, work: Work) -> None:
-    async def one_after_the_other(do: Do) -> list[str]:
+    async def one_after_the_other(do: Executor) -> list[str]:
         work.let.clear()
-        first = asyncio.create_task(do(Wish("a")))
+        first = asyncio.create_task(do(Request("a")))
         await asyncio.sleep(0.05)
-        others = [asyncio.create_task(do(Wish(word))) for word in "bc"]
+        others = [asyncio.create_task(do(Request(word))) for word in "bc"]
         await asyncio.sleep(0)
         work.let.set()
         return await asyncio.gather(first, *others)
 
-    assert with_them(thread, work, one_after_the_other) == ["A", "B", "C"]
+    assert run_batches(thread, work, one_after_the_other) == ["A", "B", "C"]
     assert work.words == [["a"], ["b", "c"]]
 
 
@@ -95,69 +97,69 @@ def test_calls_are_limited_to_the_maximum_batch(
     thread: DatabaseThread, work: Work, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(database_threads, "MAX_BATCH", 2)
-    assert with_them(thread, work, all_of(*"abcde")) == list("ABCDE")
+    assert run_batches(thread, work, send_all(*"abcde")) == list("ABCDE")
     assert [len(call) for call in work.calls] == [2, 2, 1]
 
 
 def test_call_orders_its_requests_by_session(thread: DatabaseThread, work: Work) -> None:
-    with_them(thread, work, all_of(*map(str, range(20))))
+    run_batches(thread, work, send_all(*map(str, range(20))))
     (call,) = work.calls
-    assert call == sorted(call, key=lambda wish: wish.session_id)
+    assert call == sorted(call, key=lambda request: request.session_id)
 
 
 def test_error_is_raised_only_for_its_own_request(thread: DatabaseThread, work: Work) -> None:
     work.refuses = "b"
-    first, refused, last = with_them(thread, work, all_of("a", "b", "c"))
+    first, refused, last = run_batches(thread, work, send_all("a", "b", "c"))
     assert (first, type(refused), last) == ("A", KeyError, "C")
     assert len(work.calls) == 1
 
 
 def test_request_that_fails_the_call_does_not_fail_others(thread: DatabaseThread, work: Work) -> None:
     work.raises = "b"
-    first, failed, last = with_them(thread, work, all_of("a", "b", "c"))
+    first, failed, last = run_batches(thread, work, send_all("a", "b", "c"))
     assert (first, type(failed), last) == ("A", OSError, "C")
     assert sorted(work.words) == [["a"], ["a", "b", "c"], ["b"], ["c"]]
 
 
 def test_cancelled_request_is_not_carried_out(thread: DatabaseThread, work: Work) -> None:
-    async def one_goes_away(do: Do) -> str:
+    async def one_goes_away(do: Executor) -> str:
         work.let.clear()
-        first = asyncio.create_task(do(Wish("a")))
+        first = asyncio.create_task(do(Request("a")))
         await asyncio.sleep(0.05)
-        gone = asyncio.create_task(do(Wish("b")))
+        gone = asyncio.create_task(do(Request("b")))
         await asyncio.sleep(0)
         gone.cancel()
         await asyncio.sleep(0)
         work.let.set()
         await first
-        return await do(Wish("c"))
+        return await do(Request("c"))
 
-    assert with_them(thread, work, one_goes_away) == "C"
+    assert run_batches(thread, work, one_goes_away) == "C"
     assert work.words == [["a"], ["c"]]
 
 
 def test_cancellation_during_a_call_does_not_affect_others(thread: DatabaseThread, work: Work) -> None:
-    async def one_goes_away(do: Do) -> str:
+    async def one_goes_away(do: Executor) -> str:
         work.let.clear()
-        gone, stays = (asyncio.create_task(do(Wish(word))) for word in "ab")
+        gone, stays = (asyncio.create_task(do(Request(word))) for word in "ab")
         await asyncio.sleep(0.05)
         gone.cancel()
         work.let.set()
         return await stays
 
-    assert with_them(thread, work, one_goes_away) == "B"
+    assert run_batches(thread, work, one_goes_away) == "B"
 
 
 def test_batch_runs_without_the_callers_actor_context(thread: DatabaseThread) -> None:
     seen: list[actor_context.ActorContext] = []
 
-    def look(wishes: Sequence[Wish]) -> list[str | Exception]:
+    def look(requests: Sequence[Request]) -> list[str | Exception]:
         seen.append(dict(actor_context.current_context()))
-        return [wish.word for wish in wishes]
+        return [request.word for request in requests]
 
     async def by_somebody() -> None:
         with actor_context.acting_as(owner="me", cause="boot sweep", session_id="s"):
-            await BatchExecutor(thread, look)(Wish("a"))
+            await BatchExecutor(thread, look)(Request("a"))
 
     asyncio.run(by_somebody())
     assert seen == [{"owner": "me"}]

@@ -34,7 +34,7 @@ LOADED = {"outcome": "loaded", "replayed": 2, "replayed_user_texts": [TEXT]}
 UNIMPLEMENTED = {"load_session": {"how": "unimplemented", "said": "Method not found: session/load"}}
 
 
-def told(version: str = "1.2", *, load: Any = True, resume: Any = False, **more: Any) -> dict[str, Any]:
+def agent_description(version: str = "1.2", *, load: Any = True, resume: Any = False, **more: Any) -> dict[str, Any]:
     """Return what an agent of that version says about itself."""
     claims = {"load_session": load, "resume_session": resume, "history": True}
     return {"agent": {"name": "scripted", "version": version}, "capabilities": claims, **more}
@@ -48,7 +48,9 @@ def at_rest(**fields: Any) -> TaskSession:
     return change(session, **fields)
 
 
-def starts(session: TaskSession, mode: str = "auto") -> tuple[planning.StartClaim, agent_start.AgentStartRequest]:
+def request_start(
+    session: TaskSession, mode: str = "auto"
+) -> tuple[planning.StartClaim, agent_start.AgentStartRequest]:
     intent = session.intents.create(kind="start", payload={"mode": mode})
     plan = planning.claim_start(session.id, intent.id, MINE.owner, lives=None)
     assert plan is not None
@@ -57,9 +59,9 @@ def starts(session: TaskSession, mode: str = "auto") -> tuple[planning.StartClai
     return plan, order
 
 
-def answers(session: TaskSession, answer: dict[str, Any], mode: str = "auto") -> bool:
+def answer_start(session: TaskSession, answer: dict[str, Any], mode: str = "auto") -> bool:
     """Let the agent answer a start."""
-    plan, order = starts(session, mode)
+    plan, order = request_start(session, mode)
     return agent_start.write_agent_started(
         plan,
         plan.lease,
@@ -69,28 +71,28 @@ def answers(session: TaskSession, answer: dict[str, Any], mode: str = "auto") ->
     )
 
 
-def fails(session: TaskSession, code: str, what: dict[str, Any], **more: Any) -> TaskSession:
+def refuse_start(session: TaskSession, code: str, what: dict[str, Any], **more: Any) -> TaskSession:
     """Let the agent refuse a start after it has described itself."""
-    plan, _ = starts(session)
+    plan, _ = request_start(session)
     write_start_failure(session.id, plan.intent_id, plan.lease, StartFailure(code, "It refused.", told=what, **more))
     return fresh(session)
 
 
-def remembered(capability: str = "load_session", version: str = "1.2") -> AgentCapability:
+def stored_capability(capability: str = "load_session", version: str = "1.2") -> AgentCapability:
     return AgentCapability.objects.get(agent_type="demo", agent_version=version, capability=capability)
 
 
 def test_claimed_capability_is_untested_until_it_is_used() -> None:
-    answers(at_rest(), {**told(), "outcome": "created"}, mode="fresh_start")
-    row = remembered()
+    answer_start(at_rest(), {**agent_description(), "outcome": "created"}, mode="fresh_start")
+    row = stored_capability()
     assert (row.agent_name, row.claimed, capability_standing(row)) == ("scripted", True, "not tried")
-    assert capability_standing(remembered("resume_session")) == "not supported"
+    assert capability_standing(stored_capability("resume_session")) == "not supported"
 
 
 def test_load_that_restores_the_conversation_proves_the_capability() -> None:
     session = at_rest()
-    assert answers(session, {**told(), **LOADED})
-    row = remembered()
+    assert answer_start(session, {**agent_description(), **LOADED})
+    row = stored_capability()
     assert (capability_standing(row), row.kept_proof) == ("observed", "replay")
     assert session_status(fresh(session))["capability_note"] == ""
 
@@ -98,16 +100,19 @@ def test_load_that_restores_the_conversation_proves_the_capability() -> None:
 @pytest.mark.parametrize(
     ("answer", "how"),
     [
-        ({**told(), "outcome": "loaded", "replayed": 0}, "other_conversation"),
-        ({**told(), "outcome": "loaded", "replayed": 1, "replayed_user_texts": ["paint"]}, "other_conversation"),
-        ({**told(), "outcome": "created"}, "new_conversation"),
+        ({**agent_description(), "outcome": "loaded", "replayed": 0}, "other_conversation"),
+        (
+            {**agent_description(), "outcome": "loaded", "replayed": 1, "replayed_user_texts": ["paint"]},
+            "other_conversation",
+        ),
+        ({**agent_description(), "outcome": "created"}, "new_conversation"),
     ],
     ids=["without history", "another history", "a new conversation"],
 )
 def test_false_load_claim_is_remembered_as_failed(answer: dict[str, Any], how: str) -> None:
     session = at_rest()
-    assert not answers(session, answer)
-    row = remembered()
+    assert not answer_start(session, answer)
+    row = stored_capability()
     assert (capability_standing(row), row.broken_how) == ("failed", how)
     assert row.broken_said
     assert session_status(fresh(session))["capability_note"] == explain_capability(row)
@@ -116,8 +121,8 @@ def test_false_load_claim_is_remembered_as_failed(answer: dict[str, Any], how: s
 
 def test_load_that_answers_with_an_error_is_retried() -> None:
     unkept = {"load_session": {"how": "error", "said": "the database is locked"}}
-    session = fails(at_rest(), "handshake_failed", told(unkept=unkept))
-    assert (capability_standing(remembered()), execution_of(session).supports_session_resume) == ("failed", True)
+    session = refuse_start(at_rest(), "handshake_failed", agent_description(unkept=unkept))
+    assert (capability_standing(stored_capability()), execution_of(session).supports_session_resume) == ("failed", True)
     assert assess_session(session).cause.strategy is Strategy.NATIVE
     day = timezone.now()
     assert session_status(session)["capability_note"] == (
@@ -130,7 +135,7 @@ def test_load_that_answers_with_an_error_is_retried() -> None:
 def test_unsupported_resume_waits_for_the_next_prompt(history: bool, row: int, strategy: Strategy) -> None:
     session = at_rest()
     change(session.agent_profile, history_context_injection=history)
-    session = fails(session, "resume_unsupported", told(unkept=UNIMPLEMENTED), permanent=True)
+    session = refuse_start(session, "resume_unsupported", agent_description(unkept=UNIMPLEMENTED), permanent=True)
     execution, verdict = execution_of(session), assess_session(session)
     assert (session.state, session.error_code, session.next_restart_at) == (
         *("WAITING_FOR_INPUT", "resume_unsupported"),
@@ -142,73 +147,76 @@ def test_unsupported_resume_waits_for_the_next_prompt(history: bool, row: int, s
 
 
 def test_capability_learned_in_one_session_applies_to_others() -> None:
-    fails(at_rest(), "resume_unsupported", told(unkept=UNIMPLEMENTED), permanent=True)
+    refuse_start(at_rest(), "resume_unsupported", agent_description(unkept=UNIMPLEMENTED), permanent=True)
     other = at_rest()
-    answers(other, {**told(), "outcome": "created"}, mode="fresh_start")
+    answer_start(other, {**agent_description(), "outcome": "created"}, mode="fresh_start")
     assert execution_of(other).supports_session_resume is False
     assert "it does not support the request" in execution_of(other).capability_note
 
 
 def test_one_working_resume_method_is_enough() -> None:
     session = at_rest()
-    answers(session, {**told(resume=True, unkept=UNIMPLEMENTED), "outcome": "resumed"})
+    answer_start(session, {**agent_description(resume=True, unkept=UNIMPLEMENTED), "outcome": "resumed"})
     assert execution_of(session).supports_session_resume is True
-    assert (capability_standing(remembered()), capability_standing(remembered("resume_session"))) == (
+    assert (capability_standing(stored_capability()), capability_standing(stored_capability("resume_session"))) == (
         "failed",
         "unproven",
     )
 
 
 def test_newer_agent_version_is_tried_again() -> None:
-    old = fails(at_rest(), "resume_unsupported", told("1.2", unkept=UNIMPLEMENTED), permanent=True)
+    old = refuse_start(at_rest(), "resume_unsupported", agent_description("1.2", unkept=UNIMPLEMENTED), permanent=True)
     assert execution_of(old).supports_session_resume is False
 
-    answers(at_rest(), {**told("1.3"), **LOADED})
+    answer_start(at_rest(), {**agent_description("1.3"), **LOADED})
     assert execution_of(old).supports_session_resume is None
     assert execution_of(old).capability_note == ""
-    assert (capability_standing(remembered(version="1.2")), capability_standing(remembered(version="1.3"))) == (
+    assert (
+        capability_standing(stored_capability(version="1.2")),
+        capability_standing(stored_capability(version="1.3")),
+    ) == (
         "failed",
         "observed",
     )
 
-    answers(old, {**told("1.3"), **LOADED}, mode="resume")
+    answer_start(old, {**agent_description("1.3"), **LOADED}, mode="resume")
     assert session_status(fresh(old))["supports_session_resume"]
 
 
 def test_known_agent_version_changes_nothing() -> None:
-    answers(at_rest(), {**told("1.3"), **LOADED})
-    old = fails(at_rest(), "resume_unsupported", told("1.2", unkept=UNIMPLEMENTED), permanent=True)
-    answers(at_rest(), {**told("1.3"), **LOADED})
+    answer_start(at_rest(), {**agent_description("1.3"), **LOADED})
+    old = refuse_start(at_rest(), "resume_unsupported", agent_description("1.2", unkept=UNIMPLEMENTED), permanent=True)
+    answer_start(at_rest(), {**agent_description("1.3"), **LOADED})
     assert execution_of(old).supports_session_resume is False
 
 
 def test_new_version_of_another_command_does_not_apply() -> None:
-    old = fails(at_rest(), "resume_unsupported", told("1.2", unkept=UNIMPLEMENTED), permanent=True)
+    old = refuse_start(at_rest(), "resume_unsupported", agent_description("1.2", unkept=UNIMPLEMENTED), permanent=True)
     another = AgentProfile.objects.create(name="Another", agent_type="demo", command=["another-agent"])
-    answers(at_rest(agent_profile=another), {**told("1.3"), **LOADED})
+    answer_start(at_rest(agent_profile=another), {**agent_description("1.3"), **LOADED})
     assert execution_of(old).supports_session_resume is False
 
 
 def test_capability_that_works_later_counts_again() -> None:
     session = at_rest()
-    assert not answers(session, {**told(), "outcome": "loaded", "replayed": 0})
-    answers(at_rest(), {**told(), **LOADED})
-    assert capability_standing(remembered()) == "observed"
+    assert not answer_start(session, {**agent_description(), "outcome": "loaded", "replayed": 0})
+    answer_start(at_rest(), {**agent_description(), **LOADED})
+    assert capability_standing(stored_capability()) == "observed"
 
 
 def test_unchanged_capability_is_written_once_an_hour() -> None:
-    answers(at_rest(), {**told(), **LOADED})
-    first = remembered().last_seen_at
-    answers(at_rest(), {**told(), **LOADED})
-    assert remembered().last_seen_at == first
+    answer_start(at_rest(), {**agent_description(), **LOADED})
+    first = stored_capability().last_seen_at
+    answer_start(at_rest(), {**agent_description(), **LOADED})
+    assert stored_capability().last_seen_at == first
     AgentCapability.objects.update(last_seen_at=first - timedelta(hours=2))
-    answers(at_rest(), {**told(), **LOADED})
-    assert remembered().last_seen_at > first
+    answer_start(at_rest(), {**agent_description(), **LOADED})
+    assert stored_capability().last_seen_at > first
 
 
 def test_start_loads_known_capabilities_in_one_query(django_assert_num_queries: Any) -> None:
     what = build_capability_report(
-        "demo", {**told(resume=True, unkept=UNIMPLEMENTED)}, kept={"resume_session": "pending"}
+        "demo", {**agent_description(resume=True, unkept=UNIMPLEMENTED)}, kept={"resume_session": "pending"}
     )
     with django_assert_num_queries(1):
         judgement = assess_capabilities(what, load_known_capabilities(what), timezone.now())
@@ -229,23 +237,23 @@ def test_start_loads_known_capabilities_in_one_query(django_assert_num_queries: 
             "unkept": {"load_session": 1},
         },
         {"agent": {"name": "a" * 999, "version": "\0" * 5}, "capabilities": {"load_session": True, "x": True}},
-        {**told(), "unkept": {"load_session": {"how": "by magic", "said": ["?"]}, "x": {}}},
+        {**agent_description(), "unkept": {"load_session": {"how": "by magic", "said": ["?"]}, "x": {}}},
     ],
 )
 def test_malformed_capability_report_breaks_nothing(answer: dict[str, Any]) -> None:
-    assert answers(at_rest(), {**answer, **LOADED})
+    assert answer_start(at_rest(), {**answer, **LOADED})
     assert AgentCapability.objects.exclude(capability__in=["load_session", "resume_session"]).count() == 0
 
 
 def test_stored_agent_error_does_not_contain_the_conversation_id() -> None:
     unkept = {"load_session": {"how": "error", "said": "cannot open conversation-1: locked"}}
-    fails(at_rest(), "handshake_failed", told(unkept=unkept))
-    assert remembered().broken_said == "cannot open …: locked"
+    refuse_start(at_rest(), "handshake_failed", agent_description(unkept=unkept))
+    assert stored_capability().broken_said == "cannot open …: locked"
 
 
 def test_load_accepted_despite_a_mismatch_does_not_prove_the_capability() -> None:
     session = at_rest()
-    lie = {**told(), "outcome": "loaded", "replayed": 1, "replayed_user_texts": ["paint"]}
-    assert not answers(session, lie)
-    assert answers(session, lie, mode="accept_mismatch")
-    assert capability_standing(remembered()) == "failed"
+    lie = {**agent_description(), "outcome": "loaded", "replayed": 1, "replayed_user_texts": ["paint"]}
+    assert not answer_start(session, lie)
+    assert answer_start(session, lie, mode="accept_mismatch")
+    assert capability_standing(stored_capability()) == "failed"

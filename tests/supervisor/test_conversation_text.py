@@ -48,7 +48,7 @@ def _something(draw: random.Random, journal: Journal, tool: str, permission: str
         lambda: journal.tool(tool, title=said, status=draw.choice(["pending", "completed", "failed"])),
         lambda: journal.line(JournalKind.TOOL_UPDATE, tool_call_id=tool, status="in_progress", content=[figure]),
         lambda: journal.line(JournalKind.PLAN, entries=[figure]),
-        lambda: journal.asks(permission),
+        lambda: journal.requests_permission(permission),
         lambda: journal.line(JournalKind.MESSAGE_USER, text=said),
         lambda: journal.line(JournalKind.USAGE, tokens=3),
         *[lambda: journal.line(JournalKind.MESSAGE_THOUGHT, text=said)] * 2,

@@ -10,19 +10,19 @@ from sessions_app.models import Prompt
 from sessions_app.services import intents
 from sessions_app.services.errors import DamagedRow
 from sessions_app.services.status import session_status
-from tests.supervisor.corrupt_rows import TABLE, Damage, pair
+from tests.supervisor.corrupt_rows import EVERY_DAMAGE, Damage, pair
 from tests.supervisor.recording_runtime import RecordingRuntime
 from tests.supervisor.rows import fresh, make_user
 
 pytestmark = pytest.mark.django_db
 
 
-@TABLE
+@EVERY_DAMAGE
 def test_damaged_session_reports_its_damage_and_rejects_requests(damage: Damage, runtime: RecordingRuntime) -> None:
     ill, healthy = pair(runtime, damage)
     status = session_status(fresh(ill))
     assert status["error_code"] == status["resume_reason"] == "damaged_row"
-    assert damage.told in status["error_message"]
+    assert damage.message in status["error_message"]
     assert (status["is_resumable"], status["needs_resume"]) == (False, False)
     assert status.keys() == session_status(fresh(healthy)).keys()
     for ask in (
@@ -34,7 +34,7 @@ def test_damaged_session_reports_its_damage_and_rejects_requests(damage: Damage,
     assert Prompt.objects.filter(session=ill).count() == 1
 
 
-@TABLE
+@EVERY_DAMAGE
 def test_pages_and_lists_with_a_damaged_session_still_render(damage: Damage, runtime: RecordingRuntime) -> None:
     ill, healthy = pair(runtime, damage)
     user = make_user()

@@ -16,7 +16,7 @@ from sessions_app.supervisor.execution_registry import ExecutionRegistry
 from sessions_app.supervisor.prompts import send_next_prompt
 from sessions_app.supervisor.start.execution import execute_start
 from sessions_app.supervisor.sweep.sweep_pass import SweepRun, SweepScope, run_sweep
-from tests.supervisor.corrupt_rows import DAMAGES, FAR, TABLE, Damage, of_execution, of_session, pair, raw
+from tests.supervisor.corrupt_rows import DAMAGES, EVERY_DAMAGE, FAR_FUTURE, Damage, of_execution, of_session, pair, raw
 from tests.supervisor.recording_agentctl import recording_agentctl
 from tests.supervisor.recording_runtime import RecordingRuntime, swept, with_registry
 from tests.supervisor.rows import NO_LEASE, change, execution_of, fresh, prompt_states, running_session
@@ -33,7 +33,7 @@ def reported(result: SweepRun) -> dict[str, dict[str, Any]]:
     return {row["session_id"]: row for row in document["sessions"]}
 
 
-@TABLE
+@EVERY_DAMAGE
 def test_sweep_reports_the_damaged_session_and_recovers_the_other(
     damage: Damage, runtime: RecordingRuntime, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -41,15 +41,15 @@ def test_sweep_reports_the_damaged_session_and_recovers_the_other(
     with caplog.at_level(logging.ERROR, logger="sessions_app.supervisor.sweep.sweep_pass"):
         result = swept()
     assert [one.session_id for one in result.damaged] == [ill.id]
-    assert damage.told in result.damaged[0].said
-    assert any(damage.told in record.getMessage() for record in caplog.records)
+    assert damage.message in result.damaged[0].said
+    assert any(damage.message in record.getMessage() for record in caplog.records)
     assert (start_ordered(ill), start_ordered(healthy)) == (False, True)
     row = reported(result)[str(ill.id)]
     assert (row["rule"], row["agent_action"]) == ("damaged_row", "none")
-    assert damage.told in row["error_message"]
+    assert damage.message in row["error_message"]
 
 
-@TABLE
+@EVERY_DAMAGE
 def test_start_of_a_damaged_session_is_settled_and_the_other_runs(damage: Damage, runtime: RecordingRuntime) -> None:
     ill, healthy = pair(runtime, damage)
     for session in (ill, healthy):
@@ -68,7 +68,7 @@ def test_start_of_a_damaged_session_is_settled_and_the_other_runs(damage: Damage
     assert prompt_states(ill) == {"p1": "queued"}
 
 
-@TABLE
+@EVERY_DAMAGE
 def test_damaged_session_sends_no_prompt_to_its_agent(damage: Damage) -> None:
     session = running_session(execution=NO_LEASE)
     Prompt.objects.create(session=session, message_id="p1", text="do it")
@@ -87,13 +87,13 @@ def test_damaged_session_sends_no_prompt_to_its_agent(damage: Damage) -> None:
 @pytest.mark.parametrize(
     "date",
     [
-        of_execution(last_seen_at=FAR),
-        of_execution(owner="somebody", lease_expires_at=FAR),
-        of_session(next_restart_at=FAR),
-        of_session(ready_since=FAR),
-        lambda session: Prompt.objects.filter(session=session).update(created_at=FAR) and None,
+        of_execution(last_seen_at=FAR_FUTURE),
+        of_execution(owner="somebody", lease_expires_at=FAR_FUTURE),
+        of_session(next_restart_at=FAR_FUTURE),
+        of_session(ready_since=FAR_FUTURE),
+        lambda session: Prompt.objects.filter(session=session).update(created_at=FAR_FUTURE) and None,
     ],
-    ids=["seen", "leased", "put off", "ready", "asked"],
+    ids=["last seen", "lease", "next restart", "ready since", "requested"],
 )
 def test_timestamps_in_the_future_delay_nothing(date: Callable[[TaskSession], None], runtime: RecordingRuntime) -> None:
     session = running_session(runtime=runtime.name, execution=NO_LEASE)
@@ -105,7 +105,7 @@ def test_timestamps_in_the_future_delay_nothing(date: Callable[[TaskSession], No
 
 def test_start_with_a_future_timestamp_is_overdue(runtime: RecordingRuntime) -> None:
     session = running_session(runtime=runtime.name, execution={**NO_LEASE, "status": "starting"}, launch_id="")
-    change(execution_of(session), updated_at=FAR)
+    change(execution_of(session), updated_at=FAR_FUTURE)
     swept()
     assert start_ordered(session)
 

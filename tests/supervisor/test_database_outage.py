@@ -20,36 +20,36 @@ from tests.waiting import eventually_async
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-class Away:
+class UnavailableDatabase:
     """A database that can be unavailable and counts connection attempts."""
 
     def __init__(self) -> None:
-        self.is_away = True
-        self.asked = 0
+        self.is_unavailable = True
+        self.connections = 0
 
-    def ask(self) -> None:
+    def connect(self) -> None:
         """Count one connection."""
-        self.asked += 1
-        if self.is_away:
+        self.connections += 1
+        if self.is_unavailable:
             raise OperationalError("database is locked")
 
 
 @pytest.fixture
-def database(monkeypatch: pytest.MonkeyPatch) -> Away:
-    made = Away()
-    monkeypatch.setattr(database_outage, "_database_answers", made.ask)
+def database(monkeypatch: pytest.MonkeyPatch) -> UnavailableDatabase:
+    made = UnavailableDatabase()
+    monkeypatch.setattr(database_outage, "_database_answers", made.connect)
     monkeypatch.setattr(database_outage, "STABLE_AFTER", 0.05)
     return made
 
 
 @contextmanager
-def said(caplog: pytest.LogCaptureFixture) -> Iterator[list[str]]:
+def logged_problems(caplog: pytest.LogCaptureFixture) -> Iterator[list[str]]:
     """Collect the warnings and errors logged; none of them has a traceback."""
     lines: list[str] = []
     yield lines
-    told = [one for one in caplog.records if one.levelno >= logging.WARNING]
-    assert all(one.exc_info is None for one in told)
-    lines += [one.getMessage() for one in told]
+    records = [one for one in caplog.records if one.levelno >= logging.WARNING]
+    assert all(one.exc_info is None for one in records)
+    lines += [one.getMessage() for one in records]
 
 
 def with_outage(work: Callable[[DatabaseOutage], Awaitable[None]]) -> None:
@@ -65,13 +65,15 @@ def with_outage(work: Callable[[DatabaseOutage], Awaitable[None]]) -> None:
     asyncio.run(run())
 
 
-def test_loops_wait_together_and_the_outage_is_logged_once(database: Away, caplog: pytest.LogCaptureFixture) -> None:
+def test_loops_wait_together_and_the_outage_is_logged_once(
+    database: UnavailableDatabase, caplog: pytest.LogCaptureFixture
+) -> None:
     tries, back = [0] * 8, [0] * 8
 
     def job(number: int) -> Callable[[], Awaitable[None]]:
         async def look() -> None:
             tries[number] += 1
-            if database.is_away:
+            if database.is_unavailable:
                 raise OperationalError("database is locked")
             back[number] += 1
             await asyncio.Event().wait()
@@ -80,28 +82,28 @@ def test_loops_wait_together_and_the_outage_is_logged_once(database: Away, caplo
 
     async def work(made: DatabaseOutage) -> None:
         tasks = [asyncio.create_task(loop._repeat_forever("job", job(number), made)) for number in range(8)]
-        await eventually_async(lambda: database.asked >= 3, describe="it was asked for some times")
+        await eventually_async(lambda: database.connections >= 3, describe="it was asked for some times")
         assert tries == [1] * 8, "nobody tries while it is away"
-        database.is_away = False
+        database.is_unavailable = False
         await eventually_async(lambda: back == [1] * 8, describe="all go on")
         await eventually_async(lambda: "can be used again" in caplog.text, describe="its return is said")
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    with said(caplog) as lines:
+    with logged_problems(caplog) as lines:
         with_outage(work)
     first, last = lines
     assert first == "the database cannot be used, waiting for it: database is locked"
     assert last.startswith("the database can be used again, after ")
 
 
-def test_session_queues_wait_with_the_loops(database: Away, caplog: pytest.LogCaptureFixture) -> None:
+def test_session_queues_wait_with_the_loops(database: UnavailableDatabase, caplog: pytest.LogCaptureFixture) -> None:
     steps = []
 
     async def step() -> bool:
-        steps.append(database.is_away)
-        if database.is_away:
+        steps.append(database.is_unavailable)
+        if database.is_unavailable:
             raise OperationalError("database is locked")
         return False
 
@@ -109,25 +111,27 @@ def test_session_queues_wait_with_the_loops(database: Away, caplog: pytest.LogCa
         lanes = [SessionQueue(step, made) for _ in range(5)]
         for lane in lanes:
             lane.wake()
-        await eventually_async(lambda: database.asked >= 2, describe="it was asked for twice")
-        database.is_away = False
+        await eventually_async(lambda: database.connections >= 2, describe="it was asked for twice")
+        database.is_unavailable = False
         await asyncio.gather(*(lane.task for lane in lanes if lane.task))
 
-    with said(caplog) as lines:
+    with logged_problems(caplog) as lines:
         with_outage(work)
     assert (steps.count(True), steps.count(False)) == (5, 5)
     assert lines[:1] == ["the database cannot be used, waiting for it: database is locked"]
     assert len(lines) <= 2
 
 
-def test_unwritable_database_is_logged_as_one_outage(database: Away, caplog: pytest.LogCaptureFixture) -> None:
-    database.is_away = False
+def test_unwritable_database_is_logged_as_one_outage(
+    database: UnavailableDatabase, caplog: pytest.LogCaptureFixture
+) -> None:
+    database.is_unavailable = False
 
     async def work(made: DatabaseOutage) -> None:
         for _ in range(3):
             await made.wait(OperationalError("database or disk is full"))
 
-    with said(caplog) as lines:
+    with logged_problems(caplog) as lines:
         with_outage(work)
     assert lines == ["the database cannot be used, waiting for it: database or disk is full"]
 
@@ -149,6 +153,6 @@ def test_repeated_failure_of_a_loop_is_logged_once(caplog: pytest.LogCaptureFixt
             await task
 
     with_outage(work)
-    told = [one.exc_info[0] for one in caplog.records if one.exc_info]
-    assert told[:1] == [ValueError]
-    assert told.count(ValueError) == 1
+    records = [one.exc_info[0] for one in caplog.records if one.exc_info]
+    assert records[:1] == [ValueError]
+    assert records.count(ValueError) == 1

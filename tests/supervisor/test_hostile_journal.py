@@ -77,7 +77,7 @@ def by_disk(lines: list[bytes], tmp_path: Path) -> list[Line]:
     return list(read_lines(tmp_path))
 
 
-def heard(session: TaskSession, lines: list[Line]) -> list[str]:
+def ingest_names(session: TaskSession, lines: list[Line]) -> list[str]:
     """Ingest the lines; return the names of the resulting events."""
     ingest(session, lines)
     return names(session)
@@ -89,7 +89,7 @@ def test_hostile_line_does_not_affect_its_neighbours(
     came: Callable[[list[bytes], Path], list[Line]], hostile: bytes, reason: str | None, tmp_path: Path
 ) -> None:
     session = running_session()
-    said = heard(session, came([line(1, text="first "), hostile, line(3, text="third")], tmp_path))
+    said = ingest_names(session, came([line(1, text="first "), hostile, line(3, text="third")], tmp_path))
     texts = [text for role, text, _, _ in conversation(session) if role == "agent"]
     assert "".join(texts).startswith("first ")
     assert "".join(texts).endswith("third")
@@ -153,7 +153,7 @@ def test_unreadable_journal_does_not_move_the_cursor() -> None:
 def test_overlong_values_are_truncated() -> None:
     session, journal = running_session(), Journal()
     endless = "word " * 200
-    ingest(session, [*journal.turn_begins("p1"), journal.asks("q1")])
+    ingest(session, [*journal.turn_begins("p1"), journal.requests_permission("q1")])
     ingest(
         session,
         [

@@ -44,7 +44,7 @@ def an_hour(settings: Any) -> None:
     settings.KANDEV_IDLE_SLEEP = 3600
 
 
-def at_rest(**fields: Any) -> TaskSession:
+def idle_session(**fields: Any) -> TaskSession:
     """A session whose agent has completed a turn and has been idle for two hours."""
     session, journal = running_session(**fields), Journal()
     Prompt.objects.create(session=session, message_id="p1", text="write the parser", state="sending")
@@ -59,7 +59,7 @@ def long_ago(session: TaskSession) -> TaskSession:
     return change(session, updated_at=then, ready_since=then)
 
 
-def looked(session: TaskSession, agentctl: RecordingAgentctl) -> int:
+def run_sleep_check(session: TaskSession, agentctl: RecordingAgentctl) -> int:
     """Run one check of the supervisor that holds it."""
     change(execution_of(session), **NO_LEASE)
 
@@ -92,11 +92,11 @@ def put_to_sleep(session: TaskSession, **report: Any) -> bool:
             return answer
 
         agentctl.report = told  # type: ignore[method-assign]
-        return bool(looked(session, agentctl))
+        return bool(run_sleep_check(session, agentctl))
 
 
 def test_idle_session_is_put_to_sleep_with_a_reason() -> None:
-    session = at_rest()
+    session = idle_session()
     assert put_to_sleep(session)
     row, execution = fresh(session), execution_of(session)
     assert (row.state, row.desired_state, row.launch_id) == ("WAITING_FOR_INPUT", "running", "")
@@ -112,7 +112,7 @@ def test_idle_session_is_put_to_sleep_with_a_reason() -> None:
 
 
 def test_sleeping_session_stays_asleep_after_its_execution_ended() -> None:
-    session = at_rest()
+    session = idle_session()
     put_to_sleep(session)
     write_stopped(session.id, None, IDLE_REASON)
     session.intents.update(done_at=timezone.now())
@@ -126,7 +126,7 @@ def test_sleeping_session_stays_asleep_after_its_execution_ended() -> None:
 
 
 def test_prompt_wakes_a_session_that_is_falling_asleep() -> None:
-    session = at_rest()
+    session = idle_session()
     put_to_sleep(session)
     intents.queue_prompt(session.id, "p2", "go on", make_user())
     assert ("start", {"mode": "auto"}) in open_orders(session)
@@ -136,7 +136,7 @@ def test_prompt_wakes_a_session_that_is_falling_asleep() -> None:
 
 
 def test_stop_by_a_user_takes_precedence_over_sleep() -> None:
-    session = at_rest()
+    session = idle_session()
     put_to_sleep(session)
     intents.request_stop(session.id, make_user())
     write_stopped(session.id, None, IDLE_REASON)
@@ -170,7 +170,7 @@ def _wait(session: TaskSession) -> None:
 
 @pytest.mark.parametrize("busy", [_queue, _ask, _order, _turn, _wait])
 def test_session_with_open_work_is_not_put_to_sleep(busy: Callable[[TaskSession], None]) -> None:
-    session = at_rest()
+    session = idle_session()
     busy(session)
     assert not put_to_sleep(session)
     assert "session.asleep" not in names(session)
@@ -187,10 +187,10 @@ def test_session_with_open_work_is_not_put_to_sleep(busy: Callable[[TaskSession]
         {"agent": {"state": "exited"}},
         {"pending": [{"permission_id": "q1"}]},
     ],
-    ids=["a shell is open", "it cannot tell of shells", "a script runs", "at work", "in a turn", "gone", "asks"],
+    ids=["open shell", "no shell count", "running script", "working", "in a turn", "agent gone", "open permission"],
 )
 def test_agentctl_report_of_activity_prevents_sleep(report: dict[str, Any]) -> None:
-    assert not put_to_sleep(at_rest(), **report)
+    assert not put_to_sleep(idle_session(), **report)
 
 
 @pytest.mark.parametrize(
@@ -205,13 +205,13 @@ def test_agentctl_report_of_activity_prevents_sleep(report: dict[str, Any]) -> N
     ids=["stopped", "working", "error", "no token", "cannot resume"],
 )
 def test_session_that_could_not_resume_is_not_put_to_sleep(fields: dict[str, Any], execution: dict[str, Any]) -> None:
-    session = at_rest()
+    session = idle_session()
     change(execution_of(session), **execution)
     assert not put_to_sleep(change(session, **fields))
 
 
 def test_prompt_during_the_check_prevents_sleep(monkeypatch: pytest.MonkeyPatch) -> None:
-    session = at_rest()
+    session = idle_session()
     before = idle_sleep._has_open_requests
 
     def asked_meanwhile(row: TaskSession) -> bool:
@@ -226,9 +226,9 @@ def test_prompt_during_the_check_prevents_sleep(monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize(("seconds", "falls"), [(3600, True), (10800, False)])
 def test_session_sleeps_only_after_the_configured_time(seconds: int, falls: bool, settings: Any) -> None:
     settings.KANDEV_IDLE_SLEEP = seconds
-    assert put_to_sleep(at_rest()) is falls
+    assert put_to_sleep(idle_session()) is falls
 
 
 def test_zero_disables_sleep(settings: Any) -> None:
     settings.KANDEV_IDLE_SLEEP = 0
-    assert not put_to_sleep(at_rest())
+    assert not put_to_sleep(idle_session())

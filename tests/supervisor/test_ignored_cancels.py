@@ -21,7 +21,7 @@ pytestmark = pytest.mark.django_db
 IGNORED = "session.run.cancel_ignored"
 
 
-def cancelled(journal: Journal, seconds_ago: float, outcome: str = "done") -> TaskSession:
+def session_with_cancel(journal: Journal, seconds_ago: float, outcome: str = "done") -> TaskSession:
     """Return a session in a turn whose cancel reached its agentctl that many seconds ago."""
     session = running_session(state="RUNNING", work_state="working")
     Prompt.objects.create(session=session, message_id="p1", text="build", state="sending")
@@ -32,7 +32,7 @@ def cancelled(journal: Journal, seconds_ago: float, outcome: str = "done") -> Ta
     return fresh(session)
 
 
-def noticed(session: TaskSession) -> int:
+def report(session: TaskSession) -> int:
     return report_ignored_cancels({session.id: MINE})
 
 
@@ -41,8 +41,8 @@ def open_items(session: TaskSession) -> list[AttentionItem]:
 
 
 def test_ignored_cancel_is_reported_once() -> None:
-    session = cancelled(Journal(), seconds_ago=31)
-    assert [noticed(session), noticed(session)] == [1, 0]
+    session = session_with_cancel(Journal(), seconds_ago=31)
+    assert [report(session), report(session)] == [1, 0]
     said = last_payload(session, IGNORED)
     assert said["message_id"] == "p1"
     assert session_status(fresh(session))["cancel_ignored_since"] == said["since"]
@@ -51,8 +51,8 @@ def test_ignored_cancel_is_reported_once() -> None:
 
 
 def test_page_offers_to_stop_the_agent() -> None:
-    session = cancelled(Journal(), seconds_ago=31)
-    noticed(session)
+    session = session_with_cancel(Journal(), seconds_ago=31)
+    report(session)
     session = fresh(session)
     assessment = assess_session(session)
     status = {**session_status(session), "recovering": False}
@@ -64,15 +64,15 @@ def test_page_offers_to_stop_the_agent() -> None:
 
 @pytest.mark.parametrize(("seconds_ago", "outcome"), [(5, "done"), (31, "too_late"), (31, "not_running")])
 def test_recent_or_undelivered_cancel_is_not_ignored(seconds_ago: float, outcome: str) -> None:
-    session = cancelled(Journal(), seconds_ago, outcome)
-    assert noticed(session) == 0
+    session = session_with_cancel(Journal(), seconds_ago, outcome)
+    assert report(session) == 0
     assert IGNORED not in names(session)
 
 
 def test_end_of_the_turn_resolves_the_report() -> None:
     journal = Journal()
-    session = cancelled(journal, seconds_ago=31)
-    noticed(session)
+    session = session_with_cancel(journal, seconds_ago=31)
+    report(session)
     ingest(session, [journal.line("turn.completed", message_id="p1", stop_reason="end_turn", output=True)])
     assert session_status(fresh(session))["cancel_ignored_since"] is None
     assert not open_items(session)
@@ -81,14 +81,14 @@ def test_end_of_the_turn_resolves_the_report() -> None:
 
 def test_cancel_of_an_earlier_turn_does_not_affect_the_next() -> None:
     journal = Journal()
-    session = cancelled(journal, seconds_ago=31)
+    session = session_with_cancel(journal, seconds_ago=31)
     ingest(session, [journal.line("turn.cancelled", message_id="p1", stop_reason="cancelled")])
     Prompt.objects.create(session=session, message_id="p2", text="test", state="sending")
     ingest(session, journal.turn_begins("p2"))
-    assert noticed(session) == 0
+    assert report(session) == 0
 
 
 def test_session_of_another_supervisor_is_not_reported() -> None:
-    session = cancelled(Journal(), seconds_ago=31)
+    session = session_with_cancel(Journal(), seconds_ago=31)
     assert report_ignored_cancels({}) == 0
     assert IGNORED not in names(session)

@@ -39,7 +39,7 @@ def test_overlapping_batch_adds_only_new_lines() -> None:
     assert "session.journal_gap" not in names(session)
 
 
-@pytest.mark.parametrize("started", [True, False], ids=["behind lines", "at the start"])
+@pytest.mark.parametrize("started", [True, False], ids=["after other lines", "at the start"])
 def test_missing_journal_lines_are_reported(started: bool) -> None:
     session, journal = running_session(), Journal()
     first, _, third = journal.says("one ", "two ", "three")

@@ -20,12 +20,12 @@ CUT = {"message_id": "p1", "run_id": "r1", "tools": ["make test"], "since": "a" 
 LEFT = {"files": ["modified a.py"], "processes": ["npm run dev"]}
 
 
-def looked(left: dict[str, list[str]] | None, known: dict[str, Any], times: int = 1) -> TaskSession:
+def record_interrupted_work(left: dict[str, list[str]] | None, known: dict[str, Any], times: int = 1) -> TaskSession:
     """Return the session after that many reads from an agentctl that reports ``left``."""
     session = running_session(execution={"owner": "", "lease_expires_at": None})
     change(session, metadata={prompt_context.INTERRUPTION_KEY: known})
 
-    async def look(registry: ExecutionRegistry) -> None:
+    async def record(registry: ExecutionRegistry) -> None:
         stream = await registry.open_stream(session.id)
         assert stream is not None
         for _ in range(times):
@@ -34,7 +34,7 @@ def looked(left: dict[str, list[str]] | None, known: dict[str, Any], times: int 
 
     with recording_agentctl(session) as agentctl:
         agentctl.left = left
-        with_registry(look)
+        with_registry(record)
     return fresh(session)
 
 
@@ -48,7 +48,7 @@ def looked(left: dict[str, list[str]] | None, known: dict[str, Any], times: int 
     ],
 )
 def test_workspace_facts_are_stored_as_far_as_they_are_reported(left: Any, changed: Any, processes: list[str]) -> None:
-    known = prompt_context.unfinished_of(looked(left, CUT))
+    known = prompt_context.unfinished_of(record_interrupted_work(left, CUT))
     assert known is not None
     kept = known["changed"]
     assert (len(kept) if isinstance(changed, int) else kept) == changed
@@ -58,10 +58,10 @@ def test_workspace_facts_are_stored_as_far_as_they_are_reported(left: Any, chang
 
 @pytest.mark.parametrize("known", [{}, {**CUT, "changed": ["added b.py"], "processes": []}])
 def test_workspace_is_not_read_twice_or_without_need(known: dict[str, Any]) -> None:
-    assert (prompt_context.unfinished_of(looked(LEFT, known)) or {}) == known
+    assert (prompt_context.unfinished_of(record_interrupted_work(LEFT, known)) or {}) == known
 
 
 def test_without_a_snapshot_only_processes_are_reported() -> None:
-    known = prompt_context.unfinished_of(looked(LEFT, {**CUT, "since": ""}, times=2))
+    known = prompt_context.unfinished_of(record_interrupted_work(LEFT, {**CUT, "since": ""}, times=2))
     assert known is not None
     assert (known["changed"], known["processes"]) == ([], ["npm run dev"])

@@ -32,7 +32,10 @@ def cut_in_mid_turn(delivered: bool = True, queued: str = "", **fields: Any) -> 
     if queued:
         Prompt.objects.create(session=session, message_id="p2", text="and then", kind=queued)
     begins = journal.turn_begins("p1") if delivered else [journal.accepted("p1")]
-    ingest(session, [*begins, *journal.says("I sh"), journal.tool("t1", title="rm -r build"), journal.asks("q1")])
+    ingest(
+        session,
+        [*begins, *journal.says("I sh"), journal.tool("t1", title="rm -r build"), journal.requests_permission("q1")],
+    )
     ingest(session, [journal.exits("p1")])
     return fresh(session)
 

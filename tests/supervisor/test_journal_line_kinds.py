@@ -190,7 +190,7 @@ def test_plan_is_one_message_per_turn_and_replaced_as_a_whole() -> None:
 def test_turn_waits_until_all_permission_requests_are_settled() -> None:
     journal = Journal()
     session = in_mid_turn(journal)
-    ingest(session, [journal.asks("q1"), journal.asks("q2")])
+    ingest(session, [journal.requests_permission("q1"), journal.requests_permission("q2")])
     assert runs(session) == [("p1", "waiting")]
     ingest(session, [journal.line(JournalKind.PERMISSION_RESOLVED, permission_id="q1", option_id="yes")])
     assert permission_states(session) == {"q1": "resolved", "q2": "pending"}
@@ -204,8 +204,8 @@ def test_turn_waits_until_all_permission_requests_are_settled() -> None:
 def test_permission_requested_twice_is_recorded_once() -> None:
     journal = Journal()
     session = in_mid_turn(journal)
-    ingest(session, [journal.asks("q1")])
-    ingest(session, [journal.asks("q1")])
+    ingest(session, [journal.requests_permission("q1")])
+    ingest(session, [journal.requests_permission("q1")])
     assert names(session).count("session.permission.requested") == 1
 
 
@@ -251,7 +251,10 @@ def test_ended_session_still_records_its_log(state: str) -> None:
     journal = Journal()
     session = in_mid_turn(journal)
     type(session).objects.filter(id=session.id).update(state=state, work_state="done")
-    ingest(session, [*journal.says("last words"), journal.asks("q1"), journal.tool("t1"), journal.exits("p1")])
+    ingest(
+        session,
+        [*journal.says("last words"), journal.requests_permission("q1"), journal.tool("t1"), journal.exits("p1")],
+    )
     assert conversation(session)[1][:2] == ("agent", "last words")
     assert (fresh(session).state, fresh(session).work_state) == (state, "done")
     assert runs(session) == [("p1", "interrupted")]

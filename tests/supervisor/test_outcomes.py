@@ -219,7 +219,7 @@ def test_error_maps_to_the_expected_start_failure(error: Any, failure: StartFail
 def test_stop_leaves_nothing_open_and_the_session_resumable() -> None:
     session, journal = running_session(stopped_by_user=True, desired_state="stopped"), Journal()
     Prompt.objects.create(session=session, message_id="p1", text="do it", state="sending")
-    ingest(session, [*journal.turn_begins("p1"), journal.asks("q1")])
+    ingest(session, [*journal.turn_begins("p1"), journal.requests_permission("q1")])
     write_stopped(session.id, MINE, "stopped")
     session, row = fresh(session), execution_of(session)
     assert (session.state, session.work_state, session.launch_id) == ("WAITING_FOR_INPUT", "idle", "")

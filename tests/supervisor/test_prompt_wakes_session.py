@@ -35,7 +35,7 @@ def waiting(journal: Journal, *permission_ids: str) -> TaskSession:
     session = running_session()
     for message_id, state in (("p0", "sending"), ("h1", "held"), ("i1", "interrupted")):
         Prompt.objects.create(session=session, message_id=message_id, text="do it", state=state)
-    ingest(session, [*journal.turn_begins("p0"), *(journal.asks(one) for one in permission_ids)])
+    ingest(session, [*journal.turn_begins("p0"), *(journal.requests_permission(one) for one in permission_ids)])
     return session
 
 

@@ -113,11 +113,11 @@ def test_receipt_names_supervisor_sweep_and_rule(living: list[TaskSession]) -> N
 
     with_registry(by_me)
     for session in living:
-        said = last_payload(session, "session.receipt")
-        assert (said["owner"], said["cause"]) == ("me", "boot sweep: alive_same_agent")
+        payload = last_payload(session, "session.receipt")
+        assert (payload["owner"], payload["cause"]) == ("me", "boot sweep: alive_same_agent")
 
 
-def tellings(sessions: list[TaskSession], runtime: RecordingRuntime) -> list[PendingReattach]:
+def pending_reattaches(sessions: list[TaskSession], runtime: RecordingRuntime) -> list[PendingReattach]:
     """Return the pending reattachments of a sweep that holds their leases."""
     for session in sessions:
         change(execution_of(session), owner=MINE.owner, generation=MINE.generation)
@@ -131,7 +131,7 @@ def tellings(sessions: list[TaskSession], runtime: RecordingRuntime) -> list[Pen
 
 
 def test_query_count_of_a_batch_equals_that_of_one(living: list[TaskSession], runtime: RecordingRuntime) -> None:
-    one, *many = tellings(living, runtime)
+    one, *many = pending_reattaches(living, runtime)
 
     def asked(*some: PendingReattach) -> int:
         with database_dump.counting() as queries:
@@ -142,7 +142,7 @@ def test_query_count_of_a_batch_equals_that_of_one(living: list[TaskSession], ru
 
 
 def test_lost_lease_is_reported_and_writes_nothing(living: list[TaskSession], runtime: RecordingRuntime) -> None:
-    some = tellings(living, runtime)
+    some = pending_reattaches(living, runtime)
     lost = some[1].session_id
     change(execution_of(TaskSession.objects.get(id=lost)), owner="somebody", generation=9)
     assert [type(outcome) for outcome in write_reattachments(some)] == [

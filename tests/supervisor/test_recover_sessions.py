@@ -37,7 +37,7 @@ SESSION = {
 }  # fmt: skip
 
 
-def recovered(*flags: str) -> dict[str, Any]:
+def recover_sessions(*flags: str) -> dict[str, Any]:
     """Return the JSON document of a sweep."""
     out = StringIO()
     call_command("recover_sessions", "--json", *flags, stdout=out)
@@ -50,7 +50,7 @@ def recovered(*flags: str) -> dict[str, Any]:
 
 def test_document_has_the_documented_shape(runtime: RecordingRuntime) -> None:
     session = lost_session(runtime)
-    document = recovered()
+    document = recover_sessions()
     assert set(document) >= DOCUMENT
     assert set(document["outcomes"]) == OUTCOMES
     (row,) = document["sessions"]
@@ -64,7 +64,7 @@ def test_document_has_the_documented_shape(runtime: RecordingRuntime) -> None:
 
 def test_sweep_by_command_is_stored_and_holds_no_lease_afterwards(runtime: RecordingRuntime) -> None:
     session = lost_session(runtime)
-    document = recovered()
+    document = recover_sessions()
     kept = RecoverySweep.objects.get()
     assert (str(kept.id), kept.trigger, kept.outcomes) == (document["sweep_id"], "command", document["outcomes"])
     assert SweepOutcome.objects.get().session_id == session.id
@@ -76,7 +76,7 @@ def test_living_session_is_reattached_and_its_lease_released(runtime: RecordingR
     session = lost_session(runtime)
     with recording_agentctl(session) as agentctl:
         runtime.set_observation(session, Observation(Observed.ALIVE, report=agentctl.report(), url=agentctl.url))
-        document = recovered()
+        document = recover_sessions()
     assert document["outcomes"]["reattached"] == 1
     assert document["sessions"][0]["executor_status"] == "ready"
     assert (execution_of(session).owner, execution_of(session).generation) == ("", 2)
@@ -85,7 +85,7 @@ def test_living_session_is_reattached_and_its_lease_released(runtime: RecordingR
 def test_dry_run_writes_nothing(runtime: RecordingRuntime) -> None:
     lost_session(runtime)
     before = database_dump.dump()
-    document = recovered("--dry-run")
+    document = recover_sessions("--dry-run")
     assert document["dry_run"] is True
     assert document["sessions"][0]["rule"] == "dead_resume_now"
     assert database_dump.dump() == before
@@ -93,13 +93,13 @@ def test_dry_run_writes_nothing(runtime: RecordingRuntime) -> None:
 
 def test_only_named_sessions_are_examined(runtime: RecordingRuntime) -> None:
     one, two, _ = (lost_session(runtime) for _ in range(3))
-    document = recovered("--session", str(one.id), "--session", str(two.id), "--dry-run")
+    document = recover_sessions("--session", str(one.id), "--session", str(two.id), "--dry-run")
     assert {row["session_id"] for row in document["sessions"]} == {str(one.id), str(two.id)}
 
 
 def test_limits_of_the_command_line_reach_the_runtime(runtime: RecordingRuntime) -> None:
     lost_session(runtime)
-    recovered("--concurrency", "3", "--timeout", "0.5", "--dry-run")
+    recover_sessions("--concurrency", "3", "--timeout", "0.5", "--dry-run")
     assert runtime.looks == [(1, 0.5, 3)]
 
 
@@ -157,26 +157,26 @@ def test_strict_fails_when_a_session_ended_in_error(runtime: RecordingRuntime) -
     good, bad = lost_session(runtime), lost_session(runtime)
     runtime.set_observation(bad, UNKNOWN)
     with pytest.raises(SystemExit) as ended:
-        recovered("--strict")
+        recover_sessions("--strict")
     assert ended.value.code == 1
     assert (fresh(good).state, fresh(bad).state) == ("WAITING_FOR_INPUT", "ERROR")
-    assert recovered("--strict", "--session", str(good.id))["examined"] == 1
+    assert recover_sessions("--strict", "--session", str(good.id))["examined"] == 1
 
 
 def test_unknown_session_is_an_argument_error() -> None:
     missing = uuid.uuid4()
-    with pytest.raises(CommandError, match=f"there is no session {missing}") as refused:
-        recovered("--session", str(missing))
-    assert refused.value.returncode == 2
+    with pytest.raises(CommandError, match=f"there is no session {missing}") as refusal_of:
+        recover_sessions("--session", str(missing))
+    assert refusal_of.value.returncode == 2
     assert not RecoverySweep.objects.exists()
 
 
 def test_session_with_nothing_to_recover_is_no_error() -> None:
     session = running_session(execution={**NO_LEASE, "status": "stopped", "status_reason": "idle"})
-    assert recovered("--session", str(session.id))["examined"] == 0
+    assert recover_sessions("--session", str(session.id))["examined"] == 0
 
 
-def refused(env: dict[str, str], *flags: str) -> str:
+def refusal_of(env: dict[str, str], *flags: str) -> str:
     """Return the single line that a sweep which could not run prints."""
     done = manage(env, "recover_sessions", *flags)
     assert (done.returncode, done.stdout) == (2, ""), done.stderr
@@ -222,17 +222,17 @@ def test_help_lists_the_flags(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_invalid_argument_exits_with_status_two(tmp_path: Path) -> None:
-    assert "'-1' is not a positive number" in refused(environment(tmp_path / "data"), "--wait", "-1")
+    assert "'-1' is not a positive number" in refusal_of(environment(tmp_path / "data"), "--wait", "-1")
 
 
 def test_unreachable_database_prints_one_line(tmp_path: Path) -> None:
     env = environment(tmp_path / "data", KANDEV_DATABASE_URL="postgres://127.0.0.1:1/x")
-    assert refused(env).startswith("CommandError: the database cannot be reached: ")
+    assert refusal_of(env).startswith("CommandError: the database cannot be reached: ")
 
 
 @pytest.mark.postgresql
 def test_database_without_tables_prints_one_line(tmp_path: Path) -> None:
-    line = refused(environment(tmp_path / "data", **new_database()))
+    line = refusal_of(environment(tmp_path / "data", **new_database()))
     assert "migrations; run manage.py migrate" in line
 
 
@@ -249,7 +249,7 @@ def test_file_that_is_no_database_prints_one_line_and_stays_unchanged(tmp_path: 
     before = files(tmp_path)
     env = environment(tmp_path)
     del env["KANDEV_DATABASE_URL"]
-    assert "the database cannot be reached" in refused(env)
+    assert "the database cannot be reached" in refusal_of(env)
     assert files(tmp_path) == before
 
 
@@ -259,7 +259,7 @@ def test_missing_migrations_print_one_line_and_are_not_run(tmp_path: Path) -> No
         made.execute("CREATE TABLE kept (word TEXT)")
         made.execute("INSERT INTO kept VALUES ('walrus')")
     made.close()
-    line = refused(environment(tmp_path / "data", KANDEV_DATABASE_URL=f"sqlite://{path}"))
+    line = refusal_of(environment(tmp_path / "data", KANDEV_DATABASE_URL=f"sqlite://{path}"))
     assert "migrations; run manage.py migrate" in line
     with sqlite3.connect(path) as seen:
         assert seen.execute("SELECT name FROM sqlite_master").fetchall() == [("kept",)]
@@ -270,7 +270,7 @@ def test_missing_migrations_print_one_line_and_are_not_run(tmp_path: Path) -> No
 def test_missing_database_is_not_created(tmp_path: Path) -> None:
     env = environment(tmp_path / "data")
     del env["KANDEV_DATABASE_URL"]
-    assert "migrat" in refused(env)
+    assert "migrat" in refusal_of(env)
     assert files(tmp_path / "data") == {}
 
 
@@ -282,5 +282,5 @@ def test_missing_database_is_not_created(tmp_path: Path) -> None:
     ],
 )
 def test_invalid_environment_prints_one_line(tmp_path: Path, name: str, value: str, told: str) -> None:
-    assert refused(environment(tmp_path / "data", **{name: value})) == f"kandev: {told}"
+    assert refusal_of(environment(tmp_path / "data", **{name: value})) == f"kandev: {told}"
     assert not (tmp_path / "data").exists()

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.django_db
 DESCRIPTION = "Make the parser twice as fast."
 
 
-def at_rest(**execution: Any) -> TaskSession:
+def session_with_history(**execution: Any) -> TaskSession:
     """Return a session that has worked on its task and whose agent is gone."""
     session, journal = running_session(execution=execution), Journal()
     change(session.task, description=DESCRIPTION)
@@ -35,7 +35,7 @@ def at_rest(**execution: Any) -> TaskSession:
     return fresh(session)
 
 
-def started(
+def start_agent(
     session: TaskSession, mode: str = "auto", **answer: Any
 ) -> tuple[TaskSession, agent_start.AgentStartRequest]:
     plan = claim_start(session, mode)
@@ -61,20 +61,22 @@ def sent_texts(session: TaskSession, *prompts: str) -> list[str]:
 
 
 def test_native_resume_adds_nothing_to_the_prompt() -> None:
-    session, order = started(at_rest(), outcome="loaded", replayed=2, replayed_user_texts=[DESCRIPTION])
+    session, order = start_agent(
+        session_with_history(), outcome="loaded", replayed=2, replayed_user_texts=[DESCRIPTION]
+    )
     assert (order.strategy, order.body["resume_token"]) == ("native", "conversation-1")
     assert prompt_states(session) == {"p1": "done"}
     assert sent_texts(session, "Go on.") == ["Go on."]
 
 
 def test_history_is_sent_with_the_first_prompt_only() -> None:
-    session = at_rest(resume_token="")
+    session = session_with_history(resume_token="")
     change(session.agent_profile, history_context_injection=True)
     before = session_status(fresh(session))
     assert before["resume_strategy"] == "history"
     assert before["history"]["estimated_tokens"] > 0
     assert (before["history"]["entries_told"], before["history"]["entries_cut"]) == (3, 0)
-    session, order = started(session, outcome="created")
+    session, order = start_agent(session, outcome="created")
     assert (order.strategy, order.body["resume_token"]) == ("history", None)
     assert prompt_states(session) == {"p1": "done"}, "nothing is said of itself"
     receipt = session.receipts.get()
@@ -102,10 +104,10 @@ def _banner(session: TaskSession) -> str:
 
 @pytest.mark.parametrize("mode", ["fresh_start", "auto"])
 def test_fresh_agent_gets_nothing_before_the_first_prompt(mode: str) -> None:
-    session = at_rest()
+    session = session_with_history()
     if mode == "auto":  # the agent has reported the conversation as gone, and history is disabled
         change(execution_of(session) or session, resume_token="", rejected_resume_token="conversation-1")
-    session, order = started(session, mode, outcome="created")
+    session, order = start_agent(session, mode, outcome="created")
     assert (order.strategy, session.receipts.get().kind) == ("fresh", "fresh")
     assert prompt_states(session) == {"p1": "done"}
     assert session_status(session)["history"] is None
@@ -114,7 +116,7 @@ def test_fresh_agent_gets_nothing_before_the_first_prompt(mode: str) -> None:
 
 @pytest.mark.parametrize("strategy", ["native", "history", "fresh"])
 def test_no_start_request_contains_the_task_description(strategy: str) -> None:
-    session = at_rest(**({} if strategy == "native" else {"resume_token": ""}))
+    session = session_with_history(**({} if strategy == "native" else {"resume_token": ""}))
     if strategy == "history":
         change(session.agent_profile, history_context_injection=True)
     plan = claim_start(session, "fresh_start" if strategy == "fresh" else "auto")

@@ -118,7 +118,7 @@ def test_session_can_be_deleted_once_nothing_of_it_can_run() -> None:
 
 def asked() -> TaskSession:
     session, journal = running_session(), Journal()
-    ingest(session, [*journal.turn_begins("p1"), journal.asks("q1")])
+    ingest(session, [*journal.turn_begins("p1"), journal.requests_permission("q1")])
     return session
 
 
@@ -158,7 +158,7 @@ def test_only_open_permissions_and_offered_options_can_be_answered() -> None:
 def test_key_is_valid_only_for_its_own_permission() -> None:
     session, other, user = asked(), running_session(), make_user()
     journal = Journal()
-    ingest(other, [*journal.turn_begins("p1"), journal.asks("r1"), journal.asks("r2")])
+    ingest(other, [*journal.turn_begins("p1"), journal.requests_permission("r1"), journal.requests_permission("r2")])
     for key in ("", "kwt_nonsense", key_of(other, "r1")):
         with pytest.raises(TokenInvalid):
             waits.answer_permission(session.id, "q1", "yes", key, user)

@@ -29,26 +29,26 @@ from tests.supervisor.rows import (
 pytestmark = pytest.mark.django_db
 
 
-def ago(line: Line, seconds: float) -> Line:
+def dated_back(line: Line, seconds: float) -> Line:
     """Return the line with a time that many seconds ago."""
     return {**line, "ts": timezone.now().timestamp() - seconds}
 
 
-def working(journal: Journal, silent_for: float) -> TaskSession:
+def silent_session(journal: Journal, silent_for: float) -> TaskSession:
     session = running_session()
     Prompt.objects.create(session=session, message_id="p1", text="build", state="sending")
     lines = [*journal.turn_begins("p1"), journal.tool("t1", title="make all")]
-    ingest(session, [ago(line, silent_for) for line in lines])
+    ingest(session, [dated_back(line, silent_for) for line in lines])
     return fresh(session)
 
 
-def noticed(session: TaskSession) -> int:
+def report(session: TaskSession) -> int:
     return report_stalled_turns({session.id: MINE})
 
 
 def test_stall_is_reported_once_after_five_minutes_and_the_turn_continues() -> None:
-    session = working(Journal(), silent_for=301)
-    assert [noticed(session), noticed(session)] == [1, 0]
+    session = silent_session(Journal(), silent_for=301)
+    assert [report(session), report(session)] == [1, 0]
     said = last_payload(session, "session.run.stalled")
     assert said["unfinished_tools"] == ["make all"]
     assert session_status(fresh(session))["stalled_since"] == said["since"]
@@ -58,19 +58,19 @@ def test_stall_is_reported_once_after_five_minutes_and_the_turn_continues() -> N
 
 def test_output_clears_the_notice_and_a_new_stall_is_reported() -> None:
     journal = Journal()
-    session = working(journal, silent_for=900)
-    assert noticed(session) == 1
-    ingest(session, [ago(line, 400) for line in journal.says("still compiling")])
+    session = silent_session(journal, silent_for=900)
+    assert report(session) == 1
+    ingest(session, [dated_back(line, 400) for line in journal.says("still compiling")])
     assert "session.run.heard_again" in names(session)
     assert session_status(fresh(session))["stalled_since"] is None
-    assert noticed(session) == 1
+    assert report(session) == 1
 
 
 @pytest.mark.parametrize("ended_by", ["completion", "interruption"])
 def test_end_of_the_turn_clears_the_notice(ended_by: str) -> None:
     journal = Journal()
-    session = working(journal, silent_for=301)
-    noticed(session)
+    session = silent_session(journal, silent_for=301)
+    report(session)
     if ended_by == "completion":
         ingest(session, [journal.completes("p1")])
     else:
@@ -80,38 +80,38 @@ def test_end_of_the_turn_clears_the_notice(ended_by: str) -> None:
 
 
 def test_prompts_of_users_do_not_count_as_output() -> None:
-    session = working(Journal(), silent_for=301)
+    session = silent_session(Journal(), silent_for=301)
     intents.queue_prompt(session.id, "p2", "are you there?", make_user())
-    assert noticed(session) == 1
+    assert report(session) == 1
 
 
-def asks(journal: Journal) -> Line:
-    return ago(journal.asks("q1"), 400)
+def old_permission_request(journal: Journal) -> Line:
+    return dated_back(journal.requests_permission("q1"), 400)
 
 
-@pytest.mark.parametrize("case", ["recently heard", "it asks", "at rest", "off", "another's"])
+@pytest.mark.parametrize("case", ["recent output", "open permission", "idle", "off", "another lease"])
 def test_no_notice_without_a_stalled_turn(case: str, settings: Any) -> None:
     journal = Journal()
-    session = working(journal, silent_for=200 if case == "recently heard" else 400)
-    if case == "it asks":
-        ingest(session, [asks(journal)])
-    elif case == "at rest":
-        ingest(session, [ago(journal.completes("p1"), 400)])
+    session = silent_session(journal, silent_for=200 if case == "recent output" else 400)
+    if case == "open permission":
+        ingest(session, [old_permission_request(journal)])
+    elif case == "idle":
+        ingest(session, [dated_back(journal.completes("p1"), 400)])
     elif case == "off":
         settings.KANDEV_STALL_NOTICE = 0
-    assert (report_stalled_turns({}) if case == "another's" else noticed(session)) == 0
+    assert (report_stalled_turns({}) if case == "another lease" else report(session)) == 0
     assert not SessionEvent.objects.filter(name="session.run.stalled").exists()
 
 
 def test_supervisor_without_the_lease_reports_nothing() -> None:
-    session = working(Journal(), silent_for=400)
+    session = silent_session(Journal(), silent_for=400)
     change(execution_of(session), generation=99)
-    assert noticed(session) == 0
+    assert report(session) == 0
 
 
 def test_notice_shows_the_time_of_the_last_output() -> None:
-    session = working(Journal(), silent_for=3600)
-    noticed(session)
+    session = silent_session(Journal(), silent_for=3600)
+    report(session)
     since = fresh(session).stalled_since
     assert since is not None
     assert timedelta(seconds=3590) < timezone.now() - since < timedelta(seconds=3700)

@@ -310,7 +310,7 @@ def test_withdrawing_a_wait_result_ends_its_run() -> None:
 
 def test_the_key_of_a_permission_ends_no_wait_for_the_outside() -> None:
     session, journal = running_session(), Journal()
-    ingest(session, [*journal.turn_begins("p1"), journal.asks("q1")])
+    ingest(session, [*journal.turn_begins("p1"), journal.requests_permission("q1")])
     key = ResumeToken.objects.get(wait_id="q1").secret()
     for wrong in (key or "", "", "kwt_guess"):
         with pytest.raises(TokenInvalid):

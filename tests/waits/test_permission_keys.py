@@ -33,7 +33,9 @@ pytestmark = pytest.mark.django_db
 def asked(*permission_ids: str) -> tuple[TaskSession, Journal]:
     """A session whose agent waits for answers."""
     session, journal = running_session(), Journal()
-    ingest(session, [*journal.turn_begins("p1"), *(journal.asks(one) for one in permission_ids or ("q1",))])
+    ingest(
+        session, [*journal.turn_begins("p1"), *(journal.requests_permission(one) for one in permission_ids or ("q1",))]
+    )
     return session, journal
 
 
@@ -59,7 +61,7 @@ def test_a_question_has_its_key_from_the_transaction_that_tells_of_it() -> None:
 def test_a_question_that_is_told_twice_keeps_its_key() -> None:
     session, journal = asked()
     before = key_of(session, "q1")
-    ingest(session, [journal.asks("q1")])
+    ingest(session, [journal.requests_permission("q1")])
     assert key_of(session, "q1") == before
     assert session.tokens.count() == 1
 
@@ -124,7 +126,7 @@ def test_a_new_message_takes_the_keys_back_at_once() -> None:
 
 def test_a_question_outside_of_any_turn_has_a_key_too() -> None:
     session, journal = running_session(), Journal()
-    ingest(session, [journal.asks("q1")])
+    ingest(session, [journal.requests_permission("q1")])
     assert answer(session, "q1", "yes").state == "pending"
     assert open_orders(session) == [("answer", {"permission_id": "q1", "option_id": "yes"})]
 

@@ -74,7 +74,7 @@ def test_closed_session_fails_the_node(state: str) -> None:
 
 def test_permission_request_waits_for_user() -> None:
     session, journal = talking("p0"), Journal()
-    ingest(session, [*journal.turn_begins("p0"), journal.asks("permission-1")])
+    ingest(session, [*journal.turn_begins("p0"), journal.requests_permission("permission-1")])
     assert follow_prompt(session, "p0").waiting_for == "user"
 
 
