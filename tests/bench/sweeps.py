@@ -82,7 +82,7 @@ async def _beside_commits(world: World, count: int, rounds: int) -> list[float]:
 
     def forget() -> None:
         ExecutorRunning.objects.update(status=ExecutorRunning.Status.READY)
-        TaskSession.objects.update(state=SessionState.RUNNING, launch_id="stand-in")
+        TaskSession.objects.update(state=SessionState.RUNNING, launch_id="fake")
 
     async def acted() -> None:
         result = await run_sweep(registry, SweepScope("command"), set())

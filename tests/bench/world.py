@@ -108,7 +108,7 @@ class World:
             executor=self.executor,
             agent_execution_id=one.execution_id,
             owner=self.user,
-            launch_id="stand-in",
+            launch_id="fake",
             **{"state": SessionState.WAITING_FOR_INPUT, **values},
         )
 

@@ -22,12 +22,12 @@ def prompt(message_id: str, text: str, state: str = "done") -> dict[str, str]:
     return {"message_id": message_id, "text": text, "state": state}
 
 
-def said(*texts: str) -> list[dict[str, Any]]:
+def agent_messages(*texts: str) -> list[dict[str, Any]]:
     payloads = [{"message_id": str(number), "role": "agent", "text": text} for number, text in enumerate(texts)]
     return [{"name": "session.message.added", "payload": payload} for payload in payloads]
 
 
-def moved(*states: str) -> list[dict[str, Any]]:
+def state_changes(*states: str) -> list[dict[str, Any]]:
     changes = [{"from": one, "to": two} for one, two in pairwise(states)]
     return [{"name": "session.state_changed", "payload": change} for change in changes]
 
@@ -48,7 +48,7 @@ def evidence(*, excused: bool = False, **seen: Any) -> Evidence:
 TWO_PROMPTS = [prompt("p1", "do [tag-1]"), prompt("p2", "do [tag-2]")]
 BOTH_DONE = {"p1": "completed", "p2": "completed"}
 HEARD = {"1-1": "do [tag-1]", "1-2": "do [tag-2]"}
-RIGHT = {"events": said(ONE, TWO), "spoken": {"1-1": ONE, "1-2": TWO}, "prompts": TWO_PROMPTS, "heard": HEARD}
+RIGHT = {"events": agent_messages(ONE, TWO), "spoken": {"1-1": ONE, "1-2": TWO}, "prompts": TWO_PROMPTS, "heard": HEARD}
 CUT = {"1-1": ONE, "1-2": TWO + "and more"}
 
 
@@ -65,10 +65,10 @@ CUT = {"1-1": ONE, "1-2": TWO + "and more"}
         (invariants.no_prompt_twice, {"prompts": [prompt("p1", "do", "held")], "heard": {"1-1": "do"}}, True),
         (invariants.no_prompt_twice, {"prompts": TWO_PROMPTS, "runs": BOTH_DONE, "heard": {}}, False),
         (invariants.no_event_lost_or_doubled, RIGHT, True),
-        (invariants.no_event_lost_or_doubled, {**RIGHT, "events": said(ONE)}, False),
-        (invariants.no_event_lost_or_doubled, {**RIGHT, "events": said(ONE, TWO, TWO)}, False),
-        (invariants.no_event_lost_or_doubled, {**RIGHT, "events": said(TWO, ONE)}, False),
-        (invariants.no_event_lost_or_doubled, {**RIGHT, "events": said(ONE, TWO, "beside\n")}, False),
+        (invariants.no_event_lost_or_doubled, {**RIGHT, "events": agent_messages(ONE)}, False),
+        (invariants.no_event_lost_or_doubled, {**RIGHT, "events": agent_messages(ONE, TWO, TWO)}, False),
+        (invariants.no_event_lost_or_doubled, {**RIGHT, "events": agent_messages(TWO, ONE)}, False),
+        (invariants.no_event_lost_or_doubled, {**RIGHT, "events": agent_messages(ONE, TWO, "beside\n")}, False),
         (invariants.no_event_lost_or_doubled, {**RIGHT, "kept": ONE}, False),
         (invariants.no_event_lost_or_doubled, {**RIGHT, "spoken": CUT, "excused": True}, True),
         (invariants.no_event_lost_or_doubled, {**RIGHT, "spoken": CUT, "runs": BOTH_DONE, "excused": True}, False),
@@ -87,7 +87,7 @@ CUT = {"1-1": ONE, "1-2": TWO + "and more"}
         (
             invariants.only_legal_moves,
             {
-                "events": moved("CREATED", "STARTING", "RUNNING"),
+                "events": state_changes("CREATED", "STARTING", "RUNNING"),
                 "row": {"state": "RUNNING", "work_state": "idle"},
             },
             True,
@@ -95,7 +95,7 @@ CUT = {"1-1": ONE, "1-2": TWO + "and more"}
         (
             invariants.only_legal_moves,
             {
-                "events": moved("CREATED", "COMPLETED", "RUNNING"),
+                "events": state_changes("CREATED", "COMPLETED", "RUNNING"),
                 "row": {"state": "RUNNING", "work_state": "idle"},
             },
             False,

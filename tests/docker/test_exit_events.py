@@ -21,7 +21,7 @@ NOTICED_WITHIN = 2.0
 
 
 class ReceivedExitEvents:
-    """What was told so far."""
+    """The exit events that arrived so far."""
 
     def __init__(self) -> None:
         self.exit_events: list[ExitEvent] = []

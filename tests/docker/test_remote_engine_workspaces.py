@@ -23,18 +23,6 @@ def harness(remote_harness: RemoteEngineHarness) -> RemoteEngineHarness:
     return remote_harness
 
 
-@pytest.fixture
-def spec(harness: RemoteEngineHarness) -> LaunchSpec:
-    """A launch that nobody has made yet."""
-    return spec_for(harness)
-
-
-@pytest.fixture
-async def launched(harness: RemoteEngineHarness, spec: LaunchSpec) -> Launched:
-    """That launch, made."""
-    return await harness.runtime.launch(spec)
-
-
 def remove(harness: RemoteEngineHarness, spec: LaunchSpec, *volumes: str) -> None:
     """The container, and volumes with it."""
     with harness.client() as client:

@@ -12,7 +12,7 @@ from executors_app.containers.sites import HOME_PATH, container_name
 from executors_app.domain import LaunchSpec
 from tests.docker.harness import DockerHarness
 from tests.docker.remote_engine import RemoteEngineHarness
-from tests.executors.harness import client_of, forget, git_in, known, seen, spec_for
+from tests.executors.harness import client_of, forget, git_in, known, seen
 
 
 @pytest.fixture(params=["local_docker", "remote_docker"])
@@ -22,12 +22,6 @@ def harness(request: pytest.FixtureRequest) -> DockerHarness:
         "remote_harness" if request.param == "remote_docker" else "local_harness"
     )
     return found
-
-
-@pytest.fixture
-def spec(harness: DockerHarness) -> LaunchSpec:
-    """A launch that nobody has made yet."""
-    return spec_for(harness)
 
 
 async def read_until(shell: ShellStream, words: bytes) -> bytes:

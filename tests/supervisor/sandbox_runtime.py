@@ -15,7 +15,7 @@ from tests.supervisor.recording_runtime import RecordingRuntime
 class SandboxRuntime(RecordingRuntime):
     """A runtime that writes a workspace's snapshot into its real archive."""
 
-    name = "far"
+    name = "sandbox"
 
     def __init__(self) -> None:
         super().__init__()

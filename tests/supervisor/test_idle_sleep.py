@@ -81,7 +81,7 @@ def put_to_sleep(session: TaskSession, **report: Any) -> bool:
     with recording_agentctl(session) as agentctl:
         plain = agentctl.report
 
-        def told() -> dict[str, Any]:
+        def full_report() -> dict[str, Any]:
             answer = plain()
             answer["workspace"]["shells"] = report.get("shells", 0)
             answer["jobs"] = report.get("jobs", 0)
@@ -91,7 +91,7 @@ def put_to_sleep(session: TaskSession, **report: Any) -> bool:
                 del answer["workspace"]["shells"]
             return answer
 
-        agentctl.report = told  # type: ignore[method-assign]
+        agentctl.report = full_report  # type: ignore[method-assign]
         return bool(run_sleep_check(session, agentctl))
 
 

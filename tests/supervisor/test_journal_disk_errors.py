@@ -58,7 +58,7 @@ def test_notice_is_retried_until_it_is_stored(trouble: str, monkeypatch: pytest.
             raise OperationalError("database or disk is full")
         return show_agentctl_trouble(*args)
 
-    async def hear(registry: ExecutionRegistry) -> None:
+    async def notice_trouble(registry: ExecutionRegistry) -> None:
         stream = await registry.open_stream(session.id)
         assert stream is not None
         stream.stored_trouble = shown["error_code"]
@@ -67,7 +67,7 @@ def test_notice_is_retried_until_it_is_stored(trouble: str, monkeypatch: pytest.
         await eventually_async(lambda: stream.stored_trouble == trouble, describe="it is stored")
 
     with recording_agentctl(session):
-        with_registry(hear)
+        with_registry(notice_trouble)
     assert (len(tries), fresh(session).error_code) == (3, trouble)
 
 
@@ -75,7 +75,7 @@ def test_notice_is_retried_until_it_is_stored(trouble: str, monkeypatch: pytest.
 def test_notice_during_a_start_is_shown_after_it() -> None:
     session = running_session(execution={"owner": "", "lease_expires_at": None}, state="STARTING")
 
-    async def hear(registry: ExecutionRegistry) -> None:
+    async def notice_trouble(registry: ExecutionRegistry) -> None:
         stream = await registry.open_stream(session.id)
         assert stream is not None
         await stream.handle_notices([{"trouble": "disk_full"}])
@@ -83,7 +83,7 @@ def test_notice_during_a_start_is_shown_after_it() -> None:
         await eventually_async(lambda: stream.stored_trouble == "disk_full", describe="it is stored")
 
     with recording_agentctl(session):
-        with_registry(hear)
+        with_registry(notice_trouble)
     assert (fresh(session).state, fresh(session).error_code) == ("RUNNING", "disk_full")
 
 

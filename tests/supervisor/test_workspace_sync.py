@@ -39,7 +39,7 @@ DELAYED, ARRIVED = "session.workspace.delayed", "session.workspace.arrived"
 
 @pytest.fixture
 def sandboxes(monkeypatch: pytest.MonkeyPatch, settings: Any, tmp_path: Path) -> SandboxRuntime:
-    """The runtime ``far``, with archives of its own."""
+    """The runtime ``sandbox``, with archives of its own."""
     settings.KANDEV_DATA_DIR = tmp_path
     made = SandboxRuntime()
     known = {**plugins.runtimes(), made.name: made}
