@@ -9,6 +9,11 @@ import hypothesis
 import pytest
 from django.db import connection
 
+# Shared test bodies: their failed assertions show values, as those of test modules do.
+pytest.register_assert_rewrite(
+    "tests.drills.restart_drills", "tests.executors.contract", "tests.executors.shared_worktrees"
+)
+
 # How long an example takes is a matter of what else the machine does.
 hypothesis.settings.register_profile("house", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
 hypothesis.settings.load_profile("house")

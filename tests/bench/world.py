@@ -1,4 +1,4 @@
-"""A database full of sessions, and the fleet of stand-ins that they claim to run on."""
+"""A database full of sessions, and the fake agentctls that they claim to run on."""
 
 from __future__ import annotations
 

@@ -12,8 +12,10 @@ import subprocess
 import sys
 from typing import Any, ClassVar
 
+from executors_app.agentctl.workspace.recovery_snapshots import session_recovery_ref
 from tests.drills.deployment import MANAGE, ROOT, Deployment, Session
 from tests.drills.session_steps import start_idle_session, wait_for_first_turn, wait_until_talking
+from tests.executors.repositories import run_git
 from tests.waiting import eventually
 
 LOG_TABLES = ("session_events", "continuity_receipts", "session_intents", "session_prompts", "session_runs")
@@ -122,8 +124,10 @@ class RestartDrills:
             session.kill_everything()
         branch = gone.row["worktree_branch"]
         self.lose_workspace(deployment, gone)
-        # Otherwise it could be rebuilt from there.
+        # Otherwise it could be rebuilt from a snapshot: in its archive, or in the team's repository if it was published
+        # just before the supervisor was killed.
         shutil.rmtree(deployment.data / "archives" / f"{gone.id}.git", ignore_errors=True)
+        run_git(deployment.repository, "update-ref", "-d", session_recovery_ref(gone.id))
 
         for _ in range(self.recovery_passes):
             deployment.recover()
