@@ -13,7 +13,7 @@ from sessions_app.domain.derived_status import DerivedStatus
 from sessions_app.domain.recovery_facts import UNREACHABLE
 from sessions_app.domain.resumability import Assessment, Mode, Reason, assess_mode, token_was_rejected
 from sessions_app.domain.situation_facts import LABELS, Code, Label, Situation, SituationFacts, state_label
-from sessions_app.domain.situations import situation, status_label
+from sessions_app.domain.situations import status_label
 from sessions_app.domain.states import PromptState, SessionState, WorkState
 from sessions_app.models import TaskSession
 from sessions_app.models.runs import newest_run
@@ -74,11 +74,6 @@ def _status_chips(row: SessionRow) -> list[Label]:
 
 def _work_state_label(state: str) -> Label:
     return WORK_STATE_LABELS[WorkState(state)] if state in list(WorkState) else Label(state, "bad")
-
-
-def session_situation(session: TaskSession, status: Mapping[str, Any], assessment: Assessment) -> Situation:
-    """Return the situation of a session, for its page."""
-    return situation(load_facts(session, status, assessment))
 
 
 def load_facts(session: TaskSession, status: Mapping[str, Any], assessment: Assessment) -> SituationFacts:

@@ -6,8 +6,8 @@ import uuid
 from typing import Any
 
 from sessions_app.domain.continuation import Interruption, continue_prompt
-from sessions_app.domain.states import PROMPT, PromptKind, PromptState
-from sessions_app.models import Prompt, Run, SessionTransaction, TaskSession, session_transaction
+from sessions_app.domain.states import PromptKind, PromptState
+from sessions_app.models import Prompt, Run, SessionTransaction, session_transaction
 from sessions_app.services import prompt_context
 from sessions_app.services.errors import Conflict, NotFound
 from sessions_app.services.intents import prepare_for_prompt
@@ -58,16 +58,6 @@ def withdraw_prompt(session_id: uuid.UUID, message_id: str) -> Prompt:
         transaction.move_prompt(row, "withdraw")
         end_work_after_retry(transaction, row)
     return row
-
-
-def count_queued(session: TaskSession) -> int:
-    """Return how many prompts are queued."""
-    return session.prompts.filter(state=PromptState.QUEUED).count()
-
-
-def can_dismiss(row: Prompt) -> bool:
-    """Return whether *dismiss* and *send again* are possible for a prompt."""
-    return PROMPT.allows(row.state, "dismiss")
 
 
 def continue_interrupted(session_id: uuid.UUID, message_id: str, by: Any) -> Prompt:

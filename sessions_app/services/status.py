@@ -51,11 +51,6 @@ class SessionRunState(NamedTuple):
     derived: DerivedStatus
 
 
-def derived_statuses(sessions: Sequence[TaskSession]) -> Mapping[uuid.UUID, DerivedStatus]:
-    """Return the derived status by session id; ``models.derived_status`` decides it for one session."""
-    return {session_id: state.derived for session_id, state in load_run_states(sessions).items()}
-
-
 def load_run_states(sessions: Sequence[TaskSession]) -> Mapping[uuid.UUID, SessionRunState]:
     """Return the run state by session id; a constant number of queries."""
     runs = _newest_runs([session.id for session in sessions])

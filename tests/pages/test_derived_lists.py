@@ -13,7 +13,7 @@ from sessions_app.models import ResumeToken, Run, TaskSession
 from sessions_app.models.derived_status import derived_status
 from sessions_app.models.runs import newest_run
 from sessions_app.services.assessment import execution_of
-from sessions_app.services.status import derived_statuses
+from sessions_app.services.status import load_run_states
 from tests.pages.world import World, asks, hear
 
 
@@ -85,7 +85,7 @@ def test_list_and_session_page_agree(situation: str, world: World) -> None:
     session = make(world)
     session.refresh_from_db()
     alone = derived_status(session, execution_of(session), newest_run(session))
-    assert derived_statuses([session])[session.id] == alone == expected
+    assert load_run_states([session])[session.id].derived == alone == expected
 
 
 def test_newest_turn_decides_without_extra_queries_per_session(world: World) -> None:
@@ -97,8 +97,8 @@ def test_newest_turn_decides_without_extra_queries_per_session(world: World) -> 
     for sessions in (few, many):
         fresh = list(TaskSession.objects.filter(id__in=[one.id for one in sessions]))
         with CaptureQueriesContext(connection) as seen:
-            told = derived_statuses(fresh)
+            states = load_run_states(fresh)
         counts.append(len(seen))
         for one in fresh:
-            assert told[one.id] == derived_status(one, execution_of(one), newest_run(one))
+            assert states[one.id].derived == derived_status(one, execution_of(one), newest_run(one))
     assert counts == [4, 4]

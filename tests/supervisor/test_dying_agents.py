@@ -10,9 +10,10 @@ from django.utils import timezone
 
 from executors_app.agentctl.protocol import JournalKind
 from sessions_app.domain.restart_rules import restart_delay_after_death, stable_after
+from sessions_app.domain.situations import situation
 from sessions_app.models import Prompt, TaskSession, session_transaction
 from sessions_app.pages.session_state import composer_refusal, wants_start_on_open
-from sessions_app.pages.session_summary import banner_buttons, session_situation
+from sessions_app.pages.session_summary import banner_buttons, load_facts
 from sessions_app.services.assessment import assess_session
 from sessions_app.services.status import session_status
 from sessions_app.supervisor.outcomes import explain_agent_deaths
@@ -118,7 +119,7 @@ def test_page_shows_the_restart_time_and_does_not_start_the_agent() -> None:
     session = dies(running_session(start_attempts=2))
     supervise()
     status = {**session_status(session), "starting": False}
-    shown = session_situation(session, status, assess_session(session))
+    shown = situation(load_facts(session, status, assess_session(session)))
     assert shown.text.startswith("The agent ended unexpectedly. It restarts at")
     assert not wants_start_on_open(status)
 
@@ -126,7 +127,7 @@ def test_page_shows_the_restart_time_and_does_not_start_the_agent() -> None:
 def test_banner_and_composer_of_a_given_up_session_agree() -> None:
     session = running_session(state="FAILED", error_code="agent_died", error_message="It died.", launch_id="")
     assessment = assess_session(session)
-    said = session_situation(session, {**session_status(session), "recovering": False}, assessment)
+    said = situation(load_facts(session, {**session_status(session), "recovering": False}, assessment))
     assert said is not None
     assert "Try again" in [button.text for button in banner_buttons(said, assessment)]
     assert "Try again" in composer_refusal(session, assessment)

@@ -8,8 +8,9 @@ import pytest
 from django.utils import timezone
 
 from sessions_app.domain.attention import AttentionKind
+from sessions_app.domain.situations import situation
 from sessions_app.models import AttentionItem, Intent, Prompt, TaskSession
-from sessions_app.pages.session_summary import banner_buttons, session_situation
+from sessions_app.pages.session_summary import banner_buttons, load_facts
 from sessions_app.services import intents
 from sessions_app.services.assessment import assess_session
 from sessions_app.services.status import session_status
@@ -56,7 +57,7 @@ def test_page_offers_to_stop_the_agent() -> None:
     session = fresh(session)
     assessment = assess_session(session)
     status = {**session_status(session), "recovering": False}
-    said = session_situation(session, status, assessment)
+    said = situation(load_facts(session, status, assessment))
     assert said is not None
     assert said.text.startswith("The agent was asked to cancel its turn at ")
     assert [button.act for button in banner_buttons(said, assessment)] == ["stop"]

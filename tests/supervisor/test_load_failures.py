@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 from django.utils import timezone
 
+from sessions_app.domain.situations import situation
 from sessions_app.models import TaskSession
-from sessions_app.pages.session_summary import banner_buttons, session_situation
+from sessions_app.pages.session_summary import banner_buttons, load_facts
 from sessions_app.services.assessment import assess_session, execution_of
 from sessions_app.services.status import session_status
 from sessions_app.supervisor.outcomes import REPORTED_GONE
@@ -166,7 +167,7 @@ def _page(session: TaskSession) -> tuple[str, tuple[str, ...]]:
     """Return the banner's text and its buttons after a supervisor pass."""
     status = {**session_status(session), "recovering": False}
     assessment = assess_session(session)
-    said = session_situation(session, status, assessment)
+    said = situation(load_facts(session, status, assessment))
     assert said is not None
     return said.text, tuple(button.text for button in banner_buttons(said, assessment))
 

@@ -11,9 +11,10 @@ from django.utils import timezone
 from executors_app.errors import AgentctlRefused, AgentctlUnreachable, WorkspaceGone
 from executors_app.models import AgentProfile, Executor
 from executors_app.plugins import agent_types
+from sessions_app.domain.situations import situation
 from sessions_app.models import Intent, Prompt, TaskSession
 from sessions_app.pages.labels import receipt_label
-from sessions_app.pages.session_summary import session_situation
+from sessions_app.pages.session_summary import load_facts
 from sessions_app.services import intents
 from sessions_app.services.assessment import assess_session
 from sessions_app.services.status import session_status
@@ -136,7 +137,7 @@ def test_missing_installation_is_reported_with_its_command(code: str, message: s
     row = session.receipts.get()
     assert (receipt_label(row, is_first=True).text, row.evidence["message"]) == (receipt, message)
     status = session_status(session)
-    said = session_situation(session, status, assess_session(session))
+    said = situation(load_facts(session, status, assess_session(session)))
     assert said is not None
     assert (said.text, said.action) == (message, "try_again")
     assert "once a day" in said.next_step

@@ -57,7 +57,7 @@ def test_dismissed_prompt_stays_dismissed(state: str) -> None:
 def test_queued_prompt_can_be_withdrawn() -> None:
     session = with_prompt("queued")
     assert prompts.withdraw_prompt(session.id, "p1").state == "withdrawn"
-    assert prompts.count_queued(session) == 0
+    assert not session.prompts.filter(state="queued").exists()
 
 
 Act = Callable[[Any, str], object]

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from executors_app.models import ExecutorRunning
+from sessions_app.domain.situations import situation
 from sessions_app.models import Prompt, TaskSession
-from sessions_app.pages.session_summary import session_situation
+from sessions_app.pages.session_summary import load_facts
 from sessions_app.services.assessment import assess_session, execution_of
 from sessions_app.services.status import session_status
 from sessions_app.supervisor.prompts import claim_next_prompt
@@ -98,7 +99,7 @@ def test_history_is_sent_with_the_first_prompt_only() -> None:
 
 def _banner(session: TaskSession) -> str:
     status = {**session_status(session), "recovering": False}
-    said = session_situation(session, status, assess_session(session))
+    said = situation(load_facts(session, status, assess_session(session)))
     return said.text if said else ""
 
 

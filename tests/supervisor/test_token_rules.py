@@ -8,9 +8,10 @@ import pytest
 
 from executors_app.agentctl.protocol import JournalKind
 from executors_app.models import AgentProfile, ExecutorRunning
+from sessions_app.domain.situations import situation
 from sessions_app.domain.verification import REJECTED_TOKEN_OF, TOKEN_OF, TokenBinding, mismatched_fields
 from sessions_app.models import Intent, Lease, LeaseLost, TaskSession
-from sessions_app.pages.session_summary import banner_buttons, session_situation
+from sessions_app.pages.session_summary import banner_buttons, load_facts
 from sessions_app.services.assessment import assess_session, assess_start
 from sessions_app.services.status import session_status
 from sessions_app.supervisor import leases
@@ -179,7 +180,7 @@ def test_token_is_not_given_to_another_profile_type_or_directory(moved: Any) -> 
     assert (assessment.resume_reason, assessment.needs_resume) == ("agent_not_running_fresh_start", False)
     assert assess_start(session, "resume").refusal == "strange_token"
     status = {**session_status(session), "recovering": False}
-    said = session_situation(session, status, assessment)
+    said = situation(load_facts(session, status, assessment))
     assert said is not None
     assert "another agent profile, agent type or directory" in said.text
     assert [button.text for button in banner_buttons(said, assessment)] == ["Start fresh"]

@@ -78,11 +78,6 @@ def load_candidates(me: str, sessions: Collection[uuid.UUID] = (), runtime: str 
     return CandidateSet(_rows(me, sound, profiles), damaged)
 
 
-def load_candidate_rows(me: str, sessions: Collection[uuid.UUID] = (), runtime: str = "") -> list[Candidate]:
-    """Return only the sound rows of ``load_candidates``."""
-    return load_candidates(me, sessions, runtime).rows
-
-
 def _rows(me: str, stored: list[StoredExecution], profiles: Mapping[uuid.UUID, AgentProfile]) -> list[Candidate]:
     """Build the candidates; each of the queries here is for all sessions at once."""
     ids = [one.session_id for one in stored]

@@ -114,17 +114,6 @@ def _follow_step(found: Any, step: re.Match[str]) -> Any:
     return found.get(word or quoted) if isinstance(found, dict) else None
 
 
-def is_value_path(path: str) -> bool:
-    """Whether ``value_at_path`` can follow it."""
-    rest = path.strip().removeprefix("$")
-    while rest:
-        step = _PATH_STEP.match(rest)
-        if step is None:
-            return False
-        rest = rest[step.end() :]
-    return True
-
-
 TEMPLATE: Final = re.compile(r"\{\{\s*(?P<node>[A-Za-z0-9_-]+)(?:\.(?P<port>[A-Za-z0-9_-]+))?\s*\}\}")
 INPUTS_NAME: Final = "inputs"
 
