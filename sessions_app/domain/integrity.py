@@ -41,4 +41,4 @@ def find_flaws(values: Mapping[str, Any], unreadable: Collection[str]) -> list[s
 
 def flaws_sentence(found: Collection[str]) -> str:
     """Return the flaws as one sentence for people; empty if there are none."""
-    return f"The rows of this session are damaged, so nothing is done with it: {'; '.join(found)}." if found else ""
+    return f"This session’s record is damaged, so Kandev leaves it alone: {'; '.join(found)}." if found else ""

@@ -30,7 +30,7 @@ class ProviderTrouble(StrEnum):
 
 TROUBLE_SENTENCES: Final[Mapping[str, str]] = {
     ProviderTrouble.OVERLOADED: "The model’s provider is overloaded.",
-    ProviderTrouble.RATE_LIMITED: "The model’s provider was asked too often.",
+    ProviderTrouble.RATE_LIMITED: "The model’s provider is limiting requests.",
     ProviderTrouble.UNREACHABLE: "The model’s provider cannot be reached.",
     ProviderTrouble.CONNECTION_LOST: "The connection to the model’s provider broke.",
 }

@@ -23,22 +23,22 @@ class DatabaseTrouble:
 
 DATABASE_FULL: Final = DatabaseTrouble(
     "database_full",
-    "No room left",
-    "The disk of the database is full: nothing was changed. Agents go on, and what they say is kept.",
-    "Make room on that disk, then try again.",
+    "The disk is full",
+    "The database's disk is full, so nothing was changed. Agents keep running, and their output is kept.",
+    "Free some space on that disk, then try again.",
     30,
 )
 DATABASE_UNAVAILABLE: Final = DatabaseTrouble(
     "database_unavailable",
     "The database cannot be reached",
-    "The database is down, is being started, or takes no more connections. Agents go on, and what they say is kept.",
-    "Try again in a few seconds. If you have just asked for something, look whether it was done.",
+    "The database is down, starting, or accepts no more connections. Agents keep running, and their output is kept.",
+    "Try again in a few seconds. If you have just sent a request, check whether it took effect.",
     5,
 )
 DATABASE_BUSY: Final = DatabaseTrouble(
     "database_busy",
     "The database is busy",
-    "Others kept the database to themselves for too long: nothing was changed. Agents go on.",
+    "Other processes locked the database for too long, so nothing was changed. Agents keep running.",
     "Try again in a moment.",
     2,
 )

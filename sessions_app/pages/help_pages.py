@@ -226,7 +226,7 @@ def show_design_system(request: HttpRequest) -> HttpResponse:
     """Show the design system to any logged-in user; the page contains no user data."""
     told = read_design_tokens()
     form = SpecimenForm(
-        {"plain": "Mend the tests", "chosen": "b", "few": "a", "switched": "on", "wrong": "ada at example"}
+        {"plain": "Fix the tests", "chosen": "b", "few": "a", "switched": "on", "wrong": "ada at example"}
     )
     context = {
         "form": form,

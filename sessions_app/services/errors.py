@@ -24,7 +24,7 @@ class SessionsError(Exception):
 
 
 class Conflict(SessionsError):
-    """The request does not fit the present state."""
+    """The request conflicts with the current state."""
 
 
 class Invalid(SessionsError):
@@ -40,13 +40,13 @@ class NotFound(SessionsError):
 
 
 class ReadOnly(SessionsError):
-    """You may read what belongs to this team, not change it."""
+    """You have read-only access to this team."""
 
     code = "permission_denied"
 
 
 class Throttled(SessionsError):
-    """You asked for this too often. Wait a moment, then try again."""
+    """Too many requests. Wait a moment, then try again."""
 
     code = "throttled"
 
@@ -57,13 +57,13 @@ class Throttled(SessionsError):
 
 
 class ChecksUnavailable(SessionsError):
-    """Workflows cannot be checked at the moment: the machine is too busy. Nothing was changed. Try again."""
+    """Workflows cannot be checked now because the machine is too busy. Nothing was changed. Try again."""
 
     code = "checks_unavailable"
 
 
 class AlreadyRunning(SessionsError):
-    """The session is running already."""
+    """The session is already running."""
 
     code = "already_running"
 
@@ -75,31 +75,31 @@ class NotResumable(SessionsError):
 
 
 class NoAgent(SessionsError):
-    """This session is a workspace without an agent: it takes no prompts. Prompt another session of its task."""
+    """This session is a workspace without an agent and takes no prompts. Use another session of its task."""
 
     code = "no_agent"
 
 
 class WorktreeNotShared(SessionsError):
-    """A session cannot work in this one's worktree."""
+    """A session cannot share this worktree."""
 
     code = "worktree_not_shared"
 
 
 class MissingResumeToken(SessionsError):
-    """The agent never told the key of its conversation, so it cannot be resumed. Create a new session."""
+    """The agent never reported a conversation id, so the conversation cannot be resumed. Create a new session."""
 
     code = "missing_resume_token"
 
 
 class TokenMismatch(SessionsError):
-    """This conversation belongs to another agent profile, agent type or directory, and is not given to this one."""
+    """This conversation belongs to another agent profile, agent type or directory, and cannot be resumed here."""
 
     code = "strange_token"
 
 
 class TerminalState(SessionsError):
-    """The session has ended for good."""
+    """The session has ended and cannot be restarted."""
 
     code = "terminal_state"
 
@@ -116,25 +116,25 @@ class WorktreeMissing(SessionsError):
 
 
 class DamagedRow(SessionsError):
-    """The rows of this session are damaged, so nothing is done with it. Its status says what is wrong."""
+    """This session’s record is damaged, so Kandev leaves it alone. Its status shows what is wrong."""
 
     code = "damaged_row"
 
 
 class PromptInDoubt(SessionsError):
-    """It is not known whether the agent got this prompt: send it again, or dismiss it."""
+    """It is unknown whether the agent received this prompt. Send it again, or dismiss it."""
 
     code = "prompt_in_doubt"
 
 
 class PermissionPending(SessionsError):
-    """The agent is waiting for your answer. A prompt sent now withdraws its question and cancels its turn."""
+    """The agent is waiting for your answer. Sending a prompt now withdraws its question and cancels its turn."""
 
     code = "permission_pending"
 
 
 class IdempotencyKeyReused(SessionsError):
-    """Something else was asked with this idempotency key. Take a new key for a new request."""
+    """This idempotency key was used for a different request. Use a new key for each request."""
 
     code = "idempotency_key_reused"
 
@@ -146,25 +146,25 @@ class ExecutorInUse(SessionsError):
 
 
 class TokenInvalid(SessionsError):
-    """This key is not one, or not of what is asked for."""
+    """This key is invalid, or belongs to something else."""
 
     code = "token_invalid"
 
 
 class TokenExpired(SessionsError):
-    """The time in which this key could be used is over."""
+    """This key has expired."""
 
     code = "token_expired"
 
 
 class TokenConsumed(SessionsError):
-    """This key was used already, and can be used once."""
+    """This key was already used. Each key can be used only once."""
 
     code = "token_consumed"
 
 
 class TokenRevoked(SessionsError):
-    """What this key was for is not waited for any more."""
+    """This key was revoked, because nothing waits for its answer any more."""
 
     code = "token_revoked"
 

@@ -55,7 +55,7 @@ def test_resume_requests_each_session_and_reports_refusals(desk: Client) -> None
     first, second, over = resting("a"), resting("b"), ended("c")
     said = act(desk, "resume", first, second, over)
     assert said[0] == "2 sessions asked to resume, 1 refused."
-    assert "The session has ended for good." in said[1]
+    assert "The session has ended and cannot be restarted." in said[1]
     assert f"{over} (Task c)" in said[1]
     assert [open_orders(one) for one in (first, second, over)] == [["start"], ["start"], []]
 

@@ -37,8 +37,8 @@ def missed(self: SessionMiddleware, request: HttpRequest) -> None:
     [
         ("/api/v1/tasks/", "*/*", b'"code": "database_full"'),
         ("/live/", "application/json", b'"code": "database_full"'),
-        ("/?archived=1", "text/html", b"<h1>No room left</h1>"),
-        ("/admin/", "text/html", b"<h1>No room left</h1>"),
+        ("/?archived=1", "text/html", b"<h1>The disk is full</h1>"),
+        ("/admin/", "text/html", b"<h1>The disk is full</h1>"),
     ],
 )
 def test_response_says_what_happened_and_when_to_retry(

@@ -35,7 +35,7 @@ def many(world: World) -> World:
     return world
 
 
-TITLES = ("Paint the bridge", "Count the fish", "Mend the tests", "Write the review")
+TITLES = ("Paint the bridge", "Count the fish", "Fix the tests", "Write the review")
 LOOKED_FOR: dict[str, tuple[Callable[[], str], set[str]]] = {
     "words of the title": (lambda: "q=BRIDGE", {"Paint the bridge"}),
     "words of the description": (lambda: "q=green", {"Paint the bridge"}),
@@ -45,8 +45,8 @@ LOOKED_FOR: dict[str, tuple[Callable[[], str], set[str]]] = {
     "a team": (lambda: f"team={Group.objects.get(name='Second team').id}", {"Write the review"}),
     "an agent": (lambda: f"agent={AgentProfile.objects.get(name='Otter').id}", {"Count the fish"}),
     "a state": (lambda: "state=REVIEW", {"Write the review"}),
-    "the own": (lambda: "mine=1", {"Count the fish", "Mend the tests"}),
-    "what needs somebody": (lambda: "needs=1", {"Mend the tests"}),
+    "the own": (lambda: "mine=1", {"Count the fish", "Fix the tests"}),
+    "what needs somebody": (lambda: "needs=1", {"Fix the tests"}),
     "two things at once": (lambda: "mine=1&q=fish", {"Count the fish"}),
     "what cannot be meant": (lambda: "team=x&agent=y&state=z", set(TITLES)),
     "another team's": (lambda: f"team={Group.objects.get(name=BOBS).id}", set()),

@@ -138,7 +138,7 @@ def test_selection_focus_and_scroll_survive_board_updates(visit: Any, world: Wor
     page = ada.open("/")
     box = page.get_by_role("checkbox", name="Select Demo on Paint the bridge")
     box.check()
-    page.get_by_role("checkbox", name="Select Demo on Mend the tests").check()
+    page.get_by_role("checkbox", name="Select Demo on Fix the tests").check()
     page.set_viewport_size({"width": 390, "height": 500})
     box.focus()
     before = place_on_screen(box)
@@ -182,7 +182,7 @@ def test_timeline_shows_entries_and_updates_itself(visit: Any, world: World) -> 
     expect(page.locator(".entry", has_text="exit status -9")).to_be_visible()
     expect(entry.get_by_text("wait kind")).to_be_visible()
     entry.get_by_role("link", name="Show the conversation up to here").click()
-    expect(page.get_by_role("heading", name="Mend the tests")).to_be_visible()
+    expect(page.get_by_role("heading", name="Fix the tests")).to_be_visible()
     assert ada.unexpected(*NO_SOCKET) == []
 
 
@@ -196,7 +196,7 @@ def test_dry_run_shows_progress_and_then_its_report(visit: Any, world: World) ->
     expect(page.get_by_role("progressbar", name="1 of 2 sessions")).to_be_visible()
     SweepRequest.objects.update(done_at=timezone.now(), report=a_report(session))
     expect(page.get_by_text("Nothing was changed. 1 session checked in 7 ms.")).to_be_visible()
-    expect(page.get_by_role("link", name="Mend the tests")).to_be_visible()
+    expect(page.get_by_role("link", name="Fix the tests")).to_be_visible()
     assert ada.unexpected(*NO_SOCKET) == []
 
 
@@ -204,7 +204,7 @@ def a_report(session: TaskSession) -> dict[str, Any]:
     row = {
         "session_id": str(session.id),
         "task_id": str(session.task_id),
-        "task_title": "Mend the tests",
+        "task_title": "Fix the tests",
         "observed": "alive",
         "rule": "alive_same_agent",
         "agent_action": "reattach",

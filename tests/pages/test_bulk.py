@@ -56,8 +56,8 @@ def test_one_failing_session_does_not_stop_the_others(
     assert [open_orders(one) for one in (good, over, broken, last)] == [["start"], [], [], ["start"]]
     html = ada.post("/sessions/bulk/", {"action": "resume", "session": wanted}).text
     assert "2 sessions were asked to resume; 3 were not" in html
-    assert "The session has ended for good." in html
-    assert html.index("The session has ended for good.") < html.index("Done: asked to resume"), (
+    assert "The session has ended and cannot be restarted." in html
+    assert html.index("The session has ended and cannot be restarted.") < html.index("Done: asked to resume"), (
         "what failed comes first"
     )
     assert {one["code"] for one in ask_api(bob, "resume", ids(good)).json()["results"]} == {"not_found"}

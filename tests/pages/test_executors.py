@@ -44,7 +44,7 @@ def test_running_sessions_are_shown_only_to_their_team(ada: Client, bob: Client,
         mine, theirs = ada.get(page).content.decode(), bob.get(page).content.decode()
         assert path_of(session) in mine
         assert path_of(session) not in theirs
-        assert "Mend the tests" not in theirs
+        assert "Fix the tests" not in theirs
 
 
 def test_stopped_session_is_not_listed_as_running(ada: Client, world: World) -> None:

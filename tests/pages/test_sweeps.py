@@ -102,21 +102,21 @@ def three_rows(world: World) -> Any:
 @pytest.mark.parametrize(
     ("query", "titles"),
     [
-        ("", {"Mend the tests", "Paint the bridge", "Count 100% of the fish"}),
+        ("", {"Fix the tests", "Paint the bridge", "Count 100% of the fish"}),
         ("seen=alive", {"Paint the bridge"}),
-        ("came=loaded", {"Mend the tests"}),
+        ("came=loaded", {"Fix the tests"}),
         ("came=skipped", {"Count 100% of the fish"}),
         ("q=BRIDGE", {"Paint the bridge"}),
         ("q=%25", {"Count 100% of the fish"}),
         ("seen=dead&came=reattached", set()),
-        ("seen=nonsense&came=nonsense&page=x", {"Mend the tests", "Paint the bridge", "Count 100% of the fish"}),
+        ("seen=nonsense&came=nonsense&page=x", {"Fix the tests", "Paint the bridge", "Count 100% of the fish"}),
     ],
 )
 def test_sweep_rows_can_be_filtered(query: str, titles: set[str], ada: Client, world: World) -> None:
     sweep = three_rows(world)
     shown = table(ada, f"/sweeps/{sweep.id}/?{query}")
     assert {
-        one for one in ("Mend the tests", "Paint the bridge", "Count 100% of the fish") if f">{one}</a>" in shown
+        one for one in ("Fix the tests", "Paint the bridge", "Count 100% of the fish") if f">{one}</a>" in shown
     } == titles
     assert ("No session matches." in ada.get(f"/sweeps/{sweep.id}/?{query}").text) is (not titles)
 
@@ -149,7 +149,7 @@ def test_dry_run_is_followed_and_shown_to_own_teams(ada: Client, bob: Client, wo
     state = ada.get(f"{path}live/").json()["parts"]["request"]
     assert "3 of 9 sessions" in state
     assert '<progress class="progress" max="9" value="3"' in state
-    row = {"session_id": str(session.id), "task_id": str(session.task_id), "task_title": "Mend the tests"}
+    row = {"session_id": str(session.id), "task_id": str(session.task_id), "task_title": "Fix the tests"}
     decided = {"observed": "dead", "rule": "dead_resume_now", "agent_action": "resume", "strategy": "native"}
     report = {"examined": 1, "duration_ms": 7, "sessions": [{**row, **decided, "reason": "", "error_message": ""}]}
     SweepRequest.objects.update(done_at=timezone.now(), report=report)

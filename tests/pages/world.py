@@ -37,7 +37,7 @@ class World:
     profile: AgentProfile
     executor: Executor
 
-    def task(self, title: str = "Mend the tests", **values: Any) -> Task:
+    def task(self, title: str = "Fix the tests", **values: Any) -> Task:
         """Create a task of Ada's team."""
         return create_task(self.ada, {"title": title, "team": self.team, "repository": self.repository, **values})
 

@@ -195,7 +195,7 @@ def line(seq: int, text: str = "x", **more: object) -> str:
         (line(1) + "[" * 5000 + "\n" + line(2), [1, 2], ":2: no JSON"),
         (line(1) + line(2, x={"a": "[" * 9}) + json.dumps({"seq": 3, "x": [[[]]]}) + "\n", [1, 2], ":3: no kind"),
         (line(1) + line(2).replace("x", "\\ud800\\u0000"), [1, 2], ""),
-        (line(1) + line(2, payload=7), [1], ":2: makes no sense: no message"),
+        (line(1) + line(2, payload=7), [1], ":2: is not valid: no message"),
         (line(1, message_id="m") + line(2, message_id="m"), [1], "second time"),
         (line(1) + '{"seq":2,"ts":"2026-02-21T10:01:10Z","kind":"message.updated","message_id":"?"}\n', [1], ":2:"),
         (line(1) + line(2).replace("}", ', "n": NaN}'), [1], ":2: no JSON"),

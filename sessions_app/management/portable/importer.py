@@ -253,7 +253,7 @@ def _replay_log(reader: RecordReader, rows: SessionRebuild) -> list[NumberedEven
         try:
             lines.append(NumberedEvent(line.line, rows.apply(line.event)))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            reader.report(reader.stem + LOG_SUFFIX, line.line, f"makes no sense: {error}")
+            reader.report(reader.stem + LOG_SUFFIX, line.line, f"is not valid: {error}")
     return lines
 
 

@@ -74,7 +74,7 @@ def find_user(name: str) -> User | None:
 def _find_or_create_team(name: str, notes: list[str]) -> Group:
     team, made = Group.objects.get_or_create(name=name)
     if made:
-        notes.append(f"team “{name}” was made, without members")
+        notes.append(f"team “{name}” was created, without members")
     return team
 
 
@@ -125,7 +125,7 @@ def _find_or_create_profile(snapshot: SnapshotValues, team: Group, notes: list[s
     if found is not None:
         return found
     agent_type = told.one_of("agent_type", agent_types(), kind if kind in agent_types() else INERT_TYPE)
-    notes.append(f"agent profile “{name}” was made, of type {agent_type}, without command and environment")
+    notes.append(f"agent profile “{name}” of type {agent_type} was created, without command and environment")
     return AgentProfile.objects.create(
         name=name,
         team=team,
@@ -146,7 +146,7 @@ def _find_or_create_executor(told: SnapshotValues, notes: list[str]) -> Executor
         name = f"{name} ({runtime})"
     executor, made = Executor.objects.get_or_create(name=name, defaults={"runtime": runtime, "max_live": 0})
     if made:
-        notes.append(f"executor “{name}” was made, with room for no agent")
+        notes.append(f"executor “{name}” was created, with a limit of 0 agents")
     return executor
 
 

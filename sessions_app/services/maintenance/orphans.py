@@ -92,7 +92,7 @@ async def _search(place: SupportsOrphans, known: frozenset[str], source: OrphanS
         return error.message_for_staff
     except Exception as error:
         log.warning("no look for orphans at %s", source.name, exc_info=error)
-        return f"Its answer makes no sense ({type(error).__name__})."
+        return f"Its answer is not valid ({type(error).__name__})."
 
 
 def _is_known_session(one: Orphan) -> bool:

@@ -154,7 +154,7 @@ def _workspace_only(transaction: SessionTransaction, plan: StartClaim, refusal: 
 
 REFUSAL_MESSAGES = {
     "not_resumable": "This agent doesn’t support resuming. Start a new session.",
-    "missing_resume_token": "The agent never told the key of its conversation. Start a new session.",
+    "missing_resume_token": "The agent never reported a conversation id. Start a new session.",
     "worktree_missing": "The session’s worktree is gone. Start a new session.",
     "strange_token": (
         "This conversation belongs to another agent profile, agent type or directory. Put that back, or start fresh."
