@@ -331,6 +331,6 @@ def test_staff_can_start_a_sweep_and_see_its_result(place: Place) -> None:
         page.get_by_role("link", name="Sweeps").click()
         page.get_by_role("button", name="Sweep now").click()
         expect(page.get_by_role("rowheader", name="Count the ticks")).to_be_visible()
-        page.get_by_role("link", name="The sweep", exact=True).click()
+        page.get_by_role("link", name="Show the sweep").click()
         expect(page.get_by_role("heading", name="Sweep: Regular check")).to_be_visible()
         assert me.complaints == []
