@@ -48,7 +48,7 @@ def test_response_says_what_happened_and_when_to_retry(
     answer = Client(raise_request_exception=False).get(path, headers={"accept": accept})
     assert (answer.status_code, answer["Retry-After"], answer["Cache-Control"]) == (503, "30", "no-store")
     assert said in answer.content
-    assert b"Make room on that disk" in answer.content
+    assert b"Free some space on that disk" in answer.content
 
 
 def test_page_offers_a_retry_and_a_form_the_board(monkeypatch: pytest.MonkeyPatch) -> None:
