@@ -63,7 +63,12 @@ def test_related_rows_are_found_by_name_or_created_inert(folder: Path, capsys: p
     assert not back.task.team.user_set.exists()
     assert back.task.repository is None
     said = capsys.readouterr().out
-    for words in ("team “team” was created", "“/srv/repository” is not opened", "a limit of 0 agents", "without command"):
+    for words in (
+        "team “team” was created",
+        "“/srv/repository” is not opened",
+        "a limit of 0 agents",
+        "without command",
+    ):
         assert words in said
 
 
