@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.postgresql]
 SOON = 15
 """Seconds within which an immediate reaction is seen on a busy machine; leases last far longer."""
 
-FENCED = ("another supervisor has taken it over", "its lease is somebody else's now", "its stream ended: ")
+FENCED = ("another supervisor has taken it over", "another supervisor has its lease now", "its stream ended: ")
 """What a supervisor logs when another one has taken over its session."""
 
 
