@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from sessions_app.workflows.language.cron import CronError, parse_cron
+from sessions_app.workflows.nodes.trigger import CronError, parse_cron
 
 NOW = datetime(2026, 1, 31, 23, 58, 30, tzinfo=UTC)  # a Saturday
 
