@@ -13,7 +13,7 @@ from sessions_app.workflows.language.limits import MAX_NODE_VALUES
 from sessions_app.workflows.language.schema import Port, merge_array_ports
 from sessions_app.workflows.language.values import ConversionError, to_text
 from sessions_app.workflows.nodes import convert_ports
-from sessions_app.workflows.nodes.gate import GateSettings
+from sessions_app.workflows.nodes.control_flow import GateSettings
 
 ITERATION: Final = "iteration"
 PATH_STEP: Final = re.compile(r"(?P<id>[^#\[\]/]+)(#\d+)?(\[(?P<iteration>\d+)\])?\Z")

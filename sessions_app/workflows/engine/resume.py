@@ -9,7 +9,7 @@ from typing import Final
 
 from sessions_app.workflows.engine.records import ITERATION, NodeRecord, NodeState, node_of_path
 from sessions_app.workflows.language.graph import Scope, WorkflowGraph
-from sessions_app.workflows.nodes.gate import GateSettings
+from sessions_app.workflows.nodes.control_flow import GateSettings
 
 UNFINISHED_STATES: Final = frozenset({NodeState.FAILED, NodeState.CANCELLED, NodeState.RUNNING})
 _ITERATION: Final = re.compile(r"(?P<loop>.*)\[(?P<number>\d+)\]\Z")

@@ -40,8 +40,7 @@ from sessions_app.workflows.nodes import (
     type_of,
 )
 from sessions_app.workflows.nodes.agent import keeps_session
-from sessions_app.workflows.nodes.gate import GateSettings
-from sessions_app.workflows.nodes.scopes import LoopSettings
+from sessions_app.workflows.nodes.control_flow import GateSettings, LoopSettings
 
 MAX_RECORDS_PER_STEP: Final = 500
 """Records that one step writes at most. A loop that never waits for work continues in the next step."""

@@ -38,8 +38,7 @@ from sessions_app.workflows.loader.wiring import (
     unsatisfiable_templates,
 )
 from sessions_app.workflows.nodes import NodeType, node_types, ports_of
-from sessions_app.workflows.nodes.gate import GateSettings
-from sessions_app.workflows.nodes.scopes import ComponentSettings, LoopSettings
+from sessions_app.workflows.nodes.control_flow import ComponentSettings, GateSettings, LoopSettings
 
 INTERFACE_TYPES: Final = frozenset({"interface-input", "interface-output", "interface-continue"})
 IMPLIED_PORTS: Final = frozenset({"iterations", "terminationReason"})

@@ -24,7 +24,7 @@ from sessions_app.workflows.language.graph import (
     WorkflowGraph,
 )
 from sessions_app.workflows.language.limits import MAX_DRAWING
-from sessions_app.workflows.nodes.gate import GateSettings
+from sessions_app.workflows.nodes.control_flow import GateSettings
 
 WIDTH, HEIGHT = 168, 52
 GAP_X, GAP_Y, PAD, HEAD = 56, 24, 20, 30

@@ -40,7 +40,7 @@ from sessions_app.workflows.language.limits import (
 from sessions_app.workflows.language.reader import read_text
 from sessions_app.workflows.language.schema import Body, ComponentBody, Interface, Port, WorkflowFile
 from sessions_app.workflows.loader.builder import ScopeBuilder
-from sessions_app.workflows.nodes.scopes import ComponentSettings
+from sessions_app.workflows.nodes.control_flow import ComponentSettings
 from sessions_app.workflows.nodes.trigger import BUILT_IN_OUTPUTS
 
 MAX_COMPONENTS_LISTED: Final = 20

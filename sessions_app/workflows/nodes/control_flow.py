@@ -1,4 +1,8 @@
-"""The gate node type: passed if every boolean input is true; otherwise the nodes before it run again with feedback."""
+"""Node types that decide what runs: gates, loops and components.
+
+A gate is passed if every boolean input is true; otherwise the nodes before it run again with feedback. Loops and
+components have a scope of their own; interface nodes stand for its border.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +12,8 @@ from typing import Any, Final
 from pydantic import Field
 
 from sessions_app.workflows.language.graph import HIDDEN_PORT, GraphNode
-from sessions_app.workflows.language.limits import MAX_RETRIES
-from sessions_app.workflows.language.schema import NodeData, make_port
+from sessions_app.workflows.language.limits import MAX_ITERATIONS, MAX_RETRIES
+from sessions_app.workflows.language.schema import DockSlot, NodeData, Port, make_port
 from sessions_app.workflows.language.values import to_text
 from sessions_app.workflows.nodes import (
     BeginResult,
@@ -22,6 +26,9 @@ from sessions_app.workflows.nodes import (
 )
 
 DEFAULT_RETRIES: Final = 3
+DEFAULT_ITERATIONS: Final = 10
+REPORTED_OUTPUTS: Final = (make_port("iterations", "number"), make_port("terminationReason", "string"))
+"""The outputs that every loop has in addition to its own."""
 
 
 class GateSettings(NodeData):
@@ -31,7 +38,7 @@ class GateSettings(NodeData):
     max_retries: int = Field(default=DEFAULT_RETRIES, ge=0, le=MAX_RETRIES)
 
 
-def check_settings(node: GraphNode) -> Iterable[SettingsIssue]:
+def check_gate(node: GraphNode) -> Iterable[SettingsIssue]:
     """Check that the gate has a condition."""
     if not any(port.type == "boolean" for port in node.inputs):
         yield SettingsIssue(
@@ -42,7 +49,7 @@ def check_settings(node: GraphNode) -> Iterable[SettingsIssue]:
         )
 
 
-def begin_node(context: NodeContext) -> BeginResult:
+def begin_gate(context: NodeContext) -> BeginResult:
     """Decide by the boolean inputs; a missing one counts as false."""
     settings = context.node.settings
     assert isinstance(settings, GateSettings)  # noqa: S101  (the settings class of the type)
@@ -72,17 +79,49 @@ def build_feedback(context: NodeContext, failed: Iterable[str]) -> str:
     return "\n\n".join(texts) or f"These checks failed: {', '.join(failed)}."
 
 
-TYPES: Final = (
-    NodeType(
-        name="gate",
-        title="Gate",
-        settings=GateSettings,
-        outputs=(
-            make_port("passed", "boolean"),
-            make_port("retry_feedback", "string"),
-            make_port("retry_count", "number"),
-        ),
-        check=check_settings,
-        begin=begin_node,
+_GATE: Final = NodeType(
+    name="gate",
+    title="Gate",
+    settings=GateSettings,
+    outputs=(
+        make_port("passed", "boolean"),
+        make_port("retry_feedback", "string"),
+        make_port("retry_count", "number"),
     ),
+    check=check_gate,
+    begin=begin_gate,
 )
+
+
+class LoopSettings(NodeData):
+    """Settings of a loop node."""
+
+    max_iterations: int = Field(default=DEFAULT_ITERATIONS, ge=1, le=MAX_ITERATIONS)
+    dock_slots: list[DockSlot] = Field(default_factory=list)
+
+
+def loop_outputs(settings: LoopSettings) -> tuple[Port, ...]:
+    """Return the number of iterations, and the reason why the loop ended."""
+    return REPORTED_OUTPUTS
+
+
+_LOOP: Final = NodeType(name="loop", title="Loop", settings=LoopSettings, implied=loop_outputs, is_open=True)
+
+
+class ComponentSettings(NodeData):
+    """Settings of a component node: its file or name, and values for inputs without an edge."""
+
+    workflow_path: str | None = None
+    component_ref: str | None = None
+    component_inputs: dict[str, Any] | None = None
+
+
+_COMPONENT: Final = NodeType(name="component", title="Component", settings=ComponentSettings, is_open=True)
+
+# The border of a component, or of a loop of the older style, written as a node. It never runs: the loader turns the
+# edges that end or begin at it into wires of the scope itself.
+_INTERFACES: Final = tuple(
+    NodeType(name=f"interface-{side}", title=f"Interface: {side}", settings=NodeData, is_open=True)
+    for side in ("input", "output", "continue")
+)
+TYPES: Final = (_GATE, _LOOP, _COMPONENT, *_INTERFACES)
