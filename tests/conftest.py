@@ -1,4 +1,4 @@
-"""What holds in every area."""
+"""Settings and fixtures for every area of the tests."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ import hypothesis
 import pytest
 from django.db import connection
 
-# Shared test bodies: their failed assertions show values, as those of test modules do.
+# Show values in failed assertions of shared test bodies, as pytest does for test modules.
 pytest.register_assert_rewrite(
     "tests.drills.restart_drills", "tests.executors.contract", "tests.executors.shared_worktrees"
 )
 
-# How long an example takes is a matter of what else the machine does.
-hypothesis.settings.register_profile("house", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
-hypothesis.settings.load_profile("house")
+# The duration of an example depends on what else the machine does.
+hypothesis.settings.register_profile("kandev", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.load_profile("kandev")
 
 
 @pytest.fixture(scope="session")
 def django_db_modify_db_settings(django_db_modify_db_settings_parallel_suffix: None) -> None:
-    """A test may hold its transaction for long on a busy machine; no request and no supervisor does."""
+    """Let tests hold transactions longer on a busy machine than requests and the supervisor may."""
     if connection.vendor == "postgresql":
         connection.settings_dict["OPTIONS"]["options"] += " -c idle_in_transaction_session_timeout=120000"
 
 
 @pytest.fixture(autouse=True)
-def usual_umask() -> Iterator[None]:
-    """What is imported or called makes this process private (``private_files``); tests write as people do."""
+def default_umask() -> Iterator[None]:
+    """Restore the default umask: importing or calling ``private_files`` makes this process's new files private."""
     os.umask(0o022)
     yield
     os.umask(0o022)

@@ -1,6 +1,6 @@
-"""A pytest plugin: ``--tier=main`` leaves out what takes long and is proven once more elsewhere, for ``make test``.
+"""A pytest plugin: ``--tier=main``, used by ``make test``, skips slow tests whose behaviour other tests also cover.
 
-``make test-all`` runs everything. A path given on the command line runs whole, as no tier is named then.
+``make test-all`` runs everything, as does pytest with paths alone: the default tier is ``all``.
 """
 
 from __future__ import annotations
@@ -10,24 +10,24 @@ from typing import Final
 import pytest
 
 MAIN_DRILLS: Final = ("test_restart_drills.py", "test_sweeps.py")
-"""Drills A to D on the local runtime, and what sweeps promise."""
+"""Drills A to D on the local runtime, and the guarantees of recovery sweeps."""
 MAIN_CONTAINERS: Final = (
     *("test_docker_drills.py", "test_confinement.py", "test_docker_config.py", "test_remote_engine_config.py"),
 )
-"""Drills A to D in containers of one engine, and the sandbox."""
+"""Drills A to D in containers of one engine, and the sandbox's isolation."""
 MAIN_BROWSER: Final = ("test_browser.py", "test_browser_drills.py")
-"""A person's main path: a session from its start over kills to its end."""
+"""The main path of a user: a session from start to end, including killed processes."""
 ONLY_IN_ALL: Final = (
     *("tests/bench/", "tests/chaos/", "tests/deploy/", "tests/fuzz/", "tests/hostile_agent/", "tests/real_agents/"),
     *("tests/remote/", "tests/soak/", "tests/sprites/"),
 )
-"""Areas of engines, hosts, agents and tools that are not ours, and of long walks."""
+"""Areas that need external engines, hosts, agents or tools, and long random runs."""
 MAIN_ON_POSTGRESQL: Final = (
     *("tests/models/", "tests/drills/test_several_supervisors.py"),
     *("tests/supervisor/test_leases", "tests/supervisor/test_ingest", "tests/supervisor/test_database"),
     *("tests/house/test_migrations", "tests/house/test_upgrade", "tests/waits/test_interrupted_waits"),
 )
-"""Locks, leases, appends, ingest, migrations and wake-ups: what PostgreSQL does otherwise than SQLite."""
+"""Locks, leases, appends, ingest, migrations and wake-ups: where PostgreSQL differs from SQLite."""
 
 
 def is_main(nodeid: str, markers: set[str], database: str) -> bool:
@@ -49,17 +49,17 @@ def is_main(nodeid: str, markers: set[str], database: str) -> bool:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """``--tier``."""
+    """Add the option ``--tier``."""
     parser.addoption(
-        "--tier", choices=("main", "all"), default="all", help="main: what make test runs; all: everything"
+        "--tier", choices=("main", "all"), default="all", help="main: the tests of make test; all: everything"
     )
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what belongs to ``make test-all`` alone."""
+    """Deselect the tests that only ``make test-all`` runs."""
     if config.option.tier == "all":
         return
     database = config.option.database
-    kept = [item for item in items if is_main(item.nodeid, {mark.name for mark in item.iter_markers()}, database)]
-    config.hook.pytest_deselected(items=[item for item in items if item not in set(kept)])
-    items[:] = kept
+    selected = [item for item in items if is_main(item.nodeid, {mark.name for mark in item.iter_markers()}, database)]
+    config.hook.pytest_deselected(items=[item for item in items if item not in set(selected)])
+    items[:] = selected

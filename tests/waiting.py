@@ -1,4 +1,4 @@
-"""Waiting for something to become true, with a deadline; never for time to pass."""
+"""Poll for a condition with a deadline, instead of sleeping for a fixed time."""
 
 from __future__ import annotations
 
@@ -13,35 +13,35 @@ T = TypeVar("T")
 _POLL = 0.02
 
 
-class NeverHappened(AssertionError):
-    """The deadline passed; the message says what was waited for and what was seen last."""
+class WaitTimeout(AssertionError):
+    """The condition did not hold before the deadline; the message has its description and its last value."""
 
 
 def eventually(predicate: Callable[[], T], timeout: float = 10, describe: str = "") -> T:
-    """Poll until ``predicate`` answers something true, and return that; NeverHappened after ``timeout`` seconds."""
+    """Poll until ``predicate`` returns a true value, and return it; raise WaitTimeout after ``timeout`` seconds."""
     deadline = time.monotonic() + timeout
     while True:
-        seen = predicate()
-        if seen:
-            return seen
+        value = predicate()
+        if value:
+            return value
         if time.monotonic() > deadline:
-            raise _too_late(predicate, timeout, describe, seen)
+            raise _timeout_error(predicate, timeout, describe, value)
         time.sleep(_POLL)
 
 
 async def eventually_async(predicate: Callable[[], Any], timeout: float = 10, describe: str = "") -> Any:
-    """`eventually` for coroutines; ``predicate`` may be an ordinary or an async function."""
+    """Do the same as `eventually` in a coroutine; ``predicate`` may be an ordinary or an async function."""
     deadline = time.monotonic() + timeout
     while True:
-        answer = predicate()
-        seen = await answer if inspect.isawaitable(answer) else answer
-        if seen:
-            return seen
+        result = predicate()
+        value = await result if inspect.isawaitable(result) else result
+        if value:
+            return value
         if time.monotonic() > deadline:
-            raise _too_late(predicate, timeout, describe, seen)
+            raise _timeout_error(predicate, timeout, describe, value)
         await asyncio.sleep(_POLL)
 
 
-def _too_late(predicate: object, timeout: float, describe: str, seen: object) -> NeverHappened:
-    what = describe or getattr(predicate, "__qualname__", repr(predicate))
-    return NeverHappened(f"not within {timeout} s: {what} (last seen: {seen!r})")
+def _timeout_error(predicate: object, timeout: float, describe: str, value: object) -> WaitTimeout:
+    condition = describe or getattr(predicate, "__qualname__", repr(predicate))
+    return WaitTimeout(f"not within {timeout} s: {condition} (last value: {value!r})")

@@ -18,7 +18,7 @@ from tests.chaos import agent
 from tests.chaos.behaviours import Behaviour
 from tests.chaos.control_plane import ControlPlane
 from tests.drills.deployment import ROOT, ApiError, Deployment
-from tests.waiting import NeverHappened
+from tests.waiting import WaitTimeout
 
 PATIENCE: Final = 240.0
 """Seconds during which a client retries: the web may also die once for each of many other sessions."""
@@ -51,7 +51,7 @@ class ChaosDeployment(Deployment):
     # --- the API, with retries ---
 
     def ask(self, method: str, path: str, body: Any = None) -> Any:
-        """Send one request, repeated until answered; raise ApiError if refused, NeverHappened when patience ends."""
+        """Send one request, repeated until answered; raise ApiError if refused, WaitTimeout when patience ends."""
         deadline = time.monotonic() + PATIENCE
         while True:
             try:
@@ -64,7 +64,7 @@ class ChaosDeployment(Deployment):
             except (OSError, ValueError) as error:
                 trouble = error
             if time.monotonic() > deadline:
-                raise NeverHappened(f"{method} {path} has no answer: {trouble}") from trouble
+                raise WaitTimeout(f"{method} {path} has no answer: {trouble}") from trouble
             time.sleep(0.1)
 
     def begin(self, behaviour: Behaviour, text: str, args: tuple[str, ...] = (), **values: Any) -> ChaosSession:

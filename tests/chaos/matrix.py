@@ -20,7 +20,7 @@ from tests.chaos.behaviours import Behaviour, args_for, why_unreachable
 from tests.chaos.control_plane import armed
 from tests.chaos.deployment import ChaosDeployment, ChaosSession
 from tests.chaos.invariants import describe, orphans, violations
-from tests.waiting import NeverHappened, eventually
+from tests.waiting import WaitTimeout, eventually
 
 AT_ONCE: Final = 6
 """Number of concurrent sessions."""
@@ -127,7 +127,7 @@ def _by_supervisor(world: ChaosDeployment, group: Group, directory: Path) -> Out
             session = begun or begin(behaviour)
             for step in session_steps.steps_for(group.points, behaviour):
                 step(session)
-        except NeverHappened as error:
+        except WaitTimeout as error:
             troubles.append(f"stuck: {error}")
 
     with _terms(world, group, directory), ThreadPoolExecutor(AT_ONCE) as pool:
@@ -210,7 +210,7 @@ ORDERS: Final[Sequence[Callable[[ChaosSession], object]]] = (
 def _rest(session: ChaosSession) -> str:
     try:
         session_steps.wait_until_idle(session)
-    except NeverHappened as error:
+    except WaitTimeout as error:
         return f"stuck: {error}"
     return ""
 
@@ -221,7 +221,7 @@ def judge(world: ChaosDeployment, directory: Path, process: str, troubles: Seque
     if not troubles:
         try:
             session_steps.close_all(world.unchecked_sessions())
-        except NeverHappened as error:
+        except WaitTimeout as error:
             outcome.violations.append(f"stuck: {error}")
     outcome.violations += world.control_plane.take_failures()
     killed = _read(world, directory, process, outcome)
@@ -269,6 +269,6 @@ def _dashed(key: str) -> str:
 def _orphans(session: ChaosSession) -> list[str]:
     try:
         eventually(lambda: not orphans(session), timeout=GONE_WITHIN, describe="nothing of it runs")
-    except NeverHappened:
+    except WaitTimeout:
         return [f"orphans: {orphans(session)} ({session.behaviour} {session.id})"]
     return []

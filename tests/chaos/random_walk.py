@@ -22,7 +22,7 @@ from tests.chaos.deployment import ChaosDeployment, ChaosSession
 from tests.chaos.invariants import Evidence, describe, no_prompt_twice, orphans, violations
 from tests.chaos.matrix import Outcome
 from tests.drills.deployment import ApiError
-from tests.waiting import NeverHappened, eventually
+from tests.waiting import WaitTimeout, eventually
 
 KILLS_A_ROUND: Final = 5
 """After this many kills, everything comes to rest and is checked."""
@@ -94,7 +94,7 @@ class RandomWalk:
             act = choice.choice((_prompt, _prompt, _prompt, _answer, _answer, _cancel, _stop, _resume))
             try:
                 act(session, choice)
-            except (ApiError, NeverHappened) as error:
+            except (ApiError, WaitTimeout) as error:
                 self.outcome.violations.append(f"a user got no answer: {error} ({session.behaviour} {session.id})")
 
     # --- kills ---
@@ -149,7 +149,7 @@ class RandomWalk:
     def _settle(self, session: ChaosSession) -> None:
         try:
             session_steps.wait_until_idle(session)
-        except NeverHappened as error:
+        except WaitTimeout as error:
             self.outcome.violations.append(f"stuck: {error}")
 
     def _judge(self, session: ChaosSession) -> None:
@@ -175,7 +175,7 @@ class RandomWalk:
         try:
             session_steps.close(session)
             eventually(lambda: not orphans(session), timeout=20, describe="nothing of it runs")
-        except NeverHappened as error:
+        except WaitTimeout as error:
             self.outcome.violations.append(f"orphans: {orphans(session)} {error} ({session.behaviour} {session.id})")
         self._judge(session)
 

@@ -14,7 +14,7 @@ from executors_app.agentctl.process import execution_processes, identity
 from tests.chaos.behaviours import NEEDS, Behaviour
 from tests.chaos.deployment import ChaosSession
 from tests.drills.deployment import ApiError
-from tests.waiting import NeverHappened, eventually
+from tests.waiting import WaitTimeout, eventually
 
 REST_WITHIN: Final = 180.0
 """Seconds within which every request is done, or has failed with an error."""
@@ -45,7 +45,7 @@ def pending_work(session: ChaosSession) -> str:
 
 
 def wait_until_idle(session: ChaosSession, urge: Callable[[ChaosSession, str], None] | None = None) -> None:
-    """Wait until the session is at rest, answering its permission requests; raise NeverHappened with what is stuck."""
+    """Wait until the session is at rest, answering its permission requests; raise WaitTimeout with what is stuck."""
     deadline = time.monotonic() + REST_WITHIN
     calm = 0
     while calm < 2:  # between two steps of the supervisor, everything may seem idle
@@ -56,7 +56,7 @@ def wait_until_idle(session: ChaosSession, urge: Callable[[ChaosSession, str], N
         elif trouble and urge:
             urge(session, trouble)
         if time.monotonic() > deadline:
-            raise NeverHappened(f"{session.behaviour} {session.id} is not at rest: {trouble}")
+            raise WaitTimeout(f"{session.behaviour} {session.id} is not at rest: {trouble}")
         time.sleep(0.1)
 
 

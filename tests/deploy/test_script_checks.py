@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from kandev.databases import EMBEDDED_NAME
-from tests.deploy.test_scripts import run
+from tests.deploy.scripts import run_script
 from tests.drills.deployment import Deployment
 from tests.environment import DATABASE_URL
 from tests.postgresql import binaries
@@ -39,17 +39,9 @@ with session_transaction(TaskSession.objects.get().id) as transaction:
 """
 
 
-@pytest.fixture
-def deployment(tmp_path: Path) -> Iterator[Deployment]:
-    made = Deployment(tmp_path)
-    made.prepare()
-    yield made
-    made.close()
-
-
-def copied(deployment: Deployment, **environment: str) -> Path:
+def back_up(deployment: Deployment, **environment: str) -> Path:
     """Return a backup of a deployment."""
-    done = run(deployment, "back-up", str(deployment.home / "copies"), **environment)
+    done = run_script(deployment, "back-up", str(deployment.home / "copies"), **environment)
     assert done.returncode == 0, done.stderr
     return Path(done.stdout.strip())
 
@@ -63,13 +55,13 @@ def files(directory: Path) -> dict[str, tuple[int, int]]:
 
 @pytest.mark.database
 def test_restore_under_a_running_server_is_refused(deployment: Deployment) -> None:
-    copy = copied(deployment)
+    copy = back_up(deployment)
     deployment.serve()
     try:
         session = deployment.start_session("remember walrus")
         before = deployment.rows("SELECT id FROM task_sessions")
         inode = (deployment.data / EMBEDDED_NAME).stat().st_ino if DATABASE_URL not in deployment.env else 0
-        refused = run(deployment, "restore", str(copy))
+        refused = run_script(deployment, "restore", str(copy))
         assert refused.returncode == 2
         assert "restore: " in refused.stderr
         assert "stop" in refused.stderr
@@ -83,21 +75,21 @@ def test_restore_under_a_running_server_is_refused(deployment: Deployment) -> No
 
 @pytest.mark.embedded
 def test_restore_is_refused_while_a_process_has_the_file_open(deployment: Deployment) -> None:
-    copy = copied(deployment)
+    copy = back_up(deployment)
     with closing(sqlite3.connect(deployment.data / EMBEDDED_NAME)) as web:
         web.execute("SELECT count(*) FROM tasks").fetchone()
         before = files(deployment.data)
-        refused = run(deployment, "restore", str(copy))
+        refused = run_script(deployment, "restore", str(copy))
         assert (refused.returncode, files(deployment.data)) == (2, before)
     assert f"process {os.getpid()} has {deployment.data / EMBEDDED_NAME} open: stop Kandev first" in refused.stderr
 
 
 @pytest.mark.embedded
 def test_restore_refuses_a_backup_of_another_kind_of_database(deployment: Deployment) -> None:
-    copy = copied(deployment)
+    copy = back_up(deployment)
     (copy / "kandev.sqlite3").rename(copy / "database.dump")
     before = files(deployment.data)
-    refused = run(deployment, "restore", str(copy))
+    refused = run_script(deployment, "restore", str(copy))
     assert (refused.returncode, files(deployment.data)) == (2, before)
     assert "has no kandev.sqlite3" in refused.stderr
 
@@ -114,7 +106,7 @@ def test_roll_out_without_the_services_environment_is_refused(tmp_path: Path) ->
 @pytest.mark.embedded
 def test_roll_out_creates_no_new_database(deployment: Deployment) -> None:
     empty = deployment.home / "empty"
-    refused = run(deployment, "roll-out", "web", KANDEV_DATA_DIR=str(empty), RESTART="false")
+    refused = run_script(deployment, "roll-out", "web", KANDEV_DATA_DIR=str(empty), RESTART="false")
     assert refused.returncode == 2
     assert f"there is no database at {empty}/kandev.sqlite3" in refused.stderr
     assert not empty.exists()
@@ -127,10 +119,10 @@ def test_roll_out_fails_once_for_sessions_that_it_broke(deployment: Deployment) 
     breaking = deployment.home / "restart"
     breaking.write_text(f"#!/bin/sh\nexec {sys.executable} manage.py shell -v 0 -c '{GIVE_UP}'\n")
     breaking.chmod(0o755)
-    done = run(deployment, "roll-out", "web", RESTART=str(breaking), PATIENCE="5")
+    done = run_script(deployment, "roll-out", "web", RESTART=str(breaking), PATIENCE="5")
     assert done.returncode == 1, done.stderr
     assert "is in FAILED: Broken." in done.stderr
-    again = run(deployment, "roll-out", "web", RESTART="true", PATIENCE="5")
+    again = run_script(deployment, "roll-out", "web", RESTART="true", PATIENCE="5")
     assert again.returncode == 0, again.stderr
 
 
@@ -139,7 +131,7 @@ def test_roll_out_exits_with_status_1_after_a_failed_restart(deployment: Deploym
     failing = deployment.home / "restart"
     failing.write_text(f'#!/bin/sh\necho "$1" >> {deployment.home}/order; exit 5\n')
     failing.chmod(0o755)
-    done = run(deployment, "roll-out", "web", "worker", RESTART=str(failing))
+    done = run_script(deployment, "roll-out", "web", "worker", RESTART=str(failing))
     assert (done.returncode, (deployment.home / "order").read_text()) == (1, "web\n")
     assert "roll-out: web could not be restarted; nothing more was restarted" in done.stderr
 
@@ -149,10 +141,10 @@ def test_sqlite_urls_are_backed_up_and_restored(deployment: Deployment) -> None:
     elsewhere = deployment.home / "the database.sqlite3"
     shutil.move(deployment.data / EMBEDDED_NAME, elsewhere)
     url = {DATABASE_URL: f"sqlite://{str(elsewhere).replace(' ', '%20')}"}
-    copy = copied(deployment, **url)
+    copy = back_up(deployment, **url)
     with closing(sqlite3.connect(elsewhere)) as file, file:
         file.execute("DELETE FROM repositories")
-    restored = run(deployment, "restore", str(copy), **url)
+    restored = run_script(deployment, "restore", str(copy), **url)
     assert restored.returncode == 0, restored.stderr
     with closing(sqlite3.connect(elsewhere)) as file:
         assert file.execute("SELECT count(*) FROM repositories").fetchone() == (1,)
@@ -166,27 +158,27 @@ def test_two_backups_within_one_second_are_both_made(deployment: Deployment) -> 
     (tools / "date").write_text("#!/bin/sh\necho 20260101T030000Z\n")
     (tools / "date").chmod(0o755)
     path = f"{tools}{os.pathsep}{os.environ['PATH']}"
-    names = [copied(deployment, PATH=path).name for _ in range(3)]
+    names = [back_up(deployment, PATH=path).name for _ in range(3)]
     assert names == ["20260101T030000Z", "20260101T030000Z-2", "20260101T030000Z-3"]
     assert all((deployment.home / "copies" / name / "complete").exists() for name in names)
 
 
 @pytest.fixture
-def of_another_user() -> Iterator[Deployment]:
+def deployment_of_nobody() -> Iterator[Deployment]:
     """A deployment whose files belong to another user, who can reach them."""
     if os.geteuid() != 0:
         pytest.skip("only root gives files to others")
-    as_nobody = ["setpriv", "--reuid", str(NOBODY), "--regid", str(NOBODY), "--clear-groups"]
-    if subprocess.run([*as_nobody, sys.executable, "-c", "import django"], capture_output=True, check=False).returncode:
+    setpriv = ["setpriv", "--reuid", str(NOBODY), "--regid", str(NOBODY), "--clear-groups"]
+    if subprocess.run([*setpriv, sys.executable, "-c", "import django"], capture_output=True, check=False).returncode:
         pytest.skip("no other user can run this Python")
     home = Path(tempfile.mkdtemp(prefix="kandev-owner-", dir="/tmp"))
     home.chmod(0o755)
-    made = Deployment(home)
-    made.prepare()
-    for path in (made.data, *made.data.rglob("*")):
+    deployment = Deployment(home)
+    deployment.prepare()
+    for path in (deployment.data, *deployment.data.rglob("*")):
         os.chown(path, NOBODY, NOBODY)
-    yield made
-    made.close()
+    yield deployment
+    deployment.close()
     shutil.rmtree(home)
 
 
@@ -196,21 +188,21 @@ def owners(directory: Path) -> set[int]:
 
 
 @pytest.mark.embedded
-def test_root_backs_up_and_restores_files_owned_by_the_service(of_another_user: Deployment) -> None:
-    copy = copied(of_another_user)
-    assert ((copy / "kandev.sqlite3").stat().st_uid, owners(of_another_user.data)) == (NOBODY, {NOBODY})
-    (of_another_user.data / EMBEDDED_NAME).unlink()
-    restored = run(of_another_user, "restore", str(copy))
+def test_root_backs_up_and_restores_files_owned_by_the_service(deployment_of_nobody: Deployment) -> None:
+    copy = back_up(deployment_of_nobody)
+    assert ((copy / "kandev.sqlite3").stat().st_uid, owners(deployment_of_nobody.data)) == (NOBODY, {NOBODY})
+    (deployment_of_nobody.data / EMBEDDED_NAME).unlink()
+    restored = run_script(deployment_of_nobody, "restore", str(copy))
     assert restored.returncode == 0, restored.stderr
-    assert owners(of_another_user.data) == {NOBODY}
-    rolled_out = run(of_another_user, "roll-out", "web", RESTART="true", PATIENCE="5")
+    assert owners(deployment_of_nobody.data) == {NOBODY}
+    rolled_out = run_script(deployment_of_nobody, "roll-out", "web", RESTART="true", PATIENCE="5")
     assert rolled_out.returncode == 0, rolled_out.stderr
-    assert owners(of_another_user.data) == {NOBODY}
+    assert owners(deployment_of_nobody.data) == {NOBODY}
 
 
 @pytest.mark.postgresql
 def test_restore_removes_tables_created_after_the_backup(deployment: Deployment) -> None:
-    copy = copied(deployment)
+    copy = back_up(deployment)
     newer = (
         "CREATE TABLE newer (id uuid PRIMARY KEY, task_id uuid NOT NULL REFERENCES tasks (id))",
         "INSERT INTO newer SELECT gen_random_uuid(), id FROM tasks",
@@ -219,7 +211,7 @@ def test_restore_removes_tables_created_after_the_backup(deployment: Deployment)
     psql = str((binaries() or Path("/usr/bin")) / "psql")
     for statement in newer:
         subprocess.run([psql, "--quiet", "--no-psqlrc", "--dbname", url, "--command", statement], check=True)
-    restored = run(deployment, "restore", str(copy))
+    restored = run_script(deployment, "restore", str(copy))
     assert restored.returncode == 0, restored.stderr
     assert deployment.rows("SELECT to_regclass('newer') AS found") == [{"found": None}]
     assert len(deployment.rows("SELECT id FROM repositories")) == 1
@@ -227,8 +219,8 @@ def test_restore_removes_tables_created_after_the_backup(deployment: Deployment)
 
 @pytest.mark.postgresql
 def test_restore_of_a_damaged_dump_changes_nothing(deployment: Deployment) -> None:
-    copy = copied(deployment)
+    copy = back_up(deployment)
     dump = copy / "database.dump"
     dump.write_bytes(dump.read_bytes()[:-2000])
-    assert run(deployment, "restore", str(copy)).returncode != 0
+    assert run_script(deployment, "restore", str(copy)).returncode != 0
     assert len(deployment.rows("SELECT id FROM repositories")) == 1

@@ -15,36 +15,13 @@ from pathlib import Path
 import pytest
 
 from tests import services
+from tests.deploy.scripts import run_script
 from tests.drills import kandev_processes
 from tests.drills.deployment import MANAGE, Deployment
 from tests.drills.session_steps import check_only_turn, wait_until_talking
-from tests.postgresql import binaries, free_port
+from tests.postgresql import free_port
 from tests.services import ROOT
 from tests.waiting import eventually
-
-
-@pytest.fixture
-def deployment(tmp_path: Path) -> Iterator[Deployment]:
-    made = Deployment(tmp_path)
-    made.prepare()
-    yield made
-    made.close()
-
-
-def run(deployment: Deployment, script: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run one of the scripts as on a deployment's machine."""
-    python = Path(sys.executable)
-    tools = [str(binaries() or python.parent), os.environ["PATH"]]
-    given = {"MANAGE": f"{python} manage.py", "PYTHON": str(python), "PATH": os.pathsep.join(tools)}
-    return subprocess.run(
-        [str(ROOT / "deploy" / script), *arguments],
-        cwd=ROOT,
-        env=deployment.env | given | environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
 
 
 class TestRollOut:
@@ -98,7 +75,7 @@ pid.write_text(str(made.pid))
     ) -> None:
         session = deployment.start_session("work 8")
         wait_until_talking(session)
-        done = run(deployment, "roll-out", *units, RESTART=str(deployment.home / "restart"))
+        done = run_script(deployment, "roll-out", *units, RESTART=str(deployment.home / "restart"))
         assert done.returncode == 0, done.stderr
         assert (deployment.home / "order").read_text().split() == ["web0", "web1", "supervisor", "worker"]
         check_only_turn(session)
@@ -107,7 +84,7 @@ pid.write_text(str(made.pid))
     @pytest.mark.postgresql
     def test_stops_at_the_first_web_that_does_not_come_back(self, deployment: Deployment, units: list[str]) -> None:
         (deployment.home / "web0.command").write_text("false")
-        done = run(deployment, "roll-out", *units, RESTART=str(deployment.home / "restart"), PATIENCE="3")
+        done = run_script(deployment, "roll-out", *units, RESTART=str(deployment.home / "restart"), PATIENCE="3")
         assert done.returncode == 1
         assert "web0 is not ready after 3 s; nothing more was restarted" in done.stderr
         assert (deployment.home / "order").read_text().split() == ["web0"]
@@ -138,13 +115,13 @@ class TestBackUp:
         with kandev_processes.served_by(deployment, 1):
             session = deployment.start_session("work 2")
             wait_until_talking(session)
-            copied = run(deployment, "back-up", str(deployment.home / "copies"))
+            copied = run_script(deployment, "back-up", str(deployment.home / "copies"))
             assert copied.returncode == 0, copied.stderr
             check_only_turn(session)
             session.prompt("work 1")
             eventually(lambda: [row["state"] for row in session.prompts()] == ["done", "done"], timeout=60)
 
-        restored = run(deployment, "restore", copied.stdout.strip())
+        restored = run_script(deployment, "restore", copied.stdout.strip())
         assert restored.returncode == 0, restored.stderr
         assert "1 sessions stopped" in restored.stdout
         assert session.row["desired_state"] == "stopped"
@@ -155,7 +132,7 @@ class TestBackUp:
 
     @pytest.mark.database
     def test_is_readable_only_by_its_owner(self, deployment: Deployment) -> None:
-        copied = run(deployment, "back-up", str(deployment.home / "copies"))
+        copied = run_script(deployment, "back-up", str(deployment.home / "copies"))
         assert copied.returncode == 0, copied.stderr
         found = Path(copied.stdout.strip())
         assert (found / "complete").exists()
@@ -164,7 +141,7 @@ class TestBackUp:
     @pytest.mark.database
     def test_holds_no_secret_key_and_says_what_to_keep(self, deployment: Deployment) -> None:
         key = (deployment.data / "secret-key").read_text().strip()
-        copied = run(deployment, "back-up", str(deployment.home / "copies"))
+        copied = run_script(deployment, "back-up", str(deployment.home / "copies"))
         assert copied.returncode == 0, copied.stderr
         assert f"keep them in another place: {deployment.data}/secret-key" in copied.stderr
         for path in Path(copied.stdout.strip()).rglob("*"):
@@ -172,12 +149,12 @@ class TestBackUp:
 
     @pytest.mark.database
     def test_without_the_secret_key_is_not_restored(self, deployment: Deployment) -> None:
-        copied = run(deployment, "back-up", str(deployment.home / "copies"))
+        copied = run_script(deployment, "back-up", str(deployment.home / "copies"))
         kept = (deployment.data / "secret-key").rename(deployment.home / "kept")
-        refused = run(deployment, "restore", copied.stdout.strip())
+        refused = run_script(deployment, "restore", copied.stdout.strip())
         assert (refused.returncode, not (deployment.data / "secret-key").exists()) == (2, True)
         assert "the secret key is missing" in refused.stderr
-        given = run(deployment, "restore", copied.stdout.strip(), KANDEV_SECRET_KEY_FILE=str(kept))
+        given = run_script(deployment, "restore", copied.stdout.strip(), KANDEV_SECRET_KEY_FILE=str(kept))
         assert given.returncode == 0, given.stderr
 
     @pytest.mark.database
@@ -187,7 +164,7 @@ class TestBackUp:
         key = (deployment.data / "secret-key").read_text()
         (deployment.data / "hosts").mkdir(mode=0o700)
         (deployment.data / "hosts" / "build").write_text("token of a host")
-        copied = run(deployment, "back-up", str(deployment.home / "copies"), operator_key["file"])
+        copied = run_script(deployment, "back-up", str(deployment.home / "copies"), operator_key["file"])
         assert copied.returncode == 0, copied.stderr
         assert "secrets.tar.gpg" in {path.name for path in Path(copied.stdout.strip()).iterdir()}
         for path in Path(copied.stdout.strip()).rglob("*"):
@@ -197,7 +174,7 @@ class TestBackUp:
 
         (deployment.data / "secret-key").unlink()
         (deployment.data / "hosts" / "build").unlink()
-        restored = run(deployment, "restore", copied.stdout.strip(), GNUPGHOME=operator_key["home"])
+        restored = run_script(deployment, "restore", copied.stdout.strip(), GNUPGHOME=operator_key["home"])
         assert restored.returncode == 0, restored.stderr
         assert (deployment.data / "secret-key").read_text() == key
         assert (deployment.data / "hosts" / "build").read_text() == "token of a host"
@@ -205,16 +182,18 @@ class TestBackUp:
     @pytest.mark.database
     def test_is_incomplete_if_its_secrets_cannot_be_encrypted(self, deployment: Deployment) -> None:
         services.require("gpg")
-        copied = run(deployment, "back-up", str(deployment.home / "copies"), str(deployment.home / "no-such-key"))
+        copied = run_script(
+            deployment, "back-up", str(deployment.home / "copies"), str(deployment.home / "no-such-key")
+        )
         assert copied.returncode
         assert not list((deployment.home / "copies").rglob("complete"))
 
     @pytest.mark.database
     def test_that_was_not_finished_is_not_restored(self, deployment: Deployment) -> None:
-        copied = run(deployment, "back-up", str(deployment.home / "copies"))
+        copied = run_script(deployment, "back-up", str(deployment.home / "copies"))
         (Path(copied.stdout.strip()) / "complete").unlink()
         before = deployment.rows("SELECT id FROM repositories")
-        refused = run(deployment, "restore", copied.stdout.strip())
+        refused = run_script(deployment, "restore", copied.stdout.strip())
         assert refused.returncode == 2
         assert "is no copy that was finished" in refused.stderr
         assert deployment.rows("SELECT id FROM repositories") == before

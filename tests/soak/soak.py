@@ -24,7 +24,7 @@ from tests.postgresql import Server
 from tests.soak import invariants
 from tests.soak.deployment import FakeSession, SoakDeployment
 from tests.soak.memory import Life, Watch
-from tests.waiting import NeverHappened, eventually
+from tests.waiting import WaitTimeout, eventually
 
 USERS: Final = 4
 LONGEST_PAUSE: Final = 1.5
@@ -136,7 +136,7 @@ class Soak:
                     session_steps.prompt(choice.choice(self.real), choice.choice(TEXTS))
                 else:
                     self._prompt(choice.choice(self.many), choice)
-            except (ApiError, NeverHappened) as error:
+            except (ApiError, WaitTimeout) as error:
                 self.result.broken.setdefault("users are answered", []).append(str(error))
 
     def _prompt(self, session: FakeSession, choice: random.Random) -> None:
@@ -247,7 +247,7 @@ class Soak:
             try:
                 session_steps.close(session)
                 eventually(lambda session=session: not orphans(session), timeout=30)  # type: ignore[misc]
-            except (NeverHappened, AssertionError) as error:
+            except (WaitTimeout, AssertionError) as error:
                 self.result.broken["no orphans"].append(f"{session.behaviour} {session.id}: {error}")
 
 
