@@ -170,7 +170,7 @@ TEMPLATES: list[dict[str, Any]] = [
                 "django.template.context_processors.request",
                 "django.contrib.auth.context_processors.auth",
                 "django.contrib.messages.context_processors.messages",
-                "sessions_app.accounts.pages.appearance.appearance",
+                "sessions_app.accounts.pages.settings.appearance",
                 "sessions_app.pages.inbox.attention_count",
             ],
         },

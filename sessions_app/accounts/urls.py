@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.urls import path
 
 from sessions_app.accounts.api import tokens
-from sessions_app.accounts.pages import appearance, login, profile, teams
+from sessions_app.accounts.pages import login, profile, settings, teams
 
 urlpatterns = [
     path("login/", login.LoginView.as_view(), name="login"),
@@ -13,7 +13,7 @@ urlpatterns = [
     path("logout/", login.LogoutView.as_view(), name="logout"),
     path("settings/", profile.redirect_to_settings, name="settings"),
     path("settings/profile/", profile.edit_profile, name="settings-profile"),
-    path("settings/theme/", appearance.change_theme, name="theme"),
+    path("settings/theme/", settings.change_theme, name="theme"),
     path("settings/password/", profile.change_password, name="settings-password"),
     path("settings/password/logins/", profile.log_out_elsewhere, name="settings-end-logins"),
     path("settings/tokens/", profile.manage_tokens, name="settings-tokens"),

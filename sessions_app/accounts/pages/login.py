@@ -15,7 +15,7 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods
 
 from sessions_app.accounts.models import LoginLink
-from sessions_app.accounts.pages.appearance import remember_appearance
+from sessions_app.accounts.pages.settings import remember_appearance
 from sessions_app.accounts.rate_limits import (
     KNOWN_BROWSER_MAX_AGE,
     LOGIN_WAIT,

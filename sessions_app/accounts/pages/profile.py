@@ -16,9 +16,14 @@ from django.views.decorators.http import require_POST
 from sessions_app.accounts import credentials
 from sessions_app.accounts.credentials import count_other_logins, end_other_logins
 from sessions_app.accounts.models import LoginLink, Preferences
-from sessions_app.accounts.pages.appearance import current_theme, remember_appearance
 from sessions_app.accounts.pages.login import MAY_SET_PASSWORD_KEY
-from sessions_app.accounts.pages.settings import ProfileForm, TokenForm, render_settings
+from sessions_app.accounts.pages.settings import (
+    ProfileForm,
+    TokenForm,
+    current_theme,
+    remember_appearance,
+    render_settings,
+)
 from sessions_app.accounts.rate_limits import LOGIN_WAIT, AttemptLimit
 from sessions_app.services.errors import Conflict, NotFound
 
