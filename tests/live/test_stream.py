@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from kandev.asgi import application
-from sessions_app.live import event_stream
+from sessions_app.api.views import event_stream
 from sessions_app.live import hub as hubs
 from sessions_app.live.authentication import Principal, Subscription
 from sessions_app.live.log_reader import start_stream_at
