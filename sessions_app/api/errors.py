@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from django.core.exceptions import PermissionDenied, RequestDataTooBig
 from django.core.exceptions import ValidationError as ModelInvalid
 from django.db import IntegrityError
 from django.http import Http404
+from drf_spectacular.utils import extend_schema
 from rest_framework import exceptions as drf
 from rest_framework.fields import get_error_detail
+from rest_framework.permissions import AllowAny
 from rest_framework.renderers import JSONRenderer
 from rest_framework.response import Response
-from rest_framework.views import set_rollback
+from rest_framework.views import APIView, set_rollback
 
 from executors_app.errors import AgentctlRefused, ExecutorError
 from sessions_app.domain.states import IllegalMove
@@ -172,3 +174,17 @@ def _first_message(details: dict[str, Any]) -> str:
         nested = message.values() if isinstance(message, dict) else message
         message = next(filter(None, nested), "This value is not valid.")
     return str(message) if name == NO_FIELD else f"{name}: {message}"
+
+
+@extend_schema(exclude=True)
+class NotFoundView(APIView):
+    """Any other address below the API's root, for every method."""
+
+    authentication_classes = []
+    permission_classes = [AllowAny]
+
+    def http_method_not_allowed(self, request: Any, *args: Any, **kwargs: Any) -> NoReturn:
+        """Respond with 404."""
+        raise drf.NotFound("There is no API endpoint at this address. API addresses end with a slash.")
+
+    options = http_method_not_allowed

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from django.urls import path, re_path, register_converter
+from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerSplitView
+from rest_framework.permissions import IsAuthenticated
 
 from sessions_app.accounts import urls as accounts
-from sessions_app.api.views import catalogue, conversation, event_stream, schema, sessions, tasks, workspace
+from sessions_app.api.errors import NotFoundView
+from sessions_app.api.views import catalogue, conversation, event_stream, sessions, tasks, workspace
 from sessions_app.notifications import urls as notifications
 from sessions_app.workflows import urls as workflows
 
@@ -87,7 +90,14 @@ urlpatterns = [
     *accounts.api_urlpatterns,
     *notifications.api_urlpatterns,
     *workflows.api_urlpatterns,
-    path("schema/", schema.SchemaView.as_view(), name="api-schema"),
-    path("docs/", schema.DocumentationView.as_view(), name="api-docs"),
-    re_path("", schema.NotFoundView.as_view()),
+    path("schema/", SpectacularAPIView.as_view(permission_classes=[IsAuthenticated]), name="api-schema"),
+    # Everything of this page is served from this origin, and nothing is inline.
+    path(
+        "docs/",
+        SpectacularSwaggerSplitView.as_view(
+            permission_classes=[IsAuthenticated], template_name="api/docs.html", url_name="api-schema"
+        ),
+        name="api-docs",
+    ),
+    re_path("", NotFoundView.as_view()),
 ]
