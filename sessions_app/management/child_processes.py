@@ -1,18 +1,24 @@
-"""Keep child processes running: restart them with back-off, and end them with their parent."""
+"""Keep child processes running: restart them with back-off, and end them with their parent.
+
+Children are forked, not started as programs: they begin with the modules that the parent has imported. A restart is
+therefore fast, and all of them share the memory of the code.
+"""
 
 from __future__ import annotations
 
 import ctypes
 import logging
+import multiprocessing
 import os
 import signal
-import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from multiprocessing.context import ForkProcess
 from pathlib import Path
+from socket import socket
 from typing import Final
 
 from executors_app.backoff import backoff_delay
@@ -24,57 +30,76 @@ MAX_RESTART_DELAY: Final = 30.0
 STABLE_AFTER: Final = 60.0
 """A child that ran for this many seconds counts as stable: its back-off starts over."""
 _PR_SET_PDEATHSIG: Final = 1
+_STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+_FORKING: Final = multiprocessing.get_context("fork")
 
 
 @dataclass
 class ChildProcess:
-    """A program to keep running, in its own process group."""
+    """A child to keep running, in its own process group."""
 
     name: str
-    argv: Sequence[str]
-    cwd: Path
-    kept_descriptors: Sequence[int] = ()
+    main: Callable[[], object]
+    """What it runs; the child ends when this returns, with status 0."""
+    closes: Sequence[socket] = ()
+    """The parent's sockets that the child does not use: an open copy would keep their port busy."""
     orphan_signal: signal.Signals = signal.SIGTERM
     """The signal that the kernel sends it when the parent is killed."""
-    process: subprocess.Popen[bytes] | None = None
+    process: ForkProcess | None = None
     started_at: float = 0.0
     starts_at: float = 0.0
     quick_deaths: int = 0
 
     def start(self, now: float) -> None:
-        """Start the process; ``now`` is monotonic time in seconds."""
+        """Start the process; ``now`` is monotonic time in seconds. The parent must have one thread, as forks need."""
         self.started_at = now
-        self.process = subprocess.Popen(
-            self.argv,
-            cwd=self.cwd,
-            stdin=subprocess.DEVNULL,
-            pass_fds=self.kept_descriptors,
-            process_group=0,
-            preexec_fn=make_parent_death_hook(os.getpid(), self.orphan_signal),  # noqa: PLW1509 - the parent has one thread
-        )
+        request_death_signal = make_parent_death_hook(os.getpid(), self.orphan_signal)
+        # Held back until the child has its own handlers: a signal in between would meet the parent's and be forgotten.
+        unmasked = signal.pthread_sigmask(signal.SIG_BLOCK, _STOP_SIGNALS)
+        try:
+            self.process = _FORKING.Process(target=self._run, args=(request_death_signal, unmasked), name=self.name)
+            self.process.start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, unmasked)
+        # Here and in the child: whichever comes first, the group exists before anybody signals it.
+        with suppress(ProcessLookupError, PermissionError):
+            os.setpgid(_pid(self.process), 0)
+
+    def _run(self, request_death_signal: Callable[[], None] | None, unmasked: Iterable[int]) -> None:
+        os.setpgid(0, 0)
+        if request_death_signal is not None:
+            request_death_signal()
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.pthread_sigmask(signal.SIG_SETMASK, unmasked)
+        for unused in self.closes:
+            unused.close()
+        with suppress(OSError):  # only a name for ps and top
+            Path("/proc/self/comm").write_text(f"kandev-{self.name}")
+        self.main()
 
     def restart_if_ended(self, now: float) -> None:
         """Start the process if its delay has elapsed; schedule a restart if it has ended."""
         if self.process is None:
             if now >= self.starts_at:
                 self.start(now)
-        elif self.process.poll() is not None:
+        elif self.process.exitcode is not None:
             self._schedule_restart(self.process, now)
 
     def kill(self) -> bool:
         """Kill the process and its children as a crash would; it restarts at once. Return False if it did not run."""
-        if self.process is None or self.process.poll() is not None:
+        if self.process is None or self.process.exitcode is not None:
             return False
         _signal_group(self.process, signal.SIGKILL)
-        self.process.wait()
+        self.process.join()
         self.process, self.starts_at = None, 0.0
         return True
 
-    def _schedule_restart(self, process: subprocess.Popen[bytes], now: float) -> None:
+    def _schedule_restart(self, process: ForkProcess, now: float) -> None:
         _signal_group(process, signal.SIGKILL)  # children that it left behind
         self.quick_deaths = 0 if now - self.started_at >= STABLE_AFTER else self.quick_deaths + 1
         delay = backoff_delay(self.quick_deaths + 1, 0.25, MAX_RESTART_DELAY)
-        log.warning("%s ended with status %s; restarting in %.1f s", self.name, process.returncode, delay)
+        log.warning("%s ended with status %s; restarting in %.1f s", self.name, process.exitcode, delay)
         self.process, self.starts_at = None, now + delay
 
 
@@ -96,23 +121,28 @@ def supervise_children(
 
 
 def _terminate(children: Sequence[ChildProcess], grace: float) -> None:
-    running = [child.process for child in children if child.process and child.process.poll() is None]
+    running = [child.process for child in children if child.process and child.process.exitcode is None]
     for process in running:
         process.terminate()
     deadline = time.monotonic() + grace
     for process in running:
-        try:
-            process.wait(max(0.0, deadline - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            log.warning("process %d did not stop in time; killing it", process.pid)
+        process.join(max(0.0, deadline - time.monotonic()))
+        if process.exitcode is None:
+            log.warning("process %d did not stop in time; killing it", _pid(process))
         # The whole group, also after an orderly end: the process may have left children behind.
         _signal_group(process, signal.SIGKILL)
-        process.wait()
+        process.join()
 
 
-def _signal_group(process: subprocess.Popen[bytes], signum: signal.Signals) -> None:
+def _signal_group(process: ForkProcess, signum: signal.Signals) -> None:
     with suppress(ProcessLookupError):
-        os.killpg(process.pid, signum)
+        os.killpg(_pid(process), signum)
+
+
+def _pid(process: ForkProcess) -> int:
+    if not process.pid:  # killpg(0) would signal our own group
+        raise ValueError(f"{process.name} has not been started")
+    return process.pid
 
 
 def make_parent_death_hook(parent: int, signum: signal.Signals) -> Callable[[], None] | None:

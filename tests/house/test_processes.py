@@ -19,10 +19,10 @@ LONG_LIVED = "import time, pathlib, os; pathlib.Path(str(os.getpid())).touch(); 
 STUBBORN = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); " + LONG_LIVED
 WITH_A_CHILD = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {LONG_LIVED!r}]); " + LONG_LIVED
 KEEPER = f"""
-import sys
-from pathlib import Path
+import os, sys
 from sessions_app.management.child_processes import ChildProcess, supervise_children
-child = ChildProcess("one", (sys.executable, "-c", {LONG_LIVED!r}), Path(sys.argv[1]))
+os.chdir(sys.argv[1])
+child = ChildProcess("one", lambda: exec({LONG_LIVED!r}))
 supervise_children([child], stopped=lambda: False)
 """
 
@@ -48,7 +48,11 @@ def leave_no_process(tmp_path: Path) -> Iterator[None]:
 
 
 def child(program: str, directory: Path) -> ChildProcess:
-    return ChildProcess("one", (sys.executable, "-c", program), directory)
+    def main() -> None:
+        os.chdir(directory)
+        exec(program, {})  # noqa: S102 - a program of this test
+
+    return ChildProcess("one", main)
 
 
 def test_child_that_dies_is_restarted(tmp_path: Path) -> None:
@@ -69,7 +73,7 @@ def test_delays_between_quick_deaths_grow_to_a_limit(tmp_path: Path) -> None:
     for _ in range(10):
         failing.start(now)
         assert failing.process
-        failing.process.wait(10)
+        failing.process.join(10)
         failing.restart_if_ended(now)
         pauses.append(failing.starts_at - now)
         now = failing.starts_at
@@ -88,7 +92,9 @@ def test_grandchildren_end_with_their_parent(tmp_path: Path) -> None:
 
 
 def test_children_end_when_their_parent_is_killed(tmp_path: Path) -> None:
-    keeper = subprocess.Popen([sys.executable, "-c", KEEPER, str(tmp_path)], cwd=ROOT)
+    keeper = subprocess.Popen(
+        [sys.executable, "-c", KEEPER, str(tmp_path)], cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)}
+    )
     eventually(lambda: pids_in(tmp_path), describe="the child runs")
     keeper.kill()
     keeper.wait()

@@ -130,6 +130,32 @@ def test_killed_serve_leaves_the_port_to_the_next_one(tmp_path: Path) -> None:
         eventually(lambda: not any(map(exists, children)), timeout=90, describe="the first one's children end")
 
 
+def test_only_the_web_server_shares_the_socket_of_serve(tmp_path: Path) -> None:
+    """Another process with a copy would keep the port busy after a kill."""
+    with serving(tmp_path) as (process, port):
+        assert answers(port)
+        eventually(lambda: {"kandev-web", "kandev-supervis", "kandev-worker"} == names_of(process.pid).keys())
+        ours, named = sockets_of(process.pid), names_of(process.pid)
+        assert [name for name, pid in named.items() if sockets_of(pid) & ours] == ["kandev-web"]
+
+
+def test_serve_has_a_single_thread_because_it_forks(tmp_path: Path) -> None:
+    with serving(tmp_path) as (process, port):
+        assert answers(port)
+        assert len(list(Path(f"/proc/{process.pid}/task").iterdir())) == 1
+
+
+def names_of(pid: int) -> dict[str, int]:
+    """Return the pid of each child of a process by its name."""
+    return {Path(f"/proc/{child}/comm").read_text().strip(): child for child in children_of(pid)}
+
+
+def sockets_of(pid: int) -> set[str]:
+    """Return the sockets that a process has open."""
+    opened = {str(path.readlink()) for path in Path(f"/proc/{pid}/fd").iterdir() if path.is_symlink()}
+    return {name for name in opened if name.startswith("socket:")}
+
+
 def test_stopped_serve_ends_its_children(tmp_path: Path) -> None:
     with serving(tmp_path) as (process, port):
         assert answers(port)

@@ -98,7 +98,7 @@ def web_of(deployment: Deployment) -> int:
     """Return the process that serves the web."""
     assert deployment.server is not None
     (found,) = (
-        pid for pid in descendants(deployment.server.pid) if b"daphne" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        pid for pid in descendants(deployment.server.pid) if Path(f"/proc/{pid}/comm").read_text() == "kandev-web\n"
     )
     return found
 

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import errno
+import gc
+import importlib
 import ipaddress
 import os
 import signal
 import socket
-import sys
 import time
 from argparse import ArgumentParser
-from pathlib import Path
+from functools import partial
 from types import FrameType
 from typing import Any, Final
 
 from django.conf import settings
-from django.core.management import BaseCommand, CommandError, call_command
+from django.core.management import BaseCommand, CommandError, call_command, execute_from_command_line
 from django.db import DatabaseError, connection, connections
 from django.db.migrations.executor import MigrationExecutor
 
@@ -26,6 +27,11 @@ from sessions_app.tasks import schedules
 
 MAX_FRAME_SIZE: Final = 4 * 1024 * 1024
 """Maximum bytes of a WebSocket message. Consumers reject those above 1 MiB with an error that explains why."""
+PRELOADED: Final = (
+    *("kandev.urls", "sessions_app.routing", "sessions_app.supervisor.loop", "sessions_app.workflows.driver.driver"),
+    *("sessions_app.tasks", "django_q.cluster", "daphne.http_protocol", "daphne.ws_protocol", "kandev.web_server"),
+)
+"""Modules of the web server, supervisor and worker."""
 PORT_WAIT_SECONDS: Final = 3.0
 """Seconds to wait for the web process of a killed predecessor to release the port."""
 
@@ -71,7 +77,8 @@ class Command(BaseCommand):
         if reserved and settings.KANDEV_LOCAL_NAME in settings.ALLOWED_HOSTS:
             self.stdout.write(f"In a browser: http://{settings.KANDEV_LOCAL_NAME}:{bound}/")
         self.stdout.flush()
-        children = child_processes(listener)
+        preload()
+        children = child_processes(listener, reserved)
         requests = restarts.RestartOrders(loopback=is_loopback(host))
 
         def restart_if_requested() -> None:
@@ -81,31 +88,42 @@ class Command(BaseCommand):
         supervise_children(children, stopped=lambda: bool(signals), before_each_check=restart_if_requested)
 
 
-def child_processes(listener: socket.socket) -> list[ChildProcess]:
+def preload() -> None:
+    """Import what the children need, once for all of them, and leave the objects out of every garbage collection.
+
+    A collection would write into the objects' headers, and each child would get its own copy of that memory.
+    Daphne is left out: it installs Twisted's reactor, which belongs to the process that runs it.
+    """
+    for module in PRELOADED:
+        importlib.import_module(module)
+    gc.collect()
+    gc.freeze()
+
+
+def child_processes(listener: socket.socket, reserved: socket.socket | None) -> list[ChildProcess]:
     """Return the web server, which inherits the listening socket, the supervisor and the worker."""
-    root = Path(settings.BASE_DIR)
-    manage = (sys.executable, str(root / "manage.py"))
-    listening = listener.fileno()
-    web = (
-        sys.executable,
-        "-m",
-        "daphne",
-        "-v",
-        "0",
-        "--no-server-name",
-        # Larger than our own limit, so that our consumers can answer with an error: daphne would just close.
-        *("--websocket-max-message-size", str(MAX_FRAME_SIZE)),
-        *("--websocket-max-frame-size", str(MAX_FRAME_SIZE)),
-        "--fd",
-        str(listening),
-        "kandev.asgi:application",
-    )
+    unused = (reserved,) if reserved else ()
     return [
         # Killed at once: it has no state to save, and the next start needs its port.
-        ChildProcess("web", web, root, kept_descriptors=(listening,), orphan_signal=signal.SIGKILL),
-        ChildProcess("supervisor", (*manage, "supervise"), root),
-        ChildProcess("worker", (*manage, "qcluster", "--skip-checks"), root),
+        ChildProcess("web", partial(run_web, listener.fileno()), unused, signal.SIGKILL),
+        ChildProcess("supervisor", partial(run_command, "supervise"), (listener, *unused)),
+        ChildProcess("worker", partial(run_command, "qcluster", "--skip-checks"), (listener, *unused)),
     ]
+
+
+def run_web(listening: int) -> None:
+    """Serve HTTP and WebSockets on an open socket, given by its descriptor, until a signal ends the process."""
+    from daphne.cli import CommandLineInterface  # noqa: PLC0415 - it installs the reactor of this process
+
+    # Larger than our own limit, so that our consumers can answer with an error: daphne would just close.
+    sizes = ("--websocket-max-message-size", str(MAX_FRAME_SIZE), "--websocket-max-frame-size", str(MAX_FRAME_SIZE))
+    fixed = ("-v", "0", "--no-server-name", *sizes)
+    CommandLineInterface().run([*fixed, "--fd", str(listening), "kandev.asgi:application"])
+
+
+def run_command(*arguments: str) -> None:
+    """Run a management command as ``manage.py`` would."""
+    execute_from_command_line(["manage.py", *arguments])
 
 
 def refuse_unprotected_public_host(host: str) -> None:
