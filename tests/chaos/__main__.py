@@ -14,107 +14,128 @@ from executors_app.crash_points import CRASH_POINTS
 from tests import postgresql
 from tests.chaos.behaviours import BEHAVIOURS, why_unreachable
 from tests.chaos.deployment import ChaosDeployment
-from tests.chaos.matrix import Group, Outcome, run
+from tests.chaos.matrix import Group, Outcome, run_group
 from tests.chaos.random_walk import RandomWalk
-from tests.chaos.report import Bar, matrix_table, summary
+from tests.chaos.report import ProgressBar, matrix_table, summary
 from tests.drills.deployment import Deployment
 from tests.environment import DATABASE_URL
 from tests.workflows.deployed_runs import Desk
 from tests.workflows.kill_drill import drill
 
-NAMES = [point.name for point in CRASH_POINTS]
-TOGETHER = 6
-"""The number of deployments that share the command's points."""
-BY_COMMAND = ("refuses_load", "forks", "honest", "honest", "honest", "honest", "slow_start", "ignores_term", "honest")
+POINT_NAMES = [point.name for point in CRASH_POINTS]
+COMMAND_GROUPS = 6
+"""The number of groups that the command's crash points are split into."""
+COMMAND_BEHAVIOURS = (
+    "refuses_load",
+    "forks",
+    "honest",
+    "honest",
+    "honest",
+    "honest",
+    "slow_start",
+    "ignores_term",
+    "honest",
+)
 
 
-def every_group(prefixes: Sequence[str]) -> list[Group]:
-    """All cells: each point alone with every behaviour; the command's points a few at a time."""
+def all_groups(prefixes: Sequence[str]) -> list[Group]:
+    """Return all groups: each point alone with every behaviour, and the command's points a few at a time."""
     agents = list(BEHAVIOURS.values())
-    groups = [Group([name], [one for one in agents if not why_unreachable(name, one)]) for name in NAMES]
+    groups = [Group([name], [one for one in agents if not why_unreachable(name, one)]) for name in POINT_NAMES]
     groups = [group for group in groups if group.behaviours]
-    by_command = [point.name for point in CRASH_POINTS if "recover_sessions" in point.processes]
-    some = [BEHAVIOURS[name] for name in BY_COMMAND]
-    dealt = [by_command[part::TOGETHER] for part in range(TOGETHER)]
-    groups += [Group(points, some, "", "recover_sessions") for points in dealt]
+    command_points = [point.name for point in CRASH_POINTS if "recover_sessions" in point.processes]
+    behaviours = [BEHAVIOURS[name] for name in COMMAND_BEHAVIOURS]
+    point_groups = [command_points[part::COMMAND_GROUPS] for part in range(COMMAND_GROUPS)]
+    groups += [Group(points, behaviours, "", "recover_sessions") for points in point_groups]
     return [group for group in groups if any(point.startswith(tuple(prefixes) or "") for point in group.points)]
 
 
-def run_matrix(world: ChaosDeployment, groups: Sequence[Group]) -> tuple[Outcome, list[Group]]:
-    """Run all cells; return the outcome and the cells that were not reached."""
+def run_matrix(deployment: ChaosDeployment, groups: Sequence[Group]) -> tuple[Outcome, list[Group]]:
+    """Run all groups; return the outcome and the points that were not reached."""
     outcome, unreached = Outcome(), list[Group]()
     if not groups:
         return outcome, unreached
-    bar = Bar("matrix", len(groups))
+    bar = ProgressBar("matrix", len(groups))
     for number, group in enumerate(groups):
         bar.show(number, group.points[0])
-        found = run(world, group)
+        found = run_group(deployment, group)
         unreached += group.unreached(found)
         outcome.add(found)
     bar.show(len(groups))
     return outcome, unreached
 
 
-def killed_runs(home: Path, seed: int, kills: int) -> list[str]:
-    """Kill that many workflow runs in their third iteration, at moments drawn from ``seed``."""
-    violations, made = list[str](), Deployment(home)
+def kill_workflow_runs(home: Path, seed: int, kills: int) -> list[str]:
+    """Kill ``kills`` workflow runs in their third iteration, at times drawn from ``seed``; return the violations."""
+    violations, workflow_deployment = list[str](), Deployment(home)
     if not kills:
         return violations
     home.mkdir()
-    bar = Bar("runs  ", kills)
+    bar = ProgressBar("runs  ", kills)
     try:
-        made.prepare()
-        made.serve()
-        desk = Desk(made)
+        workflow_deployment.prepare()
+        workflow_deployment.serve()
+        desk = Desk(workflow_deployment)
         for number in range(kills):
             bar.show(number)
             violations += [f"killed_run: {what}" for what in drill(desk, seed + number)]
     finally:
-        made.close()
+        workflow_deployment.close()
     bar.show(kills)
     return violations
 
 
 def main() -> int:
-    """Run what the arguments ask for; return 1 if an invariant was violated or a cell not reached."""
+    """Run the command; return 1 if an invariant was violated or a crash point was not reached."""
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
-    parser.add_argument("--seed", type=int, default=None, help="of the walk; drawn and told if left out")
-    parser.add_argument("--kills", type=int, default=200, help="of the walk; 0 leaves it out (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=None, help="seed of the random walk (default: random; printed)")
     parser.add_argument(
-        "--workflow-kills", type=int, default=20, help="runs of a workflow, each killed once (default: %(default)s)"
+        "--kills", type=int, default=200, help="kills of the random walk; 0 skips it (default: %(default)s)"
     )
-    parser.add_argument("--no-matrix", action="store_true", help="the walk alone")
-    parser.add_argument("--points", nargs="*", default=[], metavar="PREFIX", help="of the matrix, only these")
+    parser.add_argument(
+        "--workflow-kills",
+        type=int,
+        default=20,
+        help="number of workflow runs, each killed once (default: %(default)s)",
+    )
+    parser.add_argument("--no-matrix", action="store_true", help="skip the matrix")
+    parser.add_argument(
+        "--points",
+        nargs="*",
+        default=[],
+        metavar="PREFIX",
+        help="only the crash points of the matrix that begin with these",
+    )
     parser.add_argument("--database", choices=("sqlite", "postgresql"), default="sqlite", help="(default: %(default)s)")
     options = parser.parse_args()
     if options.database == "postgresql":
         os.environ[DATABASE_URL] = postgresql.server().url("kandev")
     seed = secrets.randbelow(10**6) if options.seed is None else options.seed
     sys.stderr.write(f"seed {seed}\n")
-    groups = [] if options.no_matrix else every_group(options.points)
+    groups = [] if options.no_matrix else all_groups(options.points)
     with tempfile.TemporaryDirectory(prefix="kandev-chaos-") as home:
-        world = ChaosDeployment(Path(home))
+        deployment = ChaosDeployment(Path(home))
         try:
-            world.prepare()
-            outcome, unreached = run_matrix(world, groups)
+            deployment.prepare()
+            outcome, unreached = run_matrix(deployment, groups)
             if options.kills:
-                bar = Bar("walk  ", options.kills)
-                outcome.add(RandomWalk(world, seed, bar.show).run(options.kills))
+                bar = ProgressBar("walk  ", options.kills)
+                outcome.add(RandomWalk(deployment, seed, bar.show).run(options.kills))
         finally:
-            world.close()
-        outcome.violations += killed_runs(Path(home) / "workflows", seed, options.workflow_kills)
-    return _tell(groups, outcome, unreached, options.kills, seed)
+            deployment.close()
+        outcome.violations += kill_workflow_runs(Path(home) / "workflows", seed, options.workflow_kills)
+    return _print_report(groups, outcome, unreached, options.kills, seed)
 
 
-def _tell(groups: Sequence[Group], outcome: Outcome, unreached: Sequence[Group], kills: int, seed: int) -> int:
+def _print_report(groups: Sequence[Group], outcome: Outcome, unreached: Sequence[Group], kills: int, seed: int) -> int:
     if groups:
         sys.stdout.write(matrix_table(groups, outcome) + "\n")
     for line in (*outcome.violations, *(f"unreached: {cell}" for cell in unreached)):
         sys.stdout.write(f"{line}\n")
-    if outcome.stories:
-        story = Path(tempfile.mkstemp(prefix="kandev-chaos-", suffix=".txt")[1])
-        story.write_text("\n\n".join(outcome.stories))
-        sys.stdout.write(f"what happened: {story}\n")
+    if outcome.logs:
+        log_file = Path(tempfile.mkstemp(prefix="kandev-chaos-", suffix=".txt")[1])
+        log_file.write_text("\n\n".join(outcome.logs))
+        sys.stdout.write(f"logs: {log_file}\n")
     sys.stdout.write(summary(kills, seed, outcome, unreached) + "\n")
     return 1 if outcome.violations or unreached else 0
 

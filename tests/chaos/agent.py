@@ -1,8 +1,8 @@
-"""An agent that records all it hears and says: ``python -m tests.chaos.agent --behaviour NAME --home DIR``.
+"""An agent that records its prompts and its output: ``python -m tests.chaos.agent --behaviour NAME --home DIR``.
 
-In ``<home>/<execution id>``: ``heard.jsonl`` has a line for each prompt, on disk before the agent looks at
-it; ``spoken.jsonl`` each piece of an answer, written before it is said. Every answer begins with a heading
-that is unique in the deployment, so that a log can be compared answer by answer.
+The records are in ``<home>/<execution id>``: ``prompts.jsonl`` has a line for each prompt, synced to disk before the
+agent handles it; ``output.jsonl`` has each chunk of an answer, written before it is sent. Every answer begins with a
+heading that is unique in the deployment, so that a log can be compared answer by answer.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from tests.support import faulty_agent
 from tests.support.faulty_agent import FaultyAgent
 
 HEADING: Final = re.compile(r"<answer (\d+-\d+)>\n")
-HEARD: Final = "heard.jsonl"
-SPOKEN: Final = "spoken.jsonl"
+PROMPTS_FILE: Final = "prompts.jsonl"
+OUTPUT_FILE: Final = "output.jsonl"
 
 
-def bookkeeping(kind: type[FaultyAgent]) -> type[FaultyAgent]:
-    """Return the agent class with records of what it hears and says."""
+def recording_agent(kind: type[FaultyAgent]) -> type[FaultyAgent]:
+    """Return a subclass of an agent that records its prompts and its output."""
 
-    class Bookkeeper(kind):  # type: ignore[misc,valid-type]
+    class RecordingAgent(kind):  # type: ignore[misc,valid-type]
         module = "tests.chaos.agent"
 
         def __init__(self, home: Path, options: argparse.Namespace):
@@ -40,7 +40,7 @@ def bookkeeping(kind: type[FaultyAgent]) -> type[FaultyAgent]:
         def prompt(self, params: dict[str, Any]) -> dict[str, Any]:
             text = "\n".join(block["text"] for block in params["prompt"] if block.get("type") == "text")
             self._turn_id = f"{os.getpid()}-{time.time_ns()}"
-            _write(self.home / HEARD, sync=True, answer=self._turn_id, text=text)
+            _append_record(self.home / PROMPTS_FILE, sync=True, answer=self._turn_id, text=text)
             return dict(super().prompt(params))
 
         def answer(self, turn: Turn, text: str) -> None:
@@ -53,13 +53,13 @@ def bookkeeping(kind: type[FaultyAgent]) -> type[FaultyAgent]:
 
         def notify_update(self, conversation_id: str, update: dict[str, Any]) -> None:
             if self._answer_id and update["sessionUpdate"] == "agent_message_chunk":
-                _write(self.home / SPOKEN, answer=self._answer_id, text=update["content"]["text"])
+                _append_record(self.home / OUTPUT_FILE, answer=self._answer_id, text=update["content"]["text"])
             super().notify_update(conversation_id, update)
 
-    return Bookkeeper
+    return RecordingAgent
 
 
-def _write(path: Path, *, sync: bool = False, **entry: Any) -> None:
+def _append_record(path: Path, *, sync: bool = False, **entry: Any) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("ab") as file:
         file.write(json.dumps(entry).encode() + b"\n")
@@ -74,4 +74,4 @@ def command(behaviour: str, home: Path, *args: str) -> list[str]:
 
 
 if __name__ == "__main__":
-    faulty_agent.main(bookkeeping)
+    faulty_agent.main(recording_agent)

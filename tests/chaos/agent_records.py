@@ -7,40 +7,40 @@ from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any
 
-from tests.chaos.agent import HEADING, HEARD, SPOKEN
+from tests.chaos.agent import HEADING, OUTPUT_FILE, PROMPTS_FILE
 from tests.chaos.deployment import ChaosSession
 
 
 def received_prompts(session: ChaosSession) -> dict[str, str]:
-    """Return the texts of the prompts that the agent got, by answer, in order."""
-    return {line["answer"]: line["text"] for line in _lines(session, HEARD)}
+    """Return the texts of the prompts that the agent received, by answer id, in order."""
+    return {line["answer"]: line["text"] for line in _lines(session, PROMPTS_FILE)}
 
 
-def spoken_texts(session: ChaosSession) -> dict[str, str]:
-    """Return what the agent said, by answer."""
-    said: dict[str, str] = defaultdict(str)
-    for line in _lines(session, SPOKEN):
-        said[line["answer"]] += line["text"]
-    return dict(said)
+def output_texts(session: ChaosSession) -> dict[str, str]:
+    """Return the agent's output, by answer id."""
+    output: dict[str, str] = defaultdict(str)
+    for line in _lines(session, OUTPUT_FILE):
+        output[line["answer"]] += line["text"]
+    return dict(output)
 
 
 def _lines(session: ChaosSession, name: str) -> list[Mapping[str, Any]]:
-    """Return the complete lines of a record; a kill may have cut off the last one."""
+    """Return the complete lines of a record file; a kill may have truncated the last one."""
     try:
-        raw = (session.book / name).read_bytes()
+        raw = (session.records_directory / name).read_bytes()
     except FileNotFoundError:
         return []
     return [json.loads(line) for line in raw.split(b"\n")[:-1]]
 
 
-def kept_text(session: ChaosSession) -> str:
-    """Return all that the agent said, from the messages that the page shows."""
+def stored_output(session: ChaosSession) -> str:
+    """Return the agent's whole output from the stored messages that the session page shows."""
     parts: dict[str, str] = defaultdict(str)
     query = (
         "SELECT p.message_id, p.text FROM session_message_parts p JOIN session_messages m ON m.id = p.message_id"
         " WHERE m.session_id = ? ORDER BY p.number"
     )
-    for part in session.world.rows(query, session.id.replace("-", "")):
+    for part in session.deployment.rows(query, session.id.replace("-", "")):
         parts[str(part["message_id"])] += part["text"]
     messages = [row for row in session.rows("session_messages", "seq") if row["role"] == "agent"]
     return "".join(parts[str(row["id"])] for row in messages)

@@ -8,8 +8,7 @@ from typing import Final
 
 from executors_app import crash_points
 
-MUTE: Final = "its agent never says a word"
-ENDLESS: Final = "its answers are over at once, or never ask"
+SILENT: Final = "its agent produces no output"
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,35 +16,35 @@ class Behaviour:
     """One way to misbehave, by its name in ``tests.support.faulty_agent``."""
 
     name: str
-    lacks: Mapping[str, str] = field(default_factory=dict)
-    """Stages of a session's life that it does not reach, and why."""
+    unreachable_stages: Mapping[str, str] = field(default_factory=dict)
+    """Stages of a session that it does not reach, with the reasons."""
     args: tuple[str, ...] = ()
-    about_load: bool = False
-    """Whether its fault shows only when a conversation is resumed."""
+    only_on_load: bool = False
+    """Whether it misbehaves only when a conversation is resumed."""
 
 
 _ALL: Final = (
     Behaviour("honest"),
     Behaviour(
         "hangs_at_initialize",
-        dict.fromkeys(("agent", "turn", "ask", "long"), MUTE),
+        dict.fromkeys(("agent", "turn", "ask", "long"), SILENT),
     ),
-    Behaviour("hangs_at_load", about_load=True),
-    Behaviour("refuses_load", about_load=True),
-    Behaviour("lies_about_load", about_load=True),
-    Behaviour("forgets", about_load=True),
-    Behaviour("loads_without_replay", about_load=True),
-    Behaviour("no_load", about_load=True),
+    Behaviour("hangs_at_load", only_on_load=True),
+    Behaviour("refuses_load", only_on_load=True),
+    Behaviour("lies_about_load", only_on_load=True),
+    Behaviour("forgets", only_on_load=True),
+    Behaviour("loads_without_replay", only_on_load=True),
+    Behaviour("no_load", only_on_load=True),
     Behaviour(
         "dies_in_turn",
-        {"ask": "it dies first", "long": "it dies first", "later": "its session has given up by then"},
+        {"ask": "it dies first", "long": "it dies first", "later": "its session has failed by then"},
     ),
-    Behaviour("refuses_turns", dict.fromkeys(("ask", "long"), MUTE)),
-    Behaviour("says_nothing", dict.fromkeys(("ask", "long"), MUTE)),
-    Behaviour("asks_by_id", {"long": "it asks first, and nobody answers"}),
-    Behaviour("floods", {"ask": "it only floods", "long": "its flood is over too soon"}, ("--count", "300")),
+    Behaviour("refuses_turns", dict.fromkeys(("ask", "long"), SILENT)),
+    Behaviour("says_nothing", dict.fromkeys(("ask", "long"), SILENT)),
+    Behaviour("asks_by_id", {"long": "it asks for permission first, and nobody answers"}),
+    Behaviour("floods", {"ask": "it never asks", "long": "its output ends too soon"}, ("--count", "300")),
     Behaviour("garbage"),
-    Behaviour("big_line", {"ask": "it says one thing", "long": "it says one thing"}),
+    Behaviour("big_line", dict.fromkeys(("ask", "long"), "it sends a single message")),
     Behaviour("stderr_flood"),
     Behaviour("forks"),
     Behaviour("relaunches_itself"),
@@ -54,7 +53,7 @@ _ALL: Final = (
 )
 BEHAVIOURS: Final = {each.name: each for each in _ALL}
 
-NEEDS: Final = {
+REQUIRED_STAGE: Final = {
     **dict.fromkeys(("supervisor.agent_started", "supervisor.agent_start_written"), "agent"),
     **dict.fromkeys(("agentctl.token_kept", "agentctl.agent_ready", "agentctl.launch_remembered"), "agent"),
     **dict.fromkeys(("supervisor.prompt_sending", "supervisor.prompt_sent"), "turn"),
@@ -72,41 +71,41 @@ NEEDS: Final = {
     **dict.fromkeys(("workflow.job_asked", "workflow.jobs_ended"), "workflow"),
     **dict.fromkeys(("agentctl.segment_added", "agentctl.segment_dropped"), "segment"),
 }
-"""The stage of life that a point needs; a point that is missing here needs nothing from its agent."""
+"""The stage of a session that reaches a crash point; points without an entry need nothing from the agent."""
 
-FAILING: Final = frozenset({"hangs_at_initialize", "hangs_at_load", "refuses_load"})
+FAILING_STARTS: Final = frozenset({"hangs_at_initialize", "hangs_at_load", "refuses_load"})
 """Behaviours whose starts always fail."""
 
 
-ELSEWHERE: Final = {
-    "script": "it is in no workflow; tests/agentctl kills there",
-    "workflow": "it is in no workflow; tests/drills kills there",
+OTHER_TESTS: Final = {
+    "script": "its session is not part of a workflow; tests/agentctl covers it",
+    "workflow": "its session is not part of a workflow; tests/drills covers it",
 }
 
 
 def why_unreachable(point: str, behaviour: Behaviour) -> str:
-    """Say why a session with this agent never reaches the point; empty if it must."""
-    stage = NEEDS.get(point, "")
+    """Return why a session with this agent never reaches the point; an empty string if it must reach it."""
+    stage = REQUIRED_STAGE.get(point, "")
     if stage == "failure":
-        return "" if behaviour.name in FAILING else "its starts do not fail"
-    if stage in ELSEWHERE:
-        return ELSEWHERE[stage]
+        return "" if behaviour.name in FAILING_STARTS else "its starts do not fail"
+    if stage in OTHER_TESTS:
+        return OTHER_TESTS[stage]
     if stage == "segment":
-        return "" if behaviour.name == "floods" else "it says too little for a second segment"
+        return "" if behaviour.name == "floods" else "its output is too short for a second journal segment"
     if stage == "leftovers":
         return "" if behaviour.name == "forks" else "its agent ends with its guard"
     if stage == "end":
         stage = "turn"
         if behaviour.name == "dies_in_turn":
             return "its turns end with its process"
-    return behaviour.lacks.get(stage, "")
+    return behaviour.unreachable_stages.get(stage, "")
 
 
 def args_for(points: Iterable[str], behaviour: Behaviour) -> tuple[str, ...]:
     """Return the behaviour's arguments; a flood has to be large enough to fill a journal segment."""
-    if behaviour.name == "floods" and any(NEEDS.get(point) == "segment" for point in points):
+    if behaviour.name == "floods" and any(REQUIRED_STAGE.get(point) == "segment" for point in points):
         return ("--count", "60", "--size", "300000")
     return behaviour.args
 
 
-assert set(NEEDS) <= crash_points.POINT_NAMES
+assert set(REQUIRED_STAGE) <= crash_points.POINT_NAMES

@@ -18,7 +18,7 @@ from tests.drills.deployment import MANAGE, ROOT, Deployment
 from tests.waiting import eventually
 
 Role = Literal["web", "supervisor", "worker"]
-LOOK_EVERY: Final = 0.05
+POLL_INTERVAL: Final = 0.05
 
 
 class ControlPlane:
@@ -28,14 +28,14 @@ class ControlPlane:
         self.deployment = deployment
         self.port = _free_port()
         self.deaths: Counter[str] = Counter()
-        """How often a process was killed, by role, whoever did it."""
+        """How often a process died, by role."""
         self.failures: list[str] = []
         """Processes that ended without being killed."""
         self._environments: dict[Role, Mapping[str, str]] = {}
         self._processes: dict[Role, subprocess.Popen[bytes]] = {}
         self._lock = threading.Lock()
-        self._over = threading.Event()
-        self._keeper = threading.Thread(target=self._keep, name="keeper", daemon=True)
+        self._closing = threading.Event()
+        self._restart_thread = threading.Thread(target=self._restart_dead, name="restarter", daemon=True)
         deployment.url = f"http://127.0.0.1:{self.port}"
 
     def start(self, environments: Mapping[Role, Mapping[str, str]]) -> None:
@@ -44,8 +44,8 @@ class ControlPlane:
             for role, environment in environments.items():
                 self._environments[role] = environment
                 self._processes[role] = self._spawn(role)
-        if not self._keeper.is_alive():
-            self._keeper.start()
+        if not self._restart_thread.is_alive():
+            self._restart_thread.start()
 
     def wait_until_ready(self) -> None:
         """Wait until the web answers and the supervisor's first pass is over."""
@@ -58,8 +58,8 @@ class ControlPlane:
             if process is not None and process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)  # a worker has children
 
-    def rearm(self, role: Role, environment: Mapping[str, str]) -> None:
-        """Kill a process, which is then restarted with other variables."""
+    def restart_with(self, role: Role, environment: Mapping[str, str]) -> None:
+        """Kill a process, which is then restarted with other environment variables."""
         with self._lock:
             self._environments[role] = environment
         self.kill(role)
@@ -71,7 +71,7 @@ class ControlPlane:
             return None if process is None else process.pid
 
     def terminate(self, role: Role) -> None:
-        """Ask a process to end in order; it is then restarted."""
+        """Send SIGTERM to a process, which is then restarted after its shutdown."""
         with self._lock:
             process = self._processes.get(role)
             if process is not None and process.poll() is None:
@@ -88,7 +88,7 @@ class ControlPlane:
         if process is not None:
             _end(process, number)
 
-    def rest(self) -> None:
+    def kill_all(self) -> None:
         """Kill all processes and restart none."""
         for role in list(self._processes):
             self.stop_at_once(role)
@@ -100,13 +100,13 @@ class ControlPlane:
 
     def close(self) -> None:
         """End all processes for good."""
-        self._over.set()
-        if self._keeper.is_alive():
-            self._keeper.join()
-        self.rest()
+        self._closing.set()
+        if self._restart_thread.is_alive():
+            self._restart_thread.join()
+        self.kill_all()
 
-    def _keep(self) -> None:
-        while not self._over.wait(LOOK_EVERY):
+    def _restart_dead(self) -> None:
+        while not self._closing.wait(POLL_INTERVAL):
             with self._lock:
                 for role, process in self._processes.items():
                     if process.poll() is not None:
@@ -116,7 +116,7 @@ class ControlPlane:
     def _died(self, role: Role, code: int) -> None:
         self.deaths[role] += 1
         if code not in (-signal.SIGKILL, -signal.SIGTERM, 0):
-            self.failures.append(f"the {role} ended by itself with status {code}")
+            self.failures.append(f"the {role} ended unexpectedly with status {code}")
 
     def _spawn(self, role: Role) -> subprocess.Popen[bytes]:
         with (self.deployment.home / "serve.log").open("ab") as log:
@@ -132,13 +132,13 @@ class ControlPlane:
 
     def _argv(self, role: Role) -> list[str]:
         if role == "web":
-            where = ("-b", "127.0.0.1", "-p", str(self.port))
-            return [sys.executable, "-m", "daphne", "-v", "0", "--no-server-name", *where, "kandev.asgi:application"]
+            address = ("-b", "127.0.0.1", "-p", str(self.port))
+            return [sys.executable, "-m", "daphne", "-v", "0", "--no-server-name", *address, "kandev.asgi:application"]
         return [sys.executable, str(MANAGE), "supervise" if role == "supervisor" else "qcluster"]
 
 
-def armed(spec: str, directory: Path) -> dict[str, str]:
-    """Return the environment of a process that dies at crash points."""
+def crash_environment(spec: str, directory: Path) -> dict[str, str]:
+    """Return the environment variables that make a process die at crash points."""
     directory.mkdir(parents=True, exist_ok=True)
     return {"KANDEV_CRASH_AT": spec, "KANDEV_CRASH_DIR": str(directory)}
 

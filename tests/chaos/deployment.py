@@ -20,15 +20,15 @@ from tests.chaos.control_plane import ControlPlane
 from tests.drills.deployment import ROOT, ApiError, Deployment
 from tests.waiting import WaitTimeout
 
-PATIENCE: Final = 240.0
+RETRY_SECONDS: Final = 240.0
 """Seconds during which a client retries: the web may also die once for each of many other sessions."""
 START_TIMEOUT: Final = "15"
-"""Seconds until an agent that hangs is given up."""
-_NOBODY: Final = frozenset({500, 502, 503, 504})
+"""Seconds until a start of an agent that hangs fails."""
+_UNAVAILABLE: Final = frozenset({500, 502, 503, 504})
 
 
 class ChaosDeployment(Deployment):
-    """One Kandev, its processes, and the sessions requested."""
+    """A deployment, its processes, and the sessions that a test created."""
 
     def __init__(self, home: Path, **settings: str):
         super().__init__(home)
@@ -40,41 +40,43 @@ class ChaosDeployment(Deployment):
         self.env |= settings
         self.agent_records = home / "records"
         self.control_plane = ControlPlane(self)
-        self.excused: dict[str, str] = {}
+        self.interrupted_sessions: dict[str, str] = {}
         """Sessions whose agentctl or agent was killed, by id, and how."""
         self.errors: Counter[int] = Counter()
         """Number of refusals by status code."""
         self._profiles: dict[tuple[str, ...], str] = {}
         self._checked: set[str] = set()
-        self._making = threading.Lock()
+        self._profile_lock = threading.Lock()
 
     # --- the API, with retries ---
 
-    def ask(self, method: str, path: str, body: Any = None) -> Any:
-        """Send one request, repeated until answered; raise ApiError if refused, WaitTimeout when patience ends."""
-        deadline = time.monotonic() + PATIENCE
+    def request(self, method: str, path: str, body: Any = None) -> Any:
+        """Send a request until it is answered; raise ApiError if it is refused, WaitTimeout after RETRY_SECONDS."""
+        deadline = time.monotonic() + RETRY_SECONDS
         while True:
             try:
                 return self.api(method, path, body)
             except ApiError as error:
                 self.errors[error.status] += 1
-                if error.status not in _NOBODY:
+                if error.status not in _UNAVAILABLE:
                     raise
-                trouble: Exception = error
+                failure: Exception = error
             except (OSError, ValueError) as error:
-                trouble = error
+                failure = error
             if time.monotonic() > deadline:
-                raise WaitTimeout(f"{method} {path} has no answer: {trouble}") from trouble
+                raise WaitTimeout(f"{method} {path} has no answer: {failure}") from failure
             time.sleep(0.1)
 
-    def begin(self, behaviour: Behaviour, text: str, args: tuple[str, ...] = (), **values: Any) -> ChaosSession:
+    def create_session(
+        self, behaviour: Behaviour, text: str, args: tuple[str, ...] = (), **values: Any
+    ) -> ChaosSession:
         """Create a session with this agent. If the answer is lost, a second one may exist; it is checked as well."""
         title = {"title": behaviour.name, "team": self.seeded["team"], "repository": self.seeded["repository"]}
-        task = self.ask("POST", "tasks/", title)
+        task = self.request("POST", "tasks/", title)
         body = self.tagged(text)
-        order = {"agent_profile": self._profile_of(behaviour, args), "executor": self.seeded["executor"], **values}
-        made = self.ask("POST", f"tasks/{task['id']}/sessions/", {**order, "prompt": body})
-        return ChaosSession(self, str(task["id"]), str(made["id"]), behaviour.name)
+        options = {"agent_profile": self._profile_of(behaviour, args), "executor": self.seeded["executor"], **values}
+        created = self.request("POST", f"tasks/{task['id']}/sessions/", {**options, "prompt": body})
+        return ChaosSession(self, str(task["id"]), str(created["id"]), behaviour.name)
 
     @staticmethod
     def tagged(text: str) -> str:
@@ -83,12 +85,12 @@ class ChaosDeployment(Deployment):
 
     def _profile_of(self, behaviour: Behaviour, args: tuple[str, ...]) -> str:
         key = (behaviour.name, *args)
-        with self._making:
+        with self._profile_lock:
             if key not in self._profiles:
                 command = agent.command(behaviour.name, self.agent_records, *(args or behaviour.args))
                 env = {"PYTHONPATH": str(ROOT)}
                 body = {"name": behaviour.name, "agent_type": "demo", "command": command, "env": env}
-                self._profiles[key] = str(self.ask("POST", "agent-profiles/", body)["id"])
+                self._profiles[key] = str(self.request("POST", "agent-profiles/", body)["id"])
             return self._profiles[key]
 
     # --- sessions ---
@@ -112,21 +114,21 @@ class ChaosDeployment(Deployment):
         return pid in [json.loads(row["process"])["pid"] for row in rows]
 
     def close(self) -> None:
-        """End everything started here."""
+        """End all processes of the deployment."""
         self.control_plane.close()
         super().close()
 
 
 class ChaosSession:
-    """One session, as the database, the disk and the processes show it; it makes no requests."""
+    """A session as the database, the disk and the processes show it, without API requests."""
 
-    def __init__(self, world: ChaosDeployment, task_id: str, session_id: str, behaviour: str):
-        self.world, self.task_id, self.id, self.behaviour = world, task_id, session_id, behaviour
+    def __init__(self, deployment: ChaosDeployment, task_id: str, session_id: str, behaviour: str):
+        self.deployment, self.task_id, self.id, self.behaviour = deployment, task_id, session_id, behaviour
         self.path = f"tasks/{task_id}/sessions/{session_id}"
 
     def rows(self, table: str, order: str = "id") -> list[dict[str, Any]]:
         """Return its rows of a table."""
-        return self.world.rows(
+        return self.deployment.rows(
             f"SELECT * FROM {table} WHERE session_id = ? ORDER BY {order}",  # noqa: S608
             self.id.replace("-", ""),
         )
@@ -134,7 +136,7 @@ class ChaosSession:
     @property
     def row(self) -> dict[str, Any]:
         """The session's row."""
-        return self.world.rows("SELECT * FROM task_sessions WHERE id = ?", self.id.replace("-", ""))[0]
+        return self.deployment.rows("SELECT * FROM task_sessions WHERE id = ?", self.id.replace("-", ""))[0]
 
     @property
     def execution_id(self) -> str:
@@ -146,14 +148,14 @@ class ChaosSession:
         return identity.find_marked(self.execution_id)
 
     @property
-    def book(self) -> Path:
+    def records_directory(self) -> Path:
         """The directory of its agent's records."""
-        return self.world.agent_records / self.execution_id
+        return self.deployment.agent_records / self.execution_id
 
     def forked(self) -> list[int]:
-        """Return the pids that its agent says it has left running."""
-        told = self.book / "forked.pids"
-        return [int(line) for line in told.read_text().split()] if told.exists() else []
+        """Return the pids of the children that its agent recorded."""
+        record = self.records_directory / "forked.pids"
+        return [int(line) for line in record.read_text().split()] if record.exists() else []
 
     def end_unmarked(self) -> None:
         """End processes that cleared their own environment: without the guard, nothing else can find them."""
@@ -164,8 +166,8 @@ class ChaosSession:
                 identity.send_signal(who, signal.SIGKILL)
 
     def journal(self) -> list[Mapping[str, Any]]:
-        """Return what is left of its journal."""
-        directory = line_format.journal_directory(self.world.data / "agentctl" / self.execution_id)
+        """Return the remaining lines of its journal."""
+        directory = line_format.journal_directory(self.deployment.data / "agentctl" / self.execution_id)
         try:
             return list(line_format.read_lines(directory, 0, None))
         except OSError:
@@ -175,11 +177,11 @@ class ChaosSession:
 def runs_for_tests(pid: int) -> bool:
     """Return whether a process that a test agent started is alive."""
     try:
-        words = Path(f"/proc/{pid}/cmdline").read_text(errors="replace")
+        command_line = Path(f"/proc/{pid}/cmdline").read_text(errors="replace")
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:
         return False
-    return ("sleep" in words or "tests.chaos" in words) and state not in "ZX"
+    return ("sleep" in command_line or "tests.chaos" in command_line) and state not in "ZX"
 
 
 def dashed(key: str) -> str:

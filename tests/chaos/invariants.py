@@ -25,8 +25,8 @@ class Evidence:
     """One session, read once: the database on one side, the agent's own records on the other."""
 
     session: ChaosSession
-    excused: bool
-    """Its agentctl or agent was killed or stopped in a turn, so the log of that turn may be incomplete."""
+    may_be_truncated: bool
+    """Whether its agentctl or agent was killed or stopped in a turn, so that the log of that turn may be incomplete."""
 
     @cached_property
     def row(self) -> dict[str, Any]:
@@ -49,19 +49,19 @@ class Evidence:
         return {row["message_id"]: row["state"] for row in self.session.rows("session_runs", "started_at")}
 
     @cached_property
-    def heard(self) -> dict[str, str]:
-        """The prompt texts that the agent got, by answer."""
+    def received(self) -> dict[str, str]:
+        """The prompt texts that the agent received, by answer id."""
         return agent_records.received_prompts(self.session)
 
     @cached_property
-    def spoken(self) -> dict[str, str]:
-        """What the agent said, by answer."""
-        return agent_records.spoken_texts(self.session)
+    def output(self) -> dict[str, str]:
+        """The agent's output, by answer id."""
+        return agent_records.output_texts(self.session)
 
     @cached_property
-    def kept(self) -> str:
-        """What the agent said, from the messages that the page shows."""
-        return agent_records.kept_text(self.session)
+    def stored_output(self) -> str:
+        """The agent's output, from the stored messages that the session page shows."""
+        return agent_records.stored_output(self.session)
 
     @cached_property
     def execution_status(self) -> str:
@@ -73,162 +73,166 @@ class Evidence:
         return [event["payload"] for event in self.events if event["name"] == name]
 
 
-def no_prompt_twice(seen: Evidence) -> Iterator[str]:
-    """The agent got each prompt at most as often as it is in the queue, and got every completed one."""
+def no_duplicate_prompt(evidence: Evidence) -> Iterator[str]:
+    """The agent received each prompt at most as often as it was sent, and received every completed one."""
     rows: dict[str, list[dict[str, Any]]] = defaultdict(list)
-    for row in seen.prompts:
+    for row in evidence.prompts:
         rows[row["text"]].append(row)
-    got = Counter(_row_text(text, rows) for text in seen.heard.values())
-    for text, count in got.items():
+    received = Counter(_row_text(text, rows) for text in evidence.received.values())
+    for text, count in received.items():
         sent = [row for row in rows.get(text, ()) if row["state"] not in NEVER_SENT]
         if count > len(sent):
-            yield f"the agent got {text[-60:]!r} {count} times, the ledger sent it {len(sent)} times"
+            yield f"the agent received {text[-60:]!r} {count} times, but it was sent {len(sent)} times"
     for text, same in rows.items():
-        done = [row for row in same if row["state"] == "done" and seen.runs.get(row["message_id"]) == "completed"]
-        if len(done) > got[text]:
-            yield f"{text[-60:]!r} is done, but the agent has never got it"
+        done = [row for row in same if row["state"] == "done" and evidence.runs.get(row["message_id"]) == "completed"]
+        if len(done) > received[text]:
+            yield f"{text[-60:]!r} is done, but the agent did not receive all of them"
 
 
 def _row_text(text: str, rows: Iterable[str]) -> str:
-    """Return the stored text of a prompt that may have reached the agent behind a note or a history."""
+    """Return the stored text of a prompt that the agent may have received with a note or a history before it."""
     return max((known for known in rows if text.endswith(known)), key=len, default=text)
 
 
-def no_event_lost_or_doubled(seen: Evidence) -> Iterator[str]:
-    """The log has what the agent said, answer by answer; only a prefix if something was killed during the turn."""
-    text = agent_text(seen.events)
-    if seen.kept != text:
-        yield "the conversation's messages are not what the events say"
+def no_lost_or_duplicate_event(evidence: Evidence) -> Iterator[str]:
+    """The log has the agent's whole output, answer by answer; only a prefix if something was killed during the turn."""
+    text = agent_text(evidence.events)
+    if evidence.stored_output != text:
+        yield "the stored messages differ from the events"
     before, answers = agent_records.answers_of(text)
     if before:
-        yield f"the log has text of no answer: {before[:60]!r}"
+        yield f"the log has text that belongs to no answer: {before[:60]!r}"
     twice = [answer for answer, count in Counter(answer for answer, _ in answers).items() if count > 1]
     if twice:
         yield f"answers {twice} are in the log twice"
     logged = dict(answers)
-    order = [answer for answer in seen.spoken if answer in logged]
+    order = [answer for answer in evidence.output if answer in logged]
     if list(logged) != order:
-        yield f"the log has the answers {list(logged)}, the agent gave {list(seen.spoken)}"
-    for answer, said in seen.spoken.items():
-        there = logged.get(answer, "")
-        if there == said or (said.startswith(there) and _may_be_cut(seen, answer)):
+        yield f"the log has the answers {list(logged)}, the agent gave {list(evidence.output)}"
+    for answer, sent in evidence.output.items():
+        kept = logged.get(answer, "")
+        if kept == sent or (sent.startswith(kept) and _may_be_truncated(evidence, answer)):
             continue
-        yield f"answer {answer}: the log has {len(there)} characters of {len(said)}: …{there[-40:]!r}, …{said[-40:]!r}"
+        yield f"answer {answer}: the log has {len(kept)} of {len(sent)} characters: …{kept[-40:]!r}, …{sent[-40:]!r}"
 
 
-def _may_be_cut(seen: Evidence, answer: str) -> bool:
-    text = seen.heard.get(answer, "")
-    same = [row["message_id"] for row in seen.prompts if text.endswith(row["text"])]
-    return seen.excused and any(seen.runs.get(message_id, "interrupted") == "interrupted" for message_id in same)
+def _may_be_truncated(evidence: Evidence, answer: str) -> bool:
+    text = evidence.received.get(answer, "")
+    same = [row["message_id"] for row in evidence.prompts if text.endswith(row["text"])]
+    return evidence.may_be_truncated and any(
+        evidence.runs.get(message_id, "interrupted") == "interrupted" for message_id in same
+    )
 
 
-def no_gap(seen: Evidence) -> Iterator[str]:
+def no_gap(evidence: Evidence) -> Iterator[str]:
     """The event numbers have no gap, and no journal was lost."""
-    numbers = [event["seq"] for event in seen.events]
-    if numbers != list(range(1, len(numbers) + 1)) or seen.row["last_seq"] != len(numbers):
-        yield f"the log's numbers have a hole: {numbers[-1:]} of {len(numbers)}, last_seq {seen.row['last_seq']}"
-    for gap in seen.named("session.journal_gap"):
+    numbers = [event["seq"] for event in evidence.events]
+    if numbers != list(range(1, len(numbers) + 1)) or evidence.row["last_seq"] != len(numbers):
+        yield f"the sequence numbers have a gap: {numbers[-1:]} of {len(numbers)}, last_seq {evidence.row['last_seq']}"
+    for gap in evidence.named("session.journal_gap"):
         yield f"a journal gap: {gap}"
 
 
-def one_end_for_each_run(seen: Evidence) -> Iterator[str]:
+def one_end_for_each_run(evidence: Evidence) -> Iterator[str]:
     """Each run starts once and ends once; interrupted at most once."""
     ends: Counter[str] = Counter()
     for end in RUN_ENDS:
-        ends.update(payload["run_id"] for payload in seen.named(f"session.run.{end}"))
-    starts = Counter(payload["run_id"] for payload in seen.named("session.run.started"))
+        ends.update(payload["run_id"] for payload in evidence.named(f"session.run.{end}"))
+    starts = Counter(payload["run_id"] for payload in evidence.named("session.run.started"))
     for run, count in (ends + starts).items():
         if (starts[run], ends[run]) != (1, 1):
             yield f"run {run} started {starts[run]} times and ended {ends[run]} times ({count} in all)"
 
 
-def only_legal_moves(seen: Evidence) -> Iterator[str]:
-    """Every state and transition is in the tables, and the rows have the last states."""
-    moves = [(one["from"], one["to"]) for one in seen.named("session.state_changed")]
-    yield from _broken(SESSION, "CREATED", moves, seen.row["state"])
-    moves = [(one["from"], one["to"]) for one in seen.named("session.work_state_changed")]
-    yield from _broken(WORK, "idle", moves, seen.row["work_state"])
-    said = [event["payload"]["executor_status"] for event in seen.events if "executor_status" in event["payload"]]
-    yield from _broken(EXECUTOR, "stopped", _pairs("stopped", said), seen.execution_status)
-    for row in seen.prompts:
-        said = [
+def only_legal_transitions(evidence: Evidence) -> Iterator[str]:
+    """Every state and transition is in the state tables, and the rows have the last states."""
+    transitions = [(one["from"], one["to"]) for one in evidence.named("session.state_changed")]
+    yield from _illegal_transitions(SESSION, "CREATED", transitions, evidence.row["state"])
+    transitions = [(one["from"], one["to"]) for one in evidence.named("session.work_state_changed")]
+    yield from _illegal_transitions(WORK, "idle", transitions, evidence.row["work_state"])
+    states = [event["payload"]["executor_status"] for event in evidence.events if "executor_status" in event["payload"]]
+    yield from _illegal_transitions(EXECUTOR, "stopped", _pairs("stopped", states), evidence.execution_status)
+    for row in evidence.prompts:
+        states = [
             event["payload"]["state"]
-            for event in seen.events
+            for event in evidence.events
             if event["name"].startswith("session.prompt.") and event["payload"]["message_id"] == row["message_id"]
         ]
-        yield from _broken(PROMPT, "queued", _pairs("queued", said), row["state"])
+        yield from _illegal_transitions(PROMPT, "queued", _pairs("queued", states), row["state"])
     known = {state for edge in RUN.edges() for state in (edge[0], edge[2])}
-    yield from (f"run {message}: state {state}" for message, state in seen.runs.items() if state not in known)
+    yield from (f"run {message}: state {state}" for message, state in evidence.runs.items() if state not in known)
 
 
-def _pairs(first: str, said: Sequence[str]) -> list[tuple[str, str]]:
-    return list(zip([first, *said], said, strict=False))
+def _pairs(first: str, states: Sequence[str]) -> list[tuple[str, str]]:
+    return list(zip([first, *states], states, strict=False))
 
 
-def _broken(machine: Machine, first: str, moves: Sequence[tuple[str, str]], stored: str) -> Iterator[str]:
+def _illegal_transitions(
+    machine: Machine, first: str, transitions: Sequence[tuple[str, str]], stored: str
+) -> Iterator[str]:
     legal = {(source, target) for source, _, target in machine.edges()}
     at = first
-    for before, after in moves:
+    for before, after in transitions:
         if before != at:
             yield f"{machine.name}: moved from {before}, but was {at}"
         if before != after and (before, after) not in legal:
-            yield f"{machine.name}: {before} → {after} is in no table"
+            yield f"{machine.name}: {before} → {after} is not in the state table"
         at = after
     if stored != at:
         yield f"{machine.name}: the row says {stored}, the log {at}"
 
 
-def a_receipt_for_each_resume(seen: Evidence) -> Iterator[str]:
-    """Each start that was carried out, and each agent that came up, has exactly one receipt."""
-    receipts = Counter(row["launch_id"] for row in seen.session.rows("continuity_receipts") if row["launch_id"])
-    starts = {_dashed(row["id"]): row for row in seen.session.rows("session_intents") if row["kind"] == "start"}
+def one_receipt_for_each_start(evidence: Evidence) -> Iterator[str]:
+    """Each start that was carried out, and each agent that started, has exactly one receipt."""
+    receipts = Counter(row["launch_id"] for row in evidence.session.rows("continuity_receipts") if row["launch_id"])
+    starts = {_dashed(row["id"]): row for row in evidence.session.rows("session_intents") if row["kind"] == "start"}
     for key, row in starts.items():
-        told = receipts.get(key, 0)
-        if row["done_at"] and row["outcome"] not in NO_RECEIPT and told != 1:
-            yield f"the start {key} ({row['outcome']}) has {told} receipts"
-    launched = {line["launch_id"] for line in seen.session.journal() if line["kind"] == "agent.started"}
+        count = receipts.get(key, 0)
+        if row["done_at"] and row["outcome"] not in NO_RECEIPT and count != 1:
+            yield f"the start {key} ({row['outcome']}) has {count} receipts"
+    launched = {line["launch_id"] for line in evidence.session.journal() if line["kind"] == "agent.started"}
     for launch in launched:
         row = starts.get(launch, {"outcome": "unknown", "done_at": True})
         if not receipts.get(launch) and row["done_at"] and row["outcome"] != "stopped":
-            yield f"the agent of launch {launch} came up without a receipt ({row['outcome']})"
+            yield f"the agent of launch {launch} started without a receipt ({row['outcome']})"
 
 
-def nothing_left_open(seen: Evidence) -> Iterator[str]:
-    """At the end nothing is waiting."""
+def no_open_waits(evidence: Evidence) -> Iterator[str]:
+    """No resume token and no permission request is left without its counterpart."""
     open_tokens = [
         row["id"]
-        for row in seen.session.rows("resume_tokens")
+        for row in evidence.session.rows("resume_tokens")
         if row["wait_kind"] == "permission" and not (row["consumed_at"] or row["revoked_at"] or row["expired_at"])
     ]
-    asked = [row["id"] for row in seen.session.rows("session_permissions") if row["state"] == "pending"]
-    if open_tokens and not asked:
-        yield f"tokens {open_tokens} are alive, but nothing is asked"
-    if asked and seen.row["state"] in ("COMPLETED", "CANCELLED"):
-        yield f"permissions {asked} wait in an ended session"
+    pending = [row["id"] for row in evidence.session.rows("session_permissions") if row["state"] == "pending"]
+    if open_tokens and not pending:
+        yield f"tokens {open_tokens} are valid, but no permission is pending"
+    if pending and evidence.row["state"] in ("COMPLETED", "CANCELLED"):
+        yield f"permissions {pending} are pending in an ended session"
 
 
 INVARIANTS: Final[Sequence[Callable[[Evidence], Iterable[str]]]] = (
-    no_prompt_twice,
-    no_event_lost_or_doubled,
+    no_duplicate_prompt,
+    no_lost_or_duplicate_event,
     no_gap,
     one_end_for_each_run,
-    only_legal_moves,
-    a_receipt_for_each_resume,
-    nothing_left_open,
+    only_legal_transitions,
+    one_receipt_for_each_start,
+    no_open_waits,
 )
 
 
-def violations(session: ChaosSession, *, excused: bool) -> list[str]:
-    """Return every violated invariant of a session at rest."""
-    seen = Evidence(session, excused)
+def violations(session: ChaosSession, *, may_be_truncated: bool) -> list[str]:
+    """Return every violated invariant of an idle session."""
+    evidence = Evidence(session, may_be_truncated)
     who = f"{session.behaviour} {session.id}"
-    return [f"{check.__name__}: {found} ({who})" for check in INVARIANTS for found in check(seen)]
+    return [f"{check.__name__}: {found} ({who})" for check in INVARIANTS for found in check(evidence)]
 
 
 def orphans(session: ChaosSession) -> list[int]:
-    """Return processes of an execution that should have none: by their mark, and by the agent's own records."""
-    told = [pid for pid in session.forked() if runs_for_tests(pid)]
-    return [*(one.pid for one in session.processes()), *told]
+    """Return the pids of an execution that should have none, found by their mark and in the agent's own records."""
+    forked = [pid for pid in session.forked() if runs_for_tests(pid)]
+    return [*(one.pid for one in session.processes()), *forked]
 
 
 def _dashed(key: str) -> str:

@@ -1,4 +1,4 @@
-"""The table at the end, and the progress bar."""
+"""The progress bar, the table of the kill-point matrix and the summary line."""
 
 from __future__ import annotations
 
@@ -13,37 +13,37 @@ from tests.chaos.behaviours import BEHAVIOURS, why_unreachable
 from tests.chaos.matrix import Group, Outcome
 
 WIDTH: Final = 30
-PROMISES: Final = {
-    "prompts twice": ("no_prompt_twice",),
-    "events lost or doubled": ("no_event_lost_or_doubled", "no_gap"),
+SUMMARY_GROUPS: Final = {
+    "duplicate prompts": ("no_duplicate_prompt",),
+    "lost or duplicate events": ("no_lost_or_duplicate_event", "no_gap"),
     "orphans": ("orphans",),
 }
-"""What the last line counts, and the invariants that find it."""
+"""The counts of the summary line, with the invariants that they add up."""
 
 
-class Bar:
-    """A progress bar: one line on a terminal, elsewhere a line for each tenth."""
+class ProgressBar:
+    """A progress bar: a single updated line on a terminal, otherwise a line for each tenth."""
 
     def __init__(self, title: str, total: int, out: TextIO = sys.stderr):
         self.title, self.total, self.out = title, max(total, 1), out
         self.began = time.monotonic()
-        self._told = -1
+        self._last_tenth = -1
 
     def show(self, done: int, what: str = "") -> None:
-        """Show that ``done`` of all are done."""
+        """Show that ``done`` of ``total`` are done."""
         full = WIDTH * done // self.total
         line = f"{self.title} [{'#' * full}{' ' * (WIDTH - full)}] {done}/{self.total}"
         line += f" {time.monotonic() - self.began:.0f} s {what}"
         if self.out.isatty():
             self.out.write(f"\r\033[K{line}" + ("\n" if done >= self.total else ""))
-        elif (tenth := 10 * done // self.total) != self._told:
-            self._told = tenth
+        elif (tenth := 10 * done // self.total) != self._last_tenth:
+            self._last_tenth = tenth
             self.out.write(line + "\n")
         self.out.flush()
 
 
 def matrix_table(groups: Sequence[Group], outcome: Outcome) -> str:
-    """Return a line for each point and process: cells reached, how often, and what cannot be reached."""
+    """Return a line for each point and process: how many agents reached it, how often, and which cannot."""
     head = ("crash point", "process", "agents", "reached", "deaths", "not reachable")
     cells = {(point, group.process) for group in groups for point in group.points}
     lines = [(point.name, process) for point in CRASH_POINTS for process in ("supervisor", "recover_sessions")]
@@ -53,25 +53,25 @@ def matrix_table(groups: Sequence[Group], outcome: Outcome) -> str:
 
 
 def _row(point: str, process: str, outcome: Outcome) -> tuple[str, str, str, str, str, str]:
-    met = [name for name in BEHAVIOURS if outcome.reached[point, process, name]]
-    times = sum(count for (name, by, _), count in outcome.reached.items() if (name, by) == (point, process))
+    reached = [name for name in BEHAVIOURS if outcome.reached[point, process, name]]
+    count = sum(count for (name, by, _), count in outcome.reached.items() if (name, by) == (point, process))
     reasons = Counter(why for each in BEHAVIOURS.values() if (why := why_unreachable(point, each)))
     why = "; ".join(f"{count}: {reason}" for reason, count in reasons.items())
-    place = process if process == "recover_sessions" else _place(point)
-    return (point, place, str(len(met)), str(times), str(outcome.deaths[point]), why)
+    process_name = process if process == "recover_sessions" else _process_of(point)
+    return (point, process_name, str(len(reached)), str(count), str(outcome.deaths[point]), why)
 
 
-def _place(point: str) -> str:
+def _process_of(point: str) -> str:
     first = point.partition(".")[0]
     return {"request": "web", "agentctl": "agentctl"}.get(first, "supervisor")
 
 
 def summary(kills: int, seed: int, outcome: Outcome, unreached: Sequence[Group]) -> str:
-    """Return the last line."""
+    """Return the summary line."""
     found = Counter(violation.partition(":")[0] for violation in outcome.violations)
-    counted = {title: sum(found[check] for check in checks) for title, checks in PROMISES.items()}
-    others = found.total() - sum(counted.values())
-    parts = [f"{kills} random kills", *(f"{count} {title}" for title, count in counted.items())]
+    counts = {title: sum(found[check] for check in checks) for title, checks in SUMMARY_GROUPS.items()}
+    others = found.total() - sum(counts.values())
+    parts = [f"{kills} random kills", *(f"{count} {title}" for title, count in counts.items())]
     parts.append(f"{others} other violations")
     parts.append(f"{len(unreached)} unreached points" if unreached else "no unreached point")
     return f"{', '.join(parts)} (seed {seed})"

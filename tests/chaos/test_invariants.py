@@ -36,43 +36,58 @@ def run_events(*names: str) -> list[dict[str, Any]]:
     return [{"name": f"session.run.{name}", "payload": {"run_id": "r1"}} for name in names]
 
 
-def evidence(*, excused: bool = False, **seen: Any) -> Evidence:
-    """Evidence of a session in which only this was observed; everything else is correct."""
-    made = Evidence(cast(ChaosSession, None), excused)
-    texts = "".join(event["payload"].get("text", "") for event in seen.get("events", ()))
-    right = {"row": {"state": "CREATED", "work_state": "idle"}, "events": [], "prompts": [], "runs": {}, "heard": {}}
-    vars(made).update({**right, "spoken": {}, "kept": texts, "execution_status": "stopped", **seen})
-    return made
+def evidence(*, may_be_truncated: bool = False, **observed: Any) -> Evidence:
+    """Return evidence with these observations; everything else is correct."""
+    built = Evidence(cast(ChaosSession, None), may_be_truncated)
+    texts = "".join(event["payload"].get("text", "") for event in observed.get("events", ()))
+    correct = {
+        "row": {"state": "CREATED", "work_state": "idle"},
+        "events": [],
+        "prompts": [],
+        "runs": {},
+        "received": {},
+    }
+    vars(built).update({**correct, "output": {}, "stored_output": texts, "execution_status": "stopped", **observed})
+    return built
 
 
 TWO_PROMPTS = [prompt("p1", "do [tag-1]"), prompt("p2", "do [tag-2]")]
 BOTH_DONE = {"p1": "completed", "p2": "completed"}
-HEARD = {"1-1": "do [tag-1]", "1-2": "do [tag-2]"}
-RIGHT = {"events": agent_messages(ONE, TWO), "spoken": {"1-1": ONE, "1-2": TWO}, "prompts": TWO_PROMPTS, "heard": HEARD}
-CUT = {"1-1": ONE, "1-2": TWO + "and more"}
+RECEIVED = {"1-1": "do [tag-1]", "1-2": "do [tag-2]"}
+CORRECT = {
+    "events": agent_messages(ONE, TWO),
+    "output": {"1-1": ONE, "1-2": TWO},
+    "prompts": TWO_PROMPTS,
+    "received": RECEIVED,
+}
+TRUNCATED = {"1-1": ONE, "1-2": TWO + "and more"}
 
 
 @pytest.mark.parametrize(
-    ("check", "seen", "holds"),
+    ("check", "observed", "holds"),
     [
-        (invariants.no_prompt_twice, {"prompts": TWO_PROMPTS, "runs": BOTH_DONE, "heard": HEARD}, True),
+        (invariants.no_duplicate_prompt, {"prompts": TWO_PROMPTS, "runs": BOTH_DONE, "received": RECEIVED}, True),
         (
-            invariants.no_prompt_twice,
-            {"prompts": TWO_PROMPTS, "heard": {**HEARD, "2-1": "a note\n\ndo [tag-2]"}},
+            invariants.no_duplicate_prompt,
+            {"prompts": TWO_PROMPTS, "received": {**RECEIVED, "2-1": "a note\n\ndo [tag-2]"}},
             False,
         ),
-        (invariants.no_prompt_twice, {"prompts": [prompt("p1", "do", "queued")], "heard": {"1-1": "do"}}, False),
-        (invariants.no_prompt_twice, {"prompts": [prompt("p1", "do", "held")], "heard": {"1-1": "do"}}, True),
-        (invariants.no_prompt_twice, {"prompts": TWO_PROMPTS, "runs": BOTH_DONE, "heard": {}}, False),
-        (invariants.no_event_lost_or_doubled, RIGHT, True),
-        (invariants.no_event_lost_or_doubled, {**RIGHT, "events": agent_messages(ONE)}, False),
-        (invariants.no_event_lost_or_doubled, {**RIGHT, "events": agent_messages(ONE, TWO, TWO)}, False),
-        (invariants.no_event_lost_or_doubled, {**RIGHT, "events": agent_messages(TWO, ONE)}, False),
-        (invariants.no_event_lost_or_doubled, {**RIGHT, "events": agent_messages(ONE, TWO, "beside\n")}, False),
-        (invariants.no_event_lost_or_doubled, {**RIGHT, "kept": ONE}, False),
-        (invariants.no_event_lost_or_doubled, {**RIGHT, "spoken": CUT, "excused": True}, True),
-        (invariants.no_event_lost_or_doubled, {**RIGHT, "spoken": CUT, "runs": BOTH_DONE, "excused": True}, False),
-        (invariants.no_event_lost_or_doubled, {**RIGHT, "spoken": CUT}, False),
+        (invariants.no_duplicate_prompt, {"prompts": [prompt("p1", "do", "queued")], "received": {"1-1": "do"}}, False),
+        (invariants.no_duplicate_prompt, {"prompts": [prompt("p1", "do", "held")], "received": {"1-1": "do"}}, True),
+        (invariants.no_duplicate_prompt, {"prompts": TWO_PROMPTS, "runs": BOTH_DONE, "received": {}}, False),
+        (invariants.no_lost_or_duplicate_event, CORRECT, True),
+        (invariants.no_lost_or_duplicate_event, {**CORRECT, "events": agent_messages(ONE)}, False),
+        (invariants.no_lost_or_duplicate_event, {**CORRECT, "events": agent_messages(ONE, TWO, TWO)}, False),
+        (invariants.no_lost_or_duplicate_event, {**CORRECT, "events": agent_messages(TWO, ONE)}, False),
+        (invariants.no_lost_or_duplicate_event, {**CORRECT, "events": agent_messages(ONE, TWO, "beside\n")}, False),
+        (invariants.no_lost_or_duplicate_event, {**CORRECT, "stored_output": ONE}, False),
+        (invariants.no_lost_or_duplicate_event, {**CORRECT, "output": TRUNCATED, "may_be_truncated": True}, True),
+        (
+            invariants.no_lost_or_duplicate_event,
+            {**CORRECT, "output": TRUNCATED, "runs": BOTH_DONE, "may_be_truncated": True},
+            False,
+        ),
+        (invariants.no_lost_or_duplicate_event, {**CORRECT, "output": TRUNCATED}, False),
         (invariants.no_gap, {"events": [{"name": "x", "seq": 1, "payload": {}}], "row": {"last_seq": 1}}, True),
         (invariants.no_gap, {"events": [{"name": "x", "seq": 2, "payload": {}}], "row": {"last_seq": 2}}, False),
         (
@@ -83,9 +98,9 @@ CUT = {"1-1": ONE, "1-2": TWO + "and more"}
         (invariants.one_end_for_each_run, {"events": run_events("started", "completed")}, True),
         (invariants.one_end_for_each_run, {"events": run_events("started", "interrupted", "interrupted")}, False),
         (invariants.one_end_for_each_run, {"events": run_events("started")}, False),
-        (invariants.only_legal_moves, {"row": {"state": "COMPLETED", "work_state": "idle"}}, False),
+        (invariants.only_legal_transitions, {"row": {"state": "COMPLETED", "work_state": "idle"}}, False),
         (
-            invariants.only_legal_moves,
+            invariants.only_legal_transitions,
             {
                 "events": state_changes("CREATED", "STARTING", "RUNNING"),
                 "row": {"state": "RUNNING", "work_state": "idle"},
@@ -93,21 +108,21 @@ CUT = {"1-1": ONE, "1-2": TWO + "and more"}
             True,
         ),
         (
-            invariants.only_legal_moves,
+            invariants.only_legal_transitions,
             {
                 "events": state_changes("CREATED", "COMPLETED", "RUNNING"),
                 "row": {"state": "RUNNING", "work_state": "idle"},
             },
             False,
         ),
-        (invariants.only_legal_moves, {"runs": {"p1": "lost"}}, False),
-        (invariants.only_legal_moves, {"execution_status": "ready"}, False),
+        (invariants.only_legal_transitions, {"runs": {"p1": "lost"}}, False),
+        (invariants.only_legal_transitions, {"execution_status": "ready"}, False),
     ],
 )
 def test_invariant_finds_its_violation_and_accepts_correct_evidence(
-    check: Callable[[Evidence], Iterable[str]], seen: dict[str, Any], holds: bool
+    check: Callable[[Evidence], Iterable[str]], observed: dict[str, Any], holds: bool
 ) -> None:
-    found = list(check(evidence(**seen)))
+    found = list(check(evidence(**observed)))
     assert (not found) == holds, found
 
 

@@ -1,7 +1,7 @@
 """A sample of the kill-point matrix: every crash point and every behaviour at least once.
 
 ``make chaos`` runs all of it. Each group has one deployment: its processes die at each of their
-points once, while sessions with differently broken agents live their whole lives in it.
+points once, while sessions with differently broken agents go through all their steps.
 """
 
 from __future__ import annotations
@@ -15,22 +15,26 @@ from executors_app import crash_points
 from executors_app.crash_points import CRASH_POINTS
 from tests.chaos import session_steps
 from tests.chaos.behaviours import BEHAVIOURS
-from tests.chaos.control_plane import armed
+from tests.chaos.control_plane import crash_environment
 from tests.chaos.deployment import ChaosDeployment
-from tests.chaos.matrix import Group, run
+from tests.chaos.matrix import Group, run_group
 
-OURS = [point.name for point in CRASH_POINTS if "agentctl" not in point.processes]
-ITS_OWN = [point.name for point in CRASH_POINTS if "agentctl" in point.processes]
-BY_COMMAND = [
+CONTROL_PLANE_POINTS = [point.name for point in CRASH_POINTS if "agentctl" not in point.processes]
+AGENTCTL_POINTS = [point.name for point in CRASH_POINTS if "agentctl" in point.processes]
+COMMAND_POINTS = [
     *("supervisor.leased", "supervisor.start_claimed", "sweep.decided", "sweep.taken_over", "sweep.drained"),
     *("sweep.row_unwritten", "sweep.row_written", "sweep.written"),
 ]
-"""Points that every pass of the command reaches."""
+"""Points that every run of the command reaches."""
 
 GROUPS = {
-    "web and supervisor": (OURS, "supervisor", ("forks", "honest", "refuses_load", "dies_in_turn", "ignores_term")),
+    "web and supervisor": (
+        CONTROL_PLANE_POINTS,
+        "supervisor",
+        ("forks", "honest", "refuses_load", "dies_in_turn", "ignores_term"),
+    ),
     "agentctl": (
-        ITS_OWN,
+        AGENTCTL_POINTS,
         "supervisor",
         (
             *("honest", "hangs_at_load", "floods", "slow_start", "forgets", "lies_about_load", "stderr_flood"),
@@ -39,46 +43,50 @@ GROUPS = {
         ),
     ),
     "recover_sessions": (
-        BY_COMMAND,
+        COMMAND_POINTS,
         "recover_sessions",
         ("refuses_load", "forks", "honest", "slow_start"),
     ),
 }
 
 
-ON_BOTH = {"recover_sessions"}
-"""Groups that also run on PostgreSQL; ``python -m tests.chaos --database postgresql`` runs all of it there."""
+POSTGRESQL_GROUPS = {"recover_sessions"}
+"""Groups that also run on PostgreSQL; ``python -m tests.chaos --database postgresql`` runs all of them there."""
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[ChaosDeployment]:
+def chaos_deployment(tmp_path: Path) -> Iterator[ChaosDeployment]:
     """A deployment whose processes a test starts, kills and starts again."""
-    made = ChaosDeployment(tmp_path)
-    made.prepare()
-    yield made
-    made.close()
+    deployment = ChaosDeployment(tmp_path)
+    deployment.prepare()
+    yield deployment
+    deployment.close()
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.database) if name in ON_BOTH else name for name in GROUPS]
+    "name", [pytest.param(name, marks=pytest.mark.database) if name in POSTGRESQL_GROUPS else name for name in GROUPS]
 )
-def test_no_kill_loses_or_repeats_anything(world: ChaosDeployment, name: str) -> None:
+def test_no_kill_loses_or_repeats_anything(chaos_deployment: ChaosDeployment, name: str) -> None:
     points, process, behaviours = GROUPS[name]
-    group = Group(points, [BEHAVIOURS[one] for one in behaviours], how="", process=process)
-    outcome = run(world, group)
+    group = Group(points, [BEHAVIOURS[one] for one in behaviours], mode="", process=process)
+    outcome = run_group(chaos_deployment, group)
 
-    assert not outcome.violations, "\n".join([*outcome.violations, *outcome.stories])
+    assert not outcome.violations, "\n".join([*outcome.violations, *outcome.logs])
     assert not group.unreached(outcome)
 
 
 @pytest.mark.database
-def test_false_load_claim_is_detected_although_the_answer_was_lost(world: ChaosDeployment, tmp_path: Path) -> None:
-    world.control_plane.start({"web": {}, "supervisor": {}})
-    world.control_plane.wait_until_ready()
-    session = world.begin(BEHAVIOURS["lies_about_load"], "remember walrus")
+def test_false_load_claim_is_detected_although_the_answer_was_lost(
+    chaos_deployment: ChaosDeployment, tmp_path: Path
+) -> None:
+    chaos_deployment.control_plane.start({"web": {}, "supervisor": {}})
+    chaos_deployment.control_plane.wait_until_ready()
+    session = chaos_deployment.create_session(BEHAVIOURS["lies_about_load"], "remember walrus")
     session_steps.wait_until_idle(session)
     session_steps.stop(session)
-    world.control_plane.rearm("supervisor", armed("supervisor.agent_started", tmp_path / "reached"))
+    chaos_deployment.control_plane.restart_with(
+        "supervisor", crash_environment("supervisor.agent_started", tmp_path / "reached")
+    )
     session_steps.prompt(session, "work 0.3")
     session_steps.wait_until_idle(session)
 

@@ -1,1 +1,1 @@
-"""The soak: hundreds of sessions for a while, random deaths of everything, and what must hold all the same."""
+"""The soak test: hundreds of sessions, processes killed at random, and invariants checked afterwards."""

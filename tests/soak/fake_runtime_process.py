@@ -1,6 +1,6 @@
 """Control-plane processes with the fake agentctls as a runtime: ``python -m tests.soak.fake_runtime_process PROGRAM``.
 
-``PROGRAM`` is ``supervisor``, or ``web`` with daphne's arguments behind it. The address of the fake agentctls is
+``PROGRAM`` is ``supervisor``, or ``web`` followed by the arguments of daphne. The address of the fake agentctls is
 in ``SOAK_FAKE_AGENTCTLS``.
 """
 
@@ -22,14 +22,14 @@ from tests.supervisor.supervisor_process import register_runtime, run_supervisor
 
 ADDRESS = "SOAK_FAKE_AGENTCTLS"
 NO_DATABASE = 2
-"""Exit status of a supervisor or a worker that cannot use the database when it begins."""
+"""Exit status of a supervisor or a worker that cannot use the database at its start."""
 
 
 class PersistentFakeRuntime(FakeAgentctlRuntime):
-    """Fake agentctls whose journals outlive them, as an agentctl's lie on its disk."""
+    """A runtime of fake agentctls whose journals outlive them, like those of an agentctl on disk."""
 
     def unread_journal(self, execution: ExecutionFacts, after: int, epoch: str) -> Sequence[Mapping[str, Any]]:
-        """What the dead one had written."""
+        """Return the journal lines of a fake agentctl that ended, after a position."""
         with urllib.request.urlopen(f"{self.url}/journals/{execution.id}", timeout=10) as answer:
             lines: list[dict[str, Any]] = json.loads(answer.read())
         return [line for line in lines if line["epoch"] != epoch or line["seq"] > after]
@@ -38,7 +38,7 @@ class PersistentFakeRuntime(FakeAgentctlRuntime):
 def _supervise() -> None:
     try:
         run_supervisor()
-    except DatabaseError as error:  # as ``manage.py supervise`` says it
+    except DatabaseError as error:  # the same message as ``manage.py supervise``
         sys.stderr.write(f"the database cannot be used: {error}\n")
         sys.exit(NO_DATABASE)
 

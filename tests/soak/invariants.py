@@ -1,6 +1,6 @@
-"""What must hold of all fake sessions once everything is at rest; a few queries, however many there are.
+"""The invariants of all fake sessions once everything is idle, checked with a few queries for any number of them.
 
-The real agents among them are judged by ``tests/chaos/invariants.py``.
+Sessions with real agents are checked by ``tests/chaos/invariants.py``.
 """
 
 from __future__ import annotations
@@ -15,42 +15,42 @@ from typing import Any
 from sessions_app.domain.states import OPEN_RUN_STATES
 from tests.soak.deployment import FakeSession, SoakDeployment
 
-RIGHT_STATES = {"WAITING_FOR_INPUT"}
-KEPT = {"done", "held", "interrupted"}
-"""Where a prompt may end that nobody took back."""
-UNDER_WAY = {"queued", "sending", "accepted", "delivered"}
+IDLE_STATES = {"WAITING_FOR_INPUT"}
+FINAL_STATES = {"done", "held", "interrupted"}
+"""The possible final states of a prompt that no user withdrew."""
+PENDING_STATES = {"queued", "sending", "accepted", "delivered"}
 
 
 @dataclass
-class Seen:
-    """All of them, read once; ids are 32 digits."""
+class Records:
+    """The records of all fake sessions, read once; session ids are 32 hexadecimal digits."""
 
-    given: Mapping[str, str] = field(default_factory=dict)
-    """Message ids that a user was told are accepted, with the session's id."""
-    heard: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """By session: the message ids that its agents got, in order."""
+    accepted: Mapping[str, str] = field(default_factory=dict)
+    """Session ids of the prompts that the API accepted, by message id."""
+    received: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """The message ids that the session's agents received, in order, by session."""
     prompts: Mapping[str, str] = field(default_factory=dict)
-    """The state of each message id in the ledger."""
-    said: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """By session: what its agents said, answer by answer, as the log has it."""
-    numbers: Mapping[str, tuple[int, int, int]] = field(default_factory=dict)
-    """By session: events, their last number, and the session's own."""
+    """The stored state of each prompt, by message id."""
+    answers: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """The agents' answers in the log, by session."""
+    event_counts: Mapping[str, tuple[int, int, int]] = field(default_factory=dict)
+    """Number of events, last event number and the session's ``last_seq``, by session."""
     states: Mapping[str, tuple[str, str]] = field(default_factory=dict)
-    """By session: its state and its execution's."""
+    """States of the session and its execution, by session."""
     open_runs: Mapping[str, int] = field(default_factory=dict)
-    up: set[str] = field(default_factory=set)
-    """Sessions whose agentctl is there, by the word of the fake agentctls."""
+    running: set[str] = field(default_factory=set)
+    """Sessions whose fake agentctl runs."""
 
 
-def look(world: SoakDeployment, sessions: Sequence[FakeSession], given: Mapping[str, str]) -> Seen:
-    """Read everything."""
+def read_records(deployment: SoakDeployment, sessions: Sequence[FakeSession], accepted: Mapping[str, str]) -> Records:
+    """Read the records of the sessions from the database and the fake agentctls."""
     keys = {one.execution_id: one.key for one in sessions}
-    told = world.request_fakes("records")
-    heard = {keys[execution]: ids for execution, ids in told["heard"].items() if execution in keys}
-    mine = set(keys.values())
+    agentctl_records = deployment.request_fakes("records")
+    received = {keys[execution]: ids for execution, ids in agentctl_records["heard"].items() if execution in keys}
+    session_keys = set(keys.values())
 
     def rows(sql: str) -> Iterator[dict[str, Any]]:
-        return (row for row in world.rows(sql) if uuid.UUID(str(row["session_id"])).hex in mine)
+        return (row for row in deployment.rows(sql) if uuid.UUID(str(row["session_id"])).hex in session_keys)
 
     prompts = {row["message_id"]: row["state"] for row in rows("SELECT * FROM session_prompts")}
     counted = "SELECT session_id, COUNT(*) AS count, MAX(seq) AS last FROM session_events GROUP BY session_id"
@@ -59,15 +59,17 @@ def look(world: SoakDeployment, sessions: Sequence[FakeSession], given: Mapping[
     ends = {_key(row): row for row in rows(own)}
     statuses = {_key(row): row["status"] for row in rows("SELECT session_id, status FROM executors_running")}
     runs = Counter(_key(row) for row in rows("SELECT * FROM session_runs") if row["state"] in OPEN_RUN_STATES)
-    return Seen(
-        given=given,
-        heard=heard,
+    return Records(
+        accepted=accepted,
+        received=received,
         prompts=prompts,
-        said=_said(rows("SELECT session_id, seq, name, payload FROM session_events ORDER BY session_id, seq")),
-        numbers={key: (*events.get(key, (0, 0)), row["last_seq"]) for key, row in ends.items()},
+        answers=_read_answers(
+            rows("SELECT session_id, seq, name, payload FROM session_events ORDER BY session_id, seq")
+        ),
+        event_counts={key: (*events.get(key, (0, 0)), row["last_seq"]) for key, row in ends.items()},
         states={key: (row["state"], statuses.get(key, "none")) for key, row in ends.items()},
         open_runs=runs,
-        up={keys[execution] for execution in told["up"] if execution in keys},
+        running={keys[execution] for execution in agentctl_records["up"] if execution in keys},
     )
 
 
@@ -75,8 +77,8 @@ def _key(row: Mapping[str, Any]) -> str:
     return uuid.UUID(str(row["session_id"])).hex
 
 
-def _said(events: Iterator[dict[str, Any]]) -> dict[str, list[str]]:
-    """The answers of each session; each begins with the word ``answer``."""
+def _read_answers(events: Iterator[dict[str, Any]]) -> dict[str, list[str]]:
+    """Return the answers of each session; each begins with the word ``answer`` in the log."""
     texts: dict[str, str] = {}
     roles: dict[str, str] = {}
     for event in events:
@@ -88,60 +90,61 @@ def _said(events: Iterator[dict[str, Any]]) -> dict[str, list[str]]:
     return {key: text.split("answer ")[1:] for key, text in texts.items()}
 
 
-def nothing_twice(seen: Seen) -> Iterator[str]:
-    """No agent received a prompt again, not even after its own death, and no answer is in the log again."""
-    for key, ids in seen.heard.items():
+def no_duplicates(records: Records) -> Iterator[str]:
+    """No agent received a prompt twice, even after it was killed, and no answer is in the log twice."""
+    for key, ids in records.received.items():
         yield from (f"session {key} got {one} {times} times" for one, times in Counter(ids).items() if times > 1)
-    for key, answers in seen.said.items():
+    for key, answers in records.answers.items():
         yield from (f"session {key} has the answer to {one} {n} times" for one, n in Counter(answers).items() if n > 1)
 
 
-def nothing_lost(seen: Seen) -> Iterator[str]:
-    """What a user gave is in the ledger and came to an end; what an agent answered is in the log, in its order."""
-    for message_id in seen.given:
-        state = seen.prompts.get(message_id, "nowhere")
-        if state not in KEPT:
+def nothing_lost(records: Records) -> Iterator[str]:
+    """Each accepted prompt has a final state, and the log has each answer of an agent, in order."""
+    for message_id in records.accepted:
+        state = records.prompts.get(message_id, "missing")
+        if state not in FINAL_STATES:
             yield f"the prompt {message_id} is {state}"
-    got = {one for ids in seen.heard.values() for one in ids}
-    for message_id, state in seen.prompts.items():
+    got = {one for ids in records.received.values() for one in ids}
+    for message_id, state in records.prompts.items():
         if state == "done" and message_id not in got:
-            yield f"the prompt {message_id} is done, but no agent has got it"
-    for key, ids in seen.heard.items():
-        if list(seen.said.get(key, ())) != list(ids):
-            yield f"session {key}: the log has {len(seen.said.get(key, ()))} of {len(ids)} answers, or another order"
+            yield f"the prompt {message_id} is done, but no agent received it"
+    for key, ids in records.received.items():
+        answers = records.answers.get(key, ())
+        if list(answers) != list(ids):
+            yield f"session {key}: the log has {len(answers)} of {len(ids)} answers, or in another order"
 
 
-def no_gap(seen: Seen) -> Iterator[str]:
-    """The numbers of every log run from 1 without a hole."""
-    for key, (count, last, own) in seen.numbers.items():
+def no_gap(records: Records) -> Iterator[str]:
+    """The event numbers of every log have no gap."""
+    for key, (count, last, own) in records.event_counts.items():
         if not count == last == own:
             yield f"session {key} has {count} events, the last is {last}, the session says {own}"
 
 
-def as_it_should_be(seen: Seen) -> Iterator[str]:
-    """Everybody is up and waits; no turn is open."""
-    for key, (state, status) in seen.states.items():
-        if state not in RIGHT_STATES or status != "ready":
+def expected_states(records: Records) -> Iterator[str]:
+    """Every agent is ready and waits for input; no turn is open."""
+    for key, (state, status) in records.states.items():
+        if state not in IDLE_STATES or status != "ready":
             yield f"session {key} is {state}, its execution {status}"
-    yield from (f"session {key} has {count} open turns" for key, count in seen.open_runs.items() if count)
+    yield from (f"session {key} has {count} open turns" for key, count in records.open_runs.items() if count)
 
 
-def no_orphan(seen: Seen) -> Iterator[str]:
-    """Who runs is known, and who is known runs."""
-    ready = {key for key, (_, status) in seen.states.items() if status == "ready"}
-    yield from (f"session {key} is ready, but nothing of it runs" for key in sorted(ready - seen.up))
-    yield from (f"session {key} runs, and nobody knows of it" for key in sorted(seen.up - ready))
+def no_orphan(records: Records) -> Iterator[str]:
+    """Every ready session has a running agentctl, and every running agentctl a ready session."""
+    ready = {key for key, (_, status) in records.states.items() if status == "ready"}
+    yield from (f"session {key} is ready, but its agentctl does not run" for key in sorted(ready - records.running))
+    yield from (f"session {key} is not ready, but its agentctl runs" for key in sorted(records.running - ready))
 
 
 INVARIANTS = {
-    "nothing twice": nothing_twice,
+    "no duplicates": no_duplicates,
     "nothing lost": nothing_lost,
     "no gap": no_gap,
-    "every state as it should be": as_it_should_be,
+    "expected states": expected_states,
     "no orphans": no_orphan,
 }
 
 
-def violations(seen: Seen) -> dict[str, list[str]]:
-    """By invariant, what breaks it."""
-    return {name: list(check(seen)) for name, check in INVARIANTS.items()}
+def find_violations(records: Records) -> dict[str, list[str]]:
+    """Return the violations by invariant."""
+    return {name: list(check(records)) for name, check in INVARIANTS.items()}

@@ -1,4 +1,4 @@
-"""The memory of web, supervisor, worker and their children: it may grow to its working size, and not for ever."""
+"""The memory of web, supervisor, worker and their children, which must stop growing at a working size."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from typing import Final, Self
 
 from tests.drills.process_groups import descendants
 
-EVERY: Final = 0.5
+SAMPLE_INTERVAL: Final = 0.5
 """Seconds between two samples."""
-SOME: Final = 10.0
-"""Megabytes that a process may grow in the second half of its life, and a tenth of what it had.
+MAX_GROWTH: Final = 10.0
+"""Megabytes that a process may grow in the second half of its life, in addition to a tenth of its size.
 
-Sessions that come back to it in the rest take about 0.1 MB each, and a heap that is used is not without holes.
+Each session that is recovered meanwhile takes about 0.1 MB, and a used heap is fragmented.
 """
-SHARE: Final = 1.1
-ENOUGH: Final = 40
-"""Samples of a life that can be judged: its first half is the coming up, its second must be flat."""
+MAX_GROWTH_RATIO: Final = 1.1
+MIN_SAMPLES: Final = 40
+"""Samples needed to judge a process: its first half includes the startup, its second half must be flat."""
 
 
 @dataclass
-class Life:
-    """One process from its start to its death: megabytes, sample by sample."""
+class ProcessMemory:
+    """The memory samples of a process in megabytes, from its start to its end."""
 
     role: str
     pid: int
@@ -33,29 +33,29 @@ class Life:
 
     @property
     def first(self) -> float:
-        """What it had at half of its life: a median, so that one sample means nothing."""
+        """The size halfway through its life: a median, so that a single sample does not matter."""
         return median(self.samples[len(self.samples) // 2 :][:4] or [0.0])
 
     @property
     def last(self) -> float:
-        """What it had in the end."""
+        """The size at the end."""
         return median(self.samples[-4:] or [0.0])
 
     @property
-    def is_judged(self) -> bool:
-        """Whether it lived long enough."""
-        return len(self.samples) >= ENOUGH
+    def has_enough_samples(self) -> bool:
+        """Whether there are enough samples to judge it."""
+        return len(self.samples) >= MIN_SAMPLES
 
     @property
     def grew_too_much(self) -> bool:
-        """Whether it took more than a process may that has come up."""
-        return self.is_judged and self.last > self.first * SHARE + SOME
+        """Whether it grew more than a process may after its startup."""
+        return self.has_enough_samples and self.last > self.first * MAX_GROWTH_RATIO + MAX_GROWTH
 
 
-def private(pid: int) -> float:
-    """Megabytes that a process has for itself; 0 where it has ended.
+def private_megabytes(pid: int) -> float:
+    """Return the private memory of a process in megabytes; 0 if it has ended.
 
-    Not the pages of files that it maps: they are the kernel's to drop, and SQLite's database is one that grows.
+    Excludes mapped files: the kernel can drop their pages, and SQLite's database file grows.
     """
     try:
         _, resident, shared, *_ = Path(f"/proc/{pid}/statm").read_text().split()
@@ -64,13 +64,13 @@ def private(pid: int) -> float:
     return (int(resident) - int(shared)) * 4096 / 1e6
 
 
-class Watch:
-    """Samples whoever lives, until the block ends."""
+class MemorySampler:
+    """Sample the memory of the running processes and their children until the block ends."""
 
-    def __init__(self, living: Callable[[], Mapping[str, int]]):
-        self._living = living
-        self.lives: dict[int, Life] = {}
-        self._over = threading.Event()
+    def __init__(self, running: Callable[[], Mapping[str, int]]):
+        self._running = running
+        self.processes: dict[int, ProcessMemory] = {}
+        self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._sample, name="memory", daemon=True)
 
     def __enter__(self) -> Self:
@@ -78,21 +78,21 @@ class Watch:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._over.set()
+        self._stopped.set()
         self._thread.join()
 
     def _sample(self) -> None:
-        while not self._over.wait(EVERY):
-            for role, pid in self._living().items():
-                self._take(role, pid)
+        while not self._stopped.wait(SAMPLE_INTERVAL):
+            for role, pid in self._running().items():
+                self._record(role, pid)
                 for child in descendants(pid):
-                    self._take(f"{role}'s child", child)
+                    self._record(f"{role}'s child", child)
 
-    def _take(self, role: str, pid: int) -> None:
-        if size := private(pid):
-            self.lives.setdefault(pid, Life(role, pid)).samples.append(size)
+    def _record(self, role: str, pid: int) -> None:
+        if size := private_megabytes(pid):
+            self.processes.setdefault(pid, ProcessMemory(role, pid)).samples.append(size)
 
 
-def longest(lives: Sequence[Life]) -> dict[str, Life]:
-    """By role, the life that lasted longest: the one whose growth tells most."""
-    return {life.role: life for life in sorted(lives, key=lambda life: len(life.samples))}
+def longest_lived(processes: Sequence[ProcessMemory]) -> dict[str, ProcessMemory]:
+    """Return the longest-lived process of each role, whose growth is the most significant."""
+    return {process.role: process for process in sorted(processes, key=lambda process: len(process.samples))}

@@ -1,4 +1,4 @@
-"""One soak: users prompt, everything dies at random, then all comes to rest and is judged."""
+"""The soak test: users send prompts while processes are killed at random; then everything is checked when idle."""
 
 from __future__ import annotations
 
@@ -23,157 +23,166 @@ from tests.drills.deployment import ApiError
 from tests.postgresql import Server
 from tests.soak import invariants
 from tests.soak.deployment import FakeSession, SoakDeployment
-from tests.soak.memory import Life, Watch
+from tests.soak.memory import MemorySampler, ProcessMemory
 from tests.waiting import WaitTimeout, eventually
 
 USERS: Final = 4
 LONGEST_PAUSE: Final = 1.5
 """Seconds at most between two kills, and between two prompts of one user."""
-CALM: Final = 1 / 3
-"""The last share of the time, in which only what runs agents dies: long lives, whose memory can be judged."""
-REST_WITHIN: Final = 240.0
-"""Seconds without any progress until nobody waits for rest any more: a start that is given up after
-``places.PATIENT``, its longest pause, and one more. How many one after the other can be carried out is the machine's.
+QUIET_SHARE: Final = 1 / 3
+"""The last share of the time, in which only agents and agentctls are killed, so that the control plane runs long
+enough to judge its memory."""
+IDLE_TIMEOUT: Final = 240.0
+"""Seconds without progress after which the wait for idle sessions ends: the START_TIMEOUT of a start that fails, its
+longest backoff, and another start. How many starts run in sequence depends on the machine, so progress extends it.
 """
-LOOKS: Final = 2
-"""So many times in a row all is at rest: between two steps of the supervisor it may seem so."""
-LOOK_EVERY: Final = 2.0
-"""Seconds; each look reads every log, which takes the processor from those who are to come to rest."""
-WHILE_COMING_UP: Final = 0.1
+IDLE_CHECKS: Final = 2
+"""Checks in a row that must find everything idle: between two steps of the supervisor it may only seem so."""
+CHECK_INTERVAL: Final = 2.0
+"""Seconds between two checks. Each reads every log, which takes processor time from the sessions."""
+KILL_WHILE_NOT_READY: Final = 0.1
+"""Probability of a kill of the control plane while it is not ready."""
 AGENTS: Final = ("honest", "forks")
 TEXTS: Final = ("work 0.3", "work 1", "tool\nwork 0.2", "remember walrus")
-ALWAYS: Final = ("fake agentctls", "fake agentctls", "agentctl", "agent")
-"""What dies at any time."""
-CONTROL_PLANE: Final = ("web", "supervisor", "supervisor", "worker", "shutdown", "everything")
+AGENT_VICTIMS: Final = ("fake agentctls", "fake agentctls", "agentctl", "agent")
+"""What is killed at any time."""
+CONTROL_PLANE_VICTIMS: Final = ("web", "supervisor", "supervisor", "worker", "shutdown", "everything")
 
 
 @dataclass
 class Result:
-    """What was seen."""
+    """The result of a soak test."""
 
-    given: dict[str, str] = field(default_factory=dict)
-    """Prompts that were accepted of users, with their sessions."""
+    accepted: dict[str, str] = field(default_factory=dict)
+    """Session ids of the accepted prompts, by message id."""
     refused: int = 0
     kills: Counter[str] = field(default_factory=Counter)
     sessions: int = 0
     answers: int = 0
-    broken: dict[str, list[str]] = field(default_factory=dict)
-    """By invariant, what broke it."""
-    lives: list[Life] = field(default_factory=list)
+    violations: dict[str, list[str]] = field(default_factory=dict)
+    """Violations by invariant."""
+    processes: list[ProcessMemory] = field(default_factory=list)
 
     @property
-    def holds(self) -> bool:
-        """Whether everything does."""
-        return not any(self.broken.values())
+    def passed(self) -> bool:
+        """Return whether no invariant was violated."""
+        return not any(self.violations.values())
 
 
-class Patience:
-    """Ends so many seconds after there was less left to do than ever before."""
+class ProgressDeadline:
+    """A deadline that is extended whenever less work remains than ever before."""
 
     def __init__(self, seconds: float):
         self._seconds, self._least = seconds, math.inf
         self._until = time.monotonic() + seconds
 
-    def ends(self, left: int) -> bool:
-        """Whether it has ended, with so much left."""
-        if left < self._least:
-            self._least, self._until = left, time.monotonic() + self._seconds
+    def is_over(self, remaining: int) -> bool:
+        """Return whether the deadline has passed, given the amount of remaining work."""
+        if remaining < self._least:
+            self._least, self._until = remaining, time.monotonic() + self._seconds
         return time.monotonic() > self._until
 
 
 class Soak:
-    """A world under load; the same seed makes the same choices, as far as the machine's own timing allows."""
+    """A deployment under load; the same seed makes the same choices, as far as the machine's timing allows."""
 
-    def __init__(self, world: SoakDeployment, seed: int, server: Server | None, tell: Callable[[float, str], None]):
-        self.world, self.server, self.tell = world, server, tell
+    def __init__(
+        self, deployment: SoakDeployment, seed: int, server: Server | None, on_progress: Callable[[float, str], None]
+    ):
+        self.deployment, self.server, self.on_progress = deployment, server, on_progress
         self.choice = random.Random(seed)
         self.result = Result()
-        self.many: Sequence[FakeSession] = ()
-        self.real: Sequence[ChaosSession] = ()
-        self._sleeping = threading.Event()
+        self.fake_sessions: Sequence[FakeSession] = ()
+        self.agent_sessions: Sequence[ChaosSession] = ()
+        self._pause = threading.Event()
 
     def run(self, seconds: float, sessions: int, agents: int) -> Result:
-        """All of it."""
-        control_plane = self.world.control_plane
-        self.many = self.world.fill(sessions)
+        """Run the whole test: users and kills for ``seconds``, then the checks; return the result."""
+        control_plane = self.deployment.control_plane
+        self.fake_sessions = self.deployment.create_sessions(sessions)
         control_plane.start({"web": {}, "supervisor": {}, "worker": {}})
         control_plane.wait_until_ready()
         names = [AGENTS[number % len(AGENTS)] for number in range(agents)]
-        self.real = [self.world.begin(BEHAVIOURS[name], "work 0.3") for name in names]
+        self.agent_sessions = [self.deployment.create_session(BEHAVIOURS[name], "work 0.3") for name in names]
         self.result.sessions = sessions + agents
-        with Watch(self._living) as watch:
+        with MemorySampler(self._running_pids) as sampler:
             with self._users():
                 self._kill_for(seconds)
-            self.tell(seconds, "all comes to rest")
-            seen = self._rest()
-        self.result.lives = list(watch.lives.values())
-        self._judge(seen)
+            self.on_progress(seconds, "waiting until idle")
+            records = self._wait_until_idle()
+        self.result.processes = list(sampler.processes.values())
+        self._check(records)
         return self.result
 
-    def _living(self) -> dict[str, int]:
-        return self.world.control_plane.pids()
+    def _running_pids(self) -> dict[str, int]:
+        return self.deployment.control_plane.pids()
 
     # --- users ---
 
     @contextmanager
     def _users(self) -> Iterator[None]:
-        over = threading.Event()
+        stopped = threading.Event()
         seeds = [self.choice.randrange(1 << 30) for _ in range(USERS)]
-        threads = [threading.Thread(target=self._use, args=(random.Random(seed), over), daemon=True) for seed in seeds]
+        threads = [
+            threading.Thread(target=self._act_as_user, args=(random.Random(seed), stopped), daemon=True)
+            for seed in seeds
+        ]
         for thread in threads:
             thread.start()
         try:
             yield
         finally:
-            over.set()
+            stopped.set()
             for thread in threads:
                 thread.join()
 
-    def _use(self, choice: random.Random, over: threading.Event) -> None:
-        while not over.wait(choice.uniform(0.0, LONGEST_PAUSE)):
+    def _act_as_user(self, choice: random.Random, stopped: threading.Event) -> None:
+        while not stopped.wait(choice.uniform(0.0, LONGEST_PAUSE)):
             try:
-                if self.real and choice.random() < 0.2:
-                    session_steps.prompt(choice.choice(self.real), choice.choice(TEXTS))
+                if self.agent_sessions and choice.random() < 0.2:
+                    session_steps.prompt(choice.choice(self.agent_sessions), choice.choice(TEXTS))
                 else:
-                    self._prompt(choice.choice(self.many), choice)
+                    self._prompt(choice.choice(self.fake_sessions), choice)
             except (ApiError, WaitTimeout) as error:
-                self.result.broken.setdefault("users are answered", []).append(str(error))
+                self.result.violations.setdefault("users are answered", []).append(str(error))
 
     def _prompt(self, session: FakeSession, choice: random.Random) -> None:
         message_id = uuid.UUID(int=choice.getrandbits(128)).hex
         try:
-            self.world.ask("POST", f"{session.path}/prompt/", {"message_id": message_id, "text": "go on"})
+            self.deployment.request("POST", f"{session.path}/prompt/", {"message_id": message_id, "text": "go on"})
         except ApiError as error:
             if error.status >= 500:
                 raise
             self.result.refused += 1
         else:
-            self.result.given[message_id] = session.id
+            self.result.accepted[message_id] = session.id
 
     # --- kills ---
 
     def _kill_for(self, seconds: float) -> None:
         began = time.monotonic()
-        while (passed := time.monotonic() - began) < seconds:
-            calm = passed > seconds * (1 - CALM)
-            victims = ALWAYS if calm or not self._may_die() else (*ALWAYS, *CONTROL_PLANE, *self._database)
+        while (elapsed := time.monotonic() - began) < seconds:
+            is_quiet = elapsed > seconds * (1 - QUIET_SHARE)
+            victims = list(AGENT_VICTIMS)
+            if not is_quiet and self._may_kill_control_plane():
+                victims += [*CONTROL_PLANE_VICTIMS, *self._database]
             self._kill(self.choice.choice(victims))
-            self.tell(passed, f"{self.result.kills.total()} kills, {len(self.result.given)} prompts")
-            self._sleeping.wait(self.choice.uniform(0.05, LONGEST_PAUSE))
+            self.on_progress(elapsed, f"{self.result.kills.total()} kills, {len(self.result.accepted)} prompts")
+            self._pause.wait(self.choice.uniform(0.05, LONGEST_PAUSE))
 
-    def _may_die(self) -> bool:
-        """The control plane dies when it is up, and now and then while it comes up: else nobody would be answered."""
-        return self.world.is_ready() or self.choice.random() < WHILE_COMING_UP
+    def _may_kill_control_plane(self) -> bool:
+        """Spare a control plane that is not ready most of the time: otherwise it would never answer a request."""
+        return self.deployment.is_ready() or self.choice.random() < KILL_WHILE_NOT_READY
 
     @property
     def _database(self) -> Sequence[str]:
         return ("database",) if self.server else ()
 
     def _kill(self, victim: str) -> None:
-        control_plane = self.world.control_plane
+        control_plane = self.deployment.control_plane
         if victim == "fake agentctls":
-            for session in self.choice.sample(list(self.many), max(1, len(self.many) // 50)):
-                self.world.request_fakes(f"end/{session.execution_id}", post=True)
+            for session in self.choice.sample(list(self.fake_sessions), max(1, len(self.fake_sessions) // 50)):
+                self.deployment.request_fakes(f"end/{session.execution_id}", post=True)
         elif victim in ("agentctl", "agent"):
             if not self._kill_agent(victim):
                 return
@@ -191,10 +200,10 @@ class Soak:
         self.result.kills[victim] += 1
 
     def _kill_agent(self, victim: str) -> bool:
-        if not self.real:
+        if not self.agent_sessions:
             return False
-        session = self.choice.choice(self.real)
-        self.world.excused[session.id] = f"{victim} was killed"
+        session = self.choice.choice(self.agent_sessions)
+        self.deployment.interrupted_sessions[session.id] = f"{victim} was killed"
         if victim == "agentctl":
             return bool(
                 execution_processes.find_processes(session.execution_id).agentctl
@@ -206,41 +215,41 @@ class Soak:
 
     # --- the end ---
 
-    def _rest(self) -> invariants.Seen:
-        """Until nothing breaks any more what must hold; then, or when patience ends, what there is."""
-        patience, calm = Patience(REST_WITHIN), 0
+    def _wait_until_idle(self) -> invariants.Records:
+        """Wait until no invariant is violated or the deadline has passed; return the last records."""
+        deadline, idle_checks = ProgressDeadline(IDLE_TIMEOUT), 0
         while True:
-            seen = invariants.look(self.world, self.many, dict(self.result.given))
-            restless = sum(map(len, invariants.violations(seen).values())) + sum(
-                1 for one in self.real if unfinished(one)
+            records = invariants.read_records(self.deployment, self.fake_sessions, dict(self.result.accepted))
+            pending = sum(map(len, invariants.find_violations(records).values())) + sum(
+                1 for one in self.agent_sessions if describe_pending_work(one)
             )
-            calm = 0 if restless else calm + 1
-            if calm == LOOKS or patience.ends(restless + self._undone()):
-                return seen
-            time.sleep(LOOK_EVERY)
+            idle_checks = 0 if pending else idle_checks + 1
+            if idle_checks == IDLE_CHECKS or deadline.is_over(pending + self._count_pending_prompts()):
+                return records
+            time.sleep(CHECK_INTERVAL)
 
-    def _undone(self) -> int:
-        """How many prompts are still under way."""
-        rows = self.world.rows("SELECT state, COUNT(*) AS count FROM session_prompts GROUP BY state")
-        return sum(row["count"] for row in rows if row["state"] in invariants.UNDER_WAY)
+    def _count_pending_prompts(self) -> int:
+        """Return the number of prompts that are still in progress."""
+        rows = self.deployment.rows("SELECT state, COUNT(*) AS count FROM session_prompts GROUP BY state")
+        return sum(row["count"] for row in rows if row["state"] in invariants.PENDING_STATES)
 
-    def _judge(self, seen: invariants.Seen) -> None:
-        broken = self.result.broken
-        for name, found in invariants.violations(seen).items():
-            broken.setdefault(name, []).extend(found)
-        broken["every state as it should be"] += filter(None, map(unfinished, self.real))
-        for session in self.real:
-            broken.setdefault("real agents", []).extend(violations_of_agent(session, excused=True))
-        self._close(self.real)
-        broken.setdefault("processes end when told to, and not by themselves", []).extend(
-            self.world.control_plane.take_failures()
+    def _check(self, records: invariants.Records) -> None:
+        violations = self.result.violations
+        for name, found in invariants.find_violations(records).items():
+            violations.setdefault(name, []).extend(found)
+        violations["expected states"] += filter(None, map(describe_pending_work, self.agent_sessions))
+        for session in self.agent_sessions:
+            violations.setdefault("real agents", []).extend(violations_of_agent(session, may_be_truncated=True))
+        self._close(self.agent_sessions)
+        violations.setdefault("processes end only when requested", []).extend(
+            self.deployment.control_plane.take_failures()
         )
-        broken["memory is flat"] = [
-            f"the {one.role} had {one.first:.0f} MB at half of its life, in the end {one.last:.0f} MB"
-            for one in self.result.lives
+        violations["memory is flat"] = [
+            f"the {one.role} had {one.first:.0f} MB halfway through its life and {one.last:.0f} MB at the end"
+            for one in self.result.processes
             if one.grew_too_much
         ]
-        self.result.answers = sum(map(len, seen.said.values()))
+        self.result.answers = sum(map(len, records.answers.values()))
 
     def _close(self, sessions: Sequence[ChaosSession]) -> None:
         for session in sessions:
@@ -248,14 +257,14 @@ class Soak:
                 session_steps.close(session)
                 eventually(lambda session=session: not orphans(session), timeout=30)  # type: ignore[misc]
             except (WaitTimeout, AssertionError) as error:
-                self.result.broken["no orphans"].append(f"{session.behaviour} {session.id}: {error}")
+                self.result.violations["no orphans"].append(f"{session.behaviour} {session.id}: {error}")
 
 
-def unfinished(session: ChaosSession) -> str:
-    """Empty where a real agent is up and waits, and nothing waits for it; else what there is."""
+def describe_pending_work(session: ChaosSession) -> str:
+    """Return what a session with a real agent still does, or an empty string if it is idle and its agent is ready."""
     row, execution = session.row, session.rows("executors_running")[-1]
     queued = [one["message_id"] for one in session.rows("session_prompts") if one["state"] == "queued"]
-    is_up = row["state"] in invariants.RIGHT_STATES and execution["status"] == "ready" and row["launch_id"]
-    if trouble := session_steps.pending_work(session) or (f"prompts {queued}" if queued else ""):
-        return f"{session.behaviour} {session.id}: {trouble}"
+    is_up = row["state"] in invariants.IDLE_STATES and execution["status"] == "ready" and row["launch_id"]
+    if pending := session_steps.pending_work(session) or (f"prompts {queued}" if queued else ""):
+        return f"{session.behaviour} {session.id}: {pending}"
     return "" if is_up else f"{session.behaviour} {session.id} is {row['state']}, its execution {execution['status']}"
