@@ -1,11 +1,11 @@
-"""One execution without its HTTP: the agent, the journal, the state files, and the commands on them."""
+"""One execution without its HTTP: the agent, its turns, the journal and the state files."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,7 +14,6 @@ from typing import Any, Final
 from executors_app import crash_points
 from executors_app.agentctl.agent_lifecycle import AgentLifecycle, DriverFactory
 from executors_app.agentctl.conversation_store import ConversationStore
-from executors_app.agentctl.drivers import StartRequest
 from executors_app.agentctl.jobs.runner import JobRunner
 from executors_app.agentctl.jobs.store import JobRecords
 from executors_app.agentctl.journal.journal import Journal, JournalLimits
@@ -66,16 +65,16 @@ class Sidecar:
         )
         self.journal.redact = self.token.redactor.redact
         self.fence = GenerationFence(self.store)
-        self._permissions = Permissions(self.journal, self.store)
-        self._turns = Turns(self.journal, self.store, self._permissions)
+        self.permissions = Permissions(self.journal, self.store)
+        self.turns = Turns(self.journal, self.store, self.permissions)
         for message_id in accepted:
-            self._turns.mark_accepted(message_id)
-        self._agent = AgentLifecycle(
+            self.turns.mark_accepted(message_id)
+        self.agent = AgentLifecycle(
             journal=self.journal,
             memory=self.store,
             token=self.token,
-            turns=self._turns,
-            permissions=self._permissions,
+            turns=self.turns,
+            permissions=self.permissions,
             conversations=ConversationStore(state / "conversations"),
             drivers=drivers,
             marker={EXECUTION_MARKER: execution.execution_id},
@@ -88,46 +87,28 @@ class Sidecar:
         )
         kept_as = execution.worktree_id or execution.session_id
         self.snapshots = SnapshotService(self.workspace, kept_as, state, self.journal)
-        self._turns.before_turn, self._turns.after_turn = self.snapshots.before_turn, self.snapshots.after_turn
+        self.turns.before_turn, self.turns.after_turn = self.snapshots.before_turn, self.snapshots.after_turn
         self._intents: dict[str, asyncio.Task[dict[str, Any]]] = {}
 
     @property
     def is_busy(self) -> bool:
         """Whether an agent is running or starting, or a job runs."""
-        return self._agent.is_running or self.jobs.running_count > 0
+        return self.agent.is_running or self.jobs.running_count > 0
 
     # -- commands ----------------------------------------------------------------------------
 
-    async def start(self, request: StartRequest) -> dict[str, Any]:
-        """``POST /agent/start``; raises ApiError, StartFailed."""
-        return await self._agent.start(request)
-
     async def stop(self, grace: float, intent_id: str) -> dict[str, Any]:
         """``POST /agent/stop``; a repeated intent returns the first result and stops nothing."""
-        return await self._run_once(intent_id, lambda: self._agent.stop(grace))
-
-    async def prompt(
-        self, message_id: str, text: str, attachments: Sequence[Mapping[str, Any]], prompt_kind: str
-    ) -> dict[str, bool]:
-        """``POST /prompt``; raises ApiError."""
-        return await self._turns.accept(self._agent.driver, message_id, text, attachments, prompt_kind)
+        return await self._run_once(intent_id, lambda: self.agent.stop(grace))
 
     async def cancel(self, message_id: str) -> dict[str, bool]:
         """``POST /cancel``."""
-        return await self._turns.cancel(self._agent.driver() if self._agent.is_running else None, message_id)
-
-    async def answer(self, permission_id: str, option_id: str) -> dict[str, Any]:
-        """``POST /permissions/{id}``; raises ApiError."""
-        return await self._permissions.answer(permission_id, option_id)
-
-    async def cancel_permission(self, permission_id: str) -> dict[str, Any]:
-        """``POST /permissions/{id}`` without an option, if nobody answered in time; raises ApiError."""
-        return await self._permissions.expire(permission_id)
+        return await self.turns.cancel(self.agent.driver() if self.agent.is_running else None, message_id)
 
     async def shutdown(self, stop_agent: bool, intent_id: str) -> dict[str, Any]:
         """``POST /shutdown``: end agentctl after the answer was sent; a running agent only with ``stop_agent``."""
-        if self._agent.is_running and not stop_agent:
-            raise ApiError(Code.ALREADY_RUNNING, "an agent is running and would end too", state=self._agent.state)
+        if self.agent.is_running and not stop_agent:
+            raise ApiError(Code.ALREADY_RUNNING, "an agent is running and would end too", state=self.agent.state)
         result = await self._run_once(intent_id, self._stop_everything)
         if self._ending:  # not if an earlier agentctl stored this result
             self.ended.set()
@@ -135,7 +116,7 @@ class Sidecar:
 
     async def _stop_everything(self) -> dict[str, Any]:
         self._ending = True
-        stopped = await self._agent.stop(_STOP_GRACE)
+        stopped = await self.agent.stop(_STOP_GRACE)
         await self._leave_workspace()
         return {**stopped, "journal": self.journal.report()}
 
@@ -169,7 +150,7 @@ class Sidecar:
 
     def capabilities(self) -> dict[str, Any]:
         """``GET /capabilities``; null for what no agent has reported yet."""
-        started = self._agent.started
+        started = self.agent.started
         claims: Mapping[str, Any] = started.capabilities if started else {}
         load, resume = claims.get("load_session"), claims.get("resume_session")
         can_resume = None if started is None else bool(load or resume)
@@ -194,9 +175,9 @@ class Sidecar:
             "session_id": self.execution.session_id,
             "execution_id": self.execution.execution_id,
             "generation": self.fence.generation,
-            "agent": self._agent.report(),
+            "agent": self.agent.report(),
             "journal": self.journal.report(),
-            "pending_permissions": self._permissions.pending(),
+            "pending_permissions": self.permissions.pending(),
             "workspace": self.workspace.report(),
             "jobs": self.jobs.running_count,
         }
@@ -226,7 +207,7 @@ class Sidecar:
 
     async def stop_for_good(self) -> None:
         """Stop the agent and take a last snapshot of the workspace."""
-        await self._agent.stop(_STOP_GRACE)
+        await self.agent.stop(_STOP_GRACE)
         await self._leave_workspace()
 
     async def _leave_workspace(self) -> None:

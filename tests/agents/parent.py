@@ -25,12 +25,12 @@ async def main(home: Path, behaviour: str) -> None:
     argv = [sys.executable, "-m", "tests.support.faulty_agent", "--behaviour", behaviour, "--home", str(home)]
     marker = {EXECUTION_MARKER: home.name}
     agent = await AgentProcess.spawn(argv, {"PYTHONPATH": str(ROOT)}, "/", marker, lambda *_, **__: None)
-    await agent.write(b'{"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {}}\n')
-    await agent.read()
+    await agent.stdin.write(b'{"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {}}\n')
+    await agent.stdout.read()
     found = identity.read_stat(agent.pid)
     pids = {"parent": os.getpid(), "guard": found.parent if found else 0, "agent": agent.pid}
     _write(home / "parent.json", pids)
-    while await agent.read():
+    while await agent.stdout.read():
         pass
     _write(home / "ended.json", {"exit_code": await agent.wait()})
     await agent.close()

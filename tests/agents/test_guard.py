@@ -147,7 +147,7 @@ def _spawn(script: str, cwd: Path, lines: list[str]) -> asyncio.Future[AgentProc
 
 async def _rest(agent: AgentProcess) -> bytes:
     output = b""
-    while data := await agent.read():
+    while data := await agent.stdout.read():
         output += data
     return output
 
@@ -157,7 +157,7 @@ async def test_agent_gets_arguments_environment_and_directory_and_returns_exit_c
     agent = await _spawn(
         'pwd; echo "$WHO $KANDEV_EXECUTION_ID"; read x; echo "got $x"; echo oh >&2; exit 7', tmp_path, lines
     )
-    await agent.write(b"it\n")
+    await agent.stdin.write(b"it\n")
 
     assert (await _rest(agent)).decode() == f"{tmp_path}\nme x\ngot it\n"
     assert await agent.wait() == 7
@@ -184,7 +184,7 @@ def _ours(mask: str) -> int:
 
 async def test_stop_sends_sigterm_first_and_allows_a_clean_up(tmp_path: Path) -> None:
     agent = await _spawn("trap 'echo tidy; exit 5' TERM; echo ready; while :; do sleep 0.05; done", tmp_path, [])
-    await agent.read()
+    await agent.stdout.read()
 
     assert await agent.stop(10) == 5
     assert await _rest(agent) == b"tidy\n"
@@ -193,7 +193,7 @@ async def test_stop_sends_sigterm_first_and_allows_a_clean_up(tmp_path: Path) ->
 
 async def test_second_shorter_stop_overtakes_a_longer_one(tmp_path: Path) -> None:
     agent = await _spawn("trap '' TERM; echo ready; while :; do sleep 0.05; done", tmp_path, [])
-    await agent.read()
+    await agent.stdout.read()
     patient = asyncio.create_task(agent.stop(60))
 
     assert await agent.stop(0) == -signal.SIGKILL
@@ -203,7 +203,7 @@ async def test_second_shorter_stop_overtakes_a_longer_one(tmp_path: Path) -> Non
 
 async def test_children_that_outlive_a_finished_agent_are_ended(tmp_path: Path) -> None:
     agent = await _spawn("setsid sleep 3600 & echo $!; exec 1>&-; exit 0", tmp_path, [])
-    child = int(await agent.read())
+    child = int(await agent.stdout.read())
 
     assert await agent.wait() == 0
     await agent.close()
@@ -272,7 +272,7 @@ async def test_next_agent_uses_the_spare_guard_and_another_replaces_it(
     found = identity.read_stat(agent.pid)
     assert found is not None
     assert found.parent == first.pid
-    await agent.write(b"\n")
+    await agent.stdin.write(b"\n")
 
     assert await agent.wait() == 3
     await agent.close()

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
+from types import SimpleNamespace
 from typing import Any, cast
 
 import orjson
@@ -95,7 +96,7 @@ async def _hear(journal: Journal, reader: PipeReader) -> None:
     async def refused(method: str, params: Any) -> None:
         raise NotImplementedError(method)
 
-    process = cast(AgentProcess, reader)  # all that is wanted of it is to be read
+    process = cast(AgentProcess, SimpleNamespace(stdout=reader))  # the connection only reads it
     wire = JsonRpcConnection(
         process, on_notification=heard, on_request=refused, room=wait_for_room, record=journal.append
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any
 
 import orjson
@@ -124,7 +125,7 @@ def test_a_question_can_be_asked_or_is_refused(params: Any) -> None:
 
 
 class Mouth:
-    """The process of an agent that says ``data`` and ends."""
+    """The pipes of an agent that says ``data`` and ends."""
 
     def __init__(self, data: list[bytes]):
         self.data, self.heard = data, list[bytes]()
@@ -160,7 +161,7 @@ async def test_whatever_comes_over_the_wire_the_conversation_goes_on(lines: list
     async def wait_for_room() -> None:
         await asyncio.sleep(0)
 
-    process: Any = mouth
+    process: Any = SimpleNamespace(stdin=mouth, stdout=mouth)
     wire = JsonRpcConnection(
         process,
         on_notification=lambda method, params: told.append(method),

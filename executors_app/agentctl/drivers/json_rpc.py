@@ -120,7 +120,7 @@ class JsonRpcConnection:
         if self.closed.is_set():
             raise AgentGone
         try:
-            await self._process.write(encode_message({"jsonrpc": "2.0", **message}) + b"\n")
+            await self._process.stdin.write(encode_message({"jsonrpc": "2.0", **message}) + b"\n")
         except OSError as error:
             # The agent has closed its stdin. Its remaining output is handled before the caller learns of its end.
             await self.closed.wait()
@@ -147,7 +147,7 @@ class JsonRpcConnection:
             await asyncio.wait(self._requests, return_when=asyncio.FIRST_COMPLETED)
         # While the journal has no room, the output stays in the pipe, which pauses the agent once it is full.
         await self._wait_for_room()
-        return await self._process.read()
+        return await self._process.stdout.read()
 
     def _end(self) -> None:
         self.closed.set()

@@ -274,13 +274,14 @@ class _Api:
     # -- commands ----------------------------------------------------------------------------
 
     async def _start(self, request: web.Request, body: dict[str, Any]) -> Any:
-        return await self._sidecar.start(parse_start_request(body, self._sidecar.execution.workspace))
+        return await self._sidecar.agent.start(parse_start_request(body, self._sidecar.execution.workspace))
 
     async def _stop(self, request: web.Request, body: dict[str, Any]) -> Any:
         return await self._sidecar.stop(parse_seconds(body, "grace", _GRACE), parse_identifier(body, "intent_id", ""))
 
     async def _prompt(self, request: web.Request, body: dict[str, Any]) -> Any:
-        return await self._sidecar.prompt(
+        return await self._sidecar.turns.accept(
+            self._sidecar.agent.driver,
             parse_identifier(body, "message_id"),
             parse_text(body, "text"),
             parse_objects(body, "attachments"),
@@ -293,8 +294,8 @@ class _Api:
     async def _answer(self, request: web.Request, body: dict[str, Any]) -> Any:
         permission_id = request.match_info["id"]
         if body.get("option_id", "") is None:
-            return await self._sidecar.cancel_permission(permission_id)
-        return await self._sidecar.answer(permission_id, parse_text(body, "option_id"))
+            return await self._sidecar.permissions.expire(permission_id)
+        return await self._sidecar.permissions.answer(permission_id, parse_text(body, "option_id"))
 
     async def _start_job(self, request: web.Request, body: dict[str, Any]) -> Any:
         return self._sidecar.jobs.start(parse_job_request(body))

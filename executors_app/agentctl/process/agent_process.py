@@ -33,8 +33,6 @@ def resolve_built_in_agent(argv: Sequence[str]) -> list[str]:
 
 __all__ = ["AgentProcess", "SpawnFailed"]
 
-WRITE_TIMEOUT: Final = 30.0
-"""Seconds that an agent may leave its input unread before it counts as stuck."""
 _STDERR_LINE_LIMIT: Final = 64 * 1024
 
 
@@ -43,6 +41,8 @@ class AgentProcess:
 
     def __init__(self, guard: GuardClient, record: Callable[..., Any]):
         self._guard = guard
+        self.stdin, self.stdout = guard.stdin, guard.stdout
+        """The agent's input, and its output, which ends at the latest a second after the agent's exit."""
         self._stderr_log = RateLimitedLog(record, "stderr")
         self._oom_kills_before = identity.count_oom_kills()
         self.identity = identity.identify(guard.agent_pid)
@@ -93,18 +93,6 @@ class AgentProcess:
         """Pids of its tree that could not be killed."""
         return self._guard.survivors
 
-    async def read(self) -> bytes:
-        """Return the next bytes of stdout; empty at its end, at the latest a second after the agent's exit."""
-        return await self._guard.stdout.read()
-
-    async def write(self, data: bytes, timeout: float = WRITE_TIMEOUT) -> None:
-        """Write a message to stdin; raises PipeStuck, BrokenPipeError."""
-        await self._guard.stdin.write(data, timeout)
-
-    def end_input(self) -> None:
-        """Close its stdin."""
-        self._guard.stdin.close()
-
     async def wait(self) -> int | None:
         """Wait until nothing is left of the agent, and return its exit code."""
         await self._guard.tree_ended.wait()
@@ -136,5 +124,5 @@ class AgentProcess:
 
     async def _limit_output_after_exit(self) -> None:
         await self._guard.agent_ended.wait()
-        self._guard.stdout.end()
+        self.stdout.end()
         self._guard.stderr.end()

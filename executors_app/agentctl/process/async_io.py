@@ -37,6 +37,8 @@ CHUNK_BYTES: Final = 256 * 1024
 """Maximum bytes per read."""
 LINE_LIMIT: Final = 64 * 1024 * 1024
 """Bytes of the longest line that is not skipped."""
+WRITE_TIMEOUT: Final = 30.0
+"""Seconds that a child may leave its input unread before it counts as stuck."""
 LAST_OUTPUT_TIMEOUT: Final = 1.0
 """Seconds to wait for the end of a dead child's output: another process may hold the pipe open."""
 
@@ -109,7 +111,7 @@ class PipeWriter:
         self._turn = asyncio.Lock()
         self._torn = False
 
-    async def write(self, data: bytes, timeout: float) -> None:
+    async def write(self, data: bytes, timeout: float = WRITE_TIMEOUT) -> None:
         """Write all of ``data``; raises PipeStuck after ``timeout`` seconds, BrokenPipeError if nobody reads.
 
         After a message was cut off, nothing more is ever written: the child would read the rest as part of it.

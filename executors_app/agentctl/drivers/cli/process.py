@@ -55,11 +55,11 @@ class CliProcess:
 
     async def write(self, data: bytes) -> None:
         """Write to stdin; raises PipeStuck, OSError."""
-        await self._process.write(data)
+        await self._process.stdin.write(data)
 
     def end_input(self) -> None:
         """Close stdin."""
-        self._process.end_input()
+        self._process.stdin.close()
 
     def exit_description(self) -> str:
         """Describe the exit for a message, with the last lines of stderr."""
@@ -99,7 +99,7 @@ class CliProcess:
     async def _next_bytes(self) -> bytes:
         # While the journal has no room, the output stays in the pipe, which pauses the agent once it is full.
         await self._host.wait_for_room()
-        return await self._process.read()
+        return await self._process.stdout.read()
 
     async def _receive(self, line: bytes) -> None:
         if not line.strip():
@@ -148,9 +148,9 @@ async def run_command(
     """
     process = await AgentProcess.spawn(argv, request.env, request.cwd, marker, host.record)
     try:
-        process.end_input()
+        process.stdin.close()
         printed = b""
-        while data := await process.read():
+        while data := await process.stdout.read():
             printed = (printed + data)[:_OUTPUT_LIMIT]
         exit_code = await process.wait()
     finally:
