@@ -1,7 +1,6 @@
 // The messages of a conversation: rendered by the server, and what a socket appends until the next rendering.
 
 import { visible } from "./plain_text.js";
-import { patch } from "./patch.js";
 
 const list = document.getElementById("messages");
 const BLOCKS = "p, pre, pre > code, ul, ol, li, blockquote, h1, h2, h3, h4, h5, h6";
@@ -69,4 +68,38 @@ function end(place) {
   made.className = "as-written appended";
   place.append(made);
   return made;
+}
+
+// Makes one piece of the page like another, touching only what differs: what is read or selected stays.
+
+function patch(shown, made) {
+  patchAttributes(shown, made);
+  patchChildren(shown, made);
+}
+
+function patchAttributes(shown, made) {
+  for (const { name } of [...shown.attributes]) {
+    if (!made.hasAttribute(name) && !(name === "open" && shown.dataset.key)) shown.removeAttribute(name);
+  }
+  for (const { name, value } of made.attributes) if (shown.getAttribute(name) !== value) shown.setAttribute(name, value);
+}
+
+function patchChildren(shown, made) {
+  const next = [...made.childNodes];
+  for (const [index, node] of next.entries()) {
+    const old = shown.childNodes[index];
+    if (!old) shown.append(node);
+    else if (!old.isEqualNode(node)) renew(old, node);
+  }
+  while (shown.childNodes.length > next.length) shown.lastChild.remove();
+}
+
+function renew(old, node) {
+  if (old.nodeType === Node.ELEMENT_NODE && old.nodeName === node.nodeName) return patch(old, node);
+  if (old.nodeType === Node.TEXT_NODE && node.nodeType === Node.TEXT_NODE) {
+    if (node.data.startsWith(old.data)) old.appendData(node.data.slice(old.data.length)); // a selection in it stays
+    else old.data = node.data;
+    return;
+  }
+  old.replaceWith(node);
 }
