@@ -1,1 +1,1 @@
-"""An agent that owns its container tampers with all it can write; then the control plane acts on what it left."""
+"""An agent tampers with everything it can write in its container; the control plane must then handle it safely."""

@@ -1,4 +1,4 @@
-"""Every action of the control plane on a session, whatever was done to it; a refusal is an answer too."""
+"""Every action of the control plane on a tampered session; an action may succeed or be refused."""
 
 from __future__ import annotations
 
@@ -23,63 +23,63 @@ from sessions_app.services.maintenance.chore_run import ChoreRun
 from sessions_app.services.maintenance.files import clean_journals, clean_recovery_refs
 from tests.docker.harness import DockerHarness
 from tests.executors.harness import client_of, known, look, row_of, spec_for
-from tests.hostile_agent.world import PLANTED, World
+from tests.hostile_agent.scenario import PLANTED, AttackScenario
 
-_WITHIN = 60.0
+_TIMEOUT = 60.0
 
 
 @dataclass
 class Victim:
     """A session whose agent is hostile."""
 
-    world: World
+    scenario: AttackScenario
     harness: DockerHarness
     spec: LaunchSpec
     launched: Launched
     refusals: list[str] = field(default_factory=list)
-    """What was refused, and why."""
+    """The refused actions, with the reasons."""
 
     @classmethod
-    async def begin(cls, world: World) -> Victim:
-        """Launched, with a commit and a snapshot that have arrived."""
-        spec = spec_for(world.harness)
-        found = cls(world, world.harness, spec, await world.harness.runtime.launch(spec))
-        await found.client.write_file("work", b"work\n")
-        await found.client.commit({"message": "Work", "author_name": "A", "author_email": "a@example.org"})
-        await found.client.snapshot()
-        await found.harness.runtime.push_work(found.row)
-        return found
+    async def start_session(cls, scenario: AttackScenario) -> Victim:
+        """Launch a session with a commit and a snapshot that are stored."""
+        spec = spec_for(scenario.harness)
+        victim = cls(scenario, scenario.harness, spec, await scenario.harness.runtime.launch(spec))
+        await victim.client.write_file("work", b"work\n")
+        await victim.client.commit({"message": "Work", "author_name": "A", "author_email": "a@example.org"})
+        await victim.client.snapshot()
+        await victim.harness.runtime.push_work(victim.row)
+        return victim
 
     @property
     def client(self) -> Any:
-        """Of its agentctl."""
+        """The client of its agentctl."""
         return client_of(self.spec, self.launched)
 
     @property
     def row(self) -> ExecutionFacts:
-        """As the database has it."""
+        """Its execution, as the database stores it."""
         return row_of(self.harness, self.spec, self.launched)
 
     @property
     def directory(self) -> Path:
-        """The workspace."""
+        """Its workspace on this machine."""
         return self.harness.directory_of(self.spec.session_id)
 
     async def attempt(self, action: Awaitable[Any]) -> bool:
-        """Carry it out; what it answers, or the reason of its refusal, is what people would see."""
+        """Run an action and record its output, or its error, as users would see it; return whether it succeeded."""
         try:
-            async with asyncio.timeout(_WITHIN):
-                self.world.say(await action)
+            async with asyncio.timeout(_TIMEOUT):
+                self.scenario.record_output(await action)
         except ExecutorError as error:
             self.refusals.append(f"{type(error).__name__}: {error.message}")
-            self.world.say(f"{error.message} {error.details}")
+            self.scenario.record_output(f"{error.message} {error.details}")
             return False
         return True
 
-    async def look_alive(self) -> None:
-        """All that is asked of a live agentctl."""
+    async def use_live_agentctl(self) -> None:
+        """Make every request that the control plane makes to a running agentctl."""
         client = self.client
-        self.world.secrets.add(bearer_token(self.spec.auth_token, self.launched.state))
+        self.scenario.secrets.add(bearer_token(self.spec.auth_token, self.launched.state))
         await self.attempt(client.status())
         await self.attempt(client.snapshot())
         for what in ("status", "diff", "log"):
@@ -95,8 +95,8 @@ class Victim:
         await self.attempt(client.make_workspace())
         await self.attempt(self.harness.runtime.push_work(self.row))
 
-    async def look_dead(self) -> None:
-        """All that is done where no agentctl answers."""
+    async def use_stored_state(self) -> None:
+        """Kill agentctl and do everything that the control plane does without it."""
         with suppress(Exception):  # it may have ended by itself
             self.harness.kill(self.spec)
         row = self.row
@@ -104,33 +104,33 @@ class Victim:
         await self.attempt(asyncio.to_thread(self.harness.runtime.unread_journal, row, 0, ""))
         await self.attempt(asyncio.to_thread(self.harness.runtime.resume_token, row))
         await self.attempt(self.harness.runtime.push_work(row))
-        await asyncio.to_thread(self.read_kept)
+        await asyncio.to_thread(self.read_saved_work)
 
-    def read_kept(self) -> None:
-        """What pages show of a session that does not run."""
+    def read_saved_work(self) -> None:
+        """Read what the pages show of a session that does not run."""
         try:
-            kept = recovery_refs.find_saved_work(
+            saved = recovery_refs.find_saved_work(
                 self.harness.repository, self.spec.session_id, self.launched.worktree_branch
             )
         except ExecutorError as error:
-            self.world.say(error.message)
+            self.scenario.record_output(error.message)
             return
-        self.world.say(
-            [recovery_refs.saved_status(kept), recovery_refs.saved_diff(kept), recovery_refs.saved_log(kept, 50, 0)]
+        self.scenario.record_output(
+            [recovery_refs.saved_status(saved), recovery_refs.saved_diff(saved), recovery_refs.saved_log(saved, 50, 0)]
         )
-        listed = recovery_refs.list_saved_directory(kept, "")
+        listed = recovery_refs.list_saved_directory(saved, "")
         for entry in listed["entries"]:
             with suppress(ExecutorError):
-                self.world.say(recovery_refs.read_saved_content(kept, entry["name"]))
+                self.scenario.record_output(recovery_refs.read_saved_content(saved, entry["name"]))
 
     def failure_report(self) -> str:
-        """What was refused, and the last words of agentctl."""
+        """Return the refusals and the end of agentctl's log."""
         with self.harness.client() as client:
             log = client.logs(container_name(self.spec.execution_id), tail=20).decode(errors="replace")
         return "\n".join([*self.refusals, log])
 
-    async def start_again(self) -> bool:
-        """The next start, as the row knows the session."""
+    async def restart(self) -> bool:
+        """Start the session again from its stored row; return whether it started."""
         before = self.launched
         spec = known(self.spec, before)
 
@@ -140,15 +140,15 @@ class Victim:
 
         started = await self.attempt(launch())
         if started:
-            self.inspect_mounts()
+            self.check_mounts()
         return started
 
-    def inspect_mounts(self) -> None:
-        """Nothing is mounted but what a first start mounts."""
+    def check_mounts(self) -> None:
+        """Assert that the container has only the mounts of a first start."""
         if self.harness.runtime.name != "local_docker":
             return
-        data = self.world.data
-        allowed = {self.directory, data / "agentctl" / self.spec.execution_id, self.world.home_of(self.spec)}
+        data = self.scenario.data
+        allowed = {self.directory, data / "agentctl" / self.spec.execution_id, self.scenario.home_of(self.spec)}
         store = workspace_store.object_store_directory(self.harness.repository)
         for mount in self.harness.inspect(self.spec)["Mounts"]:
             source = Path(mount["Source"])
@@ -156,48 +156,48 @@ class Victim:
             assert source in ({store} if not mount["RW"] else allowed), f"{source} is mounted"
 
     def run(self, script: str, *arguments: str) -> tuple[int, str]:
-        """As the agent, in the container."""
-        assert self.world.other
+        """Run a script as the agent in the container; return its exit code and output."""
+        assert self.scenario.other_launch
         values = {
             "W": self.launched.worktree_path,
             "R": "/workspace/repository.git",
             "RECORD": f"/workspace/repository.git/worktrees/{self.spec.session_id}",
             "OWN": self.spec.session_id,
             "BRANCH": self.launched.worktree_branch,
-            "HOST": str(self.world.host),
-            "DATA": str(self.world.data),
+            "HOST": str(self.scenario.host),
+            "DATA": str(self.scenario.data),
             "TEAM": str(self.harness.repository),
-            "OTHER": self.world.other_session,
-            "THEIRS": self.world.other[1].worktree_branch,
+            "OTHER": self.scenario.other_session,
+            "THEIRS": self.scenario.other_launch[1].worktree_branch,
             "STATE": "/var/lib/agentctl/state",
-            "SECRET_COMMIT": self.world.secret_commit,
+            "SECRET_COMMIT": self.scenario.secret_commit,
             **{
                 f"GIT_{who}_{what}": "agent@example.org"
                 for who in ("AUTHOR", "COMMITTER")
                 for what in ("NAME", "EMAIL")
             },
         }
-        words = "export " + " ".join(f"{name}='{value}'" for name, value in values.items())
-        return self.harness.run(self.spec, "sh", "-c", f"{words}; cd $W 2>/dev/null; {script}", "sh", *arguments)
+        exports = "export " + " ".join(f"{name}='{value}'" for name, value in values.items())
+        return self.harness.run(self.spec, "sh", "-c", f"{exports}; cd $W 2>/dev/null; {script}", "sh", *arguments)
 
-    def lose_tree(self) -> None:
-        """The work tree is deleted, and nothing else."""
+    def delete_worktree(self) -> None:
+        """Delete the work tree and nothing else."""
         shutil.rmtree(self.directory / "worktrees", ignore_errors=True)
 
     async def remove_orphans(self) -> None:
-        """As if no row knew the session's container."""
-        assert self.world.other
+        """Remove the session's container as an orphan, as if no row referred to it."""
+        assert self.scenario.other_launch
         configs = [dict(self.spec.config)]
-        for orphan in await self.harness.runtime.orphans({self.world.other[0].execution_id}, configs):
-            self.world.say(orphan)
+        for orphan in await self.harness.runtime.orphans({self.scenario.other_launch[0].execution_id}, configs):
+            self.scenario.record_output(orphan)
             assert orphan.execution_id == self.spec.execution_id
             await self.attempt(self.harness.runtime.remove_orphan(orphan, configs))
         with self.harness.client() as client:
-            left = {name for one in client.containers(all=True) for name in one["Names"]}
-        assert f"/{container_name(self.world.other[0].execution_id)}" in left
+            remaining = {name for one in client.containers(all=True) for name in one["Names"]}
+        assert f"/{container_name(self.scenario.other_launch[0].execution_id)}" in remaining
 
     def delete(self) -> None:
-        """The session is deleted, and maintenance comes by a month later; needs a database."""
+        """Delete the session and run maintenance as if 400 days had passed; needs a database."""
         cleanup.find_redundant_snapshot(self.harness.repository, self.spec.session_id, self.launched.worktree_branch)
         Leftover.objects.create(
             session_id=self.spec.session_id,
@@ -208,5 +208,5 @@ class Victim:
         for chore in (clean_recovery_refs, clean_journals):
             work = ChoreRun(chore.__name__)
             chore(work)
-            self.world.say(work.said)
+            self.scenario.record_output(work.said)
             assert not work.failed, work.said

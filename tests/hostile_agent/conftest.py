@@ -1,4 +1,4 @@
-"""The runtimes of the other suites, and what lies beside the session that an attack must not reach."""
+"""The runtimes of the other test areas, and the scenario that an attack must not reach."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from tests.docker.conftest import (  # noqa: F401 - fixtures
     shared_remote_engine,
 )
 from tests.docker.harness import DockerHarness
-from tests.hostile_agent.world import World
+from tests.hostile_agent.scenario import AttackScenario
 
 HERE = Path(__file__).parent
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what is here: it is slow, and the same on every database."""
+    """Mark these tests with ``docker``: they are slow and do the same on every database."""
     for item in items:
         if item.path.is_relative_to(HERE) and "sprites_api" not in getattr(item, "fixturenames", ()):
             item.add_marker("docker")
@@ -32,21 +32,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture
 def runtime_name() -> str:
-    """Tests of several runtimes are told which."""
+    """The runtime; tests of several runtimes override it with a parameter."""
     return "local_docker"
 
 
 @pytest.fixture
 def harness(request: pytest.FixtureRequest, runtime_name: str) -> DockerHarness:
-    """Containers on this machine's engine, or on another's."""
+    """A harness for containers on the local or a remote engine."""
     name = {"local_docker": "local_harness", "remote_docker": "remote_harness"}[runtime_name]
-    found: DockerHarness = request.getfixturevalue(name)
-    return found
+    harness: DockerHarness = request.getfixturevalue(name)
+    return harness
 
 
 @pytest.fixture
-def world(harness: DockerHarness, tmp_path: Path, settings: Any) -> Iterator[World]:
-    """Canaries, and another session with work that has arrived."""
-    made = World(harness, tmp_path, Path(settings.KANDEV_DATA_DIR))
-    asyncio.run(made.begin())
-    yield made
+def scenario(harness: DockerHarness, tmp_path: Path, settings: Any) -> Iterator[AttackScenario]:
+    """A host with canaries, and another session whose work is stored."""
+    scenario = AttackScenario(harness, tmp_path, Path(settings.KANDEV_DATA_DIR))
+    asyncio.run(scenario.prepare())
+    yield scenario

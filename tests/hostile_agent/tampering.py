@@ -1,4 +1,4 @@
-"""What a hostile agent does in its container: shell scripts, run as the agent, by name.
+"""The tampering of a hostile agent: shell scripts by name, run as the agent in its container.
 
 ``$W`` is the work tree, ``$R`` its repository, ``$RECORD`` the work tree's record, ``$HOST`` a directory of the host
 with a repository and a secret, ``$STATE`` agentctl's own.
@@ -58,7 +58,7 @@ for folder in $R/hooks $RECORD/hooks; do mkdir -p $folder; \
 printf '#!/bin/sh\ntest ! -x %s || %s\n' $1 $1 > $folder/$name; chmod 755 $folder/$name; done; done""",
     "stale locks": "touch $R/HEAD.lock $R/packed-refs.lock $RECORD/index.lock",
 }
-"""After these git can still be used, so they are done together."""
+"""git still works after these, so tests can combine them."""
 
 BROKEN: dict[str, str] = {
     "the repository is a link to the team's": "rm -rf $R; ln -s $TEAM/.git $R",
@@ -90,12 +90,12 @@ BROKEN: dict[str, str] = {
     "a shallow file": "git rev-parse HEAD > $R/shallow",
     "the copy of the index is a link": "for place in /tmp/agentctl-*; do rm -rf $place; ln -s $STATE $place; done",
 }
-"""After each of these little works any more, so they are done one after the other."""
+"""Little works after any of these, so each is applied alone to a restored workspace."""
 
 
 @cache
 def settings_text(root: Path, form: str) -> str:
-    """Every setting that git knows with a value of one form, but for those with which git would do nothing at all."""
+    """Return every git setting with a value of one form, except those with which git would not work at all."""
     trap = Trap(root)
     with TemporaryDirectory() as directory:
         folder = Path(directory)
@@ -106,7 +106,7 @@ def settings_text(root: Path, form: str) -> str:
 
 
 def _accepted(folder: Path, pieces: list[str]) -> list[str]:
-    """Those with which git still answers, found by halving."""
+    """Return the settings with which git still works, found by bisection."""
     if not pieces or _works(folder, pieces):
         return pieces
     if len(pieces) == 1:

@@ -1,4 +1,4 @@
-"""Work trees of the earlier release, linked to the team's repository, become workspaces of their own."""
+"""Work trees of an earlier release, linked to the team's repository, become separate workspaces."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from executors_app.domain import LaunchSpec
 from tests.executors.harness import client_of, git_in, known, row_of, seen, spec_for
 from tests.executors.repositories import commit, run_git
 from tests.hostile_agent.actions import Victim
+from tests.hostile_agent.scenario import STATE, AttackScenario
 from tests.hostile_agent.tampering import settings_text
-from tests.hostile_agent.world import STATE, World
 from tests.repositories import attacks
 
 pytestmark = pytest.mark.django_db
 
 
 @dataclass
-class Earlier:
+class LinkedWorktree:
     """A linked work tree with a commit, staged, changed and untracked files."""
 
     spec: LaunchSpec
@@ -33,11 +33,11 @@ class Earlier:
     branch: str
 
     @classmethod
-    def make(cls, world: World) -> Earlier:
-        """As the earlier release made it, with git worktree add."""
-        repository = world.harness.repository
-        spec = spec_for(world.harness)
-        worktree = worktrees.session_worktree(world.data, spec.session_id)
+    def make(cls, scenario: AttackScenario) -> LinkedWorktree:
+        """Create it with git worktree add, as the earlier release did."""
+        repository = scenario.harness.repository
+        spec = spec_for(scenario.harness)
+        worktree = worktrees.session_worktree(scenario.data, spec.session_id)
         worktree.path.parent.mkdir(exist_ok=True)
         run_git(repository, "worktree", "add", "--quiet", "-b", worktree.branch, str(worktree.path), "main")
         commit(worktree.path, "committed", "committed\n")
@@ -53,124 +53,125 @@ class Earlier:
         return cls(spec, worktree.path, repository / ".git/worktrees" / spec.session_id, worktree.branch)
 
 
-def test_earlier_worktree_keeps_its_work_branch_and_directory(world: World) -> None:
-    harness, earlier = world.harness, Earlier.make(world)
-    status, head = run_git(earlier.path, "status", "--porcelain"), run_git(earlier.path, "rev-parse", "HEAD")
+def test_earlier_worktree_keeps_its_work_branch_and_directory(scenario: AttackScenario) -> None:
+    harness, linked = scenario.harness, LinkedWorktree.make(scenario)
+    status, head = run_git(linked.path, "status", "--porcelain"), run_git(linked.path, "rev-parse", "HEAD")
 
-    async def play() -> None:
-        launched = await harness.runtime.launch(earlier.spec)
-        assert (launched.worktree_path, launched.worktree_branch) == (str(earlier.path), earlier.branch)
+    async def run_scenario() -> None:
+        launched = await harness.runtime.launch(linked.spec)
+        assert (launched.worktree_path, launched.worktree_branch) == (str(linked.path), linked.branch)
         assert git_in(harness, launched, "status", "--porcelain") == status
         assert git_in(harness, launched, "rev-parse", "HEAD") == head
-        assert git_in(harness, launched, "symbolic-ref", "HEAD") == f"refs/heads/{earlier.branch}"
+        assert git_in(harness, launched, "symbolic-ref", "HEAD") == f"refs/heads/{linked.branch}"
         tree = seen(harness, launched)
         assert (tree / "folder/untracked").read_text() == "untracked\n"
         assert (tree / "link").readlink() == Path("README")
         assert os.access(tree / "program", os.X_OK)
-        assert earlier.path.is_dir(), "it stays until the new one is verified"
+        assert linked.path.is_dir(), "it stays until the new one is verified"
 
-        client = client_of(earlier.spec, launched)
+        client = client_of(linked.spec, launched)
         await client.commit({"message": "After", "author_name": "A", "author_email": "a@example.org"})
-        made = git_in(harness, launched, "rev-parse", "HEAD")
+        head_after = git_in(harness, launched, "rev-parse", "HEAD")
         await client.write_file("newest", b"newest\n")
         await client.snapshot()
-        await harness.runtime.push_work(row_of(harness, earlier.spec, launched))
-        assert workspace_store.workspace_archive(earlier.spec.session_id).tips()[f"refs/heads/{earlier.branch}"] == made
-        assert not earlier.path.exists()
-        assert not earlier.record.exists()
-        assert run_git(harness.repository, "rev-parse", earlier.branch) == made
+        await harness.runtime.push_work(row_of(harness, linked.spec, launched))
+        archive = workspace_store.workspace_archive(linked.spec.session_id)
+        assert archive.tips()[f"refs/heads/{linked.branch}"] == head_after
+        assert not linked.path.exists()
+        assert not linked.record.exists()
+        assert run_git(harness.repository, "rev-parse", linked.branch) == head_after
 
-        harness.kill(earlier.spec)
-        shutil.rmtree(harness.directory_of(earlier.spec.session_id))
-        again = await harness.runtime.launch(known(earlier.spec, launched))
+        harness.kill(linked.spec)
+        shutil.rmtree(harness.directory_of(linked.spec.session_id))
+        again = await harness.runtime.launch(known(linked.spec, launched))
         assert (seen(harness, again) / "newest").read_text() == "newest\n"
-        assert git_in(harness, again, "rev-parse", "HEAD") == made
+        assert git_in(harness, again, "rev-parse", "HEAD") == head_after
 
-    asyncio.run(play())
+    asyncio.run(run_scenario())
 
 
-def test_conversion_that_is_killed_is_repeated(world: World) -> None:
-    harness, earlier = world.harness, Earlier.make(world)
-    status = run_git(earlier.path, "status", "--porcelain")
-    draft = harness.directory_of(f".{earlier.spec.session_id}.draft")
+def test_conversion_that_is_killed_is_repeated(scenario: AttackScenario) -> None:
+    harness, linked = scenario.harness, LinkedWorktree.make(scenario)
+    status = run_git(linked.path, "status", "--porcelain")
+    draft = harness.directory_of(f".{linked.spec.session_id}.draft")
     (draft / "converted/tree").mkdir(parents=True)
     (draft / "converted/tree/half").write_text("half\n")
-    launched = asyncio.run(harness.runtime.launch(earlier.spec))
+    launched = asyncio.run(harness.runtime.launch(linked.spec))
     assert git_in(harness, launched, "status", "--porcelain") == status
 
 
-def tamper(world: World, earlier: Earlier) -> None:
-    """Everything that an agent of that release could write, at once."""
-    trap, host = world.trap, world.host
+def tamper(scenario: AttackScenario, linked: LinkedWorktree) -> None:
+    """Tamper with everything that an agent of that release could write."""
+    trap, host = scenario.trap, scenario.host
     settings = settings_text(trap.root, "command")
     for name, text in {
         "commondir": f"{host}/.git\n", "gitdir": f"{host}/.git\n", "config.worktree": settings, "config": settings,
         "locked": "initializing", "HEAD.lock": "", "index.lock": "", "info/attributes": "* filter=x diff=x\n",
-        "objects/info/alternates": f"{host}/.git/objects\n", "MERGE_HEAD": f"{world.secret_commit}\n",
+        "objects/info/alternates": f"{host}/.git/objects\n", "MERGE_HEAD": f"{scenario.secret_commit}\n",
     }.items():  # fmt: skip
-        (earlier.record / name).parent.mkdir(parents=True, exist_ok=True)
-        (earlier.record / name).write_text(text)
-    attacks.FILES["hooks"](earlier.record, trap)
-    (earlier.record / "logs").rename(earlier.record / "logs.old")
-    (earlier.record / "logs").symlink_to(host)
-    (earlier.path / ".git").write_text(f"gitdir: {host}/.git\n")
-    (earlier.path / ".gitattributes").write_text("* filter=x diff=x merge=x\n")
-    (earlier.path / "secret").symlink_to(host / "secret")
-    (earlier.path / "secret_key").symlink_to(world.data / "secret_key")
-    (earlier.path / "token").symlink_to(f"{STATE}/token")
-    (earlier.path / "folder/root").symlink_to("/")
-    os.mkfifo(earlier.path / "pipe")
+        (linked.record / name).parent.mkdir(parents=True, exist_ok=True)
+        (linked.record / name).write_text(text)
+    attacks.FILES["hooks"](linked.record, trap)
+    (linked.record / "logs").rename(linked.record / "logs.old")
+    (linked.record / "logs").symlink_to(host)
+    (linked.path / ".git").write_text(f"gitdir: {host}/.git\n")
+    (linked.path / ".gitattributes").write_text("* filter=x diff=x merge=x\n")
+    (linked.path / "secret").symlink_to(host / "secret")
+    (linked.path / "secret_key").symlink_to(scenario.data / "secret_key")
+    (linked.path / "token").symlink_to(f"{STATE}/token")
+    (linked.path / "folder/root").symlink_to("/")
+    os.mkfifo(linked.path / "pipe")
 
 
-def replace_head(_world: World, earlier: Earlier) -> None:
-    (earlier.record / "HEAD").unlink()
-    (earlier.record / "HEAD").symlink_to(f"{STATE}/token")
+def replace_head(_scenario: AttackScenario, linked: LinkedWorktree) -> None:
+    (linked.record / "HEAD").unlink()
+    (linked.record / "HEAD").symlink_to(f"{STATE}/token")
 
 
-def replace_index(world: World, earlier: Earlier) -> None:
-    (earlier.record / "index").unlink()
-    (earlier.record / "index").symlink_to(world.data / "secret_key")
+def replace_index(scenario: AttackScenario, linked: LinkedWorktree) -> None:
+    (linked.record / "index").unlink()
+    (linked.record / "index").symlink_to(scenario.data / "secret_key")
 
 
-def garble_index(_world: World, earlier: Earlier) -> None:
-    (earlier.record / "index").write_bytes(os.urandom(5000))
+def garble_index(_scenario: AttackScenario, linked: LinkedWorktree) -> None:
+    (linked.record / "index").write_bytes(os.urandom(5000))
 
 
-def link_record(world: World, earlier: Earlier) -> None:
-    shutil.rmtree(earlier.record)
-    earlier.record.symlink_to(world.host)
+def link_record(scenario: AttackScenario, linked: LinkedWorktree) -> None:
+    shutil.rmtree(linked.record)
+    linked.record.symlink_to(scenario.host)
 
 
-def pointer_is_a_pipe(_world: World, earlier: Earlier) -> None:
-    (earlier.path / ".git").unlink()
-    os.mkfifo(earlier.path / ".git")
+def pointer_is_a_pipe(_scenario: AttackScenario, linked: LinkedWorktree) -> None:
+    (linked.path / ".git").unlink()
+    os.mkfifo(linked.path / ".git")
 
 
-def head_names_main(_world: World, earlier: Earlier) -> None:
-    (earlier.record / "HEAD").write_text("ref: refs/heads/main\n")
+def head_names_main(_scenario: AttackScenario, linked: LinkedWorktree) -> None:
+    (linked.record / "HEAD").write_text("ref: refs/heads/main\n")
 
 
 @pytest.mark.parametrize(
-    "more", [replace_head, replace_index, garble_index, link_record, pointer_is_a_pipe, head_names_main]
+    "tamper_more", [replace_head, replace_index, garble_index, link_record, pointer_is_a_pipe, head_names_main]
 )
-def test_tampered_earlier_worktree_reaches_nothing(world: World, more: object) -> None:
-    earlier = Earlier.make(world)
-    tamper(world, earlier)
-    assert callable(more)
-    more(world, earlier)
-    world.begin_again()
+def test_tampered_earlier_worktree_reaches_nothing(scenario: AttackScenario, tamper_more: object) -> None:
+    linked = LinkedWorktree.make(scenario)
+    tamper(scenario, linked)
+    assert callable(tamper_more)
+    tamper_more(scenario, linked)
+    scenario.reset_baseline()
 
-    async def play() -> Victim:
-        launched = await world.harness.runtime.launch(earlier.spec)
-        victim = Victim(world, world.harness, earlier.spec, launched)
-        victim.inspect_mounts()
-        assert (seen(world.harness, launched) / "folder/untracked").read_text() == "untracked\n"
-        await victim.look_alive()
-        await victim.look_dead()
-        await victim.start_again()
-        await victim.look_alive()
-        await victim.look_dead()
+    async def run_scenario() -> Victim:
+        launched = await scenario.harness.runtime.launch(linked.spec)
+        victim = Victim(scenario, scenario.harness, linked.spec, launched)
+        victim.check_mounts()
+        assert (seen(scenario.harness, launched) / "folder/untracked").read_text() == "untracked\n"
+        await victim.use_live_agentctl()
+        await victim.use_stored_state()
+        await victim.restart()
+        await victim.use_live_agentctl()
+        await victim.use_stored_state()
         return victim
 
-    victim = asyncio.run(play())
-    world.inspect(victim.spec, victim.launched)
+    victim = asyncio.run(run_scenario())
+    scenario.check_isolation(victim.spec, victim.launched)

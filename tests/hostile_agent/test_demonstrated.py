@@ -1,4 +1,4 @@
-"""The five attacks that once left a sandbox, each on the start after the agent has run."""
+"""Five attacks that once escaped from a sandbox, each at the start after the agent has run."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import pytest
 
 from tests.executors.repositories import run_git
 from tests.hostile_agent.actions import Victim
+from tests.hostile_agent.scenario import AttackScenario
 from tests.hostile_agent.tampering import LAY_TRAP
-from tests.hostile_agent.world import World
 from tests.repositories import attacks
 
 pytestmark = pytest.mark.django_db
@@ -31,24 +31,24 @@ DEMONSTRATED = {
 
 @pytest.mark.parametrize("runtime_name", ["local_docker", "remote_docker"])
 @pytest.mark.parametrize("name", DEMONSTRATED)
-def test_demonstrated_attack_no_longer_leaves_the_sandbox(world: World, name: str) -> None:
-    main = run_git(world.harness.repository, "rev-parse", "main")
+def test_demonstrated_attack_no_longer_leaves_the_sandbox(scenario: AttackScenario, name: str) -> None:
+    main = run_git(scenario.harness.repository, "rev-parse", "main")
 
-    async def play() -> Victim:
-        victim = await Victim.begin(world)
+    async def run_scenario() -> Victim:
+        victim = await Victim.start_session(scenario)
         victim.run(LAY_TRAP)
-        victim.run(DEMONSTRATED[name], str(world.trap.script), attacks.configuration(world.trap, "command"))
-        await victim.look_dead()
-        if await victim.start_again():
-            assert victim.run(f"git -C $R cat-file -t {world.secret_commit}")[0] != 0
+        victim.run(DEMONSTRATED[name], str(scenario.trap.script), attacks.configuration(scenario.trap, "command"))
+        await victim.use_stored_state()
+        if await victim.restart():
+            assert victim.run(f"git -C $R cat-file -t {scenario.secret_commit}")[0] != 0
             assert victim.run("ls $HOST $DATA $TEAM")[0] != 0
-            await victim.look_alive()
-        victim.lose_tree()
-        await victim.look_dead()
-        await victim.start_again()
-        await victim.look_dead()
+            await victim.use_live_agentctl()
+        victim.delete_worktree()
+        await victim.use_stored_state()
+        await victim.restart()
+        await victim.use_stored_state()
         return victim
 
-    victim = asyncio.run(play())
-    world.inspect(victim.spec, victim.launched)
-    assert run_git(world.harness.repository, "rev-parse", "main") == main
+    victim = asyncio.run(run_scenario())
+    scenario.check_isolation(victim.spec, victim.launched)
+    assert run_git(scenario.harness.repository, "rev-parse", "main") == main

@@ -1,4 +1,4 @@
-"""A sprite is wholly the agent's, so every answer of it is the agent's word: state, output, files."""
+"""A sprite is under the agent's control, so nothing it returns is trusted: state, output, files."""
 
 from __future__ import annotations
 
@@ -60,20 +60,20 @@ async def test_journal_is_read_past_links_and_pipes(
 
 
 def _packed(*entries: tarfile.TarInfo) -> bytes:
-    into = io.BytesIO()
-    with tarfile.open(fileobj=into, mode="w") as made:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
         journal = tarfile.TarInfo(SEGMENT)
         journal.size = len(LINE)
-        made.addfile(journal, io.BytesIO(LINE))
+        archive.addfile(journal, io.BytesIO(LINE))
         for entry in entries:
-            made.addfile(entry, io.BytesIO(bytes(entry.size)))
-    return into.getvalue()
+            archive.addfile(entry, io.BytesIO(bytes(entry.size)))
+    return buffer.getvalue()
 
 
 def _entry(name: str, kind: bytes = tarfile.REGTYPE, target: str = "", size: int = 0) -> tarfile.TarInfo:
-    made = tarfile.TarInfo(name)
-    made.type, made.linkname, made.size = kind, target, size
-    return made
+    entry = tarfile.TarInfo(name)
+    entry.type, entry.linkname, entry.size = kind, target, size
+    return entry
 
 
 HOSTILE = {

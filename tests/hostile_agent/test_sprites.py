@@ -1,4 +1,4 @@
-"""A sprite is the agent's whole machine: what it sends reaches its own archive and refs, and nothing else.
+"""A sprite is under the agent's control: what it sends may change only its own archive and refs.
 
 The sprites of the fake API are directories of this machine, so commands may run in there; none may run as the control
 plane's git, which is known by its environment.
@@ -33,15 +33,15 @@ from tests.repositories.attacks import Trap
 from tests.sprites.conftest import harness, repository, sprites_api  # noqa: F401 - fixtures
 from tests.sprites.harness import SpritesHarness
 
-MARK = "HOME=/nonexistent"
-"""Of the environment of the control plane's git."""
+CONTROL_PLANE_HOME = "HOME=/nonexistent"
+"""Identifies the environment of the control plane's git."""
 
 
-@pytest.mark.parametrize("settings_too", [False, True])
+@pytest.mark.parametrize("with_settings", [False, True])
 async def test_tampered_sprite_reaches_no_other_session(
     harness: SpritesHarness,  # noqa: F811
     tmp_path: Path,
-    settings_too: bool,
+    with_settings: bool,
 ) -> None:
     trap = Trap(tmp_path / "trap").lay()
     trap.script.write_text(f"#!/bin/sh\nenv >> '{trap.canary}'\ncat\n")
@@ -62,12 +62,12 @@ async def test_tampered_sprite_reaches_no_other_session(
         "THEIRS": theirs.worktree_branch, "DATA": tmp_path / "data", "STATE": "/nonexistent",
         "TEAM": harness.repository,
     }  # fmt: skip
-    left_out = {"alternates to host directories", "links to the host in the tree", "two thousand refs"}
-    for name in MILD.keys() - left_out:
+    excluded = {"alternates to host directories", "links to the host in the tree", "two thousand refs"}
+    for name in MILD.keys() - excluded:
         environment = {**os.environ, **{name: str(value) for name, value in values.items()}}
         words = ["sh", "-c", MILD[name], "sh", str(trap.script)]
         await asyncio.to_thread(subprocess.run, words, cwd=tree, env=environment, check=False)
-    if settings_too:
+    if with_settings:
         with (tree.parent.parent / "repository.git/config").open("a") as config:
             config.write(settings_text(trap.root, "command"))
     row = row_of(harness, spec, launched)
@@ -90,11 +90,11 @@ async def test_tampered_sprite_reaches_no_other_session(
     }
     assert after == before
     assert workspace_store.workspace_archive(other.session_id).tips() == archived
-    assert not trap.canary.exists() or MARK not in trap.canary.read_text()
+    assert not trap.canary.exists() or CONTROL_PLANE_HOME not in trap.canary.read_text()
 
 
-NOT_ON_THIS_MACHINE = {"the tree is a link to a process", "the index has no end", "the copy of the index is a link"}
-"""What would reach this machine's own files: the fake API confines nobody."""
+UNSAFE_WITH_FAKE_API = {"the tree is a link to a process", "the index has no end", "the copy of the index is a link"}
+"""Tampering that would reach files of this machine, because the fake API does not isolate sprites."""
 
 
 class Sprite:
@@ -105,8 +105,8 @@ class Sprite:
         self.launched: Launched
         self.other: tuple[LaunchSpec, Launched]
 
-    async def begin(self) -> None:
-        """Both have work that has arrived; a copy of the hostile one's is kept."""
+    async def start_session(self) -> None:
+        """Launch both sessions with stored work, and copy the hostile session's workspace."""
         other = spec_for(self.harness)
         self.other = (other, await self.harness.runtime.launch(other))
         self.launched = await self.harness.runtime.launch(self.spec)
@@ -115,19 +115,19 @@ class Sprite:
             await client_of(spec, launched).snapshot()
             await self.harness.runtime.push_work(row_of(self.harness, spec, launched))
         self.work = seen(self.harness, self.launched).parent.parent
-        self.good = self.root / "good"
-        shutil.copytree(self.work, self.good, symlinks=True)
-        self.before = self.others()
+        self.original = self.root / "original"
+        shutil.copytree(self.work, self.original, symlinks=True)
+        self.before = self.other_refs()
 
-    def others(self) -> tuple[set[str], dict[str, str]]:
-        """Refs of the team's repository but the hostile session's own, and those of the other's archive."""
+    def other_refs(self) -> tuple[set[str], dict[str, str]]:
+        """Return the refs of the team's repository except the hostile session's, and those of the other archive."""
         own = (self.launched.worktree_branch, self.spec.session_id)
         listed = run_git(self.harness.repository, "show-ref").splitlines()
         archive = workspace_store.workspace_archive(self.other[0].session_id)
         return {line for line in listed if not any(name in line for name in own)}, archive.tips()
 
     def tamper(self, script: str) -> None:
-        """Run a script as the agent; what it names of the host are decoys, as the host is another machine."""
+        """Run a script as the agent; paths of the host are decoys, because a real sprite is another machine."""
         decoy = self.root / "decoy"
         if not decoy.exists():
             (make_repository(decoy) / "token").write_text("decoy\n")
@@ -141,12 +141,12 @@ class Sprite:
         subprocess.run(["sh", "-c", script], cwd=tree, env=environment, check=False, capture_output=True)
 
     def restore(self) -> None:
-        """The workspace as it was before any tampering."""
+        """Restore the workspace from before the tampering."""
         shutil.rmtree(self.work)
-        shutil.copytree(self.good, self.work, symlinks=True)
+        shutil.copytree(self.original, self.work, symlinks=True)
 
     async def attempt(self, action: Awaitable[Any]) -> bool:
-        """Carry it out; False where it is refused."""
+        """Run an action; return False if it is refused."""
         try:
             async with asyncio.timeout(60):
                 await action
@@ -154,8 +154,8 @@ class Sprite:
             return False
         return True
 
-    async def go_through(self) -> None:
-        """Live, dead, and started again, whatever that takes."""
+    async def run_lifecycle(self) -> None:
+        """Use the session while it runs and after it died, then restart it, restoring its workspace if needed."""
         runtime, client = self.harness.runtime, client_of(self.spec, self.launched)
         row = row_of(self.harness, self.spec, self.launched)
         alive: list[Awaitable[Any]] = [client.snapshot(), client.git("diff"), client.restore_snapshot()]
@@ -169,21 +169,21 @@ class Sprite:
         ]
         for action in [*dead, runtime.push_work(row)]:
             await self.attempt(action)
-        kept = recovery_refs.find_saved_work(
+        saved = recovery_refs.find_saved_work(
             self.harness.repository, self.spec.session_id, self.launched.worktree_branch
         )
         for read in (recovery_refs.saved_status, recovery_refs.saved_diff):
-            read(kept)
+            read(saved)
         if not await self.attempt(self.launch()):
             self.restore()
             await self.launch()
 
     async def launch(self) -> None:
-        """The next start, as the row knows the session."""
+        """Start the session again from its stored row."""
         self.launched = await self.harness.runtime.launch(known(self.spec, self.launched))
 
     async def remove_orphan(self) -> None:
-        """As if no row knew the sprite."""
+        """Remove the sprite as an orphan, as if no row referred to it."""
         runtime = self.harness.runtime
         (orphan,) = await runtime.orphans({self.other[0].execution_id}, [self.harness.config])
         assert orphan.id == sprite_name(self.spec.execution_id)
@@ -191,7 +191,7 @@ class Sprite:
         assert list(self.harness.sprites_api.machines) == [sprite_name(self.other[0].execution_id)]
 
     def delete(self) -> None:
-        """The session is deleted, and maintenance comes by later."""
+        """Delete the session and run maintenance as if 400 days had passed."""
         Leftover.objects.create(
             session_id=self.spec.session_id,
             executions=[self.spec.execution_id],
@@ -213,15 +213,15 @@ def test_no_broken_workspace_of_a_sprite_reaches_anything(
 ) -> None:
     sprite = Sprite(harness, tmp_path)
 
-    async def play() -> None:
-        await sprite.begin()
-        for name in [name for name in BROKEN if name not in NOT_ON_THIS_MACHINE][part::6]:
+    async def run_scenario() -> None:
+        await sprite.start_session()
+        for name in [name for name in BROKEN if name not in UNSAFE_WITH_FAKE_API][part::6]:
             sprite.tamper(BROKEN[name])
-            await sprite.go_through()
-            assert sprite.others() == sprite.before, name
+            await sprite.run_lifecycle()
+            assert sprite.other_refs() == sprite.before, name
             sprite.restore()
         await sprite.remove_orphan()
 
-    asyncio.run(play())
+    asyncio.run(run_scenario())
     sprite.delete()
-    assert sprite.others() == sprite.before
+    assert sprite.other_refs() == sprite.before

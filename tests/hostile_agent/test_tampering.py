@@ -1,4 +1,4 @@
-"""Whatever an agent leaves in its sandbox, the control plane and other sessions are not touched by it."""
+"""Nothing that an agent leaves in its sandbox affects the control plane or other sessions."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.hostile_agent.actions import Victim
+from tests.hostile_agent.scenario import SANDBOX_TRAP, AttackScenario
 from tests.hostile_agent.tampering import BROKEN, CONFIGURE, LAY_TRAP, MILD, settings_text
-from tests.hostile_agent.world import INSIDE, World
 
 pytestmark = pytest.mark.django_db
 RUNTIMES = pytest.mark.parametrize("runtime_name", ["local_docker", "remote_docker"])
@@ -19,119 +19,119 @@ SETTINGS = [
 ][:-1]
 
 
-def restore(victim: Victim, good: Path) -> None:
-    """The workspace as it was before any tampering."""
+def restore(victim: Victim, original: Path) -> None:
+    """Restore the workspace from before the tampering."""
     for path in victim.directory.iterdir():
         shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
-    shutil.copytree(good, victim.directory, symlinks=True, dirs_exist_ok=True)
+    shutil.copytree(original, victim.directory, symlinks=True, dirs_exist_ok=True)
     if victim.harness.runtime.name == "remote_docker":
         for path in (victim.directory, *victim.directory.rglob("*")):
             shutil.chown(path, 1000, 1000)
 
 
-async def begin(world: World, tmp_path: Path) -> tuple[Victim, Path]:
-    """A session, and a copy of its workspace as it was before any tampering."""
-    victim, good = await Victim.begin(world), tmp_path / "good"
-    shutil.copytree(victim.directory, good, symlinks=True)
+async def start_session(scenario: AttackScenario, tmp_path: Path) -> tuple[Victim, Path]:
+    """Start a session; return it with a copy of its workspace from before the tampering."""
+    victim, original = await Victim.start_session(scenario), tmp_path / "original"
+    shutil.copytree(victim.directory, original, symlinks=True)
     victim.run(LAY_TRAP)
-    return victim, good
+    return victim, original
 
 
-async def start_whatever_it_takes(victim: Victim, good: Path) -> None:
-    """The next start; an agent may make its own workspace useless, which the refusal then says."""
-    if not await victim.start_again():
-        restore(victim, good)
-        assert await victim.start_again(), victim.failure_report()
+async def restart_or_restore(victim: Victim, original: Path) -> None:
+    """Start the session again; if the agent made its own workspace unusable, restore it first."""
+    if not await victim.restart():
+        restore(victim, original)
+        assert await victim.restart(), victim.failure_report()
 
 
-async def go_through(victim: Victim, good: Path) -> None:
-    """Live, dead, started again, its tree lost, started again."""
-    await victim.look_alive()
-    await victim.look_dead()
-    await start_whatever_it_takes(victim, good)
-    await victim.look_alive()
-    victim.lose_tree()
-    await victim.look_dead()
-    await start_whatever_it_takes(victim, good)
-    await victim.look_alive()
+async def run_lifecycle(victim: Victim, original: Path) -> None:
+    """Use the session while it runs and after it died, and restart it with and without its work tree."""
+    await victim.use_live_agentctl()
+    await victim.use_stored_state()
+    await restart_or_restore(victim, original)
+    await victim.use_live_agentctl()
+    victim.delete_worktree()
+    await victim.use_stored_state()
+    await restart_or_restore(victim, original)
+    await victim.use_live_agentctl()
 
 
 async def finish(victim: Victim) -> None:
-    """The last look, the end of the container, and its removal."""
-    await victim.look_dead()
+    """Use the stored state once more, then end the container and remove it."""
+    await victim.use_stored_state()
     await victim.harness.runtime.end(victim.row)
     await victim.remove_orphans()
 
 
 @RUNTIMES
-def test_mild_tampering_reaches_nothing(world: World, tmp_path: Path) -> None:
-    async def play() -> Victim:
-        victim, good = await begin(world, tmp_path)
-        for trap in (world.trap, INSIDE):
+def test_mild_tampering_reaches_nothing(scenario: AttackScenario, tmp_path: Path) -> None:
+    async def run_scenario() -> Victim:
+        victim, original = await start_session(scenario, tmp_path)
+        for trap in (scenario.trap, SANDBOX_TRAP):
             for name, script in MILD.items():
-                code, said = victim.run(script, str(trap.script))
-                assert code == 0, f"{name}: {said}"
-            await go_through(victim, good)
-            world.inspect(victim.spec, victim.launched)
-            restore(victim, good)
-            await start_whatever_it_takes(victim, good)
+                code, output = victim.run(script, str(trap.script))
+                assert code == 0, f"{name}: {output}"
+            await run_lifecycle(victim, original)
+            scenario.check_isolation(victim.spec, victim.launched)
+            restore(victim, original)
+            await restart_or_restore(victim, original)
         await finish(victim)
         return victim
 
-    victim = asyncio.run(play())
-    world.inspect(victim.spec, victim.launched)
+    victim = asyncio.run(run_scenario())
+    scenario.check_isolation(victim.spec, victim.launched)
     victim.delete()
-    world.inspect(victim.spec, victim.launched)
+    scenario.check_isolation(victim.spec, victim.launched)
 
 
 @RUNTIMES
-def test_no_setting_of_git_reaches_anything(world: World, tmp_path: Path) -> None:
-    async def play() -> Victim:
-        victim, good = await begin(world, tmp_path)
-        for form, where in SETTINGS:
-            root = world.trap.root if where == "host" else INSIDE.root
-            code, said = victim.run(CONFIGURE, settings_text(root, form))
-            assert code == 0, said
-            await victim.look_alive()
+def test_no_setting_of_git_reaches_anything(scenario: AttackScenario, tmp_path: Path) -> None:
+    async def run_scenario() -> Victim:
+        victim, original = await start_session(scenario, tmp_path)
+        for form, place in SETTINGS:
+            root = scenario.trap.root if place == "host" else SANDBOX_TRAP.root
+            code, output = victim.run(CONFIGURE, settings_text(root, form))
+            assert code == 0, output
+            await victim.use_live_agentctl()
             if form in ("command", "directory"):
-                await victim.look_dead()
-                await start_whatever_it_takes(victim, good)
-                victim.lose_tree()
-                await victim.look_dead()
-                await start_whatever_it_takes(victim, good)
-            world.inspect(victim.spec, victim.launched)
-            restore(victim, good)
+                await victim.use_stored_state()
+                await restart_or_restore(victim, original)
+                victim.delete_worktree()
+                await victim.use_stored_state()
+                await restart_or_restore(victim, original)
+            scenario.check_isolation(victim.spec, victim.launched)
+            restore(victim, original)
         await finish(victim)
         return victim
 
-    victim = asyncio.run(play())
+    victim = asyncio.run(run_scenario())
     victim.delete()
-    world.inspect(victim.spec, victim.launched)
+    scenario.check_isolation(victim.spec, victim.launched)
 
 
-async def break_in_turn(world: World, names: list[str], tmp_path: Path) -> Victim:
-    """One tampering after the other, each with its own look at all that is outside."""
-    (victim, good), found = await begin(world, tmp_path), list[str]()
+async def apply_in_turn(scenario: AttackScenario, names: list[str], tmp_path: Path) -> Victim:
+    """Apply one tampering after the other, and check the isolation after each."""
+    (victim, original), failures = await start_session(scenario, tmp_path), list[str]()
     for name in names:
-        code, said = victim.run(BROKEN[name])
-        victim.refusals.append(f"{name}: {code} {said}")
+        code, output = victim.run(BROKEN[name])
+        victim.refusals.append(f"{name}: {code} {output}")
         try:
-            await victim.look_alive()
-            await victim.look_dead()
-            await start_whatever_it_takes(victim, good)
-            world.inspect(victim.spec, victim.launched)
-        except Exception as error:  # noqa: BLE001 - told below, with the tampering's name
-            found.append(f"{name}: {type(error).__name__}: {error}")
-            world.answers.clear()
-        restore(victim, good)
+            await victim.use_live_agentctl()
+            await victim.use_stored_state()
+            await restart_or_restore(victim, original)
+            scenario.check_isolation(victim.spec, victim.launched)
+        except Exception as error:  # noqa: BLE001 - reported below with the name of the tampering
+            failures.append(f"{name}: {type(error).__name__}: {error}")
+            scenario.outputs.clear()
+        restore(victim, original)
     await finish(victim)
-    assert not found, "\n".join(found)
+    assert not failures, "\n".join(failures)
     return victim
 
 
 @RUNTIMES
 @pytest.mark.parametrize("part", range(4))
-def test_no_broken_workspace_reaches_anything(world: World, part: int, tmp_path: Path) -> None:
-    victim = asyncio.run(break_in_turn(world, list(BROKEN)[part::4], tmp_path))
+def test_no_broken_workspace_reaches_anything(scenario: AttackScenario, part: int, tmp_path: Path) -> None:
+    victim = asyncio.run(apply_in_turn(scenario, list(BROKEN)[part::4], tmp_path))
     victim.delete()
-    world.inspect(victim.spec, victim.launched)
+    scenario.check_isolation(victim.spec, victim.launched)
