@@ -24,8 +24,8 @@ from sessions_app.pages.labels import receipt_label
 
 _PAUSE_SECONDS: Final = 1.5
 """Seconds between two lines of the agent's output."""
-_PROCESS_NAMES: Final = {"daphne": "web", "supervise": "supervisor", "qcluster": "worker"}
-"""Name of a process by a word of its command line."""
+_PROCESS_NAMES: Final = {"kandev-web": "web", "kandev-supervis": "supervisor", "kandev-worker": "worker"}
+"""The processes of ``serve`` by their names in the kernel, which cuts names to 15 characters."""
 
 
 class RestartDemo:
@@ -239,13 +239,12 @@ class RestartDemo:
 
 
 def _describe_processes(processes: Iterable[identity.ProcessIdentity]) -> list[str]:
-    """Return ``web 123``, ``supervisor 124`` and ``worker 125``, by command line, without their children."""
+    """Return ``web 123``, ``supervisor 124`` and ``worker 125``, without their children."""
     found: dict[str, str] = {}
     for process in processes:
-        words = Path(f"/proc/{process.pid}/cmdline").read_bytes().decode("utf-8", "replace").split("\0")
-        for word, part in _PROCESS_NAMES.items():
-            if word in words:
-                found.setdefault(part, f"{part} {process.pid}")
+        part = _PROCESS_NAMES.get(Path(f"/proc/{process.pid}/comm").read_text().strip())
+        if part:
+            found.setdefault(part, f"{part} {process.pid}")
     return list(found.values())
 
 

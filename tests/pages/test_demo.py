@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -39,6 +40,7 @@ def test_demo_tells_the_promised_story_and_leaves_nothing_behind(tmp_path: Path)
     with demo(tmp_path) as told:
         words, _ = told.communicate(timeout=300)
     assert told.returncode == 0, words
+    assert re.search(r"kill -9: web \d+, supervisor \d+, worker \d+ \(in all", words)
     for sentence in (
         "All agent processes are still running",
         "reattached the session: same process (verified)",
