@@ -80,6 +80,7 @@ class RestartDemo:
         self._print_agent_output(2)
         self.report("The agent is in the middle of its turn")
 
+        first = self._status()["latest_receipt"]
         names = _describe_processes(self.kandev.server_processes())
         killed = self.kandev.kill_server()
         self.report(f"kill -9: {', '.join(names)} (in all {len(killed)} processes)")
@@ -91,13 +92,22 @@ class RestartDemo:
 
         with self.console.status("Starting Kandev again"):
             self.kandev.serve()
-        receipt = wait_until(lambda: self._status()["latest_receipt"], "there is a continuity receipt")
+        receipt = self._receipt_after(first)
         self.check(
             (receipt["kind"], receipt["verified"]) == ("reattached", "same_process"),
             "The sweep reattached the session: same process (verified)",
         )
         self._answer()
         self._compare(agents)
+
+    def _receipt_after(self, earlier: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Wait for the receipt of the restart: the web server answers before the supervisor has swept."""
+
+        def newer() -> dict[str, Any]:
+            latest = self._status()["latest_receipt"]
+            return {} if latest == earlier else dict(latest)
+
+        return wait_until(newer, "there is a receipt of the restart")
 
     def _answer(self) -> None:
         with self.console.status("The agent continues, and will then request a permission"):
