@@ -58,7 +58,7 @@ def test_interrupted_demo_leaves_nothing_behind(tmp_path: Path) -> None:
     with demo(tmp_path) as told:
         lines = told.stdout
         assert lines
-        eventually(lambda: "the agent says" in lines.readline(), timeout=60, describe="the agent talks")
+        eventually(lambda: "the agent says" in lines.readline(), timeout=180, describe="the agent talks")
         assert left_over(tmp_path)
         told.send_signal(signal.SIGTERM)
         told.communicate(timeout=300)
