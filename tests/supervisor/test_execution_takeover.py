@@ -22,7 +22,7 @@ from tests.supervisor.rows import change, execution_of, running_session
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-SOON = timezone.now() + timedelta(hours=1)
+SOON = timezone.now() + timedelta(days=1)
 
 
 def session_with(**execution: Any) -> TaskSession:

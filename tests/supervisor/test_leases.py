@@ -24,7 +24,7 @@ from tests.supervisor.rows import change, execution_of, fresh, running_session
 from tests.waiting import eventually
 
 NOW = timezone.now()
-LATER, EARLIER = NOW + timedelta(hours=1), NOW - timedelta(seconds=1)
+LATER, EARLIER = NOW + timedelta(days=1), NOW - timedelta(seconds=1)
 
 
 def execution(**fields: Any) -> ExecutorRunning:

@@ -35,7 +35,7 @@ from tests.supervisor.rows import (
 pytestmark = pytest.mark.django_db(transaction=True)
 
 GONE = Observation(Observed.DEAD, workspace=WorkspaceState.GONE, workspace_reason="The branch was deleted.")
-SOON, LATER = timezone.now() - timedelta(seconds=1), timezone.now() + timedelta(hours=1)
+SOON, LATER = timezone.now() - timedelta(seconds=1), timezone.now() + timedelta(days=1)
 LOST = {"supports_session_resume": False}
 
 
