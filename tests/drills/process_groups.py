@@ -39,3 +39,9 @@ def members(groups: Iterable[int]) -> list[int]:
     pids = (int(path.name) for path in Path("/proc").glob("[0-9]*"))
     mine = [identity.identify(pid) for pid in pids if process_group(pid) in groups]
     return [one.pid for one in mine if one is not None and identity.is_alive(one)]
+
+
+def has_ended(pid: int) -> bool:
+    """Return whether a process has ended; a zombie has, and its parent may be slow to collect it."""
+    found = identity.read_stat(pid)
+    return found is None or found.ended

@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 import signal
 from contextlib import suppress
-from pathlib import Path
 
 from tests.drills import kandev_processes
 from tests.drills.deployment import MANAGE, Deployment
-from tests.drills.process_groups import descendants
+from tests.drills.process_groups import descendants, has_ended
 from tests.waiting import eventually
 
 ALL = 4
@@ -23,7 +22,7 @@ def test_killing_the_main_worker_process_ends_all_the_others(deployment: Deploym
         family = descendants(worker.pid)
         worker.kill()
         worker.wait(30)
-        eventually(lambda: not [pid for pid in family if Path(f"/proc/{pid}").exists()], describe="all of it has ended")
+        eventually(lambda: all(map(has_ended, family)), timeout=30, describe="all of it has ended")
     finally:
         with suppress(ProcessLookupError):
             os.killpg(worker.pid, signal.SIGKILL)

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from executors_app.agentctl.process import identity
 from executors_app.agentctl.workspace.git import GitError
 from executors_app.agentctl.workspace.snapshots import SnapshotLimits
 from executors_app.agentctl.workspace.worktrees import Worktree
+from tests.drills.process_groups import has_ended
 from tests.executors.repositories import commit, run_git
 from tests.waiting import eventually
 from tests.workspace.trees import REF, git_of, keep, make_six, state_of
@@ -166,12 +166,6 @@ def test_hanging_filter_is_ended_with_its_children(repository: Path, worktree: W
 
     assert time.monotonic() - began < 10
     eventually(lambda: has_ended(int(pid_file.read_text())), timeout=30, describe="what was killed is gone")
-
-
-def has_ended(pid: int) -> bool:
-    """Return whether a process has ended; a zombie has, and its parent may be slow to collect it."""
-    found = identity.read_stat(pid)
-    return found is None or found.ended
 
 
 def test_killed_snapshot_does_not_hinder_the_next(worktree: Worktree) -> None:
