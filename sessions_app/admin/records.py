@@ -1,4 +1,4 @@
-"""Admin of intents, prompts, runs, events, messages, permissions, keys and receipts, inbox items and team policies.
+"""Admin of what sessions record, from intents to receipts, and of inbox items, presence and team policies.
 
 Only team policies can be edited.
 """

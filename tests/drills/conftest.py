@@ -1,4 +1,4 @@
-"""Deployments for drills; a failed drill prints the story of its deployment."""
+"""Deployments for drills; a failed drill prints the records of its deployment."""
 
 from __future__ import annotations
 

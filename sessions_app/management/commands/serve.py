@@ -92,7 +92,7 @@ def preload() -> None:
     """Import what the children need, once for all of them, and leave the objects out of every garbage collection.
 
     A collection would write into the objects' headers, and each child would get its own copy of that memory.
-    Daphne is left out: it installs Twisted's reactor, which belongs to the process that runs it.
+    Daphne's server is left out: importing it installs Twisted's reactor, which belongs to the process that runs it.
     """
     for module in PRELOADED:
         importlib.import_module(module)
