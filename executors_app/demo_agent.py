@@ -9,6 +9,7 @@ A prompt is read line by line:
 ``Your number is N``    keeps a number; ``Add N`` adds to it and says the sum, which follows from the conversation
 ``tool``                makes a tool call
 ``ask``, ``ask after N``   asks for permission, after N seconds of work
+``make a change``       plans, thinks, edits files, runs them and commits if it is allowed to (``demo_change``)
 ``write FILE TEXT``     writes a file in the working directory
 ``fail``                ends the turn with an error
 a JSON schema           answers with JSON that matches it and nothing else, as workflow nodes require
@@ -18,7 +19,7 @@ request that are still missing, sends the JSON, and says the number. It does not
 
 It gives any other text a friendly answer. Conversations are JSONL files in ``$KANDEV_DEMO_AGENT_HOME`` or
 ``~/.kandev-demo-agent``; everything is appended to ``<conversation>.said`` there before it is sent. It uses only the
-standard library, so that the file also runs on its own.
+standard library and the ``demo_*`` modules beside it, so that it also runs as a program of its own.
 """
 
 from __future__ import annotations
@@ -26,115 +27,42 @@ from __future__ import annotations
 import json
 import os
 import re
+import subprocess
 import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
+
+if __name__ == "__main__" and not __package__:  # started as a file: the package is not on the path
+    sys.path.append(str(Path(__file__).resolve().parents[1]))
+
+from executors_app.demo_change import Change
+from executors_app.demo_conversation import NUMBER, Conversation, RpcError
+
+__all__ = ["Cancelled", "Conversation", "DemoAgent", "RpcError", "Turn", "default_home"]
 
 NAME: Final = "kandev-demo-agent"
 VERSION: Final = "1.0"
 TICK: Final = 0.1
 """Seconds between two ticks of ``work``."""
+CHANGE: Final = "make a change"
+"""The line that asks for a change to the repository."""
 MAX_DEPTH: Final = 20
 """Levels of a schema that are read."""
 _EXAMPLES: Final = {"boolean": True, "integer": 1, "number": 1, "string": "demo", "array": [], "object": {}}
-_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,80}")
-_NUMBER: Final = re.compile(r"\byour number is (\d{1,9})\b|\badd (\d{1,9})\b", re.IGNORECASE)
 _WRITE: Final = re.compile(r"write (\S+) (.+)")
 _CONTINUES: Final = re.compile(
     r"^(?:Your process was restarted|Your last turn)\b.*?^The last request was:\s+((?:^>.*\n?)+)",
     re.MULTILINE | re.DOTALL,
 )
 """The prompt by which Kandev has an interrupted turn continued (``sessions_app.domain.continuation``)."""
-_WORD: Final = re.compile(r"\bremember\s+(?:the word\s+)?([^\s.,;:!?\"']+)", re.IGNORECASE)
-
-
-class RpcError(Exception):
-    """An error answer of JSON-RPC."""
-
-    def __init__(self, code: int, message: str):
-        super().__init__(message)
-        self.code, self.message = code, message
 
 
 class Cancelled(Exception):
     """The turn was cancelled."""
-
-
-class Conversation:
-    """One conversation: a JSONL file of ``{"role", "text"}`` and a log of everything that was said."""
-
-    def __init__(self, home: Path, conversation_id: str, cwd: str):
-        self.id, self.cwd = conversation_id, cwd
-        self._path = home / f"{conversation_id}.jsonl"
-        self._said = home / f"{conversation_id}.said"
-
-    @classmethod
-    def create(cls, home: Path, cwd: str) -> Conversation:
-        """Create a new, empty conversation on disk."""
-        conversation = cls(home, f"demo-{uuid.uuid4().hex}", cwd)
-        home.mkdir(parents=True, exist_ok=True, mode=0o700)
-        conversation._path.touch()
-        return conversation
-
-    @classmethod
-    def load(cls, home: Path, conversation_id: object, cwd: str) -> Conversation:
-        """Load a conversation; raises RpcError -32002 if there is none."""
-        known = isinstance(conversation_id, str) and _ID.fullmatch(conversation_id)
-        if not known or not (home / f"{conversation_id}.jsonl").exists():
-            raise RpcError(-32002, f"Resource not found: conversation {conversation_id} is gone")
-        return cls(home, str(conversation_id), cwd)
-
-    def entries(self) -> Iterator[tuple[str, str]]:
-        """Yield role and text of each entry, without a line that a kill left incomplete."""
-        for line in self._path.read_bytes().splitlines():
-            try:
-                entry = json.loads(line)
-                yield entry["role"], entry["text"]
-            except (ValueError, KeyError, TypeError):
-                continue
-
-    def keep(self, role: str, text: str, *, sync: bool = True) -> None:
-        """Append one entry; with ``sync`` it is on disk before this returns."""
-        line = json.dumps({"role": role, "text": text}).encode() + b"\n"
-        with self._path.open("a+b") as file:
-            if file.tell() and not self._ends_with_newline(file.tell()):
-                line = b"\n" + line
-            file.write(line)
-            file.flush()
-            if sync:
-                os.fsync(file.fileno())
-
-    def truncate(self) -> None:
-        """Delete all entries."""
-        self._path.write_bytes(b"")
-
-    def log_said(self, text: str) -> None:
-        """Append to the log of everything said, before it is sent."""
-        with self._said.open("ab") as file:
-            file.write(text.encode())
-
-    def word(self) -> str | None:
-        """Return the last word that the user asked to remember."""
-        words = [word for role, text in self.entries() if role == "user" for word in _WORD.findall(text)]
-        return words[-1] if words else None
-
-    def number(self) -> int | None:
-        """Return the user's number with everything that was to be added to it."""
-        number = None
-        for text in (text for role, text in self.entries() if role == "user"):
-            # A quoted request was counted when it was first sent: to continue it does not add its number again.
-            for given, added in _NUMBER.findall(_without_quotes(text)):
-                number = int(given) if given else None if number is None else number + int(added)
-        return number
-
-    def _ends_with_newline(self, size: int) -> bool:
-        with self._path.open("rb") as file:
-            file.seek(size - 1)
-            return file.read(1) == b"\n"
 
 
 class Turn:
@@ -143,6 +71,15 @@ class Turn:
     def __init__(self, agent: DemoAgent, conversation: Conversation):
         self.agent, self.conversation = agent, conversation
         self.cancelled = threading.Event()
+
+    @property
+    def cwd(self) -> str:
+        """The conversation's working directory."""
+        return self.conversation.cwd
+
+    def think(self, text: str) -> None:
+        """Send a thought; it is no part of the conversation that a load replays."""
+        self.update("agent_thought_chunk", content={"type": "text", "text": text})
 
     def say(self, text: str) -> None:
         """Send a piece of text, after storing and logging it."""
@@ -166,16 +103,17 @@ class Turn:
             self.rest(start + number * tick - time.monotonic())
             self.say(f"tick {number}\n")
 
-    def tool(self, title: str, kind: str, run: Callable[[], str], **body: Any) -> None:
-        """Report a tool call around ``run``, which returns the tool's output."""
+    def tool(self, title: str, kind: str, run: Callable[[], str], **body: Any) -> bool:
+        """Report a tool call around ``run``, which returns the tool's output; returns whether it succeeded."""
         call_id = f"call-{uuid.uuid4().hex[:12]}"
         self.update("tool_call", toolCallId=call_id, title=title, kind=kind, status="in_progress", **body)
         try:
             text, status = run(), "completed"
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, subprocess.SubprocessError) as error:
             text, status = str(error), "failed"
-        content = [{"type": "content", "content": {"type": "text", "text": text}}]
+        content = [*body.get("content", ()), {"type": "content", "content": {"type": "text", "text": text}}]
         self.update("tool_call_update", toolCallId=call_id, status=status, content=content)
+        return status == "completed"
 
     def has_written(self, name: str, text: str) -> bool:
         """Return whether a file of the working directory has this text already."""
@@ -198,7 +136,11 @@ class Turn:
 
     def ask(self) -> None:
         """Ask for permission and say which option was chosen."""
-        call = {"toolCallId": f"call-{uuid.uuid4().hex[:12]}", "title": "Do something careful", "kind": "execute"}
+        self.say(f"The answer was {self.request_permission('Do something careful', 'execute')}.\n")
+
+    def request_permission(self, title: str, kind: str, **body: Any) -> str:
+        """Ask for permission for a tool call; return the chosen option, ``allow`` or ``reject``."""
+        call = {"toolCallId": f"call-{uuid.uuid4().hex[:12]}", "title": title, "kind": kind, **body}
         options = [
             {"optionId": "allow", "name": "Allow once", "kind": "allow_once"},
             {"optionId": "reject", "name": "Reject", "kind": "reject_once"},
@@ -207,7 +149,7 @@ class Turn:
         outcome = self.agent.call("session/request_permission", params, self.cancelled).get("outcome") or {}
         if outcome.get("outcome") != "selected":
             raise Cancelled
-        self.say(f"The answer was {outcome.get('optionId')}.\n")
+        return str(outcome.get("optionId"))
 
 
 class DemoAgent:
@@ -358,7 +300,7 @@ class DemoAgent:
         if schemas:
             turn.say(f"{json.dumps(example(schemas[0]))}\n")
             return
-        left = [line for line in request if _WRITE.fullmatch(line) or _NUMBER.match(line)]
+        left = [line for line in request if _WRITE.fullmatch(line) or NUMBER.match(line) or line == CHANGE]
         for line in left:
             found = _WRITE.fullmatch(line)
             if found and turn.has_written(found[1], found[2]):
@@ -379,22 +321,35 @@ class DemoAgent:
         elif re.fullmatch(r"what was the word\??", line, re.IGNORECASE):
             word = turn.conversation.word()
             turn.say(f"The word was {word}.\n" if word else "I do not know.\n")
-        elif _NUMBER.match(line):
+        elif NUMBER.match(line):
             number = turn.conversation.number()
             turn.say("I know no number.\n" if number is None else f"{number}\n")
         elif found := _WRITE.fullmatch(line):
             turn.write(found[1], found[2])
             turn.say(f"I wrote {found[1]}.\n")
-        elif line == "tool":
-            turn.tool("Look around", "read", lambda: "all is well")
-            turn.say("The tool is done.\n")
-        elif line == "ask":
-            turn.ask()
-        elif line == "fail":
-            raise RpcError(-32603, "The demo agent was told to fail")
+        elif line in _ACTIONS:
+            _ACTIONS[line](turn)
         else:
             return False
         return True
+
+
+def _use_tool(turn: Turn) -> None:
+    turn.tool("Look around", "read", lambda: "all is well")
+    turn.say("The tool is done.\n")
+
+
+def _fail(_: Turn) -> None:
+    raise RpcError(-32603, "The demo agent was told to fail")
+
+
+_ACTIONS: Final[Mapping[str, Callable[[Turn], None]]] = {
+    CHANGE: lambda turn: Change(turn).make(),
+    "tool": _use_tool,
+    "ask": Turn.ask,
+    "fail": _fail,
+}
+"""What lines without arguments do."""
 
 
 def _interrupted_request(text: str) -> list[str]:
@@ -405,10 +360,6 @@ def _interrupted_request(text: str) -> list[str]:
     lines = [line.removeprefix(">").strip() for line in found[1].splitlines()]
     # If the continued turn was interrupted as well, the request quotes the previous continue prompt.
     return _interrupted_request("\n".join(lines)) or lines
-
-
-def _without_quotes(text: str) -> str:
-    return "\n".join(line for line in text.splitlines() if not line.startswith(">"))
 
 
 def _schema(line: str) -> dict[str, Any] | None:

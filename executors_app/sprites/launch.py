@@ -51,7 +51,15 @@ def read_sprites_config(config: Mapping[str, Any]) -> SpritesConfig:
 
 
 _PACKAGE: Final = Path(__file__).resolve().parents[1]
-_EXTRA_MODULES: Final = ("__init__", "crash_points", "demo_agent", "domain", "errors")
+_EXTRA_MODULES: Final = (
+    "__init__",
+    "crash_points",
+    "demo_agent",
+    "demo_change",
+    "demo_conversation",
+    "domain",
+    "errors",
+)
 """Modules next to ``agentctl/`` that it imports; the container image contains the same ones."""
 
 

@@ -26,11 +26,13 @@ DEMO_USER: Final = "demo"
 DEMO_AGENT: Final = "Demo agent"
 DEMO_EXECUTOR: Final = "This machine"
 HELLO_TASK: Final = "Say hello"
+HELLO_PROMPT: Final = "Say hello, then add a small program to this repository.\nmake a change"
 LONG_PROMPT: Final = "Count for two minutes. While it counts, restart the control plane: it goes on.\nwork 120 at 2"
 _README: Final = """# Demo repository
 
 The demo agent works in branches of this repository. It understands a few words, for example:
 
+    make a change
     work 20
     ask
     write hello.txt Hello
@@ -133,6 +135,5 @@ def _make_workflow(team: Group, repository: Repository, user: Any) -> None:
 
 
 def _make_task(team: Group, repository: Repository, user: Any) -> None:
-    hello = "Say hello, then work for a while.\nwork 5\nask"
-    for title, description in ((HELLO_TASK, hello), (DEMO_TASK, LONG_PROMPT)):
+    for title, description in ((HELLO_TASK, HELLO_PROMPT), (DEMO_TASK, LONG_PROMPT)):
         Task.objects.create(title=title, description=description, team=team, repository=repository, created_by=user)

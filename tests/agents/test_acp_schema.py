@@ -110,7 +110,7 @@ def test_demo_agent_messages_conform_to_the_schema(tmp_path: Path) -> None:
         answer = client.call("session/new", cwd=str(tmp_path), mcpServers=[])["result"]
         _check(schema.NewSessionResponse, answer)
         client.conversation = answer["sessionId"]
-        client.begin("tool\nwrite a.txt words\nhello\nask")
+        client.begin("tool\nwrite a.txt words\nhello\nmake a change")
         while not client.asked:
             client.read()
         _check(schema.RequestPermissionRequest, client.asked[0]["params"])
@@ -123,6 +123,8 @@ def test_demo_agent_messages_conform_to_the_schema(tmp_path: Path) -> None:
     assert {each["sessionUpdate"] for each in client.updates} == {
         "user_message_chunk",
         "agent_message_chunk",
+        "agent_thought_chunk",
+        "plan",
         "tool_call",
         "tool_call_update",
     }

@@ -304,3 +304,57 @@ def test_continued_request_gives_its_json(connect: Callable[[], Client]) -> None
     client.new()
     client.prompt(interrupted('Review it.\n{"properties": {"approved": {"type": "boolean"}}}'))
     assert json.loads(client.words) == {"approved": True}
+
+
+@pytest.mark.parametrize(("chosen", "commits"), [("allow", 2), ("reject", 1)])
+def test_change_is_made_checked_and_committed_if_allowed(
+    chosen: str, commits: int, connect: Callable[[], Client]
+) -> None:
+    client = connect()
+    repository(client.cwd)
+    client.new()
+    client.begin("Please.\nmake a change")
+    while not client.asked:
+        client.read()
+    edits = [each for each in client.updates if each.get("kind") == "edit"]
+    assert [Path(each["content"][0]["path"]).name for each in edits] == ["greeting.py", "README.md"]
+    for each in edits:
+        diff = each["content"][0]
+        assert (diff["type"], Path(diff["path"]).read_text()) == ("diff", diff["newText"])
+    client.send(id=client.asked[0]["id"], result={"outcome": {"outcome": "selected", "optionId": chosen}})
+    assert client.until_answer()["result"]["stopReason"] == "end_turn"
+
+    assert "Hello, Ada!" in json.dumps(client.updates)
+    assert {each["sessionUpdate"] for each in client.updates} >= {"plan", "agent_thought_chunk", "tool_call"}
+    plans = [each["entries"] for each in client.updates if each["sessionUpdate"] == "plan"]
+    assert {entry["status"] for entry in plans[-1]} == {"completed"}
+    assert ("committed by" not in client.words) == (chosen == "allow")
+    assert git(client.cwd, "rev-list", "--count", "HEAD") == str(commits)
+
+
+def test_continued_change_repeats_no_edit(connect: Callable[[], Client]) -> None:
+    client = connect()
+    repository(client.cwd)
+    client.new()
+    for request in ("make a change", interrupted("make a change")):
+        client.begin(request)
+        client.asked.clear()
+        while not client.asked:
+            client.read()
+        client.send(id=client.asked[0]["id"], result={"outcome": {"outcome": "selected", "optionId": "reject"}})
+        client.until_answer()
+
+    assert len([each for each in client.updates if each.get("kind") == "edit"]) == 2
+    assert "`greeting.py` already contains the change." in client.words
+
+
+def repository(path: Path) -> None:
+    """Make a repository with a README and one commit."""
+    (path / "README.md").write_text("# Project\n")
+    git(path, "init", "--quiet")
+    git(path, "add", "README.md")
+    git(path, "-c", "user.name=A", "-c", "user.email=a@example.org", "commit", "--quiet", "-m", "First")
+
+
+def git(path: Path, *arguments: str) -> str:
+    return subprocess.run(["git", *arguments], cwd=path, check=True, capture_output=True, text=True).stdout.strip()
