@@ -7,14 +7,14 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import threading
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, Literal
 
-from tests.drills.deployment import MANAGE, ROOT, Deployment
+from tests.drills.deployment import MANAGE, Deployment
+from tests.preloaded import PreloadedProcess
 from tests.waiting import eventually
 
 Role = Literal["web", "supervisor", "worker"]
@@ -32,7 +32,7 @@ class ControlPlane:
         self.failures: list[str] = []
         """Processes that ended without being killed."""
         self._environments: dict[Role, Mapping[str, str]] = {}
-        self._processes: dict[Role, subprocess.Popen[bytes]] = {}
+        self._processes: dict[Role, PreloadedProcess] = {}
         self._lock = threading.Lock()
         self._closing = threading.Event()
         self._restart_thread = threading.Thread(target=self._restart_dead, name="restarter", daemon=True)
@@ -109,8 +109,9 @@ class ControlPlane:
         while not self._closing.wait(POLL_INTERVAL):
             with self._lock:
                 for role, process in self._processes.items():
-                    if process.poll() is not None:
-                        self._died(role, process.returncode)
+                    status = process.poll()
+                    if status is not None:
+                        self._died(role, status)
                         self._processes[role] = self._spawn(role)
 
     def _died(self, role: Role, code: int) -> None:
@@ -118,13 +119,11 @@ class ControlPlane:
         if code not in (-signal.SIGKILL, -signal.SIGTERM, 0):
             self.failures.append(f"the {role} ended unexpectedly with status {code}")
 
-    def _spawn(self, role: Role) -> subprocess.Popen[bytes]:
+    def _spawn(self, role: Role) -> PreloadedProcess:
         with (self.deployment.home / "serve.log").open("ab") as log:
-            return subprocess.Popen(
+            return PreloadedProcess(
                 self._argv(role),
                 env={**self.deployment.env, **self._environments[role]},
-                cwd=ROOT,
-                stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
@@ -133,8 +132,8 @@ class ControlPlane:
     def _argv(self, role: Role) -> list[str]:
         if role == "web":
             address = ("-b", "127.0.0.1", "-p", str(self.port))
-            return [sys.executable, "-m", "daphne", "-v", "0", "--no-server-name", *address, "kandev.asgi:application"]
-        return [sys.executable, str(MANAGE), "supervise" if role == "supervisor" else "qcluster"]
+            return ["-m", "daphne", "-v", "0", "--no-server-name", *address, "kandev.asgi:application"]
+        return [str(MANAGE), "supervise" if role == "supervisor" else "qcluster"]
 
 
 def crash_environment(spec: str, directory: Path) -> dict[str, str]:
@@ -143,7 +142,7 @@ def crash_environment(spec: str, directory: Path) -> dict[str, str]:
     return {"KANDEV_CRASH_AT": spec, "KANDEV_CRASH_DIR": str(directory)}
 
 
-def _end(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
+def _end(process: PreloadedProcess, number: signal.Signals) -> None:
     process.send_signal(number)
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(timeout=30)

@@ -20,6 +20,7 @@ import pytest
 from tests.drills import kandev_processes
 from tests.drills.deployment import Deployment
 from tests.postgresql import free_port
+from tests.preloaded import PreloadedProcess
 from tests.services import ROOT, require
 from tests.waiting import eventually
 
@@ -40,7 +41,7 @@ class Site:
             "KANDEV_ALLOWED_HOSTS": SITE,
             "KANDEV_TRUSTED_ORIGINS": self.url,
         }
-        self.processes: list[subprocess.Popen[bytes]] = []
+        self.processes: list[subprocess.Popen[bytes] | PreloadedProcess] = []
 
     def start(self) -> None:
         """Start everything and wait until the site is ready."""

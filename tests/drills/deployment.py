@@ -9,7 +9,6 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import urllib.error
 import urllib.request
@@ -21,10 +20,11 @@ from typing import Any
 from executors_app.agentctl.process import identity
 from executors_app.agentctl.process.guard_process import command_line_of
 from kandev.databases import EMBEDDED_NAME
-from tests import databases
+from tests import databases, preloaded
 from tests.drills.process_groups import descendants, members, process_group
 from tests.environment import DATABASE_URL
 from tests.executors.repositories import make_repository
+from tests.preloaded import PreloadedProcess
 from tests.waiting import eventually
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -96,7 +96,7 @@ class Deployment:
         """The URLs of its webs, if there are several."""
         self.port = 0
         """The port to serve on; 0 takes a free one each time."""
-        self.server: subprocess.Popen[bytes] | None = None
+        self.server: PreloadedProcess | None = None
 
     @property
     def agentctls(self) -> Path:
@@ -114,16 +114,8 @@ class Deployment:
         self, *args: str, env: Mapping[str, str] | None = None, timeout: float = 120
     ) -> subprocess.CompletedProcess[str]:
         """Run one management command to its end."""
-        return subprocess.run(
-            [sys.executable, str(self.code / MANAGE.name), *args],
-            env=self.env | dict(env or {}),
-            cwd=self.code,
-            capture_output=True,
-            text=True,
-            timeout=timeout,
-            check=False,
-            stdin=subprocess.DEVNULL,
-        )
+        command = [str(self.code / MANAGE.name), *args]
+        return preloaded.run(command, env=self.env | dict(env or {}), cwd=self.code, timeout=timeout)
 
     def recover(self, *args: str, env: Mapping[str, str] | None = None) -> dict[str, Any]:
         """Run ``recover_sessions --wait --json``, which must succeed; return its document."""
@@ -161,11 +153,10 @@ class Deployment:
     def serve(self, env: Mapping[str, str] | None = None) -> None:
         """Start web, supervisor and worker, and wait until they report that they are ready."""
         log = (self.home / "serve.log").open("ab")
-        self.server = subprocess.Popen(
-            [sys.executable, str(self.code / MANAGE.name), "serve", "--port", str(self.port)],
+        self.server = PreloadedProcess(
+            [str(self.code / MANAGE.name), "serve", "--port", str(self.port)],
             env=self.env | dict(env or {}),
             cwd=self.code,
-            stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=log,
             start_new_session=True,

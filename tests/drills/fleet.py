@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from tests.drills import kandev_processes
 from tests.drills.deployment import MANAGE, Deployment, Session
+from tests.preloaded import PreloadedProcess
 from tests.waiting import eventually
 
 
@@ -52,7 +52,7 @@ class Fleet:
 
     def __init__(self, deployment: Deployment):
         self.deployment = deployment
-        self._started: list[subprocess.Popen[bytes]] = []
+        self._started: list[PreloadedProcess] = []
         deployment.url, web = kandev_processes.web(deployment)
         self._started.append(web)
 

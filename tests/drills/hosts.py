@@ -9,7 +9,6 @@ import asyncio
 import os
 import shutil
 import signal
-import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Final
@@ -19,6 +18,7 @@ import aiohttp
 from tests.drills import kandev_processes
 from tests.drills.deployment import MANAGE, Deployment, Session
 from tests.drills.fleet import SupervisorProcess
+from tests.preloaded import PreloadedProcess
 from tests.redis_server import RedisServer
 from tests.waiting import eventually
 
@@ -31,7 +31,7 @@ class Hosts:
     def __init__(self, deployment: Deployment, redis: RedisServer):
         self.deployment, self.redis = deployment, redis
         deployment.env["KANDEV_REDIS_URL"] = redis.url
-        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self.processes: dict[str, PreloadedProcess] = {}
         self.supervisors: dict[str, SupervisorProcess] = {}
 
     def start(self) -> None:

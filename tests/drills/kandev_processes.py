@@ -6,20 +6,20 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 from executors_app.agentctl.process import identity
-from tests.drills.deployment import MANAGE, ROOT, Deployment
+from tests.drills.deployment import MANAGE, Deployment
+from tests.preloaded import PreloadedProcess
 from tests.waiting import eventually
 
 
 @contextmanager
 def served_by(deployment: Deployment, webs: int) -> Iterator[list[str]]:
     """Start a supervisor and that many webs; yield their addresses, of which the first answers ``api()``."""
-    started: list[subprocess.Popen[bytes]] = []
+    started: list[PreloadedProcess] = []
     try:
         started.append(start(deployment, str(MANAGE), "supervise"))
         urls = []
@@ -37,7 +37,7 @@ def served_by(deployment: Deployment, webs: int) -> Iterator[list[str]]:
             end(process)
 
 
-def web(deployment: Deployment, env: Mapping[str, str] | None = None) -> tuple[str, subprocess.Popen[bytes]]:
+def web(deployment: Deployment, env: Mapping[str, str] | None = None) -> tuple[str, PreloadedProcess]:
     """Start a web process; yield its address. ``env`` overrides the deployment's environment."""
     listener = socket.create_server(("127.0.0.1", 0), backlog=256)
     with listener:
@@ -52,22 +52,20 @@ def start(
     keeps: tuple[int, ...] = (),
     log: str = "serve.log",
     env: Mapping[str, str] | None = None,
-) -> subprocess.Popen[bytes]:
+) -> PreloadedProcess:
     """Start a Python process of the deployment in its own process session; ``log`` is the file it appends to."""
     with Path(deployment.home / log).open("ab") as stderr:
-        return subprocess.Popen(
-            [sys.executable, *arguments],
+        return PreloadedProcess(
+            arguments,
             env=deployment.env | dict(env or {}),
-            cwd=ROOT,
-            stdin=subprocess.DEVNULL,
             stdout=stderr,
             stderr=stderr,
-            pass_fds=keeps,
+            keeps=keeps,
             start_new_session=True,
         )
 
 
-def end(process: subprocess.Popen[bytes]) -> None:
+def end(process: PreloadedProcess) -> None:
     """End a supervisor or a web: SIGTERM, then SIGKILL if it does not end. Agents live on."""
     if process.poll() is None and identity.identify(process.pid) is not None:
         process.send_signal(signal.SIGTERM)

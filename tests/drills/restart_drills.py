@@ -9,13 +9,13 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-import sys
 from typing import Any, ClassVar
 
 from executors_app.agentctl.workspace.recovery_snapshots import session_recovery_ref
-from tests.drills.deployment import MANAGE, ROOT, Deployment, Session
+from tests.drills.deployment import MANAGE, Deployment, Session
 from tests.drills.session_steps import start_idle_session, wait_for_first_turn, wait_until_talking
 from tests.executors.repositories import run_git
+from tests.preloaded import PreloadedProcess
 from tests.waiting import eventually
 
 LOG_TABLES = ("session_events", "continuity_receipts", "session_intents", "session_prompts", "session_runs")
@@ -168,12 +168,9 @@ class ConcurrentSweepsDrill:
         session.kill_everything()
         starts = session.journal().count('"kind":"agent.started"')
 
-        command = [sys.executable, str(MANAGE), "recover_sessions", "--wait", "60", "--json"]
-        sweeps = [
-            subprocess.Popen(command, env=deployment.env, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
-            for _ in range(3)
-        ]
-        answers = [json.loads(sweep.communicate(timeout=90)[0]) for sweep in sweeps]
+        command = [str(MANAGE), "recover_sessions", "--wait", "60", "--json"]
+        sweeps = [PreloadedProcess(command, env=deployment.env, stdout=subprocess.PIPE) for _ in range(3)]
+        answers = [json.loads(sweep.communicate()) for sweep in sweeps]
 
         assert [sweep.returncode for sweep in sweeps] == [0, 0, 0]
         assert all(answer["sessions"][0]["session_state"] == "WAITING_FOR_INPUT" for answer in answers)

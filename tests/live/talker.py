@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from typing import Any
 
-from tests.drills.deployment import MANAGE, ROOT, Deployment
+from tests.drills.deployment import MANAGE, Deployment
+from tests.preloaded import PreloadedProcess
 
 SCRIPT = """
 import sys, time
@@ -47,10 +47,9 @@ class Talker:
     """
 
     def __init__(self, deployment: Deployment):
-        self._process = subprocess.Popen(
-            [sys.executable, str(MANAGE), "shell", "-v", "0", "-c", f"exec({SCRIPT!r}, {{}})"],
+        self._process = PreloadedProcess(
+            [str(MANAGE), "shell", "-v", "0", "-c", f"exec({SCRIPT!r}, {{}})"],
             env=deployment.env,
-            cwd=ROOT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -65,7 +64,7 @@ class Talker:
     def done(self) -> str:
         """Wait until the command is done; return its answer."""
         assert self._process.stdout is not None
-        return self._process.stdout.readline().strip()
+        return str(self._process.stdout.readline()).strip()
 
     def do(self, *words: Any) -> str:
         """Send a command and return its answer."""
@@ -74,4 +73,4 @@ class Talker:
 
     def close(self) -> None:
         """End the process."""
-        self._process.communicate(timeout=30)
+        self._process.communicate()

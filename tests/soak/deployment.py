@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 import urllib.request
 import uuid
 from pathlib import Path
@@ -71,8 +70,8 @@ class SoakControlPlane(ControlPlane):
     def _argv(self, role: Role) -> list[str]:
         argv = super()._argv(role)
         if role == "web":
-            return [sys.executable, "-m", "tests.soak.fake_runtime_process", "web", *argv[3:]]
-        return [sys.executable, "-m", "tests.soak.fake_runtime_process", "supervisor"] if role == "supervisor" else argv
+            return ["-m", "tests.soak.fake_runtime_process", "web", *argv[2:]]
+        return ["-m", "tests.soak.fake_runtime_process", "supervisor"] if role == "supervisor" else argv
 
     def _died(self, role: Role, code: int) -> None:
         """Count no failure if a process cannot use the database when it starts: the test also stops the database."""

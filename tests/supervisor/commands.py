@@ -5,15 +5,14 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 from django.conf import settings
 
+from tests import preloaded
 from tests.databases import url_of_test_database
-from tests.services import ROOT
 from tests.waiting import eventually
 
 
@@ -31,16 +30,7 @@ def environment(data_dir: Path, **values: str) -> dict[str, str]:
 
 def manage(env: Mapping[str, str], *args: str) -> subprocess.CompletedProcess[str]:
     """Run one command to its end."""
-    return subprocess.run(
-        [sys.executable, "manage.py", *args],
-        cwd=ROOT,
-        env=dict(env),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    return preloaded.run(["manage.py", *args], env=env, timeout=60)
 
 
 class Running:
@@ -49,13 +39,8 @@ class Running:
     def __init__(self, env: Mapping[str, str], log: Path, *args: str):
         self._log = log
         with log.open("wb") as stderr:
-            self.process = subprocess.Popen(
-                [sys.executable, "manage.py", *args],
-                cwd=ROOT,
-                env=dict(env),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=stderr,
+            self.process = preloaded.PreloadedProcess(
+                ["manage.py", *args], env=env, stdout=subprocess.DEVNULL, stderr=stderr
             )
 
     @property

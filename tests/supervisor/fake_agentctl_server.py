@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import resource
 import signal
 import subprocess
@@ -26,6 +27,7 @@ from aiohttp import WSMsgType, web
 
 from executors_app.agentctl.http.bulk_status import StatusTarget, poll_statuses
 from executors_app.domain import ExecutionFacts, Launched, LaunchSpec, Observation, Observed
+from tests.preloaded import PreloadedProcess
 from tests.support.fake_agentctl import FakeAgentctl, fake_status
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -299,8 +301,9 @@ class FakeAgentctlRuntime:
 @contextmanager
 def serving() -> Iterator[str]:
     """Run the process; yield its address."""
-    argv = [sys.executable, "-m", "tests.supervisor.fake_agentctl_server"]
-    with subprocess.Popen(argv, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+    argv = ["-m", "tests.supervisor.fake_agentctl_server"]
+    quiet = subprocess.DEVNULL
+    with PreloadedProcess(argv, env=os.environ, stdout=subprocess.PIPE, stderr=quiet, text=True) as process:
         assert process.stdout is not None
         try:
             yield process.stdout.readline().strip()

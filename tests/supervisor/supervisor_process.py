@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -13,6 +12,7 @@ from pathlib import Path
 import django
 
 from executors_app.runtimes import Runtime
+from tests.preloaded import PreloadedProcess
 from tests.supervisor.fake_agentctl_server import FakeAgentctlRuntime
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -39,12 +39,12 @@ def run_supervisor() -> None:
 
 
 @contextmanager
-def supervising(url: str, log: Path, env: Mapping[str, str]) -> Iterator[subprocess.Popen[bytes]]:
+def supervising(url: str, log: Path, env: Mapping[str, str]) -> Iterator[PreloadedProcess]:
     """Run the process, which is killed at the end of the block."""
-    argv = [sys.executable, "-m", "tests.supervisor.supervisor_process", url]
+    argv = ["-m", "tests.supervisor.supervisor_process", url]
     with (
         log.open("wb") as stderr,
-        subprocess.Popen(argv, cwd=ROOT, env=dict(env), stderr=stderr) as process,
+        PreloadedProcess(argv, env=env, stderr=stderr) as process,
     ):
         try:
             yield process

@@ -19,6 +19,7 @@ from sessions_app.accounts.models import TeamRole
 from sessions_app.workflows import run_command
 from sessions_app.workflows.language.files import find_workflow_file
 from sessions_app.workflows.models import NodeRun, WorkflowRun
+from tests import preloaded
 from tests.drills.deployment import Deployment
 from tests.services import ROOT
 from tests.supervisor.commands import environment
@@ -53,10 +54,7 @@ def command(directory: Path, *args: str) -> subprocess.CompletedProcess[str]:
     """Run one command on an embedded database of its own, with a timeout for busy machines."""
     env = environment(directory)
     del env["KANDEV_DATABASE_URL"]
-    argv = [sys.executable, "manage.py", *args]
-    return subprocess.run(
-        argv, cwd=ROOT, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300, check=False
-    )
+    return preloaded.run(["manage.py", *args], env=env, timeout=300)
 
 
 @pytest.mark.embedded

@@ -1,0 +1,64 @@
+"""Tests of ``tests.preloaded``: its processes behave as if the interpreter had been started."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests import preloaded
+from tests.preloaded import PreloadedProcess
+
+OPEN_FILES = "import os; print(sorted(os.listdir('/proc/self/fd')))"
+OUR_MODULES = "import sys; print([name for name in sys.modules if name.startswith('kandev')])"
+WAITS = ["-c", "import sys; print('ready', flush=True); sys.stdin.read()"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "stdout", "stderr"),
+    [
+        pytest.param(["-c", "import sys; print(sys.argv)", "a"], 0, "['-c', 'a']\n", "", id="code"),
+        pytest.param(["-m", "tests.house.argv_module", "a"], 0, "__main__ ['a']\n", "", id="module"),
+        pytest.param([str(Path(__file__).with_name("argv_module.py")), "a"], 0, "__main__ ['a']\n", "", id="script"),
+        pytest.param(["-c", "import sys; sys.exit(3)"], 3, "", "", id="status"),
+        pytest.param(["-c", "import sys; sys.exit('no')"], 1, "", "no\n", id="message"),
+        pytest.param(["-c", "import atexit; atexit.register(print, 'end')"], 0, "end\n", "", id="exit handlers"),
+        pytest.param(["-c", "import os; print(sorted(os.environ))"], 0, "['ONLY']\n", "", id="environment"),
+        pytest.param(["-c", OPEN_FILES], 0, "['0', '1', '2', '3']\n", "", id="files"),
+        pytest.param(["-c", OUR_MODULES], 0, "[]\n", "", id="nothing of ours"),
+        pytest.param(["-c", "import os; os.kill(os.getpid(), 9)"], -9, "", "", id="killed"),
+    ],
+)  # fmt: skip
+def test_program_runs_as_in_a_new_interpreter(arguments: list[str], status: int, stdout: str, stderr: str) -> None:
+    done = preloaded.run(arguments, env={"ONLY": "this"})
+    assert (done.returncode, done.stdout, done.stderr) == (status, stdout, stderr)
+
+
+def test_program_can_be_signalled_and_talked_to() -> None:
+    with PreloadedProcess(WAITS, env={}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        assert process.poll() is None
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(0)
+        process.terminate()
+        assert process.wait(30) == -signal.SIGTERM
+        process.kill()  # nobody has this pid any more, as far as we know
+
+
+def test_program_gets_its_own_session_and_the_descriptors_that_it_keeps() -> None:
+    reading, writing = os.pipe()
+    code = f"import os; os.write({writing}, str(os.getsid(0)).encode())"
+    process = PreloadedProcess(["-c", code], env={}, keeps=[writing], start_new_session=True)
+    assert process.wait(30) == 0
+    assert os.read(reading, 20) == str(process.pid).encode()
+    os.close(reading)
+    os.close(writing)
+
+
+def test_command_that_takes_too_long_is_killed() -> None:
+    with pytest.raises(subprocess.TimeoutExpired):
+        preloaded.run(["-c", "import time; time.sleep(600)"], env={}, timeout=0.1)

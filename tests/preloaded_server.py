@@ -1,0 +1,121 @@
+"""Fork a process for each request of ``tests.preloaded``, with the libraries that Kandev uses imported already."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import json
+import os
+import runpy
+import select
+import signal
+import socket
+import struct
+import sys
+import threading
+import types
+from pathlib import Path
+from typing import Any, Final
+
+LIBRARIES: Final = (
+    *("aiohttp.web", "autobahn.twisted.websocket", "channels.generic.websocket", "channels.routing"),
+    *("daphne.ws_protocol", "django.contrib.admin.sites", "django.contrib.postgres.fields"),
+    *("django.core.management", "django.test.client", "rest_framework.serializers"),
+)
+"""Modules that import nearly everything else. None may open a file, start a thread or read Django's settings."""
+HIGHEST: Final = 1000
+"""Above every descriptor in use; received descriptors wait there until those that they replace are closed."""
+
+
+def main(number: int) -> None:
+    """Serve the socket with this descriptor until its other end closes; a forked process runs its program."""
+    for name in LIBRARIES:
+        importlib.import_module(name)
+    if threading.active_count() > 1:
+        raise RuntimeError(f"a library has started a thread: {threading.enumerate()}")
+    gc.collect()
+    gc.freeze()
+    with socket.socket(fileno=number) as connection:
+        request = serve(connection)
+    if request is not None:
+        run_program(**request)
+
+
+def serve(connection: socket.socket) -> dict[str, Any] | None:
+    """Fork for each request; return None at the end, and the program to run in each forked process."""
+    running: dict[int, tuple[int, int]] = {}
+    """By its pidfd, the pid of a process and the pipe that its exit status is written to."""
+    ready = select.poll()
+    ready.register(connection, select.POLLIN)
+    while True:
+        for descriptor, _ in ready.poll():
+            if descriptor != connection.fileno():
+                ready.unregister(descriptor)
+                report(descriptor, *running.pop(descriptor))
+                continue
+            text, descriptors, _, _ = socket.recv_fds(connection, 1 << 20, 64)
+            if not text:
+                return None
+            *files, status = descriptors
+            request = json.loads(text)
+            pid = os.fork()
+            if pid == 0:
+                os.setsid() if request.pop("start_new_session") else None
+                inherit(files, request.pop("numbers"), connection)
+                return dict(request)
+            for file in files:
+                os.close(file)
+            pidfd = os.pidfd_open(pid)
+            running[pidfd] = pid, status
+            ready.register(pidfd, select.POLLIN)
+            connection.send(str(pid).encode())
+
+
+def report(pidfd: int, pid: int, status: int) -> None:
+    """Tell the exit status of a process that has ended."""
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    with contextlib.suppress(BrokenPipeError):  # nobody waits for it
+        os.write(status, struct.pack("i", code))
+    os.close(status)
+    os.close(pidfd)
+
+
+def inherit(files: list[int], numbers: list[int], connection: socket.socket) -> None:
+    """Give the received descriptors their numbers, and close all others."""
+    for place, file in enumerate(files):
+        os.dup2(file, HIGHEST + place)
+    connection.close()
+    os.closerange(3, HIGHEST)
+    for place, number in enumerate(numbers):
+        os.dup2(HIGHEST + place, number)
+    os.closerange(HIGHEST, HIGHEST + len(files))
+
+
+def run_program(arguments: list[str], env: dict[str, str], cwd: str) -> None:
+    """Run a script, ``-m MODULE`` or ``-c CODE`` as the interpreter would."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    os.chdir(cwd)
+    os.environ.clear()
+    os.environ.update(env)
+    sys.stdin = open(0, closefd=False)  # noqa: SIM115
+    sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115
+    sys.stderr = open(2, "w", buffering=1, errors="backslashreplace", closefd=False)  # noqa: SIM115
+    first, *rest = arguments
+    sys.path[0] = str(Path(first).resolve().parent) if first not in {"-m", "-c"} else cwd
+    if "PYTHONPATH" in env:
+        sys.path[1:1] = env["PYTHONPATH"].split(os.pathsep)
+    if first == "-m":
+        sys.argv = ["-m", *rest[1:]]
+        runpy.run_module(rest[0], run_name="__main__", alter_sys=True)
+    elif first == "-c":
+        sys.argv = ["-c", *rest[1:]]
+        sys.modules["__main__"] = types.ModuleType("__main__")
+        exec(compile(rest[0], "<string>", "exec"), vars(sys.modules["__main__"]))  # noqa: S102
+    else:
+        sys.argv = [first, *rest]
+        runpy.run_path(first, run_name="__main__")
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))
