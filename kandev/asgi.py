@@ -1,4 +1,4 @@
-"""The ASGI application: pages, API and WebSockets."""
+"""The ASGI application: pages, API, MCP and WebSockets."""
 
 from __future__ import annotations
 
@@ -26,10 +26,11 @@ http = get_asgi_application()
 limit_statement_time(connections.settings["default"], STATEMENT_TIMEOUT_SECONDS)
 
 from kandev.web_server import TrustedProxiesMiddleware, apply_limits  # noqa: E402 - needs loaded apps
+from sessions_app.mcp_server.endpoint import McpEndpoint  # noqa: E402
 from sessions_app.routing import websockets  # noqa: E402
 
 apply_limits()
 
 application = TrustedProxiesMiddleware(
-    ProtocolTypeRouter({"http": http, "websocket": websockets}), settings.KANDEV_TRUSTED_PROXIES
+    ProtocolTypeRouter({"http": McpEndpoint(http), "websocket": websockets}), settings.KANDEV_TRUSTED_PROXIES
 )

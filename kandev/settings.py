@@ -284,6 +284,7 @@ LOGGING: dict[str, Any] = {
         "django.channels.server": {"level": "WARNING"},
         "django-q": {"level": "WARNING"},
         "httpx": {"level": "WARNING"},
+        "mcp": {"level": "WARNING"},  # else four lines for each request
         # Without Redis it logs a traceback every second; we log the outage ourselves.
         "channels_redis": {"level": "CRITICAL"},
     },

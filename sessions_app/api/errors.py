@@ -27,6 +27,7 @@ log = logging.getLogger(__name__)
 
 VALIDATION_ERROR: Final = "validation_error"
 NO_FIELD: Final = "non_field_errors"
+INTERNAL_ERROR: Final = "Internal server error. The details are in the server's log."
 
 STATUS_BY_CODE: Final = {
     VALIDATION_ERROR: 400,
@@ -92,10 +93,10 @@ class ErrorResponse:
 
 def exception_handler(error: Exception, context: dict[str, Any]) -> Response:
     """Return the response to an exception of a view. An unexpected one is logged, and its response reveals nothing."""
-    answer = _error_response(error)
+    answer = error_response(error)
     if answer is None:
         log.error("an API request failed", exc_info=error)
-        answer = ErrorResponse(500, "internal_error", "Internal server error. The details are in the server's log.")
+        answer = ErrorResponse(500, "internal_error", INTERNAL_ERROR)
     set_rollback()
     request = context.get("request")
     if request is not None:  # an error is JSON even where the view renders another type
@@ -104,7 +105,8 @@ def exception_handler(error: Exception, context: dict[str, Any]) -> Response:
     return Response(body, status=answer.status, headers=answer.headers)
 
 
-def _error_response(error: Exception) -> ErrorResponse | None:
+def error_response(error: Exception) -> ErrorResponse | None:
+    """Return the response to an exception, or None to an unexpected one."""
     if isinstance(error, SessionsError):
         return ErrorResponse.from_code(error.code, error.message, _details(error), _headers(error))
     if isinstance(error, ExecutorError):

@@ -176,20 +176,23 @@ def _authenticate_token(given: list[str]) -> Principal | None:
     return Principal.of_token(found[1]) if found else None
 
 
+def has_allowed_host(scope: Scope) -> bool:
+    """Whether the only ``Host`` is in ``ALLOWED_HOSTS``."""
+    hosts = header_values(scope, "host")
+    domain = split_domain_port(hosts[0])[0] if len(hosts) == 1 else ""
+    return bool(domain) and validate_host(domain, settings.ALLOWED_HOSTS)
+
+
 def is_own_origin(scope: Scope, origins: list[str]) -> bool:
     """Whether the only ``Origin`` is this server's own, or one of ``CSRF_TRUSTED_ORIGINS``.
 
     ``Host`` must be in ``ALLOWED_HOSTS``: to a hostile domain that resolves to this server (DNS rebinding), its own
     name would be the same origin.
     """
-    hosts = header_values(scope, "host")
-    if len(origins) != 1 or len(hosts) != 1:
-        return False
-    domain, _ = split_domain_port(hosts[0])
-    if not domain or not validate_host(domain, settings.ALLOWED_HOSTS):
+    if len(origins) != 1 or not has_allowed_host(scope):
         return False
     origin = _origin_parts(origins[0])
-    own = f"{_scheme(scope)}://{hosts[0]}"
+    own = f"{_scheme(scope)}://{header_values(scope, 'host')[0]}"
     return origin is not None and any(_matches_origin(one, origin) for one in (own, *settings.CSRF_TRUSTED_ORIGINS))
 
 

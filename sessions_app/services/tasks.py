@@ -316,10 +316,10 @@ def default_choice(user: Any) -> DefaultChoice:
     return DefaultChoice(*last) if last else DefaultChoice()
 
 
-def create_session_with_defaults(user: Any, task: Task) -> TaskSession:
-    """Create a session with the user's last agent profile and executor, else the first; its prompt is the description.
+def usual_choice(user: Any, task: Task) -> tuple[AgentProfile, Executor]:
+    """Return the agent profile and executor that the user chose last, else the first that the task can use.
 
-    Raises Invalid if there is no profile or no executor, and the errors of ``create_session``.
+    Raises Invalid if there is no profile or no executor.
     """
     usual = default_choice(user)
     profiles, places = profiles_for(task), Executor.objects.all()
@@ -327,4 +327,10 @@ def create_session_with_defaults(user: Any, task: Task) -> TaskSession:
     place = (places.filter(id=usual.executor).first() if usual.executor else None) or places.first()
     if profile is None or place is None:
         raise Invalid("There is no agent profile or no executor yet. Staff can add them.")
+    return profile, place
+
+
+def create_session_with_defaults(user: Any, task: Task) -> TaskSession:
+    """Create a session with ``usual_choice`` and the description as its prompt. Raises the errors of both."""
+    profile, place = usual_choice(user, task)
     return create_session(user, task, profile, place, prompt=task.description if task.description.strip() else "")

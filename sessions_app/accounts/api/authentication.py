@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from drf_spectacular.extensions import OpenApiAuthenticationExtension
 from rest_framework.authentication import TokenAuthentication
@@ -18,9 +18,18 @@ _wrong_token_limit = AttemptLimit("wrong-key", 30, 60)
 """For each network. Nobody can guess 256 random bits; the limit stops a misconfigured program from asking forever."""
 
 
+WRONG_KEY_MESSAGE: Final = "This token is invalid or has expired."
+READ_ONLY_MESSAGE: Final = "This token is read-only. Create one that can write in your settings."
+
+
 def count_wrong_token(request: Request) -> None:
     """Count a wrong key. Raises Throttled after too many; valid keys from the same network are never refused."""
-    _wrong_token_limit.require(network_of_address(str(request.META.get("REMOTE_ADDR", ""))))
+    count_wrong_token_from(str(request.META.get("REMOTE_ADDR", "")))
+
+
+def count_wrong_token_from(address: str) -> None:
+    """Count a wrong key from a client's address. Raises Throttled as ``count_wrong_token``."""
+    _wrong_token_limit.require(network_of_address(address))
 
 
 class ApiTokenAuthentication(TokenAuthentication):
@@ -36,14 +45,14 @@ class ApiTokenAuthentication(TokenAuthentication):
             count_wrong_token(request)
             raise
         if found is not None and found[1].reads_only and request.method not in SAFE_METHODS:
-            raise PermissionDenied("This token is read-only. Create one that can write in your settings.")
+            raise PermissionDenied(READ_ONLY_MESSAGE)
         return found
 
     def authenticate_credentials(self, key: str) -> tuple[Any, Any]:
         """Return (user, token) for a key. Raises AuthenticationFailed."""
         found = credentials.authenticate_token(key)
         if found is None:
-            raise AuthenticationFailed("This token is invalid or has expired.")
+            raise AuthenticationFailed(WRONG_KEY_MESSAGE)
         return found
 
 

@@ -1,0 +1,130 @@
+"""The tools that change something; each stores a request, which a supervisor carries out."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+from uuid import UUID
+
+from django.contrib.auth.models import Group
+from django.db.transaction import atomic
+from rest_framework.serializers import BaseSerializer
+
+from sessions_app.api.serializers.sessions import NewSessionSerializer
+from sessions_app.api.serializers.tasks import NewTaskSerializer
+from sessions_app.mcp_server import arguments, results
+from sessions_app.mcp_server.access import visible_session, writable_session
+from sessions_app.mcp_server.reading import view_session
+from sessions_app.models import Repository, Task
+from sessions_app.services import intents, tasks
+from sessions_app.services.errors import NotFound
+from sessions_app.services.waits import answer_permission as give_answer
+from sessions_app.services.waits import permission_tokens
+
+
+def start_task(user: Any, asked: arguments.StartTaskArguments) -> results.StartedTask:
+    """Create a task and its first session, both or neither, once per ``client_key`` and team."""
+    intents.validate_prompt_text(asked.prompt, field="prompt")
+    given: dict[str, Any] = {"title": asked.title, "description": asked.prompt, "base_branch": asked.base_branch}
+    given |= {"idempotency_key": asked.client_key, "repository": asked.repository_id}
+    values = _validated(NewTaskSerializer, given if asked.team is None else {**given, "team": asked.team}, user)
+    key = values.pop("idempotency_key")
+    values["repository"] = values["repository"] or _usual_repository(values["team"], key)
+    with atomic():
+        task, _ = tasks.create_task_once(user, values, key)
+        choice = _choose(user, task, asked)
+        wanted = _validated(NewSessionSerializer, {**choice, "prompt": asked.prompt}, user, task=task)
+        profile, executor = wanted["agent_profile"], wanted["executor"]
+        session, created = tasks.create_session_once(user, task, profile, executor, key, prompt=asked.prompt)
+    first = session.prompts.order_by("id").values_list("message_id", flat=True).first()
+    return results.StartedTask(task_id=task.id, session_id=session.id, message_id=first or "", created=created)
+
+
+# A repeated call has to ask for the same as the first one, although what is usual may have changed since. So both
+# functions return first what the call with this key has created.
+
+
+def _usual_repository(team: Group, key: str) -> Repository | None:
+    """Return the team's repository if it has exactly one."""
+    earlier = Task.objects.filter(team=team, idempotency_key=key).select_related("repository").first()
+    if earlier is not None:
+        return earlier.repository
+    repositories = list(Repository.objects.filter(team=team)[:2])
+    return repositories[0] if len(repositories) == 1 else None
+
+
+def _choose(user: Any, task: Task, asked: arguments.StartTaskArguments) -> dict[str, UUID]:
+    """Return the ids of the profile and the executor: those named, else what the user chose last."""
+    earlier = task.sessions.filter(idempotency_key=asked.client_key).first()
+    if earlier is not None:
+        profile_id, executor_id = earlier.agent_profile_id, earlier.executor_id
+    else:
+        profile, executor = tasks.usual_choice(user, task)
+        profile_id, executor_id = profile.id, executor.id
+    return {
+        "agent_profile": asked.agent_profile_id or profile_id,
+        "executor": asked.executor_id or executor_id,
+    }
+
+
+def _validated(kind: type[BaseSerializer[Any]], data: dict[str, Any], user: Any, **context: Any) -> dict[str, Any]:
+    """Check the values with the serializer of the REST API. Raises its ValidationError, and ReadOnly."""
+    serializer = kind(data=data, context={"request": SimpleNamespace(user=user), **context})
+    serializer.is_valid(raise_exception=True)
+    checked: dict[str, Any] = serializer.validated_data
+    return checked
+
+
+def prompt_session(user: Any, asked: arguments.PromptSessionArguments) -> results.QueuedPrompt:
+    """Queue a prompt, once per ``message_id``."""
+    session = writable_session(user, asked.session_id)
+    row, created = intents.queue_prompt(
+        session.id, asked.message_id, asked.text, user, ends_permission=asked.cancel_open_question
+    )
+    return results.QueuedPrompt(session_id=session.id, message_id=row.message_id, state=row.state, created=created)
+
+
+def answer_permission(user: Any, asked: arguments.AnswerPermissionArguments) -> results.PermissionAnswer:
+    """Answer a permission request; the same answer again changes nothing."""
+    session = writable_session(user, asked.session_id)
+    request = session.permissions.filter(id=asked.permission_id).first()
+    if request is None:
+        raise NotFound("The session has no such permission request.")
+    token = permission_tokens([request]).get(request.id)
+    # The service checks the state of the key: whoever may answer could read it from the API.
+    secret = (token.secret() if token else None) or ""
+    answered = give_answer(session.id, request.id, asked.option_id, secret, user)
+    return results.PermissionAnswer(permission_id=answered.id, option_id=asked.option_id, state=answered.state)
+
+
+def resume_session(user: Any, asked: arguments.ResumeSessionArguments) -> results.ActionResult:
+    """Ask for a session to run again."""
+    session = writable_session(user, asked.session_id)
+    intents.request_resume(session.id, user, asked.mode)
+    return _result(user, asked)
+
+
+def cancel_turn(user: Any, asked: arguments.SessionArguments) -> results.ActionResult:
+    """Ask for the active turn to end; the session stays."""
+    session = writable_session(user, asked.session_id)
+    cancelling = intents.request_cancel(session.id, user)
+    return _result(user, asked, cancelling=cancelling)
+
+
+def stop_session(user: Any, asked: arguments.SessionArguments) -> results.ActionResult:
+    """Ask for the session's agent to end."""
+    session = writable_session(user, asked.session_id)
+    intents.request_stop(session.id, user)
+    return _result(user, asked)
+
+
+def _result(user: Any, asked: arguments.SessionArguments, *, cancelling: bool | None = None) -> results.ActionResult:
+    session = visible_session(user, asked.session_id)
+    shown = view_session(session, user).situation
+    return results.ActionResult(
+        session_id=session.id,
+        state=session.state,
+        status_sentence=shown.text,
+        next_step=shown.next_step,
+        cancelling=cancelling,
+    )

@@ -1,0 +1,172 @@
+"""Arguments of the tools. Their JSON schemas are what a model sees."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final
+from uuid import UUID
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from sessions_app.domain.resumability import Mode
+from sessions_app.services.idempotency import KEY_LIMIT
+from sessions_app.services.intents import TEXT_LIMIT
+
+PAGE_LIMIT: Final = 50
+"""Most rows of one page."""
+MESSAGE_LIMIT: Final = 100
+"""Most messages of one page."""
+MESSAGE_TEXT_LIMIT: Final = 50_000
+"""Most characters of one message that a call can ask for."""
+MAX_WAIT: Final = 300
+"""Seconds that ``wait_for_turn`` waits at most."""
+DEFAULT_WAIT: Final = 45
+"""Shorter than the 60 seconds after which some clients give up on a tool."""
+
+
+class Arguments(BaseModel):
+    """The arguments of a tool; unknown ones are refused, so that no call does less than it asks for."""
+
+    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def refuse_nul(cls, value: Any) -> Any:
+        """Refuse U+0000, which no database stores."""
+        if isinstance(value, str) and "\0" in value:
+            raise ValueError("Text cannot contain U+0000 (the NUL character).")
+        return value
+
+
+SessionId = Annotated[UUID, Field(description="Id of the session, from list_sessions or start_task.")]
+
+
+class SessionArguments(Arguments):
+    """Names a session."""
+
+    session_id: SessionId
+
+
+class PageArguments(Arguments):
+    """Names a page of a list."""
+
+    page: Annotated[int, Field(ge=1, le=1_000_000, description="Page number, from 1.")] = 1
+    page_size: Annotated[int, Field(ge=1, le=PAGE_LIMIT, description="Rows of a page.")] = 20
+
+
+class ListSessionsArguments(PageArguments):
+    """Which sessions to list."""
+
+    task_id: Annotated[UUID | None, Field(description="Only the sessions of this task.")] = None
+
+
+class ListTasksArguments(PageArguments):
+    """Which tasks to list."""
+
+    archived: Annotated[bool, Field(description="List the archived tasks instead of the others.")] = False
+
+
+class ReadConversationArguments(SessionArguments):
+    """Which part of a conversation to read."""
+
+    after: Annotated[
+        int | None,
+        Field(
+            ge=0,
+            lt=2**63,
+            description="Return the messages after this seq, oldest first; 0 for the beginning. Null: the newest ones.",
+        ),
+    ] = None
+    limit: Annotated[int, Field(ge=1, le=MESSAGE_LIMIT, description="Most messages to return.")] = 30
+    text_limit: Annotated[
+        int, Field(ge=1, le=MESSAGE_TEXT_LIMIT, description="Most characters of one message; longer ones are cut.")
+    ] = 4_000
+
+
+class StartTaskArguments(Arguments):
+    """A new task with its first session."""
+
+    title: Annotated[str, Field(min_length=1, max_length=300, description="A short title of the work.")]
+    prompt: Annotated[
+        str, Field(min_length=1, max_length=TEXT_LIMIT, description="The first prompt: everything the agent must know.")
+    ]
+    client_key: Annotated[
+        str,
+        Field(
+            min_length=1,
+            max_length=KEY_LIMIT,
+            description="A key that you choose, for example a UUID. A repeated call with the same key and the same "
+            "arguments starts nothing twice and returns the same session.",
+        ),
+    ]
+    team: Annotated[
+        int | None, Field(description="Id of the team; null if you can write in exactly one. See list_start_options.")
+    ] = None
+    repository_id: Annotated[
+        UUID | None,
+        Field(description="The git repository to work in; null if the team has exactly one. See list_start_options."),
+    ] = None
+    base_branch: Annotated[
+        str, Field(max_length=255, description="The branch to start from; empty for the repository's default.")
+    ] = ""
+    agent_profile_id: Annotated[
+        UUID | None, Field(description="The agent; null for the one you used last. See list_start_options.")
+    ] = None
+    executor_id: Annotated[
+        UUID | None, Field(description="Where it runs; null for the place you used last. See list_start_options.")
+    ] = None
+
+
+class PromptSessionArguments(SessionArguments):
+    """A prompt to send."""
+
+    text: Annotated[str, Field(min_length=1, max_length=TEXT_LIMIT, description="The prompt.")]
+    message_id: Annotated[
+        str,
+        Field(
+            min_length=1,
+            max_length=128,
+            description="An id that you choose for this prompt, for example a UUID. Repeat it to repeat the call "
+            "safely: a known message_id is never sent twice. Use it in wait_for_turn.",
+        ),
+    ]
+    cancel_open_question: Annotated[
+        bool,
+        Field(
+            description="If the agent waits for a permission: withdraw its question and cancel its turn for this "
+            "prompt. False: the call fails with permission_pending."
+        ),
+    ] = False
+
+
+class WaitForTurnArguments(SessionArguments):
+    """Which turn to wait for, and how long."""
+
+    message_id: Annotated[
+        str | None,
+        Field(max_length=128, description="The prompt to wait for. Null: the newest one that was not withdrawn."),
+    ] = None
+    timeout_seconds: Annotated[
+        int,
+        Field(ge=1, le=MAX_WAIT, description="Most seconds to wait. Call again if the turn is not finished by then."),
+    ] = DEFAULT_WAIT
+
+
+class AnswerPermissionArguments(SessionArguments):
+    """An answer to a permission request."""
+
+    permission_id: Annotated[str, Field(max_length=64, description="Id of the permission request.")]
+    option_id: Annotated[str, Field(max_length=128, description="Id of the chosen one of its options.")]
+
+
+class ResumeSessionArguments(SessionArguments):
+    """How to resume a session."""
+
+    mode: Annotated[
+        Mode,
+        Field(
+            description="auto continues in the best way there is, and tries a failed or given-up session again. "
+            "resume insists on the agent's own conversation. fresh_start begins a new conversation in the same "
+            "workspace. accept_mismatch continues although the agent's conversation differs from the log. "
+            "workspace_only opens the workspace without the agent."
+        ),
+    ] = Mode.AUTO

@@ -1,0 +1,230 @@
+"""The tools that only read: sessions, conversations, tasks, and what a new task can be given."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+from django.db.models import QuerySet
+
+from executors_app.models import Executor
+from sessions_app.accounts.authorization import writable_teams
+from sessions_app.domain.situation_facts import Situation, SituationFacts
+from sessions_app.domain.situations import situation, status_label
+from sessions_app.domain.states import OPEN_PROMPT_STATES, PermissionState, PromptState
+from sessions_app.mcp_server import arguments, results
+from sessions_app.mcp_server.access import visible_session
+from sessions_app.models import Message, PermissionRequest, Repository, Task, TaskSession, texts_of
+from sessions_app.pages.session_summary import load_facts
+from sessions_app.services import catalogue
+from sessions_app.services.assessment import assess_session
+from sessions_app.services.board import annotate_needs, session_rows
+from sessions_app.services.status import session_status
+from sessions_app.services.waits import permission_tokens
+
+DETAILS_LIMIT: Final = 2_000
+"""Most characters of what else a message or a permission request says."""
+CONVERSATION_LIMIT: Final = 50_000
+"""Most characters of one page of a conversation. Escaped twice, they still fit the 1 MiB that clients accept."""
+ROW_LIMIT: Final = 200
+"""Most prompts of a session, permission requests of a session, and choices of one kind."""
+
+
+class SessionView(NamedTuple):
+    """A session's status as the API has it, and its situation as its page says it."""
+
+    status: Mapping[str, Any]
+    facts: SituationFacts
+    situation: Situation
+
+
+def view_session(session: TaskSession, user: Any) -> SessionView:
+    """Load the status and the situation of a session."""
+    status = session_status(session, user)
+    facts = load_facts(session, status, assess_session(session))
+    return SessionView(status, facts, situation(facts))
+
+
+def list_sessions(user: Any, asked: arguments.ListSessionsArguments) -> results.SessionPage:
+    """Return a page of the sessions of the user's teams."""
+    rows = catalogue.visible_sessions(user).order_by("-created_at", "id")
+    if asked.task_id is not None:
+        rows = rows.filter(task_id=asked.task_id)
+    found, count, next_page = _page(annotate_needs(rows, user), asked)
+    labels = {key: status_label(row.facts).text for key, row in session_rows(found).items()}
+    sessions = [results.SessionSummary(**_summary(session, labels[session.id])) for session in found]
+    return results.SessionPage(count=count, next_page=next_page, sessions=sessions)
+
+
+def get_session(user: Any, asked: arguments.SessionArguments) -> results.SessionDetails:
+    """Return one session."""
+    session = visible_session(user, asked.session_id)
+    status, facts, shown = view_session(session, user)
+    unfinished = session.prompts.filter(state__in=[*OPEN_PROMPT_STATES, PromptState.HELD, PromptState.INTERRUPTED])
+    receipt = status["latest_receipt"]
+    return results.SessionDetails(
+        **_summary(session, status_label(facts).text),
+        status_sentence=shown.text,
+        next_step=shown.next_step,
+        derived_status=status["derived_status"],
+        executor=session.executor.name,
+        runtime=session.executor.runtime,
+        is_agent_running=status["is_agent_running"],
+        needs_attention=status["needs_attention"],
+        is_resumable=status["is_resumable"],
+        resume_reason=status["resume_reason"],
+        error_code=status["error_code"],
+        error_message=status["error_message"],
+        last_seq=session.last_seq,
+        open_prompts=[
+            results.OpenPrompt(message_id=row.message_id, state=row.state, created_at=row.created_at)
+            for row in unfinished[:ROW_LIMIT]
+        ],
+        permissions=pending_permissions(session),
+        latest_receipt=None
+        if receipt is None
+        else results.Receipt(**{name: receipt[name] for name in results.Receipt.model_fields}),
+    )
+
+
+def pending_permissions(session: TaskSession) -> list[results.Permission]:
+    """Return the permission requests of a session that wait for an answer, oldest first."""
+    rows: list[PermissionRequest] = list(session.permissions.filter(state=PermissionState.PENDING)[:ROW_LIMIT])
+    tokens = permission_tokens(rows)
+    return [
+        results.Permission(
+            permission_id=row.id,
+            title=_text(row.tool_call.get("title"))[:DETAILS_LIMIT],
+            tool_kind=_text(row.tool_call.get("tool_kind"))[:DETAILS_LIMIT],
+            details=_details(row.tool_call),
+            options=[
+                results.PermissionOption(**{name: _text(option.get(name)) for name in ("option_id", "name", "kind")})
+                for option in row.options
+            ],
+            expires_at=tokens[row.id].expires_at if row.id in tokens else None,
+        )
+        for row in rows
+    ]
+
+
+def read_conversation(user: Any, asked: arguments.ReadConversationArguments) -> results.Conversation:
+    """Return messages of a conversation: those after a seq, or the newest ones."""
+    session = visible_session(user, asked.session_id)
+    messages: QuerySet[Message] = session.messages.all()
+    newest = asked.after is None
+    if newest:
+        rows = list(messages.order_by("-seq")[: asked.limit])
+    else:
+        rows = list(messages.filter(seq__gt=asked.after).order_by("seq")[: asked.limit])
+    texts, shown, size = texts_of(rows), list[results.ConversationMessage](), 0
+    for row in rows:
+        message = _message(row, texts[row.id], asked.text_limit)
+        size += len(message.text) + len(message.details)
+        if shown and size > CONVERSATION_LIMIT:
+            break
+        shown.append(message)
+    if newest:
+        shown.reverse()
+    last = shown[-1].seq if shown else asked.after or 0
+    return results.Conversation(
+        messages=shown,
+        next_after=last,
+        more=messages.filter(seq__gt=last).exists(),
+        earlier=bool(shown) and messages.filter(seq__lt=shown[0].seq).exists(),
+    )
+
+
+def list_tasks(user: Any, asked: arguments.ListTasksArguments) -> results.TaskPage:
+    """Return a page of the tasks of the user's teams."""
+    rows = catalogue.visible_tasks(user).filter(archived_at__isnull=not asked.archived).order_by("-created_at", "id")
+    found, count, next_page = _page(rows, asked)
+    return results.TaskPage(count=count, next_page=next_page, tasks=[_task(row) for row in found])
+
+
+def list_start_options(user: Any, asked: arguments.Arguments) -> results.StartOptions:
+    """Return the teams the user can write in, and the repositories, agents and executors a task can use there."""
+    teams = list(writable_teams(user).order_by("name")[:ROW_LIMIT])
+    ids = [team.pk for team in teams]
+    profiles = catalogue.visible_profiles(user).defer("env", "mcp_servers").order_by("name")
+    repositories = Repository.objects.visible_to(user).filter(team_id__in=ids).order_by("name")
+    return results.StartOptions(
+        teams=[results.Team(id=team.pk, name=team.name) for team in teams],
+        repositories=[_choice(row, row.path, row.team_id) for row in repositories[:ROW_LIMIT]],
+        agent_profiles=[_choice(row, row.agent_type, row.team_id) for row in profiles[:ROW_LIMIT]],
+        executors=[_choice(row, row.runtime, None) for row in Executor.objects.order_by("name")[:ROW_LIMIT]],
+    )
+
+
+def cut(text: str, limit: int) -> str:
+    """Return the beginning of a text, with an ellipsis if it is longer than ``limit`` characters."""
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def _page(rows: QuerySet[Any], asked: arguments.PageArguments) -> tuple[list[Any], int, int | None]:
+    """Return the rows of a page, the number of all rows, and the next page's number if there is one."""
+    count, start = rows.count(), (asked.page - 1) * asked.page_size
+    end = start + asked.page_size
+    return list(rows[start:end]), count, asked.page + 1 if end < count else None
+
+
+def _summary(session: TaskSession, status: str) -> dict[str, Any]:
+    return {
+        "session_id": session.id,
+        "task_id": session.task_id,
+        "task_title": session.task.title,
+        "agent_profile": session.agent_profile.name,
+        "agent_type": session.agent_profile.agent_type,
+        "state": session.state,
+        "status": status,
+        "work_state": session.work_state,
+        "worktree_branch": session.worktree_branch,
+        "created_at": session.created_at,
+        "updated_at": session.updated_at,
+    }
+
+
+def _task(row: Any) -> results.TaskSummary:
+    """Return a task from ``visible_tasks``."""
+    task: Task = row
+    return results.TaskSummary(
+        task_id=task.id,
+        title=task.title,
+        state=task.state,
+        agent_work_state=row.agent_work_state,
+        team=task.team_id,
+        team_name=task.team.name,
+        repository=task.repository.name if task.repository else "",
+        base_branch=task.base_branch,
+        archived=task.archived_at is not None,
+        created_at=task.created_at,
+    )
+
+
+def _message(row: Message, text: str, limit: int) -> results.ConversationMessage:
+    return results.ConversationMessage(
+        seq=row.seq,
+        role=row.role,
+        text=cut(text, limit),
+        text_length=len(text),
+        tool_title=_text(row.payload.get("title"))[:DETAILS_LIMIT],
+        tool_status=_text(row.payload.get("status"))[:DETAILS_LIMIT],
+        details=_details(row.payload) if row.role in ("tool", "status") else "",
+        complete=row.complete,
+        created_at=row.created_at,
+    )
+
+
+def _details(payload: Mapping[str, Any]) -> str:
+    """Return what a payload says beside its title and status, as JSON of bounded length."""
+    more = {name: value for name, value in payload.items() if name not in ("title", "status")}
+    return cut(json.dumps(more, ensure_ascii=False, default=str), DETAILS_LIMIT) if more else ""
+
+
+def _text(value: Any) -> str:
+    """Return what an agent gave for a text: it may be of any type."""
+    return "" if value is None else str(value)
+
+
+def _choice(row: Any, kind: str, team: int | None) -> results.Choice:
+    return results.Choice(id=row.id, name=row.name, kind=kind, team=team)

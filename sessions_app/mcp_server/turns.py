@@ -1,0 +1,202 @@
+"""Where the turn of a prompt is, and waiting until it is finished or needs somebody."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from time import monotonic
+from typing import Any, Final
+from uuid import UUID
+
+from sessions_app.domain.agent_programs import NEEDS_PERSON_CODES
+from sessions_app.domain.states import (
+    ENDED_STATES,
+    OPEN_PROMPT_STATES,
+    DesiredState,
+    PromptKind,
+    PromptState,
+    RunState,
+    SessionState,
+)
+from sessions_app.live.authentication import CloseCode, Subscription
+from sessions_app.live.hub import Subscriber, TooManySubscriptions, get_hub
+from sessions_app.live.log_reader import LogLine, SessionLog
+from sessions_app.mcp_server import arguments, results
+from sessions_app.mcp_server.access import Caller, ReportProgress, visible_session
+from sessions_app.mcp_server.reading import cut, pending_permissions, view_session
+from sessions_app.mcp_server.results import Outcome
+from sessions_app.models import Prompt, Run, TaskSession, texts_of
+from sessions_app.services.database_threads import run_in_database
+from sessions_app.services.errors import NotFound, Throttled
+from sessions_app.services.intents import open_start_intent
+
+ANSWER_LIMIT: Final = 20_000
+"""Most characters of an answer; ``read_conversation`` has the rest."""
+CHECK_EVERY: Final = 5.0
+"""Seconds after which a waiting call looks again and reports progress, if nothing has woken it before."""
+MAX_FOLLOWED: Final = 100
+"""Most replacements of one prompt that are followed."""
+
+_OUTCOME_BY_RUN: Final = {
+    RunState.RUNNING: Outcome.RUNNING,
+    RunState.WAITING: Outcome.NEEDS_ANSWER,
+    RunState.COMPLETED: Outcome.ENDED,
+    RunState.FAILED: Outcome.FAILED,
+    RunState.CANCELLED: Outcome.CANCELLED,
+    RunState.INTERRUPTED: Outcome.INTERRUPTED,
+}
+_OUTCOME_BY_PROMPT: Final = {
+    PromptState.SENDING: Outcome.RUNNING,
+    PromptState.HELD: Outcome.IN_DOUBT,
+    PromptState.INTERRUPTED: Outcome.INTERRUPTED,
+    PromptState.DISMISSED: Outcome.DISMISSED,
+    PromptState.WITHDRAWN: Outcome.WITHDRAWN,
+}
+UNFINISHED: Final = frozenset({Outcome.QUEUED, Outcome.RUNNING})
+"""Outcomes for which waiting longer makes sense."""
+
+
+def turn_outcome(prompt: str, run: str | None, *, is_held_up: bool) -> Outcome:
+    """Return where a turn is, from the states of its prompt and of its run (None: it has none).
+
+    ``is_held_up``: nothing sends a queued prompt before somebody acts.
+    """
+    state = PromptState(prompt)
+    if state == PromptState.QUEUED:
+        return Outcome.BLOCKED if is_held_up else Outcome.QUEUED
+    if state in _OUTCOME_BY_PROMPT:
+        return _OUTCOME_BY_PROMPT[state]
+    if run is None:
+        return Outcome.IN_DOUBT if state == PromptState.DONE else Outcome.RUNNING
+    return _OUTCOME_BY_RUN[RunState(run)]
+
+
+def read_turn(user: Any, session_id: UUID, message_id: str | None) -> results.Turn:
+    """Return where the turn of a prompt is; without a ``message_id``, of the newest one that was not withdrawn.
+
+    A prompt that was sent again, retried or continued is followed to the one that replaced it. Raises NotFound.
+    """
+    session = visible_session(user, session_id)
+    prompt = _follow(_find_prompt(session, message_id))
+    run: Run | None = session.runs.filter(message_id=prompt.message_id).order_by("started_at", "id").last()
+    outcome = turn_outcome(prompt.state, run.state if run else None, is_held_up=_is_held_up(session))
+    seq, answer = _answer(session, prompt.message_id) if outcome == Outcome.ENDED else (None, None)
+    shown = view_session(session, user).situation
+    return results.Turn(
+        session_id=session.id,
+        message_id=prompt.message_id,
+        outcome=outcome,
+        finished=outcome not in UNFINISHED,
+        answer=None if answer is None else cut(answer, ANSWER_LIMIT),
+        answer_length=len(answer or ""),
+        started_at_seq=seq,
+        reason=run.reason if run else "",
+        status_sentence=shown.text,
+        next_step=shown.next_step,
+        permissions=pending_permissions(session),
+    )
+
+
+def _is_held_up(session: TaskSession) -> bool:
+    """Return whether the session has ended, was stopped, or has an agent that is not installed or not logged in."""
+    if session.state in ENDED_STATES or session.desired_state == DesiredState.STOPPED:
+        return True
+    needs_person = session.state == SessionState.ERROR and session.error_code in NEEDS_PERSON_CODES
+    return needs_person and open_start_intent(session) is None
+
+
+def _find_prompt(session: TaskSession, message_id: str | None) -> Prompt:
+    rows = session.prompts.select_related("resent_as", "continued_by").order_by("id")
+    if message_id is not None:
+        row = rows.filter(message_id=message_id).first()
+        if row is None:
+            raise NotFound("The session has no such prompt.")
+    else:
+        asked = rows.exclude(state=PromptState.WITHDRAWN).exclude(kind=PromptKind.CHECK)
+        row = asked.filter(state__in=OPEN_PROMPT_STATES).last() or asked.last()
+        if row is None:
+            raise NotFound("The session has no prompt to wait for.")
+    return row
+
+
+def _follow(row: Prompt) -> Prompt:
+    """Return the prompt that replaced ``row``, unless that one was withdrawn."""
+    for _ in range(MAX_FOLLOWED):
+        successor = row.resent_as or row.continued_by
+        if successor is None or successor.state == PromptState.WITHDRAWN:
+            break
+        row = successor
+    return row
+
+
+def _answer(session: TaskSession, message_id: str) -> tuple[int | None, str | None]:
+    """Return the seq of a turn's prompt in the conversation, and the last message of the agent in the turn."""
+    messages = session.messages.order_by("seq")
+    asked = messages.filter(role="user", key=message_id).values_list("seq", flat=True).last()
+    if asked is None:
+        return None, None
+    said = messages.filter(role="agent", seq__gt=asked)
+    following = messages.filter(role="user", seq__gt=asked).values_list("seq", flat=True).first()
+    row = (said if following is None else said.filter(seq__lt=following)).last()
+    return asked, texts_of([row])[row.id] if row is not None else None
+
+
+class TurnWatcher(Subscriber):
+    """A subscriber that is only told that something other than the text of messages has changed."""
+
+    def __init__(self, subscription: Subscription, log: SessionLog, seq: int):
+        super().__init__(subscription, {log: seq})
+        self._changed = asyncio.Event()
+        self._closed_with: CloseCode | None = None
+
+    async def transmit(self, lines: Sequence[LogLine]) -> None:
+        """Note whether one of the lines may concern the turn."""
+        self.window.ack(lines[-1].log.session_id, lines[-1].seq)
+        # Each chunk of text is a line: they would make every waiting call query the database all the time.
+        if not all('"event":"session.message.' in line.text[:80] for line in lines):
+            self._changed.set()
+
+    async def close(self, code: CloseCode) -> None:
+        """Wake the waiting call, which then finds out why by itself."""
+        self._closed_with = code
+        self._changed.set()
+
+    async def wait(self, timeout: float) -> None:
+        """Wait for a change, at most ``timeout`` seconds. Raises NotFound if the caller has lost access."""
+        try:
+            async with asyncio.timeout(timeout):
+                await self._changed.wait()
+        except TimeoutError:
+            return
+        self._changed.clear()
+        if self._closed_with in (CloseCode.NOT_AUTHENTICATED, CloseCode.NOT_FOUND):
+            raise NotFound("You no longer have access to this session.")
+
+
+async def wait_for_turn(
+    caller: Caller, asked: arguments.WaitForTurnArguments, report_progress: ReportProgress
+) -> results.Turn:
+    """Wait until a turn is finished or needs somebody, at most ``timeout_seconds``, and return where it is.
+
+    Raises NotFound, and Throttled if the caller has as many waits and streams open as they may have.
+    """
+    started = monotonic()
+    session = await run_in_database(visible_session, caller.user, asked.session_id)
+    log = SessionLog.of(session)
+    watcher = TurnWatcher(Subscription(caller.principal, session.task_id, session.id), log, session.last_seq)
+    hub = get_hub()
+    try:
+        hub.join(watcher, {log: session.last_seq})
+        hub.start_feeding(watcher)
+        # Read after joining: a change before that is read here, and a later one wakes us.
+        turn = await run_in_database(read_turn, caller.user, asked.session_id, asked.message_id)
+        while not turn.finished and (left := asked.timeout_seconds - (monotonic() - started)) > 0:
+            await report_progress(monotonic() - started, asked.timeout_seconds, turn.status_sentence)
+            await watcher.wait(min(left, CHECK_EVERY))
+            # By the same message_id: what replaced the prompt may be withdrawn in turn.
+            turn = await run_in_database(read_turn, caller.user, asked.session_id, asked.message_id or turn.message_id)
+    except TooManySubscriptions:
+        raise Throttled(1, "You have too many streams and waiting calls open. End one, then try again.") from None
+    finally:
+        hub.leave(watcher)
+    return turn
