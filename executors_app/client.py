@@ -112,6 +112,13 @@ class AgentctlClient:
         """Cancel the turn of ``message_id``, and no other turn."""
         return await self._wire.post("/cancel", {"message_id": message_id, "intent_id": intent_id})
 
+    async def change_setting(self, change_id: str, setting: str, value: str | bool) -> dict[str, Any]:
+        """Have the agent change a setting, once; the outcome is a journal line.
+
+        Refusals: ``not_running``, ``settings_unsupported``, and ``not_found`` of an agentctl that does not know this.
+        """
+        return await self._wire.post("/settings", {"change_id": change_id, "setting": setting, "value": value})
+
     async def answer(self, permission_id: str, option_id: str | None) -> dict[str, Any]:
         """Answer an open permission request; None tells the agent that the request was cancelled."""
         return await self._wire.post(f"/permissions/{quote(permission_id, safe='')}", {"option_id": option_id})

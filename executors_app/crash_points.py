@@ -113,6 +113,7 @@ CRASH_POINTS: Final = (
     # intents that do not wait for a turn
     CrashPoint("supervisor.answer_sent", "agentctl has the answer | the intent is open", _AGAIN),
     CrashPoint("supervisor.cancel_sent", "agentctl was told to cancel | the intent is open", _AGAIN),
+    CrashPoint("supervisor.setting_sent", "agentctl has the change of a setting | the intent is open", _AGAIN),
     CrashPoint("supervisor.agent_stopped", "the agent has ended | its agentctl runs, the intent is open", _AGAIN),
     CrashPoint("supervisor.stop_sent", "agentctl was told to end | its end was not observed", _GO_ON),
     CrashPoint("supervisor.execution_ended", "every process has ended | states and turn are not updated", _GO_ON),
@@ -204,6 +205,11 @@ CRASH_POINTS: Final = (
         "agentctl.answer_journaled",
         "the answer is on disk | the agent does not have it",
         "The turn is marked as interrupted; the answer stays in the log.",
+    ),
+    CrashPoint(
+        "agentctl.setting_journaled",
+        "the change of a setting is on disk | agentctl does not know its id",
+        "The next start of the agent applies it again.",
     ),
     CrashPoint("agentctl.cancel_remembered", "the cancel is recorded | the agent was not asked", _DEAD),
     CrashPoint("agentctl.cancel_asked", "the agent was asked to cancel | it has not ended its turn", _DEAD),

@@ -10,12 +10,15 @@ A prompt is read line by line:
 ``tool``                makes a tool call
 ``ask``, ``ask after N``   asks for permission, after N seconds of work
 ``make a change``       plans, thinks, edits files, runs them and commits if it is allowed to (``demo_change``)
-``write FILE TEXT``     writes a file in the working directory
+``write FILE TEXT``     writes a file in the working directory; in the mode *Plan* it only says so
+``title TEXT``          names the conversation
 ``fail``                ends the turn with an error
 a JSON schema           answers with JSON that matches it and nothing else, as workflow nodes require
 
 When it is asked to continue after an interruption, it completes what has a result: it writes the files of the quoted
 request that are still missing, sends the JSON, and says the number. It does not repeat ``work``.
+
+A line may begin with a slash: most of these lines are offered as commands. ``demo_settings`` has its modes and switch.
 
 It gives any other text a friendly answer. Conversations are JSONL files in ``$KANDEV_DEMO_AGENT_HOME`` or
 ``~/.kandev-demo-agent``; everything is appended to ``<conversation>.said`` there before it is sent. It uses only the
@@ -32,6 +35,7 @@ import sys
 import threading
 import time
 import uuid
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -41,6 +45,8 @@ if __name__ == "__main__" and not __package__:  # started as a file: the package
 
 from executors_app.demo_change import Change
 from executors_app.demo_conversation import NUMBER, Conversation, RpcError
+from executors_app.demo_schema import example, parse_schema
+from executors_app.demo_settings import Settings, commands_update, knows_switches
 
 __all__ = ["Cancelled", "Conversation", "DemoAgent", "RpcError", "Turn", "default_home"]
 
@@ -50,9 +56,6 @@ TICK: Final = 0.1
 """Seconds between two ticks of ``work``."""
 CHANGE: Final = "make a change"
 """The line that asks for a change to the repository."""
-MAX_DEPTH: Final = 20
-"""Levels of a schema that are read."""
-_EXAMPLES: Final = {"boolean": True, "integer": 1, "number": 1, "string": "demo", "array": [], "object": {}}
 _WRITE: Final = re.compile(r"write (\S+) (.+)")
 _CONTINUES: Final = re.compile(
     r"^(?:Your process was restarted|Your last turn)\b.*?^The last request was:\s+((?:^>.*\n?)+)",
@@ -77,12 +80,18 @@ class Turn:
         """The conversation's working directory."""
         return self.conversation.cwd
 
+    @property
+    def settings(self) -> Settings:
+        """The conversation's settings, which may change during the turn."""
+        return self.agent.settings[self.conversation.id]
+
     def think(self, text: str) -> None:
         """Send a thought; it is no part of the conversation that a load replays."""
         self.update("agent_thought_chunk", content={"type": "text", "text": text})
 
     def say(self, text: str) -> None:
         """Send a piece of text, after storing and logging it."""
+        text = text.upper() if self.settings.capitals else text
         self.conversation.keep("agent", text, sync=False)
         self.conversation.log_said(text)
         self.update("agent_message_chunk", content={"type": "text", "text": text})
@@ -123,7 +132,10 @@ class Turn:
             return False
 
     def write(self, name: str, text: str) -> None:
-        """Write a file in the conversation's working directory, as a tool call."""
+        """Write a file in the conversation's working directory, as a tool call; in the mode *Plan* only say so."""
+        if self.settings.mode == "plan":
+            self.say(f"I would write {name}.\n")
+            return
         path = Path(self.conversation.cwd, name)
 
         def run() -> str:
@@ -133,6 +145,7 @@ class Turn:
 
         body = {"locations": [{"path": str(path)}], "rawInput": {"file": name, "text": text}}
         self.tool(f"Write {name}", "edit", run, **body)
+        self.say(f"I wrote {name}.\n")
 
     def ask(self) -> None:
         """Ask for permission and say which option was chosen."""
@@ -159,6 +172,8 @@ class DemoAgent:
         self.home = home
         self.conversations: dict[str, Conversation] = {}
         self.turns: dict[str, Turn] = {}
+        self.settings: defaultdict[str, Settings] = defaultdict(Settings)
+        self.offers_switch = False
         self._out = threading.Lock()
         self._calls: dict[int, tuple[threading.Event, dict[str, Any]]] = {}
         self._next_id = 0
@@ -225,6 +240,8 @@ class DemoAgent:
             reply = {"result": result}
         if "id" in message:
             self.send({"id": message["id"], **reply})
+        if message["method"] in ("session/new", "session/load") and "result" in reply:
+            self.notify_update({**message["params"], **(reply["result"] or {})}["sessionId"], commands_update())
 
     # -- the methods
 
@@ -232,15 +249,19 @@ class DemoAgent:
         """Answer one request or notification; raises RpcError for an error answer."""
         match method:
             case "initialize":
+                self.offers_switch = knows_switches(params)
                 return self.initialize()
             case "session/new":
                 conversation = Conversation.create(self.home, str(params.get("cwd")))
                 self.conversations[conversation.id] = conversation
-                return {"sessionId": conversation.id}
+                offered = self.settings[conversation.id].offered(switch=self.offers_switch)
+                return {"sessionId": conversation.id, **offered}
             case "session/load":
                 return self.load(params)
             case "session/prompt":
                 return self.prompt(params)
+            case "session/set_mode" | "session/set_config_option" if params.get("sessionId") in self.conversations:
+                return self.settings[params["sessionId"]].set(params)
             case "session/cancel":
                 if turn := self.turns.get(str(params.get("sessionId"))):
                     turn.cancelled.set()
@@ -263,7 +284,7 @@ class DemoAgent:
             update = f"{role}_message_chunk"
             self.notify_update(conversation.id, {"sessionUpdate": update, "content": {"type": "text", "text": text}})
         self.conversations[conversation.id] = conversation
-        return {}
+        return self.settings[conversation.id].offered(switch=self.offers_switch)
 
     def prompt(self, params: dict[str, Any]) -> dict[str, Any]:
         """Run one turn; the user's text is on disk before the answer begins."""
@@ -287,16 +308,20 @@ class DemoAgent:
             self._continue(turn, request)
             return
         for line in text.splitlines():
-            if schema := _schema(line):
+            if schema := parse_schema(line):
                 turn.say(f"{json.dumps(example(schema))}\n")
                 return
-        others = [line for line in text.splitlines() if line.strip() and not self._follow(turn, line.strip())]
+        others = [
+            line
+            for line in text.splitlines()
+            if line.strip() and not self._follow(turn, line.strip().removeprefix("/"))
+        ]
         if others:
             turn.say(f"Hello from the demo agent. You said: {' '.join(others)}\n")
 
     def _continue(self, turn: Turn, request: list[str]) -> None:
         """Finish an interrupted request: look at what is there first, and do only what is missing."""
-        schemas = [schema for line in request if (schema := _schema(line))]
+        schemas = [schema for line in request if (schema := parse_schema(line))]
         if schemas:
             turn.say(f"{json.dumps(example(schemas[0]))}\n")
             return
@@ -326,7 +351,9 @@ class DemoAgent:
             turn.say("I know no number.\n" if number is None else f"{number}\n")
         elif found := _WRITE.fullmatch(line):
             turn.write(found[1], found[2])
-            turn.say(f"I wrote {found[1]}.\n")
+        elif line.startswith("title "):
+            turn.update("session_info_update", title=line.removeprefix("title "))
+            turn.say("I named this conversation.\n")
         elif line in _ACTIONS:
             _ACTIONS[line](turn)
         else:
@@ -360,30 +387,6 @@ def _interrupted_request(text: str) -> list[str]:
     lines = [line.removeprefix(">").strip() for line in found[1].splitlines()]
     # If the continued turn was interrupted as well, the request quotes the previous continue prompt.
     return _interrupted_request("\n".join(lines)) or lines
-
-
-def _schema(line: str) -> dict[str, Any] | None:
-    """Return the object schema that the line consists of, or None."""
-    if not line.lstrip().startswith("{"):
-        return None
-    try:
-        found = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    is_schema = isinstance(found, dict) and isinstance(found.get("properties"), dict)
-    return found if is_schema else None
-
-
-def example(schema: object, depth: int = 0) -> Any:
-    """Return a value that satisfies a plain JSON schema: true, 1, "demo", the first of several choices."""
-    if not isinstance(schema, dict) or depth > MAX_DEPTH:
-        return None
-    if choices := schema.get("enum"):
-        return choices[0] if isinstance(choices, list) else None
-    properties = schema.get("properties")
-    if isinstance(properties, dict):
-        return {name: example(one, depth + 1) for name, one in properties.items()}
-    return _EXAMPLES.get(str(schema.get("type")))
 
 
 def default_home() -> Path:

@@ -57,6 +57,11 @@ class JournalKind(StrEnum):
     TURN_CANCELLED = "turn.cancelled"
     TURN_FAILED = "turn.failed"
     USAGE = "usage"
+    AGENT_SETTINGS = "agent.settings"
+    AGENT_COMMANDS = "agent.commands"
+    AGENT_TITLE = "agent.title"
+    SETTING_APPLIED = "setting.applied"
+    SETTING_REFUSED = "setting.refused"
     WORKSPACE_SNAPSHOT = "workspace.snapshot"
     AGENTCTL_ABANDONED = "agentctl.abandoned"
     LOG = "log"
@@ -67,6 +72,8 @@ DURABLE_KINDS: Final = TURN_ENDS | {
     JournalKind.PROMPT_ACCEPTED,
     JournalKind.PERMISSION_RESOLVED,
     JournalKind.SESSION_IDENTIFIED,
+    JournalKind.SETTING_APPLIED,
+    JournalKind.SETTING_REFUSED,
 }
 """Lines that callers wait for until they are on disk; other lines are written in the same batches."""
 
@@ -77,7 +84,15 @@ OUTPUT_KINDS: Final = frozenset(
 """Lines that count as output of a turn, unless their text is empty."""
 
 QUOTING_KINDS: Final = frozenset(
-    {JournalKind.LOG, JournalKind.USAGE, JournalKind.AGENT_FAILED, JournalKind.TURN_FAILED}
+    {
+        JournalKind.LOG,
+        JournalKind.USAGE,
+        JournalKind.AGENT_FAILED,
+        JournalKind.TURN_FAILED,
+        JournalKind.AGENT_COMMANDS,
+        JournalKind.AGENT_TITLE,
+        JournalKind.SETTING_REFUSED,
+    }
 )
 """Lines that may quote technical output of an agent, and with it a conversation id: they are redacted."""
 
@@ -131,6 +146,10 @@ class Code(StrEnum):
     RESUME_UNSUPPORTED = "resume_unsupported"
     CONTEXT_MISMATCH = "context_mismatch"
     LAUNCH_ENDED = "launch_ended"
+    # of a change of a setting:
+    UNKNOWN_SETTING = "unknown_setting"
+    SETTING_REFUSED = "setting_refused"
+    SETTINGS_UNSUPPORTED = "settings_unsupported"
     # of a host daemon:
     INSTANCE_UNREACHABLE = "instance_unreachable"
 
@@ -252,6 +271,7 @@ _HTTP_STATUS: Final[dict[str, int]] = {
     Code.ALREADY_RUNNING: 409,
     Code.ALREADY_ANSWERED: 409,
     Code.LAUNCH_ENDED: 409,
+    Code.SETTINGS_UNSUPPORTED: 409,
     Code.CONFLICT: 409,
     Code.GIT_FAILED: 409,
     Code.WORKTREE_MISSING: 409,

@@ -20,6 +20,7 @@ from executors_app.agentctl.journal.journal import Journal, JournalLimits
 from executors_app.agentctl.journal.line_format import journal_directory
 from executors_app.agentctl.process import subreaper
 from executors_app.agentctl.protocol import EXECUTION_MARKER, PROTOCOL_VERSION, ApiError, Code, JournalKind, Status
+from executors_app.agentctl.setting_changes import SettingChanges
 from executors_app.agentctl.state_files import DurableStore, GenerationFence, TokenFile
 from executors_app.agentctl.turns import Permissions, Turns
 from executors_app.agentctl.workspace.snapshots import SnapshotService
@@ -88,6 +89,7 @@ class Sidecar:
         kept_as = execution.worktree_id or execution.session_id
         self.snapshots = SnapshotService(self.workspace, kept_as, state, self.journal)
         self.turns.before_turn, self.turns.after_turn = self.snapshots.before_turn, self.snapshots.after_turn
+        self.settings = SettingChanges(self.journal, self.store)
         self._intents: dict[str, asyncio.Task[dict[str, Any]]] = {}
 
     @property

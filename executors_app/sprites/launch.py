@@ -57,6 +57,8 @@ _EXTRA_MODULES: Final = (
     "demo_agent",
     "demo_change",
     "demo_conversation",
+    "demo_schema",
+    "demo_settings",
     "domain",
     "errors",
 )

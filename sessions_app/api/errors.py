@@ -35,6 +35,7 @@ STATUS_BY_CODE: Final = {
     "permission_denied": 403,
     "token_invalid": 403,
     "not_found": 404,
+    "unknown_setting": 404,
     "token_expired": 410,
     "token_consumed": 410,
     "token_revoked": 410,

@@ -50,6 +50,7 @@ urlpatterns = [
     path(_SESSION + "cancel/", sessions.SessionCancelView.as_view()),
     path(_SESSION + "stop/", sessions.SessionStopView.as_view()),
     path(_SESSION + "close/", sessions.SessionCloseView.as_view()),
+    path(_SESSION + "settings/", sessions.SessionSettingsView.as_view()),
     path(_SESSION + "acknowledge/", tasks.SessionAcknowledgeView.as_view()),
     path(_SESSION + "messages/", conversation.MessageListView.as_view()),
     path(_SESSION + "events/", conversation.EventListView.as_view()),

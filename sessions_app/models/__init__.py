@@ -3,6 +3,7 @@
 Nothing outside this package writes a session's states or its log.
 """
 
+from sessions_app.models.agent_settings import AgentSettings
 from sessions_app.models.attention import (
     AttentionItem,
     AttentionMark,
@@ -79,6 +80,7 @@ __all__ = [
     "PART_LIMIT",
     "QUEUED_FOR_CAPACITY",
     "TEXT_ROLES",
+    "AgentSettings",
     "AttentionItem",
     "AttentionMark",
     "Chore",

@@ -26,9 +26,10 @@ class IntentKind(models.TextChoices):
     CANCEL = "cancel"
     STOP = "stop"
     CLOSE = "close"
+    SETTING = "setting"
 
 
-OVERTAKING_KINDS = (IntentKind.CLOSE, IntentKind.STOP, IntentKind.CANCEL, IntentKind.ANSWER)
+OVERTAKING_KINDS = (IntentKind.CLOSE, IntentKind.STOP, IntentKind.CANCEL, IntentKind.ANSWER, IntentKind.SETTING)
 """Kinds that overtake starts and prompts, in this order."""
 
 IDLE_REASON = "idle"

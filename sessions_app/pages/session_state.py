@@ -25,6 +25,7 @@ from sessions_app.domain.states import (
 from sessions_app.domain.wait_tokens import TokenState
 from sessions_app.models import PermissionRequest, ResumeToken, Run, TaskSession
 from sessions_app.models.runs import newest_run
+from sessions_app.pages.agent_settings import agent_settings_context
 from sessions_app.pages.conversation import tool_call_context
 from sessions_app.pages.labels import (
     POLICY_LABELS,
@@ -105,7 +106,18 @@ def without_keys(permissions: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 MAX_RECEIPTS_SHOWN = 8
-SESSION_PARTS = ("strip", "banner", "permissions", "ledger", "refusal", "controls", "waits", "continuity")
+SESSION_PARTS = (
+    "strip",
+    "banner",
+    "permissions",
+    "ledger",
+    "refusal",
+    "controls",
+    "waits",
+    "continuity",
+    "agent",
+    "title",
+)
 """The templates ``session/<part>.html``. Live updates replace each as a whole."""
 
 
@@ -119,7 +131,9 @@ def session_context(session: TaskSession, *, writes: bool = True) -> dict[str, A
 
 
 def _without_buttons(context: dict[str, Any]) -> dict[str, Any]:
-    nothing = dict.fromkeys(("open_run", "can_stop", "can_close", "workspace_button", "retry", "may_wait"))
+    nothing = dict.fromkeys(
+        ("open_run", "can_stop", "can_close", "workspace_button", "retry", "may_wait", "may_change_settings")
+    )
     asked = without_keys(context["permissions"])
     return {**nothing, "buttons": [], "permissions": asked, "refusal": VIEWER_REFUSAL, "reads_only": True}
 
@@ -160,6 +174,7 @@ def _context(session: TaskSession) -> dict[str, Any]:
         "trusted_only": _requires_trusted_agents(session),
         "snapshot_due_since": execution.snapshot_due_since if execution else None,
         **_policy_context(session, status),
+        **agent_settings_context(session),
         **_prompt_contexts(session),
     }
 

@@ -15,11 +15,13 @@ from django.views.decorators.http import require_POST, require_safe
 
 from sessions_app.accounts.authorization import may_operate, may_write_session
 from sessions_app.models import Message, TaskSession
+from sessions_app.pages.agent_settings import parse_posted_setting
 from sessions_app.pages.conversation import last_messages, messages_around, render_messages
 from sessions_app.pages.session_state import session_context
 from sessions_app.pages.shortcuts import find_session
 from sessions_app.pages.waits import WaitCreateForm
 from sessions_app.services import intents, policies, prompts, waits
+from sessions_app.services.agent_settings import request_setting
 from sessions_app.services.errors import PermissionPending, SessionsError
 from sessions_app.services.prompts import continue_interrupted
 from sessions_app.services.waits import answer_permission
@@ -105,6 +107,12 @@ ACTIONS: Final[Mapping[str, SessionAction]] = {
         request.user,
     ),
     "continue": lambda row, request: continue_interrupted(row.id, _posted_value(request, "message_id"), request.user),
+    "setting": lambda row, request: request_setting(
+        row.id,
+        request.user,
+        _posted_value(request, "setting"),
+        parse_posted_setting(_posted_value(request, "type"), _posted_value(request, "value")),
+    ),
     "policy": lambda row, request: policies.set_session_policy(row.id, {"policy": _posted_value(request, "policy")}),
     "resend": lambda row, request: prompts.resend_prompt(row.id, _posted_value(request, "message_id"), request.user),
     "dismiss": lambda row, request: prompts.dismiss_prompt(row.id, _posted_value(request, "message_id")),

@@ -80,6 +80,18 @@ class NoAgent(SessionsError):
     code = "no_agent"
 
 
+class SettingsUnknown(SessionsError):
+    """The agent has not reported any settings. Start it first; some agents have none."""
+
+    code = "settings_unknown"
+
+
+class UnknownSetting(SessionsError):
+    """The agent does not offer this setting."""
+
+    code = "unknown_setting"
+
+
 class WorktreeNotShared(SessionsError):
     """A session cannot share this worktree."""
 

@@ -30,6 +30,7 @@ from sessions_app.supervisor.execution_registry import ExecutionRegistry
 from sessions_app.supervisor.executions import load_execution_facts
 from sessions_app.supervisor.outcomes import settle_intent, write_stopped
 from sessions_app.supervisor.prompts import send_next_prompt
+from sessions_app.supervisor.setting_changes import send_change
 from sessions_app.supervisor.start import execution
 
 log = logging.getLogger(__name__)
@@ -40,6 +41,8 @@ async def execute_overtaking_intent(registry: ExecutionRegistry, intent: Intent)
     try:
         if intent.kind in (IntentKind.STOP, IntentKind.CLOSE):
             return await _stop_execution(registry, intent)
+        if intent.kind == IntentKind.SETTING:
+            return await send_change(registry, intent)
         return await _send_command(registry, intent)
     except LeaseLost:
         return False

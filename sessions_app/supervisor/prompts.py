@@ -129,8 +129,9 @@ def claim_next_prompt(session_id: uuid.UUID, lease: Lease, epoch: str, sent: fro
 
 def _can_take(transaction: SessionTransaction, execution: ExecutorRunning) -> bool:
     wanted = transaction.session.desired_state == DesiredState.RUNNING
-    starting = transaction.session.intents.filter(kind=IntentKind.START, done_at=None).exists()
-    free = wanted and not starting and is_running(transaction.session, execution) and transaction.open_turn is None
+    # A setting that was ordered before the prompt applies to it, so it goes to the agent first.
+    first = transaction.session.intents.filter(kind__in=(IntentKind.START, IntentKind.SETTING), done_at=None).exists()
+    free = wanted and not first and is_running(transaction.session, execution) and transaction.open_turn is None
     return free and not session_flaws(transaction.session, execution)
 
 

@@ -69,6 +69,7 @@ REQUIRED_STAGE: Final = {
     **dict.fromkeys(("agentctl.job_spawned", "agentctl.job_ended"), "script"),
     **dict.fromkeys(("workflow.step_written", "workflow.step_committed"), "workflow"),
     **dict.fromkeys(("workflow.job_asked", "workflow.jobs_ended"), "workflow"),
+    **dict.fromkeys(("supervisor.setting_sent", "agentctl.setting_journaled"), "setting"),
     **dict.fromkeys(("agentctl.segment_added", "agentctl.segment_dropped"), "segment"),
 }
 """The stage of a session that reaches a crash point; points without an entry need nothing from the agent."""
@@ -78,6 +79,7 @@ FAILING_STARTS: Final = frozenset({"hangs_at_initialize", "hangs_at_load", "refu
 
 
 OTHER_TESTS: Final = {
+    "setting": "nobody changes its settings; tests/drills covers it",
     "script": "its session is not part of a workflow; tests/agentctl covers it",
     "workflow": "its session is not part of a workflow; tests/drills covers it",
 }

@@ -117,6 +117,7 @@ API: Final[Mapping[str, Methods]] = {
     _SESSION + "cancel/": {"post": writes(202)},
     _SESSION + "stop/": {"post": writes(202)},
     _SESSION + "close/": {"post": writes(202, **{"as": "completed"})},
+    _SESSION + "settings/": {"get": reads(), "post": writes(409, setting="mode", value="plan")},
     _SESSION + "acknowledge/": {"post": reads()},
     _SESSION + "messages/": {"get": reads()},
     _SESSION + "events/": {"get": reads()},

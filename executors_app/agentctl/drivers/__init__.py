@@ -7,9 +7,9 @@ store itself go into ``Host.conversations``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Literal, Protocol, runtime_checkable
 
 from executors_app.agentctl.conversation_store import ConversationStore
 from executors_app.agentctl.protocol import Code
@@ -33,6 +33,9 @@ class StartRequest:
     """Id or name of one of the agent's own modes, such as ``plan``; selected at every start, like the model."""
     additional_directories: Sequence[str] = ()
     """Absolute paths that the agent may work in, in addition to ``cwd``."""
+    settings: Sequence[Mapping[str, Any]] = ()
+    """Changes ``{"change_id", "setting", "value"}`` that users chose in this session, in order; applied before the
+    first prompt, after ``model`` and ``mode``."""
     mcp_servers: Sequence[Mapping[str, Any]] = ()
     permission_mode: Literal["ask", "auto_approve"] = "ask"
     gone_patterns: Sequence[str] = ()
@@ -85,6 +88,14 @@ class StartFailed(Exception):
         self.code, self.message = code, message
         self.permanent, self.token_valid = permanent, token_valid
         self.told: dict[str, Any] = dict(told or {})
+
+
+class SettingRefused(Exception):
+    """The agent did not accept the change of a setting; the message is the reason."""
+
+    def __init__(self, code: str, message: str):
+        super().__init__(message)
+        self.code, self.message = code, message
 
 
 CONVERSATION_LOST: Final = frozenset({Code.TOKEN_REJECTED, Code.CONTEXT_MISMATCH})
@@ -174,4 +185,16 @@ class Driver(Protocol):
 
     async def stop(self, grace: float) -> int | None:
         """End the whole process tree (TERM, after ``grace`` seconds KILL); returns the exit code."""
+        ...
+
+
+@runtime_checkable
+class SupportsSettings(Protocol):
+    """A driver whose agent has settings that can be changed at any time, also during a turn."""
+
+    async def change_setting(self, setting_id: str, value: str | bool, sent: Callable[[], Any]) -> None:
+        """Change a setting; ``sent()`` is called once the request is written to the agent.
+
+        Returns when the agent has the value. Raises SettingRefused, or AgentGone if the agent ended first.
+        """
         ...

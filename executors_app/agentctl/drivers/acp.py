@@ -5,20 +5,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from executors_app.agentctl.drivers import (
     Driver,
     Host,
+    SettingRefused,
     StartFailed,
     StartRequest,
     StartResult,
     TurnFailed,
-    acp_session_setup,
 )
 from executors_app.agentctl.drivers import acp_session_setup as opening
+from executors_app.agentctl.drivers.acp_settings import AcpSettings
 from executors_app.agentctl.drivers.events import (
     LOGIN_PATTERN,
     ReplayCollector,
@@ -44,7 +45,9 @@ _STOP_GRACE: Final = 2.0
 _INITIALIZE_SHARE: Final = 0.75
 """Share of the start's time limit for ``initialize``: a slower agent will not open a conversation in time."""
 _SETTING_SHARE: Final = 1 / 6
-"""Share of the start's time limit for selecting the model, and again for the mode: the start succeeds without them."""
+"""Share of the start's time limit for selecting the model, and again for the mode and for each other setting."""
+_CHANGE_TIMEOUT: Final = 20.0
+"""Seconds for the agent's answer to the change of a setting."""
 _FAILED_GRACE: Final = 0.5
 _OUTPUT_DRAIN_TIMEOUT: Final = 5.0
 """Seconds that a stop waits for the journal to accept the agent's last lines."""
@@ -80,6 +83,7 @@ class AcpDriver:
         self._trial = opening.CapabilityTrial()
         self._conversation_id: str | None = None
         self._replay: ReplayCollector | None = None
+        self._settings = AcpSettings(host.record)
         self._turn: _Turn | None = None
         self._step, self._step_timeout = "its first answer", 0.0
         self._unknown_notifications = RateLimitedLog(host.record, "notifications", level="debug")
@@ -97,6 +101,7 @@ class AcpDriver:
         if self.pid is not None:
             raise StartFailed(Code.ALREADY_RUNNING, "this agent runs already")
         self._agent, self._conversation_id, self._replay, self._turn = None, None, None, None
+        self._settings = AcpSettings(self._host.record)
         self._agent_info, self._trial, self._step_timeout = None, opening.CapabilityTrial(), request.timeout
         try:
             async with asyncio.timeout(request.timeout):
@@ -137,7 +142,9 @@ class AcpDriver:
             )
             self._conversation_id = opened.conversation_id
             await self._host.keep_token(opened.conversation_id)
-        await self._apply_settings(agent.connection, opened, request, peer)
+        self._settings.open(opened.settings)
+        await self._apply_settings(agent.connection, request, peer)
+        self._settings.publish()
         replay = replays[-1] if replays else ReplayCollector()
         return StartResult(
             outcome=opened.outcome,
@@ -170,27 +177,57 @@ class AcpDriver:
         if replay is not None:
             replays.append(replay)
 
-    async def _apply_settings(
-        self,
-        wire: JsonRpcConnection,
-        opened: opening.OpenedConversation,
-        request: StartRequest,
-        peer: opening.AgentInfo,
-    ) -> None:
-        """Select model and mode; log a warning for each setting that the agent does not accept."""
+    async def _apply_settings(self, wire: JsonRpcConnection, request: StartRequest, peer: opening.AgentInfo) -> None:
+        """Select model and mode, then what users chose; a refusal is recorded, and the start succeeds without it.
+
+        A conversation with another model is better than none, and the agent may still accept prompts.
+        """
         limit = request.timeout * _SETTING_SHARE
-        wishes: tuple[tuple[acp_session_setup.SettingName, str | None], ...] = (
-            ("model", request.model),
-            ("mode", request.mode),
-        )
-        for name, wanted in wishes:
+        for name, wanted in (("model", request.model), ("mode", request.mode)):
             if wanted:
                 self._step = f"its {name}"
-                to = (wire, opened.conversation_id, opened.settings)
-                if reason := await acp_session_setup.choose_setting(*to, name=name, wanted=wanted, limit=limit):
-                    self._warn(f"{name} {wanted} was not selected: {reason}")
+                try:
+                    await self._select(wire, name, wanted, limit)
+                except SettingRefused as error:
+                    self._warn(f"{name} {wanted} was not selected: {error.message}")
+        # One limit for all of them: an agent that answers none must still come up.
+        end = time.monotonic() + limit
+        for change in request.settings:
+            self._step = "its settings"
+            about = {"change_id": change["change_id"], "setting": change["setting"], "value": change["value"]}
+            try:
+                await self._settings.change(
+                    wire,
+                    self._conversation_id or "",
+                    change["setting"],
+                    change["value"],
+                    limit=max(0.0, end - time.monotonic()),
+                )
+            except SettingRefused as error:
+                refused = {**about, "code": error.code, "reason": error.message}
+                self._host.record(JournalKind.SETTING_REFUSED, **refused)
+            else:
+                self._host.record(JournalKind.SETTING_APPLIED, **about)
         if request.additional_directories and not peer.directories:
             self._warn("the agent takes no directories beside its working directory, so it was told of none")
+
+    async def _select(self, wire: JsonRpcConnection, name: str, wanted: str, limit: float) -> None:
+        found = self._settings.find(name, wanted)
+        if found is None:
+            raise SettingRefused(Code.UNKNOWN_SETTING, "the agent does not offer it")
+        await self._settings.select(wire, self._conversation_id or "", *found, limit=limit)
+
+    async def change_setting(self, setting_id: str, value: str | bool, sent: Callable[[], Any]) -> None:
+        """Change a setting, also during a turn; see ``SupportsSettings``."""
+        agent = self._agent
+        if agent is None or agent.exited.is_set() or self._conversation_id is None:
+            raise AgentGone
+        try:
+            await self._settings.change(
+                agent.connection, self._conversation_id, setting_id, value, limit=_CHANGE_TIMEOUT, sent=sent
+            )
+        except PipeStuck as error:
+            raise SettingRefused(Code.SETTING_REFUSED, str(error)) from error
 
     def _warn(self, text: str) -> None:
         self._host.record(JournalKind.LOG, level="warning", text=text, data={})
@@ -284,6 +321,8 @@ class AcpDriver:
             self._host.record(
                 JournalKind.LOG, level="info", text="the agent sent news of another conversation", data=data
             )
+        elif self._settings.handle_update(update):
+            pass  # recorded there; also during a replay, because agents report what they offer while they load
         elif self._replay is not None:
             self._replay.add(update)
         else:

@@ -1,13 +1,13 @@
 """Set up a session with an ACP agent.
 
-Initialize, create or restore the conversation, check whether the agent lists it, and choose its model and mode.
+Initialize, create or restore the conversation, and check whether the agent lists it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
@@ -16,72 +16,6 @@ from executors_app.agentctl.drivers.events import LOGIN_PATTERN, ReplayCollector
 from executors_app.agentctl.drivers.json_rpc import METHOD_NOT_FOUND, AgentGone, JsonRpcConnection, RpcError
 from executors_app.agentctl.process.async_io import PipeStuck
 from executors_app.agentctl.protocol import CapabilityShortfall, Code
-
-SettingName = Literal["model", "mode"]
-_SETTING_FIELDS: Final[Mapping[SettingName, tuple[str, str, str, str]]] = {
-    "model": ("models", "availableModels", "modelId", "session/set_model"),
-    "mode": ("modes", "availableModes", "id", "session/set_mode"),
-}
-"""By setting: field of the choices, their list and their id in an agent's answer, and the method that selects one."""
-
-
-async def choose_setting(
-    wire: JsonRpcConnection,
-    conversation_id: str,
-    opening: Mapping[str, Any],
-    *,
-    name: SettingName,
-    wanted: str,
-    limit: float,
-) -> str | None:
-    """Select the model or mode ``wanted`` (an id or a name); return the reason if that failed, else None.
-
-    Raises nothing for a refusal or a timeout of ``limit`` seconds: a conversation with another model is better than
-    none, and the agent may still accept prompts. ``opening`` is its answer to the request that opened the conversation.
-    """
-    call = _select_request(opening, name, wanted)
-    if call is None:
-        return "the agent does not offer it"
-    method, params = call
-    try:
-        async with asyncio.timeout(limit):
-            await wire.call(method, {"sessionId": conversation_id, **params})
-    except RpcError as error:
-        return error.text
-    except TimeoutError:
-        return f"the agent did not answer within {limit:g} s"
-    return None
-
-
-def _select_request(opening: Mapping[str, Any], name: SettingName, wanted: str) -> tuple[str, dict[str, Any]] | None:
-    # Config options first: they supersede ``models`` and ``modes`` in ACP, and an agent may send both.
-    for option in _as_sequence(opening.get("configOptions")):
-        is_meant = name in (option.get("category"), option.get("id"))
-        if is_meant and (value := _find_offered(wanted, _option_values(option), "value")) is not None:
-            return "session/set_config_option", {"configId": option.get("id"), "value": value}
-    field, choices, key, method = _SETTING_FIELDS[name]
-    state = opening.get(field)
-    value = _find_offered(wanted, _as_sequence(state.get(choices)) if isinstance(state, dict) else (), key)
-    return None if value is None else (method, {f"{name}Id": value})
-
-
-def _option_values(option: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """Yield the values of a select option, which may be grouped."""
-    for choice in _as_sequence(option.get("options")):
-        yield from _as_sequence(choice["options"]) if "options" in choice else (choice,)
-
-
-def _find_offered(wanted: str, choices: Iterable[Mapping[str, Any]], key: str) -> str | None:
-    meant = wanted.casefold()
-    for choice in choices:
-        if meant in (str(choice.get(key)).casefold(), str(choice.get("name")).casefold()):
-            return str(choice.get(key))
-    return None
-
-
-def _as_sequence(value: Any) -> Sequence[Mapping[str, Any]]:
-    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
-
 
 LIST_TIMEOUT: Final = 5.0
 """Seconds for reading the whole list."""
@@ -133,7 +67,11 @@ _MIN_ID_LENGTH: Final = 6
 """Characters; a shorter id could be an ordinary word of an error message."""
 _INITIALIZE: Final[dict[str, Any]] = {
     "protocolVersion": ACP_VERSION,
-    "clientCapabilities": {"fs": {"readTextFile": False, "writeTextFile": False}, "terminal": False},
+    "clientCapabilities": {
+        "fs": {"readTextFile": False, "writeTextFile": False},
+        "terminal": False,
+        "session": {"configOptions": {"boolean": {}}},
+    },
     "clientInfo": {"name": "kandev", "version": "1"},
 }
 

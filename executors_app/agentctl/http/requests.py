@@ -20,6 +20,7 @@ from typing import Any, Final, Literal, get_args
 import orjson
 from aiohttp import web
 
+from executors_app.agentctl.agent_settings import is_identifier
 from executors_app.agentctl.drivers import StartFailed, StartRequest, Strategy
 from executors_app.agentctl.http import sockets
 from executors_app.agentctl.protocol import GENERATION_HEADER, ApiError, Code, validation_error
@@ -107,6 +108,16 @@ def parse_objects(body: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
     return value
 
 
+def parse_setting_change(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a change of a setting: ``{"change_id", "setting", "value"}``."""
+    setting, value = body.get("setting"), body.get("value")
+    if not is_identifier(setting):
+        raise _field_error("setting", "must be the id of a setting")
+    if not isinstance(value, bool) and not is_identifier(value):
+        raise _field_error("value", "must be true, false or the id of a choice")
+    return {"change_id": parse_identifier(body, "change_id"), "setting": setting, "value": value}
+
+
 def parse_start_request(body: Mapping[str, Any], workspace: Path) -> StartRequest:
     """Check the body of ``POST /agent/start``."""
     strategy: Strategy = parse_text(body, "strategy", "fresh")  # type: ignore[assignment]
@@ -127,6 +138,7 @@ def parse_start_request(body: Mapping[str, Any], workspace: Path) -> StartReques
             _check_directory(path, "additional_directories") for path in parse_texts(body, "additional_directories")
         ],
         mcp_servers=parse_objects(body, "mcp_servers"),
+        settings=[parse_setting_change(each) for each in parse_objects(body, "settings")],
         permission_mode=mode,
         gone_patterns=_parse_patterns(body),
         prefer_load=parse_flag(body, "prefer_load", default=True),

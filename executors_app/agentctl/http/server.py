@@ -21,6 +21,7 @@ from executors_app.agentctl.http.requests import (
     parse_number,
     parse_objects,
     parse_seconds,
+    parse_setting_change,
     parse_start_request,
     parse_text,
     parse_wait,
@@ -245,6 +246,7 @@ class _Api:
             web.post("/agent/stop", self._command(self._stop)),
             web.post("/prompt", self._command(self._prompt, status=202)),
             web.post("/cancel", self._command(self._cancel)),
+            web.post("/settings", self._command(self._change_setting, status=202)),
             web.post("/permissions/{id}", self._command(self._answer)),
             web.post("/jobs", self._command(self._start_job)),
             web.get("/jobs/{id}", self._job),
@@ -290,6 +292,12 @@ class _Api:
 
     async def _cancel(self, request: web.Request, body: dict[str, Any]) -> Any:
         return await self._sidecar.cancel(parse_identifier(body, "message_id"))
+
+    async def _change_setting(self, request: web.Request, body: dict[str, Any]) -> Any:
+        change = parse_setting_change(body)
+        return await self._sidecar.settings.request(
+            self._sidecar.agent.driver(), change["change_id"], change["setting"], change["value"]
+        )
 
     async def _answer(self, request: web.Request, body: dict[str, Any]) -> Any:
         permission_id = request.match_info["id"]

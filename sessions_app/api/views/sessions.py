@@ -15,6 +15,7 @@ from rest_framework.response import Response
 from sessions_app.accounts.authorization import may_manage
 from sessions_app.accounts.team_scope import teams_of
 from sessions_app.api.base_views import ApiView, SessionApiView, TaskApiView
+from sessions_app.api.serializers.agent_settings import AgentSettingsSerializer, SettingRequestSerializer
 from sessions_app.api.serializers.common import document_responses
 from sessions_app.api.serializers.conversation import PromptAnswerSerializer, PromptRequestSerializer
 from sessions_app.api.serializers.sessions import (
@@ -32,6 +33,7 @@ from sessions_app.api.serializers.sessions import (
 )
 from sessions_app.models import TaskSession
 from sessions_app.services import catalogue, intents, policies, tasks
+from sessions_app.services.agent_settings import agent_settings_document, request_setting
 from sessions_app.services.intents import request_many
 from sessions_app.services.status import session_status
 
@@ -151,6 +153,22 @@ class SessionCloseView(SessionActionView):
     def post(self, request: Request, task_id: uuid.UUID, session_id: uuid.UUID) -> Response:
         """Close a session permanently."""
         return self.record_request(intents.request_close, self.body(CloseRequestSerializer)["as"])
+
+
+class SessionSettingsView(SessionApiView):
+    """The settings of the session's agent."""
+
+    @document_responses({200: AgentSettingsSerializer}, 404)
+    def get(self, request: Request, task_id: uuid.UUID, session_id: uuid.UUID) -> Response:
+        """Return the settings, commands and title that the agent reported last, with the state of each change."""
+        return self.show(AgentSettingsSerializer, agent_settings_document(self.session))
+
+    @document_responses({202: AgentSettingsSerializer}, 400, 404, 409, request=SettingRequestSerializer)
+    def post(self, request: Request, task_id: uuid.UUID, session_id: uuid.UUID) -> Response:
+        """Request a change of one setting; a running agent gets it at once, any other with its next start."""
+        asked = self.body(SettingRequestSerializer)
+        request_setting(self.session.id, request.user, asked["setting"], asked["value"])
+        return self.show(AgentSettingsSerializer, agent_settings_document(self.session), 202)
 
 
 class SessionBulkView(ApiView):

@@ -18,16 +18,26 @@ function replaceInside(place, html) {
   template.innerHTML = html;
   keepOpen(place, template.content);
   keepTicked(place, template.content);
+  keepChosen(place, template.content);
   showLocalTimes(template.content); // before it is laid out: a longer time could take a line more, and move the page
   const focused = place.contains(document.activeElement) ? nameOf(document.activeElement) : null;
   place.replaceChildren(template.content);
-  if (focused) [...place.querySelectorAll("a, button, summary, input")].find((one) => nameOf(one) === focused)?.focus({ preventScroll: true });
+  if (focused) [...place.querySelectorAll("a, button, summary, input, select")].find((one) => nameOf(one) === focused)?.focus({ preventScroll: true });
 }
 
 function keepTicked(before, after) {
   for (const box of before.querySelectorAll("input[type=checkbox]:checked")) {
     const same = after.querySelector(`input[name="${CSS.escape(box.name)}"][value="${CSS.escape(box.value)}"]`);
     if (same) same.checked = true;
+  }
+}
+
+// What the reader has chosen and not sent yet.
+function keepChosen(before, after) {
+  for (const select of before.querySelectorAll("select[id]")) {
+    const same = after.querySelector(`select#${CSS.escape(select.id)}`);
+    const isTouched = [...select.options].some((option) => option.selected !== option.defaultSelected);
+    if (same && isTouched && [...same.options].some((option) => option.value === select.value)) same.value = select.value;
   }
 }
 

@@ -16,7 +16,7 @@ import { showLocalTimes } from "./times.js";
 import { showKey } from "./waits.js";
 import { workspaceChanged, workspaceIs } from "./workspace.js";
 
-const PARTS = ["strip", "banner", "permissions", "ledger", "refusal", "controls", "waits", "continuity"];
+const PARTS = ["strip", "banner", "permissions", "ledger", "refusal", "controls", "waits", "continuity", "agent", "title"];
 const EVERY = 1000;
 const EVERY_WITH_SOCKET = 10000;
 const AFTER_NEWS = 50;
@@ -125,7 +125,7 @@ function startOnce() {
 // The form of the buttons that stand alone, and those of the agent's questions, which come and go.
 document.addEventListener("submit", async (event) => {
   const form = event.target;
-  if (!form.matches("#actions, #wait-form, .asks")) return;
+  if (!form.matches("#actions, #wait-form, .asks, .setting")) return;
   event.preventDefault();
   const button = event.submitter;
   const body = new FormData(form, button);
@@ -134,6 +134,7 @@ document.addEventListener("submit", async (event) => {
     const answer = await send(button.hasAttribute("formaction") ? button.formAction : form.action, body);
     tell(answer.message ?? "");
     if (answer.key_html) showKey(answer.key_html);
+    if (form.matches(".setting")) forgetChoice(form);
     if (button.name === "mode" && !answer.message) reading.follow(); // the banner with "Resume session" is far above the end
   } catch {
     tell("The server did not answer. Your request may have been received; the page shows the result when it reconnects.");
@@ -141,6 +142,11 @@ document.addEventListener("submit", async (event) => {
   button.disabled = false;
   live.soon();
 });
+
+// What was sent is no longer a choice to keep: the next picture shows what the server says of it.
+function forgetChoice(form) {
+  for (const option of form.querySelectorAll("option")) option.defaultSelected = option.selected;
+}
 
 composer.addEventListener("submit", async (event) => {
   event.preventDefault();

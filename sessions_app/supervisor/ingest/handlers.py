@@ -17,6 +17,7 @@ from sessions_app.models.bulk import update_row
 from sessions_app.services.waits import option_name, permission_tokens
 from sessions_app.supervisor import continuity
 from sessions_app.supervisor.conversation import ConversationUpdate
+from sessions_app.supervisor.ingest.agent_settings import AgentSettingsUpdate
 from sessions_app.supervisor.interrupted_turns import (
     interrupt_turn,
     plan_retry,
@@ -81,6 +82,7 @@ class LineApplier:
         self.conversation = ConversationUpdate(
             transaction, {key for line in lines if (key := _tool_key_of_request(line))}
         )
+        self.agent_settings = AgentSettingsUpdate(transaction)
         self.agent_gone = False
         """Whether a line reported that the agent process ended without a request."""
 
@@ -372,6 +374,11 @@ LINE_HANDLERS: dict[str, Callable[[LineApplier, JournalLine], None]] = {
     JournalKind.TOOL_UPDATE: _on_tool_call,
     JournalKind.PLAN: _on_plan,
     JournalKind.USAGE: _on_usage,
+    JournalKind.AGENT_SETTINGS: lambda applier, line: applier.agent_settings.report_settings(line),
+    JournalKind.AGENT_COMMANDS: lambda applier, line: applier.agent_settings.report_commands(line),
+    JournalKind.AGENT_TITLE: lambda applier, line: applier.agent_settings.report_title(line),
+    JournalKind.SETTING_APPLIED: lambda applier, line: applier.agent_settings.settle(line),
+    JournalKind.SETTING_REFUSED: lambda applier, line: applier.agent_settings.settle(line),
     JournalKind.PERMISSION_REQUESTED: _on_permission_requested,
     JournalKind.PERMISSION_RESOLVED: _permission_settled_handler("resolved"),
     JournalKind.PERMISSION_CANCELLED: _permission_settled_handler("cancelled"),

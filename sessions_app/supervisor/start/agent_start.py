@@ -32,7 +32,7 @@ from sessions_app.models.runs import newest_run
 from sessions_app.services import prompt_context
 from sessions_app.services.assessment import assess_start, history_allowed
 from sessions_app.services.prompt_context import load_history
-from sessions_app.supervisor import continuity
+from sessions_app.supervisor import continuity, setting_changes
 from sessions_app.supervisor.continuity import completed_turns, last_user_request
 from sessions_app.supervisor.executions import SESSION_RELATED
 from sessions_app.supervisor.interrupted_turns import (
@@ -184,6 +184,7 @@ def _build_request(
         "mode": profile.mode or None,
         "additional_directories": list(profile.additional_directories),
         "mcp_servers": list(profile.mcp_servers),
+        "settings": setting_changes.changes_to_start_with(session),
         "permission_mode": profile.permission_mode,
         "launch_id": str(plan.intent_id),
         "gone_patterns": [*kind.gone_patterns, *profile.gone_patterns],
@@ -253,6 +254,7 @@ def write_agent_started(
         continuity.queue_memory_check(transaction, str(plan.intent_id), verdict, known.last_completed_text)
         _settle_held_prompts(transaction, held, answer.get("replayed_user_texts", ()))
         _mark_agent_up(transaction, plan, verdict)
+        setting_changes.order_waiting_changes(transaction)
     return True
 
 
@@ -393,3 +395,4 @@ def write_reattached(plan: StartClaim, lease: Lease, report: Mapping[str, Any]) 
         )
         transaction.set_fields(launch_id=str(report["agent"].get("launch_id") or plan.intent_id), next_restart_at=None)
         transaction.move_session("turn_started" if transaction.open_turn else "ready", reason="reattached")
+        setting_changes.order_waiting_changes(transaction)

@@ -1,0 +1,210 @@
+"""The settings, commands and title of an ACP agent: what it offers, what it reports, and how a setting is changed.
+
+Config options supersede ``modes`` and ``models`` in ACP. An agent may send all of them, so a mode or model that is a
+config option, too, is that option.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from executors_app.agentctl.agent_settings import (
+    REASON_LIMIT,
+    TITLE_LIMIT,
+    Setting,
+    SettingValue,
+    accepts_value,
+    clean_text,
+    find_setting,
+    parse_commands,
+    parse_settings,
+)
+from executors_app.agentctl.drivers import SettingRefused
+from executors_app.agentctl.drivers.json_rpc import JsonRpcConnection, RpcError
+from executors_app.agentctl.protocol import Code, JournalKind
+
+_OLDER_FIELDS: Final = {
+    "mode": ("modes", "availableModes", "id", "currentModeId", "session/set_mode"),
+    "model": ("models", "availableModels", "modelId", "currentModelId", "session/set_model"),
+}
+"""By category: field of the choices, their list, their id, the current id, and the method that selects one."""
+_UPDATES: Final = frozenset(
+    {"available_commands_update", "current_mode_update", "config_option_update", "session_info_update"}
+)
+
+
+class AcpSettings:
+    """What one agent process has reported of one conversation; call ``open`` once the conversation is open.
+
+    Until ``publish`` nothing is recorded: a conversation that is loaded may replay modes that are long past.
+    """
+
+    def __init__(self, record: Callable[..., Any]):
+        self._record = record
+        self._published = False
+        self._options: list[Setting] = []
+        self._older: dict[str, Setting] = {}
+        self._commands: list[dict[str, str]] = []
+        self._title = ""
+        self._told: dict[str, Any] = {}
+        """Bodies of the lines recorded last, by kind, so that a repeated report adds no line."""
+
+    @property
+    def settings(self) -> list[Setting]:
+        """The settings with their present values."""
+        named = {name for each in self._options for name in (each["category"], each["id"])}
+        return [*self._options, *(each for name, each in self._older.items() if name not in named)]
+
+    def open(self, answer: Mapping[str, Any]) -> None:
+        """Read what the answer to ``session/new``, ``load`` or ``resume`` offers."""
+        self._read_options(answer)
+        for name, (field, choices, key, current, _) in _OLDER_FIELDS.items():
+            offered = answer.get(field)
+            if isinstance(offered, dict):
+                made = _older_setting(name, offered.get(choices), key, offered.get(current))
+                self._older.update({name: made} if made else {})
+
+    def publish(self) -> None:
+        """Record what is known, and from now on every change."""
+        self._published = True
+        self._tell_settings("opened")
+        self._tell(JournalKind.AGENT_COMMANDS, commands=self._commands) if self._commands else None
+        self._tell(JournalKind.AGENT_TITLE, title=self._title) if self._title else None
+
+    def handle_update(self, update: Mapping[str, Any]) -> bool:
+        """Take one of the updates of this module; return False for any other."""
+        kind = update.get("sessionUpdate")
+        if kind not in _UPDATES:
+            return False
+        if kind == "available_commands_update":
+            self._commands = parse_commands(list(map(_command, _objects(update.get("availableCommands")))))
+            self._tell(JournalKind.AGENT_COMMANDS, commands=self._commands)
+        elif kind == "session_info_update":
+            if "title" in update:  # null clears it; without the field it stays
+                self._title = clean_text(update["title"], TITLE_LIMIT)
+                self._tell(JournalKind.AGENT_TITLE, title=self._title)
+        elif kind == "config_option_update":
+            self._read_options(update)
+            self._tell_settings("agent")
+        else:
+            self._set_mode(update.get("currentModeId"))
+            self._tell_settings("agent")
+        return True
+
+    def find(self, category: str, wanted: str) -> tuple[Setting, str] | None:
+        """Return the setting of a category (``model``, ``mode``) and its value that ``wanted`` is the id or name of."""
+        meant = wanted.casefold()
+        candidates = [each for each in self._options if category in (each["category"], each["id"])]
+        candidates += [self._older[category]] if category in self._older else []
+        for setting in candidates:
+            for choice in setting["choices"]:
+                if meant in (choice["value"].casefold(), choice["name"].casefold()):
+                    return setting, choice["value"]
+        return None
+
+    async def change(
+        self,
+        wire: JsonRpcConnection,
+        conversation_id: str,
+        setting_id: str,
+        value: SettingValue,
+        *,
+        limit: float,
+        sent: Callable[[], Any] | None = None,
+    ) -> None:
+        """Change a setting; sends nothing if it has this value. Raises SettingRefused, AgentGone, PipeStuck.
+
+        ``limit``: seconds for the agent's answer. ``sent`` is called once the request was written.
+        """
+        setting = find_setting(self.settings, setting_id)
+        if setting is None:
+            raise SettingRefused(Code.UNKNOWN_SETTING, "the agent does not offer it")
+        await self.select(wire, conversation_id, setting, value, limit=limit, sent=sent)
+
+    async def select(
+        self,
+        wire: JsonRpcConnection,
+        conversation_id: str,
+        setting: Setting,
+        value: SettingValue,
+        *,
+        limit: float,
+        sent: Callable[[], Any] | None = None,
+    ) -> None:
+        """Do what ``change`` does, for a setting that was found here."""
+        if not accepts_value(setting, value):
+            raise SettingRefused(Code.UNKNOWN_SETTING, "the agent does not offer this value")
+        if setting["value"] == value:
+            return
+        method, params = self._request(setting, value)
+        try:
+            async with asyncio.timeout(limit):
+                answer = await wire.call(method, {"sessionId": conversation_id, **params}, sent=sent)
+        except RpcError as error:
+            raise SettingRefused(Code.SETTING_REFUSED, clean_text(error.text, REASON_LIMIT)) from error
+        except TimeoutError:
+            raise SettingRefused(Code.SETTING_REFUSED, f"the agent did not answer within {limit:g} s") from None
+        # The object may have been replaced by an update that arrived before the answer.
+        present = find_setting(self.settings, setting["id"]) or setting
+        present["value"] = value
+        self._read_options(answer if isinstance(answer, dict) else {})
+        self._tell_settings("asked")
+        present = find_setting(self.settings, setting["id"]) or present
+        if present["value"] != value:
+            raise SettingRefused(Code.SETTING_REFUSED, "the agent kept another value")
+
+    def _request(self, setting: Setting, value: SettingValue) -> tuple[str, dict[str, Any]]:
+        for name, older in self._older.items():
+            if older is setting:
+                return _OLDER_FIELDS[name][-1], {f"{name}Id": value}
+        kind = {"type": "boolean"} if setting["type"] == "boolean" else {}
+        return "session/set_config_option", {"configId": setting["id"], "value": value, **kind}
+
+    def _read_options(self, told: Mapping[str, Any]) -> None:
+        """Replace the config options, of which agents always send all; without a list they stay."""
+        if isinstance(told.get("configOptions"), list):
+            self._options = parse_settings(list(map(_option, _objects(told["configOptions"]))))
+
+    def _set_mode(self, mode: Any) -> None:
+        options = [each for each in self._options if "mode" in (each["category"], each["id"])]
+        for setting in (*options, *([self._older["mode"]] if "mode" in self._older else [])):
+            if accepts_value(setting, mode):
+                setting["value"] = mode
+
+    def _tell_settings(self, reason: str) -> None:
+        """Record all settings. ``reason``: *opened* (a start), *asked* (a change from here) or *agent* (its own)."""
+        if self.settings or JournalKind.AGENT_SETTINGS in self._told:
+            self._tell(JournalKind.AGENT_SETTINGS, reason=reason, settings=[dict(each) for each in self.settings])
+
+    def _tell(self, kind: JournalKind, *, reason: str = "", **body: Any) -> None:
+        if self._published and self._told.get(kind) != body:
+            self._told[kind] = body
+            self._record(kind, **body, **({"reason": reason} if reason else {}))
+
+
+def _older_setting(name: str, choices: Any, key: str, current: Any) -> Setting | None:
+    offered = [{**choice, "value": choice.get(key)} for choice in _objects(choices)]
+    made = {"id": name, "name": name.capitalize(), "category": name, "type": "select", "value": current}
+    return next(iter(parse_settings([{**made, "choices": offered}])), None)
+
+
+def _option(option: Mapping[str, Any]) -> dict[str, Any]:
+    kind = option.get("type", "select")  # agents that follow an older draft leave it out
+    return {**option, "type": kind, "value": option.get("currentValue"), "choices": list(_choices(option))}
+
+
+def _choices(option: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """Yield the choices of a select, which may be grouped."""
+    for choice in _objects(option.get("options")):
+        yield from _objects(choice["options"]) if "options" in choice else (choice,)
+
+
+def _command(command: Mapping[str, Any]) -> dict[str, Any]:
+    given = command.get("input")
+    return {**command, "hint": given.get("hint") if isinstance(given, dict) else ""}
+
+
+def _objects(value: Any) -> Sequence[Mapping[str, Any]]:
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []

@@ -1,0 +1,112 @@
+"""What a session's agent reports about itself, and the settings that users chose for it."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from django.db import models
+
+from executors_app.agentctl.agent_settings import TITLE_LIMIT
+from executors_app.orm import ListField, ObjectField
+from sessions_app.accounts.team_scope import TeamModel
+from sessions_app.models.session import TaskSession
+from sessions_app.models.transactions import SessionTransaction
+
+WAITING: Final = "waiting"
+APPLIED: Final = "applied"
+REFUSED: Final = "refused"
+KEPT: Final = "kept-"
+"""Before the id of a change whose value a start applies again."""
+
+
+class AgentSettings(TeamModel):
+    """One row for each session whose agent reported settings, commands or a title.
+
+    It is written in transactions of its session only, whose row is the lock. Each report is stored with the time of
+    its journal line, so that an older one that arrives later changes nothing.
+    """
+
+    team_path = "session__task__team"
+
+    session = models.OneToOneField(TaskSession, models.CASCADE, primary_key=True, related_name="agent_settings")
+    settings = ListField(default=list, blank=True)
+    """As ``executors_app.agentctl.agent_settings`` describes them."""
+    settings_at = models.DateTimeField(null=True, blank=True)
+    commands = ListField(default=list, blank=True)
+    commands_at = models.DateTimeField(null=True, blank=True)
+    title = models.CharField(max_length=TITLE_LIMIT, blank=True, default="")
+    """The agent's own title of the conversation: text for people, never a name of anything."""
+    title_at = models.DateTimeField(null=True, blank=True)
+    chosen = ObjectField(default=dict, blank=True)
+    """By id of the setting: ``{"value", "change"}``.
+
+    ``value`` is what a user chose and the agent accepted, which every start applies again; missing: nothing yet.
+    ``change`` is the last change: ``{"id", "value", "state", "code", "reason", "by", "at"}``, where ``state`` is
+    *waiting*, *applied* or *refused*.
+    """
+    updated_at = models.DateTimeField(auto_now=True)
+
+    class Meta(TeamModel.Meta):
+        abstract = False
+        db_table = "agent_settings"
+
+    def __str__(self) -> str:
+        return f"settings of {str(self.session_id)[:8]}"
+
+    def change_of(self, setting_id: str) -> dict[str, Any]:
+        """Return the last change of a setting; empty if nobody changed it."""
+        change: dict[str, Any] = self.chosen.get(setting_id, {}).get("change", {})
+        return change
+
+    def choose(self, setting_id: str, **fields: Any) -> None:
+        """Set ``value`` or ``change`` of a setting; the caller saves the row."""
+        self.chosen = {**self.chosen, setting_id: {**self.chosen.get(setting_id, {}), **fields}}
+
+    def changes_to_start_with(self) -> list[dict[str, Any]]:
+        """Return what a start applies: the accepted choices, then the changes that still wait."""
+        kept = [
+            {"change_id": KEPT + choice["change"]["id"], "setting": name, "value": choice["value"]}
+            for name, choice in self.chosen.items()
+            if "value" in choice
+        ]
+        return kept + self.waiting_changes()
+
+    def waiting_changes(self) -> list[dict[str, Any]]:
+        """Return the changes whose outcome is not known, the oldest first."""
+        waiting = [(name, choice["change"]) for name, choice in self.chosen.items()]
+        waiting = sorted((each for each in waiting if each[1]["state"] == WAITING), key=lambda each: each[1]["at"])
+        return [{"change_id": change["id"], "setting": name, "value": change["value"]} for name, change in waiting]
+
+
+def agent_settings_of(session: TaskSession) -> AgentSettings | None:
+    """Return the session's row; None if its agent has reported nothing yet."""
+    return AgentSettings.objects.filter(session_id=session.pk).first()
+
+
+def settle_change(
+    transaction: SessionTransaction,
+    row: AgentSettings,
+    setting_id: str,
+    change_id: str,
+    *,
+    code: str = "",
+    reason: str = "",
+) -> bool:
+    """Record that the agent applied a change, or refused it with ``code`` and ``reason``; the caller saves the row.
+
+    Returns False and changes nothing for a change that is settled, or that a newer one has replaced.
+    """
+    change = row.change_of(setting_id)
+    if change.get("id") != change_id or change.get("state") != WAITING:
+        return False
+    state = REFUSED if code else APPLIED
+    fields = {} if code else {"value": change["value"]}
+    row.choose(setting_id, change={**change, "state": state, "code": code, "reason": reason}, **fields)
+    transaction.record_event(
+        f"session.setting.{state}",
+        change_id=change_id,
+        setting=setting_id,
+        value=change["value"],
+        **({"code": code, "reason": reason} if code else {}),
+    )
+    return True

@@ -1,0 +1,59 @@
+"""The card of the session page about its agent: settings that can be changed, commands, and the agent's title."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sessions_app.domain.states import TERMINAL_STATES
+from sessions_app.models import TaskSession
+from sessions_app.models.agent_settings import REFUSED, WAITING
+from sessions_app.services.agent_settings import agent_settings_document
+
+
+def parse_posted_setting(kind: str, value: str) -> str | bool:
+    """Return the value of a posted form, which knows only text."""
+    return value == "true" if kind == "boolean" else value
+
+
+def agent_settings_context(session: TaskSession) -> dict[str, Any]:
+    """Return the context of ``session/agent.html`` and ``session/title.html``."""
+    document = agent_settings_document(session)
+    over = session.task.is_over or session.state in TERMINAL_STATES
+    return {
+        "agent_title": document["title"],
+        "agent_settings": [_setting_context(each, session) for each in document["settings"]],
+        "agent_commands": document["commands"],
+        "may_change_settings": not over,
+    }
+
+
+def _setting_context(setting: dict[str, Any], session: TaskSession) -> dict[str, Any]:
+    """Return a setting with the value to show as chosen: the one that waits, if there is one."""
+    change = setting["change"] or {}
+    waiting = change.get("state") == WAITING
+    value = change["value"] if waiting else setting["value"]
+    return {
+        **setting,
+        "is_switch": setting["type"] == "boolean",
+        "chosen": value,
+        "present": _value_name(setting, setting["value"]),
+        "note": _waiting_note(setting, session) if waiting else "",
+        "refusal": _refusal(setting, change) if change.get("state") == REFUSED else "",
+    }
+
+
+def _waiting_note(setting: dict[str, Any], session: TaskSession) -> str:
+    when = "Waiting for the agent" if session.launch_id else "Applied when the agent starts"
+    present = _value_name(setting, setting["value"])
+    return f"{when}. Now: {present}." if present else f"{when}."
+
+
+def _refusal(setting: dict[str, Any], change: dict[str, Any]) -> str:
+    reason = f": {change['reason']}" if change["reason"] else ""
+    return f"The agent refused “{_value_name(setting, change['value'])}”{reason}"
+
+
+def _value_name(setting: dict[str, Any], value: Any) -> str:
+    if isinstance(value, bool):
+        return "On" if value else "Off"
+    return next((each["name"] for each in setting["choices"] if each["value"] == value), str(value or ""))

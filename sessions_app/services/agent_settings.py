@@ -1,0 +1,84 @@
+"""The settings, commands and title of a session's agent: read them, and ask for a change."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+from django.utils import timezone
+
+from executors_app.agentctl.agent_settings import accepts_value, find_setting
+from sessions_app.domain.states import ENDED_STATES, SessionState
+from sessions_app.models import AgentSettings, IntentKind, SessionTransaction, TaskSession, session_transaction
+from sessions_app.models.agent_settings import WAITING, agent_settings_of
+from sessions_app.services.errors import Invalid, NoAgent, SettingsUnknown, TerminalState, UnknownSetting
+from sessions_app.services.intents import GIVEN_UP_MESSAGE, create_intent
+
+
+def agent_settings_document(session: TaskSession) -> dict[str, Any]:
+    """Return what the agent last reported, and the state of each change: the answer of the API."""
+    row = agent_settings_of(session)
+    if row is None:
+        return {"settings": [], "commands": [], "title": "", "reported_at": None}
+    settings = [{**each, "change": row.change_of(each["id"]) or None} for each in row.settings]
+    return {"settings": settings, "commands": row.commands, "title": row.title, "reported_at": row.settings_at}
+
+
+def request_setting(session_id: uuid.UUID, by: Any, setting_id: str, value: str | bool) -> None:
+    """Ask for a setting of the agent to be changed; a value that it has already changes nothing.
+
+    A running agent gets the change at once, also during a turn; any other gets it with its next start. Raises
+    NoAgent, TerminalState, SettingsUnknown, UnknownSetting, Invalid.
+    """
+    with session_transaction(session_id, related=("task",)) as transaction:
+        _refuse_ended(transaction.session)
+        row = agent_settings_of(transaction.session)
+        if row is None or not row.settings:
+            raise SettingsUnknown
+        setting = find_setting(row.settings, setting_id)
+        if setting is None:
+            raise UnknownSetting(known=[each["id"] for each in row.settings])
+        if not accepts_value(setting, value):
+            raise Invalid(_expected(setting), field="value")
+        change = row.change_of(setting_id)
+        wanted = change["value"] if change.get("state") == WAITING else setting["value"]
+        if wanted != value:
+            _write_change(transaction, row, setting_id, value, by)
+
+
+def _refuse_ended(session: TaskSession) -> None:
+    if not session.has_agent:
+        raise NoAgent
+    if session.task.end:
+        raise TerminalState.of_task(session.task.end)
+    if session.state == SessionState.FAILED:
+        raise TerminalState(GIVEN_UP_MESSAGE)
+    if session.state in ENDED_STATES:
+        raise TerminalState("The session has ended. Start a new one.")
+
+
+def _expected(setting: dict[str, Any]) -> str:
+    if setting["type"] == "boolean":
+        return "value must be true or false."
+    return "value must be one of the choices of this setting."
+
+
+def _write_change(
+    transaction: SessionTransaction, row: AgentSettings, setting_id: str, value: str | bool, by: Any
+) -> None:
+    change = {
+        "id": uuid.uuid4().hex,
+        "value": value,
+        "state": WAITING,
+        "code": "",
+        "reason": "",
+        "by": by.get_username() if by is not None else "",
+        "at": timezone.now().isoformat(),
+    }
+    row.choose(setting_id, change=change)
+    row.save(update_fields=["chosen", "updated_at"])
+    about: dict[str, Any] = {"change_id": change["id"], "setting": setting_id, "value": value}
+    transaction.record_event("session.setting.requested", **about)
+    # Without an agent that should be running, the next start applies the change: no intent has to wait for it.
+    if transaction.session.launch_id:
+        create_intent(transaction.session, IntentKind.SETTING, by, about)
