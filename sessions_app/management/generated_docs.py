@@ -41,6 +41,19 @@ conversation, and the regular expressions that a profile adds in `gone_patterns`
 failed load sets the token aside if that list has other conversations and not this one. After any other failure the \
 token stays, and the load is retried."""
 
+_DECLINED = """\
+## What Kandev declines of ACP
+
+At the start Kandev tells every ACP agent that it offers neither `fs/*` nor `terminal/*`, and it answers such a \
+request with *method not found*. Agents then use their own tools. Version 2 of the protocol removes both.
+
+- `fs/read_text_file` and `fs/write_text_file` let an editor serve files that it has open and not saved. Here nobody \
+else edits the worktree: what the agent finds on the disk is current. Served by agentctl, these requests would also \
+bypass the sandbox in which the agent runs.
+- `terminal/*` lets an editor run the agent's commands where its user sees them. The agent's own tools run them in its \
+process tree and in its sandbox, and a stop ends them together with the agent. Commands that agentctl runs would be \
+outside of both."""
+
 _KILL_POINTS_HEADER = """\
 ## What a kill between two lines leaves
 
@@ -84,6 +97,7 @@ def agents_document() -> str:
         markdown_table(head, [_type_row(kind) for kind in kinds]),
         "## Notes",
         "\n".join(f"- **{kind.title}**: {kind.notes}" for kind in kinds if kind.notes),
+        _DECLINED,
         _SEED_HEADER,
         markdown_table(seed_head, [_seed_row(kind) for kind in kinds if kind.seed]),
     ]

@@ -102,11 +102,19 @@ def settle_change(
     state = REFUSED if code else APPLIED
     fields = {} if code else {"value": change["value"]}
     row.choose(setting_id, change={**change, "state": state, "code": code, "reason": reason}, **fields)
-    transaction.record_event(
-        f"session.setting.{state}",
-        change_id=change_id,
-        setting=setting_id,
-        value=change["value"],
-        **({"code": code, "reason": reason} if code else {}),
-    )
+    if code:
+        record_refusal(transaction, setting_id, change_id, change["value"], code=code, reason=reason)
+    else:
+        transaction.record_event(
+            "session.setting.applied", change_id=change_id, setting=setting_id, value=change["value"]
+        )
     return True
+
+
+def record_refusal(
+    transaction: SessionTransaction, setting_id: str, change_id: str, value: Any, *, code: str, reason: str
+) -> None:
+    """Record that the agent did not accept a value."""
+    transaction.record_event(
+        "session.setting.refused", change_id=change_id, setting=setting_id, value=value, code=code, reason=reason
+    )

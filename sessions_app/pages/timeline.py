@@ -100,6 +100,11 @@ def _gap_label(told: Payload) -> Label:
     return Label(f"Some of what the agent said may be missing here: {reason}", "bad")
 
 
+def _setting(told: Payload) -> str:
+    """Return a setting and its value in an event; both are the agent's own words."""
+    return f"{str(told.get('setting', ''))[:80]} ({str(told.get('value', ''))[:80]})"
+
+
 _EVENT_LABELS: Final[Mapping[str, Label | Callable[[Payload], Label]]] = {
     "session.state_changed": _state_label,
     "session.agentctl_ready": Label("The workspace is open: files, git, terminal", "calm"),
@@ -134,6 +139,11 @@ _EVENT_LABELS: Final[Mapping[str, Label | Callable[[Payload], Label]]] = {
     "session.run.cancel_ignored": Label("The agent was asked to cancel its turn, and continues it", "ask"),
     "session.run.heard_again": Label("The agent responds again", "busy"),
     "session.permission.expired": Label("A permission request was closed because the agent’s process ended", "off"),
+    "session.setting.requested": lambda told: Label(f"A change of the agent’s setting {_setting(told)} was requested"),
+    "session.setting.applied": lambda told: Label(f"The agent’s setting {_setting(told)} was changed", "calm"),
+    "session.setting.refused": lambda told: Label(
+        _with_reason(f"The agent refused the setting {_setting(told)}", told.get("reason")), "ask"
+    ),
     "session.prompt.held": Label(
         "It is not known whether the agent received a prompt. It is held and not sent again automatically",
         "ask",
@@ -183,7 +193,19 @@ def rule_sentence(rule: str) -> str:
 
 
 _HIDDEN_PAYLOAD_KEYS: Final = frozenset(
-    {"run_id", "message_id", "receipt_id", "permission_id", "wait_id", "kind", "verified", "text"}
+    {
+        "run_id",
+        "message_id",
+        "receipt_id",
+        "change_id",
+        "setting",
+        "value",
+        "permission_id",
+        "wait_id",
+        "kind",
+        "verified",
+        "text",
+    }
 )
 """Payload fields that are not listed: they are internal, or part of the label."""
 _EXCERPT_LENGTH: Final = 160

@@ -77,8 +77,10 @@ def _write_change(
     }
     row.choose(setting_id, change=change)
     row.save(update_fields=["chosen", "updated_at"])
-    about: dict[str, Any] = {"change_id": change["id"], "setting": setting_id, "value": value}
-    transaction.record_event("session.setting.requested", **about)
+    transaction.record_event(
+        "session.setting.requested", change_id=change["id"], setting=setting_id, value=value, by=change["by"]
+    )
     # Without an agent that should be running, the next start applies the change: no intent has to wait for it.
     if transaction.session.launch_id:
-        create_intent(transaction.session, IntentKind.SETTING, by, about)
+        payload = {"change_id": change["id"], "setting": setting_id, "value": value}
+        create_intent(transaction.session, IntentKind.SETTING, by, payload)

@@ -40,7 +40,7 @@ async def send_change(registry: ExecutionRegistry, intent: Intent) -> bool:
     agentctl knows a change by its id, so sending it again after a crash changes nothing.
     """
     stream = registry.stream_of(intent.session_id)
-    outcome = await registry.database(_outcome_without_sending, intent, stream is None)
+    outcome = await registry.database(outcome_without_sending, intent, stream is None)
     if outcome is None and stream is not None:
         change = intent.payload
         try:
@@ -50,7 +50,7 @@ async def send_change(registry: ExecutionRegistry, intent: Intent) -> bool:
         except (AgentctlUnreachable, StaleGeneration):
             return False
         except AgentctlRefused as error:
-            outcome = await registry.database(_handle_refusal, intent, error)
+            outcome = await registry.database(handle_refusal, intent, error)
     if outcome is None:
         return False
     await registry.database(settle_intent, intent.id, outcome)
@@ -58,7 +58,7 @@ async def send_change(registry: ExecutionRegistry, intent: Intent) -> bool:
     return True
 
 
-def _outcome_without_sending(intent: Intent, is_detached: bool) -> str | None:
+def outcome_without_sending(intent: Intent, is_detached: bool) -> str | None:
     """Return the outcome of an intent that need not be sent; None if it must be."""
     session = TaskSession.objects.get(id=intent.session_id)
     row = agent_settings_of(session)
@@ -68,7 +68,7 @@ def _outcome_without_sending(intent: Intent, is_detached: bool) -> str | None:
     return _WITH_THE_NEXT_START if is_detached and not session.launch_id else None
 
 
-def _handle_refusal(intent: Intent, error: AgentctlRefused) -> str:
+def handle_refusal(intent: Intent, error: AgentctlRefused) -> str:
     """Return the outcome after agentctl refused to pass a change on; without an agent, its next start applies it."""
     if error.refusal == Code.NOT_RUNNING:
         return _WITH_THE_NEXT_START

@@ -132,7 +132,7 @@ def _fold(transaction: SessionTransaction, lines: tuple[dict[str, Any], ...]) ->
     applier = LineApplier(transaction)
     for number, line in enumerate(lines, start=1):
         applier.apply({"seq": number, "epoch": "e", "ts": NOON, **line})
-    applier.conversation.schedule_write()
+    applier.finish()
 
 
 def asks(permission_id: str = "p1", **tool_call: Any) -> dict[str, Any]:

@@ -50,6 +50,11 @@ TABLE: list[tuple[JournalKind, dict[str, Any], tuple[str, ...], str]] = [
     (JournalKind.MESSAGE_THOUGHT, {"text": "hm"}, (ADDED,), "RUNNING"),
     (JournalKind.TOOL_CALL, {"tool_call_id": "t1", "title": "ls", "status": "pending"}, (ADDED,), "RUNNING"),
     (JournalKind.TOOL_UPDATE, {"tool_call_id": "t1", "status": "completed"}, (ADDED,), "RUNNING"),
+    (JournalKind.AGENT_SETTINGS, {"settings": [], "reason": "opened"}, ("session.agent.settings",), "RUNNING"),
+    (JournalKind.AGENT_COMMANDS, {"commands": []}, ("session.agent.commands",), "RUNNING"),
+    (JournalKind.AGENT_TITLE, {"title": "Fences"}, ("session.agent.title",), "RUNNING"),
+    (JournalKind.SETTING_APPLIED, {"change_id": "nobody's", "setting": "mode", "value": "plan"}, (), "RUNNING"),
+    (JournalKind.SETTING_REFUSED, {"change_id": "nobody's", "setting": "mode", "code": "x"}, (), "RUNNING"),
     (JournalKind.PLAN, {"entries": [{"content": "first"}]}, (ADDED,), "RUNNING"),
     (
         JournalKind.PERMISSION_REQUESTED,

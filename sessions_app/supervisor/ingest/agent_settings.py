@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from functools import cached_property
 from typing import Any
@@ -18,7 +18,15 @@ from executors_app.agentctl.agent_settings import (
     parse_settings,
 )
 from sessions_app.models import AgentSettings, SessionTransaction
-from sessions_app.models.agent_settings import APPLIED, KEPT, REFUSED, WAITING, agent_settings_of, settle_change
+from sessions_app.models.agent_settings import (
+    APPLIED,
+    KEPT,
+    REFUSED,
+    WAITING,
+    agent_settings_of,
+    record_refusal,
+    settle_change,
+)
 
 JournalLine = Mapping[str, Any]
 
@@ -31,7 +39,8 @@ class AgentSettingsUpdate:
 
     def __init__(self, transaction: SessionTransaction):
         self._transaction = transaction
-        self._events: dict[str, tuple[datetime, dict[str, Any]]] = {}
+        self._reports: dict[str, tuple[datetime, Callable[[], object]]] = {}
+        """By column, the time of the last report and what records its event."""
         self._changed = False
 
     @cached_property
@@ -48,19 +57,23 @@ class AgentSettingsUpdate:
         if reason != "opened":
             self._follow(before)
         values = {each["id"]: each["value"] for each in self._row.settings}
-        self._say("session.agent.settings", values=values, reason=reason)
+        self._note(
+            "settings", lambda: self._transaction.record_event("session.agent.settings", values=values, reason=reason)
+        )
 
     def report_commands(self, line: JournalLine) -> None:
         """Take the commands that the agent offers."""
         if self._is_newer("commands_at"):
             self._row.commands = parse_commands(line.get("commands"))
-            self._say("session.agent.commands", commands=[each["name"] for each in self._row.commands])
+            names = [each["name"] for each in self._row.commands]
+            self._note("commands", lambda: self._transaction.record_event("session.agent.commands", commands=names))
 
     def report_title(self, line: JournalLine) -> None:
         """Take the agent's title of the conversation."""
         if self._is_newer("title_at"):
             self._row.title = clean_text(line.get("title"), TITLE_LIMIT)
-            self._say("session.agent.title", title=self._row.title)
+            title = self._row.title
+            self._note("title", lambda: self._transaction.record_event("session.agent.title", title=title))
 
     def settle(self, line: JournalLine) -> None:
         """Take the outcome of a change, or the refusal of a choice that a start applied again."""
@@ -73,10 +86,10 @@ class AgentSettingsUpdate:
 
     def write(self) -> None:
         """Write the row and the events; call it once, at the end of the batch."""
-        for name, (at, payload) in self._events.items():
+        for at, record in self._reports.values():
             self._transaction.at = at
-            self._transaction.record_event(name, **payload)
-        if self._events or self._changed:
+            record()
+        if self._reports or self._changed:
             self._row.save()
 
     def _follow(self, before: list[Setting]) -> None:
@@ -95,8 +108,7 @@ class AgentSettingsUpdate:
             return
         self._row.choose(setting_id, change={**change, "state": REFUSED, "code": code, "reason": reason})
         value = self._row.chosen[setting_id].get("value")
-        about = {"change_id": change["id"], "setting": setting_id, "value": value}
-        self._transaction.record_event("session.setting.refused", **about, code=code, reason=reason)
+        record_refusal(self._transaction, setting_id, change_id, value, code=code, reason=reason)
         self._changed = True
 
     def _is_newer(self, column: str) -> bool:
@@ -107,5 +119,5 @@ class AgentSettingsUpdate:
         setattr(self._row, column, at)
         return True
 
-    def _say(self, name: str, **payload: Any) -> None:
-        self._events[name] = (self._transaction.at, payload)
+    def _note(self, column: str, record: Callable[[], object]) -> None:
+        self._reports[column] = (self._transaction.at, record)

@@ -98,6 +98,11 @@ class LineApplier:
             self.conversation.end_chunk()
         handler(self, line)
 
+    def finish(self) -> None:
+        """Write what was collected over the batch; call it once, after the last line."""
+        self.agent_settings.write()
+        self.conversation.schedule_write()
+
     def find_prompt(self, line: JournalLine) -> Prompt | None:
         """Return the prompt that a line names, or None."""
         return self.transaction.session.prompts.filter(message_id=line.get("message_id")).first()

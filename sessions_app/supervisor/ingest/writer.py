@@ -151,8 +151,7 @@ def _write(
         applier = LineApplier(transaction, new_lines.new)
         for line in new_lines.new:
             applier.apply(line)
-        applier.agent_settings.write()
-        applier.conversation.schedule_write()
+        applier.finish()
         transaction.at = timezone.now()
         if alive:
             execution.last_seen_at = timezone.now()

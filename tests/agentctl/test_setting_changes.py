@@ -1,0 +1,86 @@
+"""A change of a setting reaches the agent once, and its outcome is in the journal."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from executors_app.agentctl.drivers import SettingRefused
+from executors_app.agentctl.drivers.json_rpc import AgentGone
+from tests.agentctl.running import Running, agentctl
+
+CHANGE = {"change_id": "c1", "setting": "mode", "value": "plan"}
+
+
+@pytest.fixture
+def changes(started: Running, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What the agent was told; a value that is an exception is raised."""
+    told: list[Any] = []
+    answers: dict[Any, Exception] = {"no": SettingRefused("setting_refused", "No."), "gone": AgentGone()}
+
+    async def change_setting(setting: str, value: Any, sent: Callable[[], Any]) -> None:
+        sent()
+        told.append((setting, value))
+        if value in answers:
+            raise answers[value]
+
+    monkeypatch.setattr(started.sidecar.agent.driver(), "change_setting", change_setting, raising=False)
+    return told
+
+
+async def test_repeated_change_reaches_the_agent_once(started: Running, changes: list[Any]) -> None:
+    answers = await asyncio.gather(*(started.post("/settings", **CHANGE) for _ in range(4)))
+    assert [status for status, _ in answers] == [202] * 4
+    await started.line("setting.applied")
+    assert (await started.post("/settings", **CHANGE))[1] == {"accepted": True, "duplicate": True}
+    assert changes == [("mode", "plan")]
+    assert started.kinds().count("setting.applied") == 1
+
+
+async def test_refusal_is_in_the_journal(started: Running, changes: list[Any]) -> None:
+    await started.post("/settings", **{**CHANGE, "value": "no"})
+    line = await started.line("setting.refused")
+    assert (line["change_id"], line["code"], line["reason"]) == ("c1", "setting_refused", "No.")
+
+
+async def test_change_whose_agent_ends_has_no_outcome_and_can_be_sent_again(
+    started: Running, changes: list[Any]
+) -> None:
+    for _ in range(2):
+        assert (await started.post("/settings", **{**CHANGE, "value": "gone"}))[0] == 202
+    assert changes == [("mode", "gone")] * 2
+    assert not {"setting.applied", "setting.refused"} & set(started.kinds())
+
+
+async def test_change_that_was_made_is_known_after_a_restart(
+    started: Running, changes: list[Any], tmp_path: Path
+) -> None:
+    await started.post("/settings", **CHANGE)
+    await started.line("setting.applied")
+    assert started.sidecar.store.get("setting", "c1") is True
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "code"),
+    [
+        ({**CHANGE, "value": 7}, 400, "validation_error"),
+        ({**CHANGE, "setting": "x" * 300}, 400, "validation_error"),
+        ({"setting": "mode", "value": "plan"}, 400, "validation_error"),
+        (CHANGE, 409, "settings_unsupported"),
+    ],
+)
+async def test_change_that_cannot_be_made_is_refused(
+    started: Running, body: dict[str, Any], status: int, code: str
+) -> None:
+    answer = await started.post("/settings", **body)
+    assert (answer[0], answer[1]["code"]) == (status, code)
+
+
+async def test_change_without_an_agent_is_refused(tmp_path: Path) -> None:
+    async with agentctl(tmp_path) as running:
+        status, answer = await running.post("/settings", **CHANGE)
+    assert (status, answer["code"]) == (409, "not_running")

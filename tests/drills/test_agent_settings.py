@@ -1,0 +1,54 @@
+"""A change of a setting survives the kill of whatever carries it, and is applied again to the next agent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.drills.deployment import Deployment, Session
+from tests.waiting import eventually
+
+pytestmark = pytest.mark.any_database
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
+    """One prepared deployment for all points; each test starts it again."""
+    made = Deployment(tmp_path_factory.mktemp("settings"))
+    made.prepare()
+    yield made
+    made.close()
+
+
+def mode_of(session: Session) -> dict[str, Any]:
+    told = session.deployment.api("GET", f"{session.path}/settings/")
+    return next((each for each in told["settings"] if each["id"] == "mode"), {})
+
+
+@pytest.mark.parametrize("point", ["supervisor.setting_sent", "agentctl.setting_journaled"])
+def test_change_reaches_the_agent_once_across_a_kill(shared: Deployment, point: str) -> None:
+    reached = shared.home / f"reached-{point}"
+    reached.mkdir()
+    shared.serve({"KANDEV_CRASH_AT": point, "KANDEV_CRASH_DIR": str(reached)})
+    try:
+        session = shared.start_session("remember walrus")
+        eventually(lambda: "session.run.completed" in session.names(), timeout=90, describe="its first turn has ended")
+        assert mode_of(session)["value"] == "act"
+        shared.api("POST", f"{session.path}/settings/", {"setting": "mode", "value": "plan"})
+        session.prompt("write fence.txt planks")
+        eventually((reached / point).exists, timeout=90, describe=f"the process dies at {point}")
+        eventually(lambda: session.prompts()[1]["state"] == "done", timeout=120, describe="the prompt is answered")
+
+        assert "I would write fence.txt" in session.agent_text()
+        assert mode_of(session)["change"]["state"] == "applied"
+        assert session.names().count("session.setting.applied") == 1
+
+        session.kill_everything()
+        eventually(lambda: len(session.receipts()) > 1, timeout=120, describe="the agent is back")
+        session.prompt("write gate.txt planks")
+        eventually(lambda: session.prompts()[2]["state"] == "done", timeout=90, describe="the new agent answers")
+        assert "I would write gate.txt" in session.agent_text()
+    finally:
+        shared.kill_server()
