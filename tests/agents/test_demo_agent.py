@@ -57,11 +57,15 @@ class Client:
 
     def new(self) -> str:
         self.conversation = self.call("session/new", cwd=str(self.cwd), mcpServers=[])["result"]["sessionId"]
+        self.read()  # its commands
         return self.conversation
 
     def load(self, conversation: str) -> dict[str, Any]:
         self.conversation = conversation
-        return self.call("session/load", sessionId=conversation, cwd=str(self.cwd), mcpServers=[])
+        answer = self.call("session/load", sessionId=conversation, cwd=str(self.cwd), mcpServers=[])
+        if "result" in answer:
+            self.read()  # its commands
+        return answer
 
     def begin(self, text: str) -> None:
         prompt = [{"type": "text", "text": text}]
@@ -358,3 +362,18 @@ def repository(path: Path) -> None:
 
 def git(path: Path, *arguments: str) -> str:
     return subprocess.run(["git", *arguments], cwd=path, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def test_mode_and_switch_change_what_it_does(connect: Callable[[], Client]) -> None:
+    client = connect()
+    client.call("initialize", protocolVersion=1, clientCapabilities={"session": {"configOptions": {"boolean": {}}}})
+    client.new()
+
+    assert client.call("session/set_mode", sessionId=client.conversation, modeId="plan")["result"] == {}
+    switch = {"sessionId": client.conversation, "configId": "capitals", "type": "boolean", "value": True}
+    assert client.call("session/set_config_option", **switch)["result"]["configOptions"][0]["currentValue"] is True
+    assert client.call("session/set_mode", sessionId=client.conversation, modeId="yolo")["error"]["code"] == -32602
+
+    client.prompt("/write fence.txt planks")
+    assert client.words == "I WOULD WRITE FENCE.TXT.\n"
+    assert not (client.cwd / "fence.txt").exists()
