@@ -13,7 +13,7 @@ from executors_app.agentctl.drivers import Driver, SettingRefused, SupportsSetti
 from executors_app.agentctl.drivers.acp_settings import AcpSettings
 from tests.agents.conftest import MakeRequest
 from tests.agents.hosts import RecordingHost
-from tests.agents.scripts import SESSION, agent, chunk, error, result, update
+from tests.agents.scripts import SESSION, Action, agent, chunk, error, result, update
 from tests.waiting import eventually_async
 
 ReadByAgent = Callable[[], list[dict[str, Any]]]
@@ -125,13 +125,13 @@ SET = {
     "session/set_mode": [[result({})]],
     "session/set_config_option": [[result({"configOptions": [{**SWITCH, "currentValue": True}, EFFORT]})]],
 }
-NEW = {"session_new": [result({"sessionId": SESSION, **OFFERS})]}
+NEW: list[Action] = [result({"sessionId": SESSION, **OFFERS})]
 
 
 async def test_mode_and_switch_are_changed_during_a_turn(
     driver: Driver, host: RecordingHost, request_for: MakeRequest, read_by_agent: ReadByAgent
 ) -> None:
-    await driver.start(request_for({**agent(**NEW, session_prompt=[chunk("agent", "hm")]), **SET}))
+    await driver.start(request_for({**agent(session_new=NEW, session_prompt=[chunk("agent", "hm")]), **SET}))
     turn = asyncio.create_task(driver.prompt("m1", "hello", (), lambda: None))
     assert await eventually_async(host.said)
 
@@ -164,7 +164,7 @@ async def test_mode_and_switch_are_changed_during_a_turn(
 async def test_refused_change_has_its_reason(
     driver: Driver, request_for: MakeRequest, setting: str, value: str, reason: str
 ) -> None:
-    script = {**agent(**NEW), **SET, "session/set_mode": [[error(-32602, "not on\n this plan")]]}
+    script = {**agent(session_new=NEW), **SET, "session/set_mode": [[error(-32602, "not on\n this plan")]]}
     await driver.start(request_for(script))
     with pytest.raises(SettingRefused, match=reason):
         await change(driver, setting, value)
@@ -178,7 +178,7 @@ async def test_start_applies_what_users_chose_before_it_is_ready(
         {"change_id": "c2", "setting": "fast", "value": False},
         {"change_id": "c3", "setting": "gone", "value": "x"},
     ]
-    await driver.start(request_for({**agent(**NEW), **SET}, settings=chosen))
+    await driver.start(request_for({**agent(session_new=NEW), **SET}, settings=chosen))
 
     assert [each["method"] for each in read_by_agent()] == ["initialize", "session/new", "session/set_mode"]
     assert [each["change_id"] for each in host.of("setting.applied")] == ["c1", "c2"]

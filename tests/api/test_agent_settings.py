@@ -14,7 +14,7 @@ pytestmark = pytest.mark.any_database
 
 MODE = {"id": "mode", "name": "Mode", "description": "", "category": "mode", "type": "select", "value": "act"}
 CHOICES = [{"value": "act", "name": "Act", "description": ""}, {"value": "plan", "name": "Plan", "description": ""}]
-FAST = {
+FAST: dict[str, Any] = {
     "id": "fast",
     "name": "Fast",
     "description": "",
