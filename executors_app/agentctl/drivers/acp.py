@@ -49,6 +49,8 @@ _SETTING_SHARE: Final = 1 / 6
 _CHANGE_TIMEOUT: Final = 20.0
 """Seconds for the agent's answer to the change of a setting."""
 _FAILED_GRACE: Final = 0.5
+_CLOSE_TIMEOUT: Final = 2.0
+"""Seconds for the answer to ``session/close``, which is not sent by a stop with less grace than that."""
 _OUTPUT_DRAIN_TIMEOUT: Final = 5.0
 """Seconds that a stop waits for the journal to accept the agent's last lines."""
 
@@ -178,44 +180,12 @@ class AcpDriver:
             replays.append(replay)
 
     async def _apply_settings(self, wire: JsonRpcConnection, request: StartRequest, peer: opening.AgentInfo) -> None:
-        """Select model and mode, then what users chose; a refusal is recorded, and the start succeeds without it.
-
-        A conversation with another model is better than none, and the agent may still accept prompts.
-        """
+        self._step = "its settings"
         limit = request.timeout * _SETTING_SHARE
-        for name, wanted in (("model", request.model), ("mode", request.mode)):
-            if wanted:
-                self._step = f"its {name}"
-                try:
-                    await self._select(wire, name, wanted, limit)
-                except SettingRefused as error:
-                    self._warn(f"{name} {wanted} was not selected: {error.message}")
-        # One limit for all of them: an agent that answers none must still come up.
-        end = time.monotonic() + limit
-        for change in request.settings:
-            self._step = "its settings"
-            about = {"change_id": change["change_id"], "setting": change["setting"], "value": change["value"]}
-            try:
-                await self._settings.change(
-                    wire,
-                    self._conversation_id or "",
-                    change["setting"],
-                    change["value"],
-                    limit=max(0.0, end - time.monotonic()),
-                )
-            except SettingRefused as error:
-                refused = {**about, "code": error.code, "reason": error.message}
-                self._host.record(JournalKind.SETTING_REFUSED, **refused)
-            else:
-                self._host.record(JournalKind.SETTING_APPLIED, **about)
+        await self._settings.apply(wire, self._conversation_id or "", request, limit=limit)
         if request.additional_directories and not peer.directories:
-            self._warn("the agent takes no directories beside its working directory, so it was told of none")
-
-    async def _select(self, wire: JsonRpcConnection, name: str, wanted: str, limit: float) -> None:
-        found = self._settings.find(name, wanted)
-        if found is None:
-            raise SettingRefused(Code.UNKNOWN_SETTING, "the agent does not offer it")
-        await self._settings.select(wire, self._conversation_id or "", *found, limit=limit)
+            text = "the agent takes no directories beside its working directory, so it was told of none"
+            self._host.record(JournalKind.LOG, level="warning", text=text, data={})
 
     async def change_setting(self, setting_id: str, value: str | bool, sent: Callable[[], Any]) -> None:
         """Change a setting, also during a turn; see ``SupportsSettings``."""
@@ -228,9 +198,6 @@ class AcpDriver:
             )
         except PipeStuck as error:
             raise SettingRefused(Code.SETTING_REFUSED, str(error)) from error
-
-    def _warn(self, text: str) -> None:
-        self._host.record(JournalKind.LOG, level="warning", text=text, data={})
 
     def _failure_details(self) -> dict[str, Any]:
         """Return the value of ``StartFailed.told``."""
@@ -348,6 +315,8 @@ class AcpDriver:
         agent = self._agent
         if agent is None:
             return None
+        if grace >= _CLOSE_TIMEOUT:
+            await self._close_conversation(agent)
         exit_code = await agent.process.stop(grace)
         # Closing the connection stops reading, so the journal first gets time to accept the last lines. The wait is
         # limited, because a full journal would never accept them.
@@ -357,6 +326,18 @@ class AcpDriver:
         await agent.connection.close()
         await agent.exited.wait()
         return exit_code
+
+    async def _close_conversation(self, agent: _Agent) -> None:
+        """Let the agent finish with its conversation, if it can; it stays resumable.
+
+        Not during a turn: closing would end it as *cancelled*, but a stop interrupts it.
+        """
+        closes = self._agent_info is not None and self._agent_info.closes
+        if not closes or self._conversation_id is None or self._turn is not None or agent.exited.is_set():
+            return
+        with contextlib.suppress(RpcError, AgentGone, PipeStuck, TimeoutError):
+            async with asyncio.timeout(_CLOSE_TIMEOUT):
+                await agent.connection.call("session/close", {"sessionId": self._conversation_id})
 
     async def _watch_exit(self, agent: _Agent) -> None:
         """Wait until all output is handled, end the agent if it still runs, and report its exit."""

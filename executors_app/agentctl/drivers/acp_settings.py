@@ -7,6 +7,7 @@ config option, too, is that option.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -21,7 +22,7 @@ from executors_app.agentctl.agent_settings import (
     parse_commands,
     parse_settings,
 )
-from executors_app.agentctl.drivers import SettingRefused
+from executors_app.agentctl.drivers import SettingRefused, StartRequest
 from executors_app.agentctl.drivers.json_rpc import JsonRpcConnection, RpcError
 from executors_app.agentctl.protocol import Code, JournalKind
 
@@ -92,6 +93,40 @@ class AcpSettings:
             self._set_mode(update.get("currentModeId"))
             self._tell_settings("agent")
         return True
+
+    async def apply(
+        self, wire: JsonRpcConnection, conversation_id: str, request: StartRequest, *, limit: float
+    ) -> None:
+        """Select the model and mode of the request, then what users chose; raises AgentGone, PipeStuck.
+
+        A refusal is recorded, and the start succeeds without it: a conversation with another model is better than
+        none. ``limit``: seconds for the model, for the mode, and for all other settings together.
+        """
+        for name, wanted in (("model", request.model), ("mode", request.mode)):
+            try:
+                if wanted:
+                    await self._select_named(wire, conversation_id, name, wanted, limit)
+            except SettingRefused as error:
+                text = f"{name} {wanted} was not selected: {error.message}"
+                self._record(JournalKind.LOG, level="warning", text=text, data={})
+        end = time.monotonic() + limit
+        for change in request.settings:
+            about = {name: change[name] for name in ("change_id", "setting", "value")}
+            left = max(0.0, end - time.monotonic())
+            try:
+                await self.change(wire, conversation_id, change["setting"], change["value"], limit=left)
+            except SettingRefused as error:
+                self._record(JournalKind.SETTING_REFUSED, **about, code=error.code, reason=error.message)
+            else:
+                self._record(JournalKind.SETTING_APPLIED, **about)
+
+    async def _select_named(
+        self, wire: JsonRpcConnection, conversation_id: str, name: str, wanted: str, limit: float
+    ) -> None:
+        found = self.find(name, wanted)
+        if found is None:
+            raise SettingRefused(Code.UNKNOWN_SETTING, "the agent does not offer it")
+        await self.select(wire, conversation_id, *found, limit=limit)
 
     def find(self, category: str, wanted: str) -> tuple[Setting, str] | None:
         """Return the setting of a category (``model``, ``mode``) and its value that ``wanted`` is the id or name of."""

@@ -7,8 +7,10 @@ reads without a limit, and fails at a line whose JSON value is not an object.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import json
+from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Final
@@ -17,7 +19,7 @@ import orjson
 
 from executors_app.agentctl.journal.line_format import RateLimitedLog
 from executors_app.agentctl.process.agent_process import AgentProcess
-from executors_app.agentctl.process.async_io import LINE_LIMIT, LineSplitter
+from executors_app.agentctl.process.async_io import LINE_LIMIT, LineSplitter, PipeStuck
 
 METHOD_NOT_FOUND: Final = -32601
 INVALID_PARAMS: Final = -32602
@@ -68,6 +70,9 @@ class JsonRpcConnection:
         self._unreadable = RateLimitedLog(record, "stdout", level="warning")
         self._calls: dict[int | float | str, _PendingCall] = {}
         self._requests: set[asyncio.Task[None]] = set()
+        self._given_up: deque[int] = deque(maxlen=_MAX_OPEN_REQUESTS)
+        """Ids of our last requests that were given up before their answers."""
+        self._cancellations: set[asyncio.Task[None]] = set()
         self._next_id = 0
         self._reading: asyncio.Task[None] | None = None
 
@@ -96,6 +101,9 @@ class JsonRpcConnection:
             if sent is not None and inspect.isawaitable(acknowledged := sent()):
                 await acknowledged
             answer = await call.reply
+        except asyncio.CancelledError:
+            self._give_up(call_id)
+            raise
         finally:
             self._calls.pop(call_id, None)
         if answer is None:
@@ -104,13 +112,24 @@ class JsonRpcConnection:
             raise _parse_error(answer["error"])
         return answer.get("result")
 
+    def _give_up(self, call_id: int) -> None:
+        """Tell the agent that nobody waits for this answer any more; one that arrives all the same is dropped."""
+        self._given_up.append(call_id)
+        task = asyncio.create_task(self._cancel_request(call_id), name=f"request {call_id} is given up")
+        self._cancellations.add(task)
+        task.add_done_callback(self._cancellations.discard)
+
+    async def _cancel_request(self, call_id: int) -> None:
+        with contextlib.suppress(AgentGone, PipeStuck):
+            await self.notify("$/cancel_request", {"requestId": call_id})
+
     async def notify(self, method: str, params: dict[str, Any]) -> None:
         """Send a notification; raises AgentGone, PipeStuck."""
         await self._send({"method": method, "params": params})
 
     async def close(self) -> None:
         """Stop reading and cancel the agent's open requests; our own open calls raise AgentGone."""
-        tasks = [task for task in (self._reading, *self._requests) if task]
+        tasks = [task for task in (self._reading, *self._requests, *self._cancellations) if task]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -183,6 +202,8 @@ class JsonRpcConnection:
         call_id = message.get("id")
         known = isinstance(call_id, int | float | str) and not isinstance(call_id, bool)
         call = self._calls.get(call_id) if known and call_id is not None else None
+        if call is None and call_id in self._given_up:
+            return
         if call is None or call.reply.done():
             self._log_unreadable(line, "an answer to nothing")
             return

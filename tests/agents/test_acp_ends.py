@@ -1,0 +1,62 @@
+"""How an ACP agent is told that a conversation is over, and that an answer is not waited for any more."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from executors_app.agentctl.drivers import Driver, acp
+from tests.agents.conftest import MakeRequest
+from tests.agents.hosts import RecordingHost
+from tests.agents.scripts import SESSION, agent, chunk, error, result
+from tests.waiting import eventually_async
+
+ReadByAgent = Callable[[], list[dict[str, Any]]]
+
+
+@pytest.mark.parametrize(
+    ("offers", "grace", "is_closed"),
+    [(["close"], 5.0, True), (["close"], 0.5, False), ([], 5.0, False)],
+    ids=["offered", "a stop without time", "not offered"],
+)
+@pytest.mark.parametrize("answer", [result({}), error(-32603, "no")])
+async def test_stop_closes_the_conversation_of_an_agent_that_offers_it(
+    driver: Driver,
+    request_for: MakeRequest,
+    read_by_agent: ReadByAgent,
+    offers: list[str],
+    grace: float,
+    is_closed: bool,
+    answer: str,
+) -> None:
+    await driver.start(request_for({**agent(also=offers), "session/close": [[answer]]}))
+    await driver.stop(grace)
+    closed = [each["params"] for each in read_by_agent() if each["method"] == "session/close"]
+    assert closed == ([{"sessionId": SESSION}] if is_closed else [])
+
+
+async def test_stop_in_a_turn_closes_nothing(
+    driver: Driver, host: RecordingHost, request_for: MakeRequest, read_by_agent: ReadByAgent
+) -> None:
+    await driver.start(request_for(agent(also=["close"], session_prompt=[chunk("agent", "hm")])))
+    turn = asyncio.create_task(driver.prompt("m1", "hello", (), lambda: None))
+    assert await eventually_async(host.said)
+    await driver.stop(5.0)
+    await asyncio.gather(turn, return_exceptions=True)
+    assert [each["method"] for each in read_by_agent()] == ["initialize", "session/new", "session/prompt"]
+
+
+async def test_agent_that_does_not_answer_is_told_that_nobody_waits(
+    driver: Driver, request_for: MakeRequest, read_by_agent: ReadByAgent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(acp, "_SETTING_SHARE", 0.01)
+    modes = {"modes": {"availableModes": [{"id": "plan", "name": "Plan"}]}}
+    await driver.start(request_for(agent(session_new=[result({"sessionId": SESSION, **modes})]), mode="plan"))
+
+    def given_up() -> list[Any]:
+        return [each["params"] for each in read_by_agent() if each["method"] == "$/cancel_request"]
+
+    assert await eventually_async(given_up) == [{"requestId": 3}]
