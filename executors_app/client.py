@@ -91,11 +91,13 @@ class AgentctlClient:
         """
         return await self._wire.post("/agent/start", body, timeout=timeout)
 
-    async def stop_agent(self, grace: float, intent_id: str) -> dict[str, Any]:
-        """Stop the agent's whole process tree: TERM, then KILL after ``grace`` seconds."""
-        return await self._wire.post(
-            "/agent/stop", {"grace": grace, "intent_id": intent_id}, timeout=grace + DEFAULT_TIMEOUT
-        )
+    async def stop_agent(self, grace: float, intent_id: str, *, delete_transcript: bool = False) -> dict[str, Any]:
+        """Stop the agent's whole process tree: TERM, then KILL after ``grace`` seconds.
+
+        With ``delete_transcript`` the answer has ``transcript``: ``{"deleted", "reason"}``; an older agentctl has none.
+        """
+        body = {"grace": grace, "intent_id": intent_id, "delete_transcript": delete_transcript}
+        return await self._wire.post("/agent/stop", body, timeout=grace + 2 * DEFAULT_TIMEOUT)
 
     async def prompt(
         self,

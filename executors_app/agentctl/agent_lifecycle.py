@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from executors_app import crash_points
 from executors_app.agentctl.conversation_store import ConversationStore
-from executors_app.agentctl.drivers import Driver, Host, StartFailed, StartRequest, StartResult
+from executors_app.agentctl.drivers import Driver, Host, StartFailed, StartRequest, StartResult, SupportsDeletion
 from executors_app.agentctl.journal.journal import Journal
 from executors_app.agentctl.journal.line_format import token_fingerprint
 from executors_app.agentctl.protocol import (
@@ -313,18 +313,33 @@ class AgentLifecycle:
 
     # -- end ---------------------------------------------------------------------------------
 
-    async def stop(self, grace: float) -> dict[str, Any]:
-        """End the agent's whole process tree; ``stopped`` is False if no agent was running."""
+    async def stop(self, grace: float, *, delete_transcript: bool = False) -> dict[str, Any]:
+        """End the agent's whole process tree; ``stopped`` is False if no agent was running.
+
+        With ``delete_transcript`` the agent is asked first to delete its own, and ``transcript`` is the result:
+        ``{"deleted", "reason"}``.
+        """
         agent = self._agent
+        transcript = {"transcript": await self._delete_transcript()} if delete_transcript else {}
         if agent is None or not self.is_running:
-            return {"stopped": False, "exit_code": agent.exit_code if agent else None}
+            return {"stopped": False, "exit_code": agent.exit_code if agent else None, **transcript}
         agent.stop_requested = True
         if self._state == AgentState.STARTING and agent.start_task is not None:
             agent.start_task.cancel()
             await asyncio.wait([agent.start_task])
         else:
             self._handle_exit(agent, await agent.driver.stop(grace))
-        return {"stopped": True, "exit_code": agent.exit_code}
+        return {"stopped": True, "exit_code": agent.exit_code, **transcript}
+
+    async def _delete_transcript(self) -> dict[str, Any]:
+        driver = self._agent.driver if self._agent is not None and self._state == AgentState.IDLE else None
+        if driver is None:
+            reason = "no agent is running"
+        elif not isinstance(driver, SupportsDeletion):
+            reason = "the agent does not offer to delete its transcript"
+        else:
+            reason = await driver.delete_conversation()
+        return {"deleted": not reason, "reason": self._token.redactor.redact(reason)}
 
     def _stop_without_conversation(self) -> None:
         """Stop an agent whose turn showed that it is in another conversation: it must get no further prompt."""

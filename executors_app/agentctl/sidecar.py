@@ -99,9 +99,9 @@ class Sidecar:
 
     # -- commands ----------------------------------------------------------------------------
 
-    async def stop(self, grace: float, intent_id: str) -> dict[str, Any]:
+    async def stop(self, grace: float, intent_id: str, *, delete_transcript: bool = False) -> dict[str, Any]:
         """``POST /agent/stop``; a repeated intent returns the first result and stops nothing."""
-        return await self._run_once(intent_id, lambda: self.agent.stop(grace))
+        return await self._run_once(intent_id, lambda: self.agent.stop(grace, delete_transcript=delete_transcript))
 
     async def cancel(self, message_id: str) -> dict[str, bool]:
         """``POST /cancel``."""

@@ -98,7 +98,12 @@ ACTIONS: Final[Mapping[str, SessionAction]] = {
         row.id, _posted_value(request, "wait_id"), request.user
     ),
     "stop": lambda row, request: intents.request_stop(row.id, request.user),
-    "close": lambda row, request: intents.request_close(row.id, request.user, _posted_value(request, "as")),
+    "close": lambda row, request: intents.request_close(
+        row.id,
+        request.user,
+        _posted_value(request, "as"),
+        delete_transcript=bool(_posted_value(request, "delete_transcript")),
+    ),
     "answer": lambda row, request: answer_permission(
         row.id,
         _posted_value(request, "permission_id"),

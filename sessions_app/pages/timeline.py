@@ -139,6 +139,11 @@ _EVENT_LABELS: Final[Mapping[str, Label | Callable[[Payload], Label]]] = {
     "session.run.cancel_ignored": Label("The agent was asked to cancel its turn, and continues it", "ask"),
     "session.run.heard_again": Label("The agent responds again", "busy"),
     "session.permission.expired": Label("A permission request was closed because the agent’s process ended", "off"),
+    "session.transcript": lambda told: (
+        Label("The agent deleted its own transcript", "off")
+        if told.get("deleted")
+        else Label(_with_reason("The agent’s own transcript was not deleted", told.get("reason")), "ask")
+    ),
     "session.setting.requested": lambda told: Label(f"A change of the agent’s setting {_setting(told)} was requested"),
     "session.setting.applied": lambda told: Label(f"The agent’s setting {_setting(told)} was changed", "calm"),
     "session.setting.refused": lambda told: Label(

@@ -251,8 +251,11 @@ def request_stop(session_id: uuid.UUID, by: Any) -> None:
             create_intent(transaction.session, IntentKind.STOP, by)
 
 
-def request_close(session_id: uuid.UUID, by: Any, outcome: str) -> None:
-    """Ask for a session to end for good, as ``completed`` or ``cancelled``; its execution ends too."""
+def request_close(session_id: uuid.UUID, by: Any, outcome: str, *, delete_transcript: bool = False) -> None:
+    """Ask for a session to end for good, as ``completed`` or ``cancelled``; its execution ends too.
+
+    ``delete_transcript``: the user consents that the agent deletes its own transcript, which it does if it is running.
+    """
     if outcome not in ("completed", "cancelled"):
         raise Invalid("as is one of completed, cancelled.", field="as")
     with session_transaction(session_id) as transaction:
@@ -265,7 +268,8 @@ def request_close(session_id: uuid.UUID, by: Any, outcome: str) -> None:
         waits.end_external_wait(transaction, "closed")
         transaction.set_fields(desired_state=DesiredState.STOPPED, stopped_by_user=True, start_rank=None)
         if earlier is None:
-            create_intent(transaction.session, IntentKind.CLOSE, by, {"as": outcome})
+            payload: dict[str, Any] = {"as": outcome, **({"delete_transcript": True} if delete_transcript else {})}
+            create_intent(transaction.session, IntentKind.CLOSE, by, payload)
 
 
 def _withdraw_start(transaction: SessionTransaction) -> None:

@@ -62,6 +62,7 @@ STORY_EVENTS: Final = (
     "session.run.cancel_ignored",
     "session.run.heard_again",
     "session.permission.expired",
+    "session.transcript",
     "session.setting.requested",
     "session.setting.applied",
     "session.setting.refused",

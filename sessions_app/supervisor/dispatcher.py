@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -102,8 +102,9 @@ async def _stop_execution(registry: ExecutionRegistry, intent: Intent) -> bool:
     if lease is None:
         return False
     facts = await registry.database(load_execution_facts, intent.session_id)
+    transcript: Mapping[str, Any] | None = None
     if facts is not None and facts.agentctl_url:
-        await _request_shutdown(registry, intent)
+        transcript = await _request_shutdown(registry, intent)
         crash_points.reached("supervisor.stop_sent", intent.session_id)
         # Closed before the end, so that the loss of the stream requests no recheck of a session that we end ourselves.
         await registry.close_stream(intent.session_id)
@@ -115,7 +116,11 @@ async def _stop_execution(registry: ExecutionRegistry, intent: Intent) -> bool:
     # repeat the whole stop, and every step may be repeated. The lease goes last: nobody else may start in between.
     close_as: str = intent.payload.get("as", "")
     reason = "closed" if close_as else str(intent.payload.get("reason") or "stopped")
-    await registry.database(write_stopped, intent.session_id, lease, reason, close_as)
+    if not intent.payload.get("delete_transcript"):
+        transcript = None
+    elif transcript is None:
+        transcript = {"deleted": False, "reason": "the agent was not running, or did not say"}
+    await registry.database(write_stopped, intent.session_id, lease, reason, close_as, transcript)
     crash_points.reached("supervisor.stop_written", intent.session_id)
     await registry.database(settle_intent, intent.id, reason)
     crash_points.reached("supervisor.stop_settled", intent.session_id)
@@ -125,23 +130,29 @@ async def _stop_execution(registry: ExecutionRegistry, intent: Intent) -> bool:
     return True
 
 
-async def _request_shutdown(registry: ExecutionRegistry, intent: Intent) -> None:
+async def _request_shutdown(registry: ExecutionRegistry, intent: Intent) -> Mapping[str, Any] | None:
     """Ask agentctl to end its agent and then itself, once the log has the journal's last lines.
+
+    Returns what became of the agent's transcript; None if that is not known, or nobody asked for its deletion.
 
     An agentctl that does not answer is only logged: the caller ends it through its runtime.
     """
     stream: Any = registry.stream_of(intent.session_id)
+    transcript: Mapping[str, Any] | None = None
     try:
         stream = stream or await registry.open_stream(intent.session_id)
         if stream is None:
-            return
-        await stream.client.stop_agent(grace=5, intent_id=str(intent.id))
+            return None
+        delete = bool(intent.payload.get("delete_transcript"))
+        answer = await stream.client.stop_agent(grace=5, intent_id=str(intent.id), delete_transcript=delete)
+        transcript = answer.get("transcript")
         crash_points.reached("supervisor.agent_stopped", intent.session_id)
         report = await stream.client.status()
         await stream.wait_until_logged(report["journal"]["epoch"], report["journal"]["last_seq"], timeout=5)
         await stream.client.shutdown(stop_agent=True, intent_id=str(intent.id))
     except ExecutorError as error:
         log.info("session %s does not end by itself: %s", intent.session_id, error.message)
+    return transcript
 
 
 def _acquire_lease(session_id: uuid.UUID, me: str) -> Lease | None:

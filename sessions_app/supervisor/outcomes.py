@@ -25,6 +25,7 @@ from executors_app.agent_capabilities import (
     reset_for_new_version,
     save_assessment,
 )
+from executors_app.agentctl.agent_settings import REASON_LIMIT, clean_text
 from executors_app.agentctl.protocol import Code
 from executors_app.errors import AgentctlUnreachable, ExecutorError, RuntimeUnavailable
 from executors_app.plugins import agent_type
@@ -313,10 +314,17 @@ def _schedule_retry(transaction: SessionTransaction, failure: StartFailure) -> N
         transaction.move_session("fail", error_code=failure.code, error_message=message)
 
 
-def write_stopped(session_id: uuid.UUID, lease: Lease | None, reason: str, close_as: str = "") -> None:
+def write_stopped(
+    session_id: uuid.UUID,
+    lease: Lease | None,
+    reason: str,
+    close_as: str = "",
+    transcript: Mapping[str, Any] | None = None,
+) -> None:
     """Write that the execution has ended on request: interrupt its turn, and leave the session resumable.
 
-    ``close_as`` (*completed* or *cancelled*) ends the session for good. Raises LeaseLost.
+    ``close_as`` (*completed* or *cancelled*) ends the session for good. ``transcript`` is what became of the agent's
+    own, ``{"deleted", "reason"}``; None if nobody asked for its deletion. Raises LeaseLost.
     """
     with session_transaction(session_id, lease) as transaction:
         if reason == IDLE_REASON and transaction.session.desired_state != DesiredState.RUNNING:
@@ -325,6 +333,9 @@ def write_stopped(session_id: uuid.UUID, lease: Lease | None, reason: str, close
         record_agent_stopped(transaction)
         transaction.set_fields(next_restart_at=None)
         transaction.move_executor("stop", pid=None, status_reason=reason)
+        if transcript is not None:
+            deleted, why = bool(transcript.get("deleted")), clean_text(transcript.get("reason"), REASON_LIMIT)
+            transaction.record_event("session.transcript", deleted=deleted, reason=why)
         if close_as:
             waits.end_external_wait(transaction, reason)
             _settle_open_prompts(transaction)

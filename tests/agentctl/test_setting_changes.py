@@ -84,3 +84,26 @@ async def test_change_without_an_agent_is_refused(tmp_path: Path) -> None:
     async with agentctl(tmp_path) as running:
         status, answer = await running.post("/settings", **CHANGE)
     assert (status, answer["code"]) == (409, "not_running")
+
+
+@pytest.mark.parametrize("reason", ["", "it is locked"])
+async def test_stop_deletes_the_transcript_once_if_asked(
+    started: Running, monkeypatch: pytest.MonkeyPatch, reason: str
+) -> None:
+    asked: list[str] = []
+
+    async def delete_conversation() -> str:
+        asked.append("delete")
+        return reason
+
+    monkeypatch.setattr(started.sidecar.agent.driver(), "delete_conversation", delete_conversation, raising=False)
+    for _ in range(2):
+        _, answer = await started.post("/agent/stop", intent_id="i1", delete_transcript=True)
+        assert answer["transcript"] == {"deleted": not reason, "reason": reason}
+    assert asked == ["delete"]
+
+
+async def test_stop_of_an_agent_that_cannot_delete_says_so(started: Running) -> None:
+    _, answer = await started.post("/agent/stop", intent_id="i1", delete_transcript=True)
+    assert answer["transcript"]["deleted"] is False
+    assert "transcript" not in (await started.post("/agent/stop", intent_id="i2"))[1]

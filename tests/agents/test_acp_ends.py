@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from executors_app.agentctl.drivers import Driver, acp
+from executors_app.agentctl.drivers import Driver, SupportsDeletion, acp
 from tests.agents.conftest import MakeRequest
 from tests.agents.hosts import RecordingHost
 from tests.agents.scripts import SESSION, agent, chunk, error, result
@@ -60,3 +60,52 @@ async def test_agent_that_does_not_answer_is_told_that_nobody_waits(
         return [each["params"] for each in read_by_agent() if each["method"] == "$/cancel_request"]
 
     assert await eventually_async(given_up) == [{"requestId": 3}]
+
+
+async def delete(driver: Driver) -> str:
+    assert isinstance(driver, SupportsDeletion)
+    return await driver.delete_conversation()
+
+
+async def test_deletion_in_a_turn_ends_the_turn_first(
+    driver: Driver, host: RecordingHost, request_for: MakeRequest, read_by_agent: ReadByAgent
+) -> None:
+    script = {
+        **agent(also=["delete", "close"], session_prompt=[chunk("agent", "hm")]),
+        "session/delete": [[result({})]],
+    }
+    # The prompt is the third request; the scripted agent answers it when it is cancelled.
+    ended = result({"stopReason": "cancelled"}).replace("$ID", "3")
+    await driver.start(request_for({**script, "session/cancel": [[ended]]}))
+    turn = asyncio.create_task(driver.prompt("m1", "hello", (), lambda: None))
+    assert await eventually_async(host.said)
+
+    assert await delete(driver) == ""
+    assert await turn == "cancelled"
+    await driver.stop(5.0)
+
+    methods = [each["method"] for each in read_by_agent()]
+    assert methods == ["initialize", "session/new", "session/prompt", "session/cancel", "session/delete"]
+
+
+@pytest.mark.parametrize(
+    ("offers", "answer", "reason"),
+    [
+        (["delete"], [error(-32603, "it is locked")], "it is locked"),
+        (["delete"], [1], "the agent ended first"),
+        (["delete"], [], "the agent did not answer within 0.2 s"),
+        ([], [result({})], "the agent does not offer to delete its transcript"),
+    ],
+)
+async def test_transcript_that_is_not_deleted_has_a_reason(
+    driver: Driver,
+    request_for: MakeRequest,
+    monkeypatch: pytest.MonkeyPatch,
+    offers: list[str],
+    answer: list[Any],
+    reason: str,
+) -> None:
+    assert await delete(driver) == "no agent is running"
+    monkeypatch.setattr(acp, "_DELETE_TIMEOUT", 0.2 if not answer else 20.0)
+    await driver.start(request_for({**agent(also=offers), "session/delete": [answer]}))
+    assert await delete(driver) == reason

@@ -12,6 +12,7 @@ from sessions_app.models import Intent, IntentKind, PermissionRequest, TaskSessi
 from sessions_app.services import intents, tasks, waits
 from sessions_app.services.errors import Conflict, Invalid, NotFound, TerminalState, TokenConsumed, TokenInvalid
 from sessions_app.supervisor.dispatcher import next_overtaking_intent
+from sessions_app.supervisor.outcomes import write_stopped
 from tests.supervisor.journals import Journal, ingest
 from tests.supervisor.rows import (
     answer,
@@ -19,6 +20,7 @@ from tests.supervisor.rows import (
     execution_of,
     fresh,
     key_of,
+    last_payload,
     make_session,
     make_task,
     make_user,
@@ -62,6 +64,18 @@ def test_closing_twice_creates_one_intent_and_stops_the_session(outcome: str) ->
         intents.request_close(session.id, make_user(), outcome)
     assert open_orders(session) == [("close", {"as": outcome})]
     assert fresh(session).desired_state == "stopped"
+
+
+def test_consent_to_delete_the_transcript_is_part_of_the_close() -> None:
+    session = running_session()
+    intents.request_close(session.id, make_user(), "completed", delete_transcript=True)
+    assert open_orders(session) == [("close", {"as": "completed", "delete_transcript": True})]
+
+
+def test_result_of_the_deletion_is_in_the_log() -> None:
+    session = running_session()
+    write_stopped(session.id, None, "closed", "completed", {"deleted": False, "reason": "it is\nlocked"})
+    assert last_payload(session, "session.transcript") == {"deleted": False, "reason": "it is locked"}
 
 
 def test_session_cannot_be_closed_with_two_outcomes() -> None:

@@ -198,3 +198,12 @@ class SupportsSettings(Protocol):
         Returns when the agent has the value. Raises SettingRefused, or AgentGone if the agent ended first.
         """
         ...
+
+
+@runtime_checkable
+class SupportsDeletion(Protocol):
+    """A driver whose agent can delete its own transcript of the conversation."""
+
+    async def delete_conversation(self) -> str:
+        """End the open turn and delete the transcript; return why it was not deleted, or an empty string."""
+        ...

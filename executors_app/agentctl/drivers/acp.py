@@ -6,9 +6,10 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
+from executors_app.agentctl.agent_settings import REASON_LIMIT, clean_text
 from executors_app.agentctl.drivers import (
     Driver,
     Host,
@@ -49,6 +50,8 @@ _SETTING_SHARE: Final = 1 / 6
 _CHANGE_TIMEOUT: Final = 20.0
 """Seconds for the agent's answer to the change of a setting."""
 _FAILED_GRACE: Final = 0.5
+_DELETE_TIMEOUT: Final = 5.0
+"""Seconds for the end of an open turn and the answer to ``session/delete``."""
 _CLOSE_TIMEOUT: Final = 2.0
 """Seconds for the answer to ``session/close``, which is not sent by a stop with less grace than that."""
 _OUTPUT_DRAIN_TIMEOUT: Final = 5.0
@@ -63,6 +66,7 @@ def create(host: Host, marker: Mapping[str, str]) -> Driver:
 @dataclass(slots=True)
 class _Turn:
     cancelled: bool = False
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 @dataclass(slots=True)
@@ -248,6 +252,7 @@ class AcpDriver:
             message = f"the agent ended {agent.process.exit_description()} in the middle of a turn"
             raise TurnFailed(Code.AGENT_EXITED, message) from error
         finally:
+            turn.ended.set()
             self._turn = None
         return self._stop_reason(answer)
 
@@ -338,6 +343,29 @@ class AcpDriver:
         with contextlib.suppress(RpcError, AgentGone, PipeStuck, TimeoutError):
             async with asyncio.timeout(_CLOSE_TIMEOUT):
                 await agent.connection.call("session/close", {"sessionId": self._conversation_id})
+
+    async def delete_conversation(self) -> str:
+        """Delete the agent's own transcript; see ``SupportsDeletion``."""
+        agent, conversation_id = self._agent, self._conversation_id
+        if agent is None or agent.exited.is_set() or conversation_id is None:
+            return "no agent is running"
+        if self._agent_info is None or not self._agent_info.deletes:
+            return "the agent does not offer to delete its transcript"
+        try:
+            async with asyncio.timeout(_DELETE_TIMEOUT):
+                if self._turn is not None:  # otherwise the agent might write the transcript anew
+                    turn = self._turn
+                    await self.cancel()
+                    await turn.ended.wait()
+                await agent.connection.call("session/delete", {"sessionId": conversation_id})
+        except RpcError as error:
+            return clean_text(error.text, REASON_LIMIT)
+        except TimeoutError:
+            return f"the agent did not answer within {_DELETE_TIMEOUT:g} s"
+        except (AgentGone, PipeStuck):
+            return "the agent ended first"
+        self._conversation_id = None  # it is not closed after that
+        return ""
 
     async def _watch_exit(self, agent: _Agent) -> None:
         """Wait until all output is handled, end the agent if it still runs, and report its exit."""

@@ -92,6 +92,8 @@ class AgentInfo:
     """Whether it offers ``session/list``."""
     closes: bool
     """Whether it offers ``session/close``."""
+    deletes: bool
+    """Whether it offers ``session/delete``."""
     directories: bool
     """Whether it accepts directories in addition to its cwd."""
     prompt_kinds: frozenset[str]
@@ -154,6 +156,7 @@ async def initialize(wire: JsonRpcConnection) -> AgentInfo:
         resume=of_sessions.get("resume") not in (None, False),
         lists=of_sessions.get("list") not in (None, False),
         closes=of_sessions.get("close") not in (None, False),
+        deletes=of_sessions.get("delete") not in (None, False),
         directories=of_sessions.get("additionalDirectories") not in (None, False),
         prompt_kinds=frozenset(kind for kind, taken in kinds.items() if taken is True),
     )

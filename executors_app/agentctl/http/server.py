@@ -279,7 +279,11 @@ class _Api:
         return await self._sidecar.agent.start(parse_start_request(body, self._sidecar.execution.workspace))
 
     async def _stop(self, request: web.Request, body: dict[str, Any]) -> Any:
-        return await self._sidecar.stop(parse_seconds(body, "grace", _GRACE), parse_identifier(body, "intent_id", ""))
+        return await self._sidecar.stop(
+            parse_seconds(body, "grace", _GRACE),
+            parse_identifier(body, "intent_id", ""),
+            delete_transcript=parse_flag(body, "delete_transcript", default=False),
+        )
 
     async def _prompt(self, request: web.Request, body: dict[str, Any]) -> Any:
         return await self._sidecar.turns.accept(

@@ -151,7 +151,12 @@ class CloseRequestSerializer(serializers.Serializer[Any]):
 
     def get_fields(self) -> dict[str, serializers.Field[Any, Any, Any, Any]]:
         """``as`` is a word of the language, so it cannot be an attribute."""
-        return {"as": choice_field(("completed", "cancelled"))}
+        return {
+            "as": choice_field(("completed", "cancelled")),
+            "delete_transcript": serializers.BooleanField(
+                default=False, help_text="Also have the running agent delete its own transcript, if it can."
+            ),
+        }
 
 
 class WaitSerializer(serializers.Serializer[Any]):

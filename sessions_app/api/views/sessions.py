@@ -152,7 +152,10 @@ class SessionCloseView(SessionActionView):
     @document_responses({202: StatusAnswerSerializer}, 400, 404, 409, request=CloseRequestSerializer)
     def post(self, request: Request, task_id: uuid.UUID, session_id: uuid.UUID) -> Response:
         """Close a session permanently."""
-        return self.record_request(intents.request_close, self.body(CloseRequestSerializer)["as"])
+        asked = self.body(CloseRequestSerializer)
+        delete = asked["delete_transcript"]
+        intents.request_close(self.session.id, request.user, asked["as"], delete_transcript=delete)
+        return self.status_response()
 
 
 class SessionSettingsView(SessionApiView):
