@@ -1,8 +1,9 @@
 """A shell of a session's workspace for a browser: ``/ws/sessions/{id}/shell/?cols=&rows=``.
 
-Bytes pass unchanged in both directions. Texts are JSON: from agentctl first ``{"shell", "offset", "running"}``
+Bytes pass unchanged in both directions. Texts are JSON: from agentctl first ``{"shell", "offset", "running", "new"}``
 and last ``{"exit"}``; from the client ``{"resize": [cols, rows]}``, and ``{"ack": BYTES}`` with the number of bytes
-that it has processed. A client that leaves 16 MiB unacknowledged is closed with 4408, and finds the shell's
+that it has processed. When the shell named ``login`` ends, the sessions that wait for that login are tried again, once.
+A client that leaves 16 MiB unacknowledged is closed with 4408, and finds the shell's
 scrollback when it reconnects. (daphne accepts and buffers whatever is sent, so this is the only back-pressure.)
 """
 
@@ -26,6 +27,7 @@ from sessions_app.consumers import AsgiMessage, AuthenticatedConsumer
 from sessions_app.live.authentication import CloseCode, Principal, Subscription, revoked_subscriptions
 from sessions_app.live.log_reader import find_session
 from sessions_app.models.database_errors import classify_error
+from sessions_app.services.agent_setup import retry_after_login
 from sessions_app.services.database_threads import run_in_database
 from sessions_app.services.errors import Invalid, NotFound, ReadOnly, SessionsError
 from sessions_app.services.workspace import agentctl_client
@@ -34,6 +36,8 @@ log = logging.getLogger(__name__)
 
 ACCESS_CHECK_INTERVAL: Final = 2.0
 """Seconds between two checks of the user's access."""
+LOGIN_SHELL: Final = "login"
+"""Name of the shell in which the page runs an agent's login command; when it ends, waiting sessions are tried again."""
 FLOW_CONTROL_WINDOW: Final = 16 << 20
 """Unacknowledged bytes at which the client counts as too slow."""
 MAX_TERMINAL_SIDE: Final = 1000
@@ -60,12 +64,15 @@ class ShellConsumer(AuthenticatedConsumer):
         self._connection = AsyncExitStack()
         self._tasks: list[asyncio.Task[None]] = []
         self._sent = self._acked = 0
+        self._login_of: uuid.UUID | None = None
+        """The session whose agent logs in in this shell; None for any other shell."""
 
     async def open(self, principal: Principal, key: uuid.UUID, query: Mapping[str, str]) -> CloseCode | None:
         """Open the shell. From then on its output and the user's access are watched in the background."""
         try:
             subscription, client = await run_in_database(_authorize, principal, key)
             request = _parse_shell_request(query)
+            self._login_of = key if request.name == LOGIN_SHELL else None
             opening = client.shell(request.name, request.columns, request.rows)
             self._shell = await self._connection.enter_async_context(opening)
         except (SessionsError, ExecutorError) as error:
@@ -110,6 +117,8 @@ class ShellConsumer(AuthenticatedConsumer):
     async def _send_output(self, shell: ShellStream) -> CloseCode:
         async for frame in shell:
             if isinstance(frame, str):
+                if self._login_of is not None and "exit" in orjson.loads(frame):
+                    await _retry_after_login(self._login_of)
                 await self._send_frame(text_data=frame)
                 continue
             if self._sent - self._acked > FLOW_CONTROL_WINDOW:
@@ -147,6 +156,14 @@ class ShellConsumer(AuthenticatedConsumer):
         except Exception as error:  # noqa: BLE001 - each web server raises a different error for this
             log.debug("the client was gone before its shell ended: %s", error)
         await self.release()
+
+
+async def _retry_after_login(session_id: uuid.UUID) -> None:
+    """Try the sessions again that wait for this login; a failure must not keep the end from the client."""
+    try:
+        await run_in_database(retry_after_login, session_id)
+    except Exception:
+        log.exception("session %s: what waits for its login could not be tried again", session_id)
 
 
 def _authorize(principal: Principal, session_id: uuid.UUID) -> tuple[Subscription, AgentctlClient]:

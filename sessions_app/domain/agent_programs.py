@@ -12,7 +12,10 @@ NEEDS_PERSON_CODES: Final = frozenset({str(Code.PROGRAM_MISSING), str(Code.AUTH_
 """Error codes that waiting does not resolve: somebody must install the program or log in."""
 RECHECK_AFTER: Final = timedelta(hours=23)
 """When Kandev tries again on its own. A user's *Try again* does not wait for it."""
-RETRY_SENTENCE: Final = "Kandev tries again by itself once a day. Your next prompt, or “Try again”, does so at once."
+RETRY_SENTENCE: Final = (
+    "Kandev tries again by itself when a login on this page ends, when the program appears on Kandev’s own machine, "
+    "and once a day. Your next prompt, or “Try again”, does so at once."
+)
 _MESSAGE_LIMIT: Final = 500
 
 

@@ -11,14 +11,11 @@ from django.contrib.auth import get_user_model
 from django.contrib.auth.models import Group
 from django.db import transaction
 
-from executors_app.agentctl.workspace.repository_git import run_git
 from executors_app.models import AgentProfile, Executor
-from executors_app.repositories.team import TeamRepository
 from sessions_app.accounts.models import LoginLink
-from sessions_app.management.startup import PRIVATE_UMASK
 from sessions_app.models import Repository, Task
-from sessions_app.services.catalogue import current_branch
 from sessions_app.services.restarts import DEMO_TASK
+from sessions_app.services.scratch_repository import make_repository
 from sessions_app.workflows.services.workflows import save_workflow
 
 DEMO_TEAM: Final = "Demo team"
@@ -67,7 +64,7 @@ edges:
 
 def create_demo_data(directory: Path) -> Any:
     """Create the demo data that is missing, with its repository in ``directory``; return the demo's user."""
-    branch = _make_repository(directory)
+    branch = make_repository(directory, _README)
     with transaction.atomic():
         team, _ = Group.objects.get_or_create(name=DEMO_TEAM)
         repository, is_first = Repository.objects.get_or_create(
@@ -96,20 +93,6 @@ def local_address_hint(link: str, port: int) -> str:
     return (
         f"Where {settings.KANDEV_LOCAL_NAME} does not resolve (in Safari, for example), use 127.0.0.1:{port} instead."
     )
-
-
-def _make_repository(directory: Path) -> str:
-    """Create a git repository with a first commit; return its branch."""
-    directory.mkdir(parents=True, exist_ok=True)
-    if not (directory / ".git").exists():
-        run_git(directory, "init", "--quiet", "--initial-branch=main", umask=PRIVATE_UMASK)
-    if TeamRepository.open(directory).commit_of("HEAD") is None:
-        # No agent has worked here yet, so the repository's configuration cannot make git run anything.
-        (directory / "README.md").write_text(_README)
-        author = ("-c", "user.name=Kandev", "-c", "user.email=demo@kandev.invalid")
-        run_git(directory, "add", "README.md", umask=PRIVATE_UMASK)
-        run_git(directory, *author, "commit", "--quiet", "--no-gpg-sign", "--message=First commit", umask=PRIVATE_UMASK)
-    return current_branch(directory) or "main"
 
 
 def _make_agent() -> None:

@@ -18,7 +18,9 @@ log = logging.getLogger(__name__)
 PRIVATE_UMASK: Final = 0o077
 """The umask of our processes: no other user can access the files that they create."""
 DEMO_REPOSITORY: Final = "demo-repository"
-AGENT_DIRECTORIES: Final = frozenset({"worktrees", "workspaces", "agent_homes", "repositories", DEMO_REPOSITORY})
+AGENT_DIRECTORIES: Final = frozenset(
+    {"worktrees", "workspaces", "agent_homes", "repositories", DEMO_REPOSITORY, "agent-tests"}
+)
 """Directories that are private themselves, and whose files keep their modes.
 
 Agents choose the modes of the files they write there, and a sandbox under another user id reads some of our own files.

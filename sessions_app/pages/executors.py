@@ -26,8 +26,10 @@ from executors_app.plugins import UnknownPlugin, agent_type, agent_types
 from sessions_app.accounts.authorization import writable_teams
 from sessions_app.domain.situation_facts import Label
 from sessions_app.models import Chore, Orphaned, Supervisor, TaskSession
+from sessions_app.pages.agent_setup import place_label
 from sessions_app.pages.labels import capability_label, execution_label
 from sessions_app.pages.session_summary import retry_buttons
+from sessions_app.services.agent_setup import AgentPlace, agent_places
 from sessions_app.services.assessment import assess_session
 from sessions_app.services.catalogue import (
     LIVE_STATUSES,
@@ -42,6 +44,8 @@ from sessions_app.services.errors import Throttled
 MAX_VERSIONS_SHOWN: Final = 60
 """Capability rows on the page, the most recently seen ones."""
 MAX_PROFILES_SHOWN: Final = 200
+MAX_EXECUTORS_SHOWN: Final = 10
+"""Executors for which the page says what each agent type lacks there."""
 _RESUMES_LABEL: Final = Label("Resumes", "good")
 _HISTORY_LABEL: Final = Label("Gets the history", "ask")
 _NEW_CONVERSATION_LABEL: Final = Label("Begins anew", "off")
@@ -64,11 +68,15 @@ def agents_context(user: Any) -> dict[str, Any]:
         seen[row.agent_type].append(row)
     profiles = list(visible_profiles(user).select_related("team").defer("env", "mcp_servers")[:MAX_PROFILES_SHOWN])
     used = _sessions_per_profile(user)
+    places = agent_places(user, list(agent_types().values()), list(Executor.objects.all()[:MAX_EXECUTORS_SHOWN]))
     kinds = sorted(agent_types().values(), key=lambda kind: (not seen.get(kind.name), kind.title))
     gone = [row for name, rows in seen.items() if name not in agent_types() for row in rows]
     return {
         "profiles": [_profile_context(row, used.get(row.id, 0)) for row in profiles],
-        "kinds": [_agent_type_context(kind, seen.get(kind.name, ())) for kind in kinds],
+        "kinds": [
+            _agent_type_context(kind, seen.get(kind.name, ()), [one for one in places if one.kind is kind])
+            for kind in kinds
+        ],
         "gone": [_capability_context(row) for row in gone],
         "is_staff": user.is_staff,
     }
@@ -99,9 +107,12 @@ def _resume_label(*, resumes: bool, told: bool) -> Label:
     return _RESUMES_LABEL if resumes else _HISTORY_LABEL if told else _NEW_CONVERSATION_LABEL
 
 
-def _agent_type_context(kind: AgentType, seen: Sequence[AgentCapability]) -> dict[str, Any]:
+def _agent_type_context(
+    kind: AgentType, seen: Sequence[AgentCapability], places: Sequence[AgentPlace]
+) -> dict[str, Any]:
     return {
         "kind": kind,
+        "places": [(one.executor, place_label(one)) for one in places],
         "missing": missing_programs(kind),
         "resume": _resume_label(resumes=kind.supports_session_resume, told=kind.history_context_injection),
         "then": _resume_summary(kind),

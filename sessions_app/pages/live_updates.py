@@ -25,7 +25,7 @@ from sessions_app.pages import tasks
 from sessions_app.pages import timeline as timeline_page
 from sessions_app.pages.board import parse_filter
 from sessions_app.pages.conversation import changed_messages, render_messages
-from sessions_app.pages.session_state import SESSION_PARTS, session_context, wants_start_on_open
+from sessions_app.pages.session_state import SESSION_PARTS, hide_login, session_context, wants_start_on_open
 from sessions_app.pages.shortcuts import find_session, find_task
 
 
@@ -47,6 +47,7 @@ def session_updates(request: HttpRequest, task_id: uuid.UUID, session_id: uuid.U
     reached = messages[-1].updated_seq if more else last_seq
     writes = may_write_session(request.user, row)
     context = session_context(row, writes=writes)
+    hide_login(request.user, row, context)
     return JsonResponse(
         {
             "status": context["status"],

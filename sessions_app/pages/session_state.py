@@ -9,10 +9,11 @@ from django.utils import timezone
 from executors_app.domain import ExecutorStatus
 from executors_app.models import ExecutorRunning
 from executors_app.plugins import UnknownPlugin
+from sessions_app.accounts.authorization import may_operate
 from sessions_app.domain import usage
 from sessions_app.domain.recovery_facts import Policy
 from sessions_app.domain.resumability import Assessment, Mode, assess_mode
-from sessions_app.domain.situation_facts import IdleReason
+from sessions_app.domain.situation_facts import Code, IdleReason
 from sessions_app.domain.situations import situation, status_label
 from sessions_app.domain.states import (
     ENDED_STATES,
@@ -38,6 +39,7 @@ from sessions_app.pages.labels import (
 from sessions_app.pages.session_summary import WORKSPACE, banner_buttons, load_facts, retry_buttons
 from sessions_app.pages.waits import wait_contexts
 from sessions_app.services import waits
+from sessions_app.services.agent_setup import agent_fix
 from sessions_app.services.assessment import assess_session, execution_of
 from sessions_app.services.errors import ERRORS_BY_CODE, Conflict, NoAgent, TerminalState
 from sessions_app.services.intents import GIVEN_UP_MESSAGE, RUNNING_ROW
@@ -130,9 +132,19 @@ def session_context(session: TaskSession, *, writes: bool = True) -> dict[str, A
     return context if writes else context | _without_buttons(context)
 
 
+def hide_login(user: Any, session: TaskSession, context: dict[str, Any]) -> None:
+    """Remove the login from the context of a user who may not open a terminal; no query if there is none."""
+    fix = context["agent_fix"]
+    if fix and fix["login"] and not may_operate(user, session):
+        context["agent_fix"] = {**fix, "login": ""}
+
+
 def _without_buttons(context: dict[str, Any]) -> dict[str, Any]:
     nothing = dict.fromkeys(
-        ("open_run", "can_stop", "can_close", "workspace_button", "retry", "may_wait", "may_change_settings")
+        (
+            *("agent_fix", "open_run", "can_stop", "can_close", "workspace_button", "retry", "may_wait"),
+            "may_change_settings",
+        )
     )
     asked = without_keys(context["permissions"])
     return {**nothing, "buttons": [], "permissions": asked, "refusal": VIEWER_REFUSAL, "reads_only": True}
@@ -157,6 +169,7 @@ def _context(session: TaskSession) -> dict[str, Any]:
         "agent_label": agent_label(status),
         "situation": shown,
         "usage": usage.usage_lines(session.usage),
+        "agent_fix": agent_fix(session) if shown.code is Code.PROGRAM else None,
         "buttons": banner_buttons(shown, assessment, takes_over=can_be_taken_over(session)),
         "permissions": permission_contexts(session),
         **wait_contexts(session, status["wait"]),

@@ -17,7 +17,7 @@ from sessions_app.accounts.authorization import may_operate, may_write_session
 from sessions_app.models import Message, TaskSession
 from sessions_app.pages.agent_settings import parse_posted_setting
 from sessions_app.pages.conversation import last_messages, messages_around, render_messages
-from sessions_app.pages.session_state import session_context
+from sessions_app.pages.session_state import hide_login, session_context
 from sessions_app.pages.shortcuts import find_session
 from sessions_app.pages.waits import WaitCreateForm
 from sessions_app.services import intents, policies, prompts, waits
@@ -37,6 +37,7 @@ def show_session(request: HttpRequest, task_id: uuid.UUID, session_id: uuid.UUID
     # updates. Read in the other order, it would be missing from the page.
     writes = may_write_session(request.user, row)
     context = {"last_seq": row.last_seq, **session_context(row, writes=writes)}
+    hide_login(request.user, row, context)
     messages, older, is_past = _page_of_messages(request, row)
     context |= {
         "messages_html": render_messages(messages),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from django.urls import include, path
 
 from sessions_app.pages import (
+    agent_setup,
     board,
     executors,
     health,
@@ -33,6 +34,9 @@ urlpatterns = [
     path("executors/live/", live_updates.executor_updates, name="executors-live"),
     path("executors/<uuid:executor_id>/look/", executors.probe_and_redirect, name="executor-look"),
     path("agents/", executors.list_agents, name="agents"),
+    path("agents/<slug:name>/", agent_setup.show_agent_setup, name="agent-setup"),
+    path("agents/<slug:name>/live/", agent_setup.agent_test_updates, name="agent-setup-live"),
+    path("agents/<slug:name>/<str:action>/", agent_setup.act_on_agent_setup, name="agent-setup-action"),
     path("favicon.ico", help_pages.favicon, name="favicon"),
     path("help/", help_pages.show_help, name="help"),
     path("help/pictures/<slug:name>.png", help_pages.help_picture, name="help-picture"),

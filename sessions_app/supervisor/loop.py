@@ -17,7 +17,7 @@ from executors_app.backoff import Backoff
 from executors_app.domain import Observed
 from sessions_app.domain import actor_context
 from sessions_app.models import wakeups
-from sessions_app.services import database_restore
+from sessions_app.services import agent_setup, database_restore
 from sessions_app.services.metric_counters import FLUSH_EVERY, METRICS_BUFFER
 from sessions_app.supervisor import admission, idle_sleep, leases, sweep_reports, watchdogs
 from sessions_app.supervisor.database_outage import DatabaseOutage, is_database_outage
@@ -25,6 +25,7 @@ from sessions_app.supervisor.dispatcher import Dispatcher
 from sessions_app.supervisor.execution_registry import ExecutionRegistry
 from sessions_app.supervisor.execution_stream import ExecutionStream
 from sessions_app.supervisor.exporter import ExportJob
+from sessions_app.supervisor.installed_programs import InstalledPrograms
 from sessions_app.supervisor.interrupted_turns import load_due_retries
 from sessions_app.supervisor.recheck_queue import ExitEventListener, RecheckQueue
 from sessions_app.supervisor.sweep.sweep_pass import DecidedRow, SweepRun, SweepScope, run_sweep
@@ -42,6 +43,8 @@ ORPHANS_EVERY = 1.0
 """Seconds between two checks for sessions whose supervisor is gone."""
 ADMIT_EVERY = 0.5
 """Seconds between two checks of the start queue."""
+AGENT_SETUP_EVERY = 5.0
+"""Seconds between two checks for finished tests of agents and for programs that were installed."""
 RECHECK_AFTER = 0.02
 """Seconds at least between two checks, however many wake-ups arrive."""
 
@@ -90,6 +93,7 @@ class SupervisorLoop:
         self._due_retries: frozenset[uuid.UUID] = frozenset()
         self._due_restarts: frozenset[tuple[uuid.UUID, datetime]] = frozenset()
         self._orphans: set[tuple[uuid.UUID, str]] = set()
+        self._installed_programs = InstalledPrograms()
 
     async def open(self) -> None:
         """Register this supervisor and start renewing its leases; nothing is taken over yet."""
@@ -120,6 +124,7 @@ class SupervisorLoop:
             "deadlines": self._enforce_deadlines,
             "stalls": self._report_stalls,
             "exit events": self._exit_events.refresh_listeners,
+            "agent setup": self._follow_agent_setup,
             "metrics": self._flush_metrics,
             "export": self.exporter.run_step,
             **{extension.name: extension.run_once for extension in self.extensions},
@@ -250,6 +255,13 @@ class SupervisorLoop:
             if self._due_retries - before:
                 self._work_available.set()
             await asyncio.sleep(DEADLINES_EVERY)
+
+    async def _follow_agent_setup(self) -> None:
+        """Stop finished tests of agents, and start sessions again whose agent has been installed."""
+        await asyncio.sleep(AGENT_SETUP_EVERY)
+        stopped = await self.registry.database(agent_setup.stop_finished_tests)
+        if stopped + await self.registry.database(self._installed_programs.retry_sessions):
+            self._work_available.set()
 
     async def _flush_metrics(self) -> None:
         await asyncio.sleep(FLUSH_EVERY)

@@ -28,7 +28,7 @@ def plain_shell(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 async def test_shell_runs_in_the_workspace_on_its_own_terminal(running: Running) -> None:
     async with shell(running, cols=101, rows=37) as typist:
-        assert typist.hello == {"shell": "main", "offset": 0, "running": True}
+        assert typist.hello == {"shell": "main", "offset": 0, "running": True, "new": True}
         await typist.type("pwd; stty size; test -t 0 && echo is-a-$((1+1))-tty\n")
         await typist.hears("is-a-2-tty")
         assert str(running.workspace).encode() in typist.heard
@@ -58,6 +58,7 @@ async def test_shell_survives_a_reload_with_its_scrollback(running: Running) -> 
         await typist.type("here=me; echo before-$((1+1))\n")
         await typist.hears("before-2")
     async with shell(running) as typist:
+        assert typist.hello["new"] is False
         await typist.hears("before-2")
         await typist.type("echo still-$here\n")
         await typist.hears("still-me")

@@ -69,6 +69,7 @@ def names(world: World) -> Mapping[str, Any]:
         "team_id": world.team.pk,
         "workflow_id": run.workflow_id,
         "run_id": run.id,
+        "name": "codex",
     }
 
 

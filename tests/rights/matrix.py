@@ -235,6 +235,15 @@ PAGES: Final[Mapping[str, Methods]] = {
     },
     "executors/<uuid:executor_id>/look/": {"get": page(405), "post": Row((LOGIN, 403, 403, 403, 302))},
     "agents/": {"get": page(), "post": page(405)},
+    "agents/<slug:name>/": {"get": page().at(name="demo"), "post": page(405).at(name="demo")},
+    "agents/<slug:name>/live/": {
+        "get": Row((LOGIN, 200, 200, 200, 404), names={"name": "demo"}),
+        "post": page(405).at(name="demo"),
+    },
+    "agents/<slug:name>/<str:action>/": {
+        "get": page(405).at(name="demo", action="key"),
+        "post": Row((LOGIN, 302, 403, 302, 404), names={"name": "demo", "action": "key"}),
+    },
     "favicon.ico": {"get": same(302), "post": same(405)},
     "help/": {"get": page(), "post": page(405)},
     "help/pictures/<slug:name>.png": {"get": page().at(name="board"), "post": page(405).at(name="board")},

@@ -81,7 +81,12 @@ async def _follow(socket: web.WebSocketResponse, shell: Shell, reader: ShellRead
 
 
 async def _send(socket: web.WebSocketResponse, shell: Shell, reader: ShellReader) -> None:
-    hello = {"shell": shell.name, "offset": reader.position, "running": shell.is_running}
+    hello = {
+        "shell": shell.name,
+        "offset": reader.position,
+        "running": shell.is_running,
+        "new": reader.is_first,
+    }
     try:
         await socket.send_str(orjson.dumps(hello).decode())
         while data := await reader.read():

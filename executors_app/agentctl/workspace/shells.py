@@ -162,6 +162,7 @@ class Shell:
         self.changes = StateNotifier()
         self.terminal = terminal
         self._reader: ShellReader | None = None
+        self._had_reader = False
         self._input = bytearray()
         self._loop = asyncio.get_running_loop()
         self._is_reading = False
@@ -245,7 +246,8 @@ class Shell:
         """Attach a new reader at the start of the scrollback, in place of an earlier one."""
         if self._reader is not None:
             self._reader.overtaken = True
-        self._reader = ShellReader(self, self.scrollback.replay_start())
+        self._reader = ShellReader(self, self.scrollback.replay_start(), is_first=not self._had_reader)
+        self._had_reader = True
         self.changes.notify()
         return self._reader
 
@@ -264,8 +266,10 @@ class Shell:
 class ShellReader:
     """A client that follows a shell."""
 
-    def __init__(self, shell: Shell, position: int):
+    def __init__(self, shell: Shell, position: int, *, is_first: bool):
         self.shell, self.position = shell, position
+        self.is_first = is_first
+        """Whether nobody has followed the shell before."""
         self.overtaken = False
 
     async def read(self) -> bytes:

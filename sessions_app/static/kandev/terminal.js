@@ -2,7 +2,7 @@
 // only loses the sight of it, and the scrollback brings that back.
 
 import { jittered } from "./live.js";
-import { isShown, whenShown } from "./tabs.js";
+import { isShown, show, whenShown } from "./tabs.js";
 import { alarm, button, fill, isReady, make, note, onWorkspace, opener, row } from "./workspace.js";
 
 const panel = document.getElementById("panel-terminal"); // only of those who may operate
@@ -22,11 +22,36 @@ const ENDS = {
 const screen = make("div", "screen"), said = make("div", "said"), keys = row();
 const text = new TextEncoder();
 const setAttribute = Element.prototype.setAttribute;
+let shell = "main", command = ""; // the command is typed into a new shell, which it replaces
 let term = null, fit = null, socket = null, timer, failures = 0, exit = null, taken = 0, acked = 0;
 
 if (panel) {
   whenShown("terminal", open);
   onWorkspace((what) => what === "state" && stateChanged());
+  addEventListener("hashchange", followLogin);
+  setTimeout(followLogin); // once the tabs are there
+}
+
+// The link is an address, so a click before this script has loaded counts, too.
+function followLogin() {
+  const words = location.hash === "#login" && document.querySelector("[data-login]")?.dataset.login;
+  if (!words) return;
+  history.replaceState(null, "", location.pathname + location.search);
+  login(words);
+}
+
+// The agent's own login, in a shell that ends with it: the server then tries the waiting sessions again.
+function login(words) {
+  [shell, command] = ["login", words];
+  if (socket) {
+    socket.onclose = null;
+    socket.close();
+    socket = null;
+  }
+  show("terminal");
+  if (term && isReady()) connect();
+  panel.scrollIntoView({ block: "nearest" });
+  term?.focus();
 }
 
 function stateChanged() {
@@ -109,10 +134,10 @@ function leave(event) {
 function connect() {
   clearTimeout(timer);
   if (socket) return;
-  const size = `cols=${term.cols}&rows=${term.rows}`;
+  const size = `shell=${shell}&cols=${term.cols}&rows=${term.rows}`;
   socket = new WebSocket(new URL(`${panel.dataset.socket}?${size}`, location.origin.replace(/^http/, "ws")));
   socket.binaryType = "arraybuffer";
-  socket.onmessage = ({ data }) => (typeof data === "string" ? hear(JSON.parse(data)) : show(new Uint8Array(data)));
+  socket.onmessage = ({ data }) => (typeof data === "string" ? hear(JSON.parse(data)) : write(new Uint8Array(data)));
   socket.onclose = ({ code }) => closed(code);
 }
 
@@ -123,12 +148,14 @@ function hear(frame) {
     term.reset(); // its scrollback follows
     fill(said, []);
     tell({ resize: [term.cols, term.rows] });
+    if (command && frame.new !== false) type(text.encode(`exec ${command}\n`));
+    command = "";
   }
   if ("exit" in frame) exit = frame.exit;
   if ("error" in frame) fill(said, [alarm(frame.error)]);
 }
 
-function show(bytes) {
+function write(bytes) {
   const from = socket;
   term.write(bytes, () => {
     if (from !== socket) return;
@@ -150,12 +177,19 @@ function tell(frame) {
 
 function closed(code) {
   socket = null;
+  if (code === 1000 && shell === "login") return loggedIn();
   if (code === 1000) return ended(exit === null || exit === 0 ? "The shell has ended." : `The shell has ended with ${exit < 0 ? `signal ${-exit}` : `code ${exit}`}.`, "New shell");
   if (code in ENDS) return ended(ENDS[code], code === 4410 ? "Use it here" : "Try again");
   if (!isReady()) return lost();
   failures += 1;
   fill(said, [make("p", "none", "Connection lost. The shell keeps running; reconnecting…")]);
   timer = setTimeout(connect, jittered(Math.min(FIRST_PAUSE * 2 ** failures, LONGEST_PAUSE)));
+}
+
+function loggedIn() {
+  shell = "main";
+  const how = exit === 0 ? "The login has ended." : `The login has ended with ${exit < 0 ? `signal ${-exit}` : `code ${exit}`}.`;
+  ended(`${how} Kandev now tries again what waits for it.`, "New shell");
 }
 
 function lost() {

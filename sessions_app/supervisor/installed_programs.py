@@ -1,0 +1,55 @@
+"""Start sessions again whose agent has been installed on this machine since they failed."""
+
+from __future__ import annotations
+
+import shutil
+import uuid
+from typing import Final
+
+from executors_app.agentctl.process import identity
+from executors_app.agentctl.protocol import Code
+from executors_app.domain import LOCAL
+from executors_app.encryption import SecretUnreadable
+from executors_app.models import ExecutorRunning
+from executors_app.plugins import UnknownPlugin
+from sessions_app.models import TaskSession
+from sessions_app.services.agent_setup import retry_session, waiting_for_a_person
+
+MAX_SESSIONS: Final = 200
+
+
+class InstalledPrograms:
+    """Watches the sessions whose program was missing on this machine.
+
+    A session is tried again once its program appears: it must have been seen missing by this process first, so a
+    start that fails for another reason is not repeated.
+    """
+
+    def __init__(self) -> None:
+        self._missing: set[uuid.UUID] = set()
+
+    def retry_sessions(self) -> int:
+        """Order a start for each session whose program has appeared since the last call; return how many."""
+        missing, ready = set(), []
+        for session in self._load_waiting():
+            if not _is_installed(session):
+                missing.add(session.id)
+            elif session.id in self._missing:
+                ready.append(session.id)
+        self._missing = missing
+        return sum(map(retry_session, ready))
+
+    def _load_waiting(self) -> list[TaskSession]:
+        here = ExecutorRunning.objects.filter(runtime=LOCAL, host_id=identity.host_id())
+        rows = waiting_for_a_person(TaskSession.objects.all()).filter(
+            error_code=Code.PROGRAM_MISSING, agent_execution_id__in=here.values("id")
+        )
+        return list(rows.select_related("agent_profile", "executor").order_by("id")[:MAX_SESSIONS])
+
+
+def _is_installed(session: TaskSession) -> bool:
+    try:
+        argv, env = session.agent_profile.argv(LOCAL), session.agent_profile.env
+    except (SecretUnreadable, UnknownPlugin):
+        return False
+    return bool(argv) and shutil.which(argv[0], path=env.get("PATH")) is not None

@@ -1,0 +1,224 @@
+"""The setup page of an agent: what is missing, the key, the test, and the first task."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.test import Client
+from django.utils import timezone
+
+from executors_app.models import AgentProfile, ExecutorRunning
+from executors_app.plugins import agent_type
+from sessions_app.models import Repository, TaskSession, session_transaction
+from sessions_app.services import agent_setup
+from sessions_app.services.tasks import create_session
+from sessions_app.supervisor.installed_programs import InstalledPrograms
+from tests.pages.world import World, accepted, first_prompt, hear, path_of
+
+pytestmark = pytest.mark.any_database
+
+
+@pytest.fixture(autouse=True)
+def _data(settings: Any, tmp_path: Path) -> None:
+    settings.KANDEV_DATA_DIR = tmp_path
+
+
+@pytest.fixture
+def staff(world: World) -> Client:
+    """Ada's browser; she is an administrator."""
+    world.ada.is_staff = True
+    world.ada.save()
+    client = Client()
+    client.force_login(world.ada)
+    return client
+
+
+@pytest.fixture
+def carol(world: World) -> Client:
+    """The browser of a member of Ada's team who is no administrator."""
+    member = User.objects.create_user("carol")
+    member.groups.add(world.team)
+    client = Client()
+    client.force_login(member)
+    return client
+
+
+@pytest.fixture
+def nothing_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shutil.which", lambda *_, **__: None)
+
+
+def codex(world: World) -> AgentProfile:
+    return AgentProfile.objects.create(name="Codex", agent_type="codex", team=world.team)
+
+
+def fail(session: TaskSession, code: str, message: str = "the agent wants a login") -> None:
+    """Let the session's start fail with ``code``."""
+    session.intents.update(done_at=timezone.now())
+    with session_transaction(session.id) as transaction:
+        transaction.move_executor("launch")
+        transaction.move_executor("ready")
+        transaction.move_session("start")
+        transaction.move_session("fail", error_code=code, error_message=message)
+        transaction.set_fields(next_restart_at=timezone.now() + timedelta(hours=23))
+    session.refresh_from_db()
+
+
+def open_starts(session: TaskSession) -> int:
+    return session.intents.filter(kind="start", done_at=None).count()
+
+
+def test_missing_program_is_shown_with_its_command(ada: Client, world: World, nothing_installed: None) -> None:
+    html = ada.get("/agents/codex/").text
+    assert "Not installed" in html
+    assert agent_type("codex").install in html
+    assert "Not installed</span> on Here" in ada.get("/agents/").text
+
+
+def test_key_is_stored_for_the_team_alone_and_never_shown(staff: Client, world: World) -> None:
+    shared = AgentProfile.objects.create(name="Shared", agent_type="codex")
+    body = {"team": world.team.pk, "variable": "OPENAI_API_KEY", "value": "sk-very-secret"}
+    page = staff.post("/agents/codex/key/", body, follow=True)
+    assert "OPENAI_API_KEY is stored" in page.text
+    assert "sk-very-secret" not in page.text
+    shared.refresh_from_db()
+    assert shared.env == {}
+    assert AgentProfile.objects.get(team=world.team, agent_type="codex").env == {"OPENAI_API_KEY": "sk-very-secret"}
+
+
+@pytest.mark.parametrize("values", [{"variable": "NOT A NAME"}, {"value": ""}, {"value": "a\0b"}])
+def test_unusable_key_is_refused(values: dict[str, str], staff: Client, world: World) -> None:
+    body = {"team": world.team.pk, "variable": "KEY", "value": "v", **values}
+    assert 'role="alert"' in staff.post("/agents/codex/key/", body, follow=True).text
+    assert not AgentProfile.objects.filter(agent_type="codex").exists()
+
+
+def test_member_stores_no_key_and_adds_no_repository(ada: Client, world: World) -> None:
+    for action, body in (("key", {"variable": "K", "value": "v"}), ("repository", {"path": "/srv"})):
+        assert "Only administrators" in ada.post(f"/agents/codex/{action}/", body, follow=True).text
+    assert not AgentProfile.objects.filter(agent_type="codex").exists()
+
+
+def test_foreign_team_does_not_exist(ada: Client, bob: Client, world: World) -> None:
+    assert bob.get(f"/agents/demo/?team={world.team.pk}").status_code == 404
+    assert bob.post("/agents/demo/test/", {"team": world.team.pk}).status_code == 404
+    assert ada.get("/agents/none/").status_code == 404
+
+
+def test_second_test_joins_the_one_that_runs(ada: Client, world: World) -> None:
+    for _ in range(2):
+        assert ada.post("/agents/demo/test/").headers["Location"].endswith("#test")
+    session = TaskSession.objects.get()
+    assert (session.task.title, session.policy) == (agent_setup.TEST_TASK, "manual")
+    assert first_prompt(session).text == agent_setup.TEST_PROMPT
+    assert "Running" in ada.get("/agents/demo/").text
+
+
+def test_passed_test_shows_the_reply_and_is_stopped(ada: Client, world: World) -> None:
+    session = started_test(ada)
+    hear(session, accepted(session), {"kind": "message.agent", "text": "Hello <b>you</b>"})
+    session.runs.update(started_at=timezone.now())
+    assert agent_setup.stop_finished_tests() == 0
+    hear(session, {"kind": "turn.completed", "message_id": first_prompt(session).message_id})
+    html = ada.get("/agents/demo/live/").json()["parts"]["test"]
+    assert "Passed" in html
+    assert "Hello &lt;b&gt;you&lt;/b&gt;" in html
+    assert agent_setup.stop_finished_tests() == 1
+    session.refresh_from_db()
+    assert session.desired_state == "stopped"
+    assert "Works" in ada.get("/agents/").text
+
+
+def test_failed_test_shows_the_error(ada: Client, world: World) -> None:
+    session = started_test(ada)
+    fail(session, "agent_exited", "The agent exited with code 3: boom <i>")
+    html = ada.get("/agents/demo/live/").json()["parts"]["test"]
+    assert "Failed" in html
+    assert "boom &lt;i&gt;" in html
+
+
+def test_test_that_takes_too_long_is_stopped(ada: Client, world: World) -> None:
+    session = started_test(ada)
+    session.intents.update(created_at=timezone.now() - agent_setup.TEST_LIMIT * 2)
+    assert agent_setup.stop_finished_tests() == 1
+
+
+def test_tests_are_limited(ada: Client, world: World) -> None:
+    for _ in range(21):
+        page = ada.post("/agents/demo/test/", follow=True)
+        TaskSession.objects.update(desired_state="stopped")
+    assert "Too many requests" in page.text
+    assert TaskSession.objects.count() == 20
+
+
+def test_first_task_starts_in_the_chosen_repository(staff: Client, world: World) -> None:
+    body = {"team": world.team.pk, "repository": world.repository.id, "prompt": "Read it.\r\nSay what it does."}
+    address = staff.post("/agents/codex/task/", body).headers["Location"]
+    session = TaskSession.objects.get()
+    assert address == path_of(session)
+    assert (session.task.title, session.agent_profile.agent_type) == ("Read it.", "codex")
+    assert first_prompt(session).text == "Read it.\nSay what it does."
+    other = Repository.objects.create(name="other", team=world.bob.groups.get(), path="/srv/other")
+    assert (
+        "Choose a repository." in staff.post("/agents/codex/task/", {**body, "repository": other.id}, follow=True).text
+    )
+
+
+def test_logged_out_session_says_so_with_its_login(staff: Client, carol: Client, world: World) -> None:
+    session = create_session(world.ada, world.task(), codex(world), world.executor, prompt="Go.")
+    fail(session, "auth_required")
+    html = staff.get(path_of(session)).text
+    assert f'data-login="{agent_type("codex").login}"' in html
+    assert "/agents/codex/?executor=" in html
+    assert "data-login" not in carol.get(path_of(session)).text, "a member may open no terminal beside the server"
+    assert "Not logged in" in carol.get("/agents/codex/").text
+
+
+def test_ended_login_tries_each_waiting_session_of_the_team_once(world: World) -> None:
+    profile = codex(world)
+    waiting = [create_session(world.ada, world.task(), profile, world.executor, prompt="Go.") for _ in range(2)]
+    for session in waiting:
+        fail(session, "auth_required")
+    other = create_session(world.ada, world.task(), world.profile, world.executor, prompt="Go.")
+    fail(other, "auth_required")
+    for _ in range(2):
+        agent_setup.retry_after_login(waiting[0].id)
+    assert [open_starts(session) for session in (*waiting, other)] == [1, 1, 0]
+    waiting[1].refresh_from_db()
+    assert waiting[1].next_restart_at is None
+
+
+def test_installed_program_starts_the_waiting_session_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    session = create_session(world.ada, world.task(), codex(world), world.executor, prompt="Go.")
+    fail(session, "program_missing", "not found")
+    ExecutorRunning.objects.filter(session=session).update(host_id="here")
+    monkeypatch.setattr("executors_app.agentctl.process.identity.host_id", lambda: "here")
+    found: dict[str, str | None] = {"codex-acp": "/bin/codex-acp"}
+    monkeypatch.setattr("shutil.which", lambda program, path=None: found.get(program))
+    assert InstalledPrograms().retry_sessions() == 0, "it was there when the start failed"
+    watch = InstalledPrograms()
+    found.clear()
+    assert watch.retry_sessions() == 0
+    found["codex-acp"] = "/bin/codex-acp"
+    assert watch.retry_sessions() == 1
+    assert open_starts(session) == 1
+    assert watch.retry_sessions() == 0
+
+
+def started_test(ada: Client) -> TaskSession:
+    """Start a test of the demo agent, up to its ready agent."""
+    ada.post("/agents/demo/test/")
+    session = TaskSession.objects.get()
+    session.intents.update(done_at=timezone.now())
+    with session_transaction(session.id) as transaction:
+        transaction.move_executor("launch")
+        transaction.move_executor("ready")
+        transaction.set_fields(launch_id="a-launch")
+        transaction.move_session("start")
+        transaction.move_session("ready")
+    session.refresh_from_db()
+    return session

@@ -1,0 +1,140 @@
+"""A newcomer's way from the first start to a turn of a real agent, and a login in the terminal of a page."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Locator, expect
+
+from executors_app.plugins import agent_type
+from tests.drills.deployment import Deployment
+from tests.pages.browsers import Visit
+from tests.real_agents.model_server import running_model
+from tests.services import CODEX_ACP, ROOT, require
+
+pytestmark = pytest.mark.browser
+MAX_CLICKS = 12
+TASK = "Read this repository and say what it does."
+CODEX_CONFIG = """\
+model = "mock"
+model_provider = "mock"
+approval_policy = "never"
+check_for_update_on_startup = false
+[model_providers.mock]
+name = "Mock"
+base_url = "{url}"
+wire_api = "responses"
+env_key = "{key}"
+[analytics]
+enabled = false
+"""
+
+
+class Newcomer:
+    """A user who has started Kandev with its demo for the first time; counts the clicks, a field as one."""
+
+    def __init__(self, home: Path, browser: Browser):
+        self.programs = home / "programs"
+        self.programs.mkdir()
+        self.deployment = Deployment(home)
+        self.deployment.env["PATH"] = f"{self.programs}:/usr/local/bin:/usr/bin:/bin"
+        self.deployment.prepare()
+        self.deployment.serve({})
+        self.visit = Visit(browser, self.deployment.url, "nobody")
+        self.page = self.visit.page
+        self.clicks = 0
+
+    def log_in(self) -> None:
+        """Open the login link that the first start prints."""
+        told = self.deployment.manage("create_demo")
+        link = re.search(r"/login/\S+", told.stdout)
+        assert link, told.stderr
+        self.visit.open(link[0])
+        self.click(self.page.get_by_role("button", name="Log in"))
+
+    def install(self, name: str, text: str) -> None:
+        """Put a program on Kandev's PATH."""
+        program = self.programs / name
+        program.write_text(text)
+        program.chmod(0o755)
+
+    def click(self, what: Locator) -> None:
+        """Click on something."""
+        what.click()
+        self.clicks += 1
+
+    def press(self, name: str, role: Any = "button") -> None:
+        """Click on a button or link with exactly this name."""
+        self.click(self.page.get_by_role(role, name=name, exact=True))
+
+    def fill(self, label: str, text: str) -> None:
+        """Fill a field."""
+        self.page.get_by_label(label).fill(text)
+        self.clicks += 1
+
+    def expect_test(self, result: str) -> None:
+        """Wait for the result of the test on the page."""
+        expect(self.page.locator("#part-test .pill")).to_have_text(result)
+
+
+@pytest.fixture
+def newcomer(browser: Browser, tmp_path: Path) -> Iterator[Newcomer]:
+    made = Newcomer(tmp_path, browser)
+    yield made
+    made.visit.context.close()
+    made.deployment.close()
+
+
+def test_newcomer_reaches_a_turn_of_a_real_agent_in_a_few_clicks(newcomer: Newcomer) -> None:
+    require("codex-acp")
+    kind = agent_type("codex")
+    me, home = newcomer, newcomer.deployment.home
+    with running_model() as model:
+        (home / ".codex").mkdir()
+        (home / ".codex" / "config.toml").write_text(CODEX_CONFIG.format(url=model.url, key=kind.key))
+        me.log_in()
+        me.press("Choose an agent", "link")
+        me.press(f"Set up {kind.title}", "link")
+        expect(me.page.get_by_text(kind.install)).to_be_visible()
+        expect(me.page.get_by_role("button", name="Test", exact=True)).to_be_disabled()
+        me.install(kind.argv[0], f'#!/bin/sh\nexec {CODEX_ACP} "$@"\n')
+        me.press("Check again", "link")
+        me.click(me.page.get_by_text("Use an API key"))
+        me.fill("Key", "a-dummy-key")
+        me.press("Store the key")
+        me.press("Test")
+        me.expect_test("Passed")
+        me.fill("Path of a git repository on Kandev’s machine", str(me.deployment.repository))
+        me.press("Add the repository")
+        me.page.get_by_label("What should Codex do?").fill(TASK)
+        me.press("Start")
+        expect(me.page.locator(".message.agent .prose").last).to_contain_text("ok")
+        assert any(TASK in text for text in model.user_texts), "the model itself has seen the task"
+    assert me.clicks + 1 <= MAX_CLICKS, "the prompt that was filled in is one more"
+    assert me.visit.unexpected() == []
+
+
+def test_login_on_the_page_sends_the_waiting_prompt(newcomer: Newcomer) -> None:
+    require("terminal")
+    kind, me = agent_type("codex"), newcomer
+    agent = ROOT / "tests" / "support" / "logged_out_agent.py"
+    me.install(kind.argv[0], f'#!/bin/sh\nPYTHONPATH={ROOT} exec {sys.executable} {agent} "$@"\n')
+    me.install(kind.login.split()[0], '#!/bin/sh\necho Enter the code.\nread code\ntouch "$HOME/logged-in"\n')
+    me.log_in()
+    me.visit.open(f"/agents/{kind.name}/")
+    me.press("Test")
+    me.expect_test("Failed")
+    me.click(me.page.locator("#part-test a"))
+    me.press("Log in", "link")
+    screen = me.page.locator(".screen")
+    expect(screen).to_contain_text("Enter the code.")
+    screen.click()
+    me.page.keyboard.type("1234\n")
+    expect(me.page.locator("#terminal .said")).to_contain_text("The login has ended.")
+    expect(me.page.locator(".message.agent .prose").last).to_contain_text("Hello from the demo agent.")
+    assert me.visit.unexpected() == []
