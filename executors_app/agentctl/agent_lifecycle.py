@@ -371,6 +371,7 @@ def _start_response(launch_id: str, started: StartResult) -> dict[str, Any]:
         "resume_token": started.resume_token,
         "replayed": started.replayed,
         "replayed_user_texts": list(started.replayed_user_texts),
+        "listed": started.listed,
         "agent": dict(started.agent),
         "capabilities": dict(started.capabilities),
         "timings": dict(started.timings),

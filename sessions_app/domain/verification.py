@@ -80,6 +80,7 @@ def verify_resume(
     known_to_replay: bool,
     names_conversation: bool,
     injected: bool,
+    listed: bool | None = None,
 ) -> Verdict:
     """Return the verdict on a start that the agent reported as successful.
 
@@ -93,10 +94,13 @@ def verify_resume(
         known_to_replay: Agents of this type replay conversations, or this one was seen to.
         names_conversation: The agent names its conversation in each turn.
         injected: The next prompt tells the history.
+        listed: The agent lists the conversation; None if that is not known.
     """
     if outcome == "created":
         return _verdict_of_new(strategy, injected)
     contradiction = contradicts(replayed_user_texts, last_completed_text, completed_turns, known_to_replay)
+    if contradiction is None and listed is False and not replayed and completed_turns:
+        contradiction = "The agent reports success, but it replayed nothing and does not list the conversation."
     if contradiction:
         return Verdict(ReceiptKind.FAILED, Verified.NONE, contradiction)
     kind = ReceiptKind(outcome)

@@ -39,7 +39,8 @@ holds once an agent of this name and version has replayed anything; for any othe
 the agent's own `session/list` still shows the conversation. So do, for every ACP agent, error -32002 that names the \
 conversation, and the regular expressions that a profile adds in `gone_patterns`. For a type without such words, a \
 failed load sets the token aside if that list has other conversations and not this one. After any other failure the \
-token stays, and the load is retried."""
+token stays, and the load is retried. An agent that reports success and replays nothing is asked for that list, too: \
+if the list has other conversations and not this one, a user has to decide."""
 
 _DECLINED = """\
 ## What Kandev declines of ACP

@@ -186,6 +186,25 @@ async def test_session_list_distinguishes_lost_conversation_from_failed_load(
     assert driver.pid is None
 
 
+@pytest.mark.parametrize(
+    ("replay", "pages", "is_listed"),
+    [
+        ([], [[listed("other")]], False),
+        ([], [[listed(SESSION)]], True),
+        ([], [[listed()]], None),
+        ([], [[LOCKED]], None),
+        ([chunk("user", "fix it")], [[3]], None),
+    ],
+    ids=["not listed", "listed", "an empty list", "no list", "replayed: not asked"],
+)
+async def test_session_list_is_asked_for_a_load_that_replays_nothing(
+    replay: list[str], pages: list[list[Any]], is_listed: bool | None, driver: Driver, request_for: MakeRequest
+) -> None:
+    opened = agent(load=True, also=["list"], session_load=[*replay, result({})])
+    request = request_for({**opened, "session/list": pages}, strategy="native", resume_token=SESSION)
+    assert (await driver.start(request)).listed is is_listed
+
+
 async def test_missing_session_list_proves_nothing_and_has_a_short_timeout(
     driver: Driver, request_for: MakeRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -51,6 +51,9 @@ def loaded(*texts: str, **changes: Any) -> Verdict:
         (loaded("Hello", last_completed_text=None, completed_turns=0), "loaded", "unproven"),
         (loaded(completed_turns=0, last_completed_text=None), "loaded", "unproven"),
         (loaded(known_to_replay=False), "loaded", "unproven"),
+        (loaded(known_to_replay=False, listed=True), "loaded", "unproven"),
+        (loaded(completed_turns=0, last_completed_text=None, listed=False), "loaded", "unproven"),
+        (loaded(ASKED, listed=False), "loaded", "replay"),
         (verdict("history", "created", injected=True), "injected", "pending"),
         (verdict("history", "created"), "fresh", "none"),
         (verdict("fresh", "created"), "fresh", "none"),
@@ -66,6 +69,7 @@ def test_a_success_has_a_kind_and_a_proof(said: Verdict, kind: str, verified: st
     [
         loaded("Hello", "Something else entirely"),
         loaded(),
+        loaded(known_to_replay=False, listed=False),
         verdict("native", "loaded", replayed=12),
         verdict("native", "resumed", replayed=1, replayed_user_texts=["Something else entirely"]),
         verdict("native", "created"),
@@ -74,6 +78,7 @@ def test_a_success_has_a_kind_and_a_proof(said: Verdict, kind: str, verified: st
     ids=[
         "another conversation",
         "nothing replayed",
+        "nothing replayed and not listed",
         "no user message replayed",
         "another conversation resumed",
         "a new conversation instead",

@@ -62,6 +62,8 @@ class StartResult:
     """``{"load_session", "resume_session", "history", "protocol"}``."""
     replayed: int = 0
     replayed_user_texts: Sequence[str] = ()
+    listed: bool | None = None
+    """After a restored conversation without a replay: whether the agent lists it; None if that is not known."""
     timings: Mapping[str, float] = field(default_factory=dict)
     """Milliseconds: spawn, initialize, session."""
     unkept: Mapping[str, Mapping[str, str]] = field(default_factory=dict)

@@ -159,6 +159,7 @@ class AcpDriver:
             capabilities=peer.capabilities,
             replayed=replay.messages,
             replayed_user_texts=replay.user_texts,
+            listed=opened.listed,
             timings=timings,
             unkept=self._trial.unkept,
         )

@@ -130,6 +130,8 @@ class OpenedConversation:
     conversation_id: str
     settings: Mapping[str, Any]
     """The agent's answer, with the models and options that it offers."""
+    listed: bool | None = None
+    """As in ``StartResult``."""
 
 
 async def initialize(wire: JsonRpcConnection) -> AgentInfo:
@@ -181,7 +183,8 @@ async def open_conversation(
     if request.fork:
         raise StartFailed(Code.HANDSHAKE_FAILED, "conversations are not copied through ACP", permanent=True)
     for capability, method, outcome in _restore_methods(peer, prefer_load=request.prefer_load):
-        replaying(ReplayCollector())
+        replay = ReplayCollector()
+        replaying(replay)
         trial.asked = capability
         params = {**_session_parameters(request, peer), "sessionId": request.resume_token}
         try:
@@ -195,7 +198,10 @@ async def open_conversation(
             listed = await is_listed(wire, request.cwd, request.resume_token) if asks else None
             raise _restore_failure(error, request, trial, listed=listed) from error
         trial.asked = ""
-        return OpenedConversation(outcome, request.resume_token, _as_mapping(answer))
+        # Some agents report success for a conversation that they have lost, and open an empty one.
+        asks = peer.lists and not replay.messages
+        listed = await is_listed(wire, request.cwd, request.resume_token) if asks else None
+        return OpenedConversation(outcome, request.resume_token, _as_mapping(answer), listed)
     raise StartFailed(
         Code.RESUME_UNSUPPORTED, "the agent offers no way to take a conversation up again", permanent=True
     )

@@ -272,6 +272,7 @@ def _verdict(order: AgentStartRequest, answer: Mapping[str, Any], known: Convers
         known_to_replay=by_type or has_replayed(build_capability_report(order.kind.name, answer)),
         names_conversation=order.kind.names_conversation,
         injected=order.injects,
+        listed=answer.get("listed"),
     )
 
 
