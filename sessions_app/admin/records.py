@@ -13,6 +13,7 @@ from django.http import HttpRequest
 
 from executors_app.staff_admin import ReadOnlyModelAdmin, StaffModelAdmin
 from sessions_app.models import (
+    AgentSettings,
     AttentionItem,
     AttentionMark,
     ContinuityReceipt,
@@ -176,6 +177,17 @@ class ContinuityReceiptAdmin(SessionRowAdmin):
     search_fields = ("=id", "reason", "launch_id", *SessionRowAdmin.search_fields)
     date_hierarchy = "created_at"
     ordering = ("-created_at",)
+
+
+@admin.register(AgentSettings)
+class AgentSettingsAdmin(SessionRowAdmin):
+    """What agents report about themselves, and the settings that users chose for them."""
+
+    list_display = ("updated_at", "session", "task", "title", "settings_at", "commands_at")
+    list_filter = (("settings_at", admin.EmptyFieldListFilter),)
+    search_fields = ("title", *SessionRowAdmin.search_fields)
+    date_hierarchy = "updated_at"
+    ordering = ("-updated_at",)
 
 
 @admin.register(AttentionItem)

@@ -25,6 +25,7 @@ class Migration(migrations.Migration):
                 ('updated_at', models.DateTimeField(auto_now=True)),
             ],
             options={
+                'verbose_name_plural': 'agent settings',
                 'db_table': 'agent_settings',
                 'abstract': False,
             },

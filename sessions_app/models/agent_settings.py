@@ -49,6 +49,7 @@ class AgentSettings(TeamModel):
     class Meta(TeamModel.Meta):
         abstract = False
         db_table = "agent_settings"
+        verbose_name_plural = "agent settings"
 
     def __str__(self) -> str:
         return f"settings of {str(self.session_id)[:8]}"

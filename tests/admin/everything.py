@@ -17,6 +17,7 @@ from executors_app.models import AgentCapability, AgentProfile, Executor, Execut
 from sessions_app.accounts.models import ApiToken, AttemptCount, LoginLink, Preferences, TeamRole
 from sessions_app.domain.wait_tokens import WaitKind
 from sessions_app.models import (
+    AgentSettings,
     AttentionItem,
     AttentionMark,
     Chore,
@@ -89,6 +90,7 @@ def _make_record(session: TaskSession, user: User, name: str) -> None:
     PermissionRequest.objects.create(id=f"permission-{name}", session=session, run=run, requested_at=now)
     with session_transaction(session.id) as transaction:
         mint_token(transaction, run, WaitKind.PERMISSION, f"permission-{name}", by=user)
+    AgentSettings.objects.create(session=session, title="Fences", settings_at=now)
     ContinuityReceipt.objects.create(session=session, kind="resumed", launch_id=uuid.uuid4().hex)
     sweep = RecoverySweep.objects.create(boot_id="boot", trigger="boot", started_at=now, outcomes={"resumed": 1})
     SweepOutcome.objects.create(sweep=sweep, session=session, rule="reattach")

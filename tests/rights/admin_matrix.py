@@ -53,6 +53,7 @@ MODELS: Final[Mapping[str, Pages]] = {
     "django_q/failure": RECORD,
     "django_q/ormq": RECORD,
     "executors_app/agentcapability": RECORD,
+    "sessions_app/agentsettings": RECORD,
     "executors_app/agentprofile": KEPT,
     "executors_app/executor": KEPT,
     "executors_app/executorrunning": RECORD,
