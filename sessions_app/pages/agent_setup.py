@@ -21,7 +21,7 @@ from django.views.decorators.http import require_GET, require_POST, require_safe
 from executors_app.agents import AgentType
 from executors_app.models import Executor
 from executors_app.plugins import UnknownPlugin, agent_type
-from sessions_app.accounts.authorization import may_write, writable_teams
+from sessions_app.accounts.authorization import may_operate, may_write, writable_teams
 from sessions_app.accounts.team_scope import teams_of
 from sessions_app.domain.situation_facts import Label
 from sessions_app.models import Repository
@@ -129,6 +129,7 @@ def _steps_context(user: Any, chosen: _Setup) -> dict[str, Any]:
     repositories = Repository.objects.filter(team=chosen.team).exclude(path__startswith=f"{scratch_root()}/")
     return {
         "place": place,
+        "may_log_in": bool(chosen.kind.login and place.logged_out and may_operate(user, place.logged_out.session)),
         "program": _PROGRAM_LABELS[place.program],
         "profile": agent_setup.profile_for(chosen.kind, chosen.team),
         "teams": list(writable_teams(user).order_by("name")),

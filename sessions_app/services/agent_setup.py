@@ -127,7 +127,7 @@ def _program_state(
 def _problems(user: Any) -> Mapping[tuple[str, uuid.UUID], Problem]:
     """Return the newest session by agent type and executor that waits for a program or a login."""
     rows = waiting_for_a_person(TaskSession.objects.visible_to(user)).order_by("updated_at")
-    rows = rows.select_related("agent_profile", "task").defer(*SECRET_FIELDS)
+    rows = rows.select_related("agent_profile", "task", "executor").defer(*SECRET_FIELDS)
     return {
         (row.agent_profile.agent_type, row.executor_id): Problem(row.error_code, row, row.updated_at)
         for row in rows[:MAX_TESTS_SHOWN]

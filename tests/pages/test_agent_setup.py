@@ -175,6 +175,8 @@ def test_logged_out_session_says_so_with_its_login(staff: Client, carol: Client,
     assert f'data-login="{agent_type("codex").login}"' in html
     assert "/agents/codex/?executor=" in html
     assert "data-login" not in carol.get(path_of(session)).text, "a member may open no terminal beside the server"
+    assert f'{path_of(session)}#login"' in staff.get("/agents/codex/").text
+    assert "#login" not in carol.get("/agents/codex/").text
     assert "Not logged in" in carol.get("/agents/codex/").text
 
 
