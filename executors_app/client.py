@@ -121,9 +121,15 @@ class AgentctlClient:
         """
         return await self._wire.post("/settings", {"change_id": change_id, "setting": setting, "value": value})
 
-    async def answer(self, permission_id: str, option_id: str | None) -> dict[str, Any]:
-        """Answer an open permission request; None tells the agent that the request was cancelled."""
-        return await self._wire.post(f"/permissions/{quote(permission_id, safe='')}", {"option_id": option_id})
+    async def answer(
+        self, permission_id: str, option_id: str | None, content: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """Answer an open permission request or question; None tells the agent that the request was cancelled.
+
+        ``content`` holds the fields of a form.
+        """
+        body = {"option_id": option_id, **({"content": content} if content else {})}
+        return await self._wire.post(f"/permissions/{quote(permission_id, safe='')}", body)
 
     async def agent_session(self) -> dict[str, Any]:
         """Return ``{resume_token, last_message_uuid, fingerprint}``; the token is a credential."""

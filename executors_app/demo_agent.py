@@ -10,6 +10,7 @@ A prompt is read line by line:
 ``tool``                makes a tool call
 ``ask``, ``ask after N``   asks for permission, after N seconds of work
 ``make a change``       plans, thinks, edits files, runs them and commits if it is allowed to (``demo_change``)
+``question``            asks a question with a form, and repeats the answer
 ``write FILE TEXT``     writes a file in the working directory; in the mode *Plan* it only says so
 ``title TEXT``          names the conversation
 ``fail``                ends the turn with an error
@@ -45,6 +46,7 @@ if __name__ == "__main__" and not __package__:  # started as a file: the package
 
 from executors_app.demo_change import Change
 from executors_app.demo_conversation import NUMBER, Conversation, RpcError
+from executors_app.demo_question import ask_question, shows_forms
 from executors_app.demo_schema import example, parse_schema
 from executors_app.demo_settings import Settings, commands_update, knows_switches
 
@@ -173,7 +175,7 @@ class DemoAgent:
         self.conversations: dict[str, Conversation] = {}
         self.turns: dict[str, Turn] = {}
         self.settings: defaultdict[str, Settings] = defaultdict(Settings)
-        self.offers_switch = False
+        self.offers_switch = self.asks_forms = False
         self._out = threading.Lock()
         self._calls: dict[int, tuple[threading.Event, dict[str, Any]]] = {}
         self._next_id = 0
@@ -208,9 +210,8 @@ class DemoAgent:
 
     def call(self, method: str, params: dict[str, Any], cancelled: threading.Event) -> dict[str, Any]:
         """Ask the client and wait for its result; raises Cancelled if the turn ends first."""
-        self._next_id += 1
-        call_id, answered = self._next_id, threading.Event()
-        answer: dict[str, Any] = {}
+        call_id = self._next_id = self._next_id + 1
+        answered, answer = threading.Event(), dict[str, Any]()
         self._calls[call_id] = (answered, answer)
         self.send({"id": call_id, "method": method, "params": params})
         while not answered.wait(0.05):
@@ -249,7 +250,7 @@ class DemoAgent:
         """Answer one request or notification; raises RpcError for an error answer."""
         match method:
             case "initialize":
-                self.offers_switch = knows_switches(params)
+                self.offers_switch, self.asks_forms = knows_switches(params), shows_forms(params)
                 return self.initialize()
             case "session/new":
                 conversation = Conversation.create(self.home, str(params.get("cwd")))
@@ -374,6 +375,7 @@ _ACTIONS: Final[Mapping[str, Callable[[Turn], None]]] = {
     CHANGE: lambda turn: Change(turn).make(),
     "tool": _use_tool,
     "ask": Turn.ask,
+    "question": ask_question,
     "fail": _fail,
 }
 """What lines without arguments do."""

@@ -143,7 +143,12 @@ def _cancel(session: TaskSession, user: Any, payload: Payload) -> Answer:
 def _respond(session: TaskSession, user: Any, payload: Payload) -> Any:
     chosen = _validated(PermissionChoiceSerializer, payload)
     asked = waits.answer_permission(
-        session.id, chosen["permission_id"], chosen["option_id"], chosen["resume_token"], user
+        session.id,
+        chosen["permission_id"],
+        chosen["option_id"],
+        chosen["resume_token"],
+        user,
+        content=chosen["content"],
     )
     context = {"tokens": waits.permission_tokens([asked]), "may_answer": True}
     return PermissionSerializer(asked, context=context).data

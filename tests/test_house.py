@@ -37,6 +37,7 @@ SHARED_WITH_AGENTCTL = {
     *("workspace.seed", "workspace.workspace_root", "workspace.worktrees", "workspace.recovery_snapshots"),
     *("workspace.git", "workspace.repository_git"),
     *("http.sockets", "http.bulk_status"),  # how a listener is proven and asked, the same from both sides
+    "questions",  # what agents may ask, and which answers fit
     *("local_runtime.storage", "local_runtime.launch", "local_runtime.machine"),  # agentctl host uses them elsewhere
 }
 """The modules of agentctl that the control plane may import."""

@@ -18,6 +18,7 @@ from executors_app.agentctl.conversation_store import ConversationStore
 from executors_app.agentctl.drivers import Driver, Host, StartFailed, StartRequest, StartResult, SupportsDeletion
 from executors_app.agentctl.journal.journal import Journal
 from executors_app.agentctl.journal.line_format import token_fingerprint
+from executors_app.agentctl.permissions import Permissions
 from executors_app.agentctl.protocol import (
     OUTPUT_KINDS,
     AgentReport,
@@ -28,7 +29,7 @@ from executors_app.agentctl.protocol import (
     validation_error,
 )
 from executors_app.agentctl.state_files import DurableStore, TokenFile
-from executors_app.agentctl.turns import Permissions, Turns
+from executors_app.agentctl.turns import Turns
 
 
 class DriverHost:
@@ -88,6 +89,16 @@ class DriverHost:
         return await self._permissions.ask(
             request, self._turns.message_id, auto_approve=self._auto_approve, refuse=self._turns.is_cancel_requested
         )
+
+    async def ask_question(self, request: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
+        """Wait until a question is answered or cancelled; return the action of ACP and the content of a form."""
+        return await self._permissions.ask_question(
+            request, self._turns.message_id, refuse=self._turns.is_cancel_requested
+        )
+
+    def complete_question(self, elicitation_id: str) -> bool:
+        """Close an open question with a link, because what happens there is done; return False if there is none."""
+        return self._permissions.complete(elicitation_id)
 
     def agent_gone(self, exit_code: int | None) -> None:
         """Report that the agent process ended."""

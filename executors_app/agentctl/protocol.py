@@ -83,6 +83,9 @@ OUTPUT_KINDS: Final = frozenset(
 )
 """Lines that count as output of a turn, unless their text is empty."""
 
+WITHDRAWN: Final = "withdrawn"
+"""Reason of a request that the agent itself took back, and the message with which its task is cancelled."""
+
 QUOTING_KINDS: Final = frozenset(
     {
         JournalKind.LOG,

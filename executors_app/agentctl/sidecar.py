@@ -18,11 +18,12 @@ from executors_app.agentctl.jobs.runner import JobRunner
 from executors_app.agentctl.jobs.store import JobRecords
 from executors_app.agentctl.journal.journal import Journal, JournalLimits
 from executors_app.agentctl.journal.line_format import journal_directory
+from executors_app.agentctl.permissions import Permissions
 from executors_app.agentctl.process import subreaper
 from executors_app.agentctl.protocol import EXECUTION_MARKER, PROTOCOL_VERSION, ApiError, Code, JournalKind, Status
 from executors_app.agentctl.setting_changes import SettingChanges
 from executors_app.agentctl.state_files import DurableStore, GenerationFence, TokenFile
-from executors_app.agentctl.turns import Permissions, Turns
+from executors_app.agentctl.turns import Turns
 from executors_app.agentctl.workspace.snapshots import SnapshotService
 from executors_app.agentctl.workspace.workspace import Workspace, WorkspacePreparation
 

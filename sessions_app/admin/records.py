@@ -147,10 +147,11 @@ class MessagePartAdmin(ReadOnlyModelAdmin):
 
 @admin.register(PermissionRequest)
 class PermissionRequestAdmin(SessionRowAdmin):
-    """Permissions that agents requested, and the answers."""
+    """Permissions that agents requested, their questions, and the answers; not what is on its way to an agent."""
 
-    list_display = ("requested_at", "id", "session", "task", "state", "option_id", "settled_at")
-    list_filter = ("state",)
+    list_display = ("requested_at", "id", "session", "task", "kind", "state", "option_id", "settled_at")
+    list_filter = ("kind", "state")
+    exclude = ("sealed_answer",)
     search_fields = ("id", *SessionRowAdmin.search_fields)
     date_hierarchy = "requested_at"
     ordering = ("-requested_at",)

@@ -31,6 +31,7 @@ INTERNAL_ERROR: Final = "Internal server error. The details are in the server's 
 
 STATUS_BY_CODE: Final = {
     VALIDATION_ERROR: 400,
+    "invalid_answer": 400,
     "not_authenticated": 401,
     "permission_denied": 403,
     "token_invalid": 403,

@@ -22,6 +22,8 @@ class AttentionKind(StrEnum):
     """The session is in error, and nothing is retried automatically."""
     PERMISSION = "permission"
     """The agent asks before it acts."""
+    QUESTION = "question"
+    """The agent asks a person something, and waits for the answer."""
     HELD = "held"
     """It is not known whether the agent got a prompt."""
     CUT_SHORT = "cut_short"
@@ -119,6 +121,22 @@ def permission_notice(permission_id: str, tool_call: Mapping[str, Any]) -> Notic
         f"It wants to run: {_describe_tool_call(tool_call)}",
         "Open the session and allow or reject it. The agent waits until then.",
     )
+
+
+def question_notice(permission_id: str, question: Mapping[str, Any]) -> Notice:
+    """Return the notice of an open question."""
+    return Notice(
+        AttentionKind.QUESTION,
+        f"question:{permission_id}",
+        HEADLINES[Code.QUESTION],
+        excerpt(str(question.get("message") or "")) or "It gives no reason.",
+        "Open the session and answer or decline it. The agent waits until then.",
+    )
+
+
+def request_notice(permission_id: str, tool_call: Mapping[str, Any], question: Mapping[str, Any] | None) -> Notice:
+    """Return the notice of what an agent asks: a question, or a permission."""
+    return question_notice(permission_id, question) if question else permission_notice(permission_id, tool_call)
 
 
 def _describe_tool_call(tool_call: Mapping[str, Any]) -> str:

@@ -58,6 +58,7 @@ class Code(StrEnum):
     UNREACHABLE = "unreachable"
     DISK = "disk"
     PERMISSION = "permission"
+    QUESTION = "question"
     HELD = "held"
     WORKTREE_MISSING = "worktree_missing"
     GAVE_UP = "gave_up"
@@ -100,6 +101,7 @@ class IdleReason(StrEnum):
 
     RECOVERING = "recovering"
     PERMISSION = "permission"
+    QUESTION = "question"
     OUTSIDE = "outside"
     GAVE_UP = "gave_up"
     STOPPED = "stopped"
@@ -122,6 +124,7 @@ LABELS: Final[Mapping[Code, Label]] = {
     Code.RECOVERING: Label("Reconnecting", "busy"),
     Code.UNREACHABLE: Label("Unknown", "ask"),
     Code.PERMISSION: Label("Asks for permission", "ask"),
+    Code.QUESTION: Label("Asks a question", "ask"),
     Code.HELD: Label("Prompt in doubt", "ask"),
     Code.GAVE_UP: Label("Given up", "bad"),
     Code.START_QUEUE: Label("Waiting to start", "busy"),
@@ -160,6 +163,7 @@ STATE_LABELS: Final[Mapping[str, Label]] = {
 
 HEADLINES: Final[Mapping[Code, str]] = {
     Code.PERMISSION: "The agent asks for permission",
+    Code.QUESTION: "The agent asks a question",
     Code.HELD: "It is not known whether the agent received a prompt",
     Code.GAVE_UP: "The agent could not be started, and is not started again automatically",
     Code.INTERRUPTED: "The agent was interrupted during its turn",
@@ -237,6 +241,7 @@ class SituationFacts:
     held_prompts: int = 0
     interrupted_prompts: int = 0
     pending_permissions: int = 0
+    pending_questions: int = 0
     waits_outside: bool = False
     wait_until: datetime | None = None
     """When the wait for an external result ends by itself."""

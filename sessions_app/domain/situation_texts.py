@@ -101,6 +101,13 @@ def permission(f: Facts) -> Situation:
     )
 
 
+def question(f: Facts) -> Situation:
+    """Describe a pending question."""
+    text = plural(f.pending_questions, f"{HEADLINES[Code.QUESTION]}.", "The agent asks {} questions.")
+    next_step, label = "Answer or decline it.", LABELS[Code.QUESTION]
+    return Situation(Code.QUESTION, "warning", text, next_step, "answer", IdleReason.QUESTION, label)
+
+
 def held(f: Facts) -> Situation:
     """Describe prompts whose delivery is in doubt."""
     text = plural(

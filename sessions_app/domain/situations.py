@@ -149,6 +149,7 @@ _ROWS: Final[tuple[_Row, ...]] = (
         lambda f: Situation(Code.DISK, "error", f.error_message, "Nothing that is shown here is lost."),
     ),
     (lambda f: f.pending_permissions > 0, texts.permission),
+    (lambda f: f.pending_questions > 0, texts.question),
     (lambda f: f.held_prompts > 0, texts.held),
     (
         _because(Reason.WORKTREE_MISSING),

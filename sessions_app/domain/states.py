@@ -84,6 +84,24 @@ class PromptKind(StrEnum):
     """Asks a restarted agent for its last request (``memory_check``)."""
 
 
+class RequestKind(StrEnum):
+    """What an agent waits for: leave to act, or the answer to a question."""
+
+    PERMISSION = "permission"
+    QUESTION = "question"
+
+
+class QuestionStatus(StrEnum):
+    """How a question stands, as people see it."""
+
+    PENDING = "pending"
+    ANSWERED = "answered"
+    DECLINED = "declined"
+    CANCELLED = "cancelled"
+    WITHDRAWN = "withdrawn"
+    """The agent took it back."""
+
+
 class PermissionState(StrEnum):
     """Whether a permission request still waits for an answer."""
 

@@ -40,7 +40,9 @@ the agent's own `session/list` still shows the conversation. So do, for every AC
 conversation, and the regular expressions that a profile adds in `gone_patterns`. For a type without such words, a \
 failed load sets the token aside if that list has other conversations and not this one. After any other failure the \
 token stays, and the load is retried. An agent that reports success and replays nothing is asked for that list, too: \
-if the list has other conversations and not this one, a user has to decide."""
+if the list has other conversations and not this one, a user has to decide.
+- *Questions*: an agent that speaks ACP can ask people [questions](operate.md#questions-of-agents) by form and by link \
+(`elicitation`), and can take back a question or a permission request with `$/cancel_request`."""
 
 _DECLINED = """\
 ## What Kandev declines of ACP

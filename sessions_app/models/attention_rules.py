@@ -86,12 +86,14 @@ def update_attention(transaction: SessionTransaction) -> None:
 
 
 def _on_permission_requested(transaction: SessionTransaction, event: NewEvent) -> None:
-    raise_item(transaction, attention.permission_notice(event.payload["permission_id"], event.payload["tool_call"]))
+    told = event.payload
+    raise_item(transaction, attention.request_notice(told["permission_id"], told["tool_call"], told.get("question")))
 
 
 def _on_permission_settled(transaction: SessionTransaction, event: NewEvent) -> None:
     state = str(event.payload.get("state") or event.payload.get("reason") or "settled")
-    resolve_items(transaction, state, key=f"permission:{event.payload['permission_id']}")
+    kind = AttentionKind.QUESTION if "status" in event.payload else AttentionKind.PERMISSION
+    resolve_items(transaction, state, key=f"{kind}:{event.payload['permission_id']}")
 
 
 def _on_prompt_held(transaction: SessionTransaction, event: NewEvent) -> None:

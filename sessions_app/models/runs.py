@@ -11,9 +11,19 @@ from django.conf import settings
 from django.db import models
 from django.utils import timezone
 
+from executors_app.agentctl import questions
+from executors_app.agentctl.protocol import WITHDRAWN
+from executors_app.encryption import EncryptedJSONField
 from executors_app.orm import ListField, ObjectField, PreparedQuery
 from sessions_app.accounts.team_scope import TeamModel
-from sessions_app.domain.states import PermissionState, PromptKind, PromptState, RunState
+from sessions_app.domain.states import (
+    PermissionState,
+    PromptKind,
+    PromptState,
+    QuestionStatus,
+    RequestKind,
+    RunState,
+)
 from sessions_app.domain.verification import ReceiptKind, Verified
 from sessions_app.models.session import TaskSession
 
@@ -167,7 +177,7 @@ def attach_session(session: TaskSession, run: Run | None) -> Run | None:
 
 
 class PermissionRequest(TeamModel):
-    """A question an agent asked before acting; open in agentctl until answered or cancelled."""
+    """What an agent asks and waits for: a permission or a question; open in agentctl until answered or cancelled."""
 
     team_path = "session__task__team"
 
@@ -181,6 +191,18 @@ class PermissionRequest(TeamModel):
         max_length=10, choices=[(s.value, s.value) for s in PermissionState], default=PermissionState.PENDING
     )
     option_id = models.CharField(max_length=128, blank=True, default="")
+    """The chosen option; for a question, the action of ACP."""
+    kind = models.CharField(
+        max_length=10, choices=[(k.value, k.value) for k in RequestKind], default=RequestKind.PERMISSION
+    )
+    question = ObjectField(default=dict, blank=True)
+    """The form or link of a question (``executors_app.agentctl.questions.schema``)."""
+    sealed_answer = EncryptedJSONField(default=dict, blank=True)
+    """The content of an answer on its way to the agent; emptied when the request is settled."""
+    answer = ObjectField(default=dict, blank=True)
+    """Choices and switches of the answer that the agent got. Nothing that was typed is kept."""
+    reason = models.CharField(max_length=64, blank=True, default="")
+    """Why it was settled without an answer."""
     requested_at = models.DateTimeField()
     settled_at = models.DateTimeField(null=True, blank=True)
 
@@ -191,7 +213,17 @@ class PermissionRequest(TeamModel):
         indexes = (models.Index(fields=("session", "state"), name="permission_open"),)
 
     def __str__(self) -> str:
-        return f"permission {self.id[:8]} ({self.state})"
+        return f"{self.kind} {self.id[:8]} ({self.state})"
+
+    @property
+    def question_status(self) -> QuestionStatus:
+        """How a question stands."""
+        if self.state == PermissionState.PENDING:
+            return QuestionStatus.PENDING
+        if self.state == PermissionState.RESOLVED:
+            ends = {questions.ACCEPT: QuestionStatus.ANSWERED, questions.DECLINE: QuestionStatus.DECLINED}
+            return ends.get(self.option_id, QuestionStatus.CANCELLED)
+        return QuestionStatus.WITHDRAWN if self.reason == WITHDRAWN else QuestionStatus.CANCELLED
 
 
 class ContinuityReceipt(TeamModel):

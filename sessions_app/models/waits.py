@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -120,13 +121,15 @@ LOST_STATES = frozenset({PromptState.HELD, PromptState.DISMISSED, PromptState.WI
 """Prompt states from which no turn starts without a person."""
 
 
-def begin_permission_wait(transaction: SessionTransaction, permission_id: str, run: Run | None) -> ResumeToken:
-    """Begin the wait for a permission, with this deployment's deadline; return its key."""
+def begin_permission_wait(
+    transaction: SessionTransaction, permission_id: str, run: Run | None, asks: str
+) -> ResumeToken:
+    """Begin the wait for what an agent ``asks``, with this deployment's deadline; return its key."""
     limit = settings.KANDEV_PERMISSION_TIMEOUT
     deadline = timezone.now() + timedelta(seconds=limit) if limit else None
     if run is None:
         return mint_token(transaction, None, WaitKind.PERMISSION, permission_id, expires_at=deadline)
-    return begin_wait(transaction, WaitKind.PERMISSION, permission_id, deadline=deadline)
+    return begin_wait(transaction, WaitKind.PERMISSION, permission_id, deadline=deadline, told={"asks": str(asks)})
 
 
 def begin_wait(
@@ -137,14 +140,15 @@ def begin_wait(
     deadline: datetime | None = None,
     reason: str = "",
     by: Any = None,
+    told: Mapping[str, str] | None = None,
 ) -> ResumeToken:
-    """Let the open run, if there is one, wait; return the key of the wait."""
+    """Let the open run, if there is one, wait; return the key of the wait. ``told`` is added to its event."""
     run = transaction.open_run
     if run is not None:
         run.wait_kind, run.wait_id, run.wait_reason, run.deadline_at = kind, wait_id, reason, deadline
         before = len(transaction.events)
         ends = deadline.isoformat() if deadline else None
-        transaction.move_run("wait", wait_kind=str(kind), wait_id=wait_id, deadline=ends)
+        transaction.move_run("wait", wait_kind=str(kind), wait_id=wait_id, deadline=ends, **(told or {}))
         run.save(update_fields=["wait_kind", "wait_id", "wait_reason", "deadline_at"])
         if len(transaction.events) > before:
             # The event gets its number only when the transaction ends.

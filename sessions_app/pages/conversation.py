@@ -240,6 +240,8 @@ def _message_context(message: Message, text: str) -> dict[str, Any]:
         shown |= tool_call_context(message.payload)
     elif shown["kind"] == "permission":
         shown["permission"] = message.payload["permission"]
+    elif shown["kind"] == "question":
+        shown |= _question_context(message.payload["question"])
     elif shown["kind"] == "plan":
         shown |= _plan_context(message.payload["plan"])
     else:
@@ -251,7 +253,7 @@ def _template_name(message: Message) -> str:
     """Return the name of the template under ``session/messages/`` for a message."""
     if message.role != "status":
         return str(message.role)
-    for name in ("plan", "permission"):
+    for name in ("plan", "permission", "question"):
         if name in message.payload:
             return name
     return "error" if message.payload.get("level") == "error" else "note"
@@ -263,6 +265,29 @@ def _render_text(text: str, *, complete: bool) -> dict[str, Any]:
     if len(text) > MARKDOWN_LIMIT:
         return {"plain": make_visible(text)}
     return {"html": render_markdown(text)}
+
+
+_QUESTION_ENDS: Final = {
+    "answered": "Answered",
+    "declined": "Declined",
+    "withdrawn": "The agent withdrew its question",
+}
+_CANCEL_REASONS: Final = {
+    "agent_gone": "The agent ended before it got an answer",
+    "timeout": "Nobody answered in time",
+    "turn_cancelled": "The turn was cancelled before anybody answered",
+    "stopped": "The agent was stopped before anybody answered",
+    "completed": "The agent reports that this is done",
+    "": "Dismissed",
+}
+
+
+def _question_context(question: Mapping[str, Any]) -> dict[str, Any]:
+    """Return how a question ended, and whether parts of its answer are not kept."""
+    status, reason = str(question.get("status", "")), str(question.get("reason", ""))
+    ended = _CANCEL_REASONS["completed"] if reason == "completed" else _QUESTION_ENDS.get(status)
+    typed = status == "answered" and bool(question.get("typed"))
+    return {"question": question, "ended": ended or _CANCEL_REASONS.get(reason, "Cancelled"), "typed": typed}
 
 
 def _plan_context(entries: Any) -> dict[str, Any]:

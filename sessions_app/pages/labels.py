@@ -90,6 +90,7 @@ ATTENTION_KIND_LABELS: Final[Mapping[str, Label]] = {
     AttentionKind.GAVE_UP: LABELS[Code.GAVE_UP],
     AttentionKind.ERROR: LABELS[Code.ERROR],
     AttentionKind.PERMISSION: LABELS[Code.PERMISSION],
+    AttentionKind.QUESTION: LABELS[Code.QUESTION],
     AttentionKind.HELD: LABELS[Code.HELD],
     AttentionKind.CUT_SHORT: LABELS[Code.INTERRUPTED],
     AttentionKind.OWNER_LEFT: LABELS[Code.OWNER_LEFT],

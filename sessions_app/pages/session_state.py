@@ -36,6 +36,7 @@ from sessions_app.pages.labels import (
     humanize_code,
     receipt_label,
 )
+from sessions_app.pages.questions import question_context
 from sessions_app.pages.session_summary import WORKSPACE, banner_buttons, load_facts, retry_buttons
 from sessions_app.pages.waits import wait_contexts
 from sessions_app.services import waits
@@ -61,6 +62,8 @@ def permission_contexts(session: TaskSession) -> list[dict[str, Any]]:
         for asked in rows
         if asked.state == PermissionState.PENDING or _belongs_to_run(asked, run)
     ]
+    # How a question ended is a message of the conversation.
+    told = [one for one in told if one["asked"].state == PermissionState.PENDING or not one["question"]]
     return [one for one in told if one["asked"].state != "cancelled" or one["closed"] == EXPIRED_TEXT]
 
 
@@ -69,7 +72,7 @@ def _belongs_to_run(asked: PermissionRequest, run: Run | None) -> bool:
 
 
 def _permission_context(asked: PermissionRequest, token: ResumeToken | None) -> dict[str, Any]:
-    """Return one permission request: its tool call, key and options, the given answer, or why it is closed."""
+    """Return one request: its question or tool call, key and options, the given answer, or why it is closed."""
     state = token.state(timezone.now()) if token else None
     given = str((token.first_answer or {}).get("option_id", "")) if token and state is TokenState.CONSUMED else ""
     return {
@@ -77,6 +80,8 @@ def _permission_context(asked: PermissionRequest, token: ResumeToken | None) -> 
         "title": asked.tool_call.get("title") or "Unnamed action",
         "kind": asked.tool_call.get("tool_kind") or "",
         "call": tool_call_context(asked.tool_call),
+        "question": question_context(asked.question) if asked.question else None,
+        "prefix": f"q{asked.id}-",
         "options": [_option_context(asked, option, given) for option in asked.options],
         "given": given,
         "answered_by": token.consumed_by.get_username() if token and token.consumed_by else "",

@@ -27,6 +27,7 @@ _INTERRUPTED: Final = frozenset({DerivedStatus.INTERRUPTED_STARTUP, DerivedStatu
 """Derived statuses that get a chip of their own, because the status label does not show them."""
 _NEEDS_LABELS: Final = (
     ("asks", LABELS[Code.PERMISSION]),
+    ("questions", LABELS[Code.QUESTION]),
     ("doubts", LABELS[Code.HELD]),
     ("cut_short", LABELS[Code.INTERRUPTED]),
     ("overdue", LABELS[Code.OVERDUE]),

@@ -17,6 +17,7 @@ from sessions_app.accounts.authorization import may_operate, may_write_session
 from sessions_app.models import Message, TaskSession
 from sessions_app.pages.agent_settings import parse_posted_setting
 from sessions_app.pages.conversation import last_messages, messages_around, render_messages
+from sessions_app.pages.questions import WrongAnswer, answer_from_page, question_context
 from sessions_app.pages.session_state import hide_login, session_context
 from sessions_app.pages.shortcuts import find_session
 from sessions_app.pages.waits import WaitCreateForm
@@ -24,7 +25,6 @@ from sessions_app.services import intents, policies, prompts, waits
 from sessions_app.services.agent_settings import request_setting
 from sessions_app.services.errors import PermissionPending, SessionsError
 from sessions_app.services.prompts import continue_interrupted
-from sessions_app.services.waits import answer_permission
 from sessions_app.workflows.services.runs import run_of_task
 
 
@@ -105,13 +105,7 @@ ACTIONS: Final[Mapping[str, SessionAction]] = {
         _posted_value(request, "as"),
         delete_transcript=bool(_posted_value(request, "delete_transcript")),
     ),
-    "answer": lambda row, request: answer_permission(
-        row.id,
-        _posted_value(request, "permission_id"),
-        _posted_value(request, "option_id"),
-        _posted_value(request, "resume_token"),
-        request.user,
-    ),
+    "answer": answer_from_page,
     "continue": lambda row, request: continue_interrupted(row.id, _posted_value(request, "message_id"), request.user),
     "setting": lambda row, request: request_setting(
         row.id,
@@ -132,7 +126,19 @@ def act_on_session(request: HttpRequest, task_id: uuid.UUID, session_id: uuid.UU
     row = find_session(request, task_id, session_id)
     if action not in ACTIONS:
         raise Http404(action)
-    return run_and_redirect(request, lambda: ACTIONS[action](row, request), "session", row.task_id, row.id)
+    try:
+        return run_and_redirect(request, lambda: ACTIONS[action](row, request), "session", row.task_id, row.id)
+    except WrongAnswer as error:
+        asked = error.asked
+        context = {
+            "session": row,
+            "task": row.task,
+            "error": error.message,
+            "asked": asked,
+            "question": question_context(asked.question, error.content, error.problems),
+            "resume_token": _posted_value(request, "resume_token"),
+        }
+        return render(request, "session/answer_question.html", context, status=400)
 
 
 @require_POST
@@ -158,16 +164,19 @@ def queue_prompt(request: HttpRequest, task_id: uuid.UUID, session_id: uuid.UUID
 def run_and_redirect(request: HttpRequest, do: Callable[[], Any], *page: Any) -> HttpResponse:
     """Call ``do``, then redirect to ``page`` (arguments of ``redirect``); a script gets JSON instead.
 
-    Errors become a message on that page, or 409 with ``{code, message}`` for a script. Only without a script does
-    PermissionPending propagate, so that the caller can ask for confirmation.
+    Errors become a message on that page, or 409 with ``{code, message}`` for a script. Only without a script do
+    PermissionPending and WrongAnswer propagate, so that the caller can ask again.
     """
     by_script = request.headers.get("Accept", "").startswith("application/json")
     try:
         do()
     except SessionsError as error:
         if by_script:
-            return JsonResponse({"code": error.code, "message": error.message}, status=409)
-        if isinstance(error, PermissionPending):
+            told: dict[str, Any] = {"code": error.code, "message": error.message}
+            if isinstance(error, WrongAnswer):
+                told["fields"] = error.by_input
+            return JsonResponse(told, status=409)
+        if isinstance(error, PermissionPending | WrongAnswer):
             raise
         messages.error(request, error.message)
     else:

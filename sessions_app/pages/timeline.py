@@ -75,7 +75,8 @@ def _agent_exited_label(told: Payload) -> Label:
 
 def _waiting_label(told: Payload) -> Label:
     if told.get("wait_kind") == "permission":
-        return Label("The agent asked for permission and is waiting", "ask")
+        what = "asked a question" if told.get("asks") == "question" else "asked for permission"
+        return Label(f"The agent {what} and is waiting", "ask")
     return Label(_with_reason("Waiting for an external result", told.get("reason")), "ask")
 
 
@@ -138,7 +139,7 @@ _EVENT_LABELS: Final[Mapping[str, Label | Callable[[Payload], Label]]] = {
     "session.run.stalled": Label("The agent has not responded for a while; nothing was stopped", "ask"),
     "session.run.cancel_ignored": Label("The agent was asked to cancel its turn, and continues it", "ask"),
     "session.run.heard_again": Label("The agent responds again", "busy"),
-    "session.permission.expired": Label("A permission request was closed because the agent’s process ended", "off"),
+    "session.permission.expired": Label("A request of the agent was closed because its process ended", "off"),
     "session.transcript": lambda told: (
         Label("The agent deleted its own transcript", "off")
         if told.get("deleted")
@@ -210,6 +211,7 @@ _HIDDEN_PAYLOAD_KEYS: Final = frozenset(
         "kind",
         "verified",
         "text",
+        "asks",
     }
 )
 """Payload fields that are not listed: they are internal, or part of the label."""

@@ -37,9 +37,9 @@ def overdue_filter(now: datetime | None = None) -> Q:
     return waits & Q(~Exists(Run.objects.filter(at_work, session=OuterRef("session"))))
 
 
-def awaits_permission() -> Exists:
-    """Filter sessions whose agent asks for a permission."""
-    return Exists(PermissionRequest.objects.filter(session=OuterRef("pk"), state=PermissionState.PENDING))
+def awaits_answer(**wanted: str) -> Exists:
+    """Filter sessions whose agent waits for a permission or an answer; ``wanted`` narrows the requests."""
+    return Exists(PermissionRequest.objects.filter(session=OuterRef("pk"), state=PermissionState.PENDING, **wanted))
 
 
 def has_held_prompt() -> Exists:
@@ -73,7 +73,7 @@ def has_open_item() -> Exists:
 def needs_person() -> Q:
     """Filter sessions that need a person for any of these reasons."""
     return (
-        Q(awaits_permission())
+        Q(awaits_answer())
         | Q(has_held_prompt())
         | Q(has_interrupted_prompt())
         | Q(has_overdue_prompt())

@@ -15,7 +15,7 @@ from django.db.models import Count, Exists, OuterRef, Prefetch, Q, QuerySet, Sub
 from sessions_app.domain.attention import AttentionKind
 from sessions_app.domain.restart_rules import WaitReason
 from sessions_app.domain.situation_facts import SituationFacts
-from sessions_app.domain.states import PromptKind, PromptState, RunState, TaskState
+from sessions_app.domain.states import PromptKind, PromptState, RequestKind, RunState, TaskState
 from sessions_app.domain.wait_tokens import WaitKind
 from sessions_app.models import (
     QUEUED_FOR_CAPACITY,
@@ -133,7 +133,8 @@ def annotate_needs(rows: QuerySet[TaskSession], user: Any) -> QuerySet[TaskSessi
     """Annotate sessions with what a person has to do about them, and with open requests."""
     starts = Intent.objects.filter(session=OuterRef("pk"), kind=IntentKind.START, done_at=None)
     return rows.annotate(
-        asks=attention_filters.awaits_permission(),
+        asks=attention_filters.awaits_answer(kind=RequestKind.PERMISSION),
+        questions=attention_filters.awaits_answer(kind=RequestKind.QUESTION),
         doubts=attention_filters.has_held_prompt(),
         cut_short=attention_filters.has_interrupted_prompt(),
         overdue=attention_filters.has_overdue_prompt(),
@@ -172,6 +173,7 @@ def _describe(session: Any, state: SessionRunState, has_swept: bool) -> tuple[st
         start_reason=WaitReason.TURN if session.start_rank is not None or session.waits_for_capacity else "",
         asleep=is_asleep(execution),
         pending_permissions=int(session.asks),
+        pending_questions=int(session.questions),
         waits_outside=run is not None and run.state == RunState.WAITING and run.wait_kind != WaitKind.PERMISSION,
         next_restart_at=session.next_restart_at,
         retrying=session.is_retrying,

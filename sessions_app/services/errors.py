@@ -33,6 +33,12 @@ class Invalid(SessionsError):
     code = "validation_error"
 
 
+class InvalidAnswer(SessionsError):
+    """The answer does not fit the question. Correct the fields that are marked."""
+
+    code = "invalid_answer"
+
+
 class NotFound(SessionsError):
     """Not found."""
 

@@ -138,6 +138,7 @@ def situation_facts(
         held_prompts=status["held_prompts"],
         interrupted_prompts=interrupted_prompts,
         pending_permissions=status["pending_permissions"],
+        pending_questions=status["pending_questions"],
         waits_outside=outside,
         wait_until=_parse_time(wait["deadline"]) if outside else None,
         owner_left=AttentionKind.OWNER_LEFT in open_kinds,

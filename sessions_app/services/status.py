@@ -16,7 +16,14 @@ from executors_app.plugins import agent_type
 from sessions_app.domain.derived_status import DerivedStatus, RunFacts, derive_status
 from sessions_app.domain.integrity import DAMAGED_ROW, flaws_sentence
 from sessions_app.domain.resumability import Assessment, Reason, Strategy
-from sessions_app.domain.states import OPEN_PROMPT_STATES, PermissionState, PromptKind, PromptState, RunState
+from sessions_app.domain.states import (
+    OPEN_PROMPT_STATES,
+    PermissionState,
+    PromptKind,
+    PromptState,
+    RequestKind,
+    RunState,
+)
 from sessions_app.domain.wait_tokens import TokenState, WaitKind, most_usable_state
 from sessions_app.models import (
     CANCEL_IGNORED,
@@ -141,7 +148,8 @@ def session_status(session: TaskSession, user: Any = None) -> dict[str, Any]:
         "requires_new_session": not assessment.is_resumable,
         "desired_state": session.desired_state,
         "work_state": session.work_state,
-        "needs_attention": bool(counts["pending"] or counts["held"] or counts["overdue"]) or any(open_ones.values()),
+        "needs_attention": any(counts[name] for name in ("permissions", "questions", "held", "overdue"))
+        or any(open_ones.values()),
         "worktree_id": session.worktree_id,
         "worktree_path": session.worktree_path,
         "worktree_branch": session.worktree_branch,
@@ -158,7 +166,8 @@ def session_status(session: TaskSession, user: Any = None) -> dict[str, Any]:
         "retry": retry_json(session) if counts["retries"] else None,
         "history": _history(session, assessment),
         "latest_receipt": receipt_json(session.receipts.first()),
-        "pending_permissions": counts["pending"],
+        "pending_permissions": counts["permissions"],
+        "pending_questions": counts["questions"],
         "held_prompts": counts["held"],
         "queued_prompts": counts["queued"],
         "overdue_prompts": counts["overdue"],
@@ -241,9 +250,12 @@ def _counts(session: TaskSession) -> dict[str, int]:
         retries=Count("id", filter=queued & Q(kind=PromptKind.RETRY)),
         continuing=Count("id", filter=Q(kind=PromptKind.CONTINUE, state__in=OPEN_PROMPT_STATES)),
     )
+    pending = PermissionRequest.objects.filter(session=session, state=PermissionState.PENDING)
+    asked = list(pending.values_list("kind", flat=True))
     return {
         **prompts,
-        "pending": PermissionRequest.objects.filter(session=session, state=PermissionState.PENDING).count(),
+        "permissions": asked.count(RequestKind.PERMISSION),
+        "questions": asked.count(RequestKind.QUESTION),
     }
 
 

@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Final
 
 from django.utils import timezone
 
@@ -43,6 +43,9 @@ from sessions_app.services.errors import (
 )
 from sessions_app.services.intents import create_intent, prepare_for_prompt, validate_prompt_text
 from sessions_app.services.prompt_context import continue_prompt_prefix, to_interrupted_wait, wait_of
+from sessions_app.services.questions import answer_key, checked_content
+
+_NO_REQUEST: Final = "The session has no such permission request."
 
 
 def find_token(secret: str) -> ResumeToken:
@@ -118,28 +121,51 @@ def shown_secret(token: ResumeToken | None) -> str | None:
 
 
 def answer_permission(
-    session_id: uuid.UUID, permission_id: str, option_id: str, secret: str, by: Any
+    session_id: uuid.UUID,
+    permission_id: str,
+    option_id: str,
+    secret: str,
+    by: Any,
+    *,
+    content: Mapping[str, Any] | None = None,
 ) -> PermissionRequest:
-    """Answer a permission request with its key; answering again with the same option changes nothing.
+    """Answer a permission request or a question with its key; giving the same answer again changes nothing.
 
-    Raises NotFound, Invalid for an option that was not offered, and the errors of ``redeem_token``.
+    ``content`` holds the fields of a form. Raises NotFound, Invalid for an option that was not offered, InvalidAnswer,
+    and the errors of ``redeem_token``.
     """
+    content = _check_content(session_id, permission_id, option_id, secret, content)
     with session_transaction(session_id) as transaction:
         asked = transaction.session.permissions.select_for_update().filter(id=permission_id).first()
         if asked is None:
-            raise NotFound("The session has no such permission request.")
+            raise NotFound(_NO_REQUEST)
         token = find_token_for(secret, transaction.session, WaitKind.PERMISSION, asked.id, asked.run_id)
         if option_id not in {option.get("option_id") for option in asked.options}:
             raise Invalid("This permission has no such option.", field="option_id")
         try:
-            _, first = redeem_token(transaction, token, key=option_id, answer={"option_id": option_id}, by=by)
+            key = answer_key(asked, option_id, content)
+            _, first = redeem_token(transaction, token, key=key, answer={"option_id": option_id}, by=by)
         except TokenConsumed as error:
             raise _winning_answer(asked, error) from None
         if first:
+            asked.sealed_answer = dict(content)
+            asked.save(update_fields=["sealed_answer"])
             create_intent(
                 transaction.session, IntentKind.ANSWER, by, {"permission_id": asked.id, "option_id": option_id}
             )
     return asked
+
+
+def _check_content(
+    session_id: uuid.UUID, permission_id: str, option_id: str, secret: str, content: Mapping[str, Any] | None
+) -> Mapping[str, Any]:
+    """Return the content to send. The session is not locked: a question never changes, and checking takes time."""
+    asked = PermissionRequest.objects.filter(session=session_id, id=permission_id).first()
+    if asked is None:
+        raise NotFound(_NO_REQUEST)
+    session = asked.session
+    find_token_for(secret, session, WaitKind.PERMISSION, asked.id, asked.run_id)
+    return checked_content(asked, option_id, content)
 
 
 def _winning_answer(asked: PermissionRequest, error: TokenConsumed) -> TokenConsumed:

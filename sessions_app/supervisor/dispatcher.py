@@ -24,6 +24,7 @@ from sessions_app.domain import actor_context
 from sessions_app.domain.states import PermissionState, PromptState
 from sessions_app.models import OVERTAKING_KINDS, Intent, IntentKind, Lease, LeaseLost, Prompt
 from sessions_app.services.intents import due_intents
+from sessions_app.services.questions import undelivered_content
 from sessions_app.supervisor import leases
 from sessions_app.supervisor.database_outage import DatabaseOutage, is_database_outage
 from sessions_app.supervisor.execution_registry import ExecutionRegistry
@@ -69,7 +70,8 @@ async def _send_command(registry: ExecutionRegistry, intent: Intent) -> bool:
         return pointless
     try:
         if intent.kind == IntentKind.ANSWER:
-            await stream.client.answer(intent.payload["permission_id"], intent.payload["option_id"])
+            content = await registry.database(_load_content, intent)
+            await stream.client.answer(intent.payload["permission_id"], intent.payload["option_id"], content)
             crash_points.reached("supervisor.answer_sent", intent.session_id)
         else:
             await stream.client.cancel(intent.payload["message_id"], str(intent.id))
@@ -81,6 +83,12 @@ async def _send_command(registry: ExecutionRegistry, intent: Intent) -> bool:
         return True
     await registry.database(settle_intent, intent.id, "done")
     return True
+
+
+def _load_content(intent: Intent) -> Mapping[str, Any]:
+    """Return the content of an accepted form; empty for any other answer."""
+    asked = intent.session.permissions.filter(id=intent.payload["permission_id"]).first()
+    return {} if asked is None else undelivered_content(asked)
 
 
 def _reason_pointless(intent: Intent) -> bool:

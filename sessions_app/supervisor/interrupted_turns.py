@@ -24,6 +24,7 @@ from sessions_app.domain.states import (
     PermissionState,
     PromptKind,
     PromptState,
+    RequestKind,
     WorkState,
 )
 from sessions_app.models import IntentKind, PermissionRequest, Prompt, Run, SessionTransaction, waits
@@ -33,6 +34,7 @@ from sessions_app.services.policies import effective_policy_of
 from sessions_app.services.turn_retries import explain_failure
 from sessions_app.supervisor import continuity
 from sessions_app.supervisor.conversation import ConversationUpdate
+from sessions_app.supervisor.request_messages import add_question_message
 
 AGENTCTL_GONE, OUT_OF_MEMORY = "agentctl_gone", "out_of_memory"
 PIPE_LOST_REASONS = frozenset({AGENTCTL_GONE, OUT_OF_MEMORY})
@@ -50,7 +52,7 @@ def interrupt_turn(transaction: SessionTransaction, reason: str, update: Convers
     conversation = update or ConversationUpdate(transaction)
     tools = conversation.unfinished_tools()
     conversation.finish(tool_status="interrupted")
-    _expire_permissions(transaction)
+    _expire_permissions(transaction, conversation)
     if run is not None:
         transaction.move_run("interrupt", reason=reason, once=f"run.interrupted:{run.id}", unfinished_tools=tools)
     interrupted = _settle_prompts(transaction)
@@ -112,12 +114,17 @@ def reset_attempts_if_stable(transaction: SessionTransaction, until: datetime | 
         transaction.set_fields(start_attempts=0)
 
 
-def _expire_permissions(transaction: SessionTransaction) -> None:
+def _expire_permissions(transaction: SessionTransaction, conversation: ConversationUpdate) -> None:
     for asked in PermissionRequest.objects.filter(session=transaction.session, state=PermissionState.PENDING):
         asked.state, asked.settled_at = PermissionState.EXPIRED, transaction.at
-        asked.save(update_fields=["state", "settled_at"])
-        transaction.record_event("session.permission.expired", permission_id=asked.id, reason="agent_gone")
+        asked.reason, asked.sealed_answer = "agent_gone", {}
+        asked.save(update_fields=["state", "settled_at", "reason", "sealed_answer"])
+        is_question = asked.kind == RequestKind.QUESTION
+        told = {"status": str(asked.question_status)} if is_question else {}
+        transaction.record_event("session.permission.expired", permission_id=asked.id, reason="agent_gone", **told)
         waits.revoke_tokens(transaction, "agent_gone", wait_id=asked.id)
+        if is_question:
+            add_question_message(conversation, asked)
 
 
 def _settle_prompts(transaction: SessionTransaction) -> Prompt | None:

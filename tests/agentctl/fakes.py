@@ -14,6 +14,13 @@ OPTIONS = [
     {"option_id": "no", "name": "No", "kind": "reject_once"},
     {"option_id": "yes", "name": "Yes", "kind": "allow_once"},
 ]
+FORM = {
+    "mode": "form",
+    "message": "Which?",
+    "schema": {"type": "object", "properties": {"name": {"type": "string", "maxLength": 5}}, "required": ["name"]},
+    "order": ["name"],
+}
+LINK = {"mode": "url", "message": "Log in", "url": "https://example.org/login", "elicitation_id": "e1"}
 DELIVERED = "delivered.txt"
 
 
@@ -80,6 +87,11 @@ class ObedientDriver:
                 chosen = await self.host.ask_permission({"tool_call": {"title": "rm"}, "options": OPTIONS})
                 self.host.record(JournalKind.MESSAGE_AGENT, text=f"chosen: {chosen}")
                 return "end_turn" if chosen else "cancelled"
+            case "form" | "link":
+                question = {"tool_call": {"title": "Which?"}, "question": FORM if text == "form" else LINK}
+                action, content = await self.host.ask_question(question)
+                self.host.record(JournalKind.MESSAGE_AGENT, text=f"{action}: {dict(content)}")
+                return "end_turn"
         self.host.record(JournalKind.MESSAGE_AGENT, text=text)
         return "end_turn"
 

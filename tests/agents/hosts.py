@@ -23,6 +23,8 @@ class RecordingHost:
         self.tokens: list[str] = []
         self.exits: list[int | None] = []
         self.questions: list[tuple[Mapping[str, Any], asyncio.Future[str | None]]] = []
+        self.forms: list[tuple[Mapping[str, Any], asyncio.Future[tuple[str, Mapping[str, Any]]]]] = []
+        self.completed: list[str] = []
         self.has_room = asyncio.Event()
         self.has_room.set()
         self.conversations = ConversationStore(directory / "conversations")
@@ -42,6 +44,15 @@ class RecordingHost:
         answer: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
         self.questions.append((request, answer))
         return await answer
+
+    async def ask_question(self, request: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
+        answer: asyncio.Future[tuple[str, Mapping[str, Any]]] = asyncio.get_running_loop().create_future()
+        self.forms.append((request, answer))
+        return await answer
+
+    def complete_question(self, elicitation_id: str) -> bool:
+        self.completed.append(elicitation_id)
+        return True
 
     def agent_gone(self, exit_code: int | None) -> None:
         self.exits.append(exit_code)

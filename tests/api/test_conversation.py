@@ -6,6 +6,7 @@ import pytest
 from django.utils import timezone
 from rest_framework.test import APIClient
 
+from executors_app.agentctl.questions.schema import options_of, parse_question
 from sessions_app.models import Intent, PermissionRequest, Prompt, ResumeToken, Run, TaskSession, session_transaction
 from tests.api.world import PERMISSION, World, message, prompt, say
 
@@ -178,3 +179,26 @@ def test_unusable_permission_key_says_why(world: World, api: APIClient, became: 
     assert (refused.status_code, refused.json()["code"]) == (410, code)
     assert refused.json()["details"]["wait_id"] == PERMISSION
     assert api.get(world.url("permissions/")).json()["results"][0]["resume_token"] is None
+
+
+def test_question_is_answered_with_content_and_errors_by_field(world: World, api: APIClient) -> None:
+    schema = {"properties": {"name": {"type": "string", "maxLength": 5}}, "required": ["name"]}
+    question = parse_question({"mode": "form", "message": "Which?", "requestedSchema": schema})
+    told = {"kind": "question", "question": question, "options": options_of(question)}
+    PermissionRequest.objects.filter(id=PERMISSION).update(**told)
+    [asked] = api.get(world.url("permissions/")).json()["results"]
+    assert (asked["kind"], asked["question_status"], asked["question"]) == ("question", "pending", question)
+
+    def answer(content: Any) -> Any:
+        body = {"option_id": "accept", "resume_token": world.token(), "content": content}
+        return api.post(world.url(f"permissions/{PERMISSION}/"), body, format="json")
+
+    refused = answer({"name": "too long"})
+    assert (refused.status_code, refused.json()["code"]) == (400, "invalid_answer")
+    problem = {"code": "too_long", "message": "Expected at most 5 characters."}
+    assert refused.json()["details"] == {"fields": {"name": problem}}
+    assert answer([]).json()["code"] == "validation_error"
+    accepted = answer({"name": "wren"})
+    assert (accepted.status_code, "wren" in accepted.content.decode()) == (202, False)
+    assert answer({"name": "wren"}).status_code == 202
+    assert answer({"name": "owl"}).json()["code"] == "token_consumed"

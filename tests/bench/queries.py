@@ -12,7 +12,7 @@ from django.utils import timezone
 from executors_app.models import ExecutorRunning
 from executors_app.orm import Key, PreparedQuery
 from sessions_app.models import Message, MessagePart, Run, TaskSession, locking, message, runs, transactions
-from sessions_app.supervisor.ingest import handlers
+from sessions_app.supervisor.ingest import open_requests
 from tests.bench.figures import Figure
 from tests.bench.world import World
 from tests.support.fake_agentctl import plan_fleet
@@ -46,7 +46,7 @@ def _queries() -> dict[str, tuple[PreparedQuery[Any], tuple[Key, ...]]]:
         "open tool calls": (message._OPEN_TOOLS, (session.id,)),
         "tool calls by key": (message._tools_by_keys(2), (session.id, "one", "two")),
         "last part of a message": (message._LAST_PART, (text.id,)),
-        "open permission requests": (handlers._OPEN_REQUEST, (session.id,)),
+        "open permission requests": (open_requests.OPEN_REQUEST, (session.id,)),
     }
 
 

@@ -61,6 +61,7 @@ TABLE: list[tuple[SituationFacts, Code, str, str, str]] = [
     ),
     (facts_of(error_code="disk_full", error_message="The disk is full."), Code.DISK, "error", "disk is full", ""),
     (facts_of(UP, pending_permissions=1), Code.PERMISSION, "warning", "asks for permission", "answer"),
+    (facts_of(UP, pending_questions=1), Code.QUESTION, "warning", "asks a question", "answer"),
     (facts_of(UP, held_prompts=2), Code.HELD, "warning", "whether the agent received 2 prompts", "review_prompts"),
     (
         facts_of({"workspace": WorkspaceState.GONE}),
@@ -237,6 +238,7 @@ IDLE: list[tuple[SituationFacts, IdleReason | None, str, str]] = [
     (facts_of(UP, recovering=True), IdleReason.RECOVERING, "just started", "Wait"),
     (facts_of(UP, recovering=True, supervised=False), IdleReason.NO_SUPERVISOR, "no supervisor", "administrator"),
     (facts_of(UP, pending_permissions=1, work_state="working"), IdleReason.PERMISSION, "permission", "Allow"),
+    (facts_of(UP, pending_questions=2, work_state="working"), IdleReason.QUESTION, "2 questions", "Answer"),
     (facts_of(UP, waits_outside=True, wait_until=AT), IdleReason.OUTSIDE, "external", "end the wait"),
     (facts_of(session_state="FAILED", attempts=5), IdleReason.GAVE_UP, "5 attempts", "Try again"),
     (facts_of(desired_state="stopped"), IdleReason.STOPPED, "stopped", "Resume session"),

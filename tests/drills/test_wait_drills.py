@@ -86,6 +86,33 @@ def test_permission_key_stays_the_same_after_a_restart(deployment: Deployment) -
     assert "session.run.interrupted" not in names
 
 
+def test_question_outlives_the_control_plane_and_ends_with_its_agent(deployment: Deployment) -> None:
+    deployment.env["KANDEV_CONTINUE"] = "off"
+    deployment.serve()
+    session = deployment.start_session("question")
+    before = pending_permission(session)
+    deployment.kill_server()
+    deployment.serve()
+    question = pending_permission(session)
+    assert (question["id"], question["question"]["message"]) == (before["id"], before["question"]["message"])
+    content = {"engine": "postgresql", "name": "heron"}
+    body = {"option_id": "accept", "resume_token": question["resume_token"], "content": content}
+    for _ in range(2):
+        deployment.api("POST", f"{session.path}/permissions/{question['id']}/", body)
+    wait_for_turn(session)
+    assert session.agent_log() == f"The answer was {json.dumps(content)}.\n"
+    resolved = [line for line in session.journal().splitlines() if "permission.resolved" in line]
+    assert len(resolved) == 1
+    assert "heron" not in deployment.log() + resolved[0]
+
+    session.prompt("question")
+    pending_permission(session)
+    session.kill_everything()
+    eventually(lambda: "session.permission.expired" in session.names(), timeout=60, describe="it is closed")
+    asked = deployment.api("GET", f"{session.path}/permissions/")["results"]
+    assert [(one["question_status"], one["reason"]) for one in asked] == [("answered", ""), ("cancelled", "agent_gone")]
+
+
 def test_permission_of_a_dead_agentctl_expires_immediately(deployment: Deployment) -> None:
     deployment.env |= {"KANDEV_RECONCILE_INTERVAL": "600", "KANDEV_CONTINUE": "off"}
     deployment.serve()

@@ -39,6 +39,12 @@ class RememberingHost:
     async def ask_permission(self, request: Mapping[str, Any]) -> str | None:
         return None
 
+    async def ask_question(self, request: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
+        return "cancel", {}
+
+    def complete_question(self, elicitation_id: str) -> bool:
+        return False
+
     def agent_gone(self, exit_code: int | None) -> None:
         self.lines.append(("gone", {"exit_code": exit_code}))
 

@@ -142,6 +142,17 @@ class Host(Protocol):
         """
         ...
 
+    async def ask_question(self, request: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
+        """Wait until a question is answered or cancelled; return the action of ACP and the content of a form.
+
+        ``request`` is ``{"tool_call": {...}, "question": {...}}``, with a question of ``questions.schema``.
+        """
+        ...
+
+    def complete_question(self, elicitation_id: str) -> bool:
+        """Close an open question with a link, because what happens there is done; return False if there is none."""
+        ...
+
     def agent_gone(self, exit_code: int | None) -> None:
         """Report that the agent process ended, whoever ended it; called once per process.
 

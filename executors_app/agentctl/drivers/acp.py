@@ -18,17 +18,16 @@ from executors_app.agentctl.drivers import (
     StartRequest,
     StartResult,
     TurnFailed,
+    acp_questions,
 )
 from executors_app.agentctl.drivers import acp_session_setup as opening
 from executors_app.agentctl.drivers.acp_settings import AcpSettings
 from executors_app.agentctl.drivers.events import (
     LOGIN_PATTERN,
     ReplayCollector,
-    parse_permission_request,
     update_to_journal_line,
 )
 from executors_app.agentctl.drivers.json_rpc import (
-    INVALID_PARAMS,
     METHOD_NOT_FOUND,
     AgentGone,
     JsonRpcConnection,
@@ -282,6 +281,8 @@ class AcpDriver:
 
     # -- notifications and requests of the agent
     def _handle_notification(self, method: str, params: Any) -> None:
+        if method == acp_questions.COMPLETE and acp_questions.complete(self._host, params):
+            return
         update = params.get("update") if isinstance(params, dict) else None
         if method != "session/update" or not isinstance(update, dict):
             self._unknown_notifications.put(
@@ -303,16 +304,11 @@ class AcpDriver:
             self._host.record(kind, **body)
 
     async def _handle_request(self, method: str, params: Any) -> Any:
-        if method != "session/request_permission":
-            raise RpcError(METHOD_NOT_FOUND, f"Method not found: {method}")
-        try:
-            question = parse_permission_request(params)
-        except ValueError as error:
-            raise RpcError(INVALID_PARAMS, f"Invalid params: {error}") from error
-        option_id = await self._host.ask_permission(question)
-        if option_id is None:
-            return {"outcome": {"outcome": "cancelled"}}
-        return {"outcome": {"outcome": "selected", "optionId": option_id}}
+        if method == acp_questions.CREATE:
+            return await acp_questions.ask(self._host, params)
+        if method == acp_questions.PERMISSION:
+            return await acp_questions.ask_permission(self._host, params)
+        raise RpcError(METHOD_NOT_FOUND, f"Method not found: {method}")
 
     # -- the end
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
-from executors_app.agentctl.drivers import StartFailed, StartRequest
+from executors_app.agentctl.drivers import StartFailed, StartRequest, acp_questions
 from executors_app.agentctl.drivers.events import LOGIN_PATTERN, ReplayCollector
 from executors_app.agentctl.drivers.json_rpc import METHOD_NOT_FOUND, AgentGone, JsonRpcConnection, RpcError
 from executors_app.agentctl.process.async_io import PipeStuck
@@ -71,6 +71,7 @@ _INITIALIZE: Final[dict[str, Any]] = {
         "fs": {"readTextFile": False, "writeTextFile": False},
         "terminal": False,
         "session": {"configOptions": {"boolean": {}}},
+        "elicitation": acp_questions.CAPABILITIES,
     },
     "clientInfo": {"name": "kandev", "version": "1"},
 }

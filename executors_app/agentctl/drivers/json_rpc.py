@@ -20,10 +20,13 @@ import orjson
 from executors_app.agentctl.journal.line_format import RateLimitedLog
 from executors_app.agentctl.process.agent_process import AgentProcess
 from executors_app.agentctl.process.async_io import LINE_LIMIT, LineSplitter, PipeStuck
+from executors_app.agentctl.protocol import WITHDRAWN
 
 METHOD_NOT_FOUND: Final = -32601
 INVALID_PARAMS: Final = -32602
 INTERNAL_ERROR: Final = -32603
+REQUEST_CANCELLED: Final = -32800
+_CANCEL_REQUEST: Final = "$/cancel_request"
 _MAX_OPEN_REQUESTS: Final = 256
 """Requests of the agent that are answered concurrently; while as many are open, nothing more is read."""
 
@@ -69,7 +72,8 @@ class JsonRpcConnection:
         self._on_notification, self._on_request = on_notification, on_request
         self._unreadable = RateLimitedLog(record, "stdout", level="warning")
         self._calls: dict[int | float | str, _PendingCall] = {}
-        self._requests: set[asyncio.Task[None]] = set()
+        self._requests: dict[asyncio.Task[None], Any] = {}
+        """The agent's open requests, each with its id until it is answered or withdrawn, then with None."""
         self._given_up: deque[int] = deque(maxlen=_MAX_OPEN_REQUESTS)
         """Ids of our last requests that were given up before their answers."""
         self._cancellations: set[asyncio.Task[None]] = set()
@@ -193,10 +197,26 @@ class JsonRpcConnection:
         elif "id" in message:
             # In a task: people may take hours to answer, and reading goes on meanwhile.
             request = asyncio.create_task(self._serve(message["id"], method, message.get("params")))
-            self._requests.add(request)
-            request.add_done_callback(self._requests.discard)
+            self._requests[request] = message["id"]
+            request.add_done_callback(self._requests.pop)
+        elif method == _CANCEL_REQUEST:
+            self._withdraw_request(message.get("params"))
         else:
             self._on_notification(method, message.get("params"))
+
+    def _withdraw_request(self, params: Any) -> None:
+        """Cancel the request that the agent takes back; one that is answered already stays answered."""
+        wanted = params.get("requestId") if isinstance(params, dict) else None
+        for request, request_id in self._requests.items():
+            if wanted is not None and request_id == wanted:
+                # Later in the loop: a task that is cancelled before its first step would leave no answer.
+                asyncio.get_running_loop().call_soon(self._withdraw, request)
+
+    def _withdraw(self, request: asyncio.Task[None]) -> None:
+        # Not while its answer is being written: the rest of a torn line would be read as part of the next one.
+        if self._requests.get(request) is not None:
+            self._requests[request] = None
+            request.cancel(WITHDRAWN)
 
     def _handle_reply(self, message: dict[str, Any], line: bytes) -> None:
         call_id = message.get("id")
@@ -215,11 +235,17 @@ class JsonRpcConnection:
         """Answer a request of the agent; if it cannot be handled, with an error."""
         try:
             reply: dict[str, Any] = {"result": await self._on_request(method, params)}
+        except asyncio.CancelledError as cancelled:
+            if cancelled.args != (WITHDRAWN,):
+                raise
+            reply = {"error": {"code": REQUEST_CANCELLED, "message": "Request cancelled"}}
         except RpcError as error:
             reply = {"error": {"code": error.code, "message": error.message}}
         except Exception as error:  # noqa: BLE001  (the agent waits for an answer)
             self._unreadable.put(f"{method} could not be answered: {error!r}".encode())
             reply = {"error": {"code": INTERNAL_ERROR, "message": "Internal error"}}
+        if (task := asyncio.current_task()) in self._requests:
+            self._requests[task] = None
         try:
             await self._send({"id": request_id, **reply})
         except Exception as error:  # noqa: BLE001  (only the log can still report it)

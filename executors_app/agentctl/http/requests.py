@@ -118,6 +118,14 @@ def parse_setting_change(body: Mapping[str, Any]) -> dict[str, Any]:
     return {"change_id": parse_identifier(body, "change_id"), "setting": setting, "value": value}
 
 
+def parse_optional_object(body: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Return a JSON object; empty by default."""
+    value = body.get(name) or {}
+    if not isinstance(value, dict):
+        raise _field_error(name, "must be an object")
+    return value
+
+
 def parse_start_request(body: Mapping[str, Any], workspace: Path) -> StartRequest:
     """Check the body of ``POST /agent/start``."""
     strategy: Strategy = parse_text(body, "strategy", "fresh")  # type: ignore[assignment]

@@ -20,6 +20,7 @@ from executors_app.agentctl.http.requests import (
     parse_identifier,
     parse_number,
     parse_objects,
+    parse_optional_object,
     parse_seconds,
     parse_setting_change,
     parse_start_request,
@@ -307,7 +308,9 @@ class _Api:
         permission_id = request.match_info["id"]
         if body.get("option_id", "") is None:
             return await self._sidecar.permissions.expire(permission_id)
-        return await self._sidecar.permissions.answer(permission_id, parse_text(body, "option_id"))
+        return await self._sidecar.permissions.answer(
+            permission_id, parse_text(body, "option_id"), parse_optional_object(body, "content")
+        )
 
     async def _start_job(self, request: web.Request, body: dict[str, Any]) -> Any:
         return self._sidecar.jobs.start(parse_job_request(body))

@@ -14,7 +14,7 @@ from sessions_app.api.serializers.common import (
     StrictSerializer,
     choice_field,
 )
-from sessions_app.domain.states import PermissionState, PromptState
+from sessions_app.domain.states import PermissionState, PromptState, QuestionStatus
 from sessions_app.domain.verification import Verified
 from sessions_app.domain.wait_tokens import WaitKind
 from sessions_app.models import ContinuityReceipt, Message, PermissionRequest, Prompt, ResumeToken, Run, SessionEvent
@@ -130,7 +130,9 @@ class PromptQuerySerializer(serializers.Serializer[Any]):
 
 
 class PermissionSerializer(StrictModelSerializer):
-    """A permission that the agent requests before it acts."""
+    """A permission that the agent requests before it acts, or a question that it asks (``kind``)."""
+
+    question_status = choice_field(QuestionStatus, read_only=True)
 
     resume_token = serializers.SerializerMethodField()
     expires_at = serializers.SerializerMethodField()
@@ -145,6 +147,11 @@ class PermissionSerializer(StrictModelSerializer):
             "options",
             "state",
             "option_id",
+            "kind",
+            "question",
+            "question_status",
+            "answer",
+            "reason",
             "requested_at",
             "settled_at",
             "resume_token",
@@ -173,9 +180,10 @@ class PermissionSerializer(StrictModelSerializer):
 
 
 class PermissionAnswerSerializer(serializers.Serializer[Any]):
-    """The chosen option, and the permission's key."""
+    """The chosen option, the permission's key, and for an accepted form the fields of its schema."""
 
     option_id = StrictCharField(max_length=128)
+    content = serializers.DictField(default=None, allow_null=True, write_only=True)
     resume_token = StrictCharField(default="", allow_blank=True, max_length=512, write_only=True)
 
 

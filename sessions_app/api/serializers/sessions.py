@@ -285,6 +285,7 @@ class StatusSerializer(serializers.Serializer[Any]):
     history = HistorySerializer(allow_null=True)
     latest_receipt = ReceiptSerializer(allow_null=True)
     pending_permissions = serializers.IntegerField()
+    pending_questions = serializers.IntegerField()
     held_prompts = serializers.IntegerField()
     queued_prompts = serializers.IntegerField()
     overdue_prompts = serializers.IntegerField()

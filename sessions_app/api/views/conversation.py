@@ -162,13 +162,18 @@ class PermissionAnswerView(PermissionApiView):
         {202: PermissionSerializer, 200: PermissionSerializer}, 400, 404, 410, request=PermissionAnswerSerializer
     )
     def post(self, request: Request, task_id: uuid.UUID, session_id: uuid.UUID, permission_id: str) -> Response:
-        """Answer a permission.
+        """Answer a permission or a question.
 
         Returns 202 while the answer is on its way to the agent, and 200 if the same answer was given before.
         """
         given = self.body(PermissionAnswerSerializer)
         asked = answer_permission(
-            self.session.id, permission_id, given["option_id"], given["resume_token"], request.user
+            self.session.id,
+            permission_id,
+            given["option_id"],
+            given["resume_token"],
+            request.user,
+            content=given["content"],
         )
         return Response(
             self.serialize_with_tokens([asked])[0], status=202 if asked.state == PermissionState.PENDING else 200

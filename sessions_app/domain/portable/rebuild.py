@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
 
+from executors_app.agentctl.questions.schema import parse_stored_question
 from sessions_app.domain.portable.lines import MESSAGE_ADDED, ROLES, LogEvent, stable_id
 from sessions_app.domain.states import OPEN_RUN_STATES, PermissionState, PromptState, RunState, SessionState, WorkState
 
@@ -66,6 +67,9 @@ class PermissionRow:
     state: str = PermissionState.PENDING
     option_id: str = ""
     settled_at: datetime | None = None
+    question: dict[str, Any] = field(default_factory=dict)
+    answer: dict[str, Any] = field(default_factory=dict)
+    reason: str = ""
 
 
 @dataclass(slots=True)
@@ -227,7 +231,12 @@ def _permission_requested(rows: SessionRebuild, event: LogEvent) -> None:
     run_id = uuid.UUID(told["run_id"]) if told.get("run_id") is not None else None
     known = run_id if run_id in rows.runs else None
     rows.permissions[key] = PermissionRow(
-        key, known, dict(tool_call) if isinstance(tool_call, dict) else {}, options, event.at
+        key,
+        known,
+        dict(tool_call) if isinstance(tool_call, dict) else {},
+        options,
+        event.at,
+        question=parse_stored_question(told["question"]) if isinstance(told.get("question"), dict) else {},
     )
 
 
@@ -241,6 +250,8 @@ def _permission_settled(rows: SessionRebuild, event: LogEvent) -> None:
         PermissionState.EXPIRED if expired else state if state in _PERMISSION_STATES else PermissionState.RESOLVED
     )
     asked.option_id, asked.settled_at = text_value(event.payload, "option_id")[:128], event.at
+    asked.reason, answer = text_value(event.payload, "reason")[:64], event.payload.get("answer")
+    asked.answer = answer if isinstance(answer, dict) else {}
 
 
 def _receipt(rows: SessionRebuild, event: LogEvent) -> None:

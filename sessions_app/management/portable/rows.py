@@ -20,6 +20,7 @@ from sessions_app.domain.states import (
     OPEN_RUN_STATES,
     TERMINAL_STATES,
     DesiredState,
+    RequestKind,
     RunState,
     SessionState,
     TaskState,
@@ -265,6 +266,10 @@ def write_conversation(session: TaskSession, rows: SessionRebuild) -> None:
             options=one.options,
             state=one.state,
             option_id=one.option_id,
+            kind=RequestKind.QUESTION if one.question else RequestKind.PERMISSION,
+            question=one.question,
+            answer=one.answer,
+            reason=one.reason,
             requested_at=one.requested_at,
             settled_at=one.settled_at,
         )

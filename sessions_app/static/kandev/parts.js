@@ -19,10 +19,11 @@ function replaceInside(place, html) {
   keepOpen(place, template.content);
   keepTicked(place, template.content);
   keepChosen(place, template.content);
+  keepFilledIn(place, template.content);
   showLocalTimes(template.content); // before it is laid out: a longer time could take a line more, and move the page
   const focused = place.contains(document.activeElement) ? nameOf(document.activeElement) : null;
   place.replaceChildren(template.content);
-  if (focused) [...place.querySelectorAll("a, button, summary, input, select")].find((one) => nameOf(one) === focused)?.focus({ preventScroll: true });
+  if (focused) [...place.querySelectorAll("a, button, summary, input, select, textarea")].find((one) => nameOf(one) === focused)?.focus({ preventScroll: true });
 }
 
 function keepTicked(before, after) {
@@ -41,6 +42,18 @@ function keepChosen(before, after) {
   }
 }
 
+// What the reader has filled in of an agent's question.
+function keepFilledIn(before, after) {
+  for (const form of before.querySelectorAll("form[data-key]")) {
+    const same = after.querySelector(`form[data-key="${CSS.escape(form.dataset.key)}"]`);
+    for (const one of same ? form.querySelectorAll(".question-field [name]") : []) {
+      const isBox = one.type === "checkbox" || one.type === "radio";
+      const found = [...same.querySelectorAll(`[name="${CSS.escape(one.name)}"]`)].find((other) => !isBox || other.value === one.value);
+      if (found) found[isBox ? "checked" : "value"] = isBox ? one.checked : one.value;
+    }
+  }
+}
+
 export function keepOpen(before, after) {
   for (const details of before.querySelectorAll("details[data-key][open]")) {
     const same = after.querySelector(`details[data-key="${CSS.escape(details.dataset.key)}"]`);
@@ -50,5 +63,5 @@ export function keepOpen(before, after) {
 
 function nameOf(element) {
   const about = element.closest("[data-key]")?.dataset.key; // two permissions may offer the same answers
-  return [about, element.tagName, element.href ?? element.getAttribute("formaction"), element.value, element.textContent].join(" ");
+  return [about, element.tagName, element.name, element.href ?? element.getAttribute("formaction"), element.value, element.textContent].join(" ");
 }

@@ -133,6 +133,7 @@ document.addEventListener("submit", async (event) => {
   try {
     const answer = await send(button.hasAttribute("formaction") ? button.formAction : form.action, body);
     tell(answer.message ?? "");
+    markFields(form, answer.fields ?? {});
     if (answer.key_html) showKey(answer.key_html);
     if (form.matches(".setting")) forgetChoice(form);
     if (button.name === "mode" && !answer.message) reading.follow(); // the banner with "Resume session" is far above the end
@@ -147,6 +148,23 @@ document.addEventListener("submit", async (event) => {
 function forgetChoice(form) {
   for (const option of form.querySelectorAll("option")) option.defaultSelected = option.selected;
 }
+
+// Says at each field of an agent's question what is wrong with it, and goes to the first one.
+function markFields(form, problems) {
+  for (const field of form.querySelectorAll(".question-field")) {
+    const problem = problems[field.dataset.input] ?? "";
+    field.querySelector(".error").textContent = problem;
+    const input = field.matches("fieldset") ? field : field.querySelector("[name]");
+    problem ? input.setAttribute("aria-invalid", "true") : input.removeAttribute("aria-invalid");
+  }
+  form.querySelector("[aria-invalid] [name], [name][aria-invalid]")?.focus();
+}
+
+// Opening the address that an agent asks for is the answer; the browser opens it by itself.
+document.addEventListener("click", (event) => {
+  const form = event.target.closest("a[data-opens]")?.closest("form");
+  form?.requestSubmit(form.querySelector("button[value=accept]"));
+});
 
 composer.addEventListener("submit", async (event) => {
   event.preventDefault();

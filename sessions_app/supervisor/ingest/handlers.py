@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any
 
+from executors_app.agentctl import questions
 from executors_app.agentctl.protocol import JournalKind
-from executors_app.orm import PreparedQuery
-from sessions_app.domain import attention, verification
-from sessions_app.domain.states import PROMPT, SESSION, WORK, PermissionState, RunState
+from executors_app.agentctl.questions.answers import recorded_answer
+from executors_app.agentctl.questions.schema import parse_stored_question
+from sessions_app.domain import verification
+from sessions_app.domain.states import PROMPT, SESSION, WORK, PermissionState, RequestKind, RunState
 from sessions_app.domain.usage import parse_usage
 from sessions_app.models import PermissionRequest, Prompt, SessionTransaction, waits
-from sessions_app.models.attention import update_wording
 from sessions_app.models.bulk import update_row
-from sessions_app.services.waits import option_name, permission_tokens
+from sessions_app.services.questions import undelivered_content
 from sessions_app.supervisor import continuity
 from sessions_app.supervisor.conversation import ConversationUpdate
 from sessions_app.supervisor.ingest.agent_settings import AgentSettingsUpdate
+from sessions_app.supervisor.ingest.open_requests import complete_tool_call, update_open_requests
 from sessions_app.supervisor.interrupted_turns import (
     interrupt_turn,
     plan_retry,
@@ -27,40 +29,9 @@ from sessions_app.supervisor.interrupted_turns import (
     reset_attempts_if_stable,
 )
 from sessions_app.supervisor.outcomes import record_lost_conversation
-
-_DETAIL_FIELDS: Final = ("title", "tool_kind", "content", "locations", "raw_input")
-"""Fields of a tool call that a person needs to see before answering a permission request."""
-_EMPTY_VALUES: Final[tuple[object, ...]] = (None, "", [], {})
-_OPEN_REQUEST = PreparedQuery(
-    lambda key: PermissionRequest.objects.filter(session_id=key, state=PermissionState.PENDING)
-)
-
-
-def complete_tool_call(asked: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the tool call of a permission request, with its empty fields filled in from what the log knows."""
-    more = {
-        name: known[name]
-        for name in _DETAIL_FIELDS
-        if known.get(name) not in _EMPTY_VALUES and asked.get(name) in _EMPTY_VALUES
-    }
-    return {**asked, **more}
-
-
-def update_open_requests(transaction: SessionTransaction, key: str, known: Mapping[str, Any]) -> None:
-    """Add what the agent has since reported about a tool call to its open permission requests and inbox items."""
-    for row in _OPEN_REQUEST.all(transaction.session.id):
-        if str(row.tool_call.get("tool_call_id", ""))[:200] != key:
-            continue
-        tool_call = complete_tool_call(row.tool_call, known)
-        if tool_call != row.tool_call:
-            row.tool_call = tool_call
-            row.save(update_fields=["tool_call"])
-            update_wording(attention.permission_notice(row.id, tool_call))
-
+from sessions_app.supervisor.request_messages import add_permission_message, add_question_message
 
 JournalLine = Mapping[str, Any]
-TITLE_LIMIT = 500
-"""Characters of a title or option that the message about an answered permission repeats."""
 UNSTORABLE = "unwritable"
 """Kind of the line that replaces one that cannot be written; ``was`` holds the original kind."""
 FIELD_TYPES: dict[str, Any] = {
@@ -70,6 +41,7 @@ FIELD_TYPES: dict[str, Any] = {
     "permission_id": str,
     "options": list,
     "tool_call": dict,
+    "question": dict,
     "usage": dict,
 }
 
@@ -190,6 +162,8 @@ def _on_permission_requested(applier: LineApplier, line: JournalLine) -> None:
     options, asked = line.get("options", []), line.get("tool_call", {})
     known = applier.conversation.known_tool_fields(_tool_key(asked))
     tool_call = complete_tool_call(asked, known)
+    question = parse_stored_question(line["question"]) if "question" in line else {}
+    kind = RequestKind.QUESTION if question else RequestKind.PERMISSION
     _, made = PermissionRequest.objects.get_or_create(
         id=str(line["permission_id"]),
         defaults={
@@ -197,17 +171,21 @@ def _on_permission_requested(applier: LineApplier, line: JournalLine) -> None:
             "run": run,
             "tool_call": tool_call,
             "options": options,
+            "kind": kind,
+            "question": question,
             "requested_at": transaction.at,
         },
     )
     if made:
-        waits.begin_permission_wait(transaction, str(line["permission_id"]), run)
+        told: dict[str, Any] = {"question": question} if question else {}
+        waits.begin_permission_wait(transaction, str(line["permission_id"]), run, kind)
         transaction.record_event(
             "session.permission.requested",
             permission_id=str(line["permission_id"]),
             run_id=str(run.id) if run else None,
             tool_call=tool_call,
             options=options,
+            **told,
         )
 
 
@@ -223,16 +201,25 @@ def _permission_settled_handler(state: str) -> Callable[[LineApplier, JournalLin
             return
         asked.state, asked.settled_at = state, transaction.at
         asked.option_id = str(line.get("option_id") or "")[:128]
-        asked.save(update_fields=["state", "settled_at", "option_id"])
+        asked.reason = str(line.get("reason") or "")[:64]
+        if asked.option_id == questions.ACCEPT:
+            asked.answer = recorded_answer(asked.question, undelivered_content(asked))
+        asked.sealed_answer = {}
+        asked.save(update_fields=["state", "settled_at", "option_id", "reason", "answer", "sealed_answer"])
+        is_question = asked.kind == RequestKind.QUESTION
+        told = {"status": str(asked.question_status), "answer": asked.answer} if is_question else {}
         transaction.record_event(
             "session.permission.resolved",
             permission_id=asked.id,
             state=state,
             option_id=asked.option_id,
             reason=str(line.get("reason", "")),
+            **told,
         )
-        if state == "resolved":
-            _record_answer(applier, asked)
+        if is_question:
+            add_question_message(applier.conversation, asked)
+        elif state == "resolved":
+            add_permission_message(applier.conversation, asked)
         waits.revoke_tokens(transaction, str(line.get("reason") or state), wait_id=asked.id)
         if (
             transaction.open_turn is not None
@@ -241,17 +228,6 @@ def _permission_settled_handler(state: str) -> Callable[[LineApplier, JournalLin
             transaction.move_run("resume")
 
     return settle
-
-
-def _record_answer(applier: LineApplier, asked: PermissionRequest) -> None:
-    """Add a message to the conversation with the question, the chosen option and who chose it."""
-    token = permission_tokens([asked]).get(asked.id)
-    who = token.consumed_by.get_username() if token and token.consumed_by else ""
-    title = str(asked.tool_call.get("title") or "Do something")[:TITLE_LIMIT]
-    option = option_name(asked, asked.option_id)[:TITLE_LIMIT]
-    told = {"permission_id": asked.id, "title": title, "option_id": asked.option_id, "option": option, "by": who}
-    applier.conversation.finish_text()
-    applier.conversation.add_message("status", f"Permission answered: {title} – {option}", permission=told)
 
 
 EMPTY_TURN_REASONS: dict[str, str] = {

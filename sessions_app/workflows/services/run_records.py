@@ -126,6 +126,7 @@ def _optional_time(at: Any) -> str | None:
 _RAISED_BY_SESSION = (
     AttentionKind.HELD,
     AttentionKind.PERMISSION,
+    AttentionKind.QUESTION,
     AttentionKind.GAVE_UP,
     AttentionKind.ERROR,
 )

@@ -1,0 +1,206 @@
+"""What the agent asks and waits for: permissions, and questions to people, each answered or cancelled once.
+
+A question is a permission request with a form or a link in ``question``; its options are the actions of ACP. What a
+person typed goes to the agent and nowhere else: neither the journal nor the store has it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from executors_app import crash_points
+from executors_app.agentctl import questions
+from executors_app.agentctl.journal.journal import Journal
+from executors_app.agentctl.protocol import WITHDRAWN, ApiError, Code, JournalKind, validation_error
+from executors_app.agentctl.questions.answers import check_answer
+from executors_app.agentctl.questions.schema import options_of
+from executors_app.agentctl.state_files import DurableStore
+
+
+@dataclass(slots=True)
+class _OpenPermission:
+    body: dict[str, Any]
+    decided: asyncio.Future[str | None]
+    """The chosen option; None if the request was cancelled."""
+    chosen: str | None = None
+    """The first answer, set as soon as it arrives."""
+    content: Mapping[str, Any] = field(default_factory=dict)
+    """The fields of an accepted form."""
+
+
+class Permissions:
+    """The open permission requests of one agent, and the answers to all earlier ones."""
+
+    def __init__(self, journal: Journal, memory: DurableStore):
+        self._journal, self._store = journal, memory
+        self._open: dict[str, _OpenPermission] = {}
+
+    def pending(self) -> list[dict[str, Any]]:
+        """Return the bodies of unanswered ``permission.requested`` lines."""
+        return [each.body for each in self._open.values() if each.chosen is None]
+
+    async def ask(
+        self, request: Mapping[str, Any], message_id: str | None, *, auto_approve: bool, refuse: bool = False
+    ) -> str | None:
+        """Wait for the answer to a permission request: the chosen option, or None if it was cancelled.
+
+        ``auto_approve`` takes the first option that allows; ``refuse`` cancels the request at once.
+        """
+        permission = self._begin(request, message_id, list(request.get("options") or ()))
+        permission_id, options = permission.body["permission_id"], permission.body["options"]
+        if refuse:
+            self._refuse(permission)
+            return None
+        if auto_approve and (option := _first_allow_option(options)) is not None:
+            self._journal.append(JournalKind.PERMISSION_RESOLVED, permission_id=permission_id, option_id=option)
+            return option
+        return await self._wait_for_answer(permission)
+
+    async def ask_question(
+        self, request: Mapping[str, Any], message_id: str | None, *, refuse: bool = False
+    ) -> tuple[str, Mapping[str, Any]]:
+        """Wait for a person's answer to a question; return its action and, if it was accepted, the form's content.
+
+        ``request`` is ``{"tool_call": {...}, "question": {...}}``. A cancelled question has the action *cancel*.
+        """
+        permission = self._begin(request, message_id, options_of(request["question"]))
+        if refuse:
+            self._refuse(permission)
+            return questions.CANCEL, {}
+        return await self._wait_for_answer(permission) or questions.CANCEL, permission.content
+
+    def _begin(
+        self, request: Mapping[str, Any], message_id: str | None, options: Sequence[Mapping[str, Any]]
+    ) -> _OpenPermission:
+        body = {
+            "permission_id": str(uuid.uuid4()),
+            "message_id": message_id,
+            "tool_call": request.get("tool_call") or {},
+            "options": options,
+        }
+        if "question" in request:
+            body["question"] = request["question"]
+        self._journal.append(JournalKind.PERMISSION_REQUESTED, **body)
+        crash_points.reached("agentctl.permission_asked")
+        return _OpenPermission(body, asyncio.get_running_loop().create_future())
+
+    def _refuse(self, permission: _OpenPermission) -> None:
+        cancelled = {"permission_id": permission.body["permission_id"], "reason": "turn_cancelled"}
+        self._journal.append(JournalKind.PERMISSION_CANCELLED, **cancelled)
+
+    async def _wait_for_answer(self, permission: _OpenPermission) -> str | None:
+        permission_id = permission.body["permission_id"]
+        self._open[permission_id] = permission
+        try:
+            # Shielded: the agent may withdraw a request whose answer is just being written to disk.
+            return await asyncio.shield(permission.decided)
+        except asyncio.CancelledError as cancelled:
+            is_withdrawn = cancelled.args == (WITHDRAWN,)
+            if is_withdrawn and permission.chosen is not None and (task := asyncio.current_task()) is not None:
+                task.uncancel()
+                return await permission.decided
+            self._cancel(permission, WITHDRAWN if is_withdrawn else "agent_gone")
+            raise
+        finally:
+            self._open.pop(permission_id, None)
+
+    async def answer(
+        self, permission_id: str, option_id: str, content: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """Answer a request once; repeating the same option returns the first result. Raises ApiError.
+
+        ``content`` holds the fields of an accepted form; the first one counts.
+        """
+        permission = self._open.get(permission_id)
+        if permission is None:
+            return self._recorded_answer(permission_id, option_id)
+        if option_id not in {option.get("option_id") for option in permission.body["options"]}:
+            raise validation_error("there is no such option", option_id=option_id)
+        if option_id == questions.ACCEPT and (question := permission.body.get("question")):
+            _refuse_wrong_answer(question, content or {})
+        if permission.chosen not in (None, option_id):
+            raise _already_answered_error(permission.chosen)
+        result = {"option_id": option_id}
+        if permission.chosen is None:
+            permission.chosen, permission.content = option_id, content or {}
+            seq = self._journal.append(
+                JournalKind.PERMISSION_RESOLVED, permission_id=permission_id, option_id=option_id
+            )
+            # The agent gets the answer only after it is on disk: after a crash in between, nobody is asked
+            # again about something that the agent has done already.
+            await self._journal.wait_until_durable(seq)
+            crash_points.reached("agentctl.answer_journaled")
+            self._store.put("answer", permission_id, result)
+            if not permission.decided.done():
+                permission.decided.set_result(option_id)
+        else:
+            await self._journal.wait_until_durable(self._journal.last_seq)
+        return result
+
+    async def expire(self, permission_id: str) -> dict[str, Any]:
+        """Cancel a request that nobody answered in time; raises ApiError if it was answered. May be repeated."""
+        permission = self._open.get(permission_id)
+        if permission is None:
+            return self._recorded_answer(permission_id, None)
+        if permission.chosen is not None:
+            raise _already_answered_error(permission.chosen)
+        result = {"option_id": None}
+        self._cancel(permission, "timeout")
+        await self._journal.wait_until_durable(self._journal.last_seq)
+        self._store.put("answer", permission_id, result)
+        return result
+
+    def complete(self, elicitation_id: str) -> bool:
+        """Close the open question with this link, because the agent reports that it is done; False if there is none."""
+        for permission in self._open.values():
+            question = permission.body.get("question") or {}
+            if question.get("elicitation_id") == elicitation_id and permission.chosen is None:
+                permission.chosen = questions.ACCEPT
+                told = {"permission_id": permission.body["permission_id"], "option_id": questions.ACCEPT}
+                self._journal.append(JournalKind.PERMISSION_RESOLVED, **told, reason="completed")
+                self._store.put("answer", told["permission_id"], {"option_id": questions.ACCEPT})
+                permission.decided.set_result(questions.ACCEPT)
+                return True
+        return False
+
+    def _recorded_answer(self, permission_id: str, option_id: str | None) -> dict[str, Any]:
+        earlier: dict[str, Any] | None = self._store.get("answer", permission_id)
+        if earlier is None:
+            raise ApiError(Code.NOT_FOUND, "there is no such permission")
+        if earlier["option_id"] != option_id:
+            raise _already_answered_error(earlier["option_id"])
+        return earlier
+
+    def cancel_all(self, reason: str) -> None:
+        """Cancel all open requests; ``reason`` is ``turn_cancelled``, ``agent_gone`` or ``stopped``."""
+        for permission in list(self._open.values()):
+            self._cancel(permission, reason)
+
+    def _cancel(self, permission: _OpenPermission, reason: str) -> None:
+        if permission.chosen is not None:
+            return  # an answer is being written to disk and will reach the agent
+        permission_id = permission.body["permission_id"]
+        if self._open.pop(permission_id, None) is None:
+            return
+        self._journal.append(JournalKind.PERMISSION_CANCELLED, permission_id=permission_id, reason=reason)
+        if not permission.decided.done():
+            permission.decided.set_result(None)
+
+
+def _refuse_wrong_answer(question: Mapping[str, Any], content: Mapping[str, Any]) -> None:
+    if problems := check_answer(question, content):
+        told = {name: {"code": problem.code, "message": problem.message} for name, problem in problems.items()}
+        raise validation_error("the answer does not fit the question", fields=told)
+
+
+def _first_allow_option(options: list[Mapping[str, Any]]) -> str | None:
+    allowing = (option for option in options if str(option.get("kind", "")).startswith("allow"))
+    return next((str(option["option_id"]) for option in allowing if "option_id" in option), None)
+
+
+def _already_answered_error(option_id: str | None) -> ApiError:
+    return ApiError(Code.ALREADY_ANSWERED, "the permission was already answered differently", option_id=option_id)

@@ -1,0 +1,71 @@
+"""Answers to questions of agents: checked before they are stored, sealed until the agent has them, then forgotten."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from django.utils.crypto import salted_hmac
+
+from executors_app.agentctl import questions
+from executors_app.agentctl.questions.answers import Problem, ProblemCode, check_answer, patterns_of
+from executors_app.encryption import SecretUnreadable
+from sessions_app.domain.states import RequestKind
+from sessions_app.models import PermissionRequest
+from sessions_app.services.answer_patterns import match_patterns
+from sessions_app.services.errors import Invalid, InvalidAnswer
+
+Content = Mapping[str, Any]
+
+
+def checked_content(asked: PermissionRequest, option_id: str, content: Content | None) -> Content:
+    """Return what the agent gets with this answer; empty unless a form is accepted.
+
+    Takes up to a few seconds if the agent's patterns are hostile, so the session must not be locked. Raises Invalid for
+    content that nobody asked for, and InvalidAnswer with the problems by field.
+    """
+    is_form = asked.kind == RequestKind.QUESTION and asked.question.get("mode") == questions.FORM
+    if not is_form or option_id != questions.ACCEPT:
+        if content:
+            raise Invalid("Only an accepted form has content.", field="content")
+        return {}
+    given = content or {}
+    problems = check_answer(asked.question, given) or _pattern_problems(asked.question, given)
+    if problems:
+        raise InvalidAnswer(fields={name: _problem_json(problem) for name, problem in problems.items()})
+    return given
+
+
+def answer_key(asked: PermissionRequest, option_id: str, content: Content) -> str:
+    """Return the idempotency key of an answer, which does not reveal its content."""
+    if not content:
+        return option_id
+    digest = salted_hmac(f"question {asked.id}", json.dumps(content, sort_keys=True), algorithm="sha256")
+    return f"{option_id}:{digest.hexdigest()}"
+
+
+def undelivered_content(asked: PermissionRequest) -> Content:
+    """Return the content of an answer on its way; empty if there is none, or if its key is gone."""
+    try:
+        content: Content = asked.sealed_answer
+    except SecretUnreadable:
+        return {}
+    return content
+
+
+def _pattern_problems(question: Mapping[str, Any], content: Content) -> dict[str, Problem]:
+    found = list(patterns_of(question, content))
+    matches = match_patterns([(pattern, text) for _, pattern, text in found])
+    if matches is None:
+        message = "The agent’s pattern for this field takes too long to check. Try a shorter text, or decline."
+        return {name: Problem(ProblemCode.PATTERN_TIMEOUT, message) for name, _, _ in found}
+    return {
+        name: Problem(ProblemCode.BAD_PATTERN, f"Expected a text that matches {pattern}")
+        for (name, pattern, _), matched in zip(found, matches, strict=True)
+        if matched is False
+    }
+
+
+def _problem_json(problem: Problem) -> dict[str, str]:
+    return {"code": problem.code.value, "message": problem.message}
