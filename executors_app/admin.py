@@ -27,7 +27,11 @@ class WriteOnlyTextarea(forms.Textarea):
 
 
 def _agent_types() -> list[tuple[str, str]]:
-    return sorted((name, kind.title) for name, kind in plugins.agent_types().items())
+    """Return the choices of a profile: installed agents first, the others with the command that installs them."""
+    return [
+        (kind.name, f"{kind.title} (not installed here: {kind.install})" if missing else kind.title)
+        for kind, missing in plugins.listed_agent_types()
+    ]
 
 
 def _runtimes() -> list[tuple[str, str]]:

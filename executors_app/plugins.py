@@ -1,9 +1,10 @@
-"""Discovers runtimes and agent types: each is one module of its package, and no list has to be edited."""
+"""Discovers runtimes and agent types: the modules of their packages declare them, and no list has to be edited."""
 
 from __future__ import annotations
 
 import importlib
 import pkgutil
+import shutil
 from collections.abc import Mapping
 from functools import cache
 from types import MappingProxyType, ModuleType
@@ -43,6 +44,20 @@ def agent_type(name: str) -> AgentType:
     return _one(agent_types(), name, "agent type")  # type: ignore[no-any-return]
 
 
+def missing_programs(kind: AgentType) -> list[str]:
+    """Return the programs that an agent type needs and this machine lacks."""
+    return [program for program in kind.needs if shutil.which(program) is None]
+
+
+def listed_agent_types() -> list[tuple[AgentType, list[str]]]:
+    """Return every agent type with its missing programs, in the order of lists.
+
+    What can be used comes first: installed agents, then those that need nothing here, then the others; by title.
+    """
+    found = [(kind, missing_programs(kind)) for kind in agent_types().values()]
+    return sorted(found, key=lambda one: (bool(one[1]), not one[0].needs, one[0].title.casefold()))
+
+
 def _one(found: Mapping[str, Any], name: str, noun: str) -> Any:
     try:
         return found[name]
@@ -53,14 +68,16 @@ def _one(found: Mapping[str, Any], name: str, noun: str) -> Any:
 
 @cache
 def _found(package: ModuleType, attribute: str) -> Mapping[str, Any]:
-    """Return what the package's modules define as ``attribute``, by name; raises RuntimeError for a duplicate."""
+    """Return what the package's modules define as ``attribute`` or, several at once, in its plural, by name.
+
+    Raises RuntimeError for a duplicate.
+    """
     found: dict[str, Any] = {}
     for info in pkgutil.iter_modules(package.__path__):
         module = importlib.import_module(f"{package.__name__}.{info.name}")
-        plugin = getattr(module, attribute, None)
-        if plugin is None:
-            continue
-        if plugin.name in found:
-            raise RuntimeError(f"{module.__name__} defines {plugin.name!r} a second time.")
-        found[plugin.name] = plugin
+        one = getattr(module, attribute, None)
+        for plugin in (*([] if one is None else [one]), *getattr(module, f"{attribute}S", ())):
+            if plugin.name in found:
+                raise RuntimeError(f"{module.__name__} defines {plugin.name!r} a second time.")
+            found[plugin.name] = plugin
     return MappingProxyType(found)

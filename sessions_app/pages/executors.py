@@ -22,7 +22,7 @@ from executors_app.agents import AgentType
 from executors_app.domain import ExecutorStatus
 from executors_app.errors import ExecutorError
 from executors_app.models import AgentCapability, AgentProfile, Executor, ExecutorRunning
-from executors_app.plugins import UnknownPlugin, agent_type, agent_types
+from executors_app.plugins import UnknownPlugin, agent_type, agent_types, listed_agent_types, missing_programs
 from sessions_app.accounts.authorization import writable_teams
 from sessions_app.domain.situation_facts import Label
 from sessions_app.models import Chore, Orphaned, Supervisor, TaskSession
@@ -34,7 +34,6 @@ from sessions_app.services.assessment import assess_session
 from sessions_app.services.catalogue import (
     LIVE_STATUSES,
     SECRET_FIELDS,
-    missing_programs,
     probe_executor,
     visible_executions,
     visible_profiles,
@@ -68,14 +67,15 @@ def agents_context(user: Any) -> dict[str, Any]:
         seen[row.agent_type].append(row)
     profiles = list(visible_profiles(user).select_related("team").defer("env", "mcp_servers")[:MAX_PROFILES_SHOWN])
     used = _sessions_per_profile(user)
-    places = agent_places(user, list(agent_types().values()), list(Executor.objects.all()[:MAX_EXECUTORS_SHOWN]))
-    kinds = sorted(agent_types().values(), key=lambda kind: (not seen.get(kind.name), kind.title))
+    listed = listed_agent_types()
+    places = agent_places(user, [kind for kind, _ in listed], list(Executor.objects.all()[:MAX_EXECUTORS_SHOWN]))
+    kinds = sorted(listed, key=lambda one: bool(one[1]) and one[0].name not in seen)
     gone = [row for name, rows in seen.items() if name not in agent_types() for row in rows]
     return {
         "profiles": [_profile_context(row, used.get(row.id, 0)) for row in profiles],
         "kinds": [
-            _agent_type_context(kind, seen.get(kind.name, ()), [one for one in places if one.kind is kind])
-            for kind in kinds
+            _agent_type_context(kind, missing, seen.get(kind.name, ()), [one for one in places if one.kind is kind])
+            for kind, missing in kinds
         ],
         "gone": [_capability_context(row) for row in gone],
         "is_staff": user.is_staff,
@@ -108,15 +108,15 @@ def _resume_label(*, resumes: bool, told: bool) -> Label:
 
 
 def _agent_type_context(
-    kind: AgentType, seen: Sequence[AgentCapability], places: Sequence[AgentPlace]
+    kind: AgentType, missing: Sequence[str], seen: Sequence[AgentCapability], places: Sequence[AgentPlace]
 ) -> dict[str, Any]:
     return {
         "kind": kind,
         "places": [(one.executor, place_label(one)) for one in places],
-        "missing": missing_programs(kind),
+        "missing": missing,
         "resume": _resume_label(resumes=kind.supports_session_resume, told=kind.history_context_injection),
         "then": _resume_summary(kind),
-        "notes": kind.notes.replace("`", ""),
+        "notes": f"{kind.notes} {kind.setup_notes}".strip().replace("`", ""),
         "claims": [_capability_context(row) for row in seen],
     }
 

@@ -24,7 +24,7 @@ from executors_app.domain import LOCAL
 from executors_app.encryption import SecretUnreadable
 from executors_app.errors import ExecutorError
 from executors_app.models import ENV_NAME, AgentProfile, Executor
-from executors_app.plugins import UnknownPlugin, agent_type
+from executors_app.plugins import UnknownPlugin, agent_type, missing_programs
 from sessions_app.accounts.authorization import require_write
 from sessions_app.accounts.rate_limits import AttemptLimit
 from sessions_app.domain.agent_programs import NEEDS_PERSON_CODES
@@ -33,7 +33,7 @@ from sessions_app.domain.states import OPEN_PROMPT_STATES, DesiredState, RunStat
 from sessions_app.models import IntentKind, Message, Run, Task, TaskSession
 from sessions_app.models.message import texts_of
 from sessions_app.models.runs import newest_run
-from sessions_app.services.catalogue import SECRET_FIELDS, missing_programs, profiles_of
+from sessions_app.services.catalogue import SECRET_FIELDS, profiles_of
 from sessions_app.services.errors import Invalid, ReadOnly, SessionsError
 from sessions_app.services.intents import request_resume, request_stop
 from sessions_app.services.scratch_repository import scratch_repository, scratch_root

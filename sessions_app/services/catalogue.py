@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections import Counter
 from collections.abc import Mapping
@@ -15,7 +14,6 @@ from django.db import transaction
 from django.db.models import Case, CharField, Exists, OuterRef, Q, QuerySet, Subquery, Value, When
 from django.db.models.functions import Coalesce
 
-from executors_app.agents import AgentType
 from executors_app.domain import ExecutorStatus, Observed
 from executors_app.errors import ExecutorError, RepositoryUnusable, RuntimeUnavailable
 from executors_app.models import AgentProfile, Executor, ExecutorRunning
@@ -81,11 +79,6 @@ def profiles_of(team_id: int) -> QuerySet[AgentProfile]:
 def visible_executions(user: Any) -> QuerySet[ExecutorRunning]:
     """Return the executions of the sessions of the user's teams."""
     return ExecutorRunning.objects.filter(session__in=TaskSession.objects.visible_to(user))
-
-
-def missing_programs(kind: AgentType) -> list[str]:
-    """Return the programs that an agent type needs and this machine lacks."""
-    return [program for program in kind.needs if shutil.which(program) is None]
 
 
 def add_repository(values: Mapping[str, Any]) -> Repository:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import select
+import shlex
 import statistics
 import subprocess
 import time
@@ -28,7 +29,7 @@ from tests.bench.latencies import drain, supervising
 from tests.bench.world import World
 from tests.real_agents.homes import RealAgent, codex_acp
 from tests.real_agents.model_server import running_model
-from tests.services import ACPX, CODEX_ACP, NODE, missing
+from tests.services import ACPX, CODEX, NODE, missing
 from tests.waiting import eventually
 
 RESUME_LIMIT: Final = 1.5
@@ -120,8 +121,8 @@ class Ours:
         return runs.exists() and not runs.filter(ended_at=None).exists()
 
     def kill_agent(self) -> None:
-        """SIGKILL for the agent alone, known by its program; its agentctl lives."""
-        agents = [one for one in self._processes() if _runs(one.pid, CODEX_ACP)]
+        """SIGKILL for the agent alone, known by its programs; its agentctl lives."""
+        agents = [one for one in self._processes() if _program(one.pid) in (NODE.resolve(), CODEX.resolve())]
         assert agents, "no agent runs"
         identity.kill_all(agents, 10)
         self._is_known_dead()
@@ -183,7 +184,7 @@ class Theirs:
         workspace.mkdir()
         self.mark = uuid.uuid4().hex
         self.env = {**agent.env, EXECUTION_MARKER: self.mark}
-        self.argv = [str(NODE), str(ACPX), "--agent", agent.argv[0], "--cwd", str(workspace), "--ttl", "0"]
+        self.argv = [str(NODE), str(ACPX), "--agent", shlex.join(agent.argv), "--cwd", str(workspace), "--ttl", "0"]
         self.workspace = workspace
         self._run("sessions", "new")
         self._run(WORD)
@@ -219,11 +220,11 @@ def _call(process: subprocess.Popen[bytes], number: int, method: str, params: di
     raise AssertionError(f"the agent ended before it answered {method}")
 
 
-def _runs(pid: int, program: Path) -> bool:
+def _program(pid: int) -> Path | None:
     try:
-        return Path(f"/proc/{pid}/exe").resolve() == program.resolve()
+        return Path(f"/proc/{pid}/exe").readlink()
     except OSError:
-        return False
+        return None
 
 
 def _at_once(is_there: Callable[[], bool]) -> None:

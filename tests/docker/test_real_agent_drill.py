@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 
 import pytest
@@ -11,9 +12,9 @@ from tests.docker.deployment import DockerDeployment
 from tests.docker.engine import Engine, add_programs
 from tests.drills.deployment import Session
 from tests.drills.real_agent_drill import AGENT_TYPES, HISTORY, AgentStory, RealAgentDrill
-from tests.real_agents.homes import codex_acp_in
+from tests.real_agents.homes import codex_acp_in, pack_codex_acp
 from tests.real_agents.model_server import ModelServer, running_model
-from tests.services import CODEX_ACP, require
+from tests.services import MODULES, require
 from tests.waiting import eventually
 
 NAME = "codex-acp"
@@ -35,10 +36,14 @@ def model(engine: Engine) -> Iterator[ModelServer]:
 
 
 @pytest.fixture(scope="module")
-def image(shared_engine: Engine) -> str:
+def image(shared_engine: Engine) -> Iterator[str]:
     """What an executor's image is made of by hand: ours, with the agent."""
     require(NAME)
-    return add_programs(shared_engine, CODEX_ACP.parent)
+    programs = pack_codex_acp(MODULES / "packed-codex-acp")  # links, so on the file system of what they link to
+    try:
+        yield add_programs(shared_engine, programs)
+    finally:
+        shutil.rmtree(programs)
 
 
 @pytest.fixture
@@ -54,8 +59,9 @@ def story(drill: RealAgentDrill, image: str) -> AgentStory:
     """The agent in a container was told the word, and is in mid-turn."""
     told = {"name": "with the agent", "runtime": "local_docker", "config": {"image": image}}
     executor = drill.deployment.api("POST", "executors/", told)["id"]
-    argv = list(codex_acp_in(drill.home, drill.model.url).argv)
-    profile = {"agent_type": AGENT_TYPES[NAME], "command": argv, "env": {"MOCK_API_KEY": "dummy"}}
+    agent = codex_acp_in(drill.home, drill.model.url)
+    env = {name: value for name, value in agent.env.items() if name != "HOME"}
+    profile = {"agent_type": AGENT_TYPES[NAME], "command": list(agent.argv), "env": env}
     session = drill.deployment.start_session(f"remember the word {WORD}, answer ok", profile, executor=executor)
     begun = AgentStory(NAME, codex_acp_in(session.agent_home.parent, drill.model.url), session, WORD)
     drill.put_to_work(begun)

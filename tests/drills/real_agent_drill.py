@@ -14,6 +14,7 @@ from tests.real_agents.model_server import ModelServer
 from tests.waiting import eventually
 
 AGENT_TYPES: Final = {
+    "claude-agent-acp": "claude_code",
     "codex-acp": "codex",
     "kimi-code": "kimi",
     "opencode": "opencode",
@@ -22,7 +23,7 @@ AGENT_TYPES: Final = {
     "agentao": "agentao",
     "deepagents": "deepagents",
 }
-REMEMBERING: Final = ("codex-acp", "opencode", "kimi-code", "qwen-code", "codex")
+REMEMBERING: Final = ("claude-agent-acp", "codex-acp", "opencode", "kimi-code", "qwen-code", "codex")
 FORGETFUL: Final = ("agentao", "deepagents")
 ROBBED: Final = "qwen-code robbed"
 """An agent that reports success although its stored conversation was removed."""

@@ -11,21 +11,48 @@ import pytest
 from executors_app.agentctl.daemon import load_drivers
 from executors_app.agentctl.drivers import StartFailed, StartRequest, acp
 from executors_app.agentctl.protocol import EXECUTION_MARKER
-from executors_app.agents import AgentType
+from executors_app.agents import CAPABILITIES, AgentType
 from executors_app.models import AgentProfile
-from executors_app.plugins import agent_types
-from sessions_app.services.catalogue import missing_programs
+from executors_app.plugins import agent_types, listed_agent_types, missing_programs
 from tests.agents.hosts import RecordingHost
-from tests.real_agents.homes import real_agent
+from tests.drills.real_agent_drill import AGENT_TYPES
+from tests.real_agents.bare_agent import bare_agent, offered_capabilities
+from tests.real_agents.homes import FORGETFUL, REAL_AGENTS, real_agent
 from tests.real_agents.model_server import running_model
 
 KINDS = sorted(agent_types().values(), key=lambda kind: kind.name)
 EACH = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+OF_THE_REGISTRY = """
+agoragentic-acp amp-acp antigravity-acp auggie autohand claude-acp cline codebuddy-code codex-acp cortex-code
+corust-agent crow-cli cursor deepagents devin dimcode dirac factory-droid fast-agent gemini github-copilot-cli
+glm-acp-agent goose grok-build harn junie kilo kimi minion-code mistral-vibe nova opencode pi-acp poolside qoder
+qwen-code sigit stakpak vtcode
+"""
+"""The agents that the ACP registry listed in August 2026."""
+RUN_BY_TESTS = {name for published, name in AGENT_TYPES.items() if published in {**REAL_AGENTS, **FORGETFUL}}
 OF_THE_SEED = {"claude_code", "codex", "copilot", "auggie", "gemini", "amp", "opencode"}
 
 
 def test_every_agent_of_the_seed_is_there() -> None:
     assert {kind.name for kind in KINDS if kind.seed} == OF_THE_SEED
+
+
+def test_every_agent_of_the_registry_is_there_once() -> None:
+    assert sorted(kind.registry for kind in KINDS if kind.registry) == OF_THE_REGISTRY.split()
+
+
+def test_agents_outside_the_registry_that_many_people_use_are_there() -> None:
+    assert {"hermes", "kiro", "openhands", "goose"} <= set(agent_types())
+
+
+def test_exactly_the_agents_that_tests_run_have_measured_offers() -> None:
+    assert {kind.name for kind in KINDS if kind.offers and kind.offers.source == "measured"} == RUN_BY_TESTS
+
+
+def test_what_nobody_has_told_of_an_agent_is_unknown() -> None:
+    kiro, crow = agent_types()["kiro"], agent_types()["crow"]
+    assert [kiro.offers_capability(name) for name in ("load", "delete")] == [True, None]
+    assert (crow.offers, crow.offers_capability("load"), crow.setup_notes) == (None, None, "")
 
 
 @EACH
@@ -34,6 +61,8 @@ def test_what_is_claimed_holds_together(kind: AgentType) -> None:
     assert kind.driver in load_drivers()
     assert not kind.argv or kind.needs in ((), (kind.argv[0],)), "what it starts with is what it needs"
     assert not kind.errs_about_gone or kind.gone_patterns
+    assert not kind.offers or (kind.offers.offered | kind.offers.lacking) <= set(CAPABILITIES)
+    assert not kind.offers or kind.supports_session_resume or not {"load", "resume"} & kind.offers.offered
     assert not any(re.search(name, r"KEY|TOKEN|SECRET|PASSWORD") for name in kind.env), "secrets belong to a profile"
 
 
@@ -60,6 +89,16 @@ def test_what_an_agent_needs_and_is_not_here_is_named(monkeypatch: pytest.Monkey
     assert missing_programs(agent_types()["codex"]) == []
 
 
+def test_lists_show_what_is_installed_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    (tmp_path / "vtcode").write_text("#!/bin/sh\n")
+    (tmp_path / "vtcode").chmod(0o755)
+    listed = [kind.name for kind, _ in listed_agent_types()]
+    assert listed[:4] == ["vtcode", "openai_chat", "custom_acp", "demo"]
+    assert listed[4:6] == ["agentao", "agoragentic"]
+    assert len(listed) == len(KINDS)
+
+
 def test_a_profile_names_another_command_and_adds_arguments() -> None:
     profile = AgentProfile(agent_type="codex", args=["-c", "model=x"])
     assert profile.argv() == ["codex-acp", "-c", "model=x"]
@@ -77,7 +116,21 @@ def test_the_demo_agent_is_called_as_its_place_knows_it(runtime: str) -> None:
 
 
 @pytest.mark.real_agent
-@pytest.mark.parametrize(("kind", "published"), [("codex", "codex-acp"), ("opencode", "opencode")])
+@pytest.mark.parametrize("published", sorted({**REAL_AGENTS, **FORGETFUL}))
+def test_measured_offers_are_those_of_the_agent(published: str, tmp_path: Path) -> None:
+    agent = real_agent(published, tmp_path / "home", "http://127.0.0.1:9/v1")
+    with bare_agent(agent.argv, agent.env, str(tmp_path)) as bare:
+        told = bare.initialize()
+    offers = agent_types()[AGENT_TYPES[published]].offers
+    assert offers is not None
+    assert offered_capabilities(told) == offers.offered
+    assert (told.get("agentInfo") or {}).get("version", offers.version) == offers.version
+
+
+@pytest.mark.real_agent
+@pytest.mark.parametrize(
+    ("kind", "published"), [("claude_code", "claude-agent-acp"), ("codex", "codex-acp"), ("opencode", "opencode")]
+)
 async def test_published_agent_reports_gone_conversation_by_its_patterns(
     kind: str, published: str, tmp_path: Path
 ) -> None:

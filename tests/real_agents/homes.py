@@ -3,13 +3,26 @@
 from __future__ import annotations
 
 import json
+import os
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from tests.services import CODEX, CODEX_ACP, KIMI, NODE, OPENCODE, PYTHON_OF_AGENTS, QWEN, ROOT, require
+from tests.services import (
+    CLAUDE,
+    CLAUDE_ACP,
+    CODEX,
+    CODEX_ACP,
+    KIMI,
+    NODE,
+    OPENCODE,
+    PYTHON_OF_AGENTS,
+    QWEN,
+    ROOT,
+    require,
+)
 
 _CODEX_CONFIG: Final = """\
 model = "mock"
@@ -73,23 +86,39 @@ def codex_acp(home: Path, model_url: str) -> RealAgent:
     folder = home / ".codex"
     folder.mkdir(parents=True)
     (folder / "config.toml").write_text(_CODEX_CONFIG.format(url=model_url))
-    return RealAgent((str(CODEX_ACP),), {**_minimal(home), "MOCK_API_KEY": "dummy"}, ".codex/sessions/**/*")
+    env = {**_minimal(home), "CODEX_PATH": str(CODEX), "MOCK_API_KEY": "dummy"}
+    return RealAgent((str(NODE), str(CODEX_ACP)), env, ".codex/sessions/**/*")
 
 
 def codex_acp_in(home: Path, model_url: str) -> RealAgent:
-    """codex-acp on the path of a container that sees ``home`` as its own; it is told everything as arguments."""
-    settings = _settings(tomllib.loads(_CODEX_CONFIG.format(url=model_url)))
-    argv = (CODEX_ACP.name, *(word for setting in settings for word in ("-c", setting)))
-    return RealAgent(argv, {"HOME": str(home)}, ".codex/sessions/**/*")
+    """codex-acp on the path of a container that sees ``home`` as its own; it is told everything in its environment."""
+    config = json.dumps(tomllib.loads(_CODEX_CONFIG.format(url=model_url)))
+    env = {"HOME": str(home), "CODEX_CONFIG": config, "MOCK_API_KEY": "dummy"}
+    return RealAgent(("codex-acp",), env, ".codex/sessions/**/*")
 
 
-def _settings(table: Mapping[str, Any], above: str = "") -> Iterator[str]:
-    """A table of settings as ``key=value``, its keys with those above them."""
-    for key, value in table.items():
-        if isinstance(value, dict):
-            yield from _settings(value, f"{above}{key}.")
-        else:
-            yield f"{above}{key}={json.dumps(value)}"
+def pack_codex_acp(folder: Path) -> Path:
+    """Put codex-acp, Node and Codex into ``folder``, to be copied into an image's ``/usr/local/bin``; returns it."""
+    folder.mkdir(parents=True)
+    for program, name in ((NODE, "node"), (CODEX, "codex"), (CODEX_ACP, "codex-acp.mjs")):
+        os.link(program, folder / name)
+    script = folder / "codex-acp"
+    script.write_text(
+        "#!/bin/sh\nCODEX_PATH=/usr/local/bin/codex exec /usr/local/bin/node /usr/local/bin/codex-acp.mjs\n"
+    )
+    script.chmod(0o755)
+    return folder
+
+
+def claude_agent_acp(home: Path, model_url: str) -> RealAgent:
+    """claude-agent-acp with its Claude Code, which is told to send nothing but requests to the model."""
+    folder = home / ".claude"
+    folder.mkdir(parents=True)
+    (folder / "settings.json").write_text(json.dumps({"permissions": {"defaultMode": "default"}}))
+    quiet = {"CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1", "DISABLE_TELEMETRY": "1", "DISABLE_AUTOUPDATER": "1"}
+    provider = {"ANTHROPIC_BASE_URL": model_url.removesuffix("/v1"), "ANTHROPIC_API_KEY": "dummy"}
+    env = {**_minimal(home), **quiet, **provider, "CLAUDE_CODE_EXECUTABLE": str(CLAUDE)}
+    return RealAgent((str(NODE), str(CLAUDE_ACP)), env, ".claude/projects/**/*.jsonl")
 
 
 def codex_cli(home: Path, model_url: str) -> RealAgent:
@@ -166,6 +195,7 @@ def _minimal(home: Path) -> dict[str, str]:
 
 Maker = Callable[[Path, str], RealAgent]
 REAL_AGENTS: Final[Mapping[str, Maker]] = {
+    "claude-agent-acp": claude_agent_acp,
     "codex-acp": codex_acp,
     "kimi-code": kimi_code,
     "opencode": opencode,

@@ -1,6 +1,7 @@
 """A language model for tests: a loopback server that real agents speak to.
 
-It serves what codex-acp (OpenAI responses) and opencode (OpenAI chat completions) ask for.
+It serves what codex-acp (OpenAI responses), opencode (OpenAI chat completions) and Claude Code (Anthropic messages)
+ask for.
 The last user text of a request decides the answer:
 
 - *what was the word?*: the word of the last ``remember the word X`` in the history that came
@@ -99,6 +100,7 @@ async def _listen(server: ModelServer, address: str) -> web.AppRunner:
     app.router.add_get("/v1/models", _models)
     app.router.add_post("/v1/chat/completions", partial(_chat, server))
     app.router.add_post("/v1/responses", partial(_responses, server))
+    app.router.add_post("/v1/messages", partial(_anthropic, server))
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
     await runner.setup()
     await web.TCPSite(runner, address, 0).start()
@@ -164,6 +166,35 @@ async def _responses(server: ModelServer, request: web.Request) -> web.StreamRes
         {"type": "response.output_text.done", **where, "text": text},
         {"type": "response.output_item.done", "output_index": 0, "item": item},
         {"type": "response.completed", "response": done},
+    ):
+        await _send(stream, event)
+    return stream
+
+
+async def _anthropic(server: ModelServer, request: web.Request) -> web.StreamResponse:
+    asked = await request.json()
+    text = await server.answer(_messages(asked.get("messages", [])))
+    usage = {"input_tokens": 10, "output_tokens": 2}
+    message = {
+        "id": "msg-1",
+        "type": "message",
+        "role": "assistant",
+        "model": asked.get("model", "mock"),
+        "usage": usage,
+    }
+    if not asked.get("stream"):
+        content = [{"type": "text", "text": text}]
+        return web.json_response({**message, "content": content, "stop_reason": "end_turn", "stop_sequence": None})
+    stream = await _open_stream(request)
+    begun = {**message, "content": [], "stop_reason": None, "stop_sequence": None}
+    end = {"stop_reason": "end_turn", "stop_sequence": None}
+    for event in (
+        {"type": "message_start", "message": begun},
+        {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
+        {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": text}},
+        {"type": "content_block_stop", "index": 0},
+        {"type": "message_delta", "delta": end, "usage": {"output_tokens": 2}},
+        {"type": "message_stop"},
     ):
         await _send(stream, event)
     return stream

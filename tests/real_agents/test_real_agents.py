@@ -87,7 +87,7 @@ async def ask(driver: Driver, text: str) -> str:
 
 
 @pytest.mark.real_agent
-@pytest.mark.parametrize("name", ["codex-acp", "opencode"])
+@pytest.mark.parametrize("name", ["claude-agent-acp", "codex-acp", "opencode"])
 async def test_a_conversation_outlives_its_agent_process(name: str, model: ModelServer, tmp_path: Path) -> None:
     agent = real_agent(name, tmp_path / "home", model.url)
     workspace = tmp_path / "workspace"

@@ -103,7 +103,7 @@ NEEDS_PERSON = [
         "program_missing",
         (
             "Codex is not installed on the executor “local”: its program `codex-acp` was not found. "
-            "Install it there with `npm install -g @zed-industries/codex-acp`, then try again."
+            "Install it there with `npm install -g @agentclientprotocol/codex-acp`, then try again."
         ),
         "The agent’s program is not installed",
         "Not started: the agent’s program is not installed",

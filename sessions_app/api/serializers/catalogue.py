@@ -6,9 +6,10 @@ from typing import Any, Final
 
 from rest_framework import serializers
 
+from executors_app.agents import CAPABILITIES
 from executors_app.encryption import SecretUnreadable
 from executors_app.models import AgentProfile, Executor, ExecutorRunning, check_env, check_mcp_servers
-from executors_app.plugins import UnknownPlugin
+from executors_app.plugins import UnknownPlugin, missing_programs
 from sessions_app.api.serializers.common import (
     EXECUTOR_STATUSES,
     ArgvField,
@@ -18,13 +19,15 @@ from sessions_app.api.serializers.common import (
     choice_field,
 )
 from sessions_app.models import RecoverySweep, SweepOutcome, SweepRequest, TaskSession
-from sessions_app.services.catalogue import missing_programs
 
 ENV_LIMIT: Final = 100_000
 
 
 class AgentTypeSerializer(serializers.Serializer[Any]):
-    """An agent type; ``missing`` lists programs that it needs and that are not installed on this machine."""
+    """An agent type; ``missing`` lists programs that it needs and that are not installed on this machine.
+
+    ``install`` installs them. ``login`` logs the agent in once; the environment variable ``key`` does so instead.
+    """
 
     name = serializers.CharField()
     title = serializers.CharField()
@@ -35,6 +38,15 @@ class AgentTypeSerializer(serializers.Serializer[Any]):
     history_context_injection = serializers.BooleanField()
     wants_command = serializers.SerializerMethodField()
     missing = serializers.SerializerMethodField()
+    installed = serializers.SerializerMethodField()
+    install = serializers.CharField(help_text="The command that installs it; empty: nothing has to be installed.")
+    login = serializers.CharField(help_text="The command that logs it in; empty: none is known.")
+    key = serializers.CharField(help_text="The variable for its API key; empty: none is known.")
+    stores = serializers.CharField(help_text="Where it keeps its conversations; empty: unknown.")
+    offers = serializers.SerializerMethodField(
+        help_text="What it offers for its conversations: `source` (`measured` or `published`), `version`, and by the "
+        "name of each capability whether it is offered, or null if that is unknown. Null: nothing is known."
+    )
 
     def get_requires_new_session(self, kind: Any) -> bool:
         """Return whether the type cannot resume at all."""
@@ -47,6 +59,17 @@ class AgentTypeSerializer(serializers.Serializer[Any]):
     def get_missing(self, kind: Any) -> list[str]:
         """Return the required programs that are not on PATH."""
         return missing_programs(kind)
+
+    def get_installed(self, kind: Any) -> bool | None:
+        """Return whether its programs are on PATH; None if the profile names them."""
+        return not missing_programs(kind) if kind.argv else None
+
+    def get_offers(self, kind: Any) -> dict[str, Any] | None:
+        """Return what it offers, and how that is known."""
+        if kind.offers is None:
+            return None
+        offered = {name: kind.offers_capability(name) for name in CAPABILITIES}
+        return {"source": kind.offers.source, "version": kind.offers.version, **offered}
 
 
 class ProfileSerializer(StrictModelSerializer):

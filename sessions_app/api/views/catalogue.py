@@ -9,7 +9,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from executors_app.models import AgentProfile, Executor
-from executors_app.plugins import agent_types
+from executors_app.plugins import listed_agent_types
 from sessions_app.api.base_views import ApiView, StaffWritePermission
 from sessions_app.api.serializers.catalogue import (
     AgentTypeSerializer,
@@ -36,8 +36,8 @@ class AgentTypeListView(ApiView):
 
     @document_responses({200: AgentTypeSerializer(many=True)})
     def get(self, request: Request) -> Response:
-        """List the agent types and their capabilities."""
-        return self.list(AgentTypeSerializer, sorted(agent_types().values(), key=lambda kind: kind.title))
+        """List the agent types and their capabilities; those whose programs are installed on this machine first."""
+        return self.list(AgentTypeSerializer, [kind for kind, _ in listed_agent_types()])
 
 
 class AgentProfileListCreateView(ApiView):

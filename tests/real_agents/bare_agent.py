@@ -1,0 +1,90 @@
+"""A published agent by itself, without Kandev: what it says of itself, and how long it takes to be there again."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Final
+
+from executors_app.agents import CAPABILITIES
+
+PATIENCE: Final = 90
+"""Seconds until an agent that does not answer is killed."""
+
+
+class BareAgent:
+    """A client that knows just enough of ACP to ask one thing after the other."""
+
+    def __init__(self, process: subprocess.Popen[bytes]):
+        self._process = process
+        self._number = 0
+
+    def call(self, method: str, on_other: Callable[[Mapping[str, Any]], None] | None = None, **params: Any) -> Any:
+        """Return the result of a request, or its ``error`` object as ``{"error": ...}``.
+
+        ``on_other`` is told of every other message. Raises AssertionError if the agent ends first.
+        """
+        assert self._process.stdout is not None
+        self._number += 1
+        self._write({"id": self._number, "method": method, "params": params})
+        for line in self._process.stdout:
+            told = _parsed(line)
+            if told.get("id") == self._number and "method" not in told:
+                return told["result"] if "result" in told else {"error": told.get("error")}
+            if on_other is not None and told:
+                on_other(told)
+        raise AssertionError(f"the agent ended before it answered {method}")
+
+    def initialize(self) -> Mapping[str, Any]:
+        """Return what it says of itself."""
+        told: Mapping[str, Any] = self.call("initialize", protocolVersion=1, clientCapabilities={})
+        return told
+
+    def _write(self, message: Mapping[str, Any]) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n")
+        self._process.stdin.flush()
+
+
+@contextmanager
+def bare_agent(argv: Sequence[str], env: Mapping[str, str], cwd: str) -> Iterator[BareAgent]:
+    """Run an agent, and kill it with all its processes in the end."""
+    process = subprocess.Popen(
+        argv,
+        env=dict(env),
+        cwd=cwd,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    impatience = threading.Timer(PATIENCE, os.killpg, (process.pid, signal.SIGKILL))
+    impatience.start()
+    try:
+        with process:
+            try:
+                yield BareAgent(process)
+            finally:
+                os.killpg(process.pid, signal.SIGKILL)
+    finally:
+        impatience.cancel()
+
+
+def offered_capabilities(told: Mapping[str, Any]) -> set[str]:
+    """Return which ``session/`` methods the answer to ``initialize`` offers, as ``AgentType.offers`` names them."""
+    claims = told["agentCapabilities"]
+    loads = {"load"} if claims.get("loadSession") else set()
+    return loads | (set(claims.get("sessionCapabilities") or {}) & set(CAPABILITIES))
+
+
+def _parsed(line: bytes) -> Mapping[str, Any]:
+    try:
+        told = json.loads(line)
+    except ValueError:
+        return {}
+    return told if isinstance(told, dict) else {}
