@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
 from typing import Final
 
@@ -10,6 +11,8 @@ from executors_app.agents import AgentType
 
 NEEDS_PERSON_CODES: Final = frozenset({str(Code.PROGRAM_MISSING), str(Code.AUTH_REQUIRED)})
 """Error codes that waiting does not resolve: somebody must install the program or log in."""
+EXPLAINED_CODES: Final = NEEDS_PERSON_CODES | {str(Code.AGENT_EXITED)}
+"""Error codes for which ``explain_program_error`` may have more to say than the agent."""
 RECHECK_AFTER: Final = timedelta(hours=23)
 """When Kandev tries again on its own. A user's *Try again* does not wait for it."""
 RETRY_SENTENCE: Final = (
@@ -17,6 +20,8 @@ RETRY_SENTENCE: Final = (
     "and once a day. Your next prompt, or “Try again”, does so at once."
 )
 _MESSAGE_LIMIT: Final = 500
+_NO_INTERPRETER: Final = re.compile(r"\benv: [‘'\"]?(?P<program>[\w.+-]+)[’'\"]?: No such file or directory")
+"""What ``/usr/bin/env`` says in the first line of a script whose interpreter is not installed."""
 
 
 def explain_program_error(code: str, said: str, *, kind: AgentType, program: str, profile: str, executor: str) -> str:
@@ -26,6 +31,11 @@ def explain_program_error(code: str, said: str, *, kind: AgentType, program: str
     """
     if code == Code.PROGRAM_MISSING:
         return _missing_program(kind, program, profile, executor)
+    if code == Code.AGENT_EXITED and (found := _NO_INTERPRETER.search(said)):
+        return (
+            f"{kind.title} needs the program `{found['program']}`, which was not found on the executor “{executor}”. "
+            "Install it there, or add its directory to `PATH`, then try again."
+        )
     if code == Code.AUTH_REQUIRED:
         # removesuffix: an agent that said nothing is not quoted.
         return f"{_not_logged_in(kind, profile, executor)} It said: {said[:_MESSAGE_LIMIT]}".removesuffix(" It said: ")

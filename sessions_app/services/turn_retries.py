@@ -7,7 +7,7 @@ from typing import Any
 from django.conf import settings
 
 from executors_app.plugins import UnknownPlugin, agent_type
-from sessions_app.domain.agent_programs import NEEDS_PERSON_CODES, explain_program_error
+from sessions_app.domain.agent_programs import EXPLAINED_CODES, explain_program_error
 from sessions_app.domain.states import OPEN_RUN_STATES, WORK, PromptKind, PromptState
 from sessions_app.domain.transient_errors import TROUBLE_SENTENCES
 from sessions_app.models import Prompt, SessionTransaction, TaskSession
@@ -15,7 +15,7 @@ from sessions_app.models import Prompt, SessionTransaction, TaskSession
 
 def explain_failure(session: TaskSession, code: str, said: str) -> str:
     """Explain to people a start or turn that failed with ``code``; ``said`` if there is nothing to add."""
-    if code not in NEEDS_PERSON_CODES:
+    if code not in EXPLAINED_CODES:
         return said
     profile = session.agent_profile
     try:

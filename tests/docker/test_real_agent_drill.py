@@ -11,8 +11,8 @@ from executors_app.containers.sites import container_name
 from tests.docker.deployment import DockerDeployment
 from tests.docker.engine import Engine, add_programs
 from tests.drills.deployment import Session
-from tests.drills.real_agent_drill import AGENT_TYPES, HISTORY, AgentStory, RealAgentDrill
-from tests.real_agents.homes import codex_acp_in, pack_codex_acp
+from tests.drills.real_agent_drill import HISTORY, AgentStory, RealAgentDrill
+from tests.real_agents.homes import AGENT_TYPES, codex_acp_in, pack_codex_acp
 from tests.real_agents.model_server import ModelServer, running_model
 from tests.services import MODULES, require
 from tests.waiting import eventually

@@ -9,20 +9,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from tests.drills.deployment import Deployment, Session, agent_text
-from tests.real_agents.homes import RealAgent, real_agent
+from tests.real_agents.homes import AGENT_TYPES, RealAgent, real_agent
 from tests.real_agents.model_server import ModelServer
 from tests.waiting import eventually
 
-AGENT_TYPES: Final = {
-    "claude-agent-acp": "claude_code",
-    "codex-acp": "codex",
-    "kimi-code": "kimi",
-    "opencode": "opencode",
-    "qwen-code": "qwen",
-    "codex": "codex_cli",
-    "agentao": "agentao",
-    "deepagents": "deepagents",
-}
 REMEMBERING: Final = ("claude-agent-acp", "codex-acp", "opencode", "kimi-code", "qwen-code", "codex")
 FORGETFUL: Final = ("agentao", "deepagents")
 ROBBED: Final = "qwen-code robbed"

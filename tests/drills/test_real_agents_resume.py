@@ -14,7 +14,6 @@ import pytest
 from executors_app.plugins import agent_types
 from tests.drills.deployment import Deployment
 from tests.drills.real_agent_drill import (
-    AGENT_TYPES,
     FORGETFUL,
     HISTORY,
     REMEMBERING,
@@ -22,6 +21,7 @@ from tests.drills.real_agent_drill import (
     AgentStory,
     RealAgentDrill,
 )
+from tests.real_agents.homes import AGENT_TYPES
 from tests.real_agents.model_server import running_model
 from tests.services import missing, require
 

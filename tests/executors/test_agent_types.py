@@ -15,9 +15,8 @@ from executors_app.agents import CAPABILITIES, AgentType
 from executors_app.models import AgentProfile
 from executors_app.plugins import agent_types, listed_agent_types, missing_programs
 from tests.agents.hosts import RecordingHost
-from tests.drills.real_agent_drill import AGENT_TYPES
 from tests.real_agents.bare_agent import bare_agent, offered_capabilities
-from tests.real_agents.homes import FORGETFUL, REAL_AGENTS, real_agent
+from tests.real_agents.homes import AGENT_TYPES, FORGETFUL, REAL_AGENTS, real_agent
 from tests.real_agents.model_server import running_model
 
 KINDS = sorted(agent_types().values(), key=lambda kind: kind.name)

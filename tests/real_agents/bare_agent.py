@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from executors_app.agents import CAPABILITIES
 
-PATIENCE: Final = 90
+PATIENCE: Final = 300
 """Seconds until an agent that does not answer is killed."""
 
 
@@ -40,10 +40,18 @@ class BareAgent:
                 on_other(told)
         raise AssertionError(f"the agent ended before it answered {method}")
 
-    def initialize(self) -> Mapping[str, Any]:
-        """Return what it says of itself."""
-        told: Mapping[str, Any] = self.call("initialize", protocolVersion=1, clientCapabilities={})
+    def initialize(self, **capabilities: Any) -> Mapping[str, Any]:
+        """Return what it says of itself to a client with these capabilities."""
+        told: Mapping[str, Any] = self.call("initialize", protocolVersion=1, clientCapabilities=capabilities)
         return told
+
+    def notify(self, method: str, **params: Any) -> None:
+        """Send a notification."""
+        self._write({"method": method, "params": params})
+
+    def answer(self, request: Mapping[str, Any], result: Mapping[str, Any]) -> None:
+        """Answer a request of the agent."""
+        self._write({"id": request["id"], "result": result})
 
     def _write(self, message: Mapping[str, Any]) -> None:
         assert self._process.stdin is not None

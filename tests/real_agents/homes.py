@@ -206,6 +206,17 @@ FORGETFUL: Final[Mapping[str, Maker]] = {"agentao": agentao, "deepagents": deepa
 """Those that speak ACP and do not, whatever they offer."""
 OTHERS: Final[Mapping[str, Maker]] = {"codex": codex_cli}
 """Those with a protocol of their own."""
+AGENT_TYPES: Final[Mapping[str, str]] = {
+    "agentao": "agentao",
+    "claude-agent-acp": "claude_code",
+    "codex": "codex_cli",
+    "codex-acp": "codex",
+    "deepagents": "deepagents",
+    "kimi-code": "kimi",
+    "opencode": "opencode",
+    "qwen-code": "qwen",
+}
+"""Their types in ``executors_app.agents``."""
 
 
 def real_agent(name: str, home: Path, model_url: str) -> RealAgent:

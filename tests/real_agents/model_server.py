@@ -8,6 +8,7 @@ The last user text of a request decides the answer:
   with the request, else ``NO-CONTEXT``. So the answer tells whether the agent has its context.
 - *HOLD*: ``ok`` when the test calls `ModelServer.release`; until then the turn is open.
 - *BUSY*: 503, until the test calls `ModelServer.release`.
+- *RUN command*, *QUESTION*: a call of the tool for it (`model_tools`), and ``ok`` when its result is there.
 - anything else: ``ok``.
 """
 
@@ -17,6 +18,7 @@ import asyncio
 import json
 import re
 import threading
+import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -25,9 +27,13 @@ from typing import Any, Final
 
 from aiohttp import web
 
+from tests.real_agents.model_tools import ToolCall, offered_tools, wanted_call
+
 Json = Mapping[str, Any]
 
 NO_CONTEXT: Final = "NO-CONTEXT"
+TOOL_RESULT: Final = "tool"
+"""The role of a tool's result, whatever the API calls it."""
 _WORD: Final = re.compile(r"remember the word[:\s]+[\"'*`]*([\w-]+)", re.IGNORECASE)
 _ADDED_BY_AGENT: Final = re.compile(r"<(system-reminder|environment_context|env|user_instructions)>.*?</\1>", re.DOTALL)
 _USAGE: Final = {"input_tokens": 10, "output_tokens": 2, "total_tokens": 12}
@@ -42,6 +48,8 @@ class ModelServer:
     user_texts: list[str] = field(default_factory=list)
     requests: list[str] = field(default_factory=list)
     """Every request's messages, whoever said them, in one text each."""
+    calls: list[ToolCall] = field(default_factory=list)
+    """The tools that the model has called."""
     url: str = ""
     """The OpenAI base URL, ending in ``/v1``."""
 
@@ -62,8 +70,8 @@ class ModelServer:
         """Let every held request be answered, also later ones."""
         self.loop.call_soon_threadsafe(self.released.set)
 
-    async def answer(self, messages: list[tuple[str, str]]) -> str:
-        """What the model says to ``messages``, pairs of role and text."""
+    async def answer(self, messages: list[tuple[str, str]], tools: Mapping[str, Json]) -> str | ToolCall:
+        """What the model says to ``messages``, pairs of role and text, or which of ``tools`` it calls."""
         self.requests.append("\n".join(text for _, text in messages))
         said = [_ADDED_BY_AGENT.sub("", text).strip() for role, text in messages if role == "user"]
         last = next((text for text in reversed(said) if text), "")
@@ -75,7 +83,10 @@ class ModelServer:
             await self.released.wait()
         if "BUSY" in last and not self.released.is_set():
             raise web.HTTPServiceUnavailable(text=json.dumps({"error": {"message": "overloaded", "code": 503}}))
-        return "ok"
+        call = None if messages and messages[-1][0] == TOOL_RESULT else wanted_call(last, tools)
+        if call is not None:
+            self.calls.append(call)
+        return call or "ok"
 
 
 @contextmanager
@@ -120,7 +131,15 @@ def _text(content: Any) -> str:
 def _messages(items: Any) -> list[tuple[str, str]]:
     if isinstance(items, str):
         return [("user", items)]
-    return [(str(item.get("role", "")), _text(item.get("content"))) for item in items]
+    return [(_role(item), _text(item.get("content"))) for item in items]
+
+
+def _role(item: Json) -> str:
+    content = item.get("content")
+    parts = content if isinstance(content, list) else ()
+    if str(item.get("type", "")).endswith("_output") or any(part.get("type") == "tool_result" for part in parts):
+        return TOOL_RESULT
+    return str(item.get("role", ""))
 
 
 async def _models(request: web.Request) -> web.Response:
@@ -129,15 +148,20 @@ async def _models(request: web.Request) -> web.Response:
 
 async def _chat(server: ModelServer, request: web.Request) -> web.StreamResponse:
     asked = await request.json()
-    text = await server.answer(_messages(asked.get("messages", [])))
-    base = {"id": "chat-1", "created": 0, "model": "mock"}
+    answer = await server.answer(_messages(asked.get("messages", [])), offered_tools(asked))
+    base = {"id": _new_id("chat"), "created": 0, "model": "mock"}
+    message: dict[str, Any] = {"role": "assistant", "content": answer}
+    end = "stop"
+    if isinstance(answer, ToolCall):
+        function = {"name": answer.name, "arguments": json.dumps(answer.arguments)}
+        call = {"index": 0, "id": _new_id("call"), "type": "function", "function": function}
+        message, end = {"role": "assistant", "content": None, "tool_calls": [call]}, "tool_calls"
     if not asked.get("stream"):
-        message = {"role": "assistant", "content": text}
-        choice = {"index": 0, "message": message, "finish_reason": "stop"}
+        choice = {"index": 0, "message": message, "finish_reason": end}
         return web.json_response({**base, "object": "chat.completion", "choices": [choice], "usage": _chat_usage()})
     base["object"] = "chat.completion.chunk"
     stream = await _open_stream(request)
-    for delta, reason in (({"role": "assistant", "content": text}, None), ({}, "stop")):
+    for delta, reason in ((message, None), ({}, end)):
         await _send(stream, {**base, "choices": [{"index": 0, "delta": delta, "finish_reason": reason}]})
     await _send(stream, {**base, "choices": [], "usage": _chat_usage()})
     await stream.write(b"data: [DONE]\n\n")
@@ -150,54 +174,73 @@ def _chat_usage() -> Json:
 
 async def _responses(server: ModelServer, request: web.Request) -> web.StreamResponse:
     asked = await request.json()
-    text = await server.answer(_messages(asked.get("input", [])))
-    part = {"type": "output_text", "text": text, "annotations": []}
-    item = {"type": "message", "id": "item-1", "role": "assistant", "status": "completed", "content": [part]}
+    answer = await server.answer(_messages(asked.get("input", [])), offered_tools(asked))
+    item: dict[str, Any]
+    if isinstance(answer, ToolCall):
+        item = {"type": "function_call", "id": _new_id("item"), "call_id": _new_id("call"), "name": answer.name}
+        item |= {"arguments": json.dumps(answer.arguments), "status": "completed"}
+    else:
+        part = {"type": "output_text", "text": answer, "annotations": []}
+        item = {"type": "message", "id": "item-1", "role": "assistant", "status": "completed", "content": [part]}
     response = {"id": "response-1", "object": "response", "created_at": 0, "model": "mock", "status": "completed"}
     done = {**response, "output": [item], "usage": _USAGE}
     if not asked.get("stream"):
         return web.json_response(done)
-    where = {"output_index": 0, "content_index": 0, "item_id": "item-1"}
-    stream = await _open_stream(request)
-    for event in (
+    where = {"output_index": 0, "content_index": 0, "item_id": item["id"]}
+    said: list[Json] = [
+        {"type": "response.output_text.delta", **where, "delta": answer},
+        {"type": "response.output_text.done", **where, "text": answer},
+    ]
+    events: list[Json] = [
         {"type": "response.created", "response": {**response, "status": "in_progress", "output": []}},
         {"type": "response.output_item.added", "output_index": 0, "item": {**item, "content": []}},
-        {"type": "response.output_text.delta", **where, "delta": text},
-        {"type": "response.output_text.done", **where, "text": text},
+        *([] if isinstance(answer, ToolCall) else said),
         {"type": "response.output_item.done", "output_index": 0, "item": item},
         {"type": "response.completed", "response": done},
-    ):
+    ]
+    stream = await _open_stream(request)
+    for event in events:
         await _send(stream, event)
     return stream
 
 
 async def _anthropic(server: ModelServer, request: web.Request) -> web.StreamResponse:
     asked = await request.json()
-    text = await server.answer(_messages(asked.get("messages", [])))
+    answer = await server.answer(_messages(asked.get("messages", [])), offered_tools(asked))
     usage = {"input_tokens": 10, "output_tokens": 2}
     message = {
-        "id": "msg-1",
+        "id": _new_id("msg"),
         "type": "message",
         "role": "assistant",
         "model": asked.get("model", "mock"),
         "usage": usage,
     }
+    reason = "tool_use" if isinstance(answer, ToolCall) else "end_turn"
+    if isinstance(answer, ToolCall):
+        block = {"type": "tool_use", "id": _new_id("toolu"), "name": answer.name, "input": {}}
+        delta = {"type": "input_json_delta", "partial_json": json.dumps(answer.arguments)}
+    else:
+        block, delta = {"type": "text", "text": ""}, {"type": "text_delta", "text": answer}
     if not asked.get("stream"):
-        content = [{"type": "text", "text": text}]
-        return web.json_response({**message, "content": content, "stop_reason": "end_turn", "stop_sequence": None})
+        content = {**block, "input": answer.arguments} if isinstance(answer, ToolCall) else {**block, "text": answer}
+        return web.json_response({**message, "content": [content], "stop_reason": reason, "stop_sequence": None})
     stream = await _open_stream(request)
     begun = {**message, "content": [], "stop_reason": None, "stop_sequence": None}
-    end = {"stop_reason": "end_turn", "stop_sequence": None}
+    end = {"stop_reason": reason, "stop_sequence": None}
     for event in (
         {"type": "message_start", "message": begun},
-        {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
-        {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": text}},
+        {"type": "content_block_start", "index": 0, "content_block": block},
+        {"type": "content_block_delta", "index": 0, "delta": delta},
         {"type": "content_block_stop", "index": 0},
         {"type": "message_delta", "delta": end, "usage": {"output_tokens": 2}},
         {"type": "message_stop"},
     ):
         await _send(stream, event)
     return stream
+
+
+def _new_id(kind: str) -> str:
+    return f"{kind}-{uuid.uuid4().hex[:12]}"
 
 
 async def _open_stream(request: web.Request) -> web.StreamResponse:
