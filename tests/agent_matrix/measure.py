@@ -261,7 +261,11 @@ class _Measurement:
 
 
 def _modes(opened: Mapping[str, Any]) -> str:
+    """Those that a new conversation announces, as ACP's modes or, newer, as an option of the category *mode*."""
     modes = [mode["id"] for mode in (opened.get("modes") or {}).get("availableModes", ())]
+    if not modes:
+        options = (one for one in opened.get("configOptions") or () if one.get("category") == "mode")
+        modes = [choice["value"] for option in options for choice in option.get("options", ())]
     return ", ".join(f"`{mode}`" for mode in modes) or "none"
 
 
