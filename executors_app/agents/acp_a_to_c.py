@@ -57,7 +57,7 @@ AGENT_TYPES = (
         install="npm install -g @augmentcode/auggie",
         login="auggie login",
         key="AUGMENT_SESSION_AUTH",
-        offers=published("0.36.0", "load", "list"),
+        offers=published("0.35.0", "load", "list"),
         registry="auggie",
         notes="Where there is no token the conversation is told with the next prompt.",
         seed=SeedClaim(native=False, history=True, notes="fresh start, history with the first prompt"),

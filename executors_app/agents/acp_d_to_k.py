@@ -99,7 +99,7 @@ AGENT_TYPES = (
         install="npm install -g @github/copilot",
         login="copilot",
         key="COPILOT_GITHUB_TOKEN",
-        offers=published("1.0.102", "load", "list", "close"),
+        offers=published("1.0.80", "load", "list"),
         registry="github-copilot-cli",
         notes="What it says of a conversation that is gone is not known, so a failed load keeps its token.",
         seed=SeedClaim(native=True, history=False, notes="`session/load` restores context"),
@@ -151,7 +151,7 @@ AGENT_TYPES = (
             "curl -fsSL https://github.com/burin-labs/harn/releases/latest/download/"
             "harn-x86_64-unknown-linux-gnu.tar.gz | tar -xz -C ~/.local/bin"
         ),
-        offers=published("0.10.105", "load", "resume", "list", "close"),
+        offers=published("0.10.105", "load", "resume", "list"),
         registry="harn",
         notes="Runs the pipelines of `.harn` files.",
     ),

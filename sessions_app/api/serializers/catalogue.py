@@ -61,7 +61,7 @@ class AgentTypeSerializer(serializers.Serializer[Any]):
         return missing_programs(kind)
 
     def get_installed(self, kind: Any) -> bool | None:
-        """Return whether its programs are on PATH; None if the profile names them."""
+        """Return whether its programs are on PATH; null if the profile names them."""
         return not missing_programs(kind) if kind.argv else None
 
     def get_offers(self, kind: Any) -> dict[str, Any] | None:
