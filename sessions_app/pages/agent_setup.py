@@ -126,7 +126,9 @@ def show_agent_setup(request: HttpRequest, name: str) -> HttpResponse:
 
 def _steps_context(user: Any, chosen: _Setup) -> dict[str, Any]:
     [place] = agent_setup.agent_places(user, [chosen.kind], [chosen.executor])
-    repositories = Repository.objects.filter(team=chosen.team).exclude(path__startswith=f"{scratch_root()}/")
+    repositories = (
+        Repository.objects.visible_to(user).filter(team=chosen.team).exclude(path__startswith=f"{scratch_root()}/")
+    )
     return {
         "place": place,
         "may_log_in": bool(chosen.kind.login and place.logged_out and may_operate(user, place.logged_out.session)),
@@ -188,7 +190,8 @@ def _add_repository(request: HttpRequest, chosen: _Setup) -> str:
 def _start_task(request: HttpRequest, chosen: _Setup) -> str:
     text = request.POST.get("prompt", "").replace("\r\n", "\n")
     validate_prompt_text(text, field="prompt")
-    repository = Repository.objects.filter(team=chosen.team, pk=_uuid(request.POST.get("repository", ""))).first()
+    repositories = Repository.objects.visible_to(request.user).filter(team=chosen.team)
+    repository = repositories.filter(pk=_uuid(request.POST.get("repository", ""))).first()
     if repository is None:
         raise Invalid("Choose a repository.", field="repository")
     profile = agent_setup.ensure_profile(request.user, chosen.kind, chosen.team)

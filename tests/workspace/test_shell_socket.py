@@ -71,7 +71,7 @@ async def test_bytes_pass_both_ways_and_the_window_is_resized(live: Served, oper
     async with shell(live, operator) as screen:
         await screen.type("pwd; stty size; " + READY)
         await screen.shows("ready-2")
-        assert screen.told == [{"shell": "main", "offset": 0, "running": True}]
+        assert screen.told == [{"shell": "main", "offset": 0, "running": True, "new": True}]
         assert str(live.workspace).encode() in screen.bytes
         assert b"30 90" in screen.bytes
         await screen.socket.tell({"resize": [100, 40]})
