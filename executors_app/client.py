@@ -96,7 +96,7 @@ class AgentctlClient:
 
         With ``delete_transcript`` the answer has ``transcript``: ``{"deleted", "reason"}``; an older agentctl has none.
         """
-        body = {"grace": grace, "intent_id": intent_id, "delete_transcript": delete_transcript}
+        body = {"grace": grace, "intent_id": intent_id, **({"delete_transcript": True} if delete_transcript else {})}
         return await self._wire.post("/agent/stop", body, timeout=grace + 2 * DEFAULT_TIMEOUT)
 
     async def prompt(

@@ -19,6 +19,7 @@ ENDPOINTS = [
     ("POST", "/agent/stop"),
     ("POST", "/prompt"),
     ("POST", "/cancel"),
+    ("POST", "/settings"),
     ("POST", "/permissions/x"),
     ("POST", "/jobs"),
     ("GET", "/jobs/x"),

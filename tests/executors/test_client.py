@@ -99,6 +99,11 @@ CALLS: list[tuple[str, tuple[Any, ...], tuple[str, str, Any]]] = [
         ("POST", "/prompt", {"message_id": "m", "text": "hé\n", "attachments": [{"a": 1}], "prompt_kind": "continue"}),
     ),
     ("cancel", ("m", "i"), ("POST", "/cancel", {"message_id": "m", "intent_id": "i"})),
+    (
+        "change_setting",
+        ("c", "mode", True),
+        ("POST", "/settings", {"change_id": "c", "setting": "mode", "value": True}),
+    ),
     ("answer", ("a/b?", "o"), ("POST", "/permissions/a%2Fb%3F", {"option_id": "o"})),
     ("answer", ("a", None), ("POST", "/permissions/a", {"option_id": None})),
     ("agent_session", (), ("GET", "/agent/session", b"")),
