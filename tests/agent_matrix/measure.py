@@ -58,11 +58,14 @@ class _Measurement:
         self._agent = real_agent(published, home / "home", model.url)
         self._token = ""
         self._loads = ""
-        self._restorable = False
+        self._restorable: bool | None = None
 
     def row(self) -> Row:
         began = time.perf_counter()
-        with bare_agent(self._agent.argv, self._agent.env, str(self._workspace)) as bare:
+        with (
+            self._step("its process"),
+            bare_agent(self._agent.argv, self._agent.env, str(self._workspace)) as bare,
+        ):
             with self._step("start"):
                 self._open(bare, began)
             with self._step("the first turn"):
@@ -76,9 +79,9 @@ class _Measurement:
                 if self._agent.keeps:
                     eventually(lambda: self._agent.has_kept(WORD), timeout=30, describe="it has written it down")
         self._model.release()
-        if not self._restorable:
+        if self._restorable is False:
             self._row.cells["memory after kill -9"] = "offers none"
-        else:
+        elif self._restorable:
             for again in (self._restore, self._time_resumes, self._lose_store):
                 with self._step(again.__name__.strip("_")):
                     again()

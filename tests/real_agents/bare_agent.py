@@ -8,7 +8,7 @@ import signal
 import subprocess
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Final
 
 from executors_app.agents import CAPABILITIES
@@ -74,13 +74,14 @@ def bare_agent(argv: Sequence[str], env: Mapping[str, str], cwd: str) -> Iterato
     impatience = threading.Timer(PATIENCE, os.killpg, (process.pid, signal.SIGKILL))
     impatience.start()
     try:
-        with process:
-            try:
-                yield BareAgent(process)
-            finally:
-                os.killpg(process.pid, signal.SIGKILL)
+        yield BareAgent(process)
     finally:
         impatience.cancel()
+        os.killpg(process.pid, signal.SIGKILL)
+        for pipe in filter(None, (process.stdin, process.stdout)):
+            with suppress(BrokenPipeError):  # it had ended, and has not read everything
+                pipe.close()
+        process.wait()
 
 
 def offered_capabilities(told: Mapping[str, Any]) -> set[str]:
