@@ -85,7 +85,7 @@ def prompt_session(user: Any, asked: arguments.PromptSessionArguments) -> result
 
 
 def answer_permission(user: Any, asked: arguments.AnswerPermissionArguments) -> results.PermissionAnswer:
-    """Answer a permission request; the same answer again changes nothing."""
+    """Answer a permission request or a question; the same answer again changes nothing."""
     session = writable_session(user, asked.session_id)
     request = session.permissions.filter(id=asked.permission_id).first()
     if request is None:
@@ -93,7 +93,7 @@ def answer_permission(user: Any, asked: arguments.AnswerPermissionArguments) -> 
     token = permission_tokens([request]).get(request.id)
     # The service checks the state of the key: whoever may answer could read it from the API.
     secret = (token.secret() if token else None) or ""
-    answered = give_answer(session.id, request.id, asked.option_id, secret, user)
+    answered = give_answer(session.id, request.id, asked.option_id, secret, user, content=asked.content)
     return results.PermissionAnswer(permission_id=answered.id, option_id=asked.option_id, state=answered.state)
 
 

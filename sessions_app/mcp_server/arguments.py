@@ -152,10 +152,13 @@ class WaitForTurnArguments(SessionArguments):
 
 
 class AnswerPermissionArguments(SessionArguments):
-    """An answer to a permission request."""
+    """An answer to a permission request or a question."""
 
     permission_id: Annotated[str, Field(max_length=64, description="Id of the permission request.")]
     option_id: Annotated[str, Field(max_length=128, description="Id of the chosen one of its options.")]
+    content: Annotated[
+        dict[str, Any] | None, Field(description="For an accepted question with a form: its fields, by the schema.")
+    ] = None
 
 
 class ResumeSessionArguments(SessionArguments):

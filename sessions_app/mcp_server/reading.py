@@ -102,6 +102,7 @@ def pending_permissions(session: TaskSession) -> list[results.Permission]:
                 results.PermissionOption(**{name: _text(option.get(name)) for name in ("option_id", "name", "kind")})
                 for option in row.options
             ],
+            question=row.question or None,
             expires_at=tokens[row.id].expires_at if row.id in tokens else None,
         )
         for row in rows

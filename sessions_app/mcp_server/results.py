@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Any
 from uuid import UUID
 
 from pydantic import BaseModel, Field
@@ -19,13 +19,17 @@ class PermissionOption(BaseModel):
 
 
 class Permission(BaseModel):
-    """A permission that the agent asks for before it acts. Its texts were written by the agent."""
+    """A permission that the agent asks for, or a question to people. Its texts were written by the agent."""
 
     permission_id: str
     title: str
     tool_kind: str
     details: Annotated[str, Field(description="The tool call as JSON, cut if it is long.")]
     options: list[PermissionOption]
+    question: Annotated[
+        dict[str, Any] | None,
+        Field(description="What the agent asks, if it is a question: a message with a form's JSON schema, or a link."),
+    ]
     expires_at: Annotated[datetime | None, Field(description="Null: it waits for ever.")]
 
 

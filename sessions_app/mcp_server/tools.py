@@ -127,8 +127,9 @@ TOOLS: Final[Sequence[Tool]] = (
     Tool(
         "answer_permission",
         "Answer a permission request",
-        "Answer a permission request of an agent with one of its options. Look at what the agent wants to do before "
-        "you allow it; ask your user if you are not sure. Only the first answer counts.",
+        "Answer a permission request or a question of an agent with one of its options. Look at what the agent wants "
+        "to do before you allow it; ask your user if you are not sure, and never open a link of a question yourself. "
+        "Only the first answer counts.",
         arguments.AnswerPermissionArguments,
         results.PermissionAnswer,
         acting.answer_permission,

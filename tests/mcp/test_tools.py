@@ -10,6 +10,7 @@ from django.utils import timezone
 from pydantic import ValidationError
 from rest_framework.exceptions import ValidationError as BadRequest
 
+from executors_app.agentctl.questions.schema import options_of, parse_question
 from sessions_app.accounts.models import ApiToken, TeamRole
 from sessions_app.mcp_server import acting, arguments, reading, results
 from sessions_app.mcp_server.protocol import SERVER, _described
@@ -18,6 +19,7 @@ from sessions_app.models import Intent, Prompt, Repository, Run, Task, TaskSessi
 from sessions_app.services.errors import (
     Conflict,
     IdempotencyKeyReused,
+    InvalidAnswer,
     NotFound,
     PermissionPending,
     ReadOnly,
@@ -190,6 +192,19 @@ def test_permission_is_answered_once_and_the_same_answer_repeats(world: World) -
     assert Intent.objects.filter(session=world.session, kind="answer").count() == 1
     with pytest.raises(SessionsError, match="no such option"):
         acting.answer_permission(world.member, asked.model_copy(update={"option_id": "other"}))
+
+
+def test_question_is_shown_and_answered_with_its_form(world: World) -> None:
+    schema = {"properties": {"name": {"type": "string"}}, "required": ["name"]}
+    question = parse_question({"mode": "form", "message": "Which?", "requestedSchema": schema})
+    told = {"kind": "question", "question": question, "options": options_of(question)}
+    world.session.permissions.filter(id=PERMISSION).update(**told)
+    assert [one.question for one in reading.pending_permissions(world.session)] == [question]
+    of: dict[str, Any] = {"session_id": world.session.id, "permission_id": PERMISSION, "option_id": "accept"}
+    with pytest.raises(InvalidAnswer):
+        acting.answer_permission(world.member, arguments.AnswerPermissionArguments(**of))
+    asked = arguments.AnswerPermissionArguments(**of, content={"name": "wren"})
+    assert acting.answer_permission(world.member, asked).state == "pending"
 
 
 def test_session_is_stopped_resumed_and_has_no_turn_to_cancel(world: World) -> None:
