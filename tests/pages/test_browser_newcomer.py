@@ -15,7 +15,7 @@ from executors_app.plugins import agent_type
 from tests.drills.deployment import Deployment
 from tests.pages.browsers import Visit
 from tests.real_agents.model_server import running_model
-from tests.services import CODEX_ACP, ROOT, require
+from tests.services import CODEX, CODEX_ACP, NODE, ROOT, require
 
 pytestmark = pytest.mark.browser
 MAX_CLICKS = 12
@@ -102,7 +102,7 @@ def test_newcomer_reaches_a_turn_of_a_real_agent_in_a_few_clicks(newcomer: Newco
         me.press(f"Set up {kind.title}", "link")
         expect(me.page.get_by_text(kind.install)).to_be_visible()
         expect(me.page.get_by_role("button", name="Test", exact=True)).to_be_disabled()
-        me.install(kind.argv[0], f'#!/bin/sh\nexec {CODEX_ACP} "$@"\n')
+        me.install(kind.argv[0], f'#!/bin/sh\nCODEX_PATH={CODEX} exec {NODE} {CODEX_ACP} "$@"\n')
         me.press("Check again", "link")
         me.click(me.page.get_by_text("Use an API key"))
         me.fill("Key", "a-dummy-key")
