@@ -21,9 +21,10 @@ request that are still missing, sends the JSON, and says the number. It does not
 
 A line may begin with a slash: most of these lines are offered as commands. ``demo_settings`` has its modes and switch.
 
-It gives any other text a friendly answer. Conversations are JSONL files in ``$KANDEV_DEMO_AGENT_HOME`` or
-``~/.kandev-demo-agent``; everything is appended to ``<conversation>.said`` there before it is sent. It uses only the
-standard library and the ``demo_*`` modules beside it, so that it also runs as a program of its own.
+It says how many images and files a prompt carries, and gives any other text a friendly answer. Conversations are JSONL
+files in ``$KANDEV_DEMO_AGENT_HOME`` or ``~/.kandev-demo-agent``; everything is appended to ``<conversation>.said``
+there before it is sent. It uses only the standard library and the ``demo_*`` modules beside it, so that it also runs as
+a program of its own.
 """
 
 from __future__ import annotations
@@ -273,7 +274,7 @@ class DemoAgent:
         """Return this agent's capabilities."""
         return {
             "protocolVersion": 1,
-            "agentCapabilities": {"loadSession": True, "promptCapabilities": {}},
+            "agentCapabilities": {"loadSession": True, "promptCapabilities": {"image": True, "embeddedContext": True}},
             "agentInfo": {"name": NAME, "version": VERSION},
             "authMethods": [],
         }
@@ -292,10 +293,13 @@ class DemoAgent:
         conversation = self.conversations.get(str(params.get("sessionId")))
         if conversation is None:
             raise RpcError(-32002, f"Resource not found: conversation {params.get('sessionId')} is not open")
-        text = "\n".join(block["text"] for block in params.get("prompt", ()) if block.get("type") == "text")
+        blocks = params.get("prompt", ())
+        text = "\n".join(block["text"] for block in blocks if block.get("type") == "text")
         conversation.keep("user", text)
         turn = self.turns[conversation.id] = Turn(self, conversation)
         try:
+            if received := _files(blocks):
+                turn.say(f"I received {received}.\n")
             self.answer(turn, text)
         except Cancelled:
             return {"stopReason": "cancelled"}
@@ -379,6 +383,13 @@ _ACTIONS: Final[Mapping[str, Callable[[Turn], None]]] = {
     "fail": _fail,
 }
 """What lines without arguments do."""
+
+
+def _files(blocks: list[dict[str, Any]]) -> str:
+    """Return what a prompt carries beside text, such as ``1 image, 2 files``; empty if nothing."""
+    kinds = [block.get("type") for block in blocks]
+    counts = {"image": kinds.count("image"), "file": kinds.count("resource")}
+    return ", ".join(f"{count} {word}{'s' * (count > 1)}" for word, count in counts.items() if count)
 
 
 def _interrupted_request(text: str) -> list[str]:

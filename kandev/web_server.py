@@ -16,10 +16,10 @@ from typing import Any, Final
 from daphne import http_protocol
 from twisted.web import http
 
-from sessions_app.api.base_views import MAX_BODY
+from sessions_app.api.base_views import MAX_BODY, MAX_PROMPT_BODY
 
-MAX_BODY_SIZE: Final = 2 * MAX_BODY
-"""Bytes. Above the views' own limit, so that a body slightly too large still gets the view's error."""
+MAX_BODY_SIZE: Final = MAX_PROMPT_BODY
+"""Bytes. For all but prompts above the view's own limit, so that a body slightly too large gets the view's error."""
 REQUEST_TIMEOUT: Final = 60
 """Seconds that a request may take to arrive, and that a connection may be idle between two requests."""
 BYTES_PER_EXTENSION: Final = 256 * 1024

@@ -17,7 +17,7 @@ from sessions_app.api.serializers.conversation import (
     PermissionAnswerSerializer,
     PermissionSerializer,
     PromptAnswerSerializer,
-    PromptRequestSerializer,
+    TextPromptSerializer,
 )
 from sessions_app.api.serializers.sessions import ResumeRequestSerializer
 from sessions_app.live.authentication import Subscription
@@ -128,9 +128,7 @@ def _resume(session: TaskSession, user: Any, payload: Payload) -> Answer:
 
 
 def _prompt(session: TaskSession, user: Any, payload: Payload) -> Any:
-    asked = _validated(
-        PromptRequestSerializer, {name: value for name, value in payload.items() if name != "session_id"}
-    )
+    asked = _validated(TextPromptSerializer, {name: value for name, value in payload.items() if name != "session_id"})
     row, _ = intents.queue_prompt(session.id, asked["message_id"], asked["text"], user)
     return PromptAnswerSerializer(row).data
 

@@ -165,6 +165,7 @@ class Sidecar:
             "protocol": claims.get("protocol"),
             "load_session": load,
             "resume_session": resume,
+            "prompt": claims.get("prompt"),
             "agent": dict(started.agent) if started else {"name": None, "version": None},
         }
 

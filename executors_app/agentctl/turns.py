@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from executors_app import crash_points
 from executors_app.agentctl.drivers import CONVERSATION_LOST, Driver, TurnFailed
+from executors_app.agentctl.drivers.prompt_content import describe_attachments
 from executors_app.agentctl.journal.journal import Journal
 from executors_app.agentctl.permissions import Permissions
 from executors_app.agentctl.protocol import ActiveTurn, ApiError, Code, JournalKind
@@ -117,7 +118,9 @@ class Turns:
                 )
             turn = self._turn = _Turn(message_id, datetime.now(UTC).isoformat(), driver, driver.pid)
             self._accepted.add(message_id)
-            accepted = {"message_id": message_id, "text": text, "prompt_kind": prompt_kind}
+            accepted: dict[str, Any] = {"message_id": message_id, "text": text, "prompt_kind": prompt_kind}
+            if attachments:
+                accepted["attachments"] = describe_attachments(attachments)
             # First the journal, then the store, then the driver. After a crash before the journal line the
             # control plane sends the prompt again; after it, the line marks the prompt as accepted (see
             # ``mark_accepted``), so the agent never gets it twice.

@@ -26,6 +26,8 @@ from sessions_app.services import catalogue
 
 MAX_BODY: Final = 8 * 1024 * 1024
 """Bytes. Fits the longest prompt with every character escaped."""
+MAX_PROMPT_BODY: Final = 2 * MAX_BODY
+"""Bytes. Fits the longest prompt with the most that its files may have, in base64."""
 MAX_DEPTH: Final = 32
 
 
@@ -37,13 +39,14 @@ class StrictJSONParser(BaseParser):
     """
 
     media_type = "application/json"
+    max_body = MAX_BODY
 
     def parse(
         self, stream: IO[bytes], media_type: str | None = None, parser_context: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
         """Return the object. JSON is UTF-8, whatever charset the request names."""
         try:
-            value = orjson.loads(_read_body(stream))
+            value = orjson.loads(_read_body(stream, self.max_body))
         except orjson.JSONDecodeError as error:
             raise ParseError(f"The request body is not valid JSON: {error}.") from error
         if not isinstance(value, dict):
@@ -64,9 +67,15 @@ class FileParser(BaseParser):
         return {"content": base64.b64encode(_read_body(stream)).decode(), "encoding": "base64"}
 
 
-def _read_body(stream: IO[bytes]) -> bytes:
-    body = stream.read(MAX_BODY + 1)
-    if len(body) > MAX_BODY:
+class PromptParser(StrictJSONParser):
+    """Parse a prompt, which may carry files in base64: a JSON object of at most ``MAX_PROMPT_BODY`` bytes."""
+
+    max_body = MAX_PROMPT_BODY
+
+
+def _read_body(stream: IO[bytes], limit: int = MAX_BODY) -> bytes:
+    body = stream.read(limit + 1)
+    if len(body) > limit:
         raise PayloadTooLarge
     return body
 

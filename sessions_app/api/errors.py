@@ -41,6 +41,7 @@ STATUS_BY_CODE: Final = {
     "token_consumed": 410,
     "token_revoked": 410,
     "too_large": 413,
+    "unsupported_media_type": 415,
     Throttled.code: 429,
     "agentctl_unreachable": 503,
     "checks_unavailable": 503,

@@ -70,6 +70,7 @@ urlpatterns = [
     path(_PROMPT + "continue/", conversation.PromptContinueView.as_view()),
     path(_PROMPT + "dismiss/", conversation.PromptDismissView.as_view()),
     path(_PROMPT, conversation.PromptDetailView.as_view()),
+    path(_SESSION + "attachments/<str:sha256>/", conversation.AttachmentContentView.as_view(), name="attachment"),
     path(_SESSION + "waits/", conversation.WaitCreateView.as_view()),
     path(_SESSION + "waits/<name:wait_id>/again/", conversation.WaitAgainView.as_view()),
     path(_SESSION + "waits/<name:wait_id>/continue/", conversation.WaitContinueView.as_view()),

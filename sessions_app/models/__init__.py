@@ -4,6 +4,7 @@ Nothing outside this package writes a session's states or its log.
 """
 
 from sessions_app.models.agent_settings import AgentSettings
+from sessions_app.models.attachment import Attachment
 from sessions_app.models.attention import (
     AttentionItem,
     AttentionMark,
@@ -81,6 +82,7 @@ __all__ = [
     "QUEUED_FOR_CAPACITY",
     "TEXT_ROLES",
     "AgentSettings",
+    "Attachment",
     "AttentionItem",
     "AttentionMark",
     "Chore",

@@ -89,6 +89,8 @@ class Prompt(TeamModel):
     session = models.ForeignKey(TaskSession, models.CASCADE, related_name="prompts")
     message_id = models.CharField(max_length=128)
     text = models.TextField()
+    attachments = ListField(default=list, blank=True)
+    """Its files, each ``{name, media_type, size, sha256}``; their contents are rows of ``Attachment``."""
     kind = models.CharField(max_length=10, choices=[(k.value, k.value) for k in PromptKind], default=PromptKind.USER)
     state = models.CharField(
         max_length=12, choices=[(s.value, s.value) for s in PromptState], default=PromptState.QUEUED

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import unified_diff
 from itertools import islice
@@ -11,6 +12,7 @@ from urllib.parse import urlsplit
 
 import nh3
 from django.template.loader import render_to_string
+from django.urls import reverse
 from django.utils.html import escape
 from django.utils.safestring import SafeString, mark_safe
 from markdown_it import MarkdownIt
@@ -21,6 +23,7 @@ from sessions_app.models import Message, TaskSession
 from sessions_app.pages.labels import tool_status_label
 from sessions_app.services.highlighting import CLASSES, highlight_code
 
+_DIGEST: Final = re.compile("[0-9a-f]{64}")
 CODE_LIMIT: Final = 20_000
 """Maximum number of characters of a code block that is highlighted."""
 
@@ -246,7 +249,26 @@ def _message_context(message: Message, text: str) -> dict[str, Any]:
         shown |= _plan_context(message.payload["plan"])
     else:
         shown["text"] = make_visible(text)
+        shown["files"] = attached_files(message.session, message.payload.get("attachments"))
     return shown
+
+
+def attached_files(session: TaskSession, described: Any) -> list[dict[str, Any]]:
+    """Return the files of a prompt as ``{name, url, is_image, size}``; the URL is empty if no content is known."""
+    return [
+        {
+            "name": make_visible(str(each.get("name") or "file")),
+            "url": _content_url(session, str(each.get("sha256", ""))),
+            "is_image": str(each.get("media_type", "")).startswith("image/"),
+            "size": each["size"] if isinstance(each.get("size"), int) else None,
+        }
+        for each in only_dicts(described)
+    ]
+
+
+def _content_url(session: TaskSession, digest: str) -> str:
+    known = _DIGEST.fullmatch(digest)
+    return reverse("attachment", args=(session.task_id, session.id, digest)) if known else ""
 
 
 def _template_name(message: Message) -> str:

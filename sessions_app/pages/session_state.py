@@ -27,7 +27,7 @@ from sessions_app.domain.wait_tokens import TokenState
 from sessions_app.models import PermissionRequest, ResumeToken, Run, TaskSession
 from sessions_app.models.runs import newest_run
 from sessions_app.pages.agent_settings import agent_settings_context
-from sessions_app.pages.conversation import tool_call_context
+from sessions_app.pages.conversation import attached_files, tool_call_context
 from sessions_app.pages.labels import (
     POLICY_LABELS,
     PROMPT_STATE_LABELS,
@@ -283,7 +283,9 @@ def _prompt_contexts(session: TaskSession) -> dict[str, Any]:
     found: dict[str, list[dict[str, Any]]] = {"queue": [], "unsettled": []}
     for row in rows:
         waits = row.state in (PromptState.QUEUED, PromptState.SENDING)
-        found["queue" if waits else "unsettled"].append({"prompt": row, "word": PROMPT_STATE_LABELS[row.state]})
+        shown_row = {"prompt": row, "word": PROMPT_STATE_LABELS[row.state]}
+        shown_row["files"] = attached_files(session, row.attachments)
+        found["queue" if waits else "unsettled"].append(shown_row)
     return {**found, "is_silent": not rows and not session.messages.exists()}
 
 

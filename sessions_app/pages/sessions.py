@@ -14,6 +14,7 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_POST, require_safe
 
 from sessions_app.accounts.authorization import may_operate, may_write_session
+from sessions_app.domain.attachments import MAX_FILES, MAX_TOTAL_BYTES
 from sessions_app.models import Message, TaskSession
 from sessions_app.pages.agent_settings import parse_posted_setting
 from sessions_app.pages.conversation import last_messages, messages_around, render_messages
@@ -23,6 +24,7 @@ from sessions_app.pages.shortcuts import find_session
 from sessions_app.pages.waits import WaitCreateForm
 from sessions_app.services import intents, policies, prompts, waits
 from sessions_app.services.agent_settings import request_setting
+from sessions_app.services.attachments import check_files
 from sessions_app.services.errors import PermissionPending, SessionsError
 from sessions_app.services.prompts import continue_interrupted
 from sessions_app.workflows.services.runs import run_of_task
@@ -49,6 +51,7 @@ def show_session(request: HttpRequest, task_id: uuid.UUID, session_id: uuid.UUID
         "is_past": is_past,
         "workflow_run": run_of_task(row.task),
         "message_id": str(uuid.uuid4()),
+        "attachment_limits": {"files": MAX_FILES, "bytes": MAX_TOTAL_BYTES},
     }
     return render(request, "session/page.html", context)
 
@@ -152,12 +155,20 @@ def queue_prompt(request: HttpRequest, task_id: uuid.UUID, session_id: uuid.UUID
     confirmed = bool(_posted_value(request, "ends_permission"))
 
     def send() -> None:
-        intents.queue_prompt(row.id, message_id, text, request.user, ends_permission=confirmed)
+        files = check_files((each.name or "", each.read(), "") for each in request.FILES.getlist("files"))
+        intents.queue_prompt(row.id, message_id, text, request.user, ends_permission=confirmed, files=files)
 
     try:
         return run_and_redirect(request, send, "session", row.task_id, row.id)
     except PermissionPending as question:
-        asked = {"session": row, "task": row.task, "question": question, "text": text, "message_id": message_id}
+        asked = {
+            "session": row,
+            "task": row.task,
+            "question": question,
+            "text": text,
+            "message_id": message_id,
+            "has_files": bool(request.FILES),
+        }
         return render(request, "session/confirm_prompt.html", asked, status=409)
 
 

@@ -151,6 +151,30 @@ class PermissionPending(SessionsError):
     code = "permission_pending"
 
 
+class AttachmentUnsupported(SessionsError):
+    """This agent does not take files of this kind in a prompt."""
+
+    code = "attachment_unsupported"
+
+
+class AttachmentMissing(SessionsError):
+    """A file of this prompt is not stored here any more. Send a new prompt with the file."""
+
+    code = "attachment_missing"
+
+
+class AttachmentTooLarge(SessionsError):
+    """The files of this prompt are too large."""
+
+    code = "too_large"
+
+
+class MediaTypeUnsupported(SessionsError):
+    """A prompt cannot carry a file of this type."""
+
+    code = "unsupported_media_type"
+
+
 class IdempotencyKeyReused(SessionsError):
     """This idempotency key was used for a different request. Use a new key for each request."""
 

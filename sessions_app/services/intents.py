@@ -16,6 +16,7 @@ from django.utils import timezone
 
 from executors_app import crash_points
 from sessions_app.accounts.authorization import writable_teams
+from sessions_app.domain.attachments import AttachedFile
 from sessions_app.domain.recovery import MAX_CLOCK_SKEW
 from sessions_app.domain.resumability import Assessment, Mode, assess_mode
 from sessions_app.domain.states import ENDED_STATES, TERMINAL_STATES, DesiredState, PromptState, RunState, SessionState
@@ -32,6 +33,7 @@ from sessions_app.models import (
 )
 from sessions_app.models.bulk import insert_row
 from sessions_app.services.assessment import assess_session, refuse_lost_worktree
+from sessions_app.services.attachments import store_files
 from sessions_app.services.catalogue import visible_sessions
 from sessions_app.services.errors import (
     ERRORS_BY_CODE,
@@ -127,20 +129,27 @@ def _want_running(transaction: SessionTransaction, by: Any) -> None:
 
 
 def queue_prompt(
-    session_id: uuid.UUID, message_id: str, text: str, by: Any, *, ends_permission: bool = True
+    session_id: uuid.UUID,
+    message_id: str,
+    text: str,
+    by: Any,
+    *,
+    ends_permission: bool = True,
+    files: Sequence[AttachedFile] = (),
 ) -> tuple[Prompt, bool]:
     """Queue a user's prompt; return it, and whether it is new. Wakes or resumes the session.
 
     Repeating a ``message_id`` returns the first row. ``ends_permission``: whether the prompt may end the turn of an
-    agent that waits for a permission. Raises Invalid, TerminalState, NotResumable, NoAgent, MissingResumeToken,
-    WorktreeMissing, PromptInDoubt, PermissionPending.
+    agent that waits for a permission. ``files``: checked by ``services.attachments.check_files``. Raises Invalid,
+    TerminalState, NotResumable, NoAgent, MissingResumeToken, WorktreeMissing, PromptInDoubt, PermissionPending,
+    AttachmentUnsupported.
     """
     _validate_prompt(message_id, text)
     with session_transaction(session_id) as transaction:
         # The session's row is locked, so of two requests with this message_id the second finds the first one's row.
         earlier = transaction.session.prompts.filter(message_id=message_id).first()
         if earlier is not None:
-            return _same_prompt(earlier, text), False
+            return _same_prompt(earlier, text, files), False
         if transaction.session.task.end:
             raise TerminalState.of_task(transaction.session.task.end)
         if transaction.session.state == SessionState.FAILED:
@@ -148,7 +157,10 @@ def queue_prompt(
         if transaction.session.state in ENDED_STATES:
             raise TerminalState("The session has ended. Start a new one.")
         prepare_for_prompt(transaction, by, ends_permission=ends_permission)
-        row = Prompt.objects.create(session=transaction.session, message_id=message_id, text=text, by=by)
+        attached = store_files(transaction, files)
+        row = Prompt.objects.create(
+            session=transaction.session, message_id=message_id, text=text, by=by, attachments=attached
+        )
         transaction.record_event("session.prompt.queued", message_id=message_id, kind=row.kind, state=row.state)
         crash_points.reached("request.prompt_written", session_id)
     crash_points.reached("request.prompt_committed", session_id)
@@ -175,10 +187,10 @@ def validate_prompt_text(text: str, *, field: str = "text") -> None:
         raise Invalid(f"The prompt is longer than {TEXT_LIMIT} characters.", field=field)
 
 
-def _same_prompt(earlier: Prompt, text: str) -> Prompt:
+def _same_prompt(earlier: Prompt, text: str, files: Sequence[AttachedFile]) -> Prompt:
     if earlier.state == PromptState.HELD:
         raise PromptInDoubt
-    if earlier.text != text:
+    if earlier.text != text or earlier.attachments != [each.described() for each in files]:
         raise Conflict("Another prompt has this message_id.", message_id=earlier.message_id)
     return earlier
 

@@ -12,6 +12,7 @@ from django.db.models.functions import Substr
 
 from executors_app.agentctl.local_runtime.storage import bearer_token
 from executors_app.models import AgentProfile, ExecutorRunning
+from sessions_app.domain.attachments import names_sentence
 from sessions_app.domain.continuation import (
     InterruptedWait,
     Interruption,
@@ -45,9 +46,15 @@ def _entries_newest_first(session: TaskSession) -> Iterator[HistoryEntry]:
         found = list(rows[page * _PAGE : (page + 1) * _PAGE].values_list("id", "role", "payload"))
         heads = _text_beginnings([key for key, role, _ in found if role != "tool"])
         for key, role, payload in found:
-            yield tool_entry(payload) if role == "tool" else HistoryEntry(role, heads.get(key, ""))
+            yield tool_entry(payload) if role == "tool" else _text_entry(role, heads.get(key, ""), payload)
         if len(found) < _PAGE:
             return
+
+
+def _text_entry(role: str, text: str, payload: Mapping[str, Any]) -> HistoryEntry:
+    """Return the entry of a message; the user's files are only named, because a history is text."""
+    files = names_sentence(payload.get("attachments")) if role == "user" else ""
+    return HistoryEntry(role, f"{files} {text}" if files else text)
 
 
 def _text_beginnings(messages: list[uuid.UUID]) -> dict[uuid.UUID, str]:
@@ -156,11 +163,16 @@ def to_interruption(session: TaskSession, known: Mapping[str, Any]) -> Interrupt
     )
 
 
-def original_request(row: Prompt) -> str:
-    """Return the user's own text: for a continue prompt, that of the request it continues."""
+def original_prompt(row: Prompt) -> Prompt:
+    """Return the user's own prompt: for a continue prompt, the one that it continues."""
     while row.kind == PromptKind.CONTINUE and (earlier := Prompt.objects.filter(continued_by=row).first()) is not None:
         row = earlier
-    return row.text
+    return row
+
+
+def original_request(row: Prompt) -> str:
+    """Return the user's own text: for a continue prompt, that of the request it continues."""
+    return original_prompt(row).text
 
 
 def context_before(session: TaskSession, row: Prompt) -> str:

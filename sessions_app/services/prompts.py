@@ -8,7 +8,7 @@ from typing import Any
 from sessions_app.domain.continuation import Interruption, continue_prompt
 from sessions_app.domain.states import PromptKind, PromptState
 from sessions_app.models import Prompt, Run, SessionTransaction, session_transaction
-from sessions_app.services import prompt_context
+from sessions_app.services import attachments, prompt_context
 from sessions_app.services.errors import Conflict, NotFound
 from sessions_app.services.intents import prepare_for_prompt
 from sessions_app.services.turn_retries import end_work_after_retry
@@ -24,16 +24,22 @@ def _lock_prompt(transaction: SessionTransaction, message_id: str, *wanted: str)
 
 
 def resend_prompt(session_id: uuid.UUID, message_id: str, by: Any) -> Prompt:
-    """Queue the text of a held or interrupted prompt again as a new row, which settles the old one."""
+    """Queue text and files of a held or interrupted prompt again as a new row, which settles the old one."""
     with session_transaction(session_id) as transaction:
         old = transaction.session.prompts.select_for_update().filter(message_id=message_id).first()
         # Repeating the request sends nothing twice: it returns the row that the first one created.
         if old is not None and old.resent_as is not None:
             return old.resent_as
         old = _lock_prompt(transaction, message_id, PromptState.HELD, PromptState.INTERRUPTED)
+        attachments.require_contents(old)
         prepare_for_prompt(transaction, by)
         row = Prompt.objects.create(
-            session=transaction.session, message_id=str(uuid.uuid4()), text=old.text, kind=old.kind, by=by
+            session=transaction.session,
+            message_id=str(uuid.uuid4()),
+            text=old.text,
+            attachments=old.attachments,
+            kind=old.kind,
+            by=by,
         )
         transaction.move_prompt(old, "dismiss", resent_as=row)
         transaction.record_event("session.prompt.queued", message_id=row.message_id, kind=row.kind, state=row.state)

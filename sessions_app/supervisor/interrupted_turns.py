@@ -240,12 +240,14 @@ def plan_retry(
     trouble = transient_errors.transient_trouble(str(line.get("code") or ""), message)
     if trouble is None or failed is None or not _may_retry(transaction, run, failed):
         return None
-    attempt = failed.attempt + 1
+    attempt, first = failed.attempt + 1, _first_attempt(failed)
+    text = _retry_text(transaction, first, trouble, conversation, tools)
     row = Prompt.objects.create(
         session=transaction.session,
         message_id=f"retry:{run.id}",
         kind=PromptKind.RETRY,
-        text=_retry_text(transaction, failed, trouble, conversation, tools),
+        text=text,
+        attachments=first.attachments if text == first.text else [],
         attempt=attempt,
         not_before=timezone.now() + transient_errors.retry_delay(attempt, message),
         trouble=trouble,
@@ -292,13 +294,12 @@ def _may_retry(transaction: SessionTransaction, run: Run, failed: Prompt) -> boo
 
 def _retry_text(
     transaction: SessionTransaction,
-    failed: Prompt,
+    first: Prompt,
     trouble: str,
     conversation: ConversationUpdate,
     tools: Sequence[str],
 ) -> str:
     """Return the text of a retry: the request itself, or a continuation of it if the agent had begun to use tools."""
-    first = _first_attempt(failed)
     if not conversation.has_called_tools_since(first.message_id):
         return first.text
     told = Interruption(transaction.session.task.title, first.text, tools)

@@ -9,7 +9,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from executors_app import crash_points
 from executors_app.agentctl.protocol import Code
@@ -28,6 +30,8 @@ from sessions_app.models import (
 )
 from sessions_app.services import prompt_context
 from sessions_app.services.assessment import is_running, session_flaws
+from sessions_app.services.attachments import content_blocks
+from sessions_app.services.errors import AttachmentMissing
 from sessions_app.services.prompt_context import load_history
 from sessions_app.supervisor.execution_registry import ExecutionRegistry
 from sessions_app.supervisor.execution_stream import ExecutionStream
@@ -45,6 +49,8 @@ class PromptDelivery:
     message_id: str
     text: str
     kind: str
+    blocks: Sequence[Mapping[str, Any]] = ()
+    """Its files as ACP content blocks."""
 
 
 async def send_next_prompt(registry: ExecutionRegistry, session_id: uuid.UUID) -> bool:
@@ -71,7 +77,7 @@ async def send_next_prompt(registry: ExecutionRegistry, session_id: uuid.UUID) -
 async def _send_prompt(registry: ExecutionRegistry, stream: ExecutionStream, sending: PromptDelivery) -> None:
     stream.sent.add(sending.message_id)  # before the first await, so that a wake-up meanwhile does not send it twice
     try:
-        answer = await stream.client.prompt(sending.message_id, sending.text, prompt_kind=sending.kind)
+        answer = await stream.client.prompt(sending.message_id, sending.text, sending.blocks, prompt_kind=sending.kind)
     except ExecutorError as error:
         stream.sent.discard(sending.message_id)
         log.info("prompt %s: %s", sending.message_id, error.message)
@@ -121,10 +127,16 @@ def claim_next_prompt(session_id: uuid.UUID, lease: Lease, epoch: str, sent: fro
         row = _next_prompt(transaction, epoch)
         if row is None or row.message_id in sent:
             return None
+        try:
+            blocks = _content_blocks(transaction.session, row)
+        except AttachmentMissing as error:
+            log.warning("prompt %s: %s", row.message_id, error.message)
+            transaction.move_prompt(row, "doubt")
+            return None
         text = _text_with_context(transaction.session, row)
         prompt_context.mark_carrier(transaction, row)
         transaction.move_prompt(row, "send", execution_id=str(execution.id), journal_epoch=epoch)
-    return PromptDelivery(row.message_id, text, row.kind)
+    return PromptDelivery(row.message_id, text, row.kind, blocks)
 
 
 def _can_take(transaction: SessionTransaction, execution: ExecutorRunning) -> bool:
@@ -165,6 +177,12 @@ def _text_with_context(session: TaskSession, row: Prompt) -> str:
     note = prompt_context.context_before(session, row)
     text = f"{note}\n\n{row.text}" if note else row.text
     return prepend_history(load_history(session), text) if session.inject_history else text
+
+
+def _content_blocks(session: TaskSession, row: Prompt) -> list[dict[str, Any]]:
+    """Return the prompt's files; for a new agent that is to continue, those of the request that it has never seen."""
+    is_new = row.kind == PromptKind.CONTINUE and session.inject_history
+    return content_blocks(prompt_context.original_prompt(row) if is_new else row)
 
 
 def _requeue_refused(session_id: uuid.UUID, lease: Lease, message_id: str) -> None:

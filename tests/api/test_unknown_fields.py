@@ -19,11 +19,11 @@ def refused(answer: Any) -> list[str]:
     return sorted(body["details"])
 
 
-def test_prompt_with_attachments_is_refused(world: World, api: APIClient) -> None:
-    asked = {"message_id": "1", "text": "Look at this", "attachments": [{"name": "a.png"}]}
+def test_prompt_with_an_unknown_field_is_refused(world: World, api: APIClient) -> None:
+    asked = {"message_id": "1", "text": "Look at this", "images": ["a.png"]}
     answer = api.post(world.url("prompt/"), asked, format="json")
-    assert refused(answer) == ["attachments"]
-    assert answer.json()["details"]["attachments"] == ["Unknown field. Known fields: message_id, text."]
+    assert refused(answer) == ["images"]
+    assert answer.json()["details"]["images"] == ["Unknown field. Known fields: message_id, text, attachments."]
     assert not Prompt.objects.exists()
 
 

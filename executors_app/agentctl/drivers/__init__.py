@@ -59,7 +59,11 @@ class StartResult:
     agent: Mapping[str, Any]
     """``{"name", "version"}`` as the agent reports them."""
     capabilities: Mapping[str, Any]
-    """``{"load_session", "resume_session", "history", "protocol"}``."""
+    """``{"load_session", "resume_session", "history", "protocol", "prompt"}``.
+
+    ``prompt`` lists the kinds of content blocks that it takes in a prompt beside text: ``image``, ``audio``,
+    ``resource``.
+    """
     replayed: int = 0
     replayed_user_texts: Sequence[str] = ()
     listed: bool | None = None

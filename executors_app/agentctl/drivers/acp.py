@@ -34,6 +34,7 @@ from executors_app.agentctl.drivers.json_rpc import (
     RpcError,
     encode_message,
 )
+from executors_app.agentctl.drivers.prompt_content import fit_blocks
 from executors_app.agentctl.journal.line_format import RateLimitedLog
 from executors_app.agentctl.process.agent_process import AgentProcess, SpawnFailed
 from executors_app.agentctl.process.async_io import PipeStuck
@@ -257,12 +258,9 @@ class AcpDriver:
         return self._stop_reason(answer)
 
     def _blocks(self, text: str, attachments: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        """Return the prompt as content blocks, which attachments are already; raises TurnFailed for other kinds."""
-        taken = {"text", "resource_link", *(self._agent_info.prompt_kinds if self._agent_info else ())}
-        for attachment in attachments:
-            if attachment.get("type") not in taken:
-                raise TurnFailed("attachment_unsupported", f"the agent takes no {attachment.get('type')} in a prompt")
-        return [{"type": "text", "text": text}, *map(dict, attachments)]
+        """Return the prompt as content blocks; raises TurnFailed for files that the agent does not take."""
+        taken = self._agent_info.prompt_kinds if self._agent_info else frozenset[str]()
+        return [{"type": "text", "text": text}, *fit_blocks(attachments, taken)]
 
     def _stop_reason(self, answer: Any) -> str:
         result = answer if isinstance(answer, dict) else {}

@@ -104,7 +104,13 @@ class AgentInfo:
     def capabilities(self) -> dict[str, Any]:
         """The value of ``StartResult.capabilities``. Every ACP agent accepts a history as text in a prompt."""
         protocol = f"acp/{ACP_VERSION}"
-        return {"load_session": self.load, "resume_session": self.resume, "history": True, "protocol": protocol}
+        return {
+            "load_session": self.load,
+            "resume_session": self.resume,
+            "history": True,
+            "protocol": protocol,
+            "prompt": sorted(self.prompt_kinds),
+        }
 
 
 @dataclass(slots=True)

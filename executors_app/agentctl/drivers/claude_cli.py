@@ -23,8 +23,9 @@ from executors_app.agentctl.drivers.cli.stream_json import (
     StreamJsonReader,
     mcp_servers_by_name,
 )
-from executors_app.agentctl.drivers.events import TurnReader, failure_code, matches_gone_pattern, prompt_text
+from executors_app.agentctl.drivers.events import TurnReader, failure_code, matches_gone_pattern
 from executors_app.agentctl.drivers.json_rpc import AgentGone, encode_message
+from executors_app.agentctl.drivers.prompt_content import prompt_text
 from executors_app.agentctl.process.agent_process import SpawnFailed
 from executors_app.agentctl.process.async_io import PipeStuck
 from executors_app.agentctl.protocol import Code, JournalKind
@@ -134,6 +135,7 @@ class ClaudeDriver:
                 "resume_session": True,
                 "history": True,
                 "protocol": "claude stream-json",
+                "prompt": [],
             },
             timings={"spawn": _elapsed_ms(begin, spawned), "initialize": _elapsed_ms(spawned, time.monotonic())},
         )

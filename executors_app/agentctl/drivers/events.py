@@ -8,11 +8,11 @@ from __future__ import annotations
 import asyncio
 import re
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from executors_app.agentctl.drivers import Host, TurnFailed
+from executors_app.agentctl.drivers import Host
 from executors_app.agentctl.protocol import Code, JournalKind
 
 MAX_USER_TEXTS: Final = 20
@@ -208,15 +208,6 @@ def joined_text(content: Any) -> str:
     if isinstance(content, list):
         return "\n".join(filter(None, map(joined_text, content)))
     return content if isinstance(content, str) else content_text(content)
-
-
-def prompt_text(text: str, attachments: Sequence[Mapping[str, Any]]) -> str:
-    """Return a prompt for an agent that accepts only text; raises TurnFailed for other attachments."""
-    for attachment in attachments:
-        if attachment.get("type") not in ("text", "resource_link"):
-            kind = attachment.get("type")
-            raise TurnFailed("attachment_unsupported", f"the agent takes no {kind} in a prompt")
-    return "\n\n".join([text, *map(content_text, attachments)])
 
 
 def matches_gone_pattern(text: str, patterns: Iterable[str]) -> bool:

@@ -31,6 +31,7 @@ from executors_app.agentctl.drivers import openai_chat_api as stream
 from executors_app.agentctl.drivers.events import MAX_USER_TEXTS, USER_TEXT_BYTES
 from executors_app.agentctl.drivers.json_rpc import encode_message
 from executors_app.agentctl.drivers.openai_chat_api import ChatProvider, build_messages, completion_request
+from executors_app.agentctl.drivers.prompt_content import prompt_text
 from executors_app.agentctl.journal.line_format import RateLimitedLog
 from executors_app.agentctl.protocol import Code, JournalKind
 
@@ -122,8 +123,7 @@ class ChatDriver:
         chat = self._chat
         if chat is None:
             raise TurnFailed(Code.NOT_RUNNING, "no agent is running")
-        if attachments:
-            raise TurnFailed("attachment_unsupported", "the agent takes nothing but text in a prompt")
+        text = prompt_text(text, attachments)
         # On disk before it counts as delivered, and before the provider gets it: a delivered prompt is never lost.
         _append_entry(chat, ConversationEntry(message_id, USER, text))
         if inspect.isawaitable(acknowledged := delivered()):
@@ -270,7 +270,13 @@ def _start_result(
         outcome="loaded" if native else "created",
         resume_token=conversation.id,
         agent={"name": provider.model, "version": ""},
-        capabilities={"load_session": True, "resume_session": False, "history": True, "protocol": "chat-completions"},
+        capabilities={
+            "load_session": True,
+            "resume_session": False,
+            "history": True,
+            "protocol": "chat-completions",
+            "prompt": [],
+        },
         replayed=len(entries),
         replayed_user_texts=[text.encode()[:USER_TEXT_BYTES].decode("utf-8", "ignore") for text in users],
         timings={"session": milliseconds},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from datetime import datetime
 from typing import Any, Final
 
@@ -88,9 +89,19 @@ class RunSerializer(StrictModelSerializer):
         read_only_fields = fields
 
 
+class AttachmentSerializer(serializers.Serializer[Any]):
+    """A file of a prompt; ``attachments/{sha256}/`` has its content."""
+
+    name = serializers.CharField()
+    media_type = serializers.CharField()
+    size = serializers.IntegerField()
+    sha256 = serializers.CharField()
+
+
 class PromptSerializer(StrictModelSerializer):
     """A prompt and its delivery state."""
 
+    attachments = AttachmentSerializer(many=True, read_only=True)
     resent_as = serializers.CharField(source="resent_as.message_id", read_only=True, default=None, allow_null=True)
     continued_by = serializers.CharField(
         source="continued_by.message_id", read_only=True, default=None, allow_null=True
@@ -98,15 +109,39 @@ class PromptSerializer(StrictModelSerializer):
 
     class Meta:
         model = Prompt
-        fields = ("message_id", "kind", "state", "text", "by", "resent_as", "continued_by", "created_at", "updated_at")
+        fields = (
+            *("message_id", "kind", "state", "text", "attachments", "by", "resent_as", "continued_by"),
+            *("created_at", "updated_at"),
+        )
         read_only_fields = fields
 
 
-class PromptRequestSerializer(StrictSerializer):
-    """A prompt to send. ``message_id`` is chosen by the client, so that the request can be repeated safely."""
+class NewAttachmentSerializer(StrictSerializer):
+    """A file of a prompt. Its content decides its type; ``media_type`` is only compared with it."""
+
+    name = StrictCharField(max_length=1000)
+    content = StrictCharField(allow_blank=True, trim_whitespace=False, help_text="The content in base64.")
+    media_type = StrictCharField(max_length=100, allow_blank=True, default="")
+
+    def validate_content(self, value: str) -> bytes:
+        """Return the content."""
+        try:
+            return base64.b64decode(value, validate=True)
+        except ValueError as error:
+            raise serializers.ValidationError("This is not base64.") from error
+
+
+class TextPromptSerializer(StrictSerializer):
+    """A prompt without files, as a socket sends it."""
 
     message_id = StrictCharField(max_length=128, trim_whitespace=False)
     text = StrictCharField(trim_whitespace=False)
+
+
+class PromptRequestSerializer(TextPromptSerializer):
+    """A prompt to send. ``message_id`` is chosen by the client, so that the request can be repeated safely."""
+
+    attachments = NewAttachmentSerializer(many=True, required=False)
 
 
 class PromptAnswerSerializer(serializers.Serializer[Prompt]):

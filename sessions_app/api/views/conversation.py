@@ -5,6 +5,9 @@ from __future__ import annotations
 import uuid
 from typing import Any
 
+from django.http import HttpResponse
+from django.shortcuts import get_object_or_404
+from drf_spectacular.types import OpenApiTypes
 from rest_framework.permissions import AllowAny
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -32,7 +35,7 @@ from sessions_app.api.serializers.conversation import (
 )
 from sessions_app.domain.states import PermissionState
 from sessions_app.domain.wait_tokens import WaitKind
-from sessions_app.models import PermissionRequest, texts_of
+from sessions_app.models import Attachment, PermissionRequest, texts_of
 from sessions_app.services import prompts, waits
 from sessions_app.services.errors import TokenInvalid
 from sessions_app.services.prompts import continue_interrupted
@@ -106,6 +109,24 @@ class PromptDetailView(SessionApiView):
         """Withdraw a queued prompt before it is sent."""
         prompts.withdraw_prompt(self.session.id, message_id)
         return Response(status=204)
+
+
+class AttachmentContentView(SessionApiView):
+    """The content of a prompt's file."""
+
+    @document_responses({200: OpenApiTypes.BINARY}, 404)
+    def get(self, request: Request, task_id: uuid.UUID, session_id: uuid.UUID, sha256: str) -> HttpResponse:
+        """Return the content of a file that a prompt of this session carries."""
+        row = get_object_or_404(Attachment, session=self.session, sha256=sha256)
+        # Nothing but the four kinds of raster images is shown in the browser, and even those without any rights.
+        shown = row.media_type.startswith("image/")
+        answer = HttpResponse(bytes(row.content), row.media_type if shown else "application/octet-stream")
+        answer["Content-Disposition"] = "inline" if shown else "attachment"
+        answer["Content-Security-Policy"] = "default-src 'none'; sandbox"
+        answer["X-Content-Type-Options"] = "nosniff"
+        answer["Cross-Origin-Resource-Policy"] = "same-origin"
+        answer["Cache-Control"] = "private, max-age=86400, immutable"
+        return answer
 
 
 class PromptResendView(SessionApiView):

@@ -14,8 +14,8 @@ from rest_framework.response import Response
 
 from sessions_app.accounts.authorization import may_manage
 from sessions_app.accounts.team_scope import teams_of
-from sessions_app.api.base_views import ApiView, SessionApiView, TaskApiView
 from sessions_app.api.serializers.agent_settings import AgentSettingsSerializer, SettingRequestSerializer
+from sessions_app.api.base_views import ApiView, PromptParser, SessionApiView, TaskApiView
 from sessions_app.api.serializers.common import document_responses
 from sessions_app.api.serializers.conversation import PromptAnswerSerializer, PromptRequestSerializer
 from sessions_app.api.serializers.sessions import (
@@ -34,6 +34,7 @@ from sessions_app.api.serializers.sessions import (
 from sessions_app.models import TaskSession
 from sessions_app.services import catalogue, intents, policies, tasks
 from sessions_app.services.agent_settings import agent_settings_document, request_setting
+from sessions_app.services.attachments import check_files
 from sessions_app.services.intents import request_many
 from sessions_app.services.status import session_status
 
@@ -117,13 +118,19 @@ class SessionResumeView(SessionActionView):
 class PromptCreateView(SessionApiView):
     """Prompting a session."""
 
+    parser_classes = [PromptParser]
+
     @document_responses(
-        {202: PromptAnswerSerializer, 200: PromptAnswerSerializer}, 400, 404, 409, request=PromptRequestSerializer
+        {202: PromptAnswerSerializer, 200: PromptAnswerSerializer},
+        *(400, 404, 409, 413, 415),
+        request=PromptRequestSerializer,
     )
     def post(self, request: Request, task_id: uuid.UUID, session_id: uuid.UUID) -> Response:
         """Queue a prompt. Repeating the request with the same ``message_id`` returns the first response, with 200."""
         asked = self.body(PromptRequestSerializer)
-        row, new = intents.queue_prompt(self.session.id, asked["message_id"], asked["text"], request.user)
+        given = [(each["name"], each["content"], each["media_type"]) for each in asked.get("attachments", ())]
+        files = check_files(given)
+        row, new = intents.queue_prompt(self.session.id, asked["message_id"], asked["text"], request.user, files=files)
         return self.show(PromptAnswerSerializer, row, 202 if new else 200)
 
 

@@ -29,7 +29,7 @@ function newId() {
   return [...crypto.getRandomValues(new Uint8Array(16))].map((byte) => byte.toString(16).padStart(2, "0")).join("");
 }
 
-function changed() {
+export function changed() {
   // The server refuses another text under an id that it may have seen.
   if (isInDoubt && sent === null) {
     messageId.value = newId();

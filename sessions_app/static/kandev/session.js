@@ -5,6 +5,7 @@ import "./changes.js";
 import "./files.js";
 import "./terminal.js";
 import { append, showMessage } from "./conversation.js";
+import * as attach from "./attach.js";
 import * as draft from "./draft.js";
 import { keepLive } from "./live.js";
 import { partsOf } from "./parts.js";
@@ -89,7 +90,7 @@ function showHeard() {
 }
 
 function allowPrompts(allowed) {
-  for (const one of composer.querySelectorAll("textarea, .main")) one.disabled = !allowed;
+  for (const one of composer.querySelectorAll("textarea, .main, #files")) one.disabled = !allowed;
 }
 
 function announce() {
@@ -103,7 +104,7 @@ function announce() {
 
 async function send(action, body) {
   body.set("csrfmiddlewaretoken", composer.elements.csrfmiddlewaretoken.value);
-  const response = await fetch(action, { method: "POST", body, headers: { Accept: "application/json" }, redirect: "manual", signal: AbortSignal.timeout(PATIENCE) });
+  const response = attach.files().length && action === composer.action ? await attach.post(action, body) : await fetch(action, { method: "POST", body, headers: { Accept: "application/json" }, redirect: "manual", signal: AbortSignal.timeout(PATIENCE) });
   if (response.status === 403) return { message: "You may not do this, or you have logged in again since: reload the page." };
   const isTold = response.status === 409 || response.headers.has("Retry-After"); // the server says itself what is wrong
   if (!response.ok && !isTold) throw new Error(String(response.status));
@@ -170,11 +171,13 @@ composer.addEventListener("submit", async (event) => {
   event.preventDefault();
   if (draft.isOnItsWay()) return;
   draft.sending();
+  const files = attach.files();
   try {
     const answer = await sendPrompt(new FormData(composer));
     tell(answer.message ?? "");
     draft.settled({ nextId: answer.next_message_id, wasRefused: true });
     if (answer.next_message_id) {
+      attach.sent(files);
       mayStart = false;
       reading.follow();
     }
@@ -210,6 +213,7 @@ socket = listen({
 showLocalTimes(document);
 workspaceIs(page.dataset.workspace);
 draft.begin();
+attach.begin(tell);
 reading.begin();
 tabs.begin();
 if (!isPast && !location.hash && list.childElementCount) reading.toEnd();

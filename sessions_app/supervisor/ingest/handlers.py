@@ -40,6 +40,7 @@ FIELD_TYPES: dict[str, Any] = {
     "tool_call_id": str,
     "permission_id": str,
     "options": list,
+    "attachments": list,
     "tool_call": dict,
     "question": dict,
     "usage": dict,
@@ -97,7 +98,10 @@ def _on_prompt_accepted(applier: LineApplier, line: JournalLine) -> None:
     transaction.accept_run(message_id)
     kind = row.kind if row else str(line.get("prompt_kind", "user"))
     text = row.text if row else str(line.get("text", ""))  # the row's text has no injected history before it
-    applier.conversation.add_message("user", text, key=message_id, kind=kind)
+    files = row.attachments if row else line.get("attachments", [])
+    applier.conversation.add_message(
+        "user", text, key=message_id, kind=kind, **({"attachments": files} if files else {})
+    )
     if row is not None and PROMPT.allows(row.state, "accept"):
         transaction.move_prompt(row, "accept", journal_epoch=line["epoch"])
     _move_if_legal(transaction, "turn_started", work="begin")

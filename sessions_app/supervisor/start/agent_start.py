@@ -31,6 +31,7 @@ from sessions_app.models.bulk import update_rows
 from sessions_app.models.runs import newest_run
 from sessions_app.services import prompt_context
 from sessions_app.services.assessment import assess_start, history_allowed
+from sessions_app.services.attachments import remember_blocks
 from sessions_app.services.prompt_context import load_history
 from sessions_app.supervisor import continuity, setting_changes
 from sessions_app.supervisor.continuity import completed_turns, last_user_request
@@ -307,6 +308,7 @@ def _keep_token(
         return ""
     before = {name: getattr(execution, name) for name in REPORTED_FIELDS}
     continuity.replace_token(transaction, execution, token, order.strategy)
+    remember_blocks(transaction, answer.get("capabilities"))
     note = learn_capabilities(
         transaction, build_capability_report(order.kind.name, answer, kept=kept, secret=order.token_before)
     )

@@ -16,8 +16,8 @@ from executors_app.agentctl.drivers.events import (
     TurnReader,
     failure_code,
     matches_gone_pattern,
-    prompt_text,
 )
+from executors_app.agentctl.drivers.prompt_content import prompt_text
 from executors_app.agentctl.process.agent_process import SpawnFailed
 from executors_app.agentctl.process.async_io import PipeStuck
 from executors_app.agentctl.protocol import Code, JournalKind
@@ -113,6 +113,7 @@ class PerTurnDriver:
                 "resume_session": True,
                 "history": True,
                 "protocol": self._dialect.protocol,
+                "prompt": [],
             },
             timings={"spawn": round((time.monotonic() - begin) * 1000, 1)},
         )

@@ -1,0 +1,55 @@
+"""The files of a prompt reach an agent as what it takes, or not at all."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from executors_app.agentctl.drivers import Driver, TurnFailed
+from executors_app.agentctl.drivers.prompt_content import describe_attachments, fit_blocks, prompt_text
+from tests.agents.conftest import MakeRequest
+from tests.agents.hosts import RecordingHost
+
+IMAGE = {"type": "image", "mimeType": "image/png", "data": "eA=="}
+TEXT: dict[str, Any] = {
+    "type": "resource",
+    "resource": {"uri": "attachment:///a%20b.md", "mimeType": "text/plain", "text": "```\ncode\n```\n"},
+}
+PDF: dict[str, Any] = {
+    "type": "resource",
+    "resource": {"uri": "attachment:///a.pdf", "mimeType": "application/pdf", "blob": "eA=="},
+}
+FENCED = "Attached file a b.md:\n````\n```\ncode\n```\n````"
+
+
+def test_blocks_that_an_agent_takes_stay_as_they_are() -> None:
+    assert fit_blocks([IMAGE, TEXT, PDF], {"image", "resource"}) == [IMAGE, TEXT, PDF]
+
+
+def test_text_file_is_fenced_for_an_agent_that_takes_only_text() -> None:
+    assert fit_blocks([TEXT], ()) == [{"type": "text", "text": FENCED}]
+    assert prompt_text("Look", [TEXT]) == f"Look\n\n{FENCED}"
+
+
+@pytest.mark.parametrize(("block", "word"), [(IMAGE, "images"), (PDF, "files other than text")])
+def test_other_file_fails_the_turn(block: dict[str, Any], word: str) -> None:
+    with pytest.raises(TurnFailed, match=f"takes no {word}") as failed:
+        fit_blocks([TEXT, block], ())
+    assert failed.value.code == "attachment_unsupported"
+
+
+def test_journal_names_the_files_without_their_contents() -> None:
+    assert describe_attachments([IMAGE, TEXT]) == [
+        {"name": "", "media_type": "image/png"},
+        {"name": "a b.md", "media_type": "text/plain"},
+    ]
+
+
+async def test_demo_agent_says_what_it_received(driver: Driver, host: RecordingHost, request_for: MakeRequest) -> None:
+    started = await driver.start(request_for("demo"))
+
+    await driver.prompt("m1", "remember pelican", [IMAGE, TEXT, PDF], lambda: None)
+
+    assert started.capabilities["prompt"] == ["image", "resource"]
+    assert host.said() == "I received 1 image, 2 files.\nI will remember pelican.\n"
