@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 from pathlib import Path
 
 import pytest
 from django.core.management.base import CommandError
 
+from sessions_app.domain.attachments import AttachedFile
 from sessions_app.domain.derived_status import DerivedStatus
-from sessions_app.models import Prompt, SessionEvent, Task, TaskSession
+from sessions_app.models import Attachment, Prompt, SessionEvent, Task, TaskSession, session_transaction
+from sessions_app.services.attachments import store_files
+from sessions_app.services.errors import AttachmentMissing
+from sessions_app.services.prompts import resend_prompt
 from sessions_app.services.status import session_status
 from tests.portable.records import (
     SEED_LOG,
@@ -47,6 +52,32 @@ def test_exported_session_is_imported_unchanged(folder: Path) -> None:
     assert everything_of(back) == everything
     assert (back.desired_state, back.work_state) == ("stopped", "idle")
     assert back.epoch != session.epoch
+
+
+def test_files_of_prompts_come_back_and_damaged_ones_are_reported(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    session = running_session("first")
+    good, bad = (AttachedFile(name, "text/plain", name.encode()) for name in ("good", "bad"))
+    with session_transaction(session.id) as transaction:
+        described = store_files(transaction, [good, bad])
+    session.prompts.update(attachments=described, state="queued")
+    export(session, folder)
+    digests = [each["sha256"] for each in described]
+    files = folder / f"{session.id}.files"
+    assert [stat.S_IMODE(path.stat().st_mode) for path in (files, files / digests[0])] == [0o700, 0o600]
+    (files / digests[1]).write_bytes(b"changed")
+    (files / f".{digests[1]}.draft").write_bytes(b"killed while writing")
+    lose_the_sessions()
+
+    run_import(folder)
+
+    back = Prompt.objects.get(session_id=session.id)
+    assert (back.attachments, back.state) == (described, "held")
+    assert [bytes(row.content) for row in Attachment.objects.all()] == [b"good"]
+    assert f"{digests[1]}: is not the content that its name says" in capsys.readouterr().out
+    with pytest.raises(AttachmentMissing):
+        resend_prompt(session.id, back.message_id, None)
 
 
 def test_related_rows_are_found_by_name_or_created_inert(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,6 +15,7 @@ from django.db.models import Model
 from django.db.transaction import atomic, set_rollback
 from django.utils import timezone
 
+from sessions_app.domain.attachments import MAX_FILES, AttachedFile, clean_name, media_type_of
 from sessions_app.domain.portable.rebuild import PromptRow, SessionRebuild
 from sessions_app.domain.states import SESSION, PromptKind, PromptState, SessionState
 from sessions_app.domain.verification import ReceiptKind, Verified
@@ -22,6 +23,7 @@ from sessions_app.domain.wait_tokens import WaitKind
 from sessions_app.management.portable import rows as rows_in
 from sessions_app.management.portable.rows import find_or_create_parents, find_user
 from sessions_app.models import (
+    Attachment,
     ContinuityReceipt,
     Prompt,
     ResumeToken,
@@ -43,6 +45,7 @@ LEDGER_BATCH_SIZE: Final = 1000
 def write_prompts(session: TaskSession, snapshot: SnapshotValues, rows: SessionRebuild, last_seq: int) -> list[str]:
     """Write the prompts; return a description of each that had to be left out."""
     newer, problems, recorded = snapshot.number("last_seq") >= last_seq, [], {}
+    files: dict[str, list[dict[str, Any]]] = {}
     for values in snapshot.rows("prompts"):
         message_id, created_at = values.text("message_id", 129), values.time("created_at")
         if not 0 < len(message_id) <= 128 or message_id in recorded:
@@ -54,6 +57,7 @@ def write_prompts(session: TaskSession, snapshot: SnapshotValues, rows: SessionR
             message_id, PromptRow(message_id, values.text("kind"), state, created_at or timezone.now())
         )
         row.text = values.text("text") or row.text
+        files[message_id] = _read_attachments(values)
         row.created_at = created_at or row.created_at
         row.state = state if newer else row.state
     made = {}
@@ -63,10 +67,40 @@ def write_prompts(session: TaskSession, snapshot: SnapshotValues, rows: SessionR
             continue
         kind = row.kind if row.kind in set(PromptKind) else PromptKind.USER
         by = find_user(recorded[key].text("by")) if key in recorded else None
-        made[key] = Prompt(session=session, message_id=key, text=row.text, kind=kind, state=row.state, by=by)
+        made[key] = Prompt(
+            session=session,
+            message_id=key,
+            text=row.text,
+            attachments=files.get(key, []),
+            kind=kind,
+            state=row.state,
+            by=by,
+        )
     _insert_rows(made.values(), "created_at", [rows.prompts[key].created_at for key in made])
     _link_replacements(made, recorded)
     return problems
+
+
+def _read_attachments(prompt: SnapshotValues) -> list[dict[str, Any]]:
+    """Return the files that a prompt names; a prompt whose files are not in the record can be read, but not resent."""
+    return [
+        {
+            "name": clean_name(values.text("name")),
+            "media_type": values.text("media_type", 100),
+            "size": values.number("size"),
+            "sha256": values.text("sha256", 64),
+        }
+        for values in prompt.rows("attachments")[:MAX_FILES]
+    ]
+
+
+def write_attachments(session: TaskSession, contents: Iterable[bytes]) -> None:
+    """Write the files of the session's prompts."""
+    for content in contents:
+        file = AttachedFile("", media_type_of(content) or "", content)
+        Attachment.objects.create(
+            session=session, sha256=file.described()["sha256"], media_type=file.media_type, content=content
+        )
 
 
 def _link_replacements(made: dict[str, Prompt], recorded: dict[str, SnapshotValues]) -> None:
@@ -228,6 +262,7 @@ def _import_session(reader: RecordReader, result: ImportResult, team: str, *, dr
         rows_in.write_conversation(session, rows)
         for problem in write_prompts(session, snapshot, rows, last_seq):
             reader.report(reader.stem + SNAPSHOT_SUFFIX, 0, problem)
+        write_attachments(session, reader.contents())
         write_receipts(session, snapshot, rows)
         write_tokens(session, SnapshotValues(reader.tokens()))
         result.held = _settle_session(session_id, gaps)

@@ -17,7 +17,7 @@ from django.db.models import Max
 
 from executors_app import crash_points
 from sessions_app.domain.portable.lines import BadLine, LogEvent, format_time, parse_time
-from sessions_app.models import SessionEvent, TaskSession
+from sessions_app.models import Attachment, SessionEvent, TaskSession
 from sessions_app.services.portable import record as portable_record
 from sessions_app.services.portable import snapshot as portable_snapshot
 from sessions_app.services.portable.record import SessionFiles, Tail
@@ -223,6 +223,7 @@ class RecordWriter:
         snapshot = portable_snapshot.build_snapshot(files.session_id, self.boot_id)
         if snapshot is None:
             return False
+        _write_contents(files)  # before the snapshot that names them
         tokens = portable_snapshot.token_rows(files.session_id)
         if tokens["tokens"] and tokens != known.tokens:
             portable_record.replace_file(portable_record.write_draft(files.tokens, tokens), files.tokens)
@@ -233,6 +234,14 @@ class RecordWriter:
         crash_points.reached("export.snapshot_replaced", files.session_id)
         known.snapshot_at = time.monotonic()
         return True
+
+
+def _write_contents(files: SessionFiles) -> None:
+    stored = Attachment.objects.filter(session_id=files.session_id)
+    for digest in files.missing_contents(stored.values_list("sha256", flat=True)):
+        content = stored.filter(sha256=digest).values_list("content", flat=True).first()
+        if content is not None:
+            files.add_content(digest, bytes(content))
 
 
 def _load_events(session_id: uuid.UUID, after: int) -> list[LogEvent]:

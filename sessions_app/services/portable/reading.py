@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import stat
@@ -13,8 +14,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
+from sessions_app.domain.attachments import MAX_FILE_BYTES, media_type_of
 from sessions_app.domain.portable.lines import BadLine, LogEvent, line_to_event, parse_time
-from sessions_app.services.portable.record import LOG_SUFFIX, SNAPSHOT_SUFFIX, TOKENS_SUFFIX
+from sessions_app.services.portable.record import FILES_SUFFIX, LOG_SUFFIX, SNAPSHOT_SUFFIX, TOKENS_SUFFIX
 
 MAX_LINE_BYTES: Final = 64 * 1024 * 1024
 """Most bytes of a line, and of a snapshot."""
@@ -67,6 +69,27 @@ class RecordReader:
             if index not in chosen:
                 self.report(name, line.line, f"seq {line.event.seq} again, or out of its order")
         return [lines[index] for index in kept]
+
+    def contents(self) -> Iterator[bytes]:
+        """Yield the files of the session's prompts; those that are not what their name says are reported."""
+        folder = self.stem + FILES_SUFFIX
+        try:
+            names = sorted(path.name for path in (self.folder / folder).iterdir())
+        except OSError:
+            return
+        for name in names:
+            if name.startswith("."):  # what an exporter was writing when it was killed
+                continue
+            try:
+                with self._open(f"{folder}/{name}") as file:
+                    content = file.read(MAX_FILE_BYTES + 1)
+            except OSError as error:
+                self.report(f"{folder}/{name}", 0, _error_text(error))
+                continue
+            if hashlib.sha256(content).hexdigest() == name and media_type_of(content):
+                yield content
+            else:
+                self.report(f"{folder}/{name}", 0, "is not the content that its name says")
 
     def report(self, file: str, line: int, problem: str) -> None:
         """Report something that was left out."""

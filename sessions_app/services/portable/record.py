@@ -1,8 +1,8 @@
-"""Files of the portable record: a log, a snapshot and a list of keys for each session.
+"""Files of the portable record: a log, a snapshot, a list of keys and the files of prompts for each session.
 
 ``<data>/sessions/<id>.messages.jsonl`` is append-only; ``<id>.json`` and ``<id>.tokens.json`` are replaced
-atomically. The files have mode 0600, their directory 0700. A partial line that a crash left is cut off and written
-again.
+atomically; ``<id>.files`` has the files that prompts carried, each named by the SHA-256 of its content.
+The files have mode 0600, their directories 0700. A partial line that a crash left is cut off and written again.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import json
 import os
 import shutil
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -26,6 +26,7 @@ from sessions_app.domain.portable.lines import BadLine, LogEvent, event_to_line,
 LOG_SUFFIX: Final = ".messages.jsonl"
 SNAPSHOT_SUFFIX: Final = ".json"
 TOKENS_SUFFIX: Final = ".tokens.json"
+FILES_SUFFIX: Final = ".files"
 SUPERSEDED_FOLDER: Final = "superseded"
 """Folder of records set aside after a restore, because their log is no longer the database's."""
 CURSOR_FILE: Final = ".exported"
@@ -81,7 +82,7 @@ class Tail:
 
 
 class SessionFiles:
-    """The three files of one session."""
+    """The three files of one session, and the folder with the files of its prompts."""
 
     def __init__(self, folder: Path, session_id: uuid.UUID):
         self.folder, self.session_id = folder, session_id
@@ -89,6 +90,23 @@ class SessionFiles:
         self.log = folder / f"{session_id}{LOG_SUFFIX}"
         self.snapshot = folder / f"{session_id}{SNAPSHOT_SUFFIX}"
         self.tokens = folder / f"{session_id}{TOKENS_SUFFIX}"
+        self.contents = folder / f"{session_id}{FILES_SUFFIX}"
+
+    def missing_contents(self, digests: Iterable[str]) -> list[str]:
+        """Return those of the digests whose files are not in the record; an interrupted write leaves none."""
+        try:
+            known = {path.name for path in self.contents.iterdir()}
+        except FileNotFoundError:
+            known = set()
+        return [digest for digest in digests if digest not in known]
+
+    def add_content(self, digest: str, content: bytes) -> None:
+        """Write the file of a prompt; raises OSError."""
+        if not self.contents.exists():
+            self.contents.mkdir(mode=0o700)
+            _sync_directory(self.folder)
+        path = self.contents / digest
+        replace_file(_write_draft(path, content), path)
 
     def tail(self) -> Tail:
         """Truncate a partial line that a crash left at the end of the log; return the end. Raises OSError."""
@@ -127,7 +145,7 @@ class SessionFiles:
         """Move the record of another log aside, where nobody writes; people can still read it."""
         place = self._superseded / f"{self.session_id}-{uuid.uuid4().hex[:8]}"
         place.mkdir(mode=0o700, parents=True)
-        for path in (self.log, self.snapshot, self.tokens):
+        for path in (self.log, self.snapshot, self.tokens, self.contents):
             if path.exists():
                 path.rename(place / path.name)
         _sync_directory(self.folder)
@@ -136,6 +154,8 @@ class SessionFiles:
         """Delete the session's files, also those that were set aside. Raises OSError."""
         for path in (self.log, self.snapshot, self.tokens):
             path.unlink(missing_ok=True)
+        if self.contents.exists():
+            shutil.rmtree(self.contents)
         for place in self._superseded.glob(f"{self.session_id}-*"):
             shutil.rmtree(place)
 
@@ -158,8 +178,11 @@ def encode_line(line: dict[str, Any]) -> bytes:
 
 def write_draft(path: Path, document: dict[str, Any]) -> Path:
     """Write a replacement for ``path`` to a file beside it, fsync it, and return its path; raises OSError."""
+    return _write_draft(path, json.dumps(document, indent=1, ensure_ascii=True).encode() + b"\n")
+
+
+def _write_draft(path: Path, data: bytes) -> Path:
     draft = path.with_name(f".{path.name}.draft")
-    data = json.dumps(document, indent=1, ensure_ascii=True).encode() + b"\n"
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         _write_at(descriptor, data, 0)

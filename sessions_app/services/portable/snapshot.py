@@ -27,7 +27,7 @@ RUN_FIELDS: Final = (
     *("id", "message_id", "state", "has_process", "wait_kind", "wait_id", "wait_reason", "deadline_at"),
     *("waited", "reason", "since_seq", "started_at", "ended_at"),
 )
-PROMPT_FIELDS: Final = ("message_id", "text", "kind", "state", "created_at")
+PROMPT_FIELDS: Final = ("message_id", "text", "attachments", "kind", "state", "created_at")
 RECEIPT_FIELDS: Final = ("id", "kind", "verified", "strategy", "reason", "evidence", "launch_id", "created_at")
 TOKEN_FIELDS: Final = (
     *("id", "run_id", "wait_kind", "wait_id", "secret_hash", "expires_at"),
