@@ -1,0 +1,135 @@
+// Completion in the composer: "@" offers the files of the workspace, one directory at a time, and "/" at the beginning
+// of a prompt offers the agent's own commands. A listbox that the keyboard of the text field operates.
+
+import { look, make } from "./workspace.js";
+
+const panel = document.getElementById("panel-files");
+const text = document.getElementById("text");
+const list = document.getElementById("completions");
+const MOST = 50;
+const FRESH = 5000; // for so long a directory is not read again
+
+let offers = []; // [{ label, detail, value, goesOn }]
+let chosen = 0;
+let span = null; // [from, to] of what an offer replaces
+let asked = 0; // the newest question; an older answer is not shown
+const directories = new Map();
+
+export function begin() {
+  text.setAttribute("aria-autocomplete", "list");
+  text.setAttribute("aria-controls", list.id);
+  text.addEventListener("input", update);
+  text.addEventListener("click", update);
+  text.addEventListener("keydown", keyed);
+  text.addEventListener("blur", () => setTimeout(close, 150)); // after the click on an offer
+  list.addEventListener("pointerdown", (event) => event.preventDefault()); // the text keeps the focus
+  list.addEventListener("click", (event) => {
+    const option = event.target.closest("[role=option]");
+    if (option) take([...list.children].indexOf(option));
+  });
+}
+
+async function update() {
+  const question = ++asked;
+  const found = wanted();
+  if (!found) return close();
+  try {
+    const offered = await found.offer();
+    if (question !== asked) return;
+    span = [found.from, text.selectionStart];
+    show(offered);
+  } catch {
+    if (question === asked) close(); // no workspace is open, or there is no such directory
+  }
+}
+
+function wanted() {
+  if (text.selectionStart !== text.selectionEnd) return null;
+  const before = text.value.slice(0, text.selectionStart);
+  const path = /(?:^|\s)@([^\s@]*)$/.exec(before);
+  if (path) return { from: before.length - path[1].length, offer: () => files(path[1]) };
+  const command = /^\/([\w:.-]*)$/.exec(before);
+  return command && { from: 1, offer: () => commands(command[1]) };
+}
+
+async function files(typed) {
+  const at = typed.lastIndexOf("/") + 1;
+  const start = typed.slice(at).toLowerCase();
+  const entries = await directory(typed.slice(0, Math.max(at - 1, 0)));
+  const fits = entries.filter(({ name }) => name !== ".git" && name.toLowerCase().includes(start));
+  fits.sort((one, other) => startsWith(other, start) - startsWith(one, start) || one.name.localeCompare(other.name));
+  return fits.map(({ name, type }) => {
+    const goesOn = type === "directory";
+    return { label: goesOn ? `${name}/` : name, value: `${typed.slice(0, at)}${name}${goesOn ? "/" : " "}`, goesOn };
+  });
+}
+
+function startsWith({ name }, start) {
+  return Number(name.toLowerCase().startsWith(start));
+}
+
+async function directory(path) {
+  const known = directories.get(path);
+  if (known && Date.now() - known.at < FRESH) return known.entries;
+  const { entries } = await look(`${panel.dataset.files}?path=${encodeURIComponent(path)}`);
+  directories.set(path, { at: Date.now(), entries });
+  return entries;
+}
+
+function commands(typed) {
+  const start = typed.toLowerCase();
+  const known = JSON.parse(document.getElementById("agent-commands")?.textContent ?? "[]");
+  return known.filter(({ name }) => name.toLowerCase().includes(start)).map(({ name, description }) => ({ label: `/${name}`, detail: description, value: `${name} `, goesOn: false }));
+}
+
+function show(offered) {
+  offers = offered.slice(0, MOST);
+  chosen = 0;
+  list.replaceChildren(...offers.map(option));
+  list.hidden = !offers.length;
+  mark();
+  if (offers.length) document.getElementById("announce").textContent = `${offers.length} suggestions. Use the arrow keys.`;
+}
+
+function option({ label, detail }, number) {
+  const item = make("li", "", label);
+  item.id = `completion-${number}`;
+  item.setAttribute("role", "option");
+  if (detail) item.append(make("small", "", detail));
+  return item;
+}
+
+function mark() {
+  for (const [number, item] of [...list.children].entries()) item.setAttribute("aria-selected", String(number === chosen));
+  if (list.hidden) return text.removeAttribute("aria-activedescendant");
+  text.setAttribute("aria-activedescendant", `completion-${chosen}`);
+  list.children[chosen].scrollIntoView({ block: "nearest" });
+}
+
+function keyed(event) {
+  if (list.hidden || event.isComposing) return;
+  const { key } = event;
+  if (key === "ArrowDown" || key === "ArrowUp") {
+    chosen = (chosen + (key === "ArrowDown" ? 1 : offers.length - 1)) % offers.length;
+    mark();
+  } else if ((key === "Enter" || key === "Tab") && !event.ctrlKey && !event.metaKey && !event.shiftKey) take(chosen);
+  else if (key === "Escape") close();
+  else return;
+  event.preventDefault();
+}
+
+function take(number) {
+  const { value, goesOn } = offers[number];
+  text.setRangeText(value, ...span, "end");
+  close();
+  text.dispatchEvent(new Event("input", { bubbles: true })); // the draft is kept, and a directory is opened
+  if (!goesOn) close();
+}
+
+function close() {
+  asked++;
+  offers = [];
+  list.hidden = true;
+  list.replaceChildren();
+  mark();
+}
