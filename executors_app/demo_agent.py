@@ -50,6 +50,7 @@ from executors_app.demo_conversation import NUMBER, Conversation, RpcError
 from executors_app.demo_question import ask_question, shows_forms
 from executors_app.demo_schema import example, parse_schema
 from executors_app.demo_settings import Settings, commands_update, knows_switches
+from executors_app.demo_conversation import NUMBER, Conversation, RpcError, describe_files
 
 __all__ = ["Cancelled", "Conversation", "DemoAgent", "RpcError", "Turn", "default_home"]
 
@@ -298,7 +299,7 @@ class DemoAgent:
         conversation.keep("user", text)
         turn = self.turns[conversation.id] = Turn(self, conversation)
         try:
-            if received := _files(blocks):
+            if received := describe_files(blocks):
                 turn.say(f"I received {received}.\n")
             self.answer(turn, text)
         except Cancelled:
@@ -383,13 +384,6 @@ _ACTIONS: Final[Mapping[str, Callable[[Turn], None]]] = {
     "fail": _fail,
 }
 """What lines without arguments do."""
-
-
-def _files(blocks: list[dict[str, Any]]) -> str:
-    """Return what a prompt carries beside text, such as ``1 image, 2 files``; empty if nothing."""
-    kinds = [block.get("type") for block in blocks]
-    counts = {"image": kinds.count("image"), "file": kinds.count("resource")}
-    return ", ".join(f"{count} {word}{'s' * (count > 1)}" for word, count in counts.items() if count)
 
 
 def _interrupted_request(text: str) -> list[str]:

@@ -8,7 +8,7 @@ import re
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 _ID: Final = re.compile(r"[A-Za-z0-9_-]{1,80}")
 NUMBER: Final = re.compile(r"\byour number is (\d{1,9})\b|\badd (\d{1,9})\b", re.IGNORECASE)
@@ -95,6 +95,13 @@ class Conversation:
         with self._path.open("rb") as file:
             file.seek(size - 1)
             return file.read(1) == b"\n"
+
+
+def describe_files(blocks: list[dict[str, Any]]) -> str:
+    """Return what a prompt carries beside text, such as ``1 image, 2 files``; empty if nothing."""
+    kinds = [block.get("type") for block in blocks]
+    counts = {"image": kinds.count("image"), "file": kinds.count("resource")}
+    return ", ".join(f"{count} {word}{'s' * (count > 1)}" for word, count in counts.items() if count)
 
 
 def _without_quotes(text: str) -> str:
