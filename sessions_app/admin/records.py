@@ -14,6 +14,7 @@ from django.http import HttpRequest
 from executors_app.staff_admin import ReadOnlyModelAdmin, StaffModelAdmin
 from sessions_app.models import (
     AgentSettings,
+    Attachment,
     AttentionItem,
     AttentionMark,
     ContinuityReceipt,
@@ -77,6 +78,23 @@ class PromptAdmin(SessionRowAdmin):
     def beginning(self, prompt: Prompt) -> str:
         """Return the beginning of the text."""
         return _excerpt(prompt.text)
+
+
+@admin.register(Attachment)
+class AttachmentAdmin(SessionRowAdmin):
+    """The files of prompts, without their contents."""
+
+    list_display = ("created_at", "media_type", "sha256", "session", "task")
+    list_filter = ("media_type",)
+    search_fields = ("=sha256", *SessionRowAdmin.search_fields)
+    date_hierarchy = "created_at"
+    ordering = ("-id",)
+    exclude = ("content",)
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Attachment]:
+        """Return the rows without reading the contents."""
+        rows: QuerySet[Attachment] = super().get_queryset(request)
+        return rows.defer("content")
 
 
 @admin.register(Run)

@@ -18,6 +18,7 @@ from sessions_app.accounts.models import ApiToken, AttemptCount, LoginLink, Pref
 from sessions_app.domain.wait_tokens import WaitKind
 from sessions_app.models import (
     AgentSettings,
+    Attachment,
     AttentionItem,
     AttentionMark,
     Chore,
@@ -96,6 +97,7 @@ def _make_record(session: TaskSession, user: User, name: str) -> None:
     SweepOutcome.objects.create(sweep=sweep, session=session, rule="reattach")
     SweepRequest.objects.create(by=user, sweep=sweep, done_at=now, report={"sessions": []})
     Supervisor.objects.create(boot_id=f"boot {name}", host_id="host", started_at=now, beat_at=now)
+    Attachment.objects.create(session=session, sha256="0" * 64, media_type="text/plain", content=b"Hello")
     assert Prompt.objects.filter(session=session).exists()
     assert Intent.objects.filter(session=session).exists()
 

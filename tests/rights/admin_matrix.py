@@ -68,6 +68,7 @@ MODELS: Final[Mapping[str, Pages]] = {
     "sessions_app/intent": RECORD,
     "sessions_app/leftover": RECORD,
     "accounts/loginlink": RECORD,
+    "sessions_app/attachment": RECORD,
     "sessions_app/message": RECORD,
     "sessions_app/messagepart": RECORD,
     "sessions_app/metriccount": RECORD,

@@ -35,7 +35,7 @@ from sessions_app.api.serializers.conversation import (
 )
 from sessions_app.domain.states import PermissionState
 from sessions_app.domain.wait_tokens import WaitKind
-from sessions_app.models import Attachment, PermissionRequest, texts_of
+from sessions_app.models import PermissionRequest, texts_of
 from sessions_app.services import prompts, waits
 from sessions_app.services.errors import TokenInvalid
 from sessions_app.services.prompts import continue_interrupted
@@ -117,7 +117,7 @@ class AttachmentContentView(SessionApiView):
     @document_responses({200: OpenApiTypes.BINARY}, 404)
     def get(self, request: Request, task_id: uuid.UUID, session_id: uuid.UUID, sha256: str) -> HttpResponse:
         """Return the content of a file that a prompt of this session carries."""
-        row = get_object_or_404(Attachment, session=self.session, sha256=sha256)
+        row = get_object_or_404(self.session.attachments, sha256=sha256)
         # Nothing but the four kinds of raster images is shown in the browser, and even those without any rights.
         shown = row.media_type.startswith("image/")
         answer = HttpResponse(bytes(row.content), row.media_type if shown else "application/octet-stream")
