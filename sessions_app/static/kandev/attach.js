@@ -4,7 +4,7 @@
 import * as draft from "./draft.js";
 
 const composer = document.getElementById("composer");
-const input = document.getElementById("files");
+const input = document.getElementById("attach");
 const chosen = document.getElementById("chosen");
 const upload = document.getElementById("upload");
 const talk = document.getElementById("talk");

@@ -91,7 +91,7 @@ function showHeard() {
 }
 
 function allowPrompts(allowed) {
-  for (const one of composer.querySelectorAll("textarea, .main, #files")) one.disabled = !allowed;
+  for (const one of composer.querySelectorAll("textarea, .main, #attach")) one.disabled = !allowed;
 }
 
 function announce() {
