@@ -76,10 +76,13 @@ async function directory(path) {
   return entries;
 }
 
+// The page lists them beside the conversation, and keeps that list up to date.
 function commands(typed) {
   const start = typed.toLowerCase();
-  const known = JSON.parse(document.getElementById("agent-commands")?.textContent ?? "[]");
-  return known.filter(({ name }) => name.toLowerCase().includes(start)).map(({ name, description }) => ({ label: `/${name}`, detail: description, value: `${name} `, goesOn: false }));
+  const listed = [...document.querySelectorAll("#part-agent .commands > div")];
+  const known = listed.map((one) => ({ label: one.querySelector("code").textContent, detail: one.querySelector("dd").textContent }));
+  const fits = known.filter(({ label }) => label.slice(1).toLowerCase().includes(start));
+  return fits.map((one) => ({ ...one, value: `${one.label.slice(1)} `, goesOn: false }));
 }
 
 function show(offered) {
