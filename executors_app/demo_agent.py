@@ -18,13 +18,10 @@ a JSON schema           answers with JSON that matches it and nothing else, as w
 
 When it is asked to continue after an interruption, it completes what has a result: it writes the files of the quoted
 request that are still missing, sends the JSON, and says the number. It does not repeat ``work``.
-
 A line may begin with a slash: most of these lines are offered as commands. ``demo_settings`` has its modes and switch.
-
 It says how many images and files a prompt carries, and gives any other text a friendly answer. Conversations are JSONL
 files in ``$KANDEV_DEMO_AGENT_HOME`` or ``~/.kandev-demo-agent``; everything is appended to ``<conversation>.said``
-there before it is sent. It uses only the standard library and the ``demo_*`` modules beside it, so that it also runs as
-a program of its own.
+there before it is sent. It uses only the standard library and the ``demo_*`` modules, so it also runs as a program.
 """
 
 from __future__ import annotations
@@ -46,11 +43,10 @@ if __name__ == "__main__" and not __package__:  # started as a file: the package
     sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 from executors_app.demo_change import Change
-from executors_app.demo_conversation import NUMBER, Conversation, RpcError
+from executors_app.demo_conversation import NUMBER, Conversation, RpcError, describe_files
 from executors_app.demo_question import ask_question, shows_forms
 from executors_app.demo_schema import example, parse_schema
 from executors_app.demo_settings import Settings, commands_update, knows_switches
-from executors_app.demo_conversation import NUMBER, Conversation, RpcError, describe_files
 
 __all__ = ["Cancelled", "Conversation", "DemoAgent", "RpcError", "Turn", "default_home"]
 
@@ -294,12 +290,11 @@ class DemoAgent:
         conversation = self.conversations.get(str(params.get("sessionId")))
         if conversation is None:
             raise RpcError(-32002, f"Resource not found: conversation {params.get('sessionId')} is not open")
-        blocks = params.get("prompt", ())
-        text = "\n".join(block["text"] for block in blocks if block.get("type") == "text")
+        text = "\n".join(block["text"] for block in params.get("prompt", ()) if block.get("type") == "text")
         conversation.keep("user", text)
         turn = self.turns[conversation.id] = Turn(self, conversation)
         try:
-            if received := describe_files(blocks):
+            if received := describe_files(params.get("prompt", ())):
                 turn.say(f"I received {received}.\n")
             self.answer(turn, text)
         except Cancelled:

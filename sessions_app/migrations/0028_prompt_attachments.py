@@ -23,7 +23,7 @@ def drop_default(apps, schema_editor):
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('sessions_app', '0025_defaults_for_older_code'),
+        ('sessions_app', '0027_questions'),
     ]
 
     operations = [

@@ -312,8 +312,7 @@ def _keep_token(
     note = learn_capabilities(
         transaction, build_capability_report(order.kind.name, answer, kept=kept, secret=order.token_before)
     )
-    changed = [name for name, value in before.items() if getattr(execution, name) != value]
-    if changed:
+    if changed := [name for name, value in before.items() if getattr(execution, name) != value]:
         execution.save(update_fields=[*changed, "updated_at"])
     return note
 
