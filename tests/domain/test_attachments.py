@@ -25,7 +25,7 @@ from sessions_app.domain.attachments import clean_name, content_block, first_unt
         (b"<svg xmlns='http://www.w3.org/2000/svg'/>", "text/plain"),
         (b"RIFF\x10\0\0\0AVI LIST", None),
         (b"a\0b", None),
-        (b"\x7fELF\x02", None),
+        (b"\x7fELF\x02\0", None),
         (b"\xff\xfe\xfd", None),
         (b"12345678WEBP", "text/plain"),
     ],

@@ -38,7 +38,7 @@ def send(client: Client, session: Any, *files: tuple[str, bytes], **headers: str
 
 
 def test_uploaded_files_wait_with_their_prompt_and_enter_the_conversation(world: World, client: Client) -> None:
-    session = world.resting_session()
+    session = world.running_session()
     assert send(client, session, ("a.png", PNG), ("<b>.txt", b"hello")).status_code == 302
     row = Prompt.objects.get(message_id="m-1")
     assert [each["name"] for each in row.attachments] == ["a.png", "<b>.txt"]
@@ -54,7 +54,7 @@ def test_uploaded_files_wait_with_their_prompt_and_enter_the_conversation(world:
 
 
 def test_script_is_told_why_a_file_is_refused(world: World, client: Client) -> None:
-    session = world.resting_session()
+    session = world.running_session()
     answer = send(client, session, ("a.bin", b"\0\xff"), accept="application/json")
     assert (answer.status_code, answer.json()["code"]) == (409, "unsupported_media_type")
     assert not Prompt.objects.filter(message_id="m-1").exists()
