@@ -12,8 +12,8 @@ from sessions_app.pages.conversation import attached_files
 from sessions_app.services.attachments import store_files
 from sessions_app.services.prompt_context import load_history
 from sessions_app.supervisor.prompts import PromptDelivery, claim_next_prompt
-from tests.supervisor.journals import MINE, Journal, ingest
-from tests.supervisor.rows import prompt_states, running_session
+from tests.supervisor.journals import Journal, ingest
+from tests.supervisor.rows import MINE, prompt_states, running_session
 
 pytestmark = [pytest.mark.django_db, pytest.mark.any_database]
 
