@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, Route, expect
+from playwright.sync_api import Browser, FilePayload, Page, Route, expect
 
 from sessions_app.models import TaskSession
 from tests.pages.browsers import NO_SOCKET
@@ -14,8 +14,8 @@ from tests.pages.world import World, make_world, path_of, supervise
 
 pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
 
-IMAGE = {"name": "a.png", "mimeType": "image/png", "buffer": PNG}
-TEXT = {"name": "notes.txt", "mimeType": "text/plain", "buffer": b"pelican"}
+IMAGE: FilePayload = {"name": "a.png", "mimeType": "image/png", "buffer": PNG}
+TEXT: FilePayload = {"name": "notes.txt", "mimeType": "text/plain", "buffer": b"pelican"}
 PASTE = """([name, text]) => {
   const data = new DataTransfer();
   data.items.add(new File([text], name, { type: "text/plain" }));
@@ -26,7 +26,8 @@ DROP = """([name, text]) => {
   const dataTransfer = new DataTransfer();
   dataTransfer.items.add(new File([text], name, { type: "text/plain" }));
   const target = document.getElementById("messages");
-  for (const type of ["dragover", "drop"]) target.dispatchEvent(new DragEvent(type, { dataTransfer, bubbles: true, cancelable: true }));
+  const options = { dataTransfer, bubbles: true, cancelable: true };
+  for (const type of ["dragover", "drop"]) target.dispatchEvent(new DragEvent(type, options));
 }"""
 
 
@@ -59,7 +60,9 @@ def test_chosen_pasted_and_dropped_files_are_sent_once(visit: Any, world: World)
 def test_refused_file_stays_with_its_reason(visit: Any, world: World) -> None:
     session, ada = world.running_session(), visit()
     page: Page = ada.open(path_of(session))
-    page.get_by_label("Attach files").set_input_files({**TEXT, "buffer": b"\0\xff"})
+    page.get_by_label("Attach files").set_input_files(
+        FilePayload(name="notes.txt", mimeType="text/plain", buffer=b"\0\xff")
+    )
     page.get_by_label("Your prompt").fill("Look")
     page.get_by_role("button", name="Send").click()
     expect(page.locator("#refused")).to_contain_text("“notes.txt” cannot be sent.")
