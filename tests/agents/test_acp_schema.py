@@ -121,6 +121,7 @@ def test_demo_agent_messages_conform_to_the_schema(tmp_path: Path) -> None:
         client.close()
 
     assert {each["sessionUpdate"] for each in client.updates} == {
+        "available_commands_update",
         "user_message_chunk",
         "agent_message_chunk",
         "agent_thought_chunk",
