@@ -31,7 +31,7 @@ from executors_app.agentctl.daemon import (
     report_workspace_error,
     serve,
 )
-from executors_app.agentctl.process import identity, spawning
+from executors_app.agentctl.process import guard_server, identity, spawning
 from executors_app.agentctl.process.spawning import arm_crash_point
 from executors_app.agentctl.sidecar import Execution
 from executors_app.agentctl.state_files import AlreadyRunning, InstanceLock
@@ -67,7 +67,7 @@ def main(argv: Sequence[str] | None = None, drivers: Mapping[str, DriverFactory]
         # Under the lock, and before asyncio starts threads, because a forked child may do this.
         if options.execution.preparation is not None:
             options.execution.preparation.create_at_start()
-        identity.enter_group(execution_id)
+        identity.enter_group(execution_id, guard_server.pid())
         asyncio.run(serve(options, lock, load_drivers() if drivers is None else drivers))
     except ExecutorError as error:
         return report_workspace_error(error, options.ready_file)

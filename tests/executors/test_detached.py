@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from executors_app.agentctl.local_runtime.launch import start_detached
+from executors_app.agentctl.local_runtime.detached import start_detached
 from executors_app.agentctl.process import identity
 from tests.services import ROOT
 from tests.waiting import eventually
@@ -44,7 +44,8 @@ def report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, object]
     path = tmp_path / "report.json"
     try:
         argv = [sys.executable, "-I", "-c", REPORT, str(path)]
-        pid = start_detached(argv, environment={"ONLY": "this"}, log_file=tmp_path / "log")
+        with (tmp_path / "log").open("w") as log:
+            pid = start_detached(argv, environment={"ONLY": "this"}, log=log.fileno())
     finally:
         signal.signal(signal.SIGHUP, ignored)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
@@ -82,9 +83,9 @@ def test_it_inherits_nothing(report: dict[str, object]) -> None:
 def test_it_survives_the_kill_of_its_starters_whole_group(tmp_path: Path) -> None:
     starter = (
         "import sys, time; from pathlib import Path\n"
-        "from executors_app.agentctl.local_runtime.launch import start_detached\n"
+        "from executors_app.agentctl.local_runtime.detached import start_detached\n"
         "pid = start_detached([sys.executable, '-I', '-c', 'import time; time.sleep(60)'],"
-        "environment={}, log_file=Path(sys.argv[1]));"
+        "environment={}, log=open(sys.argv[1], 'w').fileno());"
         "print(pid, flush=True); time.sleep(60)"
     )
     argv = [sys.executable, "-c", starter, str(tmp_path / "log")]

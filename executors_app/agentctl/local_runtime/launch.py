@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import os
-import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -19,7 +18,7 @@ import orjson
 from executors_app.agentctl.http import sockets
 from executors_app.agentctl.http.bulk_status import StatusTarget, poll_status
 from executors_app.agentctl.http.sockets import AgentctlListener
-from executors_app.agentctl.local_runtime import storage
+from executors_app.agentctl.local_runtime import detached, storage
 from executors_app.agentctl.local_runtime.storage import StateDirectory
 from executors_app.agentctl.process import execution_processes, identity, spawning
 from executors_app.agentctl.process.identity import ProcessIdentity
@@ -28,53 +27,11 @@ from executors_app.agentctl.workspace import workspace_root
 from executors_app.domain import ExecutionFacts, LaunchSpec
 from executors_app.errors import AgentctlUnreachable, ExecutorError, LaunchFailed
 
-_STARTER: Final = """
-import os, signal, sys
-child = os.fork()
-if child:
-    os.write(1, str(child).encode())
-    os._exit(0)
-os.setsid()
-os.dup2(2, 1)
-signal.pthread_sigmask(signal.SIG_SETMASK, [])
-for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGCHLD):
-    signal.signal(number, signal.SIG_DFL)
-os.execv(sys.argv[1], sys.argv[1:])
-"""
-
-
-def start_detached(argv: Sequence[str], *, environment: Mapping[str, str], log_file: Path) -> int:
-    """Start ``argv`` (an absolute path first) in a session of its own, as a child of init, and return its pid.
-
-    It inherits no descriptors, environment, signal mask or working directory of the caller; its output is appended to
-    ``log_file``. A double fork with setsid, because a plain child would die with the caller's process group, or stay
-    its zombie. Raises OSError, subprocess.SubprocessError.
-    """
-    log = os.open(log_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-    try:
-        starter = subprocess.run(
-            [sys.executable, "-I", "-S", "-c", _STARTER, *argv],
-            env=dict(environment),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=log,
-            cwd="/",
-            umask=0o077,
-            start_new_session=True,
-            timeout=30,
-            check=True,
-        )
-    finally:
-        os.close(log)
-    return int(starter.stdout)
-
-
 READY_TIMEOUT: Final = 60.0
 WORKSPACE_TIMEOUT: Final = 600.0
 """Seconds for agentctl to create the worktree, before it listens."""
 _POLL: Final = 0.01
 _CHECK_INTERVAL: Final = 0.5
-_SOURCE_ROOT: Final = Path(__file__).resolve().parents[3]
 _NO_EXTRA: Final[Mapping[str, str]] = MappingProxyType({})
 
 
@@ -136,18 +93,18 @@ def _find_or_start(
     The token file is written before the process starts: whoever retries after our death finds both or neither. The
     lock keeps a concurrent start from overwriting the token of a process that has just started.
     """
-    with directory.start_lock():
+    with directory.start_lock() as lock:
         alive = execution_processes.find_processes(spec.execution_id).agentctl
         if alive:
             return alive[0], True
         directory.write_token(token)
         # Nobody may mistake the address or the error of the last agentctl for those of the new one.
         directory.ready_file.unlink(missing_ok=True)
-        return _start(directory, spec, workspace, extra), False
+        return _start(directory, spec, workspace, extra, lock), False
 
 
 def _start(
-    directory: StateDirectory, spec: LaunchSpec, workspace: Path, extra: Mapping[str, str] = _NO_EXTRA
+    directory: StateDirectory, spec: LaunchSpec, workspace: Path, extra: Mapping[str, str], lock: int
 ) -> ProcessIdentity | None:
     argv = [
         *(sys.executable, "-P", "-m", execution_processes.AGENTCTL_MODULE, "serve"),
@@ -162,10 +119,10 @@ def _start(
         *("--listen", sockets.unix_url(directory.socket)),
     ]
     marker = {EXECUTION_MARKER: spec.execution_id, spawning.SESSION_VARIABLE: spec.session_id}
-    environment = spawning.build_environment({"PYTHONPATH": str(_SOURCE_ROOT), **extra}, marker)
+    environment = spawning.build_environment({"PYTHONPATH": str(detached.SOURCE_ROOT), **extra}, marker)
     try:
-        return identity.identify(start_detached(argv, environment=environment, log_file=directory.log_file))
-    except (subprocess.SubprocessError, ValueError) as error:
+        return identity.identify(detached.start_agentctl(argv, environment, directory.log_file, lock))
+    except ValueError as error:
         raise LaunchFailed(f"agentctl could not be started: {error}") from error
 
 

@@ -124,8 +124,11 @@ class StateDirectory:
         self.path.chmod(0o700)
 
     @contextmanager
-    def start_lock(self) -> Iterator[None]:
-        """Allow one start of this execution at a time; raises LaunchFailed if another takes more than a minute."""
+    def start_lock(self) -> Iterator[int]:
+        """Allow one start of this execution at a time; raises LaunchFailed if another takes more than a minute.
+
+        Yields the locked descriptor.
+        """
         lock = os.open(self.path / "launch.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             deadline = time.monotonic() + _LOCK_TIMEOUT
@@ -133,7 +136,7 @@ class StateDirectory:
                 if time.monotonic() > deadline:
                     raise LaunchFailed("Another start of this session's agentctl is still running. Try again.")
                 time.sleep(_POLL)
-            yield
+            yield lock
         finally:
             os.close(lock)
 

@@ -1,7 +1,8 @@
 """The client of a guard process (``guard_process``): start an agent under it, stop it, and follow its end.
 
-One guard is kept ready for the next agent (``keep_spare_guard``): starting an interpreter is most of the cost of a
-guard, and users wait for every start of an agent.
+Starting an interpreter is most of the cost of a guard, and users wait for every start of an agent. So guards are forked
+where a guard server runs (``guard_server``); elsewhere one guard is kept ready for the next agent
+(``keep_spare_guard``).
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from executors_app.agentctl.process import guard_process, identity, spawning, subreaper
+from executors_app.agentctl.process import guard_process, guard_server, identity, spawning, subreaper
 from executors_app.agentctl.process.async_io import PipeReader, PipeStuck, PipeWriter, wait_for_end
+from executors_app.agentctl.process.guard_server import ForkedGuard
 from executors_app.agentctl.process.spawning import AGENT_MARKER
 from executors_app.agentctl.protocol import EXECUTION_MARKER, Code
 
@@ -52,8 +54,9 @@ class SpawnFailed(Exception):
 class GuardClient:
     """One guard and the agent under it."""
 
-    def __init__(self, process: subprocess.Popen[bytes], control: int, status: int):
-        self.stdin, self.stdout, self.stderr = _detach_pipes(process)
+    def __init__(self, process: subprocess.Popen[bytes] | ForkedGuard, pipes: Mapping[str, int]):
+        self.stdin, self.stdout = PipeWriter(pipes["stdin"]), PipeReader(pipes["stdout"])
+        self.stderr = PipeReader(pipes["stderr"])
         self.agent_pid = 0
         self.exit_code: int | None = None
         """The agent's exit code, negative for a signal; None while it lives, and if the guard was killed."""
@@ -62,8 +65,8 @@ class GuardClient:
         """Set when nothing is left of the agent, or no more can be done."""
         self.survivors: list[int] = []
         """Pids that could not be killed, for instance those of another user."""
-        self._process, self._control = process, PipeWriter(control)
-        self._status, self._buffer = PipeReader(status), b""
+        self._process, self._control = process, PipeWriter(pipes["control"])
+        self._status, self._buffer = PipeReader(pipes["status"]), b""
         self._program, self._cwd, self._launch = "", "", ""
         found = identity.identify(process.pid)
         self._start_time = found.start_time if found else 0
@@ -212,63 +215,64 @@ class _SpareGuard:
     @classmethod
     def ensure(cls) -> None:
         """Start a spare guard if one is kept and there is none; the next agent's start reports a failure."""
-        if cls.env is not None and cls.guard is None:
+        if cls.env is not None and cls.guard is None and not guard_server.is_running():
             with contextlib.suppress(SpawnFailed):
                 cls.guard = _start_guard_process(cls.env)
 
 
 def keep_spare_guard(marker: Mapping[str, str]) -> None:
-    """Keep a guard with the environment ``marker`` ready whenever no agent runs (one agent at a time)."""
+    """Keep a guard with the environment ``marker`` ready whenever no agent runs (one agent at a time).
+
+    None is kept while guards can be forked.
+    """
     _SpareGuard.env = dict(marker)
     _SpareGuard.ensure()
 
 
 async def drop_spare_guard() -> None:
-    """Stop keeping a spare guard, and wait for the end of the current one."""
+    """Stop keeping a spare guard, and wait for the end of the current one and of the guard server."""
+    guard_server.stop()
     _SpareGuard.env = None
     if guard := _SpareGuard.take():
         await guard.dismiss()
 
 
 def _start_guard_process(env: Mapping[str, str]) -> GuardClient:
-    """Start a guard process from the program that was compiled at import; raises SpawnFailed."""
-    with contextlib.ExitStack() as stack:
-        program = os.memfd_create("guard")
-        stack.callback(os.close, program)
-        os.write(program, _PROGRAM)
-        control_end, control = os.pipe()
-        stack.callback(os.close, control_end)
-        status, status_end = os.pipe()
-        stack.callback(os.close, status_end)
-        killed_file = subreaper.open_killed_processes_file()
-        if killed_file >= 0:
-            stack.callback(os.close, killed_file)
-        numbers = map(str, (control_end, status_end, killed_file))
+    """Fork a guard, or execute the program that was compiled at import; raises SpawnFailed."""
+    with contextlib.ExitStack() as guards, contextlib.ExitStack() as ours:
+        pipes, ends = {}, {}
+        for name in ("stdin", "stdout", "stderr", "control", "status"):
+            reading, writing = os.pipe()
+            pipes[name], ends[name] = (writing, reading) if name in ("stdin", "control") else (reading, writing)
+            ours.callback(os.close, pipes[name])
+            guards.callback(os.close, ends[name])
+        ends["killed"] = subreaper.open_killed_processes_file()
+        if ends["killed"] >= 0:
+            guards.callback(os.close, ends["killed"])
         try:
-            process = subprocess.Popen(
-                [sys.executable, "-I", "-S", f"/proc/self/fd/{program}", *numbers],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                bufsize=0,
-                cwd="/",
-                env=dict(env),
-                pass_fds=[number for number in (program, control_end, status_end, killed_file) if number >= 0],
-                start_new_session=True,
-                **spawning.child_user_arguments(),
-            )
+            process = guard_server.fork(env, list(ends.values())) or _execute_guard(env, ends)
         except OSError as error:
-            os.close(control)
-            os.close(status)
             raise SpawnFailed(f"the agent's guard: {error}", error.errno) from error
-        return GuardClient(process, control, status)
+        ours.pop_all()
+    return GuardClient(process, pipes)
 
 
-def _detach_pipes(process: subprocess.Popen[bytes]) -> tuple[PipeWriter, PipeReader, PipeReader]:
-    """Duplicate the pipes, because Popen closes its own when it is garbage-collected."""
-    files = (process.stdin, process.stdout, process.stderr)
-    stdin, stdout, stderr = (os.dup(file.fileno()) for file in files if file)
-    for file in files:
-        if file:
-            file.close()
-    return PipeWriter(stdin), PipeReader(stdout), PipeReader(stderr)
+def _execute_guard(env: Mapping[str, str], ends: Mapping[str, int]) -> subprocess.Popen[bytes]:
+    program = os.memfd_create("guard")
+    try:
+        os.write(program, _PROGRAM)
+        numbers = [ends[name] for name in ("control", "status", "killed")]
+        return subprocess.Popen(
+            [sys.executable, "-I", "-S", f"/proc/self/fd/{program}", *map(str, numbers)],
+            stdin=ends["stdin"],
+            stdout=ends["stdout"],
+            stderr=ends["stderr"],
+            bufsize=0,
+            cwd="/",
+            env=dict(env),
+            pass_fds=[number for number in (program, *numbers) if number >= 0],
+            start_new_session=True,
+            **spawning.child_user_arguments(),
+        )
+    finally:
+        os.close(program)

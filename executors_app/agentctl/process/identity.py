@@ -25,14 +25,16 @@ _CGROUP_V2_PREFIX: Final = "0::"
 """Prefix of the version 2 line in ``/proc/PID/cgroup``."""
 
 
-def enter_group(execution_id: str) -> bool:
-    """Move this process into the execution's group; return False if no group can be created."""
+def enter_group(execution_id: str, child: int = 0) -> bool:
+    """Move this process, and a child of it, into the execution's group; return False if no group can be created."""
     group = _group_named(execution_id)
     if group is None:
         return False
     try:
         group.mkdir(exist_ok=True)
         _move_to_group(group)
+        if child:
+            _move_to_group(group, child)
     except OSError:
         remove_group(execution_id)
         return False
@@ -78,8 +80,9 @@ def remove_group(execution_id: str) -> None:
             group.rmdir()
 
 
-def _move_to_group(group: Path) -> None:
-    (group / "cgroup.procs").write_text("0")
+def _move_to_group(group: Path, pid: int = 0) -> None:
+    """Move a process; 0 is this one."""
+    (group / "cgroup.procs").write_text(str(pid))
 
 
 def _group_named(execution_id: str) -> Path | None:

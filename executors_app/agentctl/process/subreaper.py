@@ -94,15 +94,17 @@ async def end_orphans(launch: str, since: int, within: float = 5.0) -> list[Proc
     return survivors
 
 
-async def end_marked_processes(mark: str, within: float = 5.0, name: str = EXECUTION_MARKER) -> list[ProcessIdentity]:
-    """Kill all processes marked ``name=mark``, and return survivors.
+async def end_marked_processes(
+    mark: str, within: float = 5.0, name: str = EXECUTION_MARKER, *, spare: int = 0
+) -> list[ProcessIdentity]:
+    """Kill all processes marked ``name=mark``, except the pid ``spare``, and return survivors.
 
     With an execution's id, call it only before anything is started: our own shells and git calls carry that mark too.
     """
     until, empty = time.monotonic() + within, 0
     survivors: list[ProcessIdentity] = []
     while empty < 2 and time.monotonic() < until:
-        found = await asyncio.to_thread(identity.find_marked, mark, name)
+        found = [one for one in await asyncio.to_thread(identity.find_marked, mark, name) if one.pid != spare]
         survivors = await asyncio.to_thread(identity.kill_all, found, 1.0) if found else []
         empty = 0 if found else empty + 1
         await asyncio.sleep(_REAP_INTERVAL)

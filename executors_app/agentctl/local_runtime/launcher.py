@@ -1,0 +1,46 @@
+"""The launcher: a process that has imported all of agentctl and forks each agentctl of this machine.
+
+Run as ``python -m executors_app.agentctl.local_runtime.launcher FD ROOM`` by the process that starts agentctls. That is
+its only client, and it ends with it (``process/forking.py``). So a launcher never serves another release than its own,
+has the user, limits and control group of its client, and listens nowhere. Its forks share what it has imported.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import socket
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+from executors_app.agentctl import __main__ as agentctl
+from executors_app.agentctl.daemon import load_drivers
+from executors_app.agentctl.process import forking, guard_server, spawning
+from executors_app.agentctl.protocol import EXECUTION_MARKER
+
+
+def main() -> None:
+    """Import what agentctl needs, and serve the descriptor on the command line."""
+    load_drivers()
+    if threading.active_count() != 1 or len(list(Path("/proc/self/task").iterdir())) != 1:
+        sys.exit("the launcher has threads: a fork of it would not be safe")
+    gc.collect()
+    gc.freeze()
+    with socket.socket(fileno=int(sys.argv[1])) as connection:
+        forking.serve_forks(connection, sys.orig_argv[:-1], spawning.inherited_environment(), _run_agentctl)
+
+
+def _run_agentctl(argv: Sequence[str], files: Sequence[int]) -> int:
+    (log,) = files
+    for number in (1, 2):
+        os.dup2(log, number)
+    os.close(log)
+    # Now, because everything that happens before this fork would take memory twice.
+    guard_server.start({EXECUTION_MARKER: os.environ[EXECUTION_MARKER]})
+    return agentctl.main(argv[argv.index("serve") :])
+
+
+if __name__ == "__main__":
+    main()

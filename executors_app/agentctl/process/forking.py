@@ -1,0 +1,178 @@
+"""Fork copies of a prepared process on request, each with an identity of its own.
+
+The server has one thread and no event loop, and has imported all that its forks need. Whoever holds the other end of
+its socket pair is its only client; the server ends with that client. A fork is a child of init (or of the nearest
+subreaper) and leads a session of its own, so it neither notices the end of the server nor becomes its zombie.
+
+A fork would look like its server in ``/proc``, where we recognise processes by their command line and environment
+(``execution_processes``). So before its pid is reported, it overwrites the memory that the kernel shows there, which
+was reserved when the server was executed, and checks the result. From then on it is told apart exactly like a process
+that was executed with these arguments and this environment, also by an earlier release.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import marshal
+import os
+import select
+import socket
+import sys
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Final, NoReturn
+
+_MAX_ORDER: Final = 128 * 1024
+"""Bytes of a request; a client that needs more gets OSError."""
+_MAX_FILES: Final = 16
+_PATIENCE: Final = 30.0
+"""Seconds for an answer, which include the imports of a server that has just started."""
+
+Run = Callable[[Sequence[str], Sequence[int]], int]
+"""Gets the command line and the given files in a fork, and returns its exit status."""
+
+
+def socket_pair() -> tuple[socket.socket, socket.socket]:
+    """Return the client's and the server's end of a connection."""
+    return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+
+
+def request_fork(
+    connection: socket.socket,
+    argv: Sequence[str],
+    environment: Mapping[str, str],
+    *,
+    given: Sequence[int] = (),
+    held: Sequence[int] = (),
+    kill_server: Callable[[], object] = lambda: None,
+) -> int:
+    """Return the pid of a new fork that looks as if executed with ``argv`` and ``environment``. Blocks.
+
+    The fork keeps the files ``given``. It has the files ``held``, for instance a lock, open until it can be recognised,
+    even if we die. Raises OSError if nothing was started; ``kill_server`` is called if there is no answer in time.
+    """
+    answer, told = os.pipe()
+    try:
+        try:
+            order = marshal.dumps((list(argv), dict(environment), len(given)))
+            socket.send_fds(connection, [order], [told, *held, *given])
+        finally:
+            os.close(told)
+        if not select.select([answer], [], [], _PATIENCE)[0]:
+            kill_server()
+        # The pipe ends when the fork can be recognised, or when none will come: the request dies with its server.
+        data = b"".join(iter(lambda: os.read(answer, 64), b""))
+    finally:
+        os.close(answer)
+    if not data:
+        raise ConnectionResetError("the process that forks has ended")
+    return int(data)
+
+
+def serve_forks(connection: socket.socket, argv: Sequence[str], environment: Mapping[str, str], run: Run) -> None:
+    """Fork for each request, until the client is gone; meanwhile this process looks as the arguments say."""
+    identity = ProcIdentity()
+    identity.become(argv, environment)
+    while True:
+        order, files, _, _ = socket.recv_fds(connection, _MAX_ORDER, _MAX_FILES, socket.MSG_CMSG_CLOEXEC)
+        if not order:
+            return
+        try:
+            if (middle := os.fork()) == 0:
+                _fork_again(connection, identity, order, files, run)
+            os.waitpid(middle, 0)
+        except OSError:  # the client sees the end of the pipe
+            traceback.print_exc()
+        finally:
+            for file in files:
+                os.close(file)
+
+
+def _fork_again(
+    connection: socket.socket, identity: ProcIdentity, order: bytes, files: Sequence[int], run: Run
+) -> NoReturn:
+    """Run in the first fork, and in the second, whose parent has ended."""
+    status = 1
+    try:
+        status = 0 if os.fork() else _run_fork(connection, identity, order, files, run)
+    except SystemExit as ended:
+        status = ended.code if isinstance(ended.code, int) else 1
+    except BaseException:  # noqa: BLE001  (nothing may continue in the server's code)
+        traceback.print_exc()
+    finally:
+        try:
+            sys.stdout.flush()
+            sys.stderr.flush()
+        finally:
+            os._exit(status)
+
+
+def _run_fork(connection: socket.socket, identity: ProcIdentity, order: bytes, files: Sequence[int], run: Run) -> int:
+    connection.close()
+    argv, environment, count = marshal.loads(order)  # noqa: S302  (from our only client)
+    os.setsid()
+    identity.become(argv, environment)
+    given = files[len(files) - count :]
+    os.write(files[0], b"%d" % os.getpid())
+    for file in files[: len(files) - count]:
+        os.close(file)
+    return run(argv, given)
+
+
+_ROOM_FOR_ARGUMENTS: Final = 6 * 1024
+_ROOM_FOR_VARIABLES: Final = 2 * 1024
+_ROOM: Final = "ROOM"
+
+
+def room_for_arguments() -> str:
+    """Return the last argument of a server: its forks may have that many more bytes of command line."""
+    return "-" * _ROOM_FOR_ARGUMENTS
+
+
+def room_for_variables() -> dict[str, str]:
+    """Return a variable for a server: its forks may have that many more bytes of environment."""
+    return {_ROOM: "-" * _ROOM_FOR_VARIABLES}
+
+
+class ProcIdentity:
+    """The memory of this process that ``/proc/PID/cmdline`` and ``/proc/PID/environ`` show, and that its forks inherit.
+
+    Raises OSError if the kernel does not tell where it is.
+    """
+
+    def __init__(self) -> None:
+        fields = Path("/proc/self/stat").read_bytes().rpartition(b")")[2].split()
+        self._arguments, self._variables = _Area(*map(int, fields[45:47])), _Area(*map(int, fields[47:49]))
+
+    def become(self, argv: Sequence[str], environment: Mapping[str, str]) -> None:
+        """Replace command line and environment; raises OSError if there is no room, or if the kernel shows others."""
+        words = b"".join(os.fsencode(word) + b"\0" for word in argv)
+        variables = b"".join(os.fsencode(f"{name}={value}") + b"\0" for name, value in environment.items())
+        os.environ.clear()  # before: C must not refer to the old strings any more
+        self._arguments.write(words)
+        self._variables.write(variables)
+        for name, wanted in (("cmdline", words), ("environ", variables)):
+            if Path(f"/proc/self/{name}").read_bytes().rstrip(b"\0") != wanted.rstrip(b"\0"):
+                raise OSError(f"/proc/self/{name} shows something else")
+        os.environ.update(environment)
+        sys.argv = list(argv)
+
+
+class _Area:
+    """A range of our own memory that holds strings, and zeros after them."""
+
+    def __init__(self, start: int, end: int):
+        if not 0 < start < end:
+            raise OSError("the kernel does not tell where the command line is")
+        self._start, self._size = start, end - start
+        self._used = self._size
+
+    def write(self, data: bytes) -> None:
+        """Replace the content. Touches no page that stays empty, because it would be copied for each fork."""
+        if len(data) >= self._size:  # the last byte stays zero: else the kernel takes the rest for one string
+            raise OSError("there is no room for this command line or environment")
+        ctypes.memmove(self._start, data, len(data))
+        if self._used > len(data):
+            ctypes.memset(self._start + len(data), 0, self._used - len(data))
+        self._used = len(data)
