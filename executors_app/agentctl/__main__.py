@@ -15,6 +15,7 @@ import os
 import signal
 import sys
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -31,7 +32,7 @@ from executors_app.agentctl.daemon import (
     report_workspace_error,
     serve,
 )
-from executors_app.agentctl.process import guard_server, identity, spawning
+from executors_app.agentctl.process import forked_guard, identity, spawning
 from executors_app.agentctl.process.spawning import arm_crash_point
 from executors_app.agentctl.sidecar import Execution
 from executors_app.agentctl.state_files import AlreadyRunning, InstanceLock
@@ -50,7 +51,7 @@ def main(argv: Sequence[str] | None = None, drivers: Mapping[str, DriverFactory]
     log_to_stderr()
     if argv[:1] == [HOST]:
         return _host(argv[1:])
-    arguments = _parser().parse_args(argv)
+    arguments = parser().parse_args(argv)
     try:
         arm_crash_point()
         if arguments.run_as:
@@ -67,7 +68,7 @@ def main(argv: Sequence[str] | None = None, drivers: Mapping[str, DriverFactory]
         # Under the lock, and before asyncio starts threads, because a forked child may do this.
         if options.execution.preparation is not None:
             options.execution.preparation.create_at_start()
-        identity.enter_group(execution_id, guard_server.pid())
+        identity.enter_group(execution_id, forked_guard.own_pid())
         asyncio.run(serve(options, lock, load_drivers() if drivers is None else drivers))
     except ExecutorError as error:
         return report_workspace_error(error, options.ready_file)
@@ -95,11 +96,13 @@ def _start_clean() -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+@cache
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line, which the launcher builds for all its forks."""
+    created = argparse.ArgumentParser(
         prog="agentctl", description="Runs the agent of one session, or the agents of many sessions on one machine."
     )
-    commands = parser.add_subparsers(dest="command", required=True)
+    commands = created.add_subparsers(dest="command", required=True)
     commands.add_parser(HOST, help="start and supervise the executions of a machine", add_help=False)
     serve_parser = commands.add_parser("serve", help="serve one execution")
     add = serve_parser.add_argument
@@ -131,7 +134,7 @@ def _parser() -> argparse.ArgumentParser:
         help="owner of the files and child processes; agentctl itself runs as another user, out of their reach",
     )
     add("--label", action="append", default=[], metavar="KEY=VALUE")
-    return parser
+    return created
 
 
 def _options(arguments: argparse.Namespace) -> ServeOptions:

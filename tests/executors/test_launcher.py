@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -25,8 +26,6 @@ from executors_app.runtimes.local_standalone import RUNTIME
 from tests.executors.launches import TOKEN, agentctl_of, client_of, kill
 from tests.services import ROOT
 from tests.waiting import eventually
-
-AGENT = "read line; exec sleep 3600"
 
 
 @pytest.fixture
@@ -59,14 +58,6 @@ def named(spec: LaunchSpec, name: str) -> list[ProcessIdentity]:
     """The processes of an execution beside its agentctl, by command line."""
     others = execution_processes.find_processes(spec.execution_id).others
     return [process for process in others if command_line_of(process.pid) == name]
-
-
-async def start_agent(spec: LaunchSpec, launched: Launched, script: str = "exit 3") -> None:
-    """Start an agent that says nothing: the start fails once it has ended."""
-    start = {"launch_id": "launch-1", "argv": ["sh", "-c", script], "env": {}, "cwd": launched.workspace_path}
-    rest: dict[str, Any] = {"driver": "acp", "strategy": "fresh", "mcp_servers": [], "permission_mode": "ask"}
-    with pytest.raises(Exception):  # noqa: B017, PT011
-        await client_of(spec, launched).start_agent({**start, **rest}, 30)
 
 
 async def test_a_fork_looks_as_if_it_had_been_executed(launcher: detached._Launcher, spec: LaunchSpec) -> None:
@@ -118,54 +109,26 @@ async def test_killed_launcher_takes_no_session_with_it(
 
 
 async def test_launcher_killed_during_a_start_leaves_one_agentctl(
-    launcher: detached._Launcher, spec: LaunchSpec, other: LaunchSpec
+    launcher: detached._Launcher, spec: LaunchSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await RUNTIME.launch(other)
+    launcher._start()
     identity.send_signal(process_of(launcher), signal.SIGSTOP)
+    sent = threading.Event()
+    send = socket.send_fds
+    monkeypatch.setattr(socket, "send_fds", lambda *words: (send(*words), sent.set()))
     starting = asyncio.create_task(RUNTIME.launch(spec))
-    await asyncio.to_thread(eventually, lambda: _is_waiting(launcher), describe="the request is with the launcher")
+    await asyncio.to_thread(sent.wait)
     identity.kill_all([process_of(launcher)], 5)
 
     launched = await starting
 
     assert agentctls(spec) == [agentctl_of(launched)]
     assert not launched.found
-
-
-def _is_waiting(launcher: detached._Launcher) -> bool:
-    """Whether a request is in the launcher's socket."""
-    assert launcher._connection is not None
-    import fcntl
-    import struct
-    import termios
-
-    return struct.unpack("i", fcntl.ioctl(launcher._connection.fileno(), termios.TIOCOUTQ, bytes(4)))[0] > 0
+    assert not named(spec, "kandev-guard-server"), "it was executed"
 
 
 async def test_start_whose_client_was_killed_is_found_and_not_repeated(spec: LaunchSpec, data_directory: Path) -> None:
-    client = (
-        "import os, sys, threading, time; from pathlib import Path\n"
-        "from executors_app.agentctl.local_runtime import detached, launch\n"
-        "from executors_app.agentctl.local_runtime.storage import state_directory\n"
-        "from executors_app.agentctl.process import identity\n"
-        "from executors_app.domain import LaunchSpec\n"
-        "data, execution, session, workspace, token = sys.argv[1:]\n"
-        "places = state_directory(Path(data), execution); places.create()\n"
-        "detached._LAUNCHER._start()\n"
-        "identity.send_signal(detached._LAUNCHER._process, 19)\n"
-        "print(detached._LAUNCHER._process.pid, flush=True)\n"
-        "spec = LaunchSpec(execution, session, '', '', '', token)\n"
-        "launch._find_or_start(places, spec, Path(workspace), token, {})\n"
-    )
-    workspace = data_directory / "worktrees" / spec.session_id
-    words = [str(data_directory), spec.execution_id, spec.session_id, str(workspace), TOKEN]
-    argv = [sys.executable, "-c", client, *words]
-    with subprocess.Popen(argv, cwd=ROOT, stdout=subprocess.PIPE, text=True) as starting:
-        assert starting.stdout is not None
-        launcher = identity.identify(int(starting.stdout.readline()))
-        assert launcher is not None
-        eventually(lambda: _is_held_up(starting.pid), describe="it waits for its launcher")
-        starting.kill()
+    launcher = await asyncio.to_thread(_request_and_die, spec, data_directory)
     assert agentctls(spec) == []
     identity.send_signal(launcher, signal.SIGCONT)
 
@@ -173,11 +136,102 @@ async def test_start_whose_client_was_killed_is_found_and_not_repeated(spec: Lau
 
     assert launched.found
     assert agentctls(spec) == [agentctl_of(launched)]
-    eventually(lambda: not identity.is_alive(launcher), describe="the launcher ends with its client")
+    await asyncio.to_thread(eventually, lambda: not identity.is_alive(launcher), describe="it ends with its client")
 
 
-def _is_held_up(pid: int) -> bool:
-    """Whether a process waits in poll or select, which only the wait for a launcher's answer does there."""
-    syscall = Path(f"/proc/{pid}/syscall").read_text().split()[0]
-    locked = any(os.readlink(entry.path).endswith("launch.lock") for entry in os.scandir(f"/proc/{pid}/fd"))  # noqa: PTH115
-    return locked and syscall in {"7", "23", "270", "271"}
+CLIENT = """
+import socket, sys; from pathlib import Path
+from executors_app.agentctl.local_runtime import detached, launch
+from executors_app.agentctl.local_runtime.storage import state_directory
+from executors_app.agentctl.process import identity
+from executors_app.domain import LaunchSpec
+data, execution, session, token = sys.argv[1:]
+places = state_directory(Path(data), execution)
+places.create()
+detached._LAUNCHER._start()
+identity.send_signal(detached._LAUNCHER._process, 19)
+send = socket.send_fds
+socket.send_fds = lambda *words: (send(*words), print(detached._LAUNCHER._process.pid, flush=True))
+spec = LaunchSpec(execution, session, '', '', '', token)
+launch._find_or_start(places, spec, Path(data) / "worktrees" / session, token, {})
+"""
+
+
+def _request_and_die(spec: LaunchSpec, data_directory: Path) -> ProcessIdentity:
+    """Request a start in a process of its own, kill that, and return its launcher, which is stopped."""
+    argv = [sys.executable, "-c", CLIENT, str(data_directory), spec.execution_id, spec.session_id, TOKEN]
+    with subprocess.Popen(argv, cwd=ROOT, stdout=subprocess.PIPE, text=True) as client:
+        assert client.stdout is not None
+        launcher = identity.identify(int(client.stdout.readline()))
+        client.kill()
+    assert launcher is not None
+    return launcher
+
+
+async def test_agentctl_is_executed_where_no_launcher_runs(
+    launcher: detached._Launcher, spec: LaunchSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(detached, "_LAUNCHER_MODULE", "no_such_module")
+
+    launched = await RUNTIME.launch(spec)
+
+    assert agentctls(spec) == [agentctl_of(launched)]
+    assert not named(spec, "kandev-guard-server")
+
+
+async def test_command_line_without_room_is_executed(
+    launcher: detached._Launcher, spec: LaunchSpec, data_directory: Path
+) -> None:
+    launched = await LocalMachine(ExecutionStorage(data_directory), {"LONG": "x" * 9000}).launch(spec)
+
+    assert agentctls(spec) == [agentctl_of(launched)]
+    assert not named(spec, "kandev-guard-server")
+
+
+@pytest.mark.parametrize("killed", ["kandev-guard-server", "kandev-guard"])
+async def test_agents_end_and_start_again_whatever_is_killed(
+    launcher: detached._Launcher, spec: LaunchSpec, killed: str
+) -> None:
+    launched = await RUNTIME.launch(spec)
+    agent = await running_agent(spec, launched)
+    (guard,) = named(spec, "kandev-guard")
+    found = identity.read_stat(guard.pid)
+    assert found is not None
+    assert found.parent == agentctl_of(launched).pid, "agentctl has adopted it"
+
+    identity.kill_all(named(spec, killed), 5)
+    if killed == "kandev-guard-server":
+        await client_of(spec, launched).stop_agent("stop-1", 1)
+    await asyncio.to_thread(eventually, lambda: not identity.is_alive(agent), describe="the agent has ended")
+
+    await running_agent(spec, launched, "launch-2")
+
+
+async def test_nothing_is_left_of_a_killed_agentctl(launcher: detached._Launcher, spec: LaunchSpec) -> None:
+    launched = await RUNTIME.launch(spec)
+    await running_agent(spec, launched)
+
+    kill(launched)
+
+    def nothing() -> bool:
+        return execution_processes.find_processes(spec.execution_id) == execution_processes.ExecutionProcesses()
+
+    await asyncio.to_thread(eventually, nothing, describe="guard server, guard and agent have ended")
+
+
+async def running_agent(spec: LaunchSpec, launched: Launched, launch_id: str = "launch-1") -> ProcessIdentity:
+    """Start the demo agent, and return its process."""
+    agent = str(ROOT / "executors_app" / "demo_agent.py")
+    order = {
+        "launch_id": launch_id,
+        "argv": [sys.executable, "-I", agent],
+        "env": {"KANDEV_DEMO_AGENT_HOME": str(Path(launched.workspace_path).parent / "agent")},
+        "cwd": launched.workspace_path,
+        "driver": "acp",
+        "strategy": "fresh",
+        "mcp_servers": [],
+        "permission_mode": "ask",
+    }
+    await client_of(spec, launched).start_agent(order, 30)
+    (found,) = named(spec, " ".join([sys.executable, "-I", agent]))
+    return found

@@ -17,13 +17,14 @@ from pathlib import Path
 
 from executors_app.agentctl import __main__ as agentctl
 from executors_app.agentctl.daemon import load_drivers
-from executors_app.agentctl.process import forking, guard_server, spawning
+from executors_app.agentctl.process import forked_guard, forking, spawning
 from executors_app.agentctl.protocol import EXECUTION_MARKER
 
 
 def main() -> None:
     """Import what agentctl needs, and serve the descriptor on the command line."""
     load_drivers()
+    agentctl.parser()
     if threading.active_count() != 1 or len(list(Path("/proc/self/task").iterdir())) != 1:
         sys.exit("the launcher has threads: a fork of it would not be safe")
     gc.collect()
@@ -38,7 +39,7 @@ def _run_agentctl(argv: Sequence[str], files: Sequence[int]) -> int:
         os.dup2(log, number)
     os.close(log)
     # Now, because everything that happens before this fork would take memory twice.
-    guard_server.start({EXECUTION_MARKER: os.environ[EXECUTION_MARKER]})
+    forked_guard.start({EXECUTION_MARKER: os.environ[EXECUTION_MARKER]})
     return agentctl.main(argv[argv.index("serve") :])
 
 

@@ -1,8 +1,7 @@
 """The client of a guard process (``guard_process``): start an agent under it, stop it, and follow its end.
 
-Starting an interpreter is most of the cost of a guard, and users wait for every start of an agent. So guards are forked
-where a guard server runs (``guard_server``); elsewhere one guard is kept ready for the next agent
-(``keep_spare_guard``).
+Starting an interpreter is most of the cost of a guard, and users wait for every start of an agent. So one
+guard is kept ready for the next agent (``keep_spare_guard``), unless agentctl has a forked one (``forked_guard``).
 """
 
 from __future__ import annotations
@@ -19,9 +18,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from executors_app.agentctl.process import guard_process, guard_server, identity, spawning, subreaper
+from executors_app.agentctl.process import forked_guard, guard_process, identity, spawning, subreaper
 from executors_app.agentctl.process.async_io import PipeReader, PipeStuck, PipeWriter, wait_for_end
-from executors_app.agentctl.process.guard_server import ForkedGuard
+from executors_app.agentctl.process.forked_guard import ForkedGuard
 from executors_app.agentctl.process.spawning import AGENT_MARKER
 from executors_app.agentctl.protocol import EXECUTION_MARKER, Code
 
@@ -68,8 +67,7 @@ class GuardClient:
         self._process, self._control = process, PipeWriter(pipes["control"])
         self._status, self._buffer = PipeReader(pipes["status"]), b""
         self._program, self._cwd, self._launch = "", "", ""
-        found = identity.identify(process.pid)
-        self._start_time = found.start_time if found else 0
+        self._start_time = 0
         self._spawned = asyncio.Event()
         self._failure = SpawnFailed("the guard process did not start")
 
@@ -158,6 +156,8 @@ class GuardClient:
         match word:
             case "spawned":
                 self.agent_pid = int(number)
+                found = identity.identify(self.agent_pid)
+                self._start_time = found.start_time if found else 0
                 self._spawned.set()
             case "failed":
                 self._failure = self._not_started(int(number))
@@ -166,6 +166,8 @@ class GuardClient:
                 self.agent_ended.set()
             case "left":
                 self.survivors.append(int(number))
+            case "done" if isinstance(self._process, ForkedGuard):
+                self._process.is_free = True
 
     async def _next_line(self) -> str:
         """Return the next line of the status pipe; empty at its end."""
@@ -178,10 +180,11 @@ class GuardClient:
         return line.decode()
 
     async def _reap_guard(self) -> None:
-        """Wait for the guard's own end, reap it and close its pipes, except the agent's."""
+        """Wait for the guard's own end, unless it stays for the next agent, and close its pipes, not the agent's."""
         self._control.close()
-        await wait_for_end(self._process.pid)
-        self._process.wait()
+        if not (isinstance(self._process, ForkedGuard) and self._process.is_free):
+            await wait_for_end(self._process.pid)
+            self._process.wait()
         self._status.close()
 
     def close_pipes(self) -> None:
@@ -215,7 +218,7 @@ class _SpareGuard:
     @classmethod
     def ensure(cls) -> None:
         """Start a spare guard if one is kept and there is none; the next agent's start reports a failure."""
-        if cls.env is not None and cls.guard is None and not guard_server.is_running():
+        if cls.env is not None and cls.guard is None and forked_guard.own() is None:
             with contextlib.suppress(SpawnFailed):
                 cls.guard = _start_guard_process(cls.env)
 
@@ -223,22 +226,21 @@ class _SpareGuard:
 def keep_spare_guard(marker: Mapping[str, str]) -> None:
     """Keep a guard with the environment ``marker`` ready whenever no agent runs (one agent at a time).
 
-    None is kept while guards can be forked.
+    None is kept while there is a forked guard.
     """
     _SpareGuard.env = dict(marker)
     _SpareGuard.ensure()
 
 
 async def drop_spare_guard() -> None:
-    """Stop keeping a spare guard, and wait for the end of the current one and of the guard server."""
-    guard_server.stop()
+    """Stop keeping a spare guard, and wait for the end of the current one."""
     _SpareGuard.env = None
     if guard := _SpareGuard.take():
         await guard.dismiss()
 
 
 def _start_guard_process(env: Mapping[str, str]) -> GuardClient:
-    """Fork a guard, or execute the program that was compiled at import; raises SpawnFailed."""
+    """Use the forked guard, or execute the program that was compiled at import; raises SpawnFailed."""
     with contextlib.ExitStack() as guards, contextlib.ExitStack() as ours:
         pipes, ends = {}, {}
         for name in ("stdin", "stdout", "stderr", "control", "status"):
@@ -250,7 +252,9 @@ def _start_guard_process(env: Mapping[str, str]) -> GuardClient:
         if ends["killed"] >= 0:
             guards.callback(os.close, ends["killed"])
         try:
-            process = guard_server.fork(env, list(ends.values())) or _execute_guard(env, ends)
+            forked = forked_guard.own()
+            is_used = forked is not None and forked.use(list(ends.values()))
+            process = forked if forked and is_used else _execute_guard(env, ends)
         except OSError as error:
             raise SpawnFailed(f"the agent's guard: {error}", error.errno) from error
         ours.pop_all()

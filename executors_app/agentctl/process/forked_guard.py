@@ -1,0 +1,144 @@
+"""A guard that needs no interpreter of its own: agentctl forks it once and uses it for one agent after the other.
+
+The fork is made before agentctl has threads, a token or the lock of its directory, and keeps no open file but a socket.
+Each message there has the descriptors of a guard (``guard_process``), which this process then is until nothing is left
+of the agent; it says so with the status line ``done 0``. It ends with agentctl. Only an agentctl that was forked itself
+has one (``local_runtime/launcher.py``); after the death of this guard, others are executed.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from executors_app.agentctl.process.forking import ProcIdentity
+from executors_app.agentctl.process.guard_process import Guard
+
+_NAME: Final = "kandev-guard"
+_SOCKET: Final = 3
+_MAX_FILES: Final = 8
+
+
+class ForkedGuard:
+    """The forked guard as its parent sees it; like ``subprocess.Popen`` where it is used like one."""
+
+    def __init__(self, pid: int, connection: socket.socket):
+        self.pid = pid
+        self.is_free = True
+        """Whether it has no agent."""
+        self._connection = connection
+        self._has_ended = False
+
+    def use(self, files: Sequence[int]) -> bool:
+        """Send it the descriptors of a guard; return False if it has an agent already, or has died.
+
+        ``files``: its ends of stdin, stdout, stderr, control and status, and the file of killed processes or -1.
+        """
+        if not self.is_free or self.poll() is not None:
+            return False
+        try:
+            socket.send_fds(self._connection, [b"\n"], [file for file in files if file >= 0])
+        except OSError:
+            return False
+        self.is_free = False
+        return True
+
+    def poll(self) -> int | None:
+        """Return 0 if it has ended and was reaped, else None."""
+        return self._reap(os.WNOHANG)
+
+    def wait(self) -> None:
+        """Wait for its end, and reap it."""
+        self._reap(0)
+
+    def kill(self) -> None:
+        """Kill it, unless it has ended."""
+        if self.poll() is None:
+            os.kill(self.pid, signal.SIGKILL)
+
+    def close(self) -> None:
+        """End it; it must have no agent."""
+        self._connection.close()
+        self.kill()
+        self.wait()
+
+    def _reap(self, options: int) -> int | None:
+        if not self._has_ended:
+            try:
+                self._has_ended = os.waitpid(self.pid, options)[0] == self.pid
+            except ChildProcessError:
+                self._has_ended = True
+        return 0 if self._has_ended else None
+
+
+class _Own:
+    """The forked guard of this process."""
+
+    guard: ForkedGuard | None = None
+
+
+def start(marker: Mapping[str, str]) -> None:
+    """Fork it, before there are threads; it has the environment ``marker``. Raises OSError."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    if pid := os.fork():
+        theirs.close()
+        _Own.guard = ForkedGuard(pid, ours)
+        return
+    try:
+        os.setsid()
+        os.dup2(theirs.fileno(), _SOCKET, inheritable=False)
+        _close_files()
+        ProcIdentity().become([_NAME], marker)
+        with socket.socket(fileno=_SOCKET) as connection:
+            while _guard_an_agent(connection):
+                pass
+    finally:
+        os._exit(0)
+
+
+def own() -> ForkedGuard | None:
+    """Return the forked guard of this process if it lives."""
+    return _Own.guard if _Own.guard is not None and _Own.guard.poll() is None else None
+
+
+def own_pid() -> int:
+    """Return its pid; 0 if there is none."""
+    guard = own()
+    return guard.pid if guard else 0
+
+
+def stop() -> None:
+    """End it, once nothing is left of its agent."""
+    if _Own.guard is not None:
+        _Own.guard.close()
+        _Own.guard = None
+
+
+def _guard_an_agent(connection: socket.socket) -> bool:
+    """Guard the next agent to its end; return False if there is none, or if a process of it could not be killed."""
+    message, files, _, _ = socket.recv_fds(connection, 1, _MAX_FILES, socket.MSG_CMSG_CLOEXEC)
+    if not message:
+        return False
+    for number in range(3):
+        os.dup2(files[number], number)
+        os.close(files[number])
+    control, status, *killed = files[3:]
+    guard = Guard(control, status, *(killed or [-1]))
+    guard.run()
+    if guard.untouchable:
+        return False  # agentctl adopts it
+    signal.set_wakeup_fd(-1)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    guard.tell("done 0")
+    _close_files()
+    return True
+
+
+def _close_files() -> None:
+    null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+    for number in range(3):
+        os.dup2(null, number)
+    os.closerange(_SOCKET + 1, os.sysconf("SC_OPEN_MAX"))

@@ -1,0 +1,150 @@
+"""A start of agentctl and an idle session on this machine: forked by the launcher, beside an executed one."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+from executors_app.agentctl.http import sockets
+from executors_app.agentctl.http.sockets import AgentctlListener
+from executors_app.agentctl.local_runtime import detached
+from executors_app.agentctl.process import execution_processes, identity, spawning
+from executors_app.agentctl.process.guard_process import children_of
+from executors_app.agentctl.protocol import EXECUTION_MARKER
+from executors_app.client import AgentctlClient
+from tests.bench.figures import Figure
+from tests.services import ROOT
+
+BUDGET = 12.0
+"""Megabytes of private memory for agentctl and guards of an idle session."""
+BARE_FORK = """
+import gc, os, time
+import aiohttp.web, orjson
+gc.collect()
+gc.freeze()
+child = os.fork()
+if child:
+    print(child, flush=True)
+time.sleep(600)
+"""
+Start = Callable[[list[str], dict[str, str], int], int]
+
+
+@dataclass(slots=True)
+class _Measured:
+    """One session: what its start took, in seconds, and its private memory in megabytes."""
+
+    answered: float
+    cpu: float
+    private: float
+
+
+def of_idle_sessions(home: Path, sessions: int, *, limited: bool) -> list[Figure]:
+    """So many idle sessions at once, each with a demo agent that is not counted; medians."""
+    with _sessions(home, 1, _forked):  # the launcher imports everything
+        pass
+    with _sessions(home, sessions, _forked) as forked:
+        pass
+    with _sessions(home, sessions, _executed) as executed:
+        pass
+    with _bare_fork() as pid:
+        bare = private_memory(pid)
+    ours = median(one.private for one in forked)
+    row = "idle session: agentctl and guards, private"
+    answered = [median(one.answered for one in group) for group in (forked, executed)]
+    cpu = [median(one.cpu for one in group) for group in (forked, executed)]
+    return [
+        Figure(row, ours, "bare forked interpreter", bare, "MB"),
+        Figure(row, ours, "agentctl and guard, executed", median(one.private for one in executed), "MB"),
+        Figure(row, ours, "the budget", BUDGET, "MB", limit=1.0 if limited else None),
+        Figure("agentctl: order to first answer", answered[0], "the same, executed", answered[1]),
+        Figure("agentctl: CPU to first answer", cpu[0], "the same, executed", cpu[1]),
+    ]
+
+
+def private_memory(pid: int) -> float:
+    """Megabytes that only this process maps."""
+    rollup = Path(f"/proc/{pid}/smaps_rollup").read_text()
+    return sum(int(kib) for kib in re.findall(r"^Private_\w+:\s+(\d+) kB", rollup, re.MULTILINE)) * 1024 / 1e6
+
+
+def _forked(argv: list[str], environment: dict[str, str], log: int) -> int:
+    return detached._LAUNCHER.fork(argv, environment, log, log)
+
+
+def _executed(argv: list[str], environment: dict[str, str], log: int) -> int:
+    return detached.start_detached(argv, environment=environment, log=log)
+
+
+@contextmanager
+def _sessions(home: Path, count: int, start: Start) -> Iterator[list[_Measured]]:
+    """Start them one after another, and measure their memory when all are there."""
+    started: list[tuple[str, int, float, float]] = []
+    try:
+        for _ in range(count):
+            execution = str(uuid.uuid4())
+            started.append((execution, *asyncio.run(_start_session(home / execution, execution, start))))
+        yield [_Measured(answered, cpu, _of_session(execution, pid)) for execution, pid, answered, cpu in started]
+    finally:
+        for execution, *_ in started:
+            found = execution_processes.find_processes(execution)
+            identity.kill_all([*found.agentctl, *found.others], 10)
+
+
+async def _start_session(place: Path, execution: str, start: Start) -> tuple[int, float, float]:
+    place.mkdir(mode=0o700)
+    token, ready, socket = place / "token", place / "ready.json", place / "socket"
+    token.write_text(secret := uuid.uuid4().hex)
+    places = {"workspace": place, "state-dir": place / "state", "token-file": token, "ready-file": ready}
+    names = {"session-id": str(uuid.uuid4()), "execution-id": execution, "listen": sockets.unix_url(socket)}
+    words = [word for name, value in {**places, **names}.items() for word in (f"--{name}", str(value))]
+    environment = spawning.build_environment({"PYTHONPATH": str(ROOT)}, {EXECUTION_MARKER: execution})
+    log = os.open(place / "log", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    began = time.perf_counter()
+    pid = start([sys.executable, "-P", "-m", execution_processes.AGENTCTL_MODULE, "serve", *words], environment, log)
+    while not ready.exists():  # noqa: ASYNC110  (quickly)
+        await asyncio.sleep(0.001)
+    client = AgentctlClient(AgentctlListener(sockets.unix_url(socket), identity.identify(pid)), secret, execution)
+    await client.status()
+    answered, cpu = time.perf_counter() - began, _cpu_time(pid)
+    os.close(log)
+    agent = [sys.executable, "-I", str(ROOT / "executors_app" / "demo_agent.py")]
+    order = {"launch_id": "launch-1", "argv": agent, "env": {"KANDEV_DEMO_AGENT_HOME": str(place / "agent")}}
+    rest = {"driver": "acp", "strategy": "fresh", "mcp_servers": [], "permission_mode": "ask", "cwd": str(place)}
+    await client.start_agent({**order, **rest}, 60)
+    return pid, answered, cpu
+
+
+def _cpu_time(pid: int) -> float:
+    """Seconds of all threads of a process."""
+    threads = Path(f"/proc/{pid}/task").iterdir()
+    return sum(int((thread / "schedstat").read_text().split()[0]) for thread in threads) / 1e9
+
+
+def _of_session(execution: str, agentctl: int) -> float:
+    """Private memory of agentctl, guard server and guard: its children. The agent is a child of the guard."""
+    time.sleep(1)  # it has become idle
+    return sum(private_memory(pid) for pid in (agentctl, *children_of(agentctl)))
+
+
+@contextmanager
+def _bare_fork() -> Iterator[int]:
+    """A child that does nothing, of a parent that has imported the libraries."""
+    with subprocess.Popen([sys.executable, "-c", BARE_FORK], stdout=subprocess.PIPE) as parent:
+        assert parent.stdout is not None
+        child = int(parent.stdout.readline())
+        try:
+            yield child
+        finally:
+            parent.kill()
+            identity.kill_all([found for found in [identity.identify(child)] if found], 5)
