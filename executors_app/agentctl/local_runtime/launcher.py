@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from executors_app.agentctl import __main__ as agentctl
-from executors_app.agentctl.daemon import load_drivers
+from executors_app.agentctl.daemon import load_drivers, log_to_stderr
 from executors_app.agentctl.process import forked_guard, forking, spawning
 from executors_app.agentctl.protocol import EXECUTION_MARKER
 
@@ -25,6 +25,7 @@ def main() -> None:
     """Import what agentctl needs, and serve the descriptor on the command line."""
     load_drivers()
     agentctl.parser()
+    log_to_stderr()
     if threading.active_count() != 1 or len(list(Path("/proc/self/task").iterdir())) != 1:
         sys.exit("the launcher has threads: a fork of it would not be safe")
     gc.collect()
@@ -33,13 +34,13 @@ def main() -> None:
         forking.serve_forks(connection, sys.orig_argv[:-1], spawning.inherited_environment(), _run_agentctl)
 
 
-def _run_agentctl(argv: Sequence[str], files: Sequence[int]) -> int:
+def _run_agentctl(own: forking.ProcIdentity, argv: Sequence[str], files: Sequence[int]) -> int:
     (log,) = files
     for number in (1, 2):
         os.dup2(log, number)
     os.close(log)
     # Now, because everything that happens before this fork would take memory twice.
-    forked_guard.start({EXECUTION_MARKER: os.environ[EXECUTION_MARKER]})
+    forked_guard.start({EXECUTION_MARKER: os.environ[EXECUTION_MARKER]}, own)
     return agentctl.main(argv[argv.index("serve") :])
 
 

@@ -80,8 +80,8 @@ class _Own:
     guard: ForkedGuard | None = None
 
 
-def start(marker: Mapping[str, str]) -> None:
-    """Fork it, before there are threads; it has the environment ``marker``. Raises OSError."""
+def start(marker: Mapping[str, str], identity: ProcIdentity) -> None:
+    """Fork it, before there are threads; it has the environment ``marker``. ``identity`` is ours. Raises OSError."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     if pid := os.fork():
         theirs.close()
@@ -91,7 +91,7 @@ def start(marker: Mapping[str, str]) -> None:
         os.setsid()
         os.dup2(theirs.fileno(), _SOCKET, inheritable=False)
         _close_files()
-        ProcIdentity().become([_NAME], marker)
+        identity.show([_NAME], marker)
         with socket.socket(fileno=_SOCKET) as connection:
             while _guard_an_agent(connection):
                 pass

@@ -20,7 +20,6 @@ import socket
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Final, NoReturn
 
 _MAX_ORDER: Final = 128 * 1024
@@ -29,8 +28,8 @@ _MAX_FILES: Final = 16
 _PATIENCE: Final = 30.0
 """Seconds for an answer, which include the imports of a server that has just started."""
 
-Run = Callable[[Sequence[str], Sequence[int]], int]
-"""Gets the command line and the given files in a fork, and returns its exit status."""
+Run = Callable[["ProcIdentity", Sequence[str], Sequence[int]], int]
+"""Gets the identity, command line and given files of a fork, and returns its exit status."""
 
 
 def socket_pair() -> tuple[socket.socket, socket.socket]:
@@ -73,7 +72,8 @@ def request_fork(
 def serve_forks(connection: socket.socket, argv: Sequence[str], environment: Mapping[str, str], run: Run) -> None:
     """Fork for each request, until the client is gone; meanwhile this process looks as the arguments say."""
     identity = ProcIdentity()
-    identity.become(argv, environment)
+    identity.show(argv, environment)
+    set_environment(environment)
     while True:
         order, files, _, _ = socket.recv_fds(connection, _MAX_ORDER, _MAX_FILES, socket.MSG_CMSG_CLOEXEC)
         if not order:
@@ -112,12 +112,14 @@ def _run_fork(connection: socket.socket, identity: ProcIdentity, order: bytes, f
     connection.close()
     argv, environment, count = marshal.loads(order)  # noqa: S302  (from our only client)
     os.setsid()
-    identity.become(argv, environment)
+    identity.show(argv, environment)
+    set_environment(environment)
+    sys.argv = list(argv)
     given = files[len(files) - count :]
     os.write(files[0], b"%d" % os.getpid())
     for file in files[: len(files) - count]:
         os.close(file)
-    return run(argv, given)
+    return run(identity, argv, given)
 
 
 _ROOM_FOR_ARGUMENTS: Final = 6 * 1024
@@ -142,21 +144,34 @@ class ProcIdentity:
     """
 
     def __init__(self) -> None:
-        fields = Path("/proc/self/stat").read_bytes().rpartition(b")")[2].split()
+        fields = _read("stat").rpartition(b")")[2].split()
         self._arguments, self._variables = _Area(*map(int, fields[45:47])), _Area(*map(int, fields[47:49]))
+        set_environment(dict(os.environ))  # so that C refers to copies of what is overwritten
 
-    def become(self, argv: Sequence[str], environment: Mapping[str, str]) -> None:
+    def show(self, argv: Sequence[str], environment: Mapping[str, str]) -> None:
         """Replace command line and environment; raises OSError if there is no room, or if the kernel shows others."""
         words = b"".join(os.fsencode(word) + b"\0" for word in argv)
         variables = b"".join(os.fsencode(f"{name}={value}") + b"\0" for name, value in environment.items())
-        os.environ.clear()  # before: C must not refer to the old strings any more
         self._arguments.write(words)
         self._variables.write(variables)
         for name, wanted in (("cmdline", words), ("environ", variables)):
-            if Path(f"/proc/self/{name}").read_bytes().rstrip(b"\0") != wanted.rstrip(b"\0"):
+            if _read(name).rstrip(b"\0") != wanted.rstrip(b"\0"):
                 raise OSError(f"/proc/self/{name} shows something else")
-        os.environ.update(environment)
-        sys.argv = list(argv)
+
+
+def set_environment(environment: Mapping[str, str]) -> None:
+    """Replace the environment that this process works with."""
+    os.environ.clear()
+    os.environ.update(environment)
+
+
+def _read(name: str) -> bytes:
+    """Read a file of ``/proc/self`` without pathlib, of which a fork would get a copy."""
+    file = os.open(f"/proc/self/{name}", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return b"".join(iter(lambda: os.read(file, _MAX_ORDER), b""))
+    finally:
+        os.close(file)
 
 
 class _Area:

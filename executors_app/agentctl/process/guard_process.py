@@ -55,9 +55,12 @@ class suppress:  # noqa: N801
         return kind is not None and issubclass(kind, self.errors)
 
 
+_LIBC = ctypes.CDLL(None, use_errno=True)
+
+
 def prctl(option: int, value: int) -> None:
     """Call ``prctl``."""
-    ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)
+    _LIBC.prctl(option, value, 0, 0, 0)
 
 
 def children_of(pid: int) -> list[int]:
