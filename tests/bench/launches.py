@@ -26,7 +26,7 @@ from tests.bench.figures import Figure
 from tests.services import ROOT
 
 BUDGET = 12.0
-"""Megabytes of private memory for agentctl and guards of an idle session."""
+"""Megabytes of private memory for agentctl and guard of an idle session."""
 BARE_FORK = """
 import gc, os, time
 import aiohttp.web, orjson
@@ -60,7 +60,7 @@ def of_idle_sessions(home: Path, sessions: int, *, limited: bool) -> list[Figure
     with _bare_fork() as pid:
         bare = private_memory(pid)
     ours = median(one.private for one in forked)
-    row = "idle session: agentctl and guards, private"
+    row = "idle session: agentctl and guard, private"
     answered = [median(one.answered for one in group) for group in (forked, executed)]
     cpu = [median(one.cpu for one in group) for group in (forked, executed)]
     return [
@@ -132,7 +132,7 @@ def _cpu_time(pid: int) -> float:
 
 
 def _of_session(execution: str, agentctl: int) -> float:
-    """Private memory of agentctl, guard server and guard: its children. The agent is a child of the guard."""
+    """Private memory of agentctl and its child, the guard. The agent is a child of the guard."""
     time.sleep(1)  # it has become idle
     return sum(private_memory(pid) for pid in (agentctl, *children_of(agentctl)))
 

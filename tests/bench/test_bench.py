@@ -16,7 +16,7 @@ ROWS = (
     "restart, 20 attached again",
     "500 lines of an agent, durable",
     "agentctl, idle",
-    "idle session: agentctl and guards, private",
+    "idle session: agentctl and guard, private",
     "agentctl: order to first answer",
     "agentctl: CPU to first answer",
     "group_send, in memory",

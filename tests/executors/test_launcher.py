@@ -1,4 +1,4 @@
-"""The launcher and the guard server: what their forks look like, and what the death of either changes."""
+"""The launcher and the forked guard: what forks look like, and what the death of each changes."""
 
 from __future__ import annotations
 
@@ -26,6 +26,8 @@ from executors_app.runtimes.local_standalone import RUNTIME
 from tests.executors.launches import TOKEN, agentctl_of, client_of, kill
 from tests.services import ROOT
 from tests.waiting import eventually
+
+GUARD = "kandev-guard"
 
 
 @pytest.fixture
@@ -74,8 +76,8 @@ async def test_a_fork_looks_as_if_it_had_been_executed(launcher: detached._Launc
     assert found.parent != process_of(launcher).pid
     assert Path(f"/proc/{pid}/cwd").readlink() == Path("/")
     assert "Umask:\t0077" in Path(f"/proc/{pid}/status").read_text()
-    assert agentctls(spec) == [agentctl_of(launched)], "the guard server is none"
-    assert len(named(spec, "kandev-guard-server")) == 1
+    assert agentctls(spec) == [agentctl_of(launched)], "the guard is none"
+    assert len(named(spec, GUARD)) == 1
 
 
 async def test_forks_see_nothing_of_each_other(
@@ -105,7 +107,7 @@ async def test_killed_launcher_takes_no_session_with_it(
     assert agentctls(spec) == [agentctl_of(launched)]
     await RUNTIME.launch(other)
     assert process_of(launcher) != killed, "another one has started"
-    assert named(other, "kandev-guard-server")
+    assert named(other, GUARD)
 
 
 async def test_launcher_killed_during_a_start_leaves_one_agentctl(
@@ -124,7 +126,7 @@ async def test_launcher_killed_during_a_start_leaves_one_agentctl(
 
     assert agentctls(spec) == [agentctl_of(launched)]
     assert not launched.found
-    assert not named(spec, "kandev-guard-server"), "it was executed"
+    assert not named(spec, GUARD), "it was executed"
 
 
 async def test_start_whose_client_was_killed_is_found_and_not_repeated(spec: LaunchSpec, data_directory: Path) -> None:
@@ -142,24 +144,24 @@ async def test_start_whose_client_was_killed_is_found_and_not_repeated(spec: Lau
 CLIENT = """
 import socket, sys; from pathlib import Path
 from executors_app.agentctl.local_runtime import detached, launch
-from executors_app.agentctl.local_runtime.storage import state_directory
+from executors_app.agentctl.local_runtime.storage import ExecutionStorage
 from executors_app.agentctl.process import identity
 from executors_app.domain import LaunchSpec
-data, execution, session, token = sys.argv[1:]
-places = state_directory(Path(data), execution)
-places.create()
+data, execution, session, repository, token = sys.argv[1:]
+storage, spec = ExecutionStorage(Path(data)), LaunchSpec(execution, session, '', repository, '', token)
+worktree = storage.write_seed(spec)
 detached._LAUNCHER._start()
 identity.send_signal(detached._LAUNCHER._process, 19)
 send = socket.send_fds
 socket.send_fds = lambda *words: (send(*words), print(detached._LAUNCHER._process.pid, flush=True))
-spec = LaunchSpec(execution, session, '', '', '', token)
-launch._find_or_start(places, spec, Path(data) / "worktrees" / session, token, {})
+launch._find_or_start(storage.state_directory_of(execution), spec, worktree.path, token, {})
 """
 
 
 def _request_and_die(spec: LaunchSpec, data_directory: Path) -> ProcessIdentity:
     """Request a start in a process of its own, kill that, and return its launcher, which is stopped."""
-    argv = [sys.executable, "-c", CLIENT, str(data_directory), spec.execution_id, spec.session_id, TOKEN]
+    words = [str(data_directory), spec.execution_id, spec.session_id, spec.repository_path, TOKEN]
+    argv = [sys.executable, "-c", CLIENT, *words]
     with subprocess.Popen(argv, cwd=ROOT, stdout=subprocess.PIPE, text=True) as client:
         assert client.stdout is not None
         launcher = identity.identify(int(client.stdout.readline()))
@@ -176,7 +178,7 @@ async def test_agentctl_is_executed_where_no_launcher_runs(
     launched = await RUNTIME.launch(spec)
 
     assert agentctls(spec) == [agentctl_of(launched)]
-    assert not named(spec, "kandev-guard-server")
+    assert not named(spec, GUARD)
 
 
 async def test_command_line_without_room_is_executed(
@@ -185,26 +187,36 @@ async def test_command_line_without_room_is_executed(
     launched = await LocalMachine(ExecutionStorage(data_directory), {"LONG": "x" * 9000}).launch(spec)
 
     assert agentctls(spec) == [agentctl_of(launched)]
-    assert not named(spec, "kandev-guard-server")
+    assert not named(spec, GUARD)
 
 
-@pytest.mark.parametrize("killed", ["kandev-guard-server", "kandev-guard"])
-async def test_agents_end_and_start_again_whatever_is_killed(
-    launcher: detached._Launcher, spec: LaunchSpec, killed: str
+async def test_one_guard_serves_one_agent_after_the_other(launcher: detached._Launcher, spec: LaunchSpec) -> None:
+    launched = await RUNTIME.launch(spec)
+    (guard,) = named(spec, GUARD)
+    for number in range(3):
+        agent = await running_agent(spec, launched, f"launch-{number}")
+        found = identity.read_stat(agent.pid)
+        assert found is not None
+        assert found.parent == guard.pid
+        assert await client_of(spec, launched).stop_agent(1, f"stop-{number}")
+        assert not identity.is_alive(agent)
+    assert len(list(Path(f"/proc/{guard.pid}/fd").iterdir())) == 4, "it keeps its socket, and nothing of an agent"
+
+
+@pytest.mark.parametrize("has_agent", [True, False])
+async def test_killed_guard_ends_its_agent_and_prevents_no_other(
+    launcher: detached._Launcher, spec: LaunchSpec, has_agent: bool
 ) -> None:
     launched = await RUNTIME.launch(spec)
-    agent = await running_agent(spec, launched)
-    (guard,) = named(spec, "kandev-guard")
-    found = identity.read_stat(guard.pid)
-    assert found is not None
-    assert found.parent == agentctl_of(launched).pid, "agentctl has adopted it"
+    agents = [await running_agent(spec, launched)] if has_agent else []
+    identity.kill_all(named(spec, GUARD), 5)
+    for agent in agents:
+        await asyncio.to_thread(eventually, lambda agent=agent: not identity.is_alive(agent), describe="it has ended")
 
-    identity.kill_all(named(spec, killed), 5)
-    if killed == "kandev-guard-server":
-        await client_of(spec, launched).stop_agent("stop-1", 1)
-    await asyncio.to_thread(eventually, lambda: not identity.is_alive(agent), describe="the agent has ended")
+    again = await running_agent(spec, launched, "launch-2")
 
-    await running_agent(spec, launched, "launch-2")
+    assert identity.is_alive(again)
+    assert not named(spec, GUARD), "its guard was executed"
 
 
 async def test_nothing_is_left_of_a_killed_agentctl(launcher: detached._Launcher, spec: LaunchSpec) -> None:
@@ -216,7 +228,7 @@ async def test_nothing_is_left_of_a_killed_agentctl(launcher: detached._Launcher
     def nothing() -> bool:
         return execution_processes.find_processes(spec.execution_id) == execution_processes.ExecutionProcesses()
 
-    await asyncio.to_thread(eventually, nothing, describe="guard server, guard and agent have ended")
+    await asyncio.to_thread(eventually, nothing, describe="guard and agent have ended")
 
 
 async def running_agent(spec: LaunchSpec, launched: Launched, launch_id: str = "launch-1") -> ProcessIdentity:

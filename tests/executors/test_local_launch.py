@@ -60,23 +60,14 @@ async def test_agentctl_is_found_after_its_starter_was_killed(spec: LaunchSpec, 
     starter = (
         "import os, sys; from pathlib import Path; from executors_app.agentctl.local_runtime import launch;"
         "from executors_app.domain import LaunchSpec;"
-        "from executors_app.agentctl.local_runtime.storage import state_directory;"
-        "data, execution, session, workspace, token = sys.argv[1:];"
-        "places = state_directory(Path(data), execution); places.create();"
-        "spec = LaunchSpec(execution, session, '', '', '', token);"
-        "launch._find_or_start(places, spec, Path(workspace), token, {}); os.kill(os.getpid(), 9)"
+        "from executors_app.agentctl.local_runtime.storage import ExecutionStorage;"
+        "data, execution, session, repository, token = sys.argv[1:];"
+        "storage, spec = ExecutionStorage(Path(data)), LaunchSpec(execution, session, '', repository, '', token);"
+        "path, places = storage.write_seed(spec).path, storage.state_directory_of(execution);"
+        "launch._find_or_start(places, spec, path, token, {}); os.kill(os.getpid(), 9)"
     )
-    workspace = data_directory / "worktrees" / spec.session_id
-    argv = [
-        sys.executable,
-        "-c",
-        starter,
-        str(data_directory),
-        spec.execution_id,
-        spec.session_id,
-        str(workspace),
-        TOKEN,
-    ]
+    words = [str(data_directory), spec.execution_id, spec.session_id, spec.repository_path, TOKEN]
+    argv = [sys.executable, "-c", starter, *words]
     starting = await asyncio.create_subprocess_exec(*argv, cwd=ROOT)
     assert await starting.wait() == -signal.SIGKILL
     (first,) = execution_processes.find_processes(spec.execution_id).agentctl
