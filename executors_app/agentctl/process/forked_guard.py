@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from executors_app.agentctl.process.forking import ProcIdentity
-from executors_app.agentctl.process.guard_process import Guard
+from executors_app.agentctl.process.guard_process import Guard, suppress
 
 _NAME: Final = "kandev-guard"
 _SOCKET: Final = 3
@@ -141,4 +141,7 @@ def _close_files() -> None:
     null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
     for number in range(3):
         os.dup2(null, number)
-    os.closerange(_SOCKET + 1, os.sysconf("SC_OPEN_MAX"))
+    for name in os.listdir("/proc/self/fd"):  # noqa: PTH208  (pathlib would take memory)
+        if int(name) > _SOCKET:
+            with suppress(OSError):
+                os.close(int(name))

@@ -58,7 +58,9 @@ def request_fork(
             socket.send_fds(connection, [order], [told, *held, *given])
         finally:
             os.close(told)
-        if not select.select([answer], [], [], _PATIENCE)[0]:
+        waiting = select.poll()  # not select: a supervisor may have thousands of descriptors
+        waiting.register(answer, select.POLLIN)
+        if not waiting.poll(_PATIENCE * 1000):
             kill_server()
         # The pipe ends when the fork can be recognised, or when none will come: the request dies with its server.
         data = b"".join(iter(lambda: os.read(answer, 64), b""))
