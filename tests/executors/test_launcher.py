@@ -12,6 +12,7 @@ import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -117,7 +118,12 @@ async def test_launcher_killed_during_a_start_leaves_one_agentctl(
     identity.send_signal(process_of(launcher), signal.SIGSTOP)
     sent = threading.Event()
     send = socket.send_fds
-    monkeypatch.setattr(socket, "send_fds", lambda *words: (send(*words), sent.set()))
+
+    def send_and_tell(*words: Any) -> None:
+        send(*words)
+        sent.set()
+
+    monkeypatch.setattr(socket, "send_fds", send_and_tell)
     starting = asyncio.create_task(RUNTIME.launch(spec))
     await asyncio.to_thread(sent.wait)
     identity.kill_all([process_of(launcher)], 5)
