@@ -8,7 +8,9 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -30,6 +32,8 @@ for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, sig
     signal.signal(number, signal.SIG_DFL)
 os.execv(sys.argv[1], sys.argv[1:])
 """
+_RETRY_DELAY: Final = 60.0
+"""Seconds without a launcher after one has failed, so that a machine that cannot use one does not pay for it twice."""
 _LAUNCHER_MODULE: Final = "executors_app.agentctl.local_runtime.launcher"
 SOURCE_ROOT: Final = Path(__file__).resolve().parents[3]
 
@@ -87,20 +91,24 @@ class _Launcher:
         self._lock = threading.Lock()
         self._connection: socket.socket | None = None
         self._process: ProcessIdentity | None = None
+        self._retry_at = 0.0
 
     def fork(self, argv: Sequence[str], environment: Mapping[str, str], log: int, lock: int) -> int:
-        """Return the pid of a new agentctl; raises OSError if none was started."""
+        """Return the pid of a new agentctl; raises OSError if none was started, then also for the next minute."""
         with self._lock:
+            if time.monotonic() < self._retry_at:
+                raise ConnectionRefusedError("the launcher has just failed")
             if self._connection is None or self._process is None or not identity.is_alive(self._process):
                 self._start()
             connection, process = self._connection, self._process
-
-        def kill() -> None:
-            identity.kill_all([process] if process else [], 5)
-
-        if connection is None or process is None:
-            raise ConnectionResetError("the launcher ended while it started")
-        return forking.request_fork(connection, argv, environment, given=[log], held=[lock], kill_server=kill)
+        try:
+            if connection is None or process is None:
+                raise ConnectionResetError("the launcher ended while it started")
+            kill = partial(identity.kill_all, [process], 5)
+            return forking.request_fork(connection, argv, environment, given=[log], held=[lock], kill_server=kill)
+        except OSError:
+            self._retry_at = time.monotonic() + _RETRY_DELAY
+            raise
 
     def _start(self) -> None:
         if self._connection is not None:

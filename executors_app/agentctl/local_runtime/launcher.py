@@ -40,7 +40,7 @@ def _run_agentctl(own: forking.ProcIdentity, argv: Sequence[str], files: Sequenc
         os.dup2(log, number)
     os.close(log)
     # Now, because everything that happens before this fork would take memory twice.
-    forked_guard.start({EXECUTION_MARKER: os.environ[EXECUTION_MARKER]}, own)
+    forked_guard.start({EXECUTION_MARKER: argv[argv.index("--execution-id") + 1]}, own)
     return agentctl.main(argv[argv.index("serve") :])
 
 

@@ -22,6 +22,8 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NoReturn
 
+from executors_app.agentctl.process import spawning
+
 _MAX_ORDER: Final = 128 * 1024
 """Bytes of a request; a client that needs more gets OSError."""
 _MAX_FILES: Final = 16
@@ -73,9 +75,9 @@ def request_fork(
 
 def serve_forks(connection: socket.socket, argv: Sequence[str], environment: Mapping[str, str], run: Run) -> None:
     """Fork for each request, until the client is gone; meanwhile this process looks as the arguments say."""
+    spawning.replace_environment(environment)  # first, so that C refers to copies of what is overwritten
     identity = ProcIdentity()
     identity.show(argv, environment)
-    set_environment(environment)
     while True:
         order, files, _, _ = socket.recv_fds(connection, _MAX_ORDER, _MAX_FILES, socket.MSG_CMSG_CLOEXEC)
         if not order:
@@ -115,7 +117,7 @@ def _run_fork(connection: socket.socket, identity: ProcIdentity, order: bytes, f
     argv, environment, count = marshal.loads(order)  # noqa: S302  (from our only client)
     os.setsid()
     identity.show(argv, environment)
-    set_environment(environment)
+    spawning.replace_environment(environment)
     sys.argv = list(argv)
     given = files[len(files) - count :]
     os.write(files[0], b"%d" % os.getpid())
@@ -148,7 +150,6 @@ class ProcIdentity:
     def __init__(self) -> None:
         fields = _read("stat").rpartition(b")")[2].split()
         self._arguments, self._variables = _Area(*map(int, fields[45:47])), _Area(*map(int, fields[47:49]))
-        set_environment(dict(os.environ))  # so that C refers to copies of what is overwritten
 
     def show(self, argv: Sequence[str], environment: Mapping[str, str]) -> None:
         """Replace command line and environment; raises OSError if there is no room, or if the kernel shows others."""
@@ -159,12 +160,6 @@ class ProcIdentity:
         for name, wanted in (("cmdline", words), ("environ", variables)):
             if _read(name).rstrip(b"\0") != wanted.rstrip(b"\0"):
                 raise OSError(f"/proc/self/{name} shows something else")
-
-
-def set_environment(environment: Mapping[str, str]) -> None:
-    """Replace the environment that this process works with."""
-    os.environ.clear()
-    os.environ.update(environment)
 
 
 def _read(name: str) -> bytes:

@@ -57,6 +57,12 @@ def inherited_environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name in _ALLOWED or name.startswith(_ALLOWED_PREFIX)}
 
 
+def replace_environment(environment: Mapping[str, str]) -> None:
+    """Replace our own environment, in a process that was forked."""
+    os.environ.clear()
+    os.environ.update(environment)
+
+
 def arm_crash_point() -> None:
     """Arm the crash point that our environment names, if any; raises ValueError for an unknown one."""
     spec = os.environ.get(CRASH_AT_VARIABLE)
