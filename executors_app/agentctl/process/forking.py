@@ -20,6 +20,7 @@ import socket
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Final, NoReturn
 
 from executors_app.agentctl.process import spawning
@@ -120,7 +121,8 @@ def _run_fork(connection: socket.socket, identity: ProcIdentity, order: bytes, f
     spawning.replace_environment(environment)
     sys.argv = list(argv)
     given = files[len(files) - count :]
-    os.write(files[0], b"%d" % os.getpid())
+    with suppress(BrokenPipeError):  # whoever starts this execution next finds us
+        os.write(files[0], b"%d" % os.getpid())
     for file in files[: len(files) - count]:
         os.close(file)
     return run(identity, argv, given)
