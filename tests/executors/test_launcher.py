@@ -32,11 +32,13 @@ GUARD = "kandev-guard"
 
 
 @pytest.fixture
-def launcher(monkeypatch: pytest.MonkeyPatch) -> detached._Launcher:
+def launcher(monkeypatch: pytest.MonkeyPatch) -> Iterator[detached._Launcher]:
     """A launcher of this test."""
     made = detached._Launcher()
     monkeypatch.setattr(detached, "_LAUNCHER", made)
-    return made
+    yield made
+    if made._connection is not None:
+        made._connection.close()
 
 
 @pytest.fixture

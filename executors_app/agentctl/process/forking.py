@@ -28,7 +28,7 @@ from executors_app.agentctl.process import spawning
 _MAX_ORDER: Final = 128 * 1024
 """Bytes of a request; a client that needs more gets OSError."""
 _MAX_FILES: Final = 16
-_PATIENCE: Final = 30.0
+_PATIENCE: Final = 60.0
 """Seconds for an answer, which include the imports of a server that has just started."""
 
 Run = Callable[["ProcIdentity", Sequence[str], Sequence[int]], int]
