@@ -19,7 +19,8 @@ from tests.waiting import WaitTimeout, eventually
 IDLE_TIMEOUT: Final = 180.0
 """Seconds within which a session carries out its requests or reports a failure."""
 FIRST_PROMPT: Final = "remember walrus\nwork 0.5\nask"
-GUARD: Final = "-I\0-S\0/proc/self/fd/"
+GUARDS: Final = ("kandev-guard\0", "-I\0-S\0/proc/self/fd/")
+"""Begin of a forked guard's command line, and part of an executed one's."""
 ACTIVE: Final = frozenset({"sending", "accepted", "delivered"})
 
 
@@ -141,7 +142,7 @@ def kill_agentctl(session: ChaosSession) -> bool:
     if not found:
         return False
     session.deployment.interrupted_sessions[session.id] = "agentctl was killed"
-    guards = [one for one in session.processes() if session.behaviour == "forks" and GUARD in _command_line(one.pid)]
+    guards = [one for one in session.processes() if session.behaviour == "forks" and _is_guard(one.pid)]
     for who in (*guards, *found):
         identity.send_signal(who, signal.SIGKILL)
     if guards:
@@ -151,8 +152,12 @@ def kill_agentctl(session: ChaosSession) -> bool:
 
 def is_agent(pid: int) -> bool:
     """Return whether this is a test agent itself, not its guard."""
+    return "tests.chaos.agent" in _command_line(pid) and not _is_guard(pid)
+
+
+def _is_guard(pid: int) -> bool:
     command_line = _command_line(pid)
-    return "tests.chaos.agent" in command_line and GUARD not in command_line
+    return any(guard in command_line for guard in GUARDS)
 
 
 def _command_line(pid: int) -> str:
