@@ -26,7 +26,7 @@ from executors_app.domain import Launched, LaunchSpec
 from executors_app.runtimes.local_standalone import RUNTIME
 from tests.executors.launches import TOKEN, agentctl_of, client_of, kill
 from tests.services import ROOT
-from tests.waiting import eventually
+from tests.waiting import eventually_async
 
 GUARD = "kandev-guard"
 
@@ -146,7 +146,7 @@ async def test_start_whose_client_was_killed_is_found_and_not_repeated(spec: Lau
 
     assert launched.found
     assert agentctls(spec) == [agentctl_of(launched)]
-    await asyncio.to_thread(eventually, lambda: not identity.is_alive(launcher), describe="it ends with its client")
+    await eventually_async(lambda: not identity.is_alive(launcher), describe="it ends with its client")
 
 
 CLIENT = """
@@ -216,10 +216,14 @@ async def test_killed_guard_ends_its_agent_and_prevents_no_other(
     launcher: detached._Launcher, spec: LaunchSpec, has_agent: bool
 ) -> None:
     launched = await RUNTIME.launch(spec)
-    agents = [await running_agent(spec, launched)] if has_agent else []
+    agent = await running_agent(spec, launched) if has_agent else None
     identity.kill_all(named(spec, GUARD), 5)
-    for agent in agents:
-        await asyncio.to_thread(eventually, lambda agent=agent: not identity.is_alive(agent), describe="it has ended")
+
+    async def is_over() -> bool:
+        return (await client_of(spec, launched).status())["agent"]["state"] in {"none", "exited", "failed"}
+
+    await eventually_async(is_over, describe="agentctl knows that the agent has ended")
+    assert agent is None or not identity.is_alive(agent)
 
     again = await running_agent(spec, launched, "launch-2")
 
@@ -236,7 +240,7 @@ async def test_nothing_is_left_of_a_killed_agentctl(launcher: detached._Launcher
     def nothing() -> bool:
         return execution_processes.find_processes(spec.execution_id) == execution_processes.ExecutionProcesses()
 
-    await asyncio.to_thread(eventually, nothing, describe="guard and agent have ended")
+    await eventually_async(nothing, describe="guard and agent have ended")
 
 
 async def running_agent(spec: LaunchSpec, launched: Launched, launch_id: str = "launch-1") -> ProcessIdentity:
