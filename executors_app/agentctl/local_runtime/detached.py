@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
 import socket
@@ -114,6 +115,7 @@ class _Launcher:
         if self._connection is not None:
             self._connection.close()
         self._connection, theirs = forking.socket_pair()
+        atexit.register(self._connection.close)
         with theirs:
             argv = [sys.executable, "-P", "-m", _LAUNCHER_MODULE, str(theirs.fileno()), forking.room_for_arguments()]
             environment = spawning.build_environment({"PYTHONPATH": str(SOURCE_ROOT)}, forking.room_for_variables())
