@@ -12,6 +12,7 @@ import pytest
 from executors_app.agentctl.drivers import SettingRefused
 from executors_app.agentctl.drivers.json_rpc import AgentGone
 from tests.agentctl.running import Running, agentctl
+from tests.waiting import eventually_async
 
 CHANGE = {"change_id": "c1", "setting": "mode", "value": "plan"}
 
@@ -61,7 +62,8 @@ async def test_change_that_was_made_is_known_after_a_restart(
 ) -> None:
     await started.post("/settings", **CHANGE)
     await started.line("setting.applied")
-    assert started.sidecar.store.get("setting", "c1") is True
+    # Stored after the line, so that a crash in between repeats the change instead of losing it.
+    await eventually_async(lambda: started.sidecar.store.get("setting", "c1") is True)
 
 
 @pytest.mark.parametrize(
