@@ -63,6 +63,7 @@ def call(client: APIClient, world: World, route: str, method: str) -> Any:
         "team_id": world.team.id,
         "item_id": raised(world.session, "error", "scoping").id,
         "webhook_id": Webhook.objects.create(user=world.member, url="https://hooks.example/").id,
+        "sha256": world.session.attachments.create(sha256="a" * 64, media_type="text/plain", content=b"a").sha256,
         "token_id": ApiToken.mint(world.member, "a program", ApiToken.Scope.WRITE, None)[0].id,
     }
     path = re.sub(r"<\w+:(\w+)>", lambda found: str(values[found[1]]), route)

@@ -186,7 +186,7 @@ class Walk:
 
     def _every_page(self) -> None:
         """Check that every page exists and shows the inbox's count in its navigation."""
-        names = {**self.ids, "task_id": self.sessions[0].task_id, "session_id": self.sessions[0].id}
+        names = {**self.ids, "task_id": self.sessions[0].task_id, "session_id": self.sessions[0].id, "name": "demo"}
         badges = {}
         for route in ROUTES:
             path = "/" + re.sub(r"<\w+:(\w+)>", lambda found: names[found[1]], route)

@@ -181,8 +181,14 @@ async def _responses(server: ModelServer, request: web.Request) -> web.StreamRes
         item |= {"arguments": json.dumps(answer.arguments), "status": "completed"}
     else:
         part = {"type": "output_text", "text": answer, "annotations": []}
-        item = {"type": "message", "id": "item-1", "role": "assistant", "status": "completed", "content": [part]}
-    response = {"id": "response-1", "object": "response", "created_at": 0, "model": "mock", "status": "completed"}
+        item = {"type": "message", "id": _new_id("item"), "role": "assistant", "status": "completed", "content": [part]}
+    response = {
+        "id": _new_id("response"),
+        "object": "response",
+        "created_at": 0,
+        "model": "mock",
+        "status": "completed",
+    }
     done = {**response, "output": [item], "usage": _USAGE}
     if not asked.get("stream"):
         return web.json_response(done)

@@ -21,12 +21,9 @@ from executors_app.agentctl.drivers import (
     acp_questions,
 )
 from executors_app.agentctl.drivers import acp_session_setup as opening
+from executors_app.agentctl.drivers.acp_failures import error_in_text
 from executors_app.agentctl.drivers.acp_settings import AcpSettings
-from executors_app.agentctl.drivers.events import (
-    LOGIN_PATTERN,
-    ReplayCollector,
-    update_to_journal_line,
-)
+from executors_app.agentctl.drivers.events import LOGIN_PATTERN, ReplayCollector, failure_code, update_to_journal_line
 from executors_app.agentctl.drivers.json_rpc import (
     METHOD_NOT_FOUND,
     AgentGone,
@@ -66,6 +63,8 @@ def create(host: Host, marker: Mapping[str, str]) -> Driver:
 @dataclass(slots=True)
 class _Turn:
     cancelled: bool = False
+    error: str = ""
+    """What the agent said last, if that is an error."""
     ended: asyncio.Event = field(default_factory=asyncio.Event)
 
 
@@ -255,7 +254,10 @@ class AcpDriver:
         finally:
             turn.ended.set()
             self._turn = None
-        return self._stop_reason(answer)
+        reason = self._stop_reason(answer)
+        if turn.error and reason == "end_turn" and not turn.cancelled:
+            raise TurnFailed(failure_code(turn.error), turn.error)
+        return reason
 
     def _blocks(self, text: str, attachments: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         """Return the prompt as content blocks; raises TurnFailed for files that the agent does not take."""
@@ -298,6 +300,8 @@ class AcpDriver:
         elif self._replay is not None:
             self._replay.add(update)
         else:
+            if self._turn is not None and self._agent_info is not None:
+                self._turn.error = error_in_text(self._agent_info.agent.get("name", ""), update)
             kind, body = update_to_journal_line(update)
             self._host.record(kind, **body)
 

@@ -1,0 +1,30 @@
+"""Errors that an ACP agent reports as the last text of a turn, which it then ends as if it were complete."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+_ERRORS: Final[Mapping[str, re.Pattern[str]]] = {
+    # Its only machine-readable report needs a capability of one client, which would cost the output of its commands.
+    "@agentclientprotocol/codex-acp": re.compile(
+        r"(?:unexpected status \d{3}\b|exceeded retry limit, last status: |stream disconnected before completion: "
+        r"|[Cc]onnection failed: |Selected model is at capacity\.|We're currently experiencing high demand"
+        r"|Quota exceeded\.|Codex ran out of room in the model's context window|internal error; agent loop died)"
+    ),
+}
+"""By the name that an agent gives itself, how the errors begin that it reports as text."""
+
+
+def error_in_text(agent_name: str, update: Mapping[str, Any]) -> str:
+    """Return the error that an update consists of, or an empty string.
+
+    Such an update is the whole error and an empty line, which tells it from what a model writes: that comes in pieces.
+    """
+    pattern, content = _ERRORS.get(agent_name), update.get("content")
+    if pattern is None or update.get("sessionUpdate") != "agent_message_chunk" or not isinstance(content, dict):
+        return ""
+    text = content.get("text")
+    is_error = isinstance(text, str) and text.endswith("\n\n") and pattern.match(text) is not None
+    return text.strip() if is_error else ""
