@@ -36,6 +36,7 @@ async def test_new_conversation_id_is_stored_before_the_start_is_reported(
         "resume_session": False,
         "history": True,
         "protocol": "acp/1",
+        "prompt": ["image", "resource"],
     }
     assert set(started.timings) == {"spawn", "initialize", "session"}
     assert driver.pid is not None
@@ -341,9 +342,9 @@ async def test_unavailable_model_is_logged_and_does_not_fail_the_start(
 async def test_updates_may_arrive_before_the_conversation_has_an_id(
     driver: Driver, host: RecordingHost, request_for: MakeRequest
 ) -> None:
-    script = agent(session_new=[update("available_commands_update", availableCommands=[]), result({"sessionId": "x"})])
+    script = agent(session_new=[update("future_update"), result({"sessionId": "x"})])
 
     started = await driver.start(request_for(script))
 
     assert started.resume_token == "x"
-    assert host.logs() == ["the agent sent available_commands_update"]
+    assert host.logs() == ["the agent sent future_update"]
