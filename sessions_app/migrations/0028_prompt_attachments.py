@@ -1,23 +1,10 @@
-"""Files of prompts: their descriptions with the prompt, their contents in a table of their own."""
+"""Files of prompts: their descriptions with the prompt, their contents in a table of their own.
+
+The column keeps its default in the database, so that code of the previous release can insert prompts without it.
+"""
 
 import django.db.models.deletion
 from django.db import migrations, models
-
-
-def _alter(schema_editor, apps, clause):
-    """Give the column a default in PostgreSQL, so that code of the previous release can insert prompts without it."""
-    if schema_editor.connection.vendor != 'postgresql':
-        return
-    quote, table = schema_editor.quote_name, apps.get_model('sessions_app', 'Prompt')._meta.db_table
-    schema_editor.execute(f'ALTER TABLE {quote(table)} ALTER COLUMN {quote("attachments")} {clause}', params=None)
-
-
-def set_default(apps, schema_editor):
-    _alter(schema_editor, apps, "SET DEFAULT '[]'")
-
-
-def drop_default(apps, schema_editor):
-    _alter(schema_editor, apps, 'DROP DEFAULT')
 
 
 class Migration(migrations.Migration):
@@ -30,7 +17,7 @@ class Migration(migrations.Migration):
         migrations.AddField(
             model_name='prompt',
             name='attachments',
-            field=models.JSONField(blank=True, default=list),
+            field=models.JSONField(blank=True, db_default=models.Value([], models.JSONField()), default=list),
         ),
         migrations.CreateModel(
             name='Attachment',
@@ -49,5 +36,4 @@ class Migration(migrations.Migration):
                 'constraints': [models.UniqueConstraint(fields=('session', 'sha256'), name='one_attachment_per_content')],
             },
         ),
-        migrations.RunPython(set_default, drop_default),
     ]

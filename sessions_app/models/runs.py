@@ -89,7 +89,8 @@ class Prompt(TeamModel):
     session = models.ForeignKey(TaskSession, models.CASCADE, related_name="prompts")
     message_id = models.CharField(max_length=128)
     text = models.TextField()
-    attachments = ListField(default=list, blank=True)
+    # The database knows the default, too: code of the previous release inserts prompts without this column.
+    attachments = ListField(default=list, db_default=models.Value([], models.JSONField()), blank=True)
     """Its files, each ``{name, media_type, size, sha256}``; their contents are rows of ``Attachment``."""
     kind = models.CharField(max_length=10, choices=[(k.value, k.value) for k in PromptKind], default=PromptKind.USER)
     state = models.CharField(

@@ -53,8 +53,9 @@ class RestartDrills:
         eventually(lambda: "permission.requested" in session.journal(), timeout=30, describe="it asks a permission")
         deployment.serve()
 
-        status = session.wait_for("RUNNING")
-        assert status["pending_permissions"] == 1
+        # The web server may answer before the supervisor has read what the agent did meanwhile.
+        eventually(lambda: session.status()["pending_permissions"] == 1, timeout=30, describe="the permission is shown")
+        session.wait_for("RUNNING")
         assert session.lasting_pids() == before
         asked = deployment.api("GET", f"{session.path}/permissions/")["results"][0]
         option = asked["options"][0]["option_id"]
