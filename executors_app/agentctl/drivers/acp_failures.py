@@ -26,5 +26,6 @@ def error_in_text(agent_name: str, update: Mapping[str, Any]) -> str:
     if pattern is None or update.get("sessionUpdate") != "agent_message_chunk" or not isinstance(content, dict):
         return ""
     text = content.get("text")
-    is_error = isinstance(text, str) and text.endswith("\n\n") and pattern.match(text) is not None
-    return text.strip() if is_error else ""
+    if not isinstance(text, str) or not text.endswith("\n\n"):
+        return ""
+    return text.strip() if pattern.match(text) else ""
