@@ -300,7 +300,8 @@ class AcpDriver:
         elif self._replay is not None:
             self._replay.add(update)
         else:
-            if self._turn is not None and self._agent_info is not None:
+            # An agent may tell its usage after its last text.
+            if self._turn and self._agent_info and update.get("sessionUpdate") != "usage_update":
                 self._turn.error = error_in_text(self._agent_info.agent.get("name", ""), update)
             kind, body = update_to_journal_line(update)
             self._host.record(kind, **body)
