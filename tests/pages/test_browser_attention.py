@@ -96,3 +96,31 @@ def test_notification_settings_have_no_accessibility_violations(visit: Any, worl
     page = visit().open("/settings/notifications/")
     expect(page.get_by_role("heading", name="New webhook")).to_be_visible()
     assert Axe().run(page).response["violations"] == []
+
+
+SAY_WHILE_CLOSING = """async () => {
+  const sent = [];
+  const original = window.WebSocket;
+  let socket;
+  window.WebSocket = class SocketThatIsSlowToClose {
+    static OPEN = 1;
+    readyState = 1;
+    constructor() { socket = this; }
+    send(frame) { sent.push(frame); }
+    close() { this.readyState = 2; }
+  };
+  const { listen } = await import("/static/kandev/socket.js");
+  const news = listen({ path: () => "/slow", hear() {}, ended() {} });
+  socket.onmessage({ data: '{"type": "hello"}' });
+  const before = news.say("here", {});
+  news.renew();
+  const after = news.say("here", {});
+  window.WebSocket = original;
+  return { before, after, sent: sent.length };
+}"""
+
+
+def test_socket_that_is_closing_is_told_nothing(visit: Any, world: World) -> None:
+    ada = visit()
+    page = ada.open("/attention/")
+    assert page.evaluate(SAY_WHILE_CLOSING) == {"before": True, "after": False, "sent": 1}

@@ -13,9 +13,12 @@ const TOO_MANY = 4429;
 
 // path(): where to connect, asked anew each time. hear(frame): a frame of the server. ended(text): it is over.
 export function listen({ path, hear, ended }) {
-  let socket = null, isOpen = false, over = false, failures = 0, timer, ackTimer;
+  let socket = null, greeted = false, over = false, failures = 0, timer, ackTimer;
   const unacked = new Map(); // session: last seq
   let count = 0;
+
+  // A socket that is being closed takes no more, although its `onclose` has not been called yet.
+  const isOpen = () => greeted && socket.readyState === WebSocket.OPEN;
 
   function connect() {
     clearTimeout(timer);
@@ -27,7 +30,7 @@ export function listen({ path, hear, ended }) {
 
   function take(frame) {
     if (frame.type === "hello") {
-      isOpen = true;
+      greeted = true;
       failures = 0;
     }
     if (frame.type === "event") note(frame);
@@ -46,14 +49,14 @@ export function listen({ path, hear, ended }) {
     clearTimeout(ackTimer);
     ackTimer = undefined;
     count = 0;
-    if (isOpen) for (const [session, seq] of unacked) socket.send(JSON.stringify({ type: "ack", session_id: session, seq }));
+    if (isOpen()) for (const [session, seq] of unacked) socket.send(JSON.stringify({ type: "ack", session_id: session, seq }));
     unacked.clear();
   }
 
   function closed(code) {
-    const wasOpen = isOpen;
+    const wasOpen = greeted;
     socket = null;
-    isOpen = false;
+    greeted = false;
     unacked.clear();
     if (code in ENDS) {
       over = true;
@@ -67,16 +70,17 @@ export function listen({ path, hear, ended }) {
 
   // The server can be reached again: a socket from before may be dead without knowing it.
   function renew() {
-    if (isOpen) socket.close();
+    if (greeted) socket.close();
     else connect();
   }
 
   // Tell the server something; false while there is no socket.
   function say(action, payload) {
-    if (isOpen) socket.send(JSON.stringify({ type: "request", id: 0, action, payload }));
-    return isOpen;
+    if (!isOpen()) return false;
+    socket.send(JSON.stringify({ type: "request", id: 0, action, payload }));
+    return true;
   }
 
   connect();
-  return { renew, say, isOpen: () => isOpen };
+  return { renew, say, isOpen };
 }
