@@ -149,7 +149,7 @@ def test_permission_superseded_by_a_prompt_cannot_be_answered(ada: Client, world
 
 def test_external_wait_shows_its_deadline_and_requester(ada: Client, world: World) -> None:
     session = world.resting_session()
-    assert "Not waiting for anything." in page(ada, session)
+    assert "Not waiting for an external result." in page(ada, session)
     deadline = timezone.now() + timedelta(hours=1)
     opened = open_wait(session.id, "The build of main", deadline, world.ada)
     html = page(ada, session)
@@ -159,4 +159,4 @@ def test_external_wait_shows_its_deadline_and_requester(ada: Client, world: Worl
     assert str(opened.resume_token) not in html
 
     ada.post(f"{path_of(session)}cancel/")
-    assert "Not waiting for anything." in page(ada, session)
+    assert "Not waiting for an external result." in page(ada, session)

@@ -51,7 +51,7 @@ def test_wait_key_is_shown_once_with_a_working_call(ada: Client, world: World) -
 
     assert json.loads(Prompt.objects.get(kind="wait").text) == {"result": "passed"}
     listed = page(ada, session)
-    assert "Not waiting for anything." in listed
+    assert "Not waiting for an external result." in listed
     assert re.search(r"Answered</span> <span>The build of main<", listed)
 
 
