@@ -15,6 +15,7 @@ import socket
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -161,10 +162,12 @@ class ServeOptions:
     """Path of the Unix socket to listen on, instead of host and port."""
 
 
-def load_drivers() -> dict[str, DriverFactory]:
+@cache
+def load_drivers() -> Mapping[str, DriverFactory]:
     """Import every driver module and return its factory by name.
 
-    All are imported before agentctl is ready: an upgrade may replace the files of the package while it runs.
+    All are imported before agentctl is ready: an upgrade may replace the files of the package while it runs. A fork of
+    the launcher has them already.
     """
     names = [module.name for module in pkgutil.iter_modules(driver_package.__path__)]
     modules = {name: importlib.import_module(f"{driver_package.__name__}.{name}") for name in names}

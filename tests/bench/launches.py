@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +27,7 @@ from tests.services import ROOT
 
 BUDGET = 12.0
 """Megabytes of private memory for agentctl and guard of an idle session."""
+DEMO_AGENT = (sys.executable, "-I", str(ROOT / "executors_app" / "demo_agent.py"))
 BARE_FORK = """
 import gc, os, time
 import aiohttp.web, orjson
@@ -36,6 +37,18 @@ child = os.fork()
 if child:
     print(child, flush=True)
 time.sleep(600)
+"""
+SESSIONS_OF_BUDGET, DENSE_BUDGET = 500, 6 * 2**30 / 1e6
+"""So many idle sessions in so many megabytes."""
+SMALL_AGENT = """
+while read -r line; do
+    id=${line#*'"id":'}
+    case $line in
+    *'"initialize"'*) result='{"protocolVersion":1,"agentCapabilities":{}}' ;;
+    *) result='{"sessionId":"one"}' ;;
+    esac
+    printf '{"jsonrpc":"2.0","id":%s,"result":%s}\\n' "${id%%,*}" "$result"
+done
 """
 Start = Callable[[list[str], dict[str, str], int], int]
 
@@ -47,6 +60,8 @@ class _Measured:
     answered: float
     cpu: float
     private: float
+    pids: tuple[int, ...]
+    """Of agentctl and guard."""
 
 
 def of_idle_sessions(home: Path, sessions: int, *, limited: bool) -> list[Figure]:
@@ -72,6 +87,25 @@ def of_idle_sessions(home: Path, sessions: int, *, limited: bool) -> list[Figure
     ]
 
 
+def of_a_dense_machine(home: Path, sessions: int, *, limited: bool) -> list[Figure]:
+    """So many idle sessions at once, with all that they share and their page tables, but without their agents."""
+    with _sessions(home, sessions, _forked, ["/bin/sh", "-c", SMALL_AGENT]) as started:
+        pids = [pid for one in started for pid in one.pids]
+        launcher = detached._LAUNCHER._process
+        assert launcher is not None
+        used = sum(map(_whole_memory, [*pids, launcher.pid]))
+    budget = DENSE_BUDGET * sessions / SESSIONS_OF_BUDGET
+    row = f"{sessions:,} idle sessions, agents not counted"
+    return [Figure(row, used, "6 GiB for 500", budget, "MB", limit=1.0 if limited else None)]
+
+
+def _whole_memory(pid: int) -> float:
+    """Megabytes of a process: its own, its share of what it has in common with others, and its page tables."""
+    numbers = [Path(f"/proc/{pid}/{name}").read_text() for name in ("smaps_rollup", "status")]
+    kib = re.findall(r"^(?:Pss|VmPTE):\s+(\d+) kB", "\n".join(numbers), re.MULTILINE)
+    return sum(map(int, kib)) * 1024 / 1e6
+
+
 def private_memory(pid: int) -> float:
     """Megabytes that only this process maps."""
     rollup = Path(f"/proc/{pid}/smaps_rollup").read_text()
@@ -87,21 +121,22 @@ def _executed(argv: list[str], environment: dict[str, str], log: int) -> int:
 
 
 @contextmanager
-def _sessions(home: Path, count: int, start: Start) -> Iterator[list[_Measured]]:
+def _sessions(home: Path, count: int, start: Start, agent: Sequence[str] = DEMO_AGENT) -> Iterator[list[_Measured]]:
     """Start them one after another, and measure their memory when all are there."""
     started: list[tuple[str, int, float, float]] = []
     try:
         for _ in range(count):
             execution = str(uuid.uuid4())
-            started.append((execution, *asyncio.run(_start_session(home / execution, execution, start))))
-        yield [_Measured(answered, cpu, _of_session(execution, pid)) for execution, pid, answered, cpu in started]
+            started.append((execution, *asyncio.run(_start_session(home / execution, execution, start, agent))))
+        time.sleep(1)  # they have become idle
+        yield [_measure(pid, answered, cpu) for _, pid, answered, cpu in started]
     finally:
-        for execution, *_ in started:
-            found = execution_processes.find_processes(execution)
-            identity.kill_all([*found.agentctl, *found.others], 10)
+        found = execution_processes.find_all_processes()
+        ours = [found[execution] for execution, *_ in started if execution in found]
+        identity.kill_all([process for one in ours for process in (*one.agentctl, *one.others)], 30)
 
 
-async def _start_session(place: Path, execution: str, start: Start) -> tuple[int, float, float]:
+async def _start_session(place: Path, execution: str, start: Start, agent: Sequence[str]) -> tuple[int, float, float]:
     place.mkdir(mode=0o700)
     token, ready, socket = place / "token", place / "ready.json", place / "socket"
     token.write_text(secret := uuid.uuid4().hex)
@@ -118,8 +153,7 @@ async def _start_session(place: Path, execution: str, start: Start) -> tuple[int
     await client.status()
     answered, cpu = time.perf_counter() - began, _cpu_time(pid)
     os.close(log)
-    agent = [sys.executable, "-I", str(ROOT / "executors_app" / "demo_agent.py")]
-    order = {"launch_id": "launch-1", "argv": agent, "env": {"KANDEV_DEMO_AGENT_HOME": str(place / "agent")}}
+    order = {"launch_id": "launch-1", "argv": list(agent), "env": {"KANDEV_DEMO_AGENT_HOME": str(place / "agent")}}
     rest = {"driver": "acp", "strategy": "fresh", "mcp_servers": [], "permission_mode": "ask", "cwd": str(place)}
     await client.start_agent({**order, **rest}, 60)
     return pid, answered, cpu
@@ -131,10 +165,10 @@ def _cpu_time(pid: int) -> float:
     return sum(int((thread / "schedstat").read_text().split()[0]) for thread in threads) / 1e9
 
 
-def _of_session(execution: str, agentctl: int) -> float:
-    """Private memory of agentctl and its child, the guard. The agent is a child of the guard."""
-    time.sleep(1)  # it has become idle
-    return sum(private_memory(pid) for pid in (agentctl, *children_of(agentctl)))
+def _measure(agentctl: int, answered: float, cpu: float) -> _Measured:
+    """Measure agentctl and its child, the guard. The agent is a child of the guard."""
+    pids = (agentctl, *children_of(agentctl))
+    return _Measured(answered, cpu, sum(map(private_memory, pids)), pids)
 
 
 @contextmanager

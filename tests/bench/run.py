@@ -65,6 +65,8 @@ class Sizes:
     """Megabytes of a repository that workspaces are made of."""
     spoken: int
     """Lines that an agent says without a pause."""
+    dense: int
+    """Idle sessions at once."""
     growth: tuple[int, ...]
     """How many of everything the growth curves are drawn through."""
     limit: float | None
@@ -92,6 +94,7 @@ FULL = Sizes(
     nodes=20,
     repository=1024,
     spoken=50_000,
+    dense=500,
     growth=(100, 1_000, 10_000),
     limit=4.0,
 )
@@ -111,6 +114,7 @@ QUICK = Sizes(
     nodes=2,
     repository=4,
     spoken=500,
+    dense=2,
     growth=(5, 20),
     limit=None,
 )
@@ -177,6 +181,7 @@ PARTS: Mapping[str, Part] = {
     "catching-up-pg": lambda world, sizes: catching_up.on_postgresql(sizes.updates),
     "memory": lambda world, sizes: [memory.of_an_agentctl(world.home, min(sizes.rounds, 5), limited=sizes.limited)],
     "launch": lambda world, sizes: launches.of_idle_sessions(world.home, sizes.rounds, limited=sizes.limited),
+    "dense": lambda world, sizes: launches.of_a_dense_machine(world.home, sizes.dense, limited=sizes.limited),
     "latency": lambda world, sizes: latencies.of_a_turn(world, sizes.work),
     "resume": lambda world, sizes: resumes.of_a_killed_agent(world, sizes.resumes, limited=sizes.limited),
     "death": lambda world, sizes: deaths.to_ready(world, sizes.resumes),

@@ -17,6 +17,7 @@ ROWS = (
     "500 lines of an agent, durable",
     "agentctl, idle",
     "idle session: agentctl and guard, private",
+    "2 idle sessions, agents not counted",
     "agentctl: order to first answer",
     "agentctl: CPU to first answer",
     "group_send, in memory",

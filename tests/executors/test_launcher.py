@@ -189,13 +189,15 @@ async def test_agentctl_is_executed_where_no_launcher_runs(
     assert not named(spec, GUARD)
 
 
-async def test_command_line_without_room_is_executed(
-    launcher: detached._Launcher, spec: LaunchSpec, data_directory: Path
+async def test_command_line_without_room_is_executed_and_the_next_one_forked(
+    launcher: detached._Launcher, spec: LaunchSpec, other: LaunchSpec, data_directory: Path
 ) -> None:
     launched = await LocalMachine(ExecutionStorage(data_directory), {"LONG": "x" * 9000}).launch(spec)
+    await RUNTIME.launch(other)
 
     assert agentctls(spec) == [agentctl_of(launched)]
     assert not named(spec, GUARD)
+    assert named(other, GUARD)
 
 
 async def test_one_guard_serves_one_agent_after_the_other(launcher: detached._Launcher, spec: LaunchSpec) -> None:

@@ -210,8 +210,18 @@ _GRACE: Final = 5.0
 MAX_JOB_WAIT: Final = 25.0
 """Maximum seconds that a request waits for the end of a job."""
 
+_PERMISSION: Final = "/permissions/{id}"
+_JOB: Final = "/jobs/{id}"
+_CANCELLED_JOB: Final = f"{_JOB}/cancel"
+
 Command = Callable[[web.Request, dict[str, Any]], Awaitable[Any]]
 Report = Callable[[], Any]
+
+
+def compile_paths() -> None:
+    """Compile the regular expressions of paths, which Python keeps, also for later forks."""
+    for path in (_PERMISSION, _JOB, _CANCELLED_JOB):
+        web.UrlDispatcher().add_resource(path)
 
 
 def build_app(
@@ -248,10 +258,10 @@ class _Api:
             web.post("/prompt", self._command(self._prompt, status=202)),
             web.post("/cancel", self._command(self._cancel)),
             web.post("/settings", self._command(self._change_setting, status=202)),
-            web.post("/permissions/{id}", self._command(self._answer)),
+            web.post(_PERMISSION, self._command(self._answer)),
             web.post("/jobs", self._command(self._start_job)),
-            web.get("/jobs/{id}", self._job),
-            web.post("/jobs/{id}/cancel", self._command(self._cancel_job)),
+            web.get(_JOB, self._job),
+            web.post(_CANCELLED_JOB, self._command(self._cancel_job)),
             web.post("/shutdown", self._command(self._shutdown)),
             web.get("/events", self._streams.serve, allow_head=False),
         ]

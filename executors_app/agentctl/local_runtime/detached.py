@@ -34,7 +34,7 @@ for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, sig
 os.execv(sys.argv[1], sys.argv[1:])
 """
 _RETRY_DELAY: Final = 60.0
-"""Seconds without a launcher after one has failed, so that a machine that cannot use one does not pay for it twice."""
+"""Seconds without a launcher after one has ended early, so that a machine that cannot use one pays for it only once."""
 _LAUNCHER_MODULE: Final = "executors_app.agentctl.local_runtime.launcher"
 SOURCE_ROOT: Final = Path(__file__).resolve().parents[3]
 
@@ -95,10 +95,13 @@ class _Launcher:
         self._retry_at = 0.0
 
     def fork(self, argv: Sequence[str], environment: Mapping[str, str], log: int, lock: int) -> int:
-        """Return the pid of a new agentctl; raises OSError if none was started, then also for the next minute."""
+        """Return the pid of a new agentctl; raises OSError if none was started.
+
+        Then also for the next minute if the launcher has ended, but not if it only could not serve this request.
+        """
         with self._lock:
             if time.monotonic() < self._retry_at:
-                raise ConnectionRefusedError("the launcher has just failed")
+                raise ConnectionRefusedError("the launcher has just ended")
             if self._connection is None or self._process is None or not identity.is_alive(self._process):
                 self._start()
             connection, process = self._connection, self._process
@@ -108,7 +111,8 @@ class _Launcher:
             kill = partial(identity.kill_all, [process], 5)
             return forking.request_fork(connection, argv, environment, given=[log], held=[lock], kill_server=kill)
         except OSError:
-            self._retry_at = time.monotonic() + _RETRY_DELAY
+            if connection is None or forking.has_ended(connection):
+                self._retry_at = time.monotonic() + _RETRY_DELAY
             raise
 
     def _start(self) -> None:

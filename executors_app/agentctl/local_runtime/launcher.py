@@ -7,6 +7,7 @@ has the user, limits and control group of its client, and listens nowhere. Its f
 
 from __future__ import annotations
 
+import codecs
 import gc
 import os
 import socket
@@ -14,33 +15,51 @@ import sys
 import threading
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Final
 
 from executors_app.agentctl import __main__ as agentctl
 from executors_app.agentctl.daemon import load_drivers, log_to_stderr
+from executors_app.agentctl.http.server import compile_paths
 from executors_app.agentctl.process import forked_guard, forking, spawning
 from executors_app.agentctl.protocol import EXECUTION_MARKER
+
+_ANY_ARGUMENTS: Final = (
+    *("serve", "--workspace", "/", "--state-dir", "/", "--token-file", "/", "--ready-file", "/"),
+    *("--session-id", "any", "--execution-id", "any", "--listen", "unix:/any", "--seed", "/"),
+)
 
 
 def main() -> None:
     """Import what agentctl needs, and serve the descriptor on the command line."""
-    load_drivers()
-    agentctl.parser()
     log_to_stderr()
+    _prepare()
     if threading.active_count() != 1 or len(list(Path("/proc/self/task").iterdir())) != 1:
         sys.exit("the launcher has threads: a fork of it would not be safe")
     gc.collect()
     gc.freeze()
     with socket.socket(fileno=int(sys.argv[1])) as connection:
-        forking.serve_forks(connection, sys.orig_argv[:-1], spawning.inherited_environment(), _run_agentctl)
+        program = forking.Program(_fork_guard, _run_agentctl)
+        forking.serve_forks(connection, sys.orig_argv[:-1], spawning.inherited_environment(), program)
 
 
-def _run_agentctl(own: forking.ProcIdentity, argv: Sequence[str], files: Sequence[int]) -> int:
+def _prepare() -> None:
+    """Make what is made when it is first used: else each fork would make it again, in memory of its own."""
+    load_drivers()
+    agentctl.parser().parse_args(_ANY_ARGUMENTS)
+    codecs.lookup("ascii")
+    compile_paths()
+
+
+def _fork_guard(own: forking.ProcIdentity, argv: Sequence[str]) -> None:
+    # First, because everything that happens before this fork takes memory twice.
+    forked_guard.start({EXECUTION_MARKER: argv[argv.index("--execution-id") + 1]}, own)
+
+
+def _run_agentctl(argv: Sequence[str], files: Sequence[int]) -> int:
     (log,) = files
     for number in (1, 2):
         os.dup2(log, number)
     os.close(log)
-    # Now, because everything that happens before this fork would take memory twice.
-    forked_guard.start({EXECUTION_MARKER: argv[argv.index("--execution-id") + 1]}, own)
     return agentctl.main(argv[argv.index("serve") :])
 
 

@@ -21,7 +21,7 @@ import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Final, NoReturn
+from typing import Final, NamedTuple, NoReturn
 
 from executors_app.agentctl.process import spawning
 
@@ -31,8 +31,14 @@ _MAX_FILES: Final = 16
 _PATIENCE: Final = 60.0
 """Seconds for an answer, which include the imports of a server that has just started."""
 
-Run = Callable[["ProcIdentity", Sequence[str], Sequence[int]], int]
-"""Gets the identity, command line and given files of a fork, and returns its exit status."""
+
+class Program(NamedTuple):
+    """What each fork does."""
+
+    first: Callable[[ProcIdentity, Sequence[str]], None]
+    """Called with its identity, which it does not show yet, and its command line; may fork again."""
+    run: Callable[[Sequence[str], Sequence[int]], int]
+    """Called with its command line and the given files; returns its exit status."""
 
 
 def socket_pair() -> tuple[socket.socket, socket.socket]:
@@ -74,7 +80,16 @@ def request_fork(
     return int(data)
 
 
-def serve_forks(connection: socket.socket, argv: Sequence[str], environment: Mapping[str, str], run: Run) -> None:
+def has_ended(connection: socket.socket) -> bool:
+    """Whether the server has closed its end, which it does before a request without an answer ends."""
+    waiting = select.poll()
+    waiting.register(connection, 0)  # the end is always reported
+    return bool(waiting.poll(0))
+
+
+def serve_forks(
+    connection: socket.socket, argv: Sequence[str], environment: Mapping[str, str], program: Program
+) -> None:
     """Fork for each request, until the client is gone; meanwhile this process looks as the arguments say."""
     spawning.replace_environment(environment)  # first, so that C refers to copies of what is overwritten
     identity = ProcIdentity()
@@ -85,7 +100,7 @@ def serve_forks(connection: socket.socket, argv: Sequence[str], environment: Map
             return
         try:
             if (middle := os.fork()) == 0:
-                _fork_again(connection, identity, order, files, run)
+                _fork_again(connection, identity, order, files, program)
             os.waitpid(middle, 0)
         except OSError:  # the client sees the end of the pipe
             traceback.print_exc()
@@ -95,12 +110,12 @@ def serve_forks(connection: socket.socket, argv: Sequence[str], environment: Map
 
 
 def _fork_again(
-    connection: socket.socket, identity: ProcIdentity, order: bytes, files: Sequence[int], run: Run
+    connection: socket.socket, identity: ProcIdentity, order: bytes, files: Sequence[int], program: Program
 ) -> NoReturn:
     """Run in the first fork, and in the second, whose parent has ended."""
     status = 1
     try:
-        status = 0 if os.fork() else _run_fork(connection, identity, order, files, run)
+        status = 0 if os.fork() else _run_fork(connection, identity, order, files, program)
     except SystemExit as ended:
         status = ended.code if isinstance(ended.code, int) else 1
     except BaseException:  # noqa: BLE001  (nothing may continue in the server's code)
@@ -113,10 +128,13 @@ def _fork_again(
             os._exit(status)
 
 
-def _run_fork(connection: socket.socket, identity: ProcIdentity, order: bytes, files: Sequence[int], run: Run) -> int:
+def _run_fork(
+    connection: socket.socket, identity: ProcIdentity, order: bytes, files: Sequence[int], program: Program
+) -> int:
     connection.close()
     argv, environment, count = marshal.loads(order)  # noqa: S302  (from our only client)
     os.setsid()
+    program.first(identity, argv)
     identity.show(argv, environment)
     spawning.replace_environment(environment)
     sys.argv = list(argv)
@@ -125,7 +143,7 @@ def _run_fork(connection: socket.socket, identity: ProcIdentity, order: bytes, f
         os.write(files[0], b"%d" % os.getpid())
     for file in files[: len(files) - count]:
         os.close(file)
-    return run(identity, argv, given)
+    return program.run(argv, given)
 
 
 _ROOM_FOR_ARGUMENTS: Final = 6 * 1024

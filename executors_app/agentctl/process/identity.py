@@ -53,7 +53,7 @@ def leave_group(execution_id: str) -> None:
 
 def execution_of_process(pid: int) -> str:
     """Return the execution whose group a process is in; empty if it is in none."""
-    name = _group_path(str(pid)).removesuffix(" (deleted)").rpartition("/")[2]
+    name = _group_path(pid).removesuffix(" (deleted)").rpartition("/")[2]
     return name.removeprefix(_GROUP_PREFIX) if name.startswith(_GROUP_PREFIX) else ""
 
 
@@ -102,9 +102,9 @@ def _group_of(pid: str) -> Path | None:
     return mount / path.strip("/")
 
 
-def _group_path(pid: str) -> str:
+def _group_path(pid: int | str) -> str:
     try:
-        lines = Path(f"/proc/{pid}/cgroup").read_text(encoding="utf-8", errors="replace").splitlines()
+        lines = _read_proc(pid, "cgroup").decode("utf-8", "replace").splitlines()
     except OSError:
         return ""
     return next((line.removeprefix(_CGROUP_V2_PREFIX) for line in lines if line.startswith(_CGROUP_V2_PREFIX)), "")
@@ -140,6 +140,7 @@ def count_oom_kills(paths: tuple[Path, ...] = _MEMORY_EVENT_FILES) -> int:
 _EXEC_TIMEOUT: Final = 1.0
 """Seconds to wait for a process in the middle of ``execve``."""
 _EXEC_POLL: Final = 0.001
+_CHUNK: Final = 16 << 10
 _MACHINE_ID_FILES: Final = ("/etc/machine-id", "/var/lib/dbus/machine-id")
 
 
@@ -196,10 +197,25 @@ class ProcessStat:
         return self.memory > 0 and self.environment_end == 0
 
 
+def _read_proc(pid: int | str, name: str) -> bytes:
+    """Read ``/proc/PID/name``; raises OSError.
+
+    Without pathlib: every start reads the files of all processes, and in a fork each object that is used costs memory.
+    """
+    descriptor = os.open(f"/proc/{pid}/{name}", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        chunks = [os.read(descriptor, _CHUNK)]
+        while chunks[-1]:
+            chunks.append(os.read(descriptor, _CHUNK))
+    finally:
+        os.close(descriptor)
+    return b"".join(chunks)
+
+
 def read_stat(pid: int) -> ProcessStat | None:
     """Read ``/proc/PID/stat``; return None if there is no such process."""
     try:
-        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+        text = _read_proc(pid, "stat").decode("utf-8", "replace")
     except (FileNotFoundError, ProcessLookupError, PermissionError):
         return None
     # the name in parentheses may itself hold spaces and parentheses
@@ -274,7 +290,7 @@ def find_marked(marker_value: str, name: str = EXECUTION_MARKER) -> list[Process
 def owner_of(pid: int) -> int | None:
     """Return the user of a process; None if its user ids differ (a set-user-ID program) or it is gone."""
     try:
-        text = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace")
+        text = _read_proc(pid, "status").decode("utf-8", "replace")
     except OSError:
         return None
     users = {int(number) for number in text.partition("\nUid:")[2].partition("\n")[0].split()}
@@ -292,20 +308,19 @@ def read_environment(pid: int) -> frozenset[bytes]:
     In the middle of ``execve`` the kernel shows none. Wait for its end then, or a process that has just started would
     look unmarked.
     """
-    path = Path(f"/proc/{pid}/environ")
     try:
-        entries = path.read_bytes() or _read_after_exec(pid, path)
+        entries = _read_proc(pid, "environ") or _read_after_exec(pid)
     except OSError:
         return frozenset()
     return frozenset(entries.split(b"\0")) - {b""}
 
 
-def _read_after_exec(pid: int, path: Path) -> bytes:
+def _read_after_exec(pid: int) -> bytes:
     """Read the environment again once no ``execve`` is under way."""
     until = time.monotonic() + _EXEC_TIMEOUT
     while (found := read_stat(pid)) and found.in_exec and time.monotonic() < until:
         time.sleep(_EXEC_POLL)
-    return path.read_bytes()
+    return _read_proc(pid, "environ")
 
 
 def kill_all(identities: Iterable[ProcessIdentity], deadline: float) -> list[ProcessIdentity]:

@@ -105,9 +105,10 @@ async def end_marked_processes(
     survivors: list[ProcessIdentity] = []
     while empty < 2 and time.monotonic() < until:
         found = [one for one in await asyncio.to_thread(identity.find_marked, mark, name) if one.pid != spare]
-        survivors = await asyncio.to_thread(identity.kill_all, found, 1.0) if found else []
         empty = 0 if found else empty + 1
-        await asyncio.sleep(_REAP_INTERVAL)
+        if found:
+            survivors = await asyncio.to_thread(identity.kill_all, found, 1.0)
+            await asyncio.sleep(_REAP_INTERVAL)
     return survivors
 
 
