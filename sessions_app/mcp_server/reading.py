@@ -16,10 +16,10 @@ from sessions_app.domain.states import OPEN_PROMPT_STATES, PermissionState, Prom
 from sessions_app.mcp_server import arguments, results
 from sessions_app.mcp_server.access import visible_session
 from sessions_app.models import Message, PermissionRequest, Repository, Task, TaskSession, texts_of
-from sessions_app.pages.session_summary import load_facts
 from sessions_app.services import catalogue
 from sessions_app.services.assessment import assess_session
 from sessions_app.services.board import annotate_needs, session_rows
+from sessions_app.services.situations import load_facts
 from sessions_app.services.status import session_status
 from sessions_app.services.waits import permission_tokens
 

@@ -37,13 +37,14 @@ from sessions_app.pages.labels import (
     receipt_label,
 )
 from sessions_app.pages.questions import question_context
-from sessions_app.pages.session_summary import WORKSPACE, banner_buttons, load_facts, retry_buttons
+from sessions_app.pages.session_summary import WORKSPACE, banner_buttons, retry_buttons
 from sessions_app.pages.waits import wait_contexts
 from sessions_app.services import waits
 from sessions_app.services.agent_setup import agent_fix
 from sessions_app.services.assessment import assess_session, execution_of
 from sessions_app.services.errors import ERRORS_BY_CODE, Conflict, NoAgent, TerminalState
 from sessions_app.services.intents import GIVEN_UP_MESSAGE, RUNNING_ROW
+from sessions_app.services.situations import load_facts
 from sessions_app.services.status import session_status
 from sessions_app.services.tasks import can_be_taken_over
 from sessions_app.services.waits import option_name, permission_tokens, shown_secret

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final
 
 from executors_app.domain import ExecutorStatus
@@ -12,16 +12,12 @@ from sessions_app.domain.agent_programs import NEEDS_PERSON_CODES
 from sessions_app.domain.derived_status import DerivedStatus
 from sessions_app.domain.recovery_facts import UNREACHABLE
 from sessions_app.domain.resumability import Assessment, Mode, Reason, assess_mode, token_was_rejected
-from sessions_app.domain.situation_facts import LABELS, Code, Label, Situation, SituationFacts, state_label
+from sessions_app.domain.situation_facts import LABELS, Code, Label, Situation, state_label
 from sessions_app.domain.situations import status_label
-from sessions_app.domain.states import PromptState, SessionState, WorkState
+from sessions_app.domain.states import SessionState, WorkState
 from sessions_app.models import TaskSession
-from sessions_app.models.runs import newest_run
 from sessions_app.pages.labels import ATTENTION_KIND_LABELS, DERIVED_STATUS_LABELS, WORK_STATE_LABELS
-from sessions_app.services.assessment import execution_of
-from sessions_app.services.attention import open_kinds
 from sessions_app.services.board import SessionRow
-from sessions_app.services.situations import situation_facts
 
 _INTERRUPTED: Final = frozenset({DerivedStatus.INTERRUPTED_STARTUP, DerivedStatus.INTERRUPTED_WAITING})
 """Derived statuses that get a chip of their own, because the status label does not show them."""
@@ -75,25 +71,6 @@ def _status_chips(row: SessionRow) -> list[Label]:
 
 def _work_state_label(state: str) -> Label:
     return WORK_STATE_LABELS[WorkState(state)] if state in list(WorkState) else Label(state, "bad")
-
-
-def load_facts(session: TaskSession, status: Mapping[str, Any], assessment: Assessment) -> SituationFacts:
-    """Return the facts for the session page: from its status, its interrupted prompts and its inbox items.
-
-    An error of the execution is used if the session has none.
-    """
-    run, execution = newest_run(session), execution_of(session)
-    facts = situation_facts(
-        session,
-        status,
-        assessment,
-        open_kinds(session),
-        last_run_state=run.state if run else "",
-        interrupted_prompts=session.prompts.filter(state=PromptState.INTERRUPTED, continued_by=None).count(),
-    )
-    if facts.error_message or execution is None:
-        return facts
-    return replace(facts, error_message=execution.error_message)
 
 
 MISMATCH_ROW: Final = 6

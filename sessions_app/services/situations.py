@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -16,9 +17,13 @@ from sessions_app.domain.restart_rules import WaitReason
 from sessions_app.domain.resumability import Assessment
 from sessions_app.domain.situation_facts import SituationFacts
 from sessions_app.domain.situations import idle_situation
+from sessions_app.domain.states import PromptState
 from sessions_app.domain.transient_errors import Retry
 from sessions_app.domain.wait_tokens import WaitKind
 from sessions_app.models import QUEUED_FOR_CAPACITY, Intent, IntentKind, Supervisor, TaskSession
+from sessions_app.models.runs import newest_run
+from sessions_app.services.assessment import execution_of
+from sessions_app.services.attention import open_kinds
 
 
 class _Team(NamedTuple):
@@ -170,3 +175,22 @@ def _parse_retry(told: Mapping[str, Any] | None) -> Retry | None:
 
 def _parse_time(text: str | None) -> datetime | None:
     return datetime.fromisoformat(text) if text else None
+
+
+def load_facts(session: TaskSession, status: Mapping[str, Any], assessment: Assessment) -> SituationFacts:
+    """Return the facts of one session: from its status, its interrupted prompts and its inbox items.
+
+    An error of the execution is used if the session has none.
+    """
+    run, execution = newest_run(session), execution_of(session)
+    facts = situation_facts(
+        session,
+        status,
+        assessment,
+        open_kinds(session),
+        last_run_state=run.state if run else "",
+        interrupted_prompts=session.prompts.filter(state=PromptState.INTERRUPTED, continued_by=None).count(),
+    )
+    if facts.error_message or execution is None:
+        return facts
+    return replace(facts, error_message=execution.error_message)

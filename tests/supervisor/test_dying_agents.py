@@ -13,8 +13,9 @@ from sessions_app.domain.restart_rules import restart_delay_after_death, stable_
 from sessions_app.domain.situations import situation
 from sessions_app.models import Prompt, TaskSession, session_transaction
 from sessions_app.pages.session_state import composer_refusal, wants_start_on_open
-from sessions_app.pages.session_summary import banner_buttons, load_facts
+from sessions_app.pages.session_summary import banner_buttons
 from sessions_app.services.assessment import assess_session
+from sessions_app.services.situations import load_facts
 from sessions_app.services.status import session_status
 from sessions_app.supervisor.outcomes import explain_agent_deaths
 from tests.pages.world import supervise

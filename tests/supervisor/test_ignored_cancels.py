@@ -10,9 +10,10 @@ from django.utils import timezone
 from sessions_app.domain.attention import AttentionKind
 from sessions_app.domain.situations import situation
 from sessions_app.models import AttentionItem, Intent, Prompt, TaskSession
-from sessions_app.pages.session_summary import banner_buttons, load_facts
+from sessions_app.pages.session_summary import banner_buttons
 from sessions_app.services import intents
 from sessions_app.services.assessment import assess_session
+from sessions_app.services.situations import load_facts
 from sessions_app.services.status import session_status
 from sessions_app.supervisor.watchdogs import report_ignored_cancels
 from tests.supervisor.journals import Journal, ingest

@@ -15,8 +15,9 @@ from django.utils import timezone
 
 from sessions_app.domain.situations import situation
 from sessions_app.models import TaskSession
-from sessions_app.pages.session_summary import banner_buttons, load_facts
+from sessions_app.pages.session_summary import banner_buttons
 from sessions_app.services.assessment import assess_session, execution_of
+from sessions_app.services.situations import load_facts
 from sessions_app.services.status import session_status
 from sessions_app.supervisor.outcomes import REPORTED_GONE
 from tests.agents.scripts import Action, Script, agent, chunk, error, result

@@ -14,9 +14,9 @@ from executors_app.plugins import agent_types
 from sessions_app.domain.situations import situation
 from sessions_app.models import Intent, Prompt, TaskSession
 from sessions_app.pages.labels import receipt_label
-from sessions_app.pages.session_summary import load_facts
 from sessions_app.services import intents
 from sessions_app.services.assessment import assess_session
+from sessions_app.services.situations import load_facts
 from sessions_app.services.status import session_status
 from sessions_app.supervisor.outcomes import (
     StartFailure,

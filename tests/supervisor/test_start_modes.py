@@ -9,8 +9,8 @@ import pytest
 from executors_app.models import ExecutorRunning
 from sessions_app.domain.situations import situation
 from sessions_app.models import Prompt, TaskSession
-from sessions_app.pages.session_summary import load_facts
 from sessions_app.services.assessment import assess_session, execution_of
+from sessions_app.services.situations import load_facts
 from sessions_app.services.status import session_status
 from sessions_app.supervisor.prompts import claim_next_prompt
 from sessions_app.supervisor.start import agent_start

@@ -11,8 +11,9 @@ from executors_app.models import AgentProfile, ExecutorRunning
 from sessions_app.domain.situations import situation
 from sessions_app.domain.verification import REJECTED_TOKEN_OF, TOKEN_OF, TokenBinding, mismatched_fields
 from sessions_app.models import Intent, Lease, LeaseLost, TaskSession
-from sessions_app.pages.session_summary import banner_buttons, load_facts
+from sessions_app.pages.session_summary import banner_buttons
 from sessions_app.services.assessment import assess_session, assess_start
+from sessions_app.services.situations import load_facts
 from sessions_app.services.status import session_status
 from sessions_app.supervisor import leases
 from sessions_app.supervisor.outcomes import StartFailure, write_start_failure
