@@ -13,7 +13,8 @@ from django.http import HttpRequest
 from executors_app import plugins
 from executors_app.agent_capabilities import capability_standing, explain_capability
 from executors_app.encryption import SecretUnreadable
-from executors_app.models import AgentCapability, AgentProfile, Executor, ExecutorRunning, check_env, check_mcp_servers
+from executors_app.mcp_servers import check_mcp_servers
+from executors_app.models import AgentCapability, AgentProfile, Executor, ExecutorRunning, check_env
 from executors_app.orm import JSONFormField
 from executors_app.staff_admin import UNREADABLE_TEXT, Form, ReadOnlyModelAdmin, StaffModelAdmin, describe_secret
 
@@ -53,7 +54,8 @@ class AgentProfileForm(Form):
         required=False,
         widget=WriteOnlyTextarea,
         label="Replace the MCP servers",
-        help_text='A JSON list of objects with a "name" each; [] removes all, an empty field leaves them.',
+        help_text='A JSON list of objects with a "name" each, and a "url" or a "command"; '
+        "[] removes all, an empty field leaves them.",
     )
 
     class Meta:

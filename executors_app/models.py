@@ -30,12 +30,6 @@ def check_env(env: Any) -> None:
         raise ValidationError(f"Not a valid variable name: {', '.join(map(repr, bad))}.")
 
 
-def check_mcp_servers(servers: Any) -> None:
-    """Raise ValidationError for anything but a list of MCP servers, each with a name."""
-    if not isinstance(servers, list) or not all(_has_name(server) for server in servers):
-        raise ValidationError("Expected a list of objects, each with a name.")
-
-
 def check_patterns(patterns: Any) -> None:
     """Raise ValidationError for anything but a short list of regular expressions."""
     if not isinstance(patterns, list) or not all(isinstance(pattern, str) and pattern for pattern in patterns):
@@ -47,11 +41,6 @@ def check_patterns(patterns: Any) -> None:
             re.compile(pattern)
         except re.error as error:
             raise ValidationError(f"{pattern!r} is not a regular expression: {error}.") from error
-
-
-def _has_name(server: Any) -> bool:
-    name = server.get("name") if isinstance(server, dict) else None
-    return isinstance(name, str) and bool(name)
 
 
 class AgentProfile(models.Model):

@@ -60,6 +60,7 @@ class JournalKind(StrEnum):
     AGENT_SETTINGS = "agent.settings"
     AGENT_COMMANDS = "agent.commands"
     AGENT_TITLE = "agent.title"
+    MCP_SERVERS_LEFT_OUT = "agent.mcp_servers_left_out"
     SETTING_APPLIED = "setting.applied"
     SETTING_REFUSED = "setting.refused"
     WORKSPACE_SNAPSHOT = "workspace.snapshot"

@@ -65,7 +65,7 @@ def may_operate(user: Any, session: TaskSession) -> bool:
     """
     if not may_write_session(user, session):
         return False
-    return user.is_staff or _is_isolated(session) or _is_trusted(session)
+    return user.is_staff or _is_isolated(session) or _is_trusted(session.task.team_id)
 
 
 def _is_isolated(session: TaskSession) -> bool:
@@ -75,6 +75,14 @@ def _is_isolated(session: TaskSession) -> bool:
         return False
 
 
-def _is_trusted(session: TaskSession) -> bool:
-    given = Group.objects.filter(id=session.task.team_id, permissions__codename="operate_unisolated")
+def may_name_programs(user: Any, team: Group) -> bool:
+    """Return whether ``user`` may name programs that run with every agent of ``team``, wherever that is.
+
+    That requires staff, or an admin of a team with the permission ``operate_unisolated``.
+    """
+    return may_manage(user, team) and (user.is_staff or _is_trusted(team.pk))
+
+
+def _is_trusted(team_id: int) -> bool:
+    given = Group.objects.filter(id=team_id, permissions__codename="operate_unisolated")
     return given.filter(permissions__content_type__app_label=TeamRole._meta.app_label).exists()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.urls import path
 
 from sessions_app.accounts.api import tokens
-from sessions_app.accounts.pages import login, profile, settings, teams
+from sessions_app.accounts.pages import login, mcp_servers, profile, settings, teams
 
 urlpatterns = [
     path("login/", login.LoginView.as_view(), name="login"),
@@ -21,6 +21,12 @@ urlpatterns = [
     path("settings/teams/", teams.list_teams, name="settings-teams"),
     path("settings/teams/<int:team_id>/", teams.show_team, name="settings-team"),
     path("settings/teams/<int:team_id>/policy/", teams.edit_team_policy, name="settings-team-policy"),
+    path("settings/teams/<int:team_id>/mcp-servers/", mcp_servers.edit_team_servers, name="settings-team-mcp"),
+    path(
+        "settings/repositories/<uuid:repository_id>/mcp-servers/",
+        mcp_servers.edit_repository_servers,
+        name="settings-repository-mcp",
+    ),
     path("settings/teams/<int:team_id>/invite/", teams.invite_team_member, name="settings-team-invite"),
     path("settings/teams/<int:team_id>/add/", teams.add_team_member, name="settings-team-add"),
     path(

@@ -115,6 +115,19 @@ class StaffWritePermission(IsAuthenticated):
         return super().has_permission(request, view) and (request.method in SAFE_METHODS or request.user.is_staff)
 
 
+class TeamManagerWritePermission(IsAuthenticated):
+    """Members can read; staff and the team's admins can write."""
+
+    def has_permission(self, request: Request, view: Any) -> bool:
+        """Return whether the request is allowed. Raises Http404 if the user cannot see the team."""
+        if not super().has_permission(request, view):
+            return False
+        team = view.team
+        if request.method in SAFE_METHODS:
+            return True
+        return not getattr(request.user, "only_reads", False) and authorization.may_manage(request.user, team)
+
+
 class ApiView(APIView):
     """Base class of the API's views: read the request, call one service, serialize what it returns."""
 

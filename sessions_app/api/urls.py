@@ -8,7 +8,7 @@ from rest_framework.permissions import IsAuthenticated
 
 from sessions_app.accounts import urls as accounts
 from sessions_app.api.errors import NotFoundView
-from sessions_app.api.views import catalogue, conversation, event_stream, sessions, tasks, workspace
+from sessions_app.api.views import catalogue, conversation, event_stream, mcp_servers, sessions, tasks, workspace
 from sessions_app.notifications import urls as notifications
 from sessions_app.workflows import urls as workflows
 
@@ -89,6 +89,8 @@ urlpatterns = [
     path("attention/<uuid:item_id>/acknowledge/", tasks.AttentionItemAcknowledgeView.as_view()),
     path("attention/<uuid:item_id>/dismiss/", tasks.AttentionItemDismissView.as_view()),
     path("teams/<int:team_id>/policy/", sessions.TeamPolicyDetailView.as_view()),
+    path("teams/<int:team_id>/mcp-servers/", mcp_servers.TeamMcpServerListView.as_view()),
+    path("repositories/<uuid:repository_id>/mcp-servers/", mcp_servers.RepositoryMcpServerListView.as_view()),
     *accounts.api_urlpatterns,
     *notifications.api_urlpatterns,
     *workflows.api_urlpatterns,

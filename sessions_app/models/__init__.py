@@ -17,6 +17,7 @@ from sessions_app.models.attention import (
 from sessions_app.models.attention_rules import raise_item, resolve_items
 from sessions_app.models.bulk import update_rows
 from sessions_app.models.event import NewEvent, SessionEvent, append_events, write_numbered_events
+from sessions_app.models.mcp_servers import McpServerList
 from sessions_app.models.message import (
     PART_LIMIT,
     TEXT_ROLES,
@@ -92,6 +93,7 @@ __all__ = [
     "Lease",
     "LeaseLost",
     "Leftover",
+    "McpServerList",
     "Message",
     "MessageDraft",
     "MessagePart",

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Final
 
+from executors_app.agentctl.drivers.mcp_servers import LeftOutReason
 from sessions_app.domain.states import TERMINAL_STATES
 from sessions_app.models import TaskSession
 from sessions_app.models.agent_settings import REFUSED, WAITING
+from sessions_app.services.agent_mcp_servers import SECRET_MISSING, given_servers
 from sessions_app.services.agent_settings import agent_settings_document
 
 
@@ -24,7 +27,24 @@ def agent_settings_context(session: TaskSession) -> dict[str, Any]:
         "agent_settings": [_setting_context(each, session) for each in document["settings"]],
         "agent_commands": document["commands"],
         "may_change_settings": not over,
+        "mcp_servers": [{**each, "note": left_out_sentence(each)} for each in given_servers(session)],
     }
+
+
+def left_out_sentence(server: Mapping[str, Any]) -> str:
+    """Return why an agent was not given a server; empty if it was given."""
+    name, reason = f"MCP server “{server.get('name', '')}”", str(server.get("reason", ""))
+    if reason == SECRET_MISSING:
+        return f"{name} was left out: the agent profile has no variable {', '.join(server.get('variables', ()))}."
+    why = _LEFT_OUT_REASONS.get(reason, "")
+    return f"{name} was left out: {why}." if why else ""
+
+
+_LEFT_OUT_REASONS: Final[Mapping[str, str]] = {
+    LeftOutReason.HTTP_UNSUPPORTED: "the agent does not support servers over HTTP",
+    LeftOutReason.SSE_UNSUPPORTED: "the agent does not support servers over SSE",
+    LeftOutReason.UNSUPPORTED: "the agent uses only the servers of its own configuration",
+}
 
 
 def _setting_context(setting: dict[str, Any], session: TaskSession) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from sessions_app.domain.situation_facts import Label
 from sessions_app.domain.states import SessionState
 from sessions_app.models import ContinuityReceipt, Prompt, SessionEvent, SweepOutcome, TaskSession
 from sessions_app.pages.activity_chart import ActivityChart, draw_activity_chart
+from sessions_app.pages.agent_settings import left_out_sentence
 from sessions_app.pages.labels import decision_label, humanize_code, receipt_label
 from sessions_app.pages.session_state import evidence_lines
 from sessions_app.pages.shortcuts import find_session
@@ -145,6 +146,7 @@ _EVENT_LABELS: Final[Mapping[str, Label | Callable[[Payload], Label]]] = {
         if told.get("deleted")
         else Label(_with_reason("The agent’s own transcript was not deleted", told.get("reason")), "ask")
     ),
+    "session.mcp_servers.left_out": lambda told: Label(" ".join(map(left_out_sentence, told["servers"])), "ask"),
     "session.setting.requested": lambda told: Label(f"A change of the agent’s setting {_setting(told)} was requested"),
     "session.setting.applied": lambda told: Label(f"The agent’s setting {_setting(told)} was changed", "calm"),
     "session.setting.refused": lambda told: Label(

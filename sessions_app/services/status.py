@@ -39,6 +39,7 @@ from sessions_app.models import (
 )
 from sessions_app.models.derived_status import derived_status, is_agent_gone
 from sessions_app.models.runs import newest_run
+from sessions_app.services.agent_mcp_servers import given_servers
 from sessions_app.services.assessment import assess_session, execution_of, is_running, session_flaws
 from sessions_app.services.attention import open_kinds
 from sessions_app.services.attention_filters import overdue_filter
@@ -174,6 +175,7 @@ def session_status(session: TaskSession, user: Any = None) -> dict[str, Any]:
         "starting": start is not None,
         "queued_for_capacity": bool(start is not None and start.payload.get(QUEUED_FOR_CAPACITY)),
         "start_wait": start_wait_json(session, start),
+        "mcp_servers": given_servers(session),
     }
     return {**status, "stillness": idle_reason_json(session, status, assessment, open_ones, run.state if run else "")}
 

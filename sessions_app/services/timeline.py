@@ -63,6 +63,7 @@ STORY_EVENTS: Final = (
     "session.run.heard_again",
     "session.permission.expired",
     "session.transcript",
+    "session.mcp_servers.left_out",
     "session.setting.requested",
     "session.setting.applied",
     "session.setting.refused",

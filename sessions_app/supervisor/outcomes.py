@@ -71,6 +71,16 @@ def _remember(transaction: SessionTransaction, told: CapabilityReport, judgement
         reset_for_new_version(transaction.session.agent_profile, transaction.execution)
 
 
+REFUSAL_MESSAGES: Final = {
+    "not_resumable": "This agent doesn’t support resuming. Start a new session.",
+    "missing_resume_token": "The agent never reported a conversation id. Start a new session.",
+    "worktree_missing": "The session’s worktree is gone. Start a new session.",
+    "strange_token": (
+        "This conversation belongs to another agent profile, agent type or directory. Put that back, or start fresh."
+    ),
+}
+"""What a session says whose agent does not start, by code of the refusal."""
+
 LAST_OUTPUT: Final = 3
 """Lines of the agent's log that the explanation quotes; the item in the inbox has more."""
 

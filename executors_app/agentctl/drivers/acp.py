@@ -31,6 +31,7 @@ from executors_app.agentctl.drivers.json_rpc import (
     RpcError,
     encode_message,
 )
+from executors_app.agentctl.drivers.mcp_servers import report_left_out
 from executors_app.agentctl.drivers.prompt_content import fit_blocks
 from executors_app.agentctl.journal.line_format import RateLimitedLog
 from executors_app.agentctl.process.agent_process import AgentProcess, SpawnFailed
@@ -137,6 +138,7 @@ class AcpDriver:
             async with asyncio.timeout(self._step_timeout):
                 peer = self._agent_info = await opening.initialize(agent.connection)
             self._step_timeout = request.timeout
+        report_left_out(self._host.record, request, peer.mcp_transports)
         replays: list[ReplayCollector] = []
         with _timed_step(timings, "session"):
             self._step = "its conversation"

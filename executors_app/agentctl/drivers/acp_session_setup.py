@@ -14,6 +14,7 @@ from typing import Any, Final, Literal
 from executors_app.agentctl.drivers import StartFailed, StartRequest, acp_questions
 from executors_app.agentctl.drivers.events import LOGIN_PATTERN, ReplayCollector
 from executors_app.agentctl.drivers.json_rpc import METHOD_NOT_FOUND, AgentGone, JsonRpcConnection, RpcError
+from executors_app.agentctl.drivers.mcp_servers import accepted_servers
 from executors_app.agentctl.process.async_io import PipeStuck
 from executors_app.agentctl.protocol import CapabilityShortfall, Code
 
@@ -99,6 +100,8 @@ class AgentInfo:
     """Whether it accepts directories in addition to its cwd."""
     prompt_kinds: frozenset[str]
     """Kinds of content blocks that it accepts in addition to text and resource links."""
+    mcp_transports: frozenset[str]
+    """Kinds of MCP servers that it accepts in addition to programs: *http*, *sse*."""
 
     @property
     def capabilities(self) -> dict[str, Any]:
@@ -158,6 +161,7 @@ async def initialize(wire: JsonRpcConnection) -> AgentInfo:
     of_sessions = _as_mapping(claims.get("sessionCapabilities"))
     info = _as_mapping(answer.get("agentInfo"))
     takes = _as_mapping(claims.get("promptCapabilities"))
+    servers = _as_mapping(claims.get("mcpCapabilities"))
     kinds = {"image": takes.get("image"), "audio": takes.get("audio"), "resource": takes.get("embeddedContext")}
     return AgentInfo(
         agent={"name": str(info.get("name") or ""), "version": str(info.get("version") or "")},
@@ -167,6 +171,7 @@ async def initialize(wire: JsonRpcConnection) -> AgentInfo:
         closes=of_sessions.get("close") not in (None, False),
         deletes=of_sessions.get("delete") not in (None, False),
         directories=of_sessions.get("additionalDirectories") not in (None, False),
+        mcp_transports=frozenset(kind for kind in ("http", "sse") if servers.get(kind) is True),
         prompt_kinds=frozenset(kind for kind, taken in kinds.items() if taken is True),
     )
 
@@ -277,7 +282,8 @@ def _matches(pattern: str, text: str) -> bool:
 
 def _session_parameters(request: StartRequest, peer: AgentInfo) -> dict[str, Any]:
     """Return directory and MCP servers of the conversation; sent with every start, because no agent stores them."""
-    parameters = {"cwd": request.cwd, "mcpServers": [_mcp_server(server) for server in request.mcp_servers]}
+    servers = accepted_servers(request.mcp_servers, peer.mcp_transports)
+    parameters = {"cwd": request.cwd, "mcpServers": [_mcp_server(server) for server in servers]}
     directories = list(request.additional_directories) if peer.directories else []
     return {**parameters, "additionalDirectories": directories} if directories else parameters
 

@@ -77,6 +77,7 @@ def _render_team(request: HttpRequest, found: Group, status: int = 200, **more: 
         "roles": TeamRole.Role.choices,
         "invite_form": MemberInviteForm(prefix="new"),
         "add_form": MemberAddForm(prefix="add"),
+        "repositories": found.repositories.order_by("name"),
         **more,
     }
     return render_settings(request, "settings/team.html", "settings-teams", context, status)

@@ -8,7 +8,8 @@ from rest_framework import serializers
 
 from executors_app.agents import CAPABILITIES
 from executors_app.encryption import SecretUnreadable
-from executors_app.models import AgentProfile, Executor, ExecutorRunning, check_env, check_mcp_servers
+from executors_app.mcp_servers import check_mcp_servers
+from executors_app.models import AgentProfile, Executor, ExecutorRunning, check_env
 from executors_app.plugins import UnknownPlugin, missing_programs
 from sessions_app.api.serializers.common import (
     EXECUTOR_STATUSES,
@@ -144,7 +145,7 @@ class NewProfileSerializer(StrictModelSerializer):
         return env
 
     def validate_mcp_servers(self, servers: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Check that each server has a name."""
+        """Check the servers by their schema."""
         check_mcp_servers(servers)
         return servers
 

@@ -17,6 +17,7 @@ from sessions_app.api.serializers.common import (
     choice_field,
 )
 from sessions_app.api.serializers.conversation import ReceiptSerializer
+from sessions_app.api.serializers.mcp_servers import GivenMcpServerSerializer
 from sessions_app.domain.derived_status import DerivedStatus
 from sessions_app.domain.recovery_facts import PolicySource
 from sessions_app.domain.restart_rules import WaitReason
@@ -257,6 +258,9 @@ class StatusSerializer(serializers.Serializer[Any]):
     )
     capability_note = serializers.CharField(
         allow_blank=True, help_text="Which of its claims the agent was observed to break, as text; empty if none."
+    )
+    mcp_servers = GivenMcpServerSerializer(
+        many=True, help_text="The MCP servers that were chosen for the agent's last start."
     )
     desired_state = choice_field(common.DESIRED_STATES)
     work_state = choice_field(common.WORK_STATES)

@@ -8,13 +8,11 @@ from typing import Any
 
 from django.contrib.auth.models import Group
 from django.http import Http404
-from rest_framework.permissions import SAFE_METHODS, IsAuthenticated
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from sessions_app.accounts.authorization import may_manage
 from sessions_app.accounts.team_scope import teams_of
-from sessions_app.api.base_views import ApiView, PromptParser, SessionApiView, TaskApiView
+from sessions_app.api.base_views import ApiView, PromptParser, SessionApiView, TaskApiView, TeamManagerWritePermission
 from sessions_app.api.serializers.agent_settings import AgentSettingsSerializer, SettingRequestSerializer
 from sessions_app.api.serializers.common import document_responses
 from sessions_app.api.serializers.conversation import PromptAnswerSerializer, PromptRequestSerializer
@@ -191,19 +189,6 @@ class SessionBulkView(ApiView):
         return self.show(
             BulkAnswerSerializer, {"results": request_many(request.user, asked["action"], asked["sessions"])}
         )
-
-
-class TeamManagerWritePermission(IsAuthenticated):
-    """Members can read; staff and the team's admins can write."""
-
-    def has_permission(self, request: Request, view: Any) -> bool:
-        """Return whether the request is allowed. Raises Http404 if the user cannot see the team."""
-        if not super().has_permission(request, view):
-            return False
-        team = view.team
-        if request.method in SAFE_METHODS:
-            return True
-        return not getattr(request.user, "only_reads", False) and may_manage(request.user, team)
 
 
 class TeamPolicyDetailView(ApiView):

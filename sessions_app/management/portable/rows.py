@@ -10,6 +10,7 @@ from typing import Any, Final
 from django.contrib.auth.models import Group, User
 from django.db.models import Q
 
+from executors_app.mcp_servers import MAX_SERVERS
 from executors_app.models import AgentProfile, Executor, ExecutorRunning
 from executors_app.plugins import agent_type, agent_types, runtimes
 from sessions_app.domain.derived_status import DerivedStatus
@@ -39,6 +40,7 @@ from sessions_app.models import (
     TaskSession,
     write_numbered_events,
 )
+from sessions_app.services.agent_mcp_servers import Level, inherited_servers
 from sessions_app.services.portable.reading import SnapshotValues
 
 DEFAULT_TEAM: Final = "Imported"
@@ -64,7 +66,23 @@ def find_or_create_parents(session_id: uuid.UUID, snapshot: SnapshotValues, team
     task = _find_or_create_task(session_id, snapshot, team, notes)
     profile = _find_or_create_profile(snapshot, team, notes)
     executor = _find_or_create_executor(snapshot.inner("executor"), notes)
+    notes += _notes_on_servers(snapshot.inner("task").inner("mcp_servers"), task)
     return SessionParents(task, profile, executor, find_user(snapshot.text("owner")), notes)
+
+
+def _notes_on_servers(told: SnapshotValues, task: Task) -> list[str]:
+    """Return notes on MCP servers that team or repository lack here.
+
+    They are never added: they name programs that agents start, and addresses that are sent secrets.
+    """
+    known, notes = inherited_servers(task.team_id, task.repository_id), []
+    for level in (Level.TEAM, Level.REPOSITORY):
+        here = {str(server.get("name")) for server in known.get(level, ())}
+        names = [name for one in told.rows(level) if (name := one.text("name", 64)) and name not in here]
+        if names:
+            shown = ", ".join(f"“{name}”" for name in names[:MAX_SERVERS])
+            notes.append(f"MCP servers {shown} of the {level} were not added; add them in the team’s settings")
+    return notes
 
 
 def find_user(name: str) -> User | None:

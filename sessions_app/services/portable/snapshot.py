@@ -2,6 +2,7 @@
 
 Their size is bounded however long the session is: of what the log contains, only the newest rows are repeated.
 Neither file has secrets: no tokens of agents or agentctl, and no environments, arguments or MCP servers of profiles.
+The MCP servers of teams and repositories have references in place of secrets.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from executors_app.models import ExecutorRunning
 from sessions_app.domain.portable.lines import format_time
 from sessions_app.domain.states import UNSETTLED_PROMPT_STATES, PromptState, RunState
 from sessions_app.models import ContinuityReceipt, Prompt, ResumeToken, Run, Task, TaskSession
+from sessions_app.services.agent_mcp_servers import inherited_servers
 
 FORMAT: Final = "kandev/1"
 MAX_ROWS: Final = 50
@@ -93,6 +95,7 @@ def _task(task: Task) -> dict[str, Any]:
         "team": task.team.name,
         "repository": _plain(repository, ("name", "path")) if repository else None,
         "created_by": task.created_by.get_username() if task.created_by else None,
+        "mcp_servers": inherited_servers(task.team_id, task.repository_id),
     }
 
 

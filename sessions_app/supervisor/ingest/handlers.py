@@ -15,6 +15,7 @@ from sessions_app.domain.states import PROMPT, SESSION, WORK, PermissionState, R
 from sessions_app.domain.usage import parse_usage
 from sessions_app.models import PermissionRequest, Prompt, SessionTransaction, waits
 from sessions_app.models.bulk import update_row
+from sessions_app.services.agent_mcp_servers import record_left_out
 from sessions_app.services.questions import undelivered_content
 from sessions_app.supervisor import continuity
 from sessions_app.supervisor.conversation import ConversationUpdate
@@ -327,6 +328,10 @@ def _on_snapshot(applier: LineApplier, line: JournalLine) -> None:
     )
 
 
+def _on_servers_left_out(applier: LineApplier, line: JournalLine) -> None:
+    record_left_out(applier.transaction, str(line.get("launch_id")), line.get("servers"))
+
+
 def _announce_snapshot(transaction: SessionTransaction, commit: str) -> None:
     # In the line's transaction: after a crash, these columns still show that the snapshot has not arrived.
     execution = transaction.execution
@@ -362,6 +367,7 @@ LINE_HANDLERS: dict[str, Callable[[LineApplier, JournalLine], None]] = {
     JournalKind.AGENT_SETTINGS: lambda applier, line: applier.agent_settings.report_settings(line),
     JournalKind.AGENT_COMMANDS: lambda applier, line: applier.agent_settings.report_commands(line),
     JournalKind.AGENT_TITLE: lambda applier, line: applier.agent_settings.report_title(line),
+    JournalKind.MCP_SERVERS_LEFT_OUT: _on_servers_left_out,
     JournalKind.SETTING_APPLIED: lambda applier, line: applier.agent_settings.settle(line),
     JournalKind.SETTING_REFUSED: lambda applier, line: applier.agent_settings.settle(line),
     JournalKind.PERMISSION_REQUESTED: _on_permission_requested,

@@ -30,6 +30,7 @@ from sessions_app.models import (
 from sessions_app.models.bulk import update_rows
 from sessions_app.models.runs import newest_run
 from sessions_app.services import prompt_context
+from sessions_app.services.agent_mcp_servers import choose_servers
 from sessions_app.services.assessment import assess_start, history_allowed
 from sessions_app.services.attachments import remember_blocks
 from sessions_app.services.prompt_context import load_history
@@ -45,6 +46,7 @@ from sessions_app.supervisor.interrupted_turns import (
 )
 from sessions_app.supervisor.outcomes import (
     PROBE_FIELDS,
+    REFUSAL_MESSAGES,
     REPORTED_GONE,
     StartFailure,
     learn_capabilities,
@@ -117,8 +119,10 @@ def prepare_agent_start_within(
     execution = transaction.execution
     assert execution is not None, "the lease was checked against it"  # noqa: S101
     # Stored before the request leaves: after a lost answer, the same request is sent, and agentctl answers it again.
-    update_rows(Intent, ("payload",), [({"mode": plan.mode, "strategy": strategy}, plan.intent_id)])
-    return _build_request(session, execution, plan, strategy)
+    payload = {"mode": plan.mode, "strategy": strategy, "mcp_servers": plan.inherited_servers}
+    update_rows(Intent, ("payload",), [(payload, plan.intent_id)])
+    servers = choose_servers(transaction, str(plan.intent_id), session.agent_profile, plan.inherited_servers)
+    return _build_request(session, execution, plan, strategy, servers)
 
 
 def _first_strategy(plan: StartClaim) -> Strategy | None:
@@ -153,18 +157,12 @@ def _workspace_only(transaction: SessionTransaction, plan: StartClaim, refusal: 
         transaction.move_session("ready", reason="workspace_only")
 
 
-REFUSAL_MESSAGES = {
-    "not_resumable": "This agent doesn’t support resuming. Start a new session.",
-    "missing_resume_token": "The agent never reported a conversation id. Start a new session.",
-    "worktree_missing": "The session’s worktree is gone. Start a new session.",
-    "strange_token": (
-        "This conversation belongs to another agent profile, agent type or directory. Put that back, or start fresh."
-    ),
-}
-
-
 def _build_request(
-    session: TaskSession, execution: ExecutorRunning, plan: StartClaim, strategy: Strategy
+    session: TaskSession,
+    execution: ExecutorRunning,
+    plan: StartClaim,
+    strategy: Strategy,
+    mcp_servers: Sequence[Mapping[str, Any]],
 ) -> AgentStartRequest:
     profile = session.agent_profile
     kind = agent_type(profile.agent_type)
@@ -184,7 +182,7 @@ def _build_request(
         "model": session.model or profile.model or None,
         "mode": profile.mode or None,
         "additional_directories": list(profile.additional_directories),
-        "mcp_servers": list(profile.mcp_servers),
+        "mcp_servers": mcp_servers,
         "settings": setting_changes.changes_to_start_with(session),
         "permission_mode": profile.permission_mode,
         "launch_id": str(plan.intent_id),

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from django.db.models import QuerySet
 from django.utils import timezone
@@ -26,6 +28,7 @@ from sessions_app.models import (
     session_transaction,
 )
 from sessions_app.models.bulk import update_row
+from sessions_app.services.agent_mcp_servers import inherited_servers
 from sessions_app.services.assessment import is_running, session_flaws
 from sessions_app.services.intents import due_intents
 from sessions_app.supervisor import leases
@@ -55,6 +58,8 @@ class StartClaim:
     spec: LaunchSpec
     leftovers: bool
     """Whether the row names an earlier agentctl, whose processes may have outlived it."""
+    inherited_servers: Mapping[str, Any]
+    """The MCP servers of repository and team; those of the first try of this start, if that has chosen some."""
 
 
 def claim_start(
@@ -231,7 +236,13 @@ def _build_claim(session: TaskSession, execution: ExecutorRunning, intent: Inten
         facts=facts,
         spec=launch_spec_of(execution, session),
         leftovers=bool(execution.agentctl_url),
+        inherited_servers=_inherited_servers(session, intent),
     )
+
+
+def _inherited_servers(session: TaskSession, intent: Intent) -> Mapping[str, Any]:
+    frozen: Mapping[str, Any] | None = intent.payload.get("mcp_servers")
+    return inherited_servers(session.task.team_id, session.task.repository_id) if frozen is None else frozen
 
 
 def write_launch(plan: StartClaim, launched: Launched) -> bool:

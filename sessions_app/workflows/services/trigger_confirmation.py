@@ -18,6 +18,7 @@ from executors_app.models import AgentProfile, Executor
 from executors_app.plugins import UnknownPlugin
 from sessions_app.domain.sanitizing import make_visible
 from sessions_app.models import Repository
+from sessions_app.services.agent_mcp_servers import inherited_servers
 from sessions_app.services.catalogue import profiles_of
 from sessions_app.workflows.language.graph import WorkflowGraph as Graph
 from sessions_app.workflows.models import Workflow
@@ -48,6 +49,7 @@ def current_parts(row: Workflow, graph: Graph | None, key: str = "") -> Confirme
         **{f"{FILE_PART}{path}": text for path, text in sorted(row.files.items())},
         "repository": _repository(row.repository),
         "executor": _executor(default_executor(row.executor), digester),
+        **_inherited_servers(row),
         **(_agents(row, graph, digester) if graph else {}),
         **({"triggers": _triggers(graph)} if graph else {}),
     }
@@ -133,6 +135,13 @@ def _executor(row: Executor | None, digester: _SecretDigester) -> str:
     return _format_lines(
         {"id": row.pk, "name": row.name, "runtime": row.runtime, "isolated": isolated, "settings": settings_digest}
     )
+
+
+def _inherited_servers(row: Workflow) -> ConfirmedParts:
+    """Return the MCP servers that repository and team give to all agents; they contain no secret."""
+    found = inherited_servers(row.team_id, row.repository_id)
+    lines = [f"{level}: {json.dumps(server, sort_keys=True)}" for level, servers in found.items() for server in servers]
+    return {"MCP servers": "\n".join(sorted(lines))} if lines else {}
 
 
 def _agents(row: Workflow, graph: Graph, digester: _SecretDigester) -> ConfirmedParts:

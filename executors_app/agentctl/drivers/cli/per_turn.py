@@ -17,6 +17,7 @@ from executors_app.agentctl.drivers.events import (
     failure_code,
     matches_gone_pattern,
 )
+from executors_app.agentctl.drivers.mcp_servers import report_left_out
 from executors_app.agentctl.drivers.prompt_content import prompt_text
 from executors_app.agentctl.process.agent_process import SpawnFailed
 from executors_app.agentctl.process.async_io import PipeStuck
@@ -101,7 +102,7 @@ class PerTurnDriver:
             raise StartFailed(Code.START_TIMEOUT, message) from error
         except SpawnFailed as error:
             raise StartFailed(error.code, str(error), permanent=error.permanent) from error
-        self._warn_about_ignored_servers(request)
+        report_left_out(self._host.record, request, None)  # it has servers of its own configuration only
         self._request, self._conversation_id = request, token
         self._fork_due = request.fork and token == request.resume_token
         return StartResult(
@@ -144,11 +145,6 @@ class PerTurnDriver:
         if request.resume_token and matches_gone_pattern(message, request.gone_patterns):
             raise StartFailed(Code.TOKEN_REJECTED, f"the agent says: {message}", token_valid=False)
         raise StartFailed(failure, f"the agent says: {message}", permanent=failure == Code.HANDSHAKE_FAILED)
-
-    def _warn_about_ignored_servers(self, request: StartRequest) -> None:
-        if request.mcp_servers:
-            text = "this agent takes MCP servers from its own configuration alone; those of the profile are not used"
-            self._host.record(JournalKind.LOG, level="warning", text=text, data={"servers": len(request.mcp_servers)})
 
     # -- turns
 

@@ -1,0 +1,152 @@
+"""The schema of MCP servers that agents are given: of profiles, repositories and teams alike.
+
+A server is reached over HTTP (``url``, ``headers``) or is a program that the agent itself starts, in its own workspace
+and with its own rights (``command``, ``args``, ``env``). A value ``secret:NAME``, or ``Bearer secret:NAME``, stands for
+the variable NAME of the agent profile's environment, which is encrypted; it is replaced only as an agent starts.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from django.core.exceptions import ValidationError
+
+MAX_SERVERS: Final = 50
+"""Servers of one list."""
+MAX_PAIRS: Final = 50
+"""Variables or headers of one server, and its arguments."""
+VALUE_LIMIT: Final = 10_000
+"""Characters of a value, an argument or an address."""
+HTTP_TYPES: Final = ("http", "sse")
+PROGRAM_TYPE: Final = "stdio"
+
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._-]{0,63}")
+_VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_HEADER: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_REFERENCE: Final = re.compile(r"(?P<scheme>[A-Za-z]+ )?secret:(?P<name>[A-Za-z_][A-Za-z0-9_]*)")
+_FIELDS_BY_KIND: Final = {
+    "url": frozenset({"name", "type", "url", "headers"}),
+    "command": frozenset({"name", "type", "command", "args", "env"}),
+}
+
+
+def check_mcp_servers(servers: Any) -> None:
+    """Raise ValidationError for anything but a list of MCP servers with different names."""
+    if not isinstance(servers, list) or not all(isinstance(server, dict) for server in servers):
+        raise ValidationError("Expected a list of objects, each with a name.")
+    if len(servers) > MAX_SERVERS:
+        raise ValidationError(f"Expected at most {MAX_SERVERS} servers.")
+    names: set[str] = set()
+    for server in servers:
+        name = server.get("name")
+        if not isinstance(name, str) or not _NAME.fullmatch(name):
+            raise ValidationError(
+                "Expected a list of objects, each with a name of at most 64 letters, digits, spaces and . _ -."
+            )
+        if name in names:
+            raise ValidationError(f"Two servers are called “{name}”.")
+        names.add(name)
+        _check_server(name, server)
+
+
+def _check_server(name: str, server: Mapping[str, Any]) -> None:
+    kind = "url" if "url" in server else "command"
+    if kind == "command" and "command" not in server:
+        raise ValidationError(f"“{name}” needs a url, or the command of a program.")
+    if unknown := sorted(set(server) - _FIELDS_BY_KIND[kind]):
+        raise ValidationError(f"“{name}” has fields that do not belong to it: {', '.join(map(repr, unknown))[:200]}.")
+    types = HTTP_TYPES if kind == "url" else (PROGRAM_TYPE,)
+    if server.get("type", types[0]) not in types:
+        raise ValidationError(f"The type of “{name}” must be {' or '.join(types)}.")
+    if kind == "url":
+        _check_address(name, server["url"])
+        _check_pairs(name, server.get("headers", {}), "headers", _HEADER)
+        return
+    _check_texts(name, [server["command"]], "command")
+    if not server["command"].strip():
+        raise ValidationError(f"The command of “{name}” is empty.")
+    _check_texts(name, server.get("args", []), "args")
+    _check_pairs(name, server.get("env", {}), "env", _VARIABLE)
+
+
+def _check_address(name: str, url: Any) -> None:
+    _check_texts(name, [url], "url")
+    try:
+        parts = urlsplit(url)
+        is_address = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        is_address = False
+    if not is_address or not url.isprintable() or " " in url:
+        raise ValidationError(f"The url of “{name}” must be an http or https address.")
+    if parts.username is not None or parts.password is not None:
+        raise ValidationError(f"The url of “{name}” must contain no login. Put it into a header.")
+
+
+def _check_texts(name: str, values: Any, field: str) -> None:
+    if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
+        expected = "a list of strings" if field == "args" else "text"
+        raise ValidationError(f"Expected {field} of “{name}” as {expected}.")
+    if len(values) > MAX_PAIRS or any(len(value) > VALUE_LIMIT or "\0" in value for value in values):
+        raise ValidationError(f"{field} of “{name}” is too long, or contains U+0000.")
+
+
+def _check_pairs(name: str, pairs: Any, field: str, allowed: re.Pattern[str]) -> None:
+    found = list(_pairs(pairs))
+    if len(found) != len(pairs if isinstance(pairs, dict | list) else [None]):
+        raise ValidationError(f"Expected {field} of “{name}” as an object with string values.")
+    _check_texts(name, [value for _, value in found], field)
+    if bad := [key for key, value in found if not allowed.fullmatch(key) or "\n" in value or "\r" in value]:
+        raise ValidationError(f"{field} of “{name}” has names or values that are not valid: {', '.join(bad)[:200]}.")
+
+
+def _pairs(pairs: Any) -> Iterator[tuple[str, str]]:
+    """Yield names and values of an object, or of a list as ACP has it; leaves out what has another shape."""
+    if isinstance(pairs, dict):
+        yield from ((name, value) for name, value in pairs.items() if isinstance(value, str))
+    elif isinstance(pairs, list):
+        for each in pairs:
+            if isinstance(each, dict) and isinstance(each.get("name"), str) and isinstance(each.get("value"), str):
+                yield each["name"], each["value"]
+
+
+def is_program(server: Mapping[str, Any]) -> bool:
+    """Return whether the agent starts a program, rather than reaching an address."""
+    return "url" not in server
+
+
+def named_values(server: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return the headers or variables of a server, as names and values."""
+    return list(_pairs(server.get("headers" if "url" in server else "env", {})))
+
+
+def referenced_secret(value: str) -> str:
+    """Return the name of the variable that a value refers to; empty for a value of its own."""
+    found = _REFERENCE.fullmatch(value)
+    return found["name"] if found else ""
+
+
+def resolve_secrets(server: Mapping[str, Any], env: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]:
+    """Return the server with the values that it refers to, and the names of variables that ``env`` lacks."""
+    field = "headers" if "url" in server else "env"
+    missing = [name for _, value in named_values(server) if (name := referenced_secret(value)) and name not in env]
+    resolved = {key: value for key, value in server.items() if key != "type" or "url" in server}
+    if field in server:
+        resolved[field] = {key: _resolve(value, env) for key, value in named_values(server)}
+    return resolved, sorted(set(missing))
+
+
+def _resolve(value: str, env: Mapping[str, str]) -> str:
+    found = _REFERENCE.fullmatch(value)
+    return f"{found['scheme'] or ''}{env.get(found['name'], '')}" if found else value
+
+
+def merge_servers(*levels: tuple[str, Sequence[Mapping[str, Any]]]) -> list[tuple[str, Mapping[str, Any]]]:
+    """Return the servers of all levels with the level of each; of two with one name, that of the earlier level."""
+    found: dict[str, tuple[str, Mapping[str, Any]]] = {}
+    for level, servers in levels:
+        for server in servers:
+            found.setdefault(str(server.get("name", "")), (level, server))
+    return list(found.values())
