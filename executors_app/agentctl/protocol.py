@@ -101,6 +101,15 @@ QUOTING_KINDS: Final = frozenset(
 """Lines that may quote technical output of an agent, and with it a conversation id: they are redacted."""
 
 
+class LeftOutReason(StrEnum):
+    """Why an agent was not given an MCP server."""
+
+    HTTP_UNSUPPORTED = "http_unsupported"
+    SSE_UNSUPPORTED = "sse_unsupported"
+    UNSUPPORTED = "unsupported"
+    """The agent takes no servers from us at all."""
+
+
 class AgentState(StrEnum):
     """``agent.state`` of ``GET /status``."""
 

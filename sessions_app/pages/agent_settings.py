@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from executors_app.agentctl.drivers.mcp_servers import LeftOutReason
+from executors_app.agentctl.protocol import LeftOutReason
 from sessions_app.domain.states import TERMINAL_STATES
 from sessions_app.models import TaskSession
 from sessions_app.models.agent_settings import REFUSED, WAITING

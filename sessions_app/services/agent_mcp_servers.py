@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from django.db.models import Q
 
-from executors_app.agentctl.drivers.mcp_servers import LeftOutReason
+from executors_app.agentctl.protocol import LeftOutReason
 from executors_app.mcp_servers import merge_servers, resolve_secrets
 from executors_app.models import AgentProfile
 from sessions_app.models import McpServerList, SessionTransaction, TaskSession

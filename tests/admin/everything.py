@@ -25,6 +25,7 @@ from sessions_app.models import (
     ContinuityReceipt,
     Intent,
     Leftover,
+    McpServerList,
     Message,
     MessagePart,
     MetricCount,
@@ -122,6 +123,7 @@ def _make_attention(session: TaskSession, user: User, name: str) -> None:
     hook = Webhook.objects.create(user=user, url=f"https://hooks.example/{name}", secret=SECRET)
     delivery = Delivery.objects.create(channel="webhook", webhook=hook, payload={"type": "ping"})
     DeliveredItem.objects.create(delivery=delivery, item=item, target=f"webhook:{hook.id}")
+    McpServerList.objects.create(team_id=session.task.team_id, servers=[], updated_by=user)
     TeamPolicy.objects.create(team_id=session.task.team_id, policy="working", updated_by=user)
 
 

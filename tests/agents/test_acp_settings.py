@@ -86,6 +86,23 @@ async def test_unavailable_model_or_mode_is_logged_and_conversation_stays_open(
     assert await driver.prompt("m1", "hello", (), lambda: None) == "end_turn"
 
 
+async def test_servers_of_a_kind_that_the_agent_does_not_take_are_left_out_and_reported(
+    driver: Driver, host: RecordingHost, request_for: MakeRequest, read_by_agent: ReadByAgent
+) -> None:
+    servers = [{"name": name, "type": name, "url": "https://tools.example/"} for name in ("http", "sse")]
+    claims = {"agentCapabilities": {"mcpCapabilities": {"http": True, "sse": False}}}
+    script = {
+        **agent(session_new=[result({"sessionId": SESSION})]),
+        "initialize": [[result({"protocolVersion": 1, **claims})]],
+    }
+
+    await driver.start(request_for(script, mcp_servers=[*servers, {"name": "files", "command": "files"}]))
+
+    assert [server["name"] for server in read_by_agent()[-1]["params"]["mcpServers"]] == ["http", "files"]
+    [line] = host.of("agent.mcp_servers_left_out")
+    assert line["servers"] == [{"name": "sse", "reason": "sse_unsupported"}]
+
+
 @pytest.mark.parametrize("way", ["new", "load", "resume"])
 async def test_directories_and_mcp_servers_are_sent_at_every_start(
     way: str, driver: Driver, request_for: MakeRequest, read_by_agent: ReadByAgent, tmp_path: Path

@@ -28,7 +28,7 @@ def test_profile_shows_only_the_names_of_its_secrets(world: World, staff: APICli
         "command": ["agent", "", " --flag "],
         "args": ["-v"],
         "env": {"TOKEN": SECRET, "EMPTY": ""},
-        "mcp_servers": [{"name": "tools", "headers": {"Authorization": SECRET}}],
+        "mcp_servers": [{"name": "tools", "url": "https://tools.example/", "headers": {"Authorization": SECRET}}],
         "permission_mode": "auto_approve",
         "supports_session_resume": False,
     }

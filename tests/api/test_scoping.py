@@ -27,13 +27,15 @@ CALLS = [
 WITH_A_KEY = ("runs/resume/", "post")
 """The key of a wait is enough; no account is needed."""
 CALLS.remove(WITH_A_KEY)
-OF_A_TEAM = [call for call in CALLS if re.search("<uuid:(task|item|webhook|workflow|run)_id>|<int:team_id>", call[0])]
+TEAM_ROUTE = "<uuid:(task|item|webhook|workflow|run|repository)_id>|<int:team_id>"
+OF_A_TEAM = [call for call in CALLS if re.search(TEAM_ROUTE, call[0])]
 OF_ALL = [call for call in CALLS if call not in OF_A_TEAM]
 STAFF_WRITES = {(f"{things}/", "post") for things in ("repositories", "agent-profiles", "executors", "sweeps")}
 STAFF_WRITES |= {("executors/<uuid:executor_id>/probe/", "post"), ("executors/<uuid:executor_id>/", "delete")}
 OPERATORS_WRITE = {("tasks/<uuid:task_id>/sessions/<uuid:session_id>/files/content/", "put")}
 """Requires the right to operate where agents are not isolated, as here."""
-MANAGERS_WRITE = {("teams/<int:team_id>/policy/", "patch")}
+MANAGERS_WRITE = {("teams/<int:team_id>/policy/", "patch"), ("teams/<int:team_id>/mcp-servers/", "put")}
+MANAGERS_WRITE |= {("repositories/<uuid:repository_id>/mcp-servers/", "put")}
 STRANGERS_GET = {
     ("notifications/test/", "post"): 409,
     ("sessions/bulk/", "post"): 400,
@@ -61,6 +63,7 @@ def call(client: APIClient, world: World, route: str, method: str) -> Any:
         "sweep_id": world.sweep.id,
         "request_id": world.sweep_request.id,
         "team_id": world.team.id,
+        "repository_id": world.repository.id,
         "item_id": raised(world.session, "error", "scoping").id,
         "webhook_id": Webhook.objects.create(user=world.member, url="https://hooks.example/").id,
         "sha256": world.session.attachments.create(sha256="a" * 64, media_type="text/plain", content=b"a").sha256,

@@ -177,6 +177,14 @@ API: Final[Mapping[str, Methods]] = {
         "get": Row((401, 404, 200, 200, 200)),
         "patch": Row((401, 404, 403, 403, 200), {"policy": "manual"}),
     },
+    "api/v1/teams/<int:team_id>/mcp-servers/": {
+        "get": Row((401, 404, 200, 200, 200)),
+        "put": Row((401, 404, 403, 403, 200), {"servers": []}),
+    },
+    "api/v1/repositories/<uuid:repository_id>/mcp-servers/": {
+        "get": Row((401, 404, 200, 200, 200)),
+        "put": Row((401, 404, 403, 403, 200), {"servers": []}),
+    },
     "api/v1/workflows/": {
         "get": known(),
         "post": Row((401, 400, 403, 201, 400), {"team": "team", "name": "Another", "text": "x"}),
@@ -217,6 +225,14 @@ PAGES: Final[Mapping[str, Methods]] = {
     "settings/teams/<int:team_id>/policy/": {
         "get": Row((LOGIN, 404, 200, 200, 200)),
         "post": Row((LOGIN, 404, 403, 403, 302), {"policy": "manual"}),
+    },
+    "settings/teams/<int:team_id>/mcp-servers/": {
+        "get": Row((LOGIN, 404, 200, 200, 200)),
+        "post": Row((LOGIN, 404, 403, 403, 302), {"remove": "docs"}),
+    },
+    "settings/repositories/<uuid:repository_id>/mcp-servers/": {
+        "get": Row((LOGIN, 404, 200, 200, 200)),
+        "post": Row((LOGIN, 404, 403, 403, 302), {"remove": "docs"}),
     },
     "attention/": {"get": page(), "post": page(405)},
     "attention/live/": {"get": page(), "post": page(405)},

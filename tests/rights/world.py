@@ -58,6 +58,7 @@ def make_cast() -> Cast:
         "executor": world.executor.id,
         "secret": "used",
         "team_id": world.team.pk,
+        "repository_id": world.repository.pk,
         "user_id": world.member.pk,
         "token_id": ApiToken.mint(world.member, "a program", ApiToken.Scope.WRITE, None)[0].id,
         "workflow_id": run.workflow_id,

@@ -53,6 +53,7 @@ TABLE: list[tuple[JournalKind, dict[str, Any], tuple[str, ...], str]] = [
     (JournalKind.AGENT_SETTINGS, {"settings": [], "reason": "opened"}, ("session.agent.settings",), "RUNNING"),
     (JournalKind.AGENT_COMMANDS, {"commands": []}, ("session.agent.commands",), "RUNNING"),
     (JournalKind.AGENT_TITLE, {"title": "Fences"}, ("session.agent.title",), "RUNNING"),
+    (JournalKind.MCP_SERVERS_LEFT_OUT, {"launch_id": "l", "servers": [{"name": "docs"}]}, (), "RUNNING"),
     (JournalKind.SETTING_APPLIED, {"change_id": "nobody's", "setting": "mode", "value": "plan"}, (), "RUNNING"),
     (JournalKind.SETTING_REFUSED, {"change_id": "nobody's", "setting": "mode", "code": "x"}, (), "RUNNING"),
     (JournalKind.PLAN, {"entries": [{"content": "first"}]}, (ADDED,), "RUNNING"),

@@ -3,22 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from enum import StrEnum
 from typing import Any
 
 from executors_app.agentctl.drivers import StartRequest
-from executors_app.agentctl.protocol import JournalKind
+from executors_app.agentctl.protocol import JournalKind, LeftOutReason
 
 Server = Mapping[str, Any]
-
-
-class LeftOutReason(StrEnum):
-    """Why an agent was not given a server."""
-
-    HTTP_UNSUPPORTED = "http_unsupported"
-    SSE_UNSUPPORTED = "sse_unsupported"
-    UNSUPPORTED = "unsupported"
-    """The agent takes no servers from us at all."""
 
 
 def accepted_servers(servers: Sequence[Server], transports: Collection[str]) -> list[Server]:
