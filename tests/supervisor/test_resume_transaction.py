@@ -14,7 +14,7 @@ from tests.supervisor.rows import MINE, execution_of, fresh
 from tests.supervisor.start_claims import session_without_agent
 
 pytestmark = pytest.mark.django_db
-READS = 21
+READS = 22
 """The maximum for a whole resume; each query delays it by half a millisecond."""
 
 
@@ -27,7 +27,7 @@ def test_claim_and_prepare_in_one_transaction_equals_two_steps() -> None:
     assert order is not None
     intent.refresh_from_db()
     assert (plan.lease, intent.claimed_generation) == (MINE, MINE.generation)
-    assert intent.payload == {"mode": "auto", "strategy": order.strategy}
+    assert intent.payload == {"mode": "auto", "strategy": order.strategy, "mcp_servers": {}}
     assert (fresh(session).state, fresh(session).start_attempts) == ("STARTING", 1)
 
 
