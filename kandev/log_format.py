@@ -84,8 +84,8 @@ class LoginSecretFilter(logging.Filter):
 class OutageFilter(logging.Filter):
     """Log a database outage once, as one line with its reason instead of a traceback.
 
-    Otherwise every loop would log a traceback at each attempt. The worker forks a process for each attempt, so the time
-    of the last failure is in memory that forked processes share.
+    Otherwise every loop would log a traceback at each attempt. The worker forks a process for each job, so the time of
+    the last failure is in memory that forked processes share.
     """
 
     def __init__(self) -> None:
@@ -97,8 +97,6 @@ class OutageFilter(logging.Filter):
         """Drop repeated failures."""
         now = time.monotonic()
         is_known = now - struct.unpack("d", self._shared[:])[0] < OUTAGE_RESET_SECONDS
-        if record.name == "django-q" and record.levelno == logging.CRITICAL:
-            return not is_known  # django-q2 logs that it restarted a process, which follows from the outage
         error = record.exc_info[1] if record.exc_info else None
         if error is None or not _is_outage(error):
             return True

@@ -127,6 +127,7 @@ TERMINAL_STATES = frozenset({SessionState.COMPLETED, SessionState.CANCELLED})
 
 ENDED_STATES = TERMINAL_STATES | {SessionState.FAILED}
 OPEN_RUN_STATES = frozenset({RunState.RUNNING, RunState.WAITING})
+WAITING_PROMPT_STATES = frozenset({PromptState.QUEUED, PromptState.SENDING})
 UNSETTLED_PROMPT_STATES = frozenset({PromptState.SENDING, PromptState.ACCEPTED, PromptState.DELIVERED})
 """Prompts that have been sent and are not finished. When their agent dies, each of them is settled."""
 OPEN_PROMPT_STATES = UNSETTLED_PROMPT_STATES | {PromptState.QUEUED}

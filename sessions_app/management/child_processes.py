@@ -22,11 +22,14 @@ from socket import socket
 from typing import Final
 
 from executors_app.backoff import backoff_delay
+from sessions_app.management.signal_socket import leave_signal_socket, signal_socket, wait_for_signal_or_exit
 
 log = logging.getLogger(__name__)
 
 MAX_RESTART_DELAY: Final = 30.0
 """Maximum delay in seconds between the end of a child and its restart."""
+CHECK_EVERY: Final = 0.5
+"""Seconds at most between two checks by ``supervise_children``."""
 STABLE_AFTER: Final = 60.0
 """A child that ran for this many seconds counts as stable: its back-off starts over."""
 _PR_SET_PDEATHSIG: Final = 1
@@ -69,6 +72,7 @@ class ChildProcess:
         os.setpgid(0, 0)
         if request_death_signal is not None:
             request_death_signal()
+        leave_signal_socket()
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)
         signal.pthread_sigmask(signal.SIG_SETMASK, unmasked)
@@ -109,13 +113,20 @@ def supervise_children(
     grace: float = 20.0,
     before_each_check: Callable[[], None] = lambda: None,
 ) -> None:
-    """Keep ``children`` running until ``stopped()``, then end them: SIGTERM, and SIGKILL after ``grace`` seconds."""
+    """Keep ``children`` running until ``stopped()``, then end them: SIGTERM, and SIGKILL after ``grace`` seconds.
+
+    Everything is checked after each signal, at the end of a child, and every ``CHECK_EVERY`` seconds.
+    """
     try:
-        while not stopped():
-            before_each_check()
-            for child in children:
-                child.restart_if_ended(time.monotonic())
-            time.sleep(0.1)
+        with signal_socket() as signals:
+            while not stopped():
+                before_each_check()
+                now = time.monotonic()
+                for child in children:
+                    child.restart_if_ended(now)
+                next_start = min((child.starts_at for child in children if child.process is None), default=now + 60)
+                running = [child.process for child in children if child.process is not None]
+                wait_for_signal_or_exit(signals, running, min(CHECK_EVERY, next_start - now))
     finally:
         _terminate(children, grace)
 

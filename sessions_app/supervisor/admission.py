@@ -174,3 +174,11 @@ def load_due_restarts() -> frozenset[tuple[uuid.UUID, datetime]]:
     tried = TaskSession.objects.filter(next_restart_at__lte=timezone.now(), start_rank=None)
     wanted = tried.filter(desired_state=DesiredState.RUNNING).exclude(state__in=ENDED_STATES)
     return frozenset((key, at) for key, at in wanted.values_list("id", "next_restart_at") if at is not None)
+
+
+def next_start_due() -> datetime | None:
+    """Return when the start queue needs the next check, as far as the rows tell: now if sessions wait in it."""
+    if TaskSession.objects.filter(start_rank__isnull=False).exists():
+        return timezone.now()
+    later = TaskSession.objects.filter(next_restart_at__gt=timezone.now())
+    return later.order_by("next_restart_at").values_list("next_restart_at", flat=True).first()

@@ -316,6 +316,7 @@ class Dispatcher:
                 return await send_next_prompt(self.registry, session_id)
         with actor_context.acting_as(session_id=session_id, intent_id=intent_id, cause="start"):
             await execution.execute_start(self.registry, session_id, intent_id)
+            self.registry.changes.record()
         return await self.registry.database(_is_intent_done, intent_id)
 
     async def _run_overtaking(self, session_id: uuid.UUID) -> bool:
@@ -323,7 +324,9 @@ class Dispatcher:
         if intent is None:
             return False
         with actor_context.acting_as(session_id=session_id, intent_id=intent.id, cause=intent.kind):
-            return await execute_overtaking_intent(self.registry, intent)
+            done = await execute_overtaking_intent(self.registry, intent)
+            self.registry.changes.record()
+            return done
 
 
 def _is_intent_done(intent_id: uuid.UUID) -> bool:

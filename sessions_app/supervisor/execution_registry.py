@@ -28,6 +28,7 @@ from executors_app.plugins import runtime
 from sessions_app.services.database_threads import BatchExecutor, DatabaseThread
 from sessions_app.supervisor import leases
 from sessions_app.supervisor.admission import StartSlots
+from sessions_app.supervisor.change_counter import ChangeCounter
 from sessions_app.supervisor.database_outage import DatabaseOutage
 from sessions_app.supervisor.execution_stream import ExecutionStream
 from sessions_app.supervisor.executions import (
@@ -83,6 +84,7 @@ class ExecutionRegistry:
         self.ingest = JournalWriter(self.writer)
         self.database = DatabaseThread("orders")
         self.outage = DatabaseOutage(self.database)
+        self.changes = ChangeCounter()
         self._takeovers: BatchExecutor[TakeoverRequest, Takeover | None] = BatchExecutor(
             self.database, lambda wanted: take_over_executions(self.boot_id, wanted)
         )

@@ -20,11 +20,12 @@ from sessions_app.services.portable import export as portable_cursor
 from sessions_app.services.portable import record as portable_record
 from sessions_app.services.portable.export import ExportCursor, RecordWriter
 from sessions_app.services.portable.record import ExporterLock
+from sessions_app.supervisor.change_counter import ChangeCounter
 
 log = logging.getLogger(__name__)
 
 POLL_EVERY: Final = 0.5
-"""Seconds between two checks for changes when there is nothing to write."""
+"""Seconds at least between two checks for changes when there is nothing to write."""
 MIN_PAUSE: Final = 9.0
 """The pause after a step, as a multiple of the time that the step took."""
 MAX_PAUSE: Final = 10.0
@@ -53,6 +54,11 @@ class Exporter:
         """Sessions whose record is behind their log, and when to export each (monotonic clock)."""
         self._reported_failures: set[object] = set()
         """Sessions, or the whole record, whose present failure has been logged."""
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no session waits for its time to be exported."""
+        return not self._pending
 
     def step(self, *, final: bool = False) -> bool:
         """Export up to ``MAX_SESSIONS`` sessions; return whether more are due now. Raises nothing.
@@ -162,17 +168,20 @@ class Exporter:
 class ExportJob:
     """Runs the exporter as a job of the supervisor, on a database thread of its own."""
 
-    def __init__(self, boot_id: str):
+    def __init__(self, boot_id: str, changes: ChangeCounter):
         self.exporter = Exporter(boot_id)
+        self._changes = changes
         self.thread = DatabaseThread("export")
         self._has_started = False
 
     async def run_step(self) -> None:
-        """Take one step, then pause."""
-        self._has_started, began = True, time.monotonic()
+        """Take one step, then pause; without work, until the database changes."""
+        self._has_started, began, seen = True, time.monotonic(), self._changes.count
         more = await self.thread(self.exporter.step)
         rest = min(MIN_PAUSE * (time.monotonic() - began), MAX_PAUSE)
         await asyncio.sleep(rest if more else max(rest, POLL_EVERY))
+        if not more and self.exporter.is_idle:
+            await self._changes.rest(seen)
 
     async def close(self) -> None:
         """Export what is missing for up to ``FINISH_WITHIN`` seconds, then release the locks."""

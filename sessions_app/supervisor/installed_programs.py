@@ -28,6 +28,11 @@ class InstalledPrograms:
     def __init__(self) -> None:
         self._missing: set[uuid.UUID] = set()
 
+    @property
+    def is_watching(self) -> bool:
+        """Whether a session waits for its program, whose installation changes nothing in the database."""
+        return bool(self._missing)
+
     def retry_sessions(self) -> int:
         """Order a start for each session whose program has appeared since the last call; return how many."""
         missing, ready = set(), []

@@ -20,6 +20,7 @@ from sessions_app.models import wakeups
 from sessions_app.services import agent_setup, database_restore
 from sessions_app.services.metric_counters import FLUSH_EVERY, METRICS_BUFFER
 from sessions_app.supervisor import admission, idle_sleep, leases, sweep_reports, watchdogs
+from sessions_app.supervisor.change_counter import seconds_until
 from sessions_app.supervisor.database_outage import DatabaseOutage, is_database_outage
 from sessions_app.supervisor.dispatcher import Dispatcher
 from sessions_app.supervisor.execution_registry import ExecutionRegistry
@@ -33,18 +34,20 @@ from sessions_app.supervisor.watchdogs import report_ignored_cancels, report_sta
 from sessions_app.supervisor.workspace_sync import WorkspaceSync
 
 log = logging.getLogger(__name__)
-POLL_EVERY = 0.25
-"""Seconds between two checks whether the database has changed, in case a wake-up was lost."""
+POLL_EVERY = 1.0
+"""Seconds between two checks whether the embedded database has changed, in case a wake-up was lost."""
+POLL_SHARED_EVERY = 0.25
+"""The same for a database of several hosts, between which more wake-ups are lost."""
 DEADLINES_EVERY = 1.0
-"""Seconds between two checks for waits that have expired."""
+"""Seconds at least between two checks for waits that have expired; without any, it waits for a change."""
 STALLS_EVERY = 15.0
 """Seconds at most between two checks for silent turns and ignored cancels."""
 ORPHANS_EVERY = 1.0
 """Seconds between two checks for sessions whose supervisor is gone."""
 ADMIT_EVERY = 0.5
-"""Seconds between two checks of the start queue."""
+"""Seconds at least between two checks of the start queue; while it is empty, it waits for a change."""
 AGENT_SETUP_EVERY = 5.0
-"""Seconds between two checks for finished tests of agents and for programs that were installed."""
+"""Seconds at least between two checks for finished tests of agents and for programs that were installed."""
 RECHECK_AFTER = 0.02
 """Seconds at least between two checks, however many wake-ups arrive."""
 
@@ -77,7 +80,7 @@ class SupervisorLoop:
     def __init__(self, extensions: Sequence[Callable[[ExecutionRegistry], Extension]] = ()) -> None:
         self.registry = ExecutionRegistry()
         self.dispatcher = Dispatcher(self.registry)
-        self.exporter = ExportJob(self.registry.boot_id)
+        self.exporter = ExportJob(self.registry.boot_id, self.registry.changes)
         self.extensions = [extension(self.registry) for extension in extensions]
         self.registry.on_change = self._on_stream_change
         self.registry.on_stream_lost = self._on_stream_lost
@@ -106,6 +109,7 @@ class SupervisorLoop:
     async def sweep(self, scope: SweepScope, **kwargs: object) -> SweepRun:
         """Sweep once and store the result. The starts and stops that it decides on are written as intents."""
         result = await run_sweep(self.registry, scope, self.unknown, **kwargs)  # type: ignore[arg-type]
+        self.registry.changes.record()
         if not scope.dry_run:
             document = await self.registry.database(sweep_reports.build_report, result, self.registry.boot_id)
             await self.registry.database(sweep_reports.store_sweep, document, result)
@@ -198,15 +202,18 @@ class SupervisorLoop:
         """Notice changes of the database: at once after a wake-up, else by polling its version."""
         # Not in a thread: a task that is cancelled while the thread works would never learn of its socket.
         listener, loop = wakeups.open_listener(), asyncio.get_running_loop()
-        version = ""
+        version, longest = "", POLL_SHARED_EVERY if leases.is_shared_database() else POLL_EVERY
         try:
             while True:
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(POLL_EVERY):
+                    async with asyncio.timeout(longest):
                         await loop.sock_recv(listener, 16)
+                        # Here, too: what the same connection has written does not change the version.
+                        self.registry.changes.record()
                 changed = await self.registry.database(wakeups.database_version)
                 if changed != version:
                     version = changed
+                    self.registry.changes.record()
                     self._work_available.set()
                     await asyncio.sleep(RECHECK_AFTER)
                     # Later than the dispatcher: intents go first.
@@ -226,12 +233,14 @@ class SupervisorLoop:
 
     async def _start_queued_sessions(self) -> None:
         """Start the next sessions of the start queue, and recheck those whose next restart is due."""
+        seen = self.registry.changes.count
         await self.start_queued_sessions()
         # Once for each due time: a session that cannot start yet would otherwise be rechecked twice a second.
         before, self._due_restarts = self._due_restarts, await self.registry.database(admission.load_due_restarts)
         for session_id, _ in self._due_restarts - before:
             self._request_recheck(session_id)
         await asyncio.sleep(ADMIT_EVERY)
+        await self.registry.changes.rest(seen, seconds_until(await self.registry.database(admission.next_start_due)))
 
     async def start_queued_sessions(self) -> SweepRun | None:
         """Start the sessions whose turn has come; None if there are none."""
@@ -248,6 +257,7 @@ class SupervisorLoop:
         """Expire waits and report overdue prompts; wait tokens that became unusable are replaced first."""
         await self.registry.database(watchdogs.renew_tokens)
         while True:
+            seen = self.registry.changes.count
             if await self.registry.database(watchdogs.expire_waits):
                 self._work_available.set()
             await self.registry.database(watchdogs.report_overdue_prompts)
@@ -255,10 +265,14 @@ class SupervisorLoop:
             if self._due_retries - before:
                 self._work_available.set()
             await asyncio.sleep(DEADLINES_EVERY)
+            await self.registry.changes.rest(seen, seconds_until(await self.registry.database(watchdogs.next_deadline)))
 
     async def _follow_agent_setup(self) -> None:
         """Stop finished tests of agents, and start sessions again whose agent has been installed."""
+        seen = self.registry.changes.count
         await asyncio.sleep(AGENT_SETUP_EVERY)
+        if not self._installed_programs.is_watching:
+            await self.registry.changes.rest(seen)
         stopped = await self.registry.database(agent_setup.stop_finished_tests)
         if stopped + await self.registry.database(self._installed_programs.retry_sessions):
             self._work_available.set()

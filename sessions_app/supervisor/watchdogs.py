@@ -17,7 +17,7 @@ from django.db import IntegrityError
 from django.db.models import OuterRef, Q, Subquery
 from django.utils import timezone
 
-from sessions_app.domain.states import OPEN_RUN_STATES, PermissionState, RunState, SessionState
+from sessions_app.domain.states import OPEN_RUN_STATES, WAITING_PROMPT_STATES, PermissionState, RunState, SessionState
 from sessions_app.domain.wait_tokens import TokenState, WaitKind
 from sessions_app.models import (
     CANCEL_IGNORED,
@@ -227,6 +227,14 @@ def _expire_wait(token_id: uuid.UUID, session_id: uuid.UUID) -> bool:
         elif transaction.open_run is not None and transaction.open_run.id == token.run_id:
             waits.interrupt_external_wait(transaction, "wait_timeout")
     return True
+
+
+def next_deadline() -> datetime | None:
+    """Return when the next wait expires; now while prompts wait for an agent, which may become overdue or due."""
+    if Prompt.objects.filter(state__in=WAITING_PROMPT_STATES).exists():
+        return timezone.now()
+    waits_with_end = ResumeToken.objects.unsettled().filter(expires_at__isnull=False).order_by("expires_at")
+    return waits_with_end.values_list("expires_at", flat=True).first()
 
 
 def renew_tokens() -> int:

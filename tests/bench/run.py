@@ -15,6 +15,7 @@ from tests.bench import (
     fanout,
     floors,
     growth,
+    idle_control_plane,
     ingests,
     journals,
     latencies,
@@ -61,6 +62,8 @@ class Sizes:
     """Real agents beside them."""
     nodes: int
     """Of a workflow."""
+    idle: float
+    """Seconds for which an idle control plane is watched."""
     repository: int
     """Megabytes of a repository that workspaces are made of."""
     spoken: int
@@ -92,6 +95,7 @@ FULL = Sizes(
     storm=1000,
     storm_agents=30,
     nodes=20,
+    idle=60.0,
     repository=1024,
     spoken=50_000,
     dense=500,
@@ -112,6 +116,7 @@ QUICK = Sizes(
     storm=25,
     storm_agents=1,
     nodes=2,
+    idle=1.0,
     repository=4,
     spoken=500,
     dense=2,
@@ -180,6 +185,7 @@ PARTS: Mapping[str, Part] = {
     "catching-up": lambda world, sizes: [catching_up.of_updates(world, sizes.updates)],
     "catching-up-pg": lambda world, sizes: catching_up.on_postgresql(sizes.updates),
     "memory": lambda world, sizes: [memory.of_an_agentctl(world.home, min(sizes.rounds, 5), limited=sizes.limited)],
+    "idle": lambda world, sizes: idle_control_plane.of_serve(world.home, sizes.idle, limited=sizes.limited),
     "launch": lambda world, sizes: launches.of_idle_sessions(world.home, sizes.rounds, limited=sizes.limited),
     "dense": lambda world, sizes: launches.of_a_dense_machine(world.home, sizes.dense, limited=sizes.limited),
     "latency": lambda world, sizes: latencies.of_a_turn(world, sizes.work),

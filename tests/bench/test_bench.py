@@ -16,6 +16,8 @@ ROWS = (
     "restart, 20 attached again",
     "500 lines of an agent, durable",
     "agentctl, idle",
+    "idle control plane, memory",
+    "idle control plane, CPU a second",
     "idle session: agentctl and guard, private",
     "2 idle sessions, agents not counted",
     "agentctl: order to first answer",

@@ -61,7 +61,7 @@ def test_worker_without_a_database_exits_with_the_same_status(tmp_path: Path) ->
     env = environment(tmp_path / "data", KANDEV_DATABASE_URL="postgres://127.0.0.1:1/x", KANDEV_LOG_FORMAT="console")
     done = manage(env, "qcluster")
     assert done.returncode == 2
-    assert done.stderr.splitlines()[-1].startswith("CommandError: Q Cluster ")
+    assert done.stderr.splitlines()[-1].startswith("CommandError: the database cannot be used: ")
 
 
 def test_sigterm_releases_leases_and_leaves_agents_running(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""``manage.py qcluster``: django-q2's worker, whose processes end with the one that started them.
+"""``manage.py qcluster``: the background worker, whose processes end with the one that started them.
 
 Without that, a SIGKILL of the first process would leave the others running beside the next worker, after an upgrade
 with the old code.
@@ -11,10 +11,12 @@ import signal
 from typing import Any
 
 from django.core.management.base import CommandError
+from django.db import Error
 from django_q.management.commands.qcluster import Command as Cluster
 
 from sessions_app.management.child_processes import make_parent_death_hook
 from sessions_app.management.startup import set_private_umask
+from sessions_app.management.worker import Worker
 
 
 class Command(Cluster):  # type: ignore[misc]
@@ -22,17 +24,17 @@ class Command(Cluster):  # type: ignore[misc]
 
     help = "Run the background worker until it is stopped."
 
-    def handle(self, *args: Any, **options: Any) -> None:
+    def handle(self, *args: Any, run_once: bool = False, cluster_name: str | None = None, **options: Any) -> None:
         """Run. Every process that is forked from here on ends with the process that forked it.
 
-        Exits with status 2 if the worker cannot start, for example without a database; the reason is logged.
+        Exits with status 2 and one line if the database cannot be used at the start.
         """
         set_private_umask()
         os.register_at_fork(before=_remember_parent, after_in_child=_end_with_parent)
         try:
-            super().handle(*args, **options)
-        except RuntimeError as error:
-            raise CommandError(str(error), returncode=2) from error
+            Worker(cluster_name).run(once=run_once)
+        except Error as error:
+            raise CommandError(f"the database cannot be used: {str(error).splitlines()[0]}", returncode=2) from error
 
 
 _parent_pid = 0

@@ -29,7 +29,13 @@ MAX_FRAME_SIZE: Final = 4 * 1024 * 1024
 """Maximum bytes of a WebSocket message. Consumers reject those above 1 MiB with an error that explains why."""
 PRELOADED: Final = (
     *("kandev.urls", "sessions_app.routing", "sessions_app.supervisor.loop", "sessions_app.workflows.driver.driver"),
-    *("sessions_app.tasks", "django_q.cluster", "daphne.http_protocol", "daphne.ws_protocol", "kandev.web_server"),
+    *(
+        "sessions_app.tasks",
+        "sessions_app.management.worker",
+        "daphne.http_protocol",
+        "daphne.ws_protocol",
+        "kandev.web_server",
+    ),
 )
 """Modules of the web server, supervisor and worker."""
 PORT_WAIT_SECONDS: Final = 3.0

@@ -17,8 +17,10 @@ from sessions_app.domain import actor_context
 from sessions_app.models import LeaseLost
 from sessions_app.services.database_threads import DatabaseThread
 from sessions_app.services.errors import ChecksUnavailable
+from sessions_app.supervisor.change_counter import REST
 from sessions_app.supervisor.dispatcher import SessionQueue
 from sessions_app.supervisor.execution_registry import ExecutionRegistry
+from sessions_app.supervisor.leases import is_shared_database
 from sessions_app.workflows.driver import node_work, run_snapshot, steps
 from sessions_app.workflows.driver.run_snapshot import NodeWork, RunLease, RunSnapshot
 from sessions_app.workflows.driver.steps import NodeUpdate
@@ -32,6 +34,8 @@ from sessions_app.workflows.services.run_records import graph_of_run
 log = logging.getLogger(__name__)
 POLL_INTERVAL: Final = 0.5
 """Maximum seconds between two passes over the active runs."""
+TAKE_OVER_INTERVAL: Final = 1.0
+"""Seconds between two checks for runs of other drivers that have died."""
 
 
 class WorkflowDriver:
@@ -56,7 +60,13 @@ class WorkflowDriver:
         """Do one pass over the active runs, then wait until the next is due. The supervisor calls this repeatedly."""
         # Cleared before the pass: a turn that ends during the pass starts another one.
         self._wakeup.clear()
+        seen = self._registry.changes.count
         await self.drive_runs()
+        if not self._leases:
+            await asyncio.sleep(POLL_INTERVAL)
+            # Another driver's lease expires without a change.
+            await self._registry.changes.rest(seen, REST if not is_shared_database() else TAKE_OVER_INTERVAL)
+            return
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(POLL_INTERVAL):
                 await self._wakeup.wait()

@@ -1,0 +1,62 @@
+"""Periodic checks rest while nothing changes, and no longer than until something is due."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+
+import pytest
+from django.utils import timezone
+
+from sessions_app.models import Prompt, TaskSession
+from sessions_app.supervisor import admission, watchdogs
+from sessions_app.supervisor.change_counter import REST, ChangeCounter, seconds_until
+from tests.supervisor.rows import running_session
+
+HOUR = timedelta(hours=1)
+
+
+async def test_rest_ends_with_the_next_change() -> None:
+    changes = ChangeCounter()
+    resting = asyncio.create_task(changes.rest(changes.count, longest=600))
+    await asyncio.sleep(0)
+    changes.record()
+    await asyncio.wait_for(resting, 30)
+
+
+async def test_change_since_the_last_read_leaves_no_rest() -> None:
+    changes = ChangeCounter()
+    seen = changes.count
+    changes.record()
+    await asyncio.wait_for(changes.rest(seen, longest=600), 30)
+
+
+async def test_rest_without_a_change_ends_by_itself() -> None:
+    changes = ChangeCounter()
+    await asyncio.wait_for(changes.rest(changes.count, longest=0.01), 30)
+
+
+def test_nothing_due_means_the_longest_rest() -> None:
+    now = timezone.now()
+    assert seconds_until(None) == REST
+    assert seconds_until(now + HOUR) == REST
+    assert seconds_until(now - HOUR) == 0
+
+
+@pytest.mark.django_db
+def test_start_queue_is_checked_when_a_restart_is_due() -> None:
+    session = running_session()
+    assert admission.next_start_due() is None
+    due = timezone.now() + HOUR
+    TaskSession.objects.filter(id=session.id).update(next_restart_at=due)
+    assert admission.next_start_due() == due
+    TaskSession.objects.filter(id=session.id).update(start_rank=1)
+    assert seconds_until(admission.next_start_due()) == 0
+
+
+@pytest.mark.django_db
+def test_deadlines_are_checked_while_a_prompt_waits() -> None:
+    session = running_session()
+    assert watchdogs.next_deadline() is None
+    Prompt.objects.create(session=session, message_id="p1", text="hello")
+    assert seconds_until(watchdogs.next_deadline()) == 0
