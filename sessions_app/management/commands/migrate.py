@@ -1,7 +1,7 @@
 """``manage.py migrate``: Django's command, without checks of the code.
 
-Checks of the code import every page and the whole API, which takes as long as everything else that the command does when
-there is nothing to migrate. ``check`` and the tests run them.
+Checks of the code import every page and the whole API, which takes as long as everything else when there is nothing to
+migrate. ``check`` and the tests run them.
 """
 
 from __future__ import annotations
