@@ -69,14 +69,18 @@ def agents_context(user: Any) -> dict[str, Any]:
     used = _sessions_per_profile(user)
     listed = listed_agent_types()
     places = agent_places(user, [kind for kind, _ in listed], list(Executor.objects.all()[:MAX_EXECUTORS_SHOWN]))
-    kinds = sorted(listed, key=lambda one: bool(one[1]) and one[0].name not in seen)
+    kinds: list[dict[str, Any]] = []
+    others: list[dict[str, Any]] = []
+    for kind, missing in listed:
+        context = _agent_type_context(
+            kind, missing, seen.get(kind.name, ()), [one for one in places if one.kind is kind]
+        )
+        (kinds if _is_within_reach(context) else others).append(context)
     gone = [row for name, rows in seen.items() if name not in agent_types() for row in rows]
     return {
         "profiles": [_profile_context(row, used.get(row.id, 0)) for row in profiles],
-        "kinds": [
-            _agent_type_context(kind, missing, seen.get(kind.name, ()), [one for one in places if one.kind is kind])
-            for kind, missing in kinds
-        ],
+        "kinds": kinds,
+        "others": others,
         "gone": [_capability_context(row) for row in gone],
         "is_staff": user.is_staff,
     }
@@ -119,6 +123,12 @@ def _agent_type_context(
         "notes": f"{kind.notes} {kind.setup_notes}".strip().replace("`", ""),
         "claims": [_capability_context(row) for row in seen],
     }
+
+
+def _is_within_reach(context: dict[str, Any]) -> bool:
+    """Return whether an agent type was seen here, or needs no installation, or is installed on some executor."""
+    installed = any(label.tone == "good" for _, label in context["places"])
+    return bool(context["claims"] or installed or not context["missing"])
 
 
 def _resume_summary(kind: AgentType) -> str:

@@ -21,8 +21,21 @@ def test_each_agent_type_explains_what_a_restart_means(ada: Client, world: World
     html = ada.get("/agents/").text
     for kind in agent_types().values():
         assert f'id="kind-{kind.name}">{kind.title.replace("&", "&amp;")}' in html
+    first, others = html.split('id="others-title"')
     restores, cannot = "The agent restores its own conversation", "The agent cannot restore conversations."
-    assert html.count(restores) + html.count(cannot) == len(agent_types())
+    assert first.count(restores) + first.count(cannot) == first.count('id="kind-')
+    labels = others.count(">Resumes<") + others.count(">Gets the history<") + others.count(">Begins anew<")
+    assert labels == others.count('id="kind-')
+
+
+def test_agents_that_can_run_come_before_those_that_are_not_installed(
+    ada: Client, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    first, others = ada.get("/agents/").text.split('id="others-title"')
+    assert 'id="kind-demo"' in first
+    assert 'id="kind-codex"' in others
+    assert "Not installed" in others
 
 
 def test_profile_shows_resume_support_and_number_of_sessions(ada: Client, bob: Client, world: World) -> None:
