@@ -42,7 +42,7 @@ function keepChosen(before, after) {
   }
 }
 
-// What the reader has filled in of an agent's question.
+// What the reader has filled in of an agent's question, and what the server said is wrong with it.
 function keepFilledIn(before, after) {
   for (const form of before.querySelectorAll("form[data-key]")) {
     const same = after.querySelector(`form[data-key="${CSS.escape(form.dataset.key)}"]`);
@@ -50,6 +50,11 @@ function keepFilledIn(before, after) {
       const isBox = one.type === "checkbox" || one.type === "radio";
       const found = [...same.querySelectorAll(`[name="${CSS.escape(one.name)}"]`)].find((other) => !isBox || other.value === one.value);
       if (found) found[isBox ? "checked" : "value"] = isBox ? one.checked : one.value;
+    }
+    for (const problem of same ? form.querySelectorAll(".question-field .error[id]:not(:empty)") : []) {
+      const about = `[aria-describedby~="${CSS.escape(problem.id)}"]`;
+      same.querySelector(`#${CSS.escape(problem.id)}`)?.replaceChildren(problem.textContent);
+      if (form.querySelector(`[aria-invalid]${about}`)) same.querySelector(about)?.setAttribute("aria-invalid", "true");
     }
   }
 }

@@ -135,9 +135,10 @@ document.addEventListener("submit", async (event) => {
   try {
     const answer = await send(button.hasAttribute("formaction") ? button.formAction : form.action, body);
     tell(answer.message ?? "");
-    markFields(form, answer.fields ?? {});
+    const shown = shownNow(form);
+    markFields(shown, answer.fields ?? {});
     if (answer.key_html) showKey(answer.key_html);
-    if (form.matches(".setting")) forgetChoice(form);
+    if (form.matches(".setting")) forgetChoice(shown);
     if (button.name === "mode" && !answer.message) reading.follow(); // the banner with "Resume session" is far above the end
   } catch {
     tell("The server did not answer. Your request may have been received; the page shows the result when it reconnects.");
@@ -145,6 +146,12 @@ document.addEventListener("submit", async (event) => {
   button.disabled = false;
   live.soon();
 });
+
+// The form on the page that has the place of this one: the page may have been drawn again while the answer was on its way.
+function shownNow(form) {
+  const { key } = form.dataset;
+  return (key && !form.isConnected && document.querySelector(`form[data-key="${CSS.escape(key)}"]`)) || form;
+}
 
 // What was sent is no longer a choice to keep: the next picture shows what the server says of it.
 function forgetChoice(form) {

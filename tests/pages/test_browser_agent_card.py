@@ -1,0 +1,140 @@
+"""The agent's settings and its questions on the session page, in a real browser with the demo agent."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser, Locator, Page, expect
+
+from tests.drills.deployment import Session
+from tests.drills.session_steps import wait_for_first_turn
+from tests.pages.people import Place, agent_says, path_of, pill
+from tests.services import ROOT
+
+pytestmark = pytest.mark.browser
+PHONE: dict[str, Any] = {"viewport": {"width": 360, "height": 740}, "has_touch": True, "color_scheme": "dark"}
+DRAW_AGAIN = """async () => {
+  const { partsOf } = await import("/static/kandev/parts.js");
+  const original = window.fetch;
+  window.fetch = async (...request) => {
+    const answer = await original(...request);
+    for (const name of request[1]?.method === "POST" ? ["agent", "permissions"] : [])
+      partsOf([name])({ [name]: document.getElementById(`part-${name}`).innerHTML.replaceAll(' disabled=""', "") });
+    return answer;
+  };
+}"""
+"""Draws the forms again while the answer to what was sent is on its way, as news of the agent do."""
+
+
+@pytest.fixture(scope="module")
+def place(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    made = Place(tmp_path_factory.mktemp("place"), browser)
+    yield made
+    made.deployment.close()
+
+
+def setting(page: Page, name: str) -> Locator:
+    """Return the form of one setting."""
+    return page.locator("#agent-card form.setting", has_text=name)
+
+
+def choose(page: Page, name: str, choice: str) -> None:
+    page.get_by_label(name, exact=True).select_option(choice)
+    page.get_by_role("button", name=f"Apply {name}").click()
+
+
+def flaws(page: Page) -> list[str]:
+    found = Axe().run(page, options={"resultTypes": ["violations"]}).response["violations"]
+    return [f"{one['id']}: {node['html'][:120]}" for one in found for node in one["nodes"]]
+
+
+def fits(page: Page) -> bool:
+    return bool(page.evaluate("document.documentElement.scrollWidth <= window.innerWidth"))
+
+
+def asking_session(place: Place, title: str) -> Session:
+    session = place.start("question", title)
+    session.wait_for("RUNNING")
+    return session
+
+
+def test_changed_mode_and_switch_reach_the_agent(place: Place) -> None:
+    session = place.start("remember walrus", "Plan the fence")
+    wait_for_first_turn(session)
+    with place.visiting() as me:
+        page = me.open(path_of(session))
+        choose(page, "Mode", "Plan")
+        expect(page.get_by_label("Mode", exact=True)).to_have_value("plan")
+        switch = page.get_by_role("switch", name="Capitals")
+        switch.click()
+        expect(switch).to_have_attribute("aria-checked", "true")
+        expect(setting(page, "Capitals").get_by_role("status")).to_have_count(0)
+        page.get_by_label("Your prompt").fill("write fence.txt planks")
+        page.get_by_role("button", name="Send", exact=True).click()
+        expect(agent_says(page).last).to_contain_text("I WOULD WRITE FENCE.TXT.")
+        assert flaws(page) == []
+        assert me.complaints == []
+
+
+def test_refused_change_is_shown_with_its_reason(place: Place) -> None:
+    reason = "No plans on a Friday"
+    command = [sys.executable, "-m", "tests.support.refusing_agent", "session/set_mode", reason]
+    session = place.start("remember walrus", "Act", {"command": command, "env": {"PYTHONPATH": str(ROOT)}})
+    wait_for_first_turn(session)
+    with place.visiting() as me:
+        page = me.open(path_of(session))
+        page.evaluate(DRAW_AGAIN)
+        choose(page, "Mode", "Plan")
+        expect(setting(page, "Mode").get_by_role("status")).to_contain_text(f"The agent refused “Plan”: {reason}")
+        expect(page.get_by_label("Mode", exact=True)).to_have_value("act")
+        assert me.complaints == []
+
+
+def test_wrong_answer_is_refused_and_the_right_one_sent_once(place: Place) -> None:
+    session = asking_session(place, "Set up the database")
+    with place.visiting() as me:
+        page = me.open(path_of(session))
+        page.evaluate(DRAW_AGAIN)
+        name = page.get_by_label("Name")
+        page.get_by_role("button", name="Send answer").click()
+        assert page.evaluate("document.activeElement.name") == page.get_by_label("SQLite").get_attribute("name")
+        page.get_by_label("SQLite").check()
+        name.fill("Not A Name")
+        page.get_by_role("button", name="Send answer").click()
+        expect(name).to_be_focused()
+        expect(name).to_have_attribute("aria-invalid", "true")
+        assert flaws(page) == []
+        name.fill("heron")
+        page.get_by_role("button", name="Send answer").click()
+        expect(pill(page, "Session")).to_have_text("Your turn")
+        expect(agent_says(page).last).to_contain_text('"engine": "sqlite"')
+        expect(page.locator("#permissions form")).to_have_count(0)
+        assert session.agent_log().count("The answer was") == 1
+        assert me.unexpected("409") == []
+
+
+def test_question_in_the_inbox_is_answered_on_a_phone(place: Place) -> None:
+    session = asking_session(place, "Choose a database")
+    with place.visiting(**PHONE) as me:
+        page = me.open("/attention/")
+        item = page.locator(".needs", has_text="Choose a database")
+        expect(item).to_contain_text("How should I set up the database of the demo?")
+        assert fits(page)
+        item.get_by_role("link", name="Open session").click()
+        page.get_by_label("PostgreSQL").check()
+        page.get_by_label("backups").check()
+        assert fits(page)
+        assert flaws(page) == []
+        page.get_by_role("button", name="Send answer").click()
+        expect(page.locator("#permissions form")).to_have_count(0)
+        expect(agent_says(page).last).to_contain_text("The answer was")
+        answer = json.loads(session.agent_log().partition("The answer was ")[2].rstrip(".\n"))
+        assert (answer["engine"], answer["extras"]) == ("postgresql", ["backups"])
+        page.goto("/attention/")
+        expect(page.locator(".needs", has_text="Choose a database")).to_contain_text("finished its turn")
+        assert me.complaints == []
