@@ -191,7 +191,8 @@ def token_rejected(f: Facts) -> Situation:
         return Situation(code, "warning", text, step, "choose_conversation")
     why = "cannot restore conversations" if f.error_code == NOT_OFFERED else "no longer knows this conversation"
     text = f"The agent {why}. With your next prompt it {how}."
-    return Situation(code, "warning", text, "You can try the old conversation again.", "choose_conversation")
+    waits = "Prompts that you have already sent stay in the queue until then. " if f.queued_prompts else ""
+    return Situation(code, "warning", text, f"{waits}You can try the old conversation again.", "choose_conversation")
 
 
 def history_estimate(f: Facts) -> str:

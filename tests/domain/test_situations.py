@@ -225,6 +225,12 @@ def test_agent_without_resume_is_explained_by_its_workspace(ready: bool, next_st
     assert situation(facts_of(LOST, workspace_ready=ready)).next_step == next_step
 
 
+@pytest.mark.parametrize("queued", [0, 1])
+def test_lost_conversation_says_that_queued_prompts_wait_for_a_choice(queued: int) -> None:
+    step = situation(facts_of(REJECTED, queued_prompts=queued)).next_step
+    assert ("stay in the queue until then" in step) is bool(queued)
+
+
 def test_prompt_in_doubt_comes_before_a_lost_agent() -> None:
     assert situation(facts_of(LOST, held_prompts=1)).action == "review_prompts"
 
