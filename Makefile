@@ -12,10 +12,10 @@ BIN := .venv/bin
 both_databases = failed=0; $(BIN)/python -m pytest -n $(SHARES) $(1) || failed=1; \
 	$(BIN)/python -m pytest -n $(SHARES) $(1) --database=postgresql || failed=1; exit $$failed
 
-.PHONY: help setup setup-dev agents agent-matrix run test test-all check audit bench chaos soak demo image migrations format lock
+.PHONY: help setup setup-dev agents agent-matrix agent-drills run test test-all check audit bench chaos soak demo image migrations format lock
 
 help: ## list these commands
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: ## create .venv and install what running needs; does nothing if nothing changed
 	@scripts/setup base
@@ -28,6 +28,9 @@ agents: ## install published coding agents, for the tests that run them
 
 agent-matrix: setup-dev ## measure the installed coding agents and write docs/agent-matrix.md; ARGS=codex-acp prints one row
 	@$(BIN)/python -m tests.agent_matrix $(ARGS)
+
+agent-drills: setup-dev ## kill and resume the installed coding agents, and write the drills of docs/agent-matrix.md; ARGS=codex-acp prints one row
+	@$(BIN)/python -m tests.agent_matrix --drills $(ARGS)
 
 run: setup ## serve at http://kandev.localhost:$(PORT), with demo data on the first start
 	@$(BIN)/python manage.py migrate --verbosity 0

@@ -35,7 +35,8 @@ _OFFERS_HEADER = """\
 What each agent offers for its conversations; an empty cell is unknown. *Measured*: the tests of this repository have \
 seen this version offer it. *Published*: read in the protocol matrix of the ACP registry (August 2026) or in what its \
 makers write; nobody has tried it here. Kandev asks the running agent at each start and relies on its answer alone. \
-What the agents that run here do in practice is in the [agent matrix](agent-matrix.md)."""
+What the agents that run here do in practice, and what Kandev says of them after both were killed, is in the \
+[agent matrix](agent-matrix.md), which `make agent-matrix` and `make agent-drills` write."""
 
 _RESUME_HEADER = """\
 ## How they resume

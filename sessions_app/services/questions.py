@@ -61,7 +61,7 @@ def _pattern_problems(question: Mapping[str, Any], content: Content) -> dict[str
         message = "The agent’s pattern for this field takes too long to check. Try a shorter text, or decline."
         return {name: Problem(ProblemCode.PATTERN_TIMEOUT, message) for name, _, _ in found}
     return {
-        name: Problem(ProblemCode.BAD_PATTERN, f"Expected a text that matches {pattern}")
+        name: Problem(ProblemCode.BAD_PATTERN, f"Expected text that matches {pattern}")
         for (name, pattern, _), matched in zip(found, matches, strict=True)
         if matched is False
     }

@@ -1,46 +1,73 @@
 """Measures every agent that is installed here, or those that are named, and writes ``docs/agent-matrix.md``.
 
-``python -m tests.agent_matrix [AGENT ...]``; with names, the table has these rows alone and is only printed.
+``python -m tests.agent_matrix [--drills] [AGENT ...]``; with names, the table has these rows alone and is only printed.
+``--drills`` runs the restart drills and writes their table; it fails if an agent does not do what is expected of it.
 """
 
 from __future__ import annotations
 
+import argparse
+import logging
 import os
 import sys
 import tempfile
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
 from rich.console import Console
 
+from tests.agent_matrix.drilled_agents import AGENTS, run_drills, surprises
 from tests.agent_matrix.measure import HOLD, ROUNDS, measure
-from tests.agent_matrix.table import DOCUMENT, matrix_document
+from tests.agent_matrix.table import DOCUMENT, Row, drills_document, matrix_document, with_drills, with_matrix
 from tests.real_agents.homes import FORGETFUL, REAL_AGENTS
 from tests.services import missing
 
+_console = Console(markup=False, highlight=False, soft_wrap=True)
 
-def main(named: list[str]) -> int:
-    """Measure and write; returns the exit status."""
-    console, rows = Console(markup=False, highlight=False, soft_wrap=True), []
+
+def _rows(agents: Sequence[str], run: Callable[[str, Path], Row]) -> list[Row]:
+    """Return the row of each agent that is installed, with a scratch directory for each."""
+    rows = []
     with tempfile.TemporaryDirectory(prefix="agent-matrix-", ignore_cleanup_errors=True) as scratch:
-        for published in named or sorted({**REAL_AGENTS, **FORGETFUL}):
+        for published in agents:
             if lacking := missing(published):
-                console.print(f"{published}: {lacking}")
+                _console.print(f"{published}: {lacking}")
                 continue
-            row = measure(published, Path(scratch) / published)
+            row = run(published, Path(scratch) / published)
             rows.append(row)
-            console.print(f"{published} {row.version}: {row.cells}", *row.failures, sep="\n  ")
+            _console.print(f"{published} {row.version}: {row.cells}", *row.failures, sep="\n  ")
+    return rows
+
+
+def main() -> int:
+    """Measure and write; returns the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m tests.agent_matrix")
+    parser.add_argument("--drills", action="store_true")
+    parser.add_argument("agents", nargs="*", metavar="AGENT", choices=[[], *AGENTS])
+    options = parser.parse_args()
+    logging.getLogger("aiohttp.server").setLevel(logging.CRITICAL)  # agents that are killed close their connections
+    day, known = f"{datetime.now(UTC):%Y-%m-%d}", AGENTS if options.drills else {**REAL_AGENTS, **FORGETFUL}
+    rows = _rows(options.agents or sorted(known), run_drills if options.drills else measure)
     if not rows:
-        console.print("No agent is installed here: run make agents")
+        _console.print("No agent is installed here: run make agents")
         return 1
-    machine = f"{os.cpu_count()} cores and a load of {os.getloadavg()[2]:.0f}"
-    text = matrix_document(rows, day=f"{datetime.now(UTC):%Y-%m-%d}", machine=machine, rounds=ROUNDS, hold=HOLD)
-    if named:
-        console.print(text)
+    text = DOCUMENT.read_text(encoding="utf-8")
+    found = surprises(rows) if options.drills else []
+    if options.drills:
+        part = drills_document(rows, day=day)
+        text = with_drills(text, part)
+    else:
+        machine = f"{os.cpu_count()} cores and a load of {os.getloadavg()[2]:.0f}"
+        part = matrix_document(rows, day=day, machine=machine, rounds=ROUNDS, hold=HOLD)
+        text = with_matrix(text, part)
+    if options.agents:
+        _console.print(part)
     else:
         DOCUMENT.write_text(text, encoding="utf-8")
-        console.print(f"wrote {DOCUMENT}")
-    return 0
+        _console.print(f"wrote {DOCUMENT}")
+    _console.print(*found, sep="\n")
+    return 1 if found else 0
 
 
-sys.exit(main(sys.argv[1:]))
+sys.exit(main())

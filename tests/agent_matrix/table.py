@@ -1,4 +1,4 @@
-"""The table of the matrix, and the document around it."""
+"""The two tables of the matrix, and the document around them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ _HEADER: Final = """\
 
 What each agent that `make agents` installs did on {day}, with a model on the loopback that answers by rules. A cell \
 is measured or empty. Each agent has a fresh home and is configured as in \
-[homes.py](../tests/real_agents/homes.py), where Codex is told to ask for nothing. What other agents publish is in \
+[homes.py](../tests/real_agents/homes.py), where Codex is told to ask for nothing, and Deep Agents to ask before it \
+runs commands. `make agent-drills` writes the [drills](#drills). What other agents publish is in \
 [agents.md](agents.md#what-they-offer). Times are those of a machine with {machine}: compare them with each other only.
 
 - *Start*: seconds from the start of the process until it has a new conversation.
@@ -49,6 +50,27 @@ model would answer {hold} seconds after the prompt.
 - *Question*: whether its question to the user arrives as an elicitation. *No tool*: it offers its model none.
 - *Modes*: those that it offers. *Usage*: whether it tells of tokens, with updates or with the end of a turn.
 - *Commands*: how many slash commands it announces.
+
+"""
+DRILLS_TITLE: Final = "## Drills"
+DRILL_COLUMNS: Final = ("reattach", "resume", "lost store", "cancel", "permission", "question", "lazy resume")
+_DRILLS: Final = """\
+## Drills
+
+<!-- Written by `make agent-drills`. -->
+
+What Kandev said of each agent on {day}, after both were killed. A cell is empty if the drill failed or was not run. \
+Every drill also requires that no prompt and no command arrives twice, that nothing is lost, and that what \
+Kandev says of the agent's memory is so: what the agent sent to the model decides, as the model's request log shows. \
+Codex, OpenCode and Deep Agents are told to ask before they run commands.
+
+- *Reattach*: the control plane is killed in mid-turn; the turn ends while nobody is there.
+- *Resume*: control plane, agentctl and agent are killed in mid-turn.
+- *Lost store*: the same while the agent is idle, and its stored conversations are removed.
+- *Cancel*: how a turn ended that was cancelled while the model was answering. *Ignored*: Kandev said that it went on.
+- *Permission*, *question*: it is asked, the control plane is killed and restarted, and it is answered twice.
+- *Lazy resume*: everything is killed while the agent is idle, with the policy *manual*; the next prompt starts it. \
+*Asked first*: the conversation was lost, and the prompt waited until its user chose to go on.
 
 """
 
@@ -70,15 +92,31 @@ def matrix_document(rows: Sequence[Row], *, day: str, machine: str, rounds: int,
 
     ``machine``: its cores and load, ``rounds``: those of the resume times, ``hold``: seconds until the model answers.
     """
+    header = _HEADER.format(day=day, machine=machine, rounds=rounds, hold=hold)
+    return header + _table(COLUMNS, rows)
+
+
+def drills_document(rows: Sequence[Row], *, day: str) -> str:
+    """Return the section of the drills; raises KeyError for a cell without a column."""
+    return _DRILLS.format(day=day) + _table(DRILL_COLUMNS, rows)
+
+
+def with_matrix(text: str, matrix: str) -> str:
+    """Return the whole document with another matrix."""
+    return f"{matrix}\n{DRILLS_TITLE}{text.partition(DRILLS_TITLE)[2]}" if DRILLS_TITLE in text else matrix
+
+
+def with_drills(text: str, drills: str) -> str:
+    """Return the whole document with another section of drills."""
+    return f"{text.partition(DRILLS_TITLE)[0].rstrip()}\n\n{drills}"
+
+
+def _table(columns: Sequence[str], rows: Sequence[Row]) -> str:
     lines = [
-        (f"`{row.agent_type}`", row.version, *(row.cells.get(column, "") for column in COLUMNS))
+        (f"`{row.agent_type}`", row.version, *(row.cells.get(column, "") for column in columns))
         for row in sorted(rows, key=lambda row: row.agent_type)
     ]
     for row in rows:
-        if unknown := set(row.cells) - set(COLUMNS):
+        if unknown := set(row.cells) - set(columns):
             raise KeyError(*unknown)
-    return (
-        _HEADER.format(day=day, machine=machine, rounds=rounds, hold=hold)
-        + markdown_table(("type", "version", *COLUMNS), lines)
-        + "\n"
-    )
+    return markdown_table(("type", "version", *columns), lines) + "\n"

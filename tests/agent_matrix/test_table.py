@@ -7,7 +7,19 @@ import re
 import pytest
 
 from executors_app.plugins import agent_types
-from tests.agent_matrix.table import COLUMNS, DOCUMENT, Row, matrix_document
+from tests.agent_matrix.drilled_agents import AGENTS
+from tests.agent_matrix.drills import DRILLS
+from tests.agent_matrix.table import (
+    COLUMNS,
+    DOCUMENT,
+    DRILL_COLUMNS,
+    Row,
+    drills_document,
+    matrix_document,
+    with_drills,
+    with_matrix,
+)
+from tests.real_agents.homes import AGENT_TYPES
 
 pytestmark = pytest.mark.any_database
 
@@ -30,4 +42,21 @@ def test_committed_matrix_names_known_agents_and_has_every_column() -> None:
     named = re.findall(r"^\| `(\w+)` ", text, re.MULTILINE)
     assert named
     assert set(named) <= set(agent_types())
-    assert f"| type | version | {' | '.join(COLUMNS)} |" in text
+    for columns in (COLUMNS, DRILL_COLUMNS):
+        assert f"| type | version | {' | '.join(columns)} |" in text
+
+
+def test_each_command_writes_its_own_part_of_the_document() -> None:
+    matrix = matrix_document([Row("codex", "1")], day="", machine="", rounds=3, hold=20)
+    newer = matrix_document([Row("codex", "2")], day="", machine="", rounds=3, hold=20)
+    drills = drills_document([Row("codex", "1", {"cancel": "cancelled"})], day="")
+    both = with_drills(matrix, drills)
+    assert both == f"{matrix}\n{drills}"
+    assert with_drills(both, drills) == both
+    assert with_matrix(both, newer) == f"{newer}\n{drills}"
+
+
+def test_every_agent_and_every_drill_has_an_expectation() -> None:
+    assert AGENTS.keys() == AGENT_TYPES.keys()
+    assert set(DRILLS) == set(DRILL_COLUMNS)
+    assert all(agent.expected(drill) for agent in AGENTS.values() for drill in DRILLS)

@@ -8,17 +8,16 @@ from collections.abc import Iterator
 import pytest
 
 from executors_app.containers.sites import container_name
+from tests.agent_matrix.drills import RealAgentDrill
 from tests.docker.deployment import DockerDeployment
 from tests.docker.engine import Engine, add_programs
 from tests.drills.deployment import Session
-from tests.drills.real_agent_drill import HISTORY, AgentStory, RealAgentDrill
 from tests.real_agents.homes import AGENT_TYPES, codex_acp_in, pack_codex_acp
 from tests.real_agents.model_server import ModelServer, running_model
 from tests.services import MODULES, require
 from tests.waiting import eventually
 
 NAME = "codex-acp"
-WORD = "pelican"
 
 
 @pytest.fixture
@@ -47,25 +46,21 @@ def image(shared_engine: Engine) -> Iterator[str]:
 
 
 @pytest.fixture
-def drill(deployment: DockerDeployment, model: ModelServer) -> RealAgentDrill:
-    """A Kandev that serves, and does not go on by itself with what was interrupted."""
+def drill(deployment: DockerDeployment, model: ModelServer, image: str) -> RealAgentDrill:
+    """The agent in a container was told the word, and does not go on by itself with what is interrupted."""
     deployment.env["KANDEV_CONTINUE"] = "off"
     deployment.serve()
-    return RealAgentDrill(deployment, model, deployment.home)
-
-
-@pytest.fixture
-def story(drill: RealAgentDrill, image: str) -> AgentStory:
-    """The agent in a container was told the word, and is in mid-turn."""
+    made = RealAgentDrill(deployment, model, NAME, deployment.home, told=1)
     told = {"name": "with the agent", "runtime": "local_docker", "config": {"image": image}}
-    executor = drill.deployment.api("POST", "executors/", told)["id"]
-    agent = codex_acp_in(drill.home, drill.model.url)
+    executor = deployment.api("POST", "executors/", told)["id"]
+    agent = codex_acp_in(made.home, model.url)
     env = {name: value for name, value in agent.env.items() if name != "HOME"}
     profile = {"agent_type": AGENT_TYPES[NAME], "command": list(agent.argv), "env": env}
-    session = drill.deployment.start_session(f"remember the word {WORD}, answer ok", profile, executor=executor)
-    begun = AgentStory(NAME, codex_acp_in(session.agent_home.parent, drill.model.url), session, WORD)
-    drill.put_to_work(begun)
-    return begun
+    made.session = deployment.start_session(f"remember the word {made.word}, answer ok", profile, executor=executor)
+    made.agent = codex_acp_in(made.session.agent_home.parent, model.url)
+    made.wait_for_end(0)
+    made.wait_for_notes()
+    return made
 
 
 def remove_container(engine: Engine, session: Session) -> str:
@@ -79,37 +74,32 @@ def remove_container(engine: Engine, session: Session) -> str:
     return found
 
 
-def check_memory(drill: RealAgentDrill, story: AgentStory) -> None:
-    """Ask; it knows the word by itself, and shows by what it replays that it does."""
-    drill.ask_for_the_word(story)
-    assert WORD in story.answer
-    receipt = story.session.receipts()[-1]
+def check_memory(drill: RealAgentDrill, held: str) -> None:
+    """Ask; it knows the word by itself, and shows by what it replays that it does. ``held`` was sent once."""
+    assert drill.ask() == "itself"
+    receipt = drill.session.receipts()[-1]
     assert (receipt["kind"], receipt["verified"]) == ("loaded", "replay")
-    heard = drill.model.heard_about(WORD)
-    assert not [request for request in heard if HISTORY in request], "it was told, and did not remember"
-    assert drill.model.user_texts.count(f"HOLD on, {WORD}") == 1, "the prompt was sent again"
+    assert drill.times_sent(held) == 1, "the prompt was sent again"
 
 
 @pytest.mark.real_agent
-def test_container_removed_in_mid_turn_keeps_the_conversation(
-    drill: RealAgentDrill, story: AgentStory, engine: Engine
-) -> None:
-    removed = remove_container(engine, story.session)
+def test_container_removed_in_mid_turn_keeps_the_conversation(drill: RealAgentDrill, engine: Engine) -> None:
+    held = drill.hold("on")
+    removed = remove_container(engine, drill.session)
     drill.model.release()
-    eventually(lambda: "session.run.interrupted" in story.session.names(), timeout=30, describe="it is noticed")
-    check_memory(drill, story)
-    assert [row["state"] for row in story.session.prompts()] == ["done", "interrupted", "done"]
-    assert remove_container(engine, story.session) != removed, "another one was made"
+    eventually(lambda: "session.run.interrupted" in drill.session.names(), timeout=30, describe="it is noticed")
+    check_memory(drill, held)
+    assert [row["state"] for row in drill.session.prompts()] == ["done", "interrupted", "done"]
+    assert remove_container(engine, drill.session) != removed, "another one was made"
 
 
 @pytest.mark.real_agent
-def test_removed_container_of_stopped_agent_resumes_on_prompt(
-    drill: RealAgentDrill, story: AgentStory, engine: Engine
-) -> None:
+def test_removed_container_of_stopped_agent_resumes_on_prompt(drill: RealAgentDrill, engine: Engine) -> None:
+    held = drill.hold("on")
     drill.model.release()
-    eventually(lambda: story.session.prompts()[-1]["state"] == "done", timeout=30, describe="the turn is over")
-    drill.deployment.api("POST", f"{story.session.path}/stop/", {})
-    eventually(lambda: story.session.execution["status"] == "stopped", timeout=30, describe="it is stopped")
-    removed = remove_container(engine, story.session)
-    check_memory(drill, story)
-    assert remove_container(engine, story.session) != removed, "another one was made"
+    eventually(lambda: drill.session.prompts()[-1]["state"] == "done", timeout=30, describe="the turn is over")
+    drill.deployment.api("POST", f"{drill.session.path}/stop/", {})
+    eventually(lambda: drill.session.execution["status"] == "stopped", timeout=30, describe="it is stopped")
+    removed = remove_container(engine, drill.session)
+    check_memory(drill, held)
+    assert remove_container(engine, drill.session) != removed, "another one was made"

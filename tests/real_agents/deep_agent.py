@@ -12,5 +12,6 @@ from langchain_openai import ChatOpenAI
 from langgraph.checkpoint.memory import MemorySaver
 
 model = ChatOpenAI(model="mock", base_url=os.environ["OPENAI_BASE_URL"], api_key="dummy")
-agent = create_deep_agent(model=model, checkpointer=MemorySaver(), backend=LocalShellBackend(root_dir=Path.cwd()))
+backend = LocalShellBackend(root_dir=Path.cwd())
+agent = create_deep_agent(model, checkpointer=MemorySaver(), backend=backend, interrupt_on={"execute": True})
 asyncio.run(run_agent(AgentServerACP(agent)))

@@ -8,7 +8,8 @@ The last user text of a request decides the answer:
   with the request, else ``NO-CONTEXT``. So the answer tells whether the agent has its context.
 - *HOLD*: ``ok`` when the test calls `ModelServer.release`; until then the turn is open.
 - *BUSY*: 503, until the test calls `ModelServer.release`.
-- *RUN command*, *QUESTION*: a call of the tool for it (`model_tools`), and ``ok`` when its result is there.
+- *RUN command*, *APPROVAL, RUN command*, *QUESTION*: a call of the tool for it (`model_tools`), and ``ok`` when its
+  result is there.
 - anything else: ``ok``.
 """
 
@@ -69,6 +70,10 @@ class ModelServer:
     def release(self) -> None:
         """Let every held request be answered, also later ones."""
         self.loop.call_soon_threadsafe(self.released.set)
+
+    def hold(self) -> None:
+        """Hold requests again that ask for it."""
+        self.loop.call_soon_threadsafe(self.released.clear)
 
     async def answer(self, messages: list[tuple[str, str]], tools: Mapping[str, Json]) -> str | ToolCall:
         """What the model says to ``messages``, pairs of role and text, or which of ``tools`` it calls."""

@@ -12,6 +12,8 @@ Json = Mapping[str, Any]
 _SHELL: Final = re.compile(r"bash|shell|exec_command|execute|run_command|terminal", re.IGNORECASE)
 _QUESTION: Final = re.compile(r"ask_?user|request_user_input|^question$", re.IGNORECASE)
 _COMMAND_FIELDS: Final = ("command", "cmd", "commands", "script")
+_OUTSIDE: Final = {"sandbox_permissions": "require_escalated", "justification": "May I?"}
+"""Arguments with which Codex asks before it runs a command."""
 _EMPTY: Final[Json] = {"boolean": False, "integer": 30_000, "number": 30_000, "array": [], "object": {}}
 _QUESTION_ARGUMENTS: Final = {
     "question": "Which colour?",
@@ -39,11 +41,16 @@ class ToolCall:
 def wanted_call(text: str, tools: Mapping[str, Json]) -> ToolCall | None:
     """Return the call that a user's text asks the model for, if the agent offers a tool for it.
 
-    *RUN command* runs a command in the agent's shell, *QUESTION* asks the user something. ``tools`` are JSON schemas.
+    *RUN command* runs a command in the agent's shell; with *APPROVAL* outside the agent's sandbox, if the tool offers
+    that. *QUESTION* asks the user something. ``tools`` are JSON schemas.
     """
     if found := re.search(r"\bRUN (.+)", text):
         name = _first(_SHELL, tools)
-        return ToolCall(name, _shell_arguments(found[1].strip(), tools[name])) if name else None
+        if not name:
+            return None
+        known = tools[name].get("properties") or {}
+        outside = _OUTSIDE if "APPROVAL" in text and _OUTSIDE.keys() <= known.keys() else {}
+        return ToolCall(name, {**_shell_arguments(found[1].strip(), tools[name]), **outside})
     name = _first(_QUESTION, tools) if "QUESTION" in text else None
     return ToolCall(name, _fitted(_QUESTION_ARGUMENTS, tools[name])) if name else None
 

@@ -149,7 +149,7 @@ def _problem_of_list(field: Mapping[str, Any], value: Any) -> Problem | None:
 
 def _problem_of_text(field: Mapping[str, Any], value: Any) -> Problem | None:
     if not isinstance(value, str) or UNSTORABLE.search(value):
-        return Problem(ProblemCode.WRONG_TYPE, "Expected a text.")
+        return Problem(ProblemCode.WRONG_TYPE, "Expected text.")
     if choices := choices_of(field):
         is_offered = value in {choice.value for choice in choices}
         return None if is_offered else Problem(ProblemCode.NOT_OFFERED, "Choose one of what is offered.")

@@ -2,15 +2,18 @@
 
 import { showLocalTimes } from "./times.js";
 
+// The function that replaces them; its forget(name) has a part replaced the next time even if it is the same.
 export function partsOf(names) {
   const shown = new Map();
-  return (parts) => {
+  const replace = (parts) => {
     for (const name of names) {
       if (shown.get(name) === parts[name]) continue;
       replaceInside(document.getElementById(`part-${name}`), parts[name]);
       shown.set(name, parts[name]);
     }
   };
+  replace.forget = (name) => shown.delete(name);
+  return replace;
 }
 
 function replaceInside(place, html) {

@@ -156,6 +156,7 @@ function shownNow(form) {
 // What was sent is no longer a choice to keep: the next picture shows what the server says of it.
 function forgetChoice(form) {
   for (const option of form.querySelectorAll("option")) option.defaultSelected = option.selected;
+  replaceParts.forget("agent"); // if the change was refused before the next picture, that is the same as the last one
 }
 
 // Says at each field of an agent's question what is wrong with it, and goes to the first one.

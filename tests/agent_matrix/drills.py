@@ -1,0 +1,326 @@
+"""The restart drills of one published agent: a whole Kandev, the agent and the loopback model, killed in turn.
+
+Each drill checks what must hold for every agent (nothing lost, nothing twice, no false claim) and returns in a few
+words what Kandev said of this one. What the agent remembers is read in the model's request log, never in its answers.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from tests.drills.deployment import ApiError, Deployment, Session
+from tests.real_agents.homes import AGENT_TYPES, RealAgent, real_agent
+from tests.real_agents.model_server import ModelServer
+from tests.waiting import eventually
+
+HISTORY: Final = "EXECUTION HISTORY"
+"""The heading in a prompt that contains the history of the conversation."""
+PATIENCE: Final = 150
+"""Seconds until an agent that does not react is given up."""
+ASKED: Final = "what was the word?"
+_ENDS: Final = ("session.run.completed", "session.run.cancelled", "session.run.failed", "session.run.interrupted")
+
+
+@dataclass
+class RealAgentDrill:
+    """One agent under a deployment that serves, with a conversation in which it was told a word."""
+
+    deployment: Deployment
+    model: ModelServer
+    name: str
+    """A key of ``AGENT_TYPES``."""
+    home: Path
+    """Where the agent has its HOME."""
+    can_ask: bool = True
+    """Whether it asks for a permission if its model wants it to."""
+    told: int = 0
+    """How many conversations were begun, each with a word of its own."""
+    asked_first: bool = False
+    """Whether a prompt has waited for a choice of its user, because the conversation was lost."""
+    known: int = 0
+    """How many starts there were when it was killed."""
+    agent: RealAgent = field(init=False)
+    session: Session = field(init=False)
+
+    @property
+    def word(self) -> str:
+        """What the agent was told to remember."""
+        return f"walrus-{self.told}"
+
+    def begin(self, **env: str) -> None:
+        """Start the agent, with ``env`` besides its own environment, and tell it a word."""
+        self.told += 1
+        self.agent = real_agent(self.name, self.home / f"home-{self.told}", self.model.url)
+        profile = {
+            "agent_type": AGENT_TYPES[self.name],
+            "command": list(self.agent.argv),
+            "env": {**self.agent.env, **env},
+        }
+        self.session = self.deployment.start_session(f"remember the word {self.word}, answer ok", profile)
+        self.wait_for_end(0)
+        self.wait_for_notes()
+
+    def wait_for_notes(self) -> None:
+        """Wait until the agent has written down what it was told; some do so after they have answered."""
+        if self.agent.keeps:
+            eventually(lambda: self.agent.has_kept(self.word), timeout=30, describe="it has written it down")
+
+    def ends(self) -> list[str]:
+        """Return how each turn ended, oldest first."""
+        return [name for name in self.session.names() if name in _ENDS]
+
+    def wait_for_end(self, before: int) -> str:
+        """Wait until a turn has ended after ``before`` others, and return how."""
+        eventually(lambda: len(self.ends()) > before, timeout=PATIENCE, describe=f"a turn of {self.name} has ended")
+        return self.ends()[before].removeprefix("session.run.")
+
+    def hold(self, mark: str) -> str:
+        """Send a prompt that the model holds back, and wait until the agent is in its turn; return the prompt."""
+        text = f"HOLD on, {self.word} {mark}"
+        self.model.hold()
+        self.session.prompt(text)
+        eventually(lambda: self.model.holds(f"{self.word} {mark}"), timeout=PATIENCE, describe="it is in mid-turn")
+        eventually(lambda: self.session.prompts()[-1]["state"] == "delivered", describe="the ledger says so")
+        return text
+
+    def times_sent(self, text: str) -> int:
+        """Return how often the model got this prompt; an agent may put what it knows of earlier turns before it."""
+        return sum(said.endswith(text) for said in self.model.user_texts)
+
+    def kill(self) -> None:
+        """SIGKILL for the control plane, agentctl, the guard and the agent."""
+        self.known, self.asked_first = len(self.starts()), False
+        self.deployment.kill_server()
+        self.session.kill_everything()
+        self.model.release()
+
+    def ask(self) -> str:
+        """Ask for the word; return by the model's log where the agent had it from: *itself*, *history* or *nowhere*.
+
+        If the conversation turns out to be lost, the prompt must wait for a choice; it is made as *auto*. *failed*: the
+        turn shows that the conversation is lost.
+        """
+        before, ended = len(self.model.requests), len(self.ends())
+        self.session.prompt(f"{ASKED} ({self.name})")
+        eventually(
+            lambda: len(self.ends()) > ended or self._waits_for_a_choice(),
+            timeout=PATIENCE,
+            describe=f"{self.name} answers, or its user has to choose",
+        )
+        if len(self.ends()) == ended:
+            self.asked_first = True
+            self.deployment.api("POST", f"{self.session.path}/resume/", {"mode": "auto"})
+        if (end := self.wait_for_end(ended)) == "failed":
+            return end
+        assert end == "completed"
+        asked = [request for request in self.model.requests[before:] if ASKED in request]
+        assert asked, "the model was not asked"
+        if any(HISTORY in request for request in asked):
+            return "history"
+        return "itself" if any(f"remember the word {self.word}" in request for request in asked) else "nowhere"
+
+    def version(self) -> str:
+        """Return the version that the agent has told."""
+        told = [one["evidence"].get("agent") or {} for one in self.session.receipts()]
+        return next((str(one["version"]) for one in told if one.get("version")), "")
+
+    def _waits_for_a_choice(self) -> bool:
+        status = self.session.status()
+        return status["error_code"] == "token_rejected" and status["queued_prompts"] == 1 and not status["starting"]
+
+    def starts(self) -> list[dict[str, Any]]:
+        """Return the receipts of starts, oldest first, without those of supervisors that took a running agent over."""
+        return [one for one in self.session.receipts() if one["kind"] != "reattached"]
+
+    def receipts(self) -> str:
+        """Return the receipts of starts since the kill: of each its kind, and what proves it or why it failed."""
+        return ", then ".join(map(_in_words, self.starts()[self.known :]))
+
+
+def _in_words(receipt: Mapping[str, Any]) -> str:
+    why = receipt["reason" if receipt["kind"] == "failed" else "verified"]
+    return f"{receipt['kind']} ({why})" if why != "none" else str(receipt["kind"])
+
+
+def reattach(drill: RealAgentDrill) -> str:
+    """A: the control plane is killed, and the turn ends while nobody is there."""
+    starts = drill.session.journal().count('"kind":"agent.started"')
+    ended, heard = len(drill.ends()), len(drill.session.agent_text())
+    text = drill.hold("reattach")
+    drill.deployment.kill_server()
+    turns = drill.session.journal().count('"kind":"turn.completed"')
+    drill.model.release()
+    eventually(
+        lambda: drill.session.journal().count('"kind":"turn.completed"') > turns,
+        timeout=PATIENCE,
+        describe="the agent ends its turn alone",
+    )
+    drill.deployment.serve()
+    assert drill.wait_for_end(ended) == "completed"
+    assert drill.session.journal().count('"kind":"agent.started"') == starts, "it is another process"
+    assert drill.times_sent(text) == 1, "the prompt was lost or sent again"
+    assert drill.session.agent_text()[heard:].endswith("ok")
+    assert drill.session.agent_text()[heard:].count("ok") == 1, "what it said is lost or there twice"
+    return _in_words(drill.session.receipts()[-1])
+
+
+def resume(drill: RealAgentDrill) -> str:
+    """B: everything is killed in mid-turn."""
+    text = drill.hold("resume")
+    drill.kill()
+    recovered = drill.deployment.recover()["sessions"]
+    [row] = [row for row in recovered if row["session_id"] == drill.session.id]
+    drill.deployment.serve()
+    assert drill.session.prompts()[-1]["state"] == "interrupted"
+    assert drill.ends().count("session.run.interrupted") == 1
+    found = _memory(drill, str(row["receipt_kind"]))
+    assert drill.times_sent(text) == 1, "the prompt was sent again"
+    return found
+
+
+def lazy_resume(drill: RealAgentDrill) -> str:
+    """F: everything is killed while the agent is idle; it is started by the next prompt alone."""
+    drill.kill()
+    manual = {"KANDEV_RECOVERY_POLICY": "manual"}
+    drill.deployment.recover(env=manual)
+    drill.deployment.serve(manual)
+    assert not drill.session.status()["is_agent_running"]
+    assert not drill.session.processes(), "it was started unasked"
+    found = _memory(drill)
+    starts = 0 if found.startswith("refused") else 2 if drill.asked_first else 1
+    assert len(drill.starts()) - drill.known == starts
+    return found
+
+
+def lost_store(drill: RealAgentDrill) -> str:
+    """C: everything is killed, and what the agent has stored is gone."""
+    drill.kill()
+    home = Path(drill.agent.env["HOME"])
+    home.rename(home.with_name("lost"))
+    real_agent(drill.name, home, drill.model.url)
+    for path in Path(drill.session.row["worktree_path"]).glob(".[!.]*"):  # some keep their conversations there
+        if path.name != ".git":
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    drill.deployment.recover()
+    drill.deployment.serve()
+    return _memory(drill)
+
+
+def cancel(drill: RealAgentDrill) -> str:
+    """D: a turn is cancelled while the model answers."""
+    ended = len(drill.ends())
+    drill.hold("cancel")
+    drill.deployment.api("POST", f"{drill.session.path}/cancel/", {})
+
+    def told() -> bool:
+        return len(drill.ends()) > ended or bool(drill.session.status()["cancel_ignored_since"])
+
+    eventually(told, timeout=PATIENCE, describe="the turn ends, or Kandev says that the cancel is ignored")
+    ignored = len(drill.ends()) == ended
+    drill.model.release()
+    end = drill.wait_for_end(ended)
+    drill.session.wait_for("WAITING_FOR_INPUT")
+    return f"ignored, {end} later" if ignored else end
+
+
+def permission(drill: RealAgentDrill) -> str:
+    """E: a permission is asked, and answered after the control plane was killed."""
+    made = Path(drill.session.row["worktree_path"]) / "made-by-the-agent"
+    ended = len(drill.ends())
+    drill.session.prompt(f"{'With my APPROVAL, ' if drill.can_ask else ''}RUN echo once >> {made}")
+    asked = _answer_after_a_restart(drill, ended, lambda one: {"option_id": _allowing(one)})
+    assert made.read_text() == "once\n", "the command ran twice, or not at all"
+    return "kept, answered once" if asked else "runs unasked"
+
+
+def question(drill: RealAgentDrill) -> str:
+    """A question is asked, and answered after the control plane was killed."""
+    ended, calls, requests = len(drill.ends()), len(drill.model.calls), len(drill.model.requests)
+    drill.session.prompt(f"QUESTION for me, please ({drill.word})")
+    asked = _answer_after_a_restart(drill, ended, _filled_in)
+    if len(drill.model.calls) == calls:
+        return "has no tool"
+    if not asked:
+        return "does not arrive"
+    assert any("Blue" in request for request in drill.model.requests[requests:]), "the model was not told the answer"
+    return "kept, answered once"
+
+
+def _memory(drill: RealAgentDrill, receipt: str = "") -> str:
+    """Return what Kandev says of a killed agent's memory, which must be so; ``receipt``: its kind, if it is known."""
+    status = drill.session.status()
+    if status["requires_new_session"]:
+        try:
+            drill.session.prompt(ASKED)
+        except ApiError as refused:
+            assert refused.status == 409
+        else:
+            raise AssertionError("a session that needs a new one takes prompts")
+        assert receipt not in ("loaded", "resumed", "injected", "reattached")
+        return f"refused: {status['resume_reason']}"
+    source = drill.ask()
+    kind = drill.starts()[-1]["kind"]
+    claimed = {"loaded": "itself", "resumed": "itself", "injected": "history", "failed": "failed"}.get(kind, "nowhere")
+    assert source == claimed, f"Kandev says {drill.receipts()}, but the agent has the word from {source}"
+    return drill.receipts() + (", asked first" if drill.asked_first else "")
+
+
+def _answer_after_a_restart(
+    drill: RealAgentDrill, ended: int, answer: Callable[[Mapping[str, Any]], Mapping[str, Any]]
+) -> bool:
+    """Wait for a permission or question, kill the control plane, and answer twice; False: the turn ended without."""
+    permissions = f"{drill.session.path}/permissions/"
+
+    def pending() -> list[Any]:
+        return list(drill.deployment.api("GET", f"{permissions}?state=pending")["results"])
+
+    eventually(lambda: pending() or len(drill.ends()) > ended, timeout=PATIENCE, describe="it asks, or is done")
+    if not (before := pending()):
+        assert drill.wait_for_end(ended) == "completed"
+        return False
+    drill.deployment.kill_server()
+    drill.deployment.serve()
+    after = pending()
+    assert [(one["id"], one["resume_token"]) for one in after] == [(one["id"], one["resume_token"]) for one in before]
+    body = {"resume_token": after[0]["resume_token"], **answer(after[0])}
+    for _ in range(2):
+        drill.deployment.api("POST", f"{permissions}{after[0]['id']}/", body)
+    assert drill.wait_for_end(ended) == "completed"
+    assert f'"permission_id":"{after[0]["id"]}"' in drill.session.journal()
+    resolved = [line for line in drill.session.journal().splitlines() if '"permission.resolved"' in line]
+    assert sum(after[0]["id"] in line for line in resolved) == 1
+    return True
+
+
+def _allowing(asked: Mapping[str, Any]) -> str:
+    return str(next(one["option_id"] for one in asked["options"] if one["kind"] == "allow_once"))
+
+
+def _filled_in(asked: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return an answer to a question: of each choice the one that is called blue."""
+    if not asked["question"]:
+        return {"option_id": next(one["option_id"] for one in asked["options"] if one["name"] == "Blue")}
+    content = {}
+    for name, kind in asked["question"]["schema"]["properties"].items():
+        choices = json.dumps(kind)
+        if "Blue" in choices:
+            content[name] = "Blue"
+    return {"option_id": "accept", "content": content}
+
+
+Drill = Callable[[RealAgentDrill], str]
+DRILLS: Final[Mapping[str, Drill]] = {
+    "cancel": cancel,
+    "reattach": reattach,
+    "permission": permission,
+    "question": question,
+    "lazy resume": lazy_resume,
+    "resume": resume,
+    "lost store": lost_store,
+}
+"""In an order in which one session serves for most of them."""
