@@ -152,6 +152,7 @@ def reattach(drill: RealAgentDrill) -> str:
     starts = drill.session.journal().count('"kind":"agent.started"')
     ended, heard = len(drill.ends()), len(drill.session.agent_text())
     text = drill.hold("reattach")
+    receipts = len(drill.session.receipts())
     drill.deployment.kill_server()
     turns = drill.session.journal().count('"kind":"turn.completed"')
     drill.model.release()
@@ -166,6 +167,8 @@ def reattach(drill: RealAgentDrill) -> str:
     assert drill.times_sent(text) == 1, "the prompt was lost or sent again"
     assert drill.session.agent_text()[heard:].endswith("ok")
     assert drill.session.agent_text()[heard:].count("ok") == 1, "what it said is lost or there twice"
+    # The journal may be read before the receipt is written.
+    eventually(lambda: len(drill.session.receipts()) > receipts, timeout=30, describe="Kandev says that it reattached")
     return _in_words(drill.session.receipts()[-1])
 
 
