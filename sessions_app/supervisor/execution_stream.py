@@ -18,7 +18,7 @@ from executors_app.backoff import Backoff
 from executors_app.client import AgentctlClient
 from executors_app.domain import ExecutionFacts
 from executors_app.errors import ExecutorError
-from sessions_app.domain import actor_context
+from sessions_app.domain import actor_context, verification
 from sessions_app.models import Lease, LeaseLost
 from sessions_app.services.database_threads import DatabaseThread
 from sessions_app.supervisor.database_outage import is_database_outage
@@ -65,7 +65,8 @@ class ExecutionStream:
     agent_gone: bool = False
     has_new_snapshot: bool = False
     turn_ended: bool = False
-    """These three are set when the journal reports it, and cleared by ``SupervisorLoop``, which acts on them."""
+    turn_completed: bool = False
+    """These four are set when the journal reports it, and cleared by ``SupervisorLoop``, which acts on them."""
     has_started: bool = False
     """Whether an agent was started through this stream."""
     trouble: str = ""
@@ -229,8 +230,15 @@ class ExecutionStream:
         kinds = {line["kind"] for line in lines}
         self.has_new_snapshot = self.has_new_snapshot or JournalKind.WORKSPACE_SNAPSHOT in kinds
         self.turn_ended = self.turn_ended or not TURN_ENDS.isdisjoint(kinds)
+        self.turn_completed = self.turn_completed or any(map(_completes_turn, lines))
         return result
 
     async def _notify_waiters(self) -> None:
         async with self._progressed:
             self._progressed.notify_all()
+
+
+def _completes_turn(line: Mapping[str, Any]) -> bool:
+    """Whether it ends a turn well, and not just a memory check, which proves less (``_turn_ended_handler``)."""
+    is_check = str(line.get("message_id")).startswith(verification.MEMORY_CHECK_PREFIX)
+    return line["kind"] == JournalKind.TURN_COMPLETED and not is_check

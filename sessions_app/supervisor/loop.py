@@ -16,6 +16,7 @@ from executors_app import crash_points
 from executors_app.backoff import Backoff
 from executors_app.domain import Observed
 from sessions_app.domain import actor_context
+from sessions_app.domain.recovery import is_start_decision
 from sessions_app.models import wakeups
 from sessions_app.services import agent_setup, database_restore
 from sessions_app.services.metric_counters import FLUSH_EVERY, METRICS_BUFFER
@@ -110,10 +111,20 @@ class SupervisorLoop:
         """Sweep once and store the result. The starts and stops that it decides on are written as intents."""
         result = await run_sweep(self.registry, scope, self.unknown, **kwargs)  # type: ignore[arg-type]
         self.registry.changes.record()
+        self._wake_starts(result)
         if not scope.dry_run:
             document = await self.registry.database(sweep_reports.build_report, result, self.registry.boot_id)
             await self.registry.database(sweep_reports.store_sweep, document, result)
         return result
+
+    def _wake_starts(self, result: SweepRun) -> None:
+        """Carry out the starts that a sweep has ordered at once, not after its report: their agents are missed."""
+        if result.scope.trigger != "reconcile":  # then nothing may be dispatched yet
+            return
+        for item in result.decided:
+            outcome = result.outcomes.get(item.facts.session_id)
+            if is_start_decision(item.decision) and outcome and not outcome.skipped and not outcome.error:
+                self.dispatcher.wake(item.row.stored.session_id, overtakes=False)
 
     def jobs(self) -> dict[str, Job]:
         """Every job that runs until the supervisor stops, by name; a job that is switched off is left out."""
@@ -310,11 +321,18 @@ class SupervisorLoop:
         self._work_available.set()
 
     def _on_stream_change(self, session_id: uuid.UUID) -> None:
-        """After a commit of ingest: wake the session's queues, and recheck a session whose agent is gone."""
+        """After a commit of ingest: recheck a session whose agent is gone, and wake the session's queues."""
+        if (stream := self.registry.stream_of(session_id)) is not None:
+            self._on_stream_news(stream)
         self.dispatcher.wake(session_id)
-        stream = self.registry.stream_of(session_id)
-        if stream is None:
-            return
+
+    def _on_stream_news(self, stream: ExecutionStream) -> None:
+        if stream.turn_completed:
+            stream.turn_completed = False
+            self._backoffs.pop(stream.session_id, None)  # its agent works: its next end is not one of a row
+        if stream.agent_gone:  # before all queries: those of one thread run in the order in which they come
+            stream.agent_gone = False
+            self._on_stream_lost(stream)
         if stream.turn_ended:
             stream.turn_ended = False
             for extension in self.extensions:
@@ -322,16 +340,16 @@ class SupervisorLoop:
         if stream.has_new_snapshot:
             stream.has_new_snapshot = False
             self._workspace_sync.request(stream.facts)
-        if stream.agent_gone:
-            stream.agent_gone = False
-            self._on_stream_lost(stream)
 
     def _on_stream_lost(self, stream: ExecutionStream) -> None:
         """Recheck the session of a stream that ended unexpectedly: at once, with back-off if that keeps happening."""
         backoff = self._backoffs.setdefault(stream.session_id, Backoff())
         pause = 0.0 if backoff.is_reset else backoff.remaining
         backoff.record_failure()
-        asyncio.get_running_loop().call_later(pause, self._request_recheck, stream.session_id)
+        if pause:
+            asyncio.get_running_loop().call_later(pause, self._request_recheck, stream.session_id)
+        else:
+            self._request_recheck(stream.session_id)
 
     def _request_recheck(self, session_id: uuid.UUID) -> None:
         self._recheck_queue.add({session_id})

@@ -1,36 +1,37 @@
 """From the death of an agent, or of all that it runs in, until it is ready again by itself.
 
-The floor is what nobody can save: an interpreter that starts, and an agent that answers ``initialize``.
+The floor is what nobody can save: the agent's own spawn, ``initialize`` and ``session/load`` over bare pipes.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import statistics
-import subprocess
-import sys
 import time
+import uuid
 from collections.abc import Callable
 
 from executors_app.agentctl.process import identity
 from executors_app.models import ExecutorRunning
+from executors_app.plugins import agent_type
 from sessions_app.domain.states import SessionState
 from sessions_app.models import ContinuityReceipt, Run, TaskSession
-from sessions_app.services import tasks
+from sessions_app.services import intents, tasks
 from tests.bench.figures import Figure
 from tests.bench.latencies import supervising
+from tests.bench.resumes import bare_start
 from tests.bench.world import World
 from tests.waiting import eventually
 
 PATIENCE = 60.0
 LOOK_EVERY = 0.005
-AGENT = [sys.executable, "-m", "executors_app.demo_agent"]
-HELLO = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {"protocolVersion": 1, "clientCapabilities": {}}}
+TIMES_BARE = 1.5
+BEYOND = {"agent": 0.1, "agentctl": 0.25}
+"""Seconds beyond so many times the floor: what the death of each may take."""
 
 
-def to_ready(world: World, rounds: int) -> list[Figure]:
+def to_ready(world: World, rounds: int, *, limited: bool) -> list[Figure]:
     """Medians of so many deaths of either kind."""
     world.empty()
     task = world.task("Dies")
@@ -41,25 +42,38 @@ def to_ready(world: World, rounds: int) -> list[Figure]:
         session = tasks.create_session(
             world.user, task, world.profile, world.executor, prompt="remember heron", policy="auto"
         )
-        runs = Run.objects.filter(session=session, state="completed")
-        eventually(runs.exists, timeout=PATIENCE, describe="the first turn is over")
+        _wait_for_turns(session, 1)
         try:
-            for _ in range(rounds):
-                bare.append(_bare())
-                for kind, seconds in taken.items():
+            for number in range(rounds):
+                bare.append(_bare(session))
+                for offset, (kind, seconds) in enumerate(taken.items()):
                     seconds.append(_death(session, kind))
+                    # A turn, because an agent that dies again and again without one is restarted ever later.
+                    intents.queue_prompt(session.id, uuid.uuid4().hex, "recall", world.user)
+                    _wait_for_turns(session, 2 * number + offset + 2)
         finally:
             world.stop(session)
-    floor = "interpreter + initialize, bare"
+    return [row for kind, seconds in taken.items() for row in _figures(kind, seconds, bare, limited=limited)]
+
+
+def _figures(kind: str, taken: list[float], bare: list[float], *, limited: bool) -> list[Figure]:
+    seconds, floor = statistics.median(taken), statistics.median(bare)
+    row, most = f"kill -9 of the {kind}: ready again", TIMES_BARE * floor + BEYOND[kind]
     return [
-        Figure(f"kill -9 of the {kind}: ready again", statistics.median(seconds), floor, statistics.median(bare))
-        for kind, seconds in taken.items()
+        Figure(row, seconds, "its spawn + initialize + load", floor),
+        Figure(
+            row, seconds, f"{TIMES_BARE} times that + {BEYOND[kind] * 1000:g} ms", most, limit=1.0 if limited else None
+        ),
     ]
 
 
+def _wait_for_turns(session: TaskSession, number: int) -> None:
+    runs = Run.objects.filter(session=session, state="completed")
+    eventually(lambda: runs.count() >= number, timeout=PATIENCE, describe=f"{number} turns are over")
+
+
 def _death(session: TaskSession, kind: str) -> float:
-    """Seconds from SIGKILL to an agent that takes prompts; the count of tries is set back, as a turn would."""
-    TaskSession.objects.filter(id=session.id).update(start_attempts=0)
+    """Seconds from SIGKILL to an agent that takes prompts."""
     receipts = ContinuityReceipt.objects.filter(session=session).exclude(kind="failed")
     before = receipts.count()
     pid = _pid(session, kind)
@@ -93,14 +107,8 @@ def _at_once(is_there: Callable[[], bool]) -> None:
         time.sleep(LOOK_EVERY)
 
 
-def _bare() -> float:
-    began = time.perf_counter()
-    with subprocess.Popen(AGENT, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        process.stdin.write(json.dumps(HELLO).encode() + b"\n")
-        process.stdin.flush()
-        assert process.stdout.readline()
-        seconds = time.perf_counter() - began
-        process.kill()
-    return seconds
+def _bare(session: TaskSession) -> float:
+    execution = ExecutorRunning.objects.get(session=session)
+    profile = session.agent_profile
+    environment = {**os.environ, **agent_type(profile.agent_type).env, **profile.env}
+    return bare_start(profile.argv(execution.runtime), environment, execution.workspace_path, execution.resume_token)

@@ -13,7 +13,7 @@ import statistics
 import subprocess
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -141,22 +141,8 @@ class Ours:
 
     def bare_start(self) -> float:
         """Seconds of the agent's own spawn, ``initialize`` and ``session/load`` of this conversation."""
-        cwd, token = str(self.execution.workspace_path), self.execution.resume_token
-        began = time.perf_counter()
-        with subprocess.Popen(
-            self.agent.argv,
-            env=dict(self.agent.env),
-            cwd=cwd,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-        ) as process:
-            try:
-                _call(process, 1, "initialize", {"protocolVersion": 1, "clientCapabilities": {}})
-                _call(process, 2, "session/load", {"sessionId": token, "cwd": cwd, "mcpServers": []})
-                return time.perf_counter() - began
-            finally:
-                process.kill()
+        execution = self.execution
+        return bare_start(self.agent.argv, self.agent.env, execution.workspace_path, execution.resume_token)
 
     def resume(self) -> float:
         """Seconds from a user's *resume* until the agent has its conversation again."""
@@ -204,6 +190,25 @@ class Theirs:
         options: dict[str, Any] = {"env": self.env, "cwd": self.workspace, "stdin": subprocess.DEVNULL}
         done = subprocess.run(argv, **options, capture_output=True, text=True, timeout=PATIENCE, check=True)
         return str(done.stdout)
+
+
+def bare_start(argv: Sequence[str], environment: Mapping[str, str], cwd: str, token: str) -> float:
+    """Seconds of an agent's own spawn, ``initialize`` and ``session/load``, over bare pipes."""
+    began = time.perf_counter()
+    with subprocess.Popen(
+        argv,
+        env=dict(environment),
+        cwd=cwd,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    ) as process:
+        try:
+            _call(process, 1, "initialize", {"protocolVersion": 1, "clientCapabilities": {}})
+            _call(process, 2, "session/load", {"sessionId": token, "cwd": cwd, "mcpServers": []})
+            return time.perf_counter() - began
+        finally:
+            process.kill()
 
 
 def _call(process: subprocess.Popen[bytes], number: int, method: str, params: dict[str, Any]) -> None:

@@ -178,7 +178,7 @@ PARTS: Mapping[str, Part] = {
         world, sizes.fleet, sizes.rounds, limited=sizes.limited
     ),
     "sweep-losses": lambda world, sizes: [sweeps.of_the_dead(world, sizes.losses, sizes.rounds)],
-    "restart": lambda world, sizes: [restarts.of_many(world, sizes.fleet, min(sizes.rounds, 5), limited=sizes.limited)],
+    "restart": lambda world, sizes: restarts.of_fleets(world, sizes.fleet, min(sizes.rounds, 5), limited=sizes.limited),
     "journal": _journal,
     "ingest": _ingest,
     "queries": lambda world, sizes: queries.of_ingest(world, sizes.rounds, limited=sizes.limited),
@@ -190,7 +190,7 @@ PARTS: Mapping[str, Part] = {
     "dense": lambda world, sizes: launches.of_a_dense_machine(world.home, sizes.dense, limited=sizes.limited),
     "latency": lambda world, sizes: latencies.of_a_turn(world, sizes.work),
     "resume": lambda world, sizes: resumes.of_a_killed_agent(world, sizes.resumes, limited=sizes.limited),
-    "death": lambda world, sizes: deaths.to_ready(world, sizes.resumes),
+    "death": lambda world, sizes: deaths.to_ready(world, sizes.resumes, limited=sizes.limited),
     "workflow": lambda world, sizes: workflows.of_nodes(world, sizes.nodes),
     "workflow-text": lambda world, sizes: workflows.of_texts(sizes.rounds),
     "workspace": lambda world, sizes: workspaces.of_a_repository(world.home, sizes.repository, min(sizes.rounds, 3)),

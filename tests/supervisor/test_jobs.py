@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from typing import Any
+import uuid
+from typing import Any, cast
 
 import pytest
 
 from sessions_app.supervisor import leases, loop
+from sessions_app.supervisor.execution_stream import ExecutionStream
 from sessions_app.supervisor.loop import SupervisorLoop
 from sessions_app.workflows.driver.driver import WorkflowDriver
 
@@ -93,5 +95,33 @@ async def test_work_that_arrives_during_a_dispatch_is_dispatched_next(monkeypatc
     monkeypatch.setattr(supervisor.dispatcher, "wake_pending", wake_pending)
     try:
         await asyncio.wait_for(supervisor._dispatch_pending_work(), 5)
+    finally:
+        await closed(supervisor)
+
+
+class Stream:
+    """What the loop reads of a stream that has news."""
+
+    def __init__(self) -> None:
+        self.session_id = uuid.uuid4()
+        self.agent_gone = self.turn_completed = self.turn_ended = self.has_new_snapshot = False
+
+
+@pytest.mark.django_db(transaction=True)
+async def test_only_agent_that_dies_again_without_a_turn_is_looked_at_later() -> None:
+    supervisor, stream = await new_supervisor(), Stream()
+
+    def is_looked_at_once(**news: bool) -> bool:
+        vars(stream).update(agent_gone=True, **news)
+        supervisor._recheck_queue._sessions.clear()
+        supervisor._on_stream_news(cast("ExecutionStream", stream))
+        return stream.session_id in supervisor._recheck_queue._sessions
+
+    try:
+        assert is_looked_at_once()
+        assert not is_looked_at_once()
+        assert not is_looked_at_once(turn_ended=True)
+        assert is_looked_at_once(turn_completed=True)
+        assert not is_looked_at_once()
     finally:
         await closed(supervisor)
