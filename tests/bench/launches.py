@@ -151,7 +151,7 @@ async def _start_session(place: Path, execution: str, start: Start, agent: Seque
         await asyncio.sleep(0.001)
     client = AgentctlClient(AgentctlListener(sockets.unix_url(socket), identity.identify(pid)), secret, execution)
     await client.status()
-    answered, cpu = time.perf_counter() - began, _cpu_time(pid)
+    answered, cpu = time.perf_counter() - began, cpu_time(pid)
     os.close(log)
     order = {"launch_id": "launch-1", "argv": list(agent), "env": {"KANDEV_DEMO_AGENT_HOME": str(place / "agent")}}
     rest = {"driver": "acp", "strategy": "fresh", "mcp_servers": [], "permission_mode": "ask", "cwd": str(place)}
@@ -159,7 +159,7 @@ async def _start_session(place: Path, execution: str, start: Start, agent: Seque
     return pid, answered, cpu
 
 
-def _cpu_time(pid: int) -> float:
+def cpu_time(pid: int) -> float:
     """Seconds of all threads of a process."""
     threads = Path(f"/proc/{pid}/task").iterdir()
     return sum(int((thread / "schedstat").read_text().split()[0]) for thread in threads) / 1e9

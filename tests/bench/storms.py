@@ -15,20 +15,26 @@ from pathlib import Path
 
 from django.conf import settings
 
-from executors_app.agentctl.process import identity
+from executors_app.agentctl.process import execution_processes, identity
+from executors_app.agentctl.process.guard_process import children_of, command_line_of
 from executors_app.models import Executor, ExecutorRunning
 from sessions_app.domain.states import SessionState
-from sessions_app.models import Intent, TaskSession
+from sessions_app.models import Intent, Supervisor, TaskSession
 from sessions_app.services.status import session_status
 from tests.bench.figures import Figure
 from tests.bench.latencies import quantile
+from tests.bench.launches import cpu_time
 from tests.bench.world import World
 from tests.supervisor import fake_agentctl_server, supervisor_process
+from tests.waiting import eventually
 
+LAUNCHER = "local_runtime.launcher"
 PATIENCE = 600.0
 SLOWER = 2.0
 """Times the idle p95 that a status may take in a storm."""
 AT_ONCE = 20
+CPU_BUDGET = 0.025
+"""Seconds of CPU that a start may take beside its agent's own."""
 
 
 @dataclass
@@ -41,6 +47,9 @@ class Storm:
     most_starting: int = 0
     started: int = 0
     seconds: float = 0.0
+    supervisor_cpu: float = 0.0
+    place_cpu: float = 0.0
+    """Seconds of CPU of the launcher and of all real agentctls and guards."""
 
 
 def of_many(world: World, count: int, real: int, *, limited: bool) -> list[Figure]:
@@ -54,21 +63,57 @@ def of_many(world: World, count: int, real: int, *, limited: bool) -> list[Figur
             "KANDEV_MAX_STARTS_PER_PASS": str(AT_ONCE),
             "KANDEV_LEASE_TTL": "30",
         }
+        log = Path(world.home) / "storm.log"
         storm = Storm(idle=_looks(200))
         try:
-            with supervisor_process.supervising(url, Path(world.home) / "storm.log", env):
+            with supervisor_process.supervising(url, log, env) as supervisor:
+                before = _cpu_after_imports(supervisor.pid)
                 _watch(storm, url, count + real)
+                storm.supervisor_cpu = cpu_time(supervisor.pid) - before
+                storm.place_cpu = sum(map(cpu_time, [*_launchers(log), *_real_agentctls_and_guards()]))
         finally:
             for execution in ExecutorRunning.objects.filter(runtime="local_standalone"):
                 identity.kill_all(identity.find_marked(str(execution.id)), 10)
     assert storm.started == count, f"{storm.started} starts for {count}: nothing twice"
     assert storm.most_ordered <= AT_ONCE, f"{storm.most_ordered} starts were ordered at once"
     p95 = quantile(storm.idle, 0.95)
+    cpu = storm.supervisor_cpu / (count + real) + storm.place_cpu / real
     row = f"status p95 while {count:,} + {real} start"
     return [
         Figure(row, quantile(storm.looks, 0.95), "status p95, idle", p95, limit=SLOWER if limited else None),
         Figure(f"{count:,} + {real} all up, a start", storm.seconds / (count + real), "status p95, idle", p95),
+        Figure(f"{count:,} + {real} start: CPU of a start", cpu, "25 ms", CPU_BUDGET, limit=1.0 if limited else None),
     ]
+
+
+def _cpu_after_imports(pid: int) -> float:
+    """Wait until the supervisor has registered, and return what it has used so far."""
+    rows = Supervisor.objects.values_list("process", flat=True)
+    eventually(
+        lambda: any(process.get("pid") == pid for process in rows.all()),
+        timeout=PATIENCE,
+        describe="the supervisor has registered",
+    )
+    return cpu_time(pid)
+
+
+def _launchers(log: Path) -> list[int]:
+    """The launchers that write into this log."""
+    return [pid for pid in identity.list_pids() if LAUNCHER in command_line_of(pid) and _writes_into(pid, log)]
+
+
+def _writes_into(pid: int, log: Path) -> bool:
+    try:
+        return Path(f"/proc/{pid}/fd/2").readlink() == log.resolve()
+    except OSError:
+        return False
+
+
+def _real_agentctls_and_guards() -> list[int]:
+    found = execution_processes.find_all_processes()
+    ids = map(str, ExecutorRunning.objects.filter(runtime="local_standalone").values_list("id", flat=True))
+    agentctls = [one.pid for key in ids if key in found for one in found[key].agentctl]
+    return [pid for agentctl in agentctls for pid in (agentctl, *children_of(agentctl))]
 
 
 def _fill(world: World, count: int, real: int) -> None:

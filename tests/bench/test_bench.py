@@ -42,6 +42,7 @@ ROWS = (
         if not missing("codex-acp") and not missing("acpx")
         else ()
     ),
+    "25 + 1 start: CPU of a start",
     "workflow, each of 2 shell nodes",
     "workflow, a text of 1,000 nodes checked",
     "workflow, a text of 800 kB of {{ checked",
