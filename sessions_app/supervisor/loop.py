@@ -119,9 +119,8 @@ class SupervisorLoop:
 
     def _wake_starts(self, result: SweepRun) -> None:
         """Carry out the starts that a sweep has ordered at once, not after its report: their agents are missed."""
-        if result.scope.trigger != "reconcile":  # then nothing may be dispatched yet
-            return
-        for item in result.decided:
+        decided = result.decided if result.scope.trigger == "reconcile" else ()  # else nothing may be dispatched yet
+        for item in decided:
             outcome = result.outcomes.get(item.facts.session_id)
             if is_start_decision(item.decision) and outcome and not outcome.skipped and not outcome.error:
                 self.dispatcher.wake(item.row.stored.session_id, overtakes=False)
