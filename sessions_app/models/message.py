@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import uuid
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import datetime
 from functools import lru_cache
@@ -93,6 +94,14 @@ class MessageDraft:
     seq: int = 0
     updated_seq: int = 0
     id: uuid.UUID = field(default_factory=uuid.uuid4)
+
+
+def random_ids() -> Iterator[uuid.UUID]:
+    """Yield random ids (UUID version 4); asking the kernel for each one takes most of the time that a message does."""
+    while True:
+        noise = os.urandom(16 * 64)
+        for start in range(0, len(noise), 16):
+            yield uuid.UUID(bytes=noise[start : start + 16], version=4)
 
 
 _COLUMNS = tuple(column.name for column in fields(MessageDraft))

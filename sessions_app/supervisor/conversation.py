@@ -19,6 +19,7 @@ from sessions_app.models import (
     SessionTransaction,
     append_texts,
     open_tools,
+    random_ids,
     texts_of,
     tools_named,
     unfinished_messages,
@@ -53,6 +54,7 @@ class ConversationUpdate:
         )
         self._tools = {tool.key: tool for tool in tools_named(transaction.session.id, tool_keys)}
         """Tool calls of this batch, finished or not; newer than what the database has of them."""
+        self._ids = random_ids()
         self._changes: list[_Change] = []
         self._last_text: _Change | None = None
         """The last change of this batch to the growing message."""
@@ -63,7 +65,8 @@ class ConversationUpdate:
         self, role: str, text: str, *, key: str = "", complete: bool = True, **payload: Any
     ) -> MessageDraft:
         """Add a message at the end of the conversation."""
-        message = MessageDraft(self.transaction.session.id, role, self.transaction.at, key, payload, complete)
+        session_id, at = self.transaction.session.id, self.transaction.at
+        message = MessageDraft(session_id, role, at, key, payload, complete, id=next(self._ids))
         event = self.transaction.record_event(
             "session.message.added", message_id=str(message.id), role=role, payload=payload, complete=complete
         )

@@ -1,4 +1,7 @@
-"""What an agent said while no control plane ran, into the database, beside a bare ``bulk_create`` of the same rows."""
+"""What an agent said while no control plane ran, into the database.
+
+Beside a bare ``bulk_create`` of an event for each update, in as many transactions, and one of the rows that are stored.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +11,13 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 from django.conf import settings
 from django.db import connection, transaction
+from django.utils import timezone
 
 from executors_app.agentctl.journal.line_format import journal_directory
 from executors_app.agentctl.local_runtime.storage import state_directory
@@ -20,6 +26,7 @@ from executors_app.models import AgentProfile
 from sessions_app.models import Message, MessagePart, SessionEvent, TaskSession
 from sessions_app.services import tasks
 from sessions_app.supervisor.execution_registry import ExecutionRegistry
+from sessions_app.supervisor.ingest.writer import MAX_LINES
 from tests import postgresql
 from tests.bench.figures import Figure
 from tests.bench.latencies import supervising
@@ -29,12 +36,20 @@ from tests.services import ROOT
 from tests.waiting import eventually
 
 PATIENCE = 300.0
+TEXTS: Mapping[float, float] = {0.5: 2.0, 0.95: 0.4}
+"""By the share of the updates that are pieces of text: the limit, of the time of an event for each update.
+
+One of twenty is a tool call where the design was measured. With every second one, most updates are a row or two."""
 
 
-def of_updates(world: World, count: int) -> Figure:
-    """Seconds from the take-over until the log has all of ``count`` updates, half of them pieces of text."""
+def of_updates(world: World, count: int, *, limited: bool) -> list[Figure]:
+    """Seconds from the take-over until the log has all of ``count`` updates."""
+    return [row for texts in TEXTS for row in _of_a_mix(world, count, texts, limited=limited)]
+
+
+def _of_a_mix(world: World, count: int, texts: float, *, limited: bool) -> list[Figure]:
     world.empty()
-    home = world.home / f"chatter-{count}"
+    home = world.home / f"chatter-{count}-{texts}"
     profile = AgentProfile.objects.create(
         name="chatter",
         agent_type="custom_acp",
@@ -43,7 +58,7 @@ def of_updates(world: World, count: int) -> Figure:
     )
     task = world.task("Chatter")
     task.save()
-    session = tasks.create_session(world.user, task, profile, world.executor, prompt=f"chatter {count}")
+    session = tasks.create_session(world.user, task, profile, world.executor, prompt=f"chatter {count} {texts}")
     try:
         with supervising(signal.SIGKILL):
             eventually(session.runs.exists, timeout=60, describe="the agent has its prompt")
@@ -51,11 +66,15 @@ def of_updates(world: World, count: int) -> Figure:
         journal = _journal_of(session)
         eventually(lambda: chatty_agent.journal_ends(journal), timeout=PATIENCE, describe="the agent has said it all")
         seconds = asyncio.run(_catch_up(session))
-        _check(session, count)
+        _check(session, list(chatty_agent.updates(count, texts)))
     finally:
         identity.kill_all(identity.find_marked(str(session.agent_execution_id)), 10)
-    row, floor = f"catching up {count:,} updates, {connection.vendor}", _bulk_create(session)
-    return Figure(row, seconds, "bare bulk_create", floor, unit="updates/s", count=count)
+    row, limit = f"catching up {count:,}, {texts:.0%} text, {connection.vendor}", TEXTS[texts] if limited else None
+    stored, each = _create_stored_rows(session), _create_events(session, chatty_agent.updates(count, texts))
+    return [
+        Figure(row, seconds, "bare bulk_create of an event each", each, "updates/s", count, limit),
+        Figure(row, seconds, "bare bulk_create of the stored rows", stored, "updates/s", count),
+    ]
 
 
 def _journal_of(session: TaskSession) -> Path:
@@ -77,12 +96,27 @@ async def _catch_up(session: TaskSession) -> float:
         await registry.close()
 
 
-def _check(session: TaskSession, count: int) -> None:
+def _check(session: TaskSession, said: Iterable[Mapping[str, Any]]) -> None:
     told = session.events.order_by("seq").values_list("name", "payload")
-    assert chatty_agent.messages_from_events(told) == chatty_agent.messages_from_updates(chatty_agent.updates(count))
+    assert chatty_agent.messages_from_events(told) == chatty_agent.messages_from_updates(said)
 
 
-def _bulk_create(session: TaskSession) -> float:
+def _create_events(session: TaskSession, said: Iterable[Mapping[str, Any]]) -> float:
+    """Seconds that an event for each update takes, in transactions of as many updates as ours."""
+    SessionEvent._base_manager.all().delete()
+    updates, now = list(enumerate(said)), timezone.now()
+    began = time.perf_counter()
+    for start in range(0, len(updates), MAX_LINES):
+        events = [
+            SessionEvent(session=session, seq=seq, name="bench", payload=update, at=now)
+            for seq, update in updates[start : start + MAX_LINES]
+        ]
+        with transaction.atomic():
+            SessionEvent.objects.bulk_create(events, batch_size=500)
+    return time.perf_counter() - began
+
+
+def _create_stored_rows(session: TaskSession) -> float:
     """Seconds that the same rows take, made anew, in the same tables and one transaction."""
     events = list(SessionEvent.objects.filter(session=session))
     messages = list(Message.objects.filter(session=session))
@@ -97,10 +131,10 @@ def _bulk_create(session: TaskSession) -> float:
     return time.perf_counter() - began
 
 
-def on_postgresql(count: int) -> list[Figure]:
+def on_postgresql(count: int, *, limited: bool) -> list[Figure]:
     """The same in a process of its own on a PostgreSQL of its own; nothing where there is no server."""
     if postgresql.binaries() is None:
         return []
-    argv = [sys.executable, "-m", "tests.bench.catching_up_on_postgresql", str(count)]
+    argv = [sys.executable, "-m", "tests.bench.catching_up_on_postgresql", str(count), *["limited"] * limited]
     done = subprocess.run(argv, cwd=ROOT, stdout=subprocess.PIPE, check=True, stdin=subprocess.DEVNULL)
-    return [Figure(**json.loads(done.stdout))]
+    return [Figure(**row) for row in json.loads(done.stdout)]

@@ -1,4 +1,4 @@
-"""One figure as JSON, on a PostgreSQL of its own: ``python -m tests.bench.catching_up_on_postgresql COUNT``."""
+"""Figures as JSON, on a PostgreSQL of its own: ``python -m tests.bench.catching_up_on_postgresql COUNT [limited]``."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ def main() -> None:
         logging.disable(logging.WARNING)
         from tests.bench import catching_up, world  # noqa: PLC0415  (models want the settings above)
 
-        print(json.dumps(asdict(catching_up.of_updates(world.World(), int(sys.argv[1])))))
+        count, *limited = sys.argv[1:]
+        rows = catching_up.of_updates(world.World(), int(count), limited=bool(limited))
+        print(json.dumps([asdict(row) for row in rows]))
     finally:
         server.close()
 

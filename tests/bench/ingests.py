@@ -17,7 +17,7 @@ from sessions_app.domain.states import SessionState
 from sessions_app.models import Lease, SessionEvent
 from sessions_app.services.database_threads import DatabaseThread
 from sessions_app.supervisor import leases
-from sessions_app.supervisor.ingest.handlers import JournalLine
+from sessions_app.supervisor.ingest.folding import JournalLine
 from sessions_app.supervisor.ingest.writer import Batch, write_batches
 from tests.bench.bare import BareTable
 from tests.bench.figures import Figure, in_turn

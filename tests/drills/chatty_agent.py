@@ -1,7 +1,8 @@
-"""An agent that sends a given number of updates as fast as it can, half of them pieces of text.
+"""An agent that sends a given number of updates as fast as it can, half of them pieces of text or more.
 
 ``python -m tests.drills.chatty_agent``; the prompt ``chatter N`` waits for the file ``go`` in its home, then sends
-``updates(N)``. ``told_by_updates`` and ``told_by_events`` make a log comparable with them one by one.
+``updates(N)``; ``chatter N SHARE`` sends ``updates(N, SHARE)``. ``messages_from_updates`` and ``messages_from_events``
+make a log comparable with them one by one.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ ChatMessage = tuple[str, Any]
 """``("text", joined text)`` for adjacent pieces of text, ``("tool", number of the update)`` otherwise."""
 
 
-def updates(count: int) -> Iterator[dict[str, Any]]:
-    """Return the updates: pieces of text and as many tool calls or tool updates, numbered in ``rawOutput``."""
+def updates(count: int, texts: float = 0.5) -> Iterator[dict[str, Any]]:
+    """Return the updates: a share of pieces of text, else tool calls and tool updates, numbered in ``rawOutput``."""
     draw, call = random.Random(count), 0
     for number in range(1, count + 1):
-        if draw.random() < 0.5:
+        if draw.random() < texts:
             text = f"{number} {draw.choice(PIECES)}"
             yield {"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": text}}
         elif call == 0 or draw.random() < 0.3:
@@ -80,7 +81,8 @@ class ChattyAgent(DemoAgent):
         """Wait for the signal, then say everything."""
         while not (self.home / GO).exists():
             turn.rest(0.02)
-        for update in updates(int(text.removeprefix("chatter "))):
+        count, *texts = text.split()[1:]
+        for update in updates(int(count), *map(float, texts)):
             self.notify_update(turn.conversation.id, update)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -20,6 +20,7 @@ from sessions_app.services.questions import undelivered_content
 from sessions_app.supervisor import continuity
 from sessions_app.supervisor.conversation import ConversationUpdate
 from sessions_app.supervisor.ingest.agent_settings import AgentSettingsUpdate
+from sessions_app.supervisor.ingest.folding import TEXT_KINDS, JournalLine
 from sessions_app.supervisor.ingest.open_requests import complete_tool_call, update_open_requests
 from sessions_app.supervisor.interrupted_turns import (
     interrupt_turn,
@@ -32,12 +33,11 @@ from sessions_app.supervisor.interrupted_turns import (
 from sessions_app.supervisor.outcomes import record_lost_conversation
 from sessions_app.supervisor.request_messages import add_permission_message, add_question_message
 
-JournalLine = Mapping[str, Any]
 UNSTORABLE = "unwritable"
 """Kind of the line that replaces one that cannot be written; ``was`` holds the original kind."""
-FIELD_TYPES: dict[str, Any] = {
+FIELD_TYPES: dict[str, type | tuple[type, ...]] = {
     "text": str,
-    "message_id": str | None,
+    "message_id": (str, type(None)),
     "tool_call_id": str,
     "permission_id": str,
     "options": list,
@@ -62,13 +62,14 @@ class LineApplier:
 
     def apply(self, line: JournalLine) -> None:
         """Apply one line; an unknown kind changes nothing. Raises TypeError or KeyError if the line is malformed."""
-        handler = LINE_HANDLERS.get(str(line.get("kind")))
+        kind = str(line.get("kind"))
+        handler = LINE_HANDLERS.get(kind)
         if handler is None:
             return
         _validate(line)
         self.transaction.at = datetime.fromtimestamp(float(line["ts"]), UTC)
         self.transaction.clear_stall()
-        if line["kind"] not in (JournalKind.MESSAGE_AGENT, JournalKind.MESSAGE_THOUGHT):
+        if kind not in TEXT_KINDS:
             self.conversation.end_chunk()
         handler(self, line)
 
@@ -84,10 +85,10 @@ class LineApplier:
 
 def _validate(line: JournalLine) -> None:
     """Raise TypeError or KeyError for a malformed line, because readers of the log rely on these fields."""
-    for name, wanted in FIELD_TYPES.items():
-        if name in line and not isinstance(line[name], wanted):
+    for name in FIELD_TYPES.keys() & line.keys():
+        if not isinstance(line[name], FIELD_TYPES[name]):
             raise TypeError(f"{name} of a {line['kind']} is {type(line[name]).__name__}")
-    if not all("option_id" in option for option in line.get("options", ())):
+    if "options" in line and not all("option_id" in option for option in line["options"]):
         raise KeyError("option_id")
 
 
@@ -128,7 +129,7 @@ def _on_foreign_user_text(applier: LineApplier, line: JournalLine) -> None:
     applier.conversation.add_message("status", str(line.get("text", "")), attributed_to="user")
 
 
-TOOL_KINDS = (JournalKind.TOOL_CALL, JournalKind.TOOL_UPDATE)
+TOOL_KINDS = frozenset({JournalKind.TOOL_CALL.value, JournalKind.TOOL_UPDATE.value})
 TOOL_FIELDS = ("tool_call_id", "title", "tool_kind", "status", "content", "locations", "raw_input", "raw_output")
 
 
@@ -142,9 +143,12 @@ def _on_tool_call(applier: LineApplier, line: JournalLine) -> None:
 
 def _tool_key_of_request(line: JournalLine) -> str:
     """Return the key of the tool call that a line is about, or an empty string."""
-    if line.get("kind") in TOOL_KINDS:
+    kind = line.get("kind")
+    if kind in TEXT_KINDS:
+        return ""
+    if kind in TOOL_KINDS:
         return _tool_key(line)
-    asked = line.get("tool_call") if line.get("kind") == JournalKind.PERMISSION_REQUESTED else None
+    asked = line.get("tool_call") if kind == JournalKind.PERMISSION_REQUESTED else None
     return _tool_key(asked) if isinstance(asked, dict) else ""
 
 

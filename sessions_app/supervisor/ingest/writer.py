@@ -16,15 +16,13 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
-from itertools import zip_longest
 from typing import Any, Final
 
-from django.db import InterfaceError, OperationalError, transaction
+from django.db import InterfaceError, OperationalError, connection, transaction
 from django.db.transaction import on_commit
 from django.utils import timezone
 
 from executors_app import crash_points
-from executors_app.agentctl.journal.line_format import UNREADABLE
 from executors_app.agentctl.protocol import Code
 from executors_app.models import ExecutorRunning
 from sessions_app.domain import actor_context
@@ -33,56 +31,10 @@ from sessions_app.models import Lease, LeaseLost, SessionTransaction, session_tr
 from sessions_app.services.database_threads import DatabaseThread
 from sessions_app.services.metric_counters import METRICS_BUFFER
 from sessions_app.supervisor.continuity import store_reported_token
-from sessions_app.supervisor.ingest.handlers import UNSTORABLE, JournalLine, LineApplier
+from sessions_app.supervisor.ingest.folding import CursorFilter, JournalLine, PreparedLines, fold_texts
+from sessions_app.supervisor.ingest.handlers import UNSTORABLE, LineApplier
 
 log = logging.getLogger(__name__)
-RawLine = Mapping[str, Any]
-
-
-@dataclass
-class CursorFilter:
-    """Splits journal lines by a cursor into new, known and unusable ones."""
-
-    epoch: str
-    seq: int
-    new: list[RawLine] = field(default_factory=list)
-    gaps: list[str] = field(default_factory=list)
-    """Gaps before new lines, where output may be lost: ``new_epoch`` or ``lines_missing``."""
-    skipped: list[tuple[str, RawLine]] = field(default_factory=list)
-    """Reason and line: ``unreadable`` or ``out_of_order``."""
-
-    def read(self, lines: Sequence[RawLine]) -> CursorFilter:
-        """Read a batch and move the cursor to its last good line; return self."""
-        for line, following in zip_longest(lines, lines[1:]):
-            if line["kind"] == UNREADABLE:
-                self.skipped.append((UNREADABLE, line))
-            elif self._is_known(line):
-                # Before the first new line it is a repetition, as after a crash before the acknowledgement.
-                if self.new:
-                    self.skipped.append(("out_of_order", line))
-            elif following is not None and self._is_out_of_order(line, following):
-                self.skipped.append(("out_of_order", line))
-            else:
-                self._accept(line)
-        return self
-
-    def _is_known(self, line: RawLine) -> bool:
-        return bool(line["epoch"] == self.epoch and line["seq"] <= self.seq)
-
-    def _is_out_of_order(self, line: RawLine, following: RawLine) -> bool:
-        """Whether the following line continues at the cursor and this one does not come before it."""
-        continues = following["kind"] != UNREADABLE and following["epoch"] == self.epoch and following["seq"] > self.seq
-        return bool(continues and not (line["epoch"] == self.epoch and line["seq"] < following["seq"]))
-
-    def _accept(self, line: RawLine) -> None:
-        if self.epoch and line["epoch"] != self.epoch:
-            self.gaps.append(
-                "new_epoch"
-            )  # covers lines missing at its beginning; those of a first epoch are reported below
-        elif line["seq"] > self.seq + 1:
-            self.gaps.append("lines_missing")
-        self.epoch, self.seq = line["epoch"], line["seq"]
-        self.new.append(line)
 
 
 LINE_INDEPENDENT_ERRORS = (LeaseLost, ExecutorRunning.DoesNotExist, OperationalError, InterfaceError, MemoryError)
@@ -115,9 +67,20 @@ def ingest_batch(
     A line that cannot be written is found by halving the batch, and replaced by an event about it. Raises LeaseLost
     and ``LINE_INDEPENDENT_ERRORS``.
     """
-    write = partial(_write, session_id, lease, token=token, alive=alive)
+    return _ingest(session_id, lease, PreparedLines.of(lines), token, alive=alive)
+
+
+def _ingest(
+    session_id: uuid.UUID,
+    lease: Lease | None,
+    prepared: PreparedLines,
+    token: Mapping[str, Any] | None,
+    *,
+    alive: bool = True,
+) -> IngestResult:
+    write, lines = partial(_write, session_id, lease, token=token, alive=alive), prepared.lines
     try:
-        return write(lines)
+        return write(prepared)
     except LINE_INDEPENDENT_ERRORS:
         raise
     except Exception as error:
@@ -126,7 +89,7 @@ def ingest_batch(
         if len(lines) == 1:
             log.warning("session %s: a line of its journal cannot be written", session_id, exc_info=error)
             header = {name: lines[0][name] for name in ("seq", "epoch", "ts")}
-            return write([{**header, "kind": UNSTORABLE, "was": lines[0]["kind"]}])
+            return write(PreparedLines.of([{**header, "kind": UNSTORABLE, "was": lines[0]["kind"]}]))
     half = len(lines) // 2
     first = ingest_batch(session_id, lease, lines[:half], token, alive=alive)
     rest = ingest_batch(session_id, lease, lines[half:], token, alive=alive)
@@ -136,7 +99,7 @@ def ingest_batch(
 def _write(
     session_id: uuid.UUID,
     lease: Lease | None,
-    lines: Sequence[JournalLine],
+    prepared: PreparedLines,
     *,
     token: Mapping[str, Any] | None,
     alive: bool,
@@ -146,10 +109,15 @@ def _write(
         execution = transaction.execution
         if execution is None:
             raise ExecutorRunning.DoesNotExist(f"session {session_id} has no execution")
-        new_lines = CursorFilter(execution.journal_epoch, execution.journal_seq).read(lines)
+        new_lines = CursorFilter(execution.journal_epoch, execution.journal_seq)
+        if prepared.continues(new_lines.epoch, new_lines.seq):
+            new_lines.accept_all(prepared.lines)
+            folded = prepared.folded
+        else:
+            folded = fold_texts(new_lines.read(prepared.lines).new)
         _record_gaps(transaction, execution, new_lines)
-        applier = LineApplier(transaction, new_lines.new)
-        for line in new_lines.new:
+        applier = LineApplier(transaction, folded)
+        for line in folded:
             applier.apply(line)
         applier.finish()
         transaction.at = timezone.now()
@@ -261,6 +229,14 @@ MAX_LINES = 2000
 """Lines of one transaction, give or take a batch: they are written in 10 to 15 ms."""
 
 
+def _pause_after(taken: float) -> float:
+    """Return the seconds until the next commit, after one that took ``taken`` seconds."""
+    if connection.vendor == "postgresql":
+        return COMMIT_INTERVAL  # others wait for a row of ours at most, and its lock goes to whoever waits first
+    # Half of the time is left for the database's other writers: SQLite's lock goes to whoever asks at the right moment.
+    return max(COMMIT_INTERVAL, taken)
+
+
 @dataclass(eq=False)
 class Batch:
     """Lines of one stream that wait to be written, and the future with their result."""
@@ -270,6 +246,11 @@ class Batch:
     lines: Sequence[JournalLine]
     token: Mapping[str, Any] | None
     result: asyncio.Future[IngestResult] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+    prepared: PreparedLines = field(init=False)
+
+    def __post_init__(self) -> None:
+        # Here, on the event loop: in the writer's thread it would prolong the transaction.
+        self.prepared = PreparedLines.of(self.lines)
 
 
 class JournalWriter:
@@ -305,8 +286,7 @@ class JournalWriter:
         while self._waiting:
             started = time.monotonic()
             await self._write(self._next_batches())
-            # As long as the commit took, so that half of the time is left for the database's other writers.
-            await asyncio.sleep(max(COMMIT_INTERVAL, time.monotonic() - started))
+            await asyncio.sleep(_pause_after(time.monotonic() - started))
 
     def _next_batches(self) -> list[Batch]:
         batches = [self._waiting.popleft()]
@@ -359,7 +339,7 @@ def write_batches(batches: Sequence[Batch]) -> list[tuple[Batch, IngestResult | 
 def _write_batch(batch: Batch) -> IngestResult | Exception:
     try:
         with actor_context.acting_as(session_id=batch.session_id, execution_id=batch.lease.execution_id):
-            return ingest_batch(batch.session_id, batch.lease, batch.lines, batch.token)
+            return _ingest(batch.session_id, batch.lease, batch.prepared, batch.token)
     except (OperationalError, InterfaceError):
         raise
     except Exception as error:  # noqa: BLE001  (the stream handles it)
