@@ -211,16 +211,21 @@ class Journal:
         # waiting for the disk. After a failed sync the whole batch is written again, with the same seqs.
         while True:
             try:
-                await self._in_thread(self._store.write, batch.lines, batch.first_seq)
-                crash_points.reached("agentctl.journal_written")
-                self._show_written(batch)
-                await self._in_thread(self._store.sync)
-                crash_points.reached("agentctl.journal_synced")
+                loop = asyncio.get_running_loop()
+                await loop.run_in_executor(self._thread, self._write_and_sync, batch, loop)
             except (OSError, MemoryError) as error:
                 self._handle_failure(error)
                 await asyncio.sleep(self._limits.retry_pause)
             else:
                 return
+
+    def _write_and_sync(self, batch: _Batch, loop: asyncio.AbstractEventLoop) -> None:
+        # One call of the thread for both: a round trip to it takes about as long as the sync.
+        self._store.write(batch.lines, batch.first_seq)
+        crash_points.reached("agentctl.journal_written")
+        loop.call_soon_threadsafe(self._show_written, batch)
+        self._store.sync()
+        crash_points.reached("agentctl.journal_synced")
 
     def _show_written(self, batch: _Batch) -> None:
         through = batch.shown_when_written
@@ -266,6 +271,3 @@ class Journal:
 
     def _warn(self, text: str, **data: Any) -> None:
         self.append(JournalKind.LOG, level="warning", text=text, data=data)
-
-    async def _in_thread(self, function: Callable[..., None], *arguments: Any) -> None:
-        await asyncio.get_running_loop().run_in_executor(self._thread, function, *arguments)
