@@ -1,4 +1,4 @@
-"""A network of a process' own: nothing but a loopback, where nobody else listens and no interface comes or goes.
+"""A network of a process' own, with nothing but a loopback, and free ports on it.
 
 An engine makes and removes interfaces with every container, and each time a browser on the same network
 breaks off what it is loading. So each process that gets a share of the tests has its own.
@@ -9,8 +9,10 @@ from __future__ import annotations
 import ctypes
 import fcntl
 import os
+import random
 import socket
 import struct
+from contextlib import suppress
 from typing import Final
 
 _CLONE_NEWNET: Final = 0x40000000
@@ -19,6 +21,8 @@ _SIOCSIFFLAGS: Final = 0x8914
 _IFF_UP: Final = 1
 _REQUEST: Final = struct.Struct("16sh22x")
 """``struct ifreq``: the interface's name, and its flags."""
+_PORTS: Final = range(20_000, 32_000)
+"""Below the ports that the kernel hands out, so that no connection takes a free port before its server listens."""
 
 
 def leave() -> None:
@@ -37,3 +41,12 @@ def leave() -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
         name, flags = _REQUEST.unpack(fcntl.ioctl(any_socket, _SIOCGIFFLAGS, _REQUEST.pack(b"lo", 0)))
         fcntl.ioctl(any_socket, _SIOCSIFFLAGS, _REQUEST.pack(name, flags | _IFF_UP))
+
+
+def free_port(address: str = "127.0.0.1") -> int:
+    """Return a port of ``address`` that no socket uses."""
+    while True:
+        port = random.choice(_PORTS)
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind((address, port))
+            return port

@@ -9,7 +9,6 @@ import os
 import pwd
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 from contextlib import suppress
@@ -21,6 +20,8 @@ from urllib.parse import urlsplit
 
 import psycopg
 from psycopg import sql
+
+from tests.network import free_port
 
 OWNER: Final = "kandev"
 UNPRIVILEGED: Final = ("postgres", "nobody")
@@ -154,12 +155,6 @@ def _unprivileged() -> dict[str, Any]:
     if entry is None:
         raise RuntimeError(f"{getpass.getuser()} is root, and there is none of {', '.join(UNPRIVILEGED)}")
     return {"user": entry.pw_name, "group": entry.pw_gid, "extra_groups": []}
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def end_with_us() -> None:

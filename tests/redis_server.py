@@ -13,7 +13,8 @@ from pathlib import Path
 
 import redis
 
-from tests.postgresql import end_with_us, free_port
+from tests.network import free_port
+from tests.postgresql import end_with_us
 from tests.services import require
 from tests.waiting import eventually
 

@@ -6,18 +6,20 @@ import asyncio
 import inspect
 import time
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 T = TypeVar("T")
 
-_POLL = 0.02
+PATIENCE: Final = 30.0
+"""Default timeout in seconds: long enough for a process on a busy machine."""
+_POLL: Final = 0.02
 
 
 class WaitTimeout(AssertionError):
     """The condition did not hold before the deadline; the message has its description and its last value."""
 
 
-def eventually(predicate: Callable[[], T], timeout: float = 10, describe: str = "") -> T:
+def eventually(predicate: Callable[[], T], timeout: float = PATIENCE, describe: str = "") -> T:
     """Poll until ``predicate`` returns a true value, and return it; raise WaitTimeout after ``timeout`` seconds."""
     deadline = time.monotonic() + timeout
     while True:
@@ -29,7 +31,7 @@ def eventually(predicate: Callable[[], T], timeout: float = 10, describe: str = 
         time.sleep(_POLL)
 
 
-async def eventually_async(predicate: Callable[[], Any], timeout: float = 10, describe: str = "") -> Any:
+async def eventually_async(predicate: Callable[[], Any], timeout: float = PATIENCE, describe: str = "") -> Any:
     """Do the same as `eventually` in a coroutine; ``predicate`` may be an ordinary or an async function."""
     deadline = time.monotonic() + timeout
     while True:

@@ -144,7 +144,7 @@ def test_kill_loses_and_duplicates_no_acknowledged_entry(store: ConversationStor
     with said.open("wb") as output:
         writer = subprocess.Popen(command, stdout=output, env={"PYTHONPATH": str(ROOT)})
     try:
-        eventually(lambda: len(said.read_bytes().splitlines()) > 20, timeout=20)
+        eventually(lambda: len(said.read_bytes().splitlines()) > 20)
     finally:
         writer.send_signal(signal.SIGKILL)
         writer.wait()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import socket
 import subprocess
 import threading
 from collections import Counter
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from tests.drills.deployment import MANAGE, Deployment
+from tests.network import free_port
 from tests.preloaded import PreloadedProcess
 from tests.waiting import eventually
 
@@ -26,7 +26,7 @@ class ControlPlane:
 
     def __init__(self, deployment: Deployment):
         self.deployment = deployment
-        self.port = _free_port()
+        self.port = free_port()
         self.deaths: Counter[str] = Counter()
         """How often a process died, by role."""
         self.failures: list[str] = []
@@ -149,9 +149,3 @@ def _end(process: PreloadedProcess, number: signal.Signals) -> None:
     with contextlib.suppress(ProcessLookupError):  # a worker leaves children
         os.killpg(process.pid, signal.SIGKILL)
     process.wait(timeout=30)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

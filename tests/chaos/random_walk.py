@@ -174,7 +174,7 @@ class RandomWalk:
     def _close(self, session: ChaosSession) -> None:
         try:
             session_steps.close(session)
-            eventually(lambda: not orphans(session), timeout=20, describe="all its processes have ended")
+            eventually(lambda: not orphans(session), timeout=60, describe="all its processes have ended")
         except WaitTimeout as error:
             self.outcome.violations.append(f"orphans: {orphans(session)} {error} ({session.behaviour} {session.id})")
         self._check_session(session)

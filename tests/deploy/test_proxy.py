@@ -19,7 +19,7 @@ import pytest
 
 from tests.drills import kandev_processes
 from tests.drills.deployment import Deployment
-from tests.postgresql import free_port
+from tests.network import free_port
 from tests.preloaded import PreloadedProcess
 from tests.services import ROOT, require
 from tests.waiting import eventually

@@ -19,7 +19,7 @@ from tests.deploy.scripts import run_script
 from tests.drills import kandev_processes
 from tests.drills.deployment import MANAGE, Deployment
 from tests.drills.session_steps import check_only_turn, wait_until_talking
-from tests.postgresql import free_port
+from tests.network import free_port
 from tests.services import ROOT
 from tests.waiting import eventually
 

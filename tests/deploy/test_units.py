@@ -16,7 +16,7 @@ import pytest
 
 from kandev.environment import read_environment
 from tests.drills.deployment import Deployment
-from tests.postgresql import free_port
+from tests.network import free_port
 from tests.services import ROOT, require
 from tests.waiting import eventually
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from pathlib import Path
 from typing import Any, Final
 
@@ -11,6 +10,7 @@ from executors_app.runtimes.remote_docker import RUNTIME, RemoteDocker, home_vol
 from tests.docker.certificates import CLIENT, SERVER, Authority
 from tests.docker.engine import Engine
 from tests.docker.harness import DockerHarness
+from tests.network import free_port
 
 ADDRESS: Final = "127.0.0.2"
 """Of the machine that the other engine is taken to be on."""
@@ -25,7 +25,7 @@ class RemoteEngine(Engine):
         self.authority = Authority(self.home / "certificates")
         server = self.authority.issue("engine", SERVER, ADDRESS)
         self.client_pair = self.authority.issue("kandev", CLIENT)
-        self.port = free_port()
+        self.port = free_port(ADDRESS)
         self.more_options = [
             f"--host=tcp://{ADDRESS}:{self.port}",
             "--tlsverify",
@@ -75,10 +75,3 @@ class RemoteEngineHarness(DockerHarness):
         with self.client() as client:
             for found in client.volumes(filters={"label": "kandev.managed=true"})["Volumes"] or ():
                 client.remove_volume(found["Name"])
-
-
-def free_port() -> int:
-    """A port that nobody listens at now."""
-    with socket.socket() as probe:
-        probe.bind((ADDRESS, 0))
-        return int(probe.getsockname()[1])

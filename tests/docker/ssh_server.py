@@ -9,7 +9,8 @@ import socket
 import subprocess
 from pathlib import Path
 
-from tests.docker.remote_engine import ADDRESS, free_port
+from tests.docker.remote_engine import ADDRESS
+from tests.network import free_port
 from tests.waiting import eventually
 
 SEARCHED = os.pathsep.join((os.environ.get("PATH", os.defpath), "/usr/sbin"))
@@ -23,7 +24,7 @@ class SshServer:
         self.key, host_key = directory / "key", directory / "host-key"
         for path in (self.key, host_key):
             subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(path)], check=True)
-        self.port = free_port()
+        self.port = free_port(ADDRESS)
         self.known_hosts = directory / "known_hosts"
         self.known_hosts.write_text(f"[{ADDRESS}]:{self.port} {host_key.with_suffix('.pub').read_text()}")
         allowed = directory / "allowed"
@@ -44,7 +45,7 @@ class SshServer:
         program = str(shutil.which("sshd", path=SEARCHED))
         quiet = subprocess.DEVNULL
         self._process = subprocess.Popen([program, "-D", "-f", str(config)], stdin=quiet, stdout=quiet, stderr=quiet)
-        eventually(self._listens, timeout=20, describe="the ssh server listens")
+        eventually(self._listens, timeout=60, describe="the ssh server listens")
 
     def url(self, path: str) -> str:
         """Of an engine whose socket is at ``path``."""

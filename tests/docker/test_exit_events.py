@@ -106,7 +106,7 @@ async def wait_for_reconnection(harness: DockerHarness) -> None:
     def asked() -> bool:
         return any("/events" in call for call in harness.engine.calls()[calls:])
 
-    await eventually_async(asked, timeout=20, describe="another connection")
+    await eventually_async(asked, describe="another connection")
 
 
 async def test_sessions_are_rechecked_after_an_engine_was_away(

@@ -42,7 +42,7 @@ class RestartDrills:
 
     def test_drill_a_agent_in_mid_turn_survives_a_control_plane_crash(self, deployment: Deployment) -> None:
         deployment.serve()
-        session = deployment.start_session("work 4\nask")
+        session = deployment.start_session("work 8\nask")
         session.wait_for("RUNNING")
         wait_until_talking(session)
         before = session.lasting_pids()

@@ -43,4 +43,4 @@ def test_agent_that_dies_in_each_turn_is_given_up_after_backoff(deployment: Depl
     assert len(continues) == 5
     items = deployment.rows("SELECT what, why FROM attention_items WHERE kind = 'gave_up'")
     assert [item["what"] for item in items] == ["The agent kept crashing, and is not restarted automatically"]
-    eventually(lambda: session.status()["is_resumable"], timeout=10, describe="it can be tried again")
+    eventually(lambda: session.status()["is_resumable"], describe="it can be tried again")

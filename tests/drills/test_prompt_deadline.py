@@ -17,9 +17,9 @@ pytestmark = pytest.mark.any_database
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
-    """One deployment that gives a start eight seconds."""
+    """One deployment that gives a start 15 seconds."""
     made = Deployment(tmp_path_factory.mktemp("deadline"))
-    made.env |= {"KANDEV_START_TIMEOUT": "8", "KANDEV_BOOT_GRACE": "0"}
+    made.env |= {"KANDEV_START_TIMEOUT": "15", "KANDEV_BOOT_GRACE": "0"}
     made.prepare()
     try:
         with served_by(made, webs=1):

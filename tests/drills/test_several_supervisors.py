@@ -76,7 +76,7 @@ def test_supervisor_that_is_stopped_hands_over_without_new_events(deployment: De
 
 def test_supervisor_frozen_past_its_lease_can_neither_write_nor_command(deployment: Deployment) -> None:
     with fleet(deployment) as made:
-        first, session = start_working_session(made, deployment, "work 25")
+        first, session = start_working_session(made, deployment, "work 40")
         second = made.supervisor("second")
         slept, old = first.boot_id, session.execution["generation"]
         first.signal(signal.SIGSTOP)

@@ -15,14 +15,15 @@ FLAGS: Final = (
     *("--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"),
     *("--disable-sync", "--no-first-run", "--disable-quic"),
 )
-PATIENCE: Final = 30_000
+PATIENCE: Final = 60_000
 """Timeout of clicks and expectations in milliseconds: long enough for a busy machine."""
 COOKIE: Final = "kandev_session"
 NO_SOCKET: Final = ("Unexpected response code: 404",)
 """What Chromium reports for a server without WebSockets, such as Django's test server."""
 SERVER_AWAY: Final = (
     *("ERR_CONNECTION_REFUSED", "ERR_CONNECTION_RESET", "ERR_EMPTY_RESPONSE", "ERR_SOCKET_NOT_CONNECTED"),
-    *("ERR_INCOMPLETE_CHUNKED_ENCODING", "Connection closed before receiving a handshake response"),
+    *("ERR_INCOMPLETE_CHUNKED_ENCODING", "ERR_CONTENT_LENGTH_MISMATCH", "ERR_CONNECTION_CLOSED"),
+    *("Connection closed before receiving a handshake response", "Unexpected response code: 503"),
     "the server responded with a status of 503",
 )
 """What Chromium reports for a server that was killed or has only just restarted."""

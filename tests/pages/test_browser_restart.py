@@ -31,7 +31,7 @@ def test_control_plane_restart_from_the_page_keeps_the_agent_running(
     with place.visiting() as me:
         page = me.open(path_of(session))
         expect(page.locator(".message.agent .prose")).to_contain_text("tick 2")
-        before = set(session.processes())
+        before = session.lasting_pids()
         page = me.open("/restart/")
         page.get_by_role("button", name="Restart the control plane now").click()
         told: Any = page.get_by_text("Nothing was lost: 1 agent kept working in the same process.")
@@ -47,4 +47,4 @@ def test_control_plane_restart_from_the_page_keeps_the_agent_running(
         expect(page.get_by_role("link", name="1 reattached")).to_be_visible()
         assert me.unexpected(*SERVER_AWAY) == []
         assert before
-        assert before <= set(session.processes()), "the very same processes"
+        assert before <= session.lasting_pids(), "the very same processes"

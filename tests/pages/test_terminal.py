@@ -35,7 +35,7 @@ def typed(page: Page, words: str) -> None:
 
 
 def sees(page: Page, words: str) -> None:
-    eventually(lambda: words in screen(page), timeout=20, describe=f"the terminal shows {words!r}")
+    eventually(lambda: words in screen(page), timeout=60, describe=f"the terminal shows {words!r}")
 
 
 def test_shell_survives_a_killed_server(place: Place) -> None:

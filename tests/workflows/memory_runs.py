@@ -99,7 +99,7 @@ def shell(script: str, environment: Mapping[str, str], cwd: Path) -> dict[str, A
         check=False,
         encoding="utf-8",
         cwd=cwd,
-        timeout=20,
+        timeout=60,
     )
     return {"stdout": done.stdout, "stderr": done.stderr, "exitCode": done.returncode}
 
