@@ -15,6 +15,7 @@ from sessions_app.notifications.models import Webhook
 from tests.api.world import PERMISSION, World, client_of, prompt, workflow_run
 from tests.attention.raising import raised
 
+pytestmark = pytest.mark.any_database
 METHODS = ("get", "post", "put", "patch", "delete")
 PATTERNS = [pattern for pattern in urls.urlpatterns if str(pattern.pattern)]
 CALLS = [

@@ -200,7 +200,27 @@ class Deployment:
     # --- the API ---
 
     def api(self, method: str, path: str, body: Any = None, *, at: str = "") -> Any:
-        """Send one request, to the web process ``at`` if there are several; raise ApiError unless it succeeds."""
+        """Send a request, to the web process ``at`` if there are several; raise ApiError unless it succeeds.
+
+        A refusal because SQLite is busy changes nothing, so the request is repeated, as every client should do.
+        """
+
+        answer: Any = None
+
+        def is_answered() -> bool:
+            nonlocal answer
+            try:
+                answer = self._api_once(method, path, body, at)
+            except ApiError as error:
+                if error.status == 503 and "database_busy" in error.body:
+                    return False
+                raise
+            return True
+
+        eventually(is_answered, timeout=60, describe=f"the database has time for {method} {path}")
+        return answer
+
+    def _api_once(self, method: str, path: str, body: Any, at: str) -> Any:
         request = urllib.request.Request(
             f"{at or self.url}/api/v1/{path}",
             method=method,

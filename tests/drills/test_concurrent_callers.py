@@ -65,20 +65,6 @@ def all_done(session: Session) -> bool:
     return {row["state"] for row in session.prompts()} == {"done"}
 
 
-def call_until_served(deployment: Deployment, path: str, body: dict[str, str], url: str) -> Any:
-    """Call the API as a client should: again after a 503, with which a busy SQLite refuses some of many callers."""
-
-    def attempt() -> Any:
-        try:
-            return deployment.api("POST", path, body, at=url)
-        except ApiError as error:
-            if error.status != 503:
-                raise
-            return None
-
-    return eventually(attempt, timeout=60, describe="the database has time for this call")
-
-
 def test_concurrent_resumes_start_one_agent_and_keep_prompt_order(shared: Deployment) -> None:
     session = counted_session(shared)
     stop(session)
@@ -88,9 +74,9 @@ def test_concurrent_resumes_start_one_agent_and_keep_prompt_order(shared: Deploy
         url = shared.urls[number % 2]
         together.wait(60)
         if number % 4 < 2:
-            return number, call_until_served(shared, f"{session.path}/resume/", {"mode": "auto"}, url)
+            return number, shared.api("POST", f"{session.path}/resume/", {"mode": "auto"}, at=url)
         body = {"message_id": f"caller-{number}", "text": f"This is caller {number}."}
-        return number, call_until_served(shared, f"{session.path}/prompt/", body, url)
+        return number, shared.api("POST", f"{session.path}/prompt/", body, at=url)
 
     with ThreadPoolExecutor(CALLERS) as pool:
         answers = dict(pool.map(call, range(CALLERS)))
@@ -118,7 +104,7 @@ def test_concurrent_prompts_with_one_message_id_are_delivered_once(shared: Deplo
         text = "Say it once." if number % 5 else "Something else under the same name."
         try:
             body = {"message_id": "only", "text": text}
-            return text, call_until_served(shared, f"{session.path}/prompt/", body, shared.urls[number % 2])
+            return text, shared.api("POST", f"{session.path}/prompt/", body, at=shared.urls[number % 2])
         except ApiError as error:
             return text, json.loads(error.body)["code"]
 

@@ -160,6 +160,7 @@ def test_run_killed_with_all_its_agents_in_mid_loop_ends_correctly(deployment: D
     assert {path: drill.nodes[path]["ended_at"] for path in done} == done, "something finished was done again"
 
 
+@pytest.mark.any_database
 @pytest.mark.parametrize("point", ["workflow.step_written:4", "workflow.step_committed:3", "workflow.job_asked:2"])
 def test_supervisor_killed_at_a_crash_point_loses_nothing(deployment: Deployment, point: str) -> None:
     reached = deployment.home / "reached"
@@ -173,6 +174,7 @@ def test_supervisor_killed_at_a_crash_point_loses_nothing(deployment: Deployment
     check(drill)
 
 
+@pytest.mark.any_database
 def test_cancel_interrupted_by_a_supervisor_crash_is_completed_by_the_next(
     deployment: Deployment,
 ) -> None:

@@ -24,10 +24,11 @@ HERE = Path(__file__).parent
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark these tests with ``docker``: they are slow and do the same on every database."""
+    """Mark these tests: they are slow and do the same on every database, and most of them use containers."""
     for item in items:
-        if item.path.is_relative_to(HERE) and "sprites_api" not in getattr(item, "fixturenames", ()):
-            item.add_marker("docker")
+        if item.path.is_relative_to(HERE):
+            is_sprite = "sprites_api" in getattr(item, "fixturenames", ())
+            item.add_marker("any_database" if is_sprite else "docker")
 
 
 @pytest.fixture

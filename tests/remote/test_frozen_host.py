@@ -41,6 +41,7 @@ async def test_silent_host_is_reported_within_the_timeout(
     await told.aclose()
 
 
+@pytest.mark.any_database
 def test_a_frozen_host_makes_its_sessions_unreachable_and_nobody_wait(deployment: RemoteDeployment) -> None:
     deployment.serve()
     session = deployment.start_session("remember walrus")

@@ -14,7 +14,7 @@ from tests.supervisor.corrupt_rows import EVERY_DAMAGE, Damage, pair
 from tests.supervisor.recording_runtime import RecordingRuntime
 from tests.supervisor.rows import fresh, make_user
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.any_database]
 
 
 @EVERY_DAMAGE

@@ -16,6 +16,15 @@ from tests.executors.repositories import make_repository
 from tests.workspace.served import REAL, Place, Served, make_repository_in, point_at
 from tests.workspace.trees import SESSION
 
+HERE = Path(__file__).parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark these tests: files, git and shells are the same on every database."""
+    for item in items:
+        if item.path.is_relative_to(HERE):
+            item.add_marker("any_database")
+
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
