@@ -16,8 +16,8 @@ SLOW_AREAS: Final = (
     *("real_agents", "live"),
 )
 """Areas whose tests start many processes or wait. They start first, so that no process is left with one at the end."""
-ENGINE_PREFIXES: Final = {"tests/docker/test_remote_engine_": "the remote engine", "tests/docker/": "the engine"}
-"""Prefixes of the test files that share a Docker engine, most specific first."""
+WITHOUT_ENGINE: Final = "tests/hostile_agent/test_sprite"
+"""Prefix of the hostile agent's tests that use no Docker engine."""
 
 
 def file_priority(file: str) -> int:
@@ -26,12 +26,22 @@ def file_priority(file: str) -> int:
     return SLOW_AREAS.index(area) if area in SLOW_AREAS else len(SLOW_AREAS)
 
 
+def engine_of(nodeid: str) -> str:
+    """Return the name of the Docker engine that a test uses; an empty string if it uses none."""
+    if nodeid.startswith("tests/docker/"):
+        is_remote = nodeid.startswith("tests/docker/test_remote_engine_")
+    elif nodeid.startswith("tests/hostile_agent/") and not nodeid.startswith(WITHOUT_ENGINE):
+        is_remote = "remote_docker" in nodeid
+    else:
+        return ""
+    return "the remote engine" if is_remote else "the engine"
+
+
 class FileScheduling(LoadFileScheduling):  # type: ignore[misc]
-    """Schedule each file, and all files of a Docker engine, as one unit of work."""
+    """Schedule each file, and all tests of a Docker engine, as one unit of work."""
 
     def _split_scope(self, nodeid: str) -> str:
-        engine = next((name for prefix, name in ENGINE_PREFIXES.items() if nodeid.startswith(prefix)), "")
-        return engine or str(super()._split_scope(nodeid))
+        return engine_of(nodeid) or str(super()._split_scope(nodeid))
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> FileScheduling:

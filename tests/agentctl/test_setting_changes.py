@@ -17,9 +17,8 @@ from tests.waiting import eventually_async
 CHANGE = {"change_id": "c1", "setting": "mode", "value": "plan"}
 
 
-@pytest.fixture
-def changes(started: Running, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """What the agent was told; a value that is an exception is raised."""
+def changes_of(running: Running, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Return a list that grows with each change that the agent is asked for; it refuses "no" and ends at "gone"."""
     told: list[Any] = []
     answers: dict[Any, Exception] = {"no": SettingRefused("setting_refused", "No."), "gone": AgentGone()}
 
@@ -29,8 +28,14 @@ def changes(started: Running, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         if value in answers:
             raise answers[value]
 
-    monkeypatch.setattr(started.sidecar.agent.driver(), "change_setting", change_setting, raising=False)
+    monkeypatch.setattr(running.sidecar.agent.driver(), "change_setting", change_setting, raising=False)
     return told
+
+
+@pytest.fixture
+def changes(started: Running, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The changes that the agent is asked for."""
+    return changes_of(started, monkeypatch)
 
 
 async def test_repeated_change_reaches_the_agent_once(started: Running, changes: list[Any]) -> None:
@@ -57,13 +62,22 @@ async def test_change_whose_agent_ends_has_no_outcome_and_can_be_sent_again(
     assert not {"setting.applied", "setting.refused"} & set(started.kinds())
 
 
-async def test_change_that_was_made_is_known_after_a_restart(
-    started: Running, changes: list[Any], tmp_path: Path
+async def test_change_that_was_made_is_not_repeated_after_a_restart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await started.post("/settings", **CHANGE)
-    await started.line("setting.applied")
-    # Stored after the line, so that a crash in between repeats the change instead of losing it.
-    await eventually_async(lambda: started.sidecar.store.get("setting", "c1") is True)
+    async with agentctl(tmp_path) as first:
+        await first.start()
+        changes = changes_of(first, monkeypatch)
+        await first.post("/settings", **CHANGE)
+        await first.line("setting.applied")
+        # Stored after the line, so that a crash in between repeats the change instead of losing it.
+        await eventually_async(lambda: first.sidecar.store.get("setting", "c1") is True)
+        assert changes == [("mode", "plan")]
+    async with agentctl(tmp_path) as second:
+        await second.start("launch-2")
+        changes = changes_of(second, monkeypatch)
+        assert (await second.post("/settings", **CHANGE))[1] == {"accepted": True, "duplicate": True}
+        assert changes == []
 
 
 @pytest.mark.parametrize(

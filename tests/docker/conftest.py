@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -28,30 +30,33 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("docker")
 
 
+@cache
+def _started(kind: type[Any]) -> Any:
+    """Return the one engine of its class in this process, with the image; it ends with the process.
+
+    A session fixture would start another one for each test area that imports it.
+    """
+    made = kind()
+    atexit.register(made.close)
+    made.start()
+    build_image(made)
+    return made
+
+
 @pytest.fixture(scope="session")
-def shared_engine() -> Iterator[Engine]:
+def shared_engine() -> Engine:
     """Started once; tests that end it start it again."""
     require("docker")
-    engine = Engine()
-    try:
-        engine.start()
-        build_image(engine)
-        yield engine
-    finally:
-        engine.close()
+    engine: Engine = _started(Engine)
+    return engine
 
 
 @pytest.fixture(scope="session")
-def shared_remote_engine() -> Iterator[RemoteEngine]:
+def shared_remote_engine() -> RemoteEngine:
     """Another one, which is reached over TLS alone."""
     require("docker")
-    engine = RemoteEngine()
-    try:
-        engine.start()
-        build_image(engine)
-        yield engine
-    finally:
-        engine.close()
+    engine: RemoteEngine = _started(RemoteEngine)
+    return engine
 
 
 @pytest.fixture

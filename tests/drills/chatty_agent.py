@@ -56,7 +56,7 @@ def _message(name: str, payload: Mapping[str, Any], roles: dict[str, str]) -> Ch
     role = roles.setdefault(payload["message_id"], payload.get("role", ""))
     if role == "agent":
         return "text", payload.get("text", "") + payload.get("append", "")
-    return ("tool", payload["payload"]["raw_output"]) if role == "tool" and "payload" in payload else None
+    return ("tool", payload["payload"].get("raw_output")) if role == "tool" and "payload" in payload else None
 
 
 def _joined(told: Iterable[ChatMessage]) -> list[ChatMessage]:

@@ -21,6 +21,7 @@ from executors_app.agentctl.process import identity
 from executors_app.agentctl.process.guard_process import command_line_of
 from kandev.databases import EMBEDDED_NAME
 from tests import databases, preloaded
+from tests.drills.chatty_agent import messages_from_events
 from tests.drills.process_groups import descendants, members, process_group
 from tests.environment import DATABASE_URL
 from tests.executors.repositories import make_repository
@@ -389,17 +390,5 @@ class Session:
 
 def agent_text(events: Iterable[Mapping[str, Any]]) -> str:
     """Return all that the agent said, from the events of a log."""
-    roles: dict[str, str] = {}
-    said = []
-    for event in events:
-        payload = event["payload"]
-        if event["name"] == "session.message.added":
-            roles[payload["message_id"]] = payload["role"]
-            text = payload["text"]
-        elif event["name"] == "session.message.updated":
-            text = payload.get("append", "")
-        else:
-            continue
-        if roles[payload["message_id"]] == "agent":
-            said.append(text)
-    return "".join(said)
+    told = messages_from_events((event["name"], event["payload"]) for event in events)
+    return "".join(what for kind, what in told if kind == "text")
