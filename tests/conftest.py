@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from typing import Any
 
 import hypothesis
 import pytest
 from django.db import connection
+from whitenoise.middleware import WhiteNoiseMiddleware
 
 # Show values in failed assertions of shared test bodies, as pytest does for test modules.
 pytest.register_assert_rewrite(
@@ -24,6 +26,22 @@ def django_db_modify_db_settings(django_db_modify_db_settings_parallel_suffix: N
     """Let tests hold transactions longer on a busy machine than requests and the supervisor may."""
     if connection.vendor == "postgresql":
         connection.settings_dict["OPTIONS"]["options"] += " -c idle_in_transaction_session_timeout=120000"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _find_static_files_once() -> Iterator[None]:
+    """Let each test client use the static files that the first one found: a search takes longer than most requests."""
+    find, found = WhiteNoiseMiddleware.add_files_from_finders, dict[str, Any]()
+
+    def add_files_from_finders(middleware: WhiteNoiseMiddleware) -> None:
+        if not found:
+            find(middleware)
+            found.update(middleware.files)
+        middleware.files = dict(found)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(WhiteNoiseMiddleware, "add_files_from_finders", add_files_from_finders)
+        yield
 
 
 @pytest.fixture(autouse=True)

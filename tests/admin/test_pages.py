@@ -23,7 +23,8 @@ pytestmark = pytest.mark.any_database
 MODELS = sorted(admin.site._registry, key=lambda model: model._meta.label)
 OURS = [model for model in apps.get_models() if model.__module__.startswith(("sessions_app.", "executors_app."))]
 OUTSIDE = re.compile(r"(?:src|href|action|formaction)=\"(?:[a-z]+:)?//", re.IGNORECASE)
-MANY = 20
+MANY = 4
+"""Enough rows to see a query for each of them."""
 
 
 def address(model: Any, page: str, *args: Any) -> str:
@@ -61,7 +62,7 @@ def test_list_can_be_searched_and_filtered(model: Any) -> None:
 
 
 @pytest.mark.parametrize("model", MODELS, ids=ids(MODELS))
-def test_twenty_rows_cost_as_many_queries_as_one(root: Client, model: Any) -> None:
+def test_more_rows_cost_no_more_queries_than_one(root: Client, model: Any) -> None:
     make_set("0")
     root.get(address(model, "changelist"))  # fills the content type cache
     with CaptureQueriesContext(connection) as one:
