@@ -8,8 +8,15 @@ from typing import Any
 
 import hypothesis
 import pytest
+from django.contrib.auth.models import Permission
+from django.contrib.contenttypes.models import ContentType
+from django.core.management import call_command
 from django.db import connection
+from django.db.models import Model
+from django.test import TransactionTestCase
 from whitenoise.middleware import WhiteNoiseMiddleware
+
+from sessions_app.tasks.schedules import ensure_schedules
 
 # Show values in failed assertions of shared test bodies, as pytest does for test modules.
 pytest.register_assert_rewrite(
@@ -41,6 +48,30 @@ def _find_static_files_once() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(WhiteNoiseMiddleware, "add_files_from_finders", add_files_from_finders)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _keep_rows_of_migrations() -> Iterator[None]:
+    """After a test with real transactions, put back what a migration creates in every database.
+
+    Django would create content types and permissions anew, which takes longer than most of these tests.
+    """
+    kept: dict[type[Model], list[Model]] = {}
+
+    def _fixture_teardown(test_case: TransactionTestCase) -> None:
+        if not kept:
+            call_command("flush", verbosity=0, interactive=False)
+            kept.update({model: list(model._default_manager.all()) for model in (ContentType, Permission)})
+            return
+        call_command("flush", verbosity=0, interactive=False, reset_sequences=False, inhibit_post_migrate=True)
+        for model, rows in kept.items():
+            model._default_manager.bulk_create(rows)
+        ContentType.objects.clear_cache()
+        ensure_schedules()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(TransactionTestCase, "_fixture_teardown", _fixture_teardown)
         yield
 
 
