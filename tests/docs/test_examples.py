@@ -61,7 +61,7 @@ def test_runtime_has_every_method_of_the_contract(runtime: Any) -> None:
     "config", [{}, {"max_load": 0}, {"max_load": "4"}, {"max_load": True}, {"max_load": 4, "x": 1}]
 )
 def test_invalid_settings_are_refused_with_a_sentence(runtime: Any, config: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="wants max_load"):
+    with pytest.raises(ValueError, match="needs max_load"):
         runtime.check_config(config)
     runtime.check_config({"max_load": 0.5})
 
