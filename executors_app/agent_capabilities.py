@@ -93,6 +93,12 @@ def agent_identity(answer: Mapping[str, Any]) -> dict[str, str] | None:
     return {name: _text(agent.get(name)) for name in ("name", "version")} if agent else None
 
 
+def first_claim(answer: Mapping[str, Any]) -> str:
+    """Return the capability that an agent which opened a new conversation was most likely asked to use."""
+    claims = _object(answer.get("capabilities"))
+    return LOAD if claims.get(LOAD) or not claims.get(RESUME) else RESUME
+
+
 def load_known_capabilities(report: CapabilityReport) -> dict[str, AgentCapability]:
     """Return what is stored about this agent, by capability; one query."""
     agent = {"agent_type": report.agent_type, "agent_name": report.name, "agent_version": report.version}

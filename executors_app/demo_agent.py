@@ -43,7 +43,8 @@ if __name__ == "__main__" and not __package__:  # started as a file: the package
     sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 from executors_app.demo_change import Change
-from executors_app.demo_conversation import NUMBER, Conversation, RpcError, describe_files
+from executors_app.demo_conversation import NUMBER, Conversation, RpcError, describe_files, interrupted_request
+from executors_app.demo_login import Login
 from executors_app.demo_question import ask_question, shows_forms
 from executors_app.demo_schema import example, parse_schema
 from executors_app.demo_settings import Settings, commands_update, knows_switches
@@ -57,11 +58,6 @@ TICK: Final = 0.1
 CHANGE: Final = "make a change"
 """The line that asks for a change to the repository."""
 _WRITE: Final = re.compile(r"write (\S+) (.+)")
-_CONTINUES: Final = re.compile(
-    r"^(?:Your process was restarted|Your last turn)\b.*?^The last request was:\s+((?:^>.*\n?)+)",
-    re.MULTILINE | re.DOTALL,
-)
-"""The prompt by which Kandev has an interrupted turn continued (``sessions_app.domain.continuation``)."""
 
 
 class Cancelled(Exception):
@@ -169,14 +165,14 @@ class DemoAgent:
     """The agent: reads requests in the main thread, answers a prompt in a thread of its own."""
 
     def __init__(self, home: Path):
-        self.home = home
+        self.home, self.login = home, Login(home, sys.argv[1:])
         self.conversations: dict[str, Conversation] = {}
         self.turns: dict[str, Turn] = {}
         self.settings: defaultdict[str, Settings] = defaultdict(Settings)
         self.offers_switch = self.asks_forms = False
         self._out = threading.Lock()
         self._calls: dict[int, tuple[threading.Event, dict[str, Any]]] = {}
-        self._next_id = 0
+        self._next_id, self.login_request = 0, None
 
     # -- the wire
 
@@ -217,14 +213,20 @@ class DemoAgent:
                 raise Cancelled
         return answer.get("result") or {}
 
+    def _ask(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
+        return self.call(method, params, threading.Event())
+
     def receive(self, message: dict[str, Any]) -> None:
         """Handle one message of the client."""
         if "method" not in message:
             if call := self._calls.pop(message.get("id", 0), None):
                 call[1].update(message)
                 call[0].set()
-        elif message["method"] == "session/prompt":
-            threading.Thread(target=self._answer, args=(message,)).start()
+        elif message["method"] in ("session/prompt", "authenticate"):
+            # A login may wait for ever, but must not outlive the client.
+            if is_login := message["method"] == "authenticate":
+                self.login_request = message.get("id")
+            threading.Thread(target=self._answer, args=(message,), daemon=is_login).start()
         else:
             self._answer(message)
 
@@ -249,14 +251,13 @@ class DemoAgent:
         match method:
             case "initialize":
                 self.offers_switch, self.asks_forms = knows_switches(params), shows_forms(params)
+                self.login.read_client(params)
                 return self.initialize()
-            case "session/new":
-                conversation = Conversation.create(self.home, str(params.get("cwd")))
-                self.conversations[conversation.id] = conversation
-                offered = self.settings[conversation.id].offered(switch=self.offers_switch)
-                return {"sessionId": conversation.id, **offered}
-            case "session/load":
-                return self.load(params)
+            case "authenticate" | "logout":
+                return self.login.handle(method, params, self.login_request, self._ask)
+            case "session/new" | "session/load":
+                self.login.require()
+                return self.load(params) if method == "session/load" else self.create(params)
             case "session/prompt":
                 return self.prompt(params)
             case "session/set_mode" | "session/set_config_option" if params.get("sessionId") in self.conversations:
@@ -269,12 +270,19 @@ class DemoAgent:
 
     def initialize(self) -> dict[str, Any]:
         """Return this agent's capabilities."""
+        (auth, methods), prompts = self.login.capabilities(), {"image": True, "embeddedContext": True}
         return {
             "protocolVersion": 1,
-            "agentCapabilities": {"loadSession": True, "promptCapabilities": {"image": True, "embeddedContext": True}},
+            "agentCapabilities": {"loadSession": True, "promptCapabilities": prompts, **auth},
             "agentInfo": {"name": NAME, "version": VERSION},
-            "authMethods": [],
+            "authMethods": methods,
         }
+
+    def create(self, params: dict[str, Any]) -> dict[str, Any]:
+        """Open a new conversation."""
+        conversation = Conversation.create(self.home, str(params.get("cwd")))
+        self.conversations[conversation.id] = conversation
+        return {"sessionId": conversation.id, **self.settings[conversation.id].offered(switch=self.offers_switch)}
 
     def load(self, params: dict[str, Any]) -> dict[str, Any]:
         """Load a conversation and replay all of it before answering."""
@@ -305,7 +313,7 @@ class DemoAgent:
 
     def answer(self, turn: Turn, text: str) -> None:
         """Do what the prompt says, line by line."""
-        if request := _interrupted_request(text):
+        if request := interrupted_request(text):
             self._continue(turn, request)
             return
         for line in text.splitlines():
@@ -381,20 +389,12 @@ _ACTIONS: Final[Mapping[str, Callable[[Turn], None]]] = {
 """What lines without arguments do."""
 
 
-def _interrupted_request(text: str) -> list[str]:
-    """Return the lines of the request that a continue prompt quotes; empty for any other prompt."""
-    found = _CONTINUES.search(text)
-    if found is None:
-        return []
-    lines = [line.removeprefix(">").strip() for line in found[1].splitlines()]
-    # If the continued turn was interrupted as well, the request quotes the previous continue prompt.
-    return _interrupted_request("\n".join(lines)) or lines
-
-
 def default_home() -> Path:
     """Return the default directory of conversations."""
     return Path(os.environ.get("KANDEV_DEMO_AGENT_HOME") or Path.home() / ".kandev-demo-agent")
 
 
 if __name__ == "__main__":
-    DemoAgent(default_home()).run()
+    demo = DemoAgent(default_home())
+    if not demo.login.run_in_terminal():
+        demo.run()

@@ -13,6 +13,11 @@ from typing import Any, Final
 _ID: Final = re.compile(r"[A-Za-z0-9_-]{1,80}")
 NUMBER: Final = re.compile(r"\byour number is (\d{1,9})\b|\badd (\d{1,9})\b", re.IGNORECASE)
 """A line that gives a number, or adds to it."""
+_CONTINUES: Final = re.compile(
+    r"^(?:Your process was restarted|Your last turn)\b.*?^The last request was:\s+((?:^>.*\n?)+)",
+    re.MULTILINE | re.DOTALL,
+)
+"""The prompt by which Kandev has an interrupted turn continued (``sessions_app.domain.continuation``)."""
 _WORD: Final = re.compile(r"\bremember\s+(?:the word\s+)?([^\s.,;:!?\"']+)", re.IGNORECASE)
 
 
@@ -106,3 +111,13 @@ def describe_files(blocks: list[dict[str, Any]]) -> str:
 
 def _without_quotes(text: str) -> str:
     return "\n".join(line for line in text.splitlines() if not line.startswith(">"))
+
+
+def interrupted_request(text: str) -> list[str]:
+    """Return the lines of the request that a continue prompt quotes; empty for any other prompt."""
+    found = _CONTINUES.search(text)
+    if found is None:
+        return []
+    lines = [line.removeprefix(">").strip() for line in found[1].splitlines()]
+    # If the continued turn was interrupted as well, the request quotes the previous continue prompt.
+    return interrupted_request("\n".join(lines)) or lines

@@ -259,7 +259,7 @@ class AgentLifecycle:
 
     async def _handshake(self, agent: _AgentLaunch, request: StartRequest) -> StartResult:
         try:
-            async with asyncio.timeout(request.timeout + _TIMEOUT_MARGIN):
+            async with asyncio.timeout(request.time_limit + _TIMEOUT_MARGIN):
                 started = await agent.driver.start(request)
                 if started.resume_token not in (None, self._token.value):
                     await agent.host.keep_token(started.resume_token)
@@ -387,4 +387,6 @@ def _start_response(launch_id: str, started: StartResult) -> dict[str, Any]:
         "capabilities": dict(started.capabilities),
         "timings": dict(started.timings),
         "unkept": {name: dict(shortfall) for name, shortfall in started.unkept.items()},
+        "auth": dict(started.auth),
+        "login": dict(started.login),
     }

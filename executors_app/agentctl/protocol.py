@@ -163,6 +163,10 @@ class Code(StrEnum):
     UNKNOWN_SETTING = "unknown_setting"
     SETTING_REFUSED = "setting_refused"
     SETTINGS_UNSUPPORTED = "settings_unsupported"
+    # of a login or logout:
+    LOGIN_FAILED = "login_failed"
+    LOGIN_TIMEOUT = "login_timeout"
+    LOGIN_UNSUPPORTED = "login_unsupported"
     # of a host daemon:
     INSTANCE_UNREACHABLE = "instance_unreachable"
 
@@ -181,6 +185,20 @@ class CapabilityShortfall(StrEnum):
     """The agent reported success, but its replay contradicts our journal. Decided by the control plane."""
     NEW_CONVERSATION = "new_conversation"
     """The agent opened a new conversation instead. Decided by the control plane."""
+
+
+class LoginAction(StrEnum):
+    """What a start may do before it opens the conversation; ``action`` of its ``login``."""
+
+    LOGIN = "login"
+    LOGOUT = "logout"
+
+
+class LoginState(StrEnum):
+    """What became of a login or logout: ``state`` of ``login`` in the answer to a start."""
+
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
 
 
 class ActiveTurn(TypedDict):

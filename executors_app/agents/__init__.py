@@ -6,6 +6,7 @@ Each module of this package declares agent types: several as ``AGENT_TYPES``, or
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
@@ -40,6 +41,23 @@ def published(version: str, *offered: str, probed: Collection[str] = _REGISTRY_P
     Of ``CAPABILITIES`` that are not in ``probed`` only what is ``offered`` is known.
     """
     return Offer("published", version, frozenset(offered), frozenset(probed) - set(offered))
+
+
+_VERSION: Final = re.compile(r"v?(\d{1,9}(?:\.\d{1,9}){0,5})(-?)[\w.+-]*")
+
+
+def is_older(version: str, needed: str) -> bool:
+    """Return whether a version is older than another; False if either cannot be read.
+
+    A pre-release (``1.0.0-beta``) is older than its release.
+    """
+    found, wanted = _VERSION.fullmatch(version.strip()), _VERSION.fullmatch(needed)
+    if found is None or wanted is None:
+        return False
+    numbers, least = ([int(part) for part in each[1].split(".")] for each in (found, wanted))
+    width = max(len(numbers), len(least))
+    numbers, least = ([*each, *[0] * (width - len(each))] for each in (numbers, least))
+    return numbers < least or (numbers == least and bool(found[2]) and not wanted[2])
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +113,8 @@ class AgentType:
     """Where it keeps its conversations, relative to nothing else: ``~`` or the workspace; empty: unknown."""
     offers: Offer | None = None
     """What it offers for its conversations; None: unknown."""
+    minimum: Mapping[str, str] = field(default_factory=dict)
+    """The oldest version that has what Kandev needs, by the name that the agent gives itself; empty: none is known."""
     registry: str = ""
     """Its id in the ACP registry; empty: it is not listed there."""
     notes: str = ""
@@ -122,6 +142,18 @@ class AgentType:
         if self.offers is None or capability not in self.offers.offered | self.offers.lacking:
             return None
         return capability in self.offers.offered
+
+    @property
+    def update(self) -> str:
+        """The command that brings an installed program to its newest version; empty: it is not installed."""
+        upgrades = {"pip install ": "pip install --upgrade ", "uv tool install ": "uv tool upgrade "}
+        found = next((words for words in upgrades if self.install.startswith(words)), "")
+        return upgrades.get(found, "") + self.install.removeprefix(found)
+
+    def required_version(self, agent_name: str, version: str) -> str:
+        """Return the version that an agent of this name needs, if its own is older; empty if not, or if unknown."""
+        needed = self.minimum.get(agent_name, "")
+        return needed if needed and is_older(version, needed) else ""
 
     @property
     def setup_notes(self) -> str:

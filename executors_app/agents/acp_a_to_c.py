@@ -82,10 +82,12 @@ AGENT_TYPES = (
         key="ANTHROPIC_API_KEY",
         stores="`~/.claude/projects/`, by working directory",
         offers=measured("0.101.0", "load", "resume", "list", "fork", "close", "delete"),
+        minimum={"@agentclientprotocol/claude-agent-acp": "0.43.0"},
         registry="claude-acp",
         notes=(
             "Wants Node 22 or later. Measured with 0.101.0: keeps its context over `kill -9`, also in the middle of a "
-            "turn; the test suite runs it. It asks questions only if the client says that it can answer them."
+            "turn; the test suite runs it. It asks questions only if the client says that it can answer them, and not "
+            "before 0.43.0: read in the published packages, of which 0.42.0 disables the tool for them."
         ),
         seed=SeedClaim(native=False, history=False, notes="uses the `--resume` flag of its command line"),
         differs_from_seed="The adapter of today offers `session/load`; no flag of the command line is needed.",

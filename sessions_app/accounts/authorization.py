@@ -10,6 +10,7 @@ from typing import Any
 from django.contrib.auth.models import Group
 from django.db.models import QuerySet
 
+from executors_app.models import Executor
 from executors_app.plugins import UnknownPlugin
 from sessions_app.accounts.models import TeamRole
 from sessions_app.accounts.team_scope import teams_of
@@ -63,14 +64,19 @@ def may_operate(user: Any, session: TaskSession) -> bool:
     If agents share the machine with the control plane, that requires staff, or a team with the permission
     ``operate_unisolated``.
     """
-    if not may_write_session(user, session):
+    return may_operate_in(user, session.task.team_id, session.executor)
+
+
+def may_operate_in(user: Any, team: Group | int, executor: Executor) -> bool:
+    """Return whether ``user`` may do so in every session of ``team`` (a row or its id) on ``executor``."""
+    if not may_write(user, team):
         return False
-    return user.is_staff or _is_isolated(session) or _is_trusted(session.task.team_id)
+    return user.is_staff or _is_isolated(executor) or _is_trusted(team)
 
 
-def _is_isolated(session: TaskSession) -> bool:
+def _is_isolated(executor: Executor) -> bool:
     try:
-        return not session.executor.trusted_agents_only
+        return not executor.trusted_agents_only
     except UnknownPlugin:
         return False
 
@@ -80,9 +86,10 @@ def may_name_programs(user: Any, team: Group) -> bool:
 
     That requires staff, or an admin of a team with the permission ``operate_unisolated``.
     """
-    return may_manage(user, team) and (user.is_staff or _is_trusted(team.pk))
+    return may_manage(user, team) and (user.is_staff or _is_trusted(team))
 
 
-def _is_trusted(team_id: int) -> bool:
+def _is_trusted(team: Group | int) -> bool:
+    team_id = team.pk if isinstance(team, Group) else team
     given = Group.objects.filter(id=team_id, permissions__codename="operate_unisolated")
     return given.filter(permissions__content_type__app_label=TeamRole._meta.app_label).exists()

@@ -8,7 +8,16 @@ from rest_framework.permissions import IsAuthenticated
 
 from sessions_app.accounts import urls as accounts
 from sessions_app.api.errors import NotFoundView
-from sessions_app.api.views import catalogue, conversation, event_stream, mcp_servers, sessions, tasks, workspace
+from sessions_app.api.views import (
+    agent_login,
+    catalogue,
+    conversation,
+    event_stream,
+    mcp_servers,
+    sessions,
+    tasks,
+    workspace,
+)
 from sessions_app.notifications import urls as notifications
 from sessions_app.workflows import urls as workflows
 
@@ -51,6 +60,8 @@ urlpatterns = [
     path(_SESSION + "stop/", sessions.SessionStopView.as_view()),
     path(_SESSION + "close/", sessions.SessionCloseView.as_view()),
     path(_SESSION + "settings/", sessions.SessionSettingsView.as_view()),
+    path(_SESSION + "login/", agent_login.SessionLoginView.as_view()),
+    path(_SESSION + "logout/", agent_login.SessionLogoutView.as_view()),
     path(_SESSION + "acknowledge/", tasks.SessionAcknowledgeView.as_view()),
     path(_SESSION + "messages/", conversation.MessageListView.as_view()),
     path(_SESSION + "events/", conversation.EventListView.as_view()),
@@ -77,6 +88,8 @@ urlpatterns = [
     path("runs/resume/", conversation.RunResumeView.as_view()),
     path("repositories/", tasks.RepositoryListCreateView.as_view()),
     path("agent-types/", catalogue.AgentTypeListView.as_view()),
+    path("agent-types/<slug:name>/login/", agent_login.AgentTypeLoginView.as_view()),
+    path("agent-types/<slug:name>/logout/", agent_login.AgentTypeLogoutView.as_view()),
     path("agent-profiles/", catalogue.AgentProfileListCreateView.as_view()),
     path("executors/", catalogue.ExecutorListCreateView.as_view()),
     path("executors/running/", catalogue.ExecutionListView.as_view()),

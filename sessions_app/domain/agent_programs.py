@@ -37,8 +37,8 @@ def explain_program_error(code: str, said: str, *, kind: AgentType, program: str
             "Install it there, or add its directory to `PATH`, then try again."
         )
     if code == Code.AUTH_REQUIRED:
-        # removesuffix: an agent that said nothing is not quoted.
-        return f"{_not_logged_in(kind, profile, executor)} It said: {said[:_MESSAGE_LIMIT]}".removesuffix(" It said: ")
+        # removesuffix: there may be nothing to add.
+        return f"{_not_logged_in(kind, profile, executor)} Details: {said[:_MESSAGE_LIMIT]}".removesuffix(" Details: ")
     return said
 
 

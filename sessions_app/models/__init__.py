@@ -42,6 +42,7 @@ from sessions_app.models.operations import (
     SweepOutcome,
     SweepRequest,
 )
+from sessions_app.models.reported_agents import ReportedAgent
 from sessions_app.models.runs import (
     IDLE_REASON,
     OVERTAKING_KINDS,
@@ -105,6 +106,7 @@ __all__ = [
     "Presence",
     "Prompt",
     "RecoverySweep",
+    "ReportedAgent",
     "Repository",
     "ResumeToken",
     "Run",

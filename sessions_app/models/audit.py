@@ -37,6 +37,7 @@ AUDITED_EVENTS: Final = frozenset(
         "session.run.stalled",
         "session.run.cancel_ignored",
         "session.token.expired",
+        "session.login.ended",
         "session.prompt.queued",
         "session.prompt.held",
         "session.prompt.overdue",

@@ -21,11 +21,12 @@ from django.views.decorators.http import require_GET, require_POST, require_safe
 from executors_app.agents import AgentType
 from executors_app.models import Executor
 from executors_app.plugins import UnknownPlugin, agent_type
-from sessions_app.accounts.authorization import may_operate, may_write, writable_teams
+from sessions_app.accounts.authorization import may_operate, may_operate_in, may_write, writable_teams
 from sessions_app.accounts.team_scope import teams_of
 from sessions_app.domain.situation_facts import Label
 from sessions_app.models import Repository
-from sessions_app.services import agent_setup
+from sessions_app.pages.agent_login import login_progress
+from sessions_app.services import agent_login, agent_setup
 from sessions_app.services.agent_setup import AgentPlace, ProgramState
 from sessions_app.services.catalogue import add_repository
 from sessions_app.services.errors import Invalid, ReadOnly, SessionsError
@@ -58,6 +59,8 @@ def place_label(place: AgentPlace) -> Label:
         return _PROGRAM_LABELS[place.program]
     if place.logged_out is not None:
         return _LOGGED_OUT_LABEL
+    if place.needs_version and place.reported is not None:
+        return Label(f"Outdated: {place.reported.version}, needs {place.needs_version}", "ask")
     return _WORKS_LABEL if place.worked_at else _PROGRAM_LABELS[place.program]
 
 
@@ -125,7 +128,7 @@ def show_agent_setup(request: HttpRequest, name: str) -> HttpResponse:
 
 
 def _steps_context(user: Any, chosen: _Setup) -> dict[str, Any]:
-    [place] = agent_setup.agent_places(user, [chosen.kind], [chosen.executor])
+    [place] = agent_setup.agent_places(user, [chosen.kind], [chosen.executor], chosen.team)
     repositories = (
         Repository.objects.visible_to(user).filter(team=chosen.team).exclude(path__startswith=f"{scratch_root()}/")
     )
@@ -133,12 +136,24 @@ def _steps_context(user: Any, chosen: _Setup) -> dict[str, Any]:
         "place": place,
         "may_log_in": bool(chosen.kind.login and place.logged_out and may_operate(user, place.logged_out.session)),
         "program": _PROGRAM_LABELS[place.program],
-        "profile": agent_setup.profile_for(chosen.kind, chosen.team),
         "teams": list(writable_teams(user).order_by("name")),
         "executors": list(Executor.objects.all()),
         "repositories": list(repositories.order_by("-created_at")),
         "may_write": may_write(user, chosen.team),
+        **_login_context(user, chosen, place),
         **_test_context(chosen),
+    }
+
+
+def _login_context(user: Any, chosen: _Setup, place: AgentPlace) -> dict[str, Any]:
+    profile = agent_setup.profile_for(chosen.kind, chosen.team)
+    argv = agent_login.profile_argv(profile, chosen.kind, chosen.executor.runtime)
+    may = may_operate_in(user, chosen.team, chosen.executor)
+    return {
+        "profile": profile,
+        "methods": agent_login.login_methods(place.reported, argv),
+        "may_authenticate": may,
+        "can_log_out": may and place.reported is not None and place.reported.logs_out,
     }
 
 
@@ -151,6 +166,7 @@ def _test_context(chosen: _Setup) -> dict[str, Any]:
         "chosen": chosen,
         "result": result,
         "result_label": _RESULT_LABELS[result.state],
+        "login": login_progress(agent_login.login_state(session)),
         "sent": agent_setup.TEST_PROMPT,
     }
 
@@ -174,6 +190,17 @@ def _store_key(request: HttpRequest, chosen: _Setup) -> str:
     variable, value = request.POST.get("variable", "").strip(), request.POST.get("value", "").strip()
     profile = agent_setup.store_key(request.user, chosen.kind, chosen.team, variable, value)
     messages.success(request, f"{variable} is stored, encrypted, in the agent profile “{profile.name}”.")
+    return f"{chosen.url}#test"
+
+
+def _log_in(request: HttpRequest, chosen: _Setup) -> str:
+    method = request.POST.get("method", "")
+    agent_login.log_in_at(request.user, chosen.kind, chosen.team, chosen.executor, method)
+    return f"{chosen.url}#test"
+
+
+def _log_out(request: HttpRequest, chosen: _Setup) -> str:
+    agent_login.log_out_at(request.user, chosen.kind, chosen.team, chosen.executor)
     return f"{chosen.url}#test"
 
 
@@ -204,6 +231,8 @@ def _start_task(request: HttpRequest, chosen: _Setup) -> str:
 
 _ACTIONS: Final[Mapping[str, Callable[[HttpRequest, _Setup], str]]] = {
     "test": _test,
+    "login": _log_in,
+    "logout": _log_out,
     "key": _store_key,
     "repository": _add_repository,
     "task": _start_task,

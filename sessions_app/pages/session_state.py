@@ -26,6 +26,7 @@ from sessions_app.domain.states import (
 from sessions_app.domain.wait_tokens import TokenState
 from sessions_app.models import PermissionRequest, ResumeToken, Run, TaskSession
 from sessions_app.models.runs import newest_run
+from sessions_app.pages.agent_login import login_context, wants_login
 from sessions_app.pages.agent_settings import agent_settings_context
 from sessions_app.pages.conversation import attached_files, tool_call_context
 from sessions_app.pages.labels import (
@@ -141,8 +142,9 @@ def session_context(session: TaskSession, *, writes: bool = True) -> dict[str, A
 def hide_login(user: Any, session: TaskSession, context: dict[str, Any]) -> None:
     """Remove the login from the context of a user who may not open a terminal; no query if there is none."""
     fix = context["agent_fix"]
-    if fix and fix["login"] and not may_operate(user, session):
-        context["agent_fix"] = {**fix, "login": ""}
+    if (context["login"]["methods"] or (fix and fix["login"])) and not may_operate(user, session):
+        context["agent_fix"] = fix and {**fix, "login": ""}
+        context["login"] = {**context["login"], "methods": []}
 
 
 def _without_buttons(context: dict[str, Any]) -> dict[str, Any]:
@@ -152,8 +154,15 @@ def _without_buttons(context: dict[str, Any]) -> dict[str, Any]:
             "may_change_settings",
         )
     )
-    asked = without_keys(context["permissions"])
-    return {**nothing, "buttons": [], "permissions": asked, "refusal": VIEWER_REFUSAL, "reads_only": True}
+    asked, login = without_keys(context["permissions"]), {**context["login"], "methods": []}
+    return {
+        **nothing,
+        "login": login,
+        "buttons": [],
+        "permissions": asked,
+        "refusal": VIEWER_REFUSAL,
+        "reads_only": True,
+    }
 
 
 def _context(session: TaskSession) -> dict[str, Any]:
@@ -176,6 +185,7 @@ def _context(session: TaskSession) -> dict[str, Any]:
         "situation": shown,
         "usage": usage.usage_lines(session.usage),
         "agent_fix": agent_fix(session) if shown.code is Code.PROGRAM else None,
+        "login": login_context(session, offers=shown.code is Code.PROGRAM and wants_login(session)),
         "buttons": banner_buttons(shown, assessment, takes_over=can_be_taken_over(session)),
         "permissions": permission_contexts(session),
         **wait_contexts(session, status["wait"]),

@@ -22,7 +22,7 @@ from sessions_app.pages.questions import WrongAnswer, answer_from_page, question
 from sessions_app.pages.session_state import hide_login, session_context
 from sessions_app.pages.shortcuts import find_session
 from sessions_app.pages.waits import WaitCreateForm
-from sessions_app.services import intents, policies, prompts, waits
+from sessions_app.services import agent_login, intents, policies, prompts, waits
 from sessions_app.services.agent_settings import request_setting
 from sessions_app.services.attachments import check_files
 from sessions_app.services.errors import PermissionPending, SessionsError
@@ -116,6 +116,8 @@ ACTIONS: Final[Mapping[str, SessionAction]] = {
         _posted_value(request, "setting"),
         parse_posted_setting(_posted_value(request, "type"), _posted_value(request, "value")),
     ),
+    "login": lambda row, request: agent_login.request_login(row.id, request.user, _posted_value(request, "method")),
+    "logout": lambda row, request: agent_login.request_logout(row.id, request.user),
     "policy": lambda row, request: policies.set_session_policy(row.id, {"policy": _posted_value(request, "policy")}),
     "resend": lambda row, request: prompts.resend_prompt(row.id, _posted_value(request, "message_id"), request.user),
     "dismiss": lambda row, request: prompts.dismiss_prompt(row.id, _posted_value(request, "message_id")),

@@ -30,7 +30,7 @@ from sessions_app.accounts.rate_limits import AttemptLimit
 from sessions_app.domain.agent_programs import NEEDS_PERSON_CODES
 from sessions_app.domain.recovery_facts import Policy
 from sessions_app.domain.states import OPEN_PROMPT_STATES, DesiredState, RunState, SessionState
-from sessions_app.models import IntentKind, Message, Run, Task, TaskSession
+from sessions_app.models import IntentKind, Message, ReportedAgent, Run, Task, TaskSession
 from sessions_app.models.message import texts_of
 from sessions_app.models.runs import newest_run
 from sessions_app.services.catalogue import SECRET_FIELDS, profiles_of
@@ -87,6 +87,14 @@ class AgentPlace:
     """The newest session that still waits for a login; None: whether it is logged in is not known from a failure."""
     worked_at: datetime | None
     """When a test last completed its turn there."""
+    reported: ReportedAgent | None = None
+    """What it reported when it was last started there; None: nothing is known."""
+
+    @property
+    def needs_version(self) -> str:
+        """The version that it needs, if the one that was last started is older; empty: it is not, or not known."""
+        known = self.reported
+        return self.kind.required_version(known.name, known.version) if known else ""
 
     @property
     def is_ready(self) -> bool:
@@ -94,22 +102,38 @@ class AgentPlace:
         return self.program != ProgramState.MISSING and self.logged_out is None
 
 
-def agent_places(user: Any, kinds: Sequence[AgentType], executors: Sequence[Executor]) -> list[AgentPlace]:
-    """Return what is known of each agent type on each executor, from the user's teams; a constant number of queries."""
-    problems, worked = _problems(user), _completed_tests(user)
+def agent_places(
+    user: Any, kinds: Sequence[AgentType], executors: Sequence[Executor], team: Any = None
+) -> list[AgentPlace]:
+    """Return what is known of each agent type on each executor; a constant number of queries.
+
+    It is known from the user's teams; what the agent reported, from ``team`` alone if that is given.
+    """
+    problems, worked, reports = _problems(user), _completed_tests(user), _reports(user, team)
+    keys = [(kind, executor, (kind.name, executor.id)) for kind in kinds for executor in executors]
     return [
-        _place(kind, executor, problems.get((kind.name, executor.id)), worked.get((kind.name, executor.id)))
-        for kind in kinds
-        for executor in executors
+        _place(kind, executor, problems.get(key), worked.get(key), reports.get(key)) for kind, executor, key in keys
     ]
 
 
-def _place(kind: AgentType, executor: Executor, problem: Problem | None, worked_at: datetime | None) -> AgentPlace:
+def _reports(user: Any, team: Any) -> Mapping[tuple[str, uuid.UUID], ReportedAgent]:
+    """Return the newest report by agent type and executor."""
+    rows = ReportedAgent.objects.visible_to(user).order_by("seen_at")
+    return {(row.agent_type, row.executor_id): row for row in (rows.filter(team=team) if team else rows)}
+
+
+def _place(
+    kind: AgentType,
+    executor: Executor,
+    problem: Problem | None,
+    worked_at: datetime | None,
+    reported: ReportedAgent | None,
+) -> AgentPlace:
     if problem is not None and worked_at is not None and worked_at > problem.at:
         problem = None
     program = _program_state(kind, executor, problem, worked_at)
     logged_out = problem if problem is not None and problem.code == Code.AUTH_REQUIRED else None
-    return AgentPlace(kind, executor, program, logged_out, worked_at)
+    return AgentPlace(kind, executor, program, logged_out, worked_at, reported)
 
 
 def _program_state(

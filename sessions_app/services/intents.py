@@ -104,24 +104,24 @@ def request_resume(session_id: uuid.UUID, by: Any, mode: str = "auto") -> None:
     # Before our own transaction: it commits the error that it finds, which our refusal would roll back.
     refuse_lost_worktree(session_id)
     with session_transaction(session_id, related=("agent_profile", "task")) as transaction:
-        assessment = _assess(transaction)
+        assessment = assess_for_start(transaction)
         if mode == Mode.AUTO and assessment.row == RUNNING_ROW:
             return
         verdict = assess_mode(assessment, mode)
         if not verdict.allowed:
             raise ERRORS_BY_CODE.get(verdict.refusal, Conflict)
-        _want_running(transaction, by)
+        want_running(transaction, by)
         transaction.set_fields(start_attempts=0, next_restart_at=None)
         ensure_start_intent(transaction.session, by, mode)
 
 
-def _assess(transaction: SessionTransaction) -> Assessment:
+def assess_for_start(transaction: SessionTransaction) -> Assessment:
     """Assess the session for a start; an agent that is about to be stopped counts as gone."""
     assessment = assess_session(transaction.session)
     return assessment if transaction.session.desired_state == DesiredState.RUNNING else assessment.without_live_agent
 
 
-def _want_running(transaction: SessionTransaction, by: Any) -> None:
+def want_running(transaction: SessionTransaction, by: Any) -> None:
     """Record that the user wants the session to run."""
     transaction.set_fields(desired_state=DesiredState.RUNNING, stopped_by_user=False, start_rank=None)
     if transaction.session.owner_id is None and by is not None:
@@ -204,14 +204,14 @@ def prepare_for_prompt(transaction: SessionTransaction, by: Any, *, ends_permiss
     if not transaction.session.has_agent:
         raise NoAgent
     waits.end_external_wait(transaction, "new_message")
-    assessment = _assess(transaction)
+    assessment = assess_for_start(transaction)
     if assessment.row == RUNNING_ROW:
         _end_wait(transaction, by, allowed=ends_permission)
         return
     verdict = assess_mode(assessment, Mode.AUTO)
     if not verdict.allowed:
         raise ERRORS_BY_CODE.get(verdict.refusal, Conflict)
-    _want_running(transaction, by)
+    want_running(transaction, by)
     transaction.set_fields(next_restart_at=None)
     ensure_start_intent(transaction.session, by, Mode.AUTO)
 

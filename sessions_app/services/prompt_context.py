@@ -136,6 +136,12 @@ def unfinished_of(session: TaskSession) -> Mapping[str, Any] | None:
     return found if isinstance(found, dict) and found else None
 
 
+def snapshot_to_compare(session: TaskSession) -> str | None:
+    """Return the snapshot to compare with (empty: none); None if nothing is unfinished or the changes are known."""
+    known = unfinished_of(session)
+    return None if known is None or "changed" in known else str(known.get("since", ""))
+
+
 def add_workspace_findings(transaction: SessionTransaction, changed: Sequence[str], processes: Sequence[str]) -> None:
     """Add changed files and ended processes to the unfinished work, and to a continue prompt that is still queued."""
     known = unfinished_of(transaction.session)

@@ -118,6 +118,8 @@ API: Final[Mapping[str, Methods]] = {
     _SESSION + "stop/": {"post": writes(202)},
     _SESSION + "close/": {"post": writes(202, **{"as": "completed"})},
     _SESSION + "settings/": {"get": reads(), "post": writes(409, setting="mode", value="plan")},
+    _SESSION + "login/": {"get": reads(), "post": Row((401, 404, 403, 403, 404), {"method": "account"})},
+    _SESSION + "logout/": {"post": Row((401, 404, 403, 403, 404))},
     _SESSION + "acknowledge/": {"post": reads()},
     _SESSION + "messages/": {"get": reads()},
     _SESSION + "events/": {"get": reads()},
@@ -149,6 +151,15 @@ API: Final[Mapping[str, Methods]] = {
     _PROMPT + "dismiss/": {"post": writes(200)},
     "api/v1/repositories/": {"get": known(), "post": staff_writes(400)},
     "api/v1/agent-types/": {"get": known()},
+    "api/v1/agent-types/<slug:name>/login/": {
+        "get": known(400).at(name="demo"),
+        "post": Row(
+            (401, 400, 403, 403, 400), {"team": "team", "executor": "{executor}", "method": "account"}, {"name": "demo"}
+        ),
+    },
+    "api/v1/agent-types/<slug:name>/logout/": {
+        "post": Row((401, 400, 403, 403, 400), {"team": "team", "executor": "{executor}"}, {"name": "demo"}),
+    },
     "api/v1/agent-profiles/": {"get": known(), "post": staff_writes(201, name="x", agent_type="demo")},
     "api/v1/executors/": {"get": known(), "post": staff_writes(201, name="x", runtime="local_standalone")},
     "api/v1/executors/running/": {"get": known()},

@@ -9,7 +9,7 @@ import pytest
 from sessions_app.models import TaskSession
 from sessions_app.services import prompt_context
 from sessions_app.supervisor.execution_registry import ExecutionRegistry
-from sessions_app.supervisor.start import agent_start, execution
+from sessions_app.supervisor.start import execution
 from tests.supervisor.recording_agentctl import recording_agentctl
 from tests.supervisor.recording_runtime import with_registry
 from tests.supervisor.rows import change, fresh, running_session
@@ -29,7 +29,7 @@ def record_interrupted_work(left: dict[str, list[str]] | None, known: dict[str, 
         stream = await registry.open_stream(session.id)
         assert stream is not None
         for _ in range(times):
-            since = await registry.database(lambda: agent_start.snapshot_to_compare(fresh(session)))
+            since = await registry.database(lambda: prompt_context.snapshot_to_compare(fresh(session)))
             await execution.record_interrupted_work(registry, stream, since)
 
     with recording_agentctl(session) as agentctl:

@@ -112,7 +112,7 @@ NEEDS_PERSON = [
         "auth_required",
         (
             "Codex is not logged in on the executor “local”. Run `codex login` there once or set `OPENAI_API_KEY` in "
-            "the environment of the agent profile “Agent”, then try again. It said: No such program."
+            "the environment of the agent profile “Agent”, then try again. Details: No such program."
         ),
         "The agent is not logged in",
         "Not started: the agent is not logged in",

@@ -18,6 +18,18 @@ Strategy = Literal["native", "history", "fresh"]
 
 
 @dataclass(frozen=True, slots=True)
+class LoginRequest:
+    """``login`` of the body of ``POST /agent/start``."""
+
+    action: str
+    """One of ``LoginAction``. After a logout the start fails with *auth_required*."""
+    method: str
+    """Id of one of the agent's methods of type *agent*; empty for a logout."""
+    timeout: float
+    """Seconds for the agent's answer, in addition to the time limit of the start."""
+
+
+@dataclass(frozen=True, slots=True)
 class StartRequest:
     """The checked body of ``POST /agent/start``."""
 
@@ -46,7 +58,14 @@ class StartRequest:
     fork: bool = False
     """With ``native``: continue in a copy of the conversation and leave the original unchanged."""
     timeout: float = 60.0
-    """Seconds for the whole handshake."""
+    """Seconds for the whole handshake, without the login."""
+    login: LoginRequest | None = None
+    """A login or logout before the conversation is opened; only ACP agents have one."""
+
+    @property
+    def time_limit(self) -> float:
+        """Seconds for handshake and login together."""
+        return self.timeout + (self.login.timeout if self.login else 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,13 +91,17 @@ class StartResult:
     """Milliseconds: spawn, initialize, session."""
     unkept: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """Claimed capabilities that failed when they were used: ``{"how": CapabilityShortfall, "said": text}`` by name."""
+    auth: Mapping[str, Any] = field(default_factory=dict)
+    """``{"methods", "logout"}``: ways to log in, as in ``auth_methods``, and whether it can log out; empty: unknown."""
+    login: Mapping[str, Any] = field(default_factory=dict)
+    """``{"state", "code", "reason"}`` of the login that the request asked for; empty: it asked for none."""
 
 
 class StartFailed(Exception):
     """The agent did not start; ``token_valid`` is False only if the agent itself reports the conversation as gone.
 
-    ``told``: what the agent reported before it failed, ``{"agent", "capabilities", "unkept"}`` as in ``StartResult``;
-    empty if it had reported nothing.
+    ``told``: what the agent reported before it failed, ``{"agent", "capabilities", "unkept", "auth"}`` as in
+    ``StartResult``, and ``login`` if one was asked for; empty if there is nothing.
     """
 
     def __init__(

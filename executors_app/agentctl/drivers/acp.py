@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -21,9 +20,10 @@ from executors_app.agentctl.drivers import (
     acp_questions,
 )
 from executors_app.agentctl.drivers import acp_session_setup as opening
-from executors_app.agentctl.drivers.acp_failures import error_in_text
+from executors_app.agentctl.drivers.acp_failures import agent_ended, error_in_text
+from executors_app.agentctl.drivers.acp_login import Login
 from executors_app.agentctl.drivers.acp_settings import AcpSettings
-from executors_app.agentctl.drivers.events import LOGIN_PATTERN, ReplayCollector, failure_code, update_to_journal_line
+from executors_app.agentctl.drivers.events import ReplayCollector, failure_code, update_to_journal_line
 from executors_app.agentctl.drivers.json_rpc import (
     METHOD_NOT_FOUND,
     AgentGone,
@@ -86,7 +86,7 @@ class AcpDriver:
         self._host, self._marker = host, marker
         self._agent: _Agent | None = None
         self._agent_info: opening.AgentInfo | None = None
-        self._trial = opening.CapabilityTrial()
+        self._trial, self._login = opening.CapabilityTrial(), Login(None)
         self._conversation_id: str | None = None
         self._replay: ReplayCollector | None = None
         self._settings = AcpSettings(host.record)
@@ -109,6 +109,7 @@ class AcpDriver:
         self._agent, self._conversation_id, self._replay, self._turn = None, None, None, None
         self._settings = AcpSettings(self._host.record)
         self._agent_info, self._trial, self._step_timeout = None, opening.CapabilityTrial(), request.timeout
+        self._login = Login(request.login)
         try:
             async with asyncio.timeout(request.timeout):
                 return await self._start(request)
@@ -131,16 +132,18 @@ class AcpDriver:
 
     async def _start(self, request: StartRequest) -> StartResult:
         timings: dict[str, float] = {}
-        with _timed_step(timings, "spawn"):
+        with opening.timed_step(timings, "spawn"):
             agent = self._agent = await self._spawn(request)
-        with _timed_step(timings, "initialize"):
+        with opening.timed_step(timings, "initialize"):
             self._step, self._step_timeout = "initialize", request.timeout * _INITIALIZE_SHARE
             async with asyncio.timeout(self._step_timeout):
                 peer = self._agent_info = await opening.initialize(agent.connection)
             self._step_timeout = request.timeout
         report_left_out(self._host.record, request, peer.mcp_transports)
+        self._step = "its login"
+        await self._login.carry_out(agent.connection, peer)
         replays: list[ReplayCollector] = []
-        with _timed_step(timings, "session"):
+        with opening.timed_step(timings, "session"):
             self._step = "its conversation"
             # Set before the request: an agent replays the conversation before it answers ``session/load``.
             self._conversation_id = request.resume_token if request.strategy == "native" else None
@@ -163,6 +166,8 @@ class AcpDriver:
             listed=opened.listed,
             timings=timings,
             unkept=self._trial.unkept,
+            auth=peer.auth,
+            login=self._login.outcome,
         )
 
     async def _spawn(self, request: StartRequest) -> _Agent:
@@ -207,24 +212,22 @@ class AcpDriver:
 
     def _failure_details(self) -> dict[str, Any]:
         """Return the value of ``StartFailed.told``."""
-        if self._agent_info is None:
-            return {}
+        login, peer = {"login": self._login.outcome} if self._login.outcome else {}, self._agent_info
+        if peer is None:
+            return login
         unkept = self._trial.unkept
-        return {"agent": dict(self._agent_info.agent), "capabilities": self._agent_info.capabilities, "unkept": unkept}
+        told = {"agent": dict(peer.agent), "capabilities": peer.capabilities, "auth": peer.auth}
+        return {**told, "unkept": unkept, **login}
 
     def _start_failed(self, error: Exception, request: StartRequest, exit_code: int | None) -> StartFailed:
-        match error:
-            case SpawnFailed():
-                return StartFailed(error.code, str(error), permanent=error.permanent)
-            case RpcError():
-                return opening.start_failure(error)
-            case AgentGone():
-                stderr = self._agent.process.output_tail() if self._agent else ""
-                how = self._agent.process.exit_description() if self._agent else f"with code {exit_code}"
-                message = f"the agent ended {how} before {self._step} was there"
-                if LOGIN_PATTERN.search(stderr):
-                    return StartFailed(Code.AUTH_REQUIRED, stderr[-1000:], permanent=True)
-                return StartFailed(Code.AGENT_EXITED, f"{message}: {stderr[-1000:]}" if stderr else message)
+        if isinstance(error, RpcError):
+            return opening.start_failure(error)
+        if isinstance(error, AgentGone):
+            stderr = self._agent.process.output_tail() if self._agent else ""
+            how = self._agent.process.exit_description() if self._agent else f"with code {exit_code}"
+            return agent_ended(f"the agent ended {how} before {self._step} was there", stderr)
+        if isinstance(error, SpawnFailed):
+            return StartFailed(error.code, str(error), permanent=error.permanent)
         return StartFailed(Code.START_TIMEOUT, f"{self._step} did not come within {self._step_timeout:g} s")
 
     # -- turns
@@ -391,10 +394,3 @@ def _without_session_id(params: Any) -> Any:
     return (
         {name: value for name, value in params.items() if name != "sessionId"} if isinstance(params, dict) else params
     )
-
-
-@contextlib.contextmanager
-def _timed_step(timings: dict[str, float], step: str) -> Iterator[None]:
-    begin = time.monotonic()
-    yield
-    timings[step] = round((time.monotonic() - begin) * 1000, 1)

@@ -1,10 +1,14 @@
-"""Errors that an ACP agent reports as the last text of a turn, which it then ends as if it were complete."""
+"""Failures that an ACP agent does not report as an error: it ends, or reports one as the last text of a turn."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
 from typing import Any, Final
+
+from executors_app.agentctl.drivers import StartFailed
+from executors_app.agentctl.drivers.events import LOGIN_PATTERN
+from executors_app.agentctl.protocol import Code
 
 _ERRORS: Final[Mapping[str, re.Pattern[str]]] = {
     # Its only machine-readable report needs a capability of one client, which would cost the output of its commands.
@@ -29,3 +33,10 @@ def error_in_text(agent_name: str, update: Mapping[str, Any]) -> str:
     if not isinstance(text, str) or not text.endswith("\n\n"):
         return ""
     return text.strip() if pattern.match(text) else ""
+
+
+def agent_ended(message: str, stderr: str) -> StartFailed:
+    """Return the failure of a start whose agent ended; its last words tell whether it wants a login."""
+    if LOGIN_PATTERN.search(stderr):
+        return StartFailed(Code.AUTH_REQUIRED, stderr[-1000:], permanent=True)
+    return StartFailed(Code.AGENT_EXITED, f"{message}: {stderr[-1000:]}" if stderr else message)

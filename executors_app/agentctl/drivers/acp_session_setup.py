@@ -6,11 +6,14 @@ Initialize, create or restore the conversation, and check whether the agent list
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
-from collections.abc import Callable, Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
+from executors_app.agentctl.auth_methods import parse_auth_methods
 from executors_app.agentctl.drivers import StartFailed, StartRequest, acp_questions
 from executors_app.agentctl.drivers.events import LOGIN_PATTERN, ReplayCollector
 from executors_app.agentctl.drivers.json_rpc import METHOD_NOT_FOUND, AgentGone, JsonRpcConnection, RpcError
@@ -71,6 +74,7 @@ _INITIALIZE: Final[dict[str, Any]] = {
     "clientCapabilities": {
         "fs": {"readTextFile": False, "writeTextFile": False},
         "terminal": False,
+        "auth": {"terminal": True},
         "session": {"configOptions": {"boolean": {}}},
         "elicitation": acp_questions.CAPABILITIES,
     },
@@ -102,6 +106,15 @@ class AgentInfo:
     """Kinds of content blocks that it accepts in addition to text and resource links."""
     mcp_transports: frozenset[str]
     """Kinds of MCP servers that it accepts in addition to programs: *http*, *sse*."""
+    auth_methods: Sequence[Mapping[str, Any]] = ()
+    """Ways to log in, as ``auth_methods`` describes them."""
+    logs_out: bool = False
+    """Whether it offers ``logout``."""
+
+    @property
+    def auth(self) -> dict[str, Any]:
+        """The value of ``StartResult.auth``."""
+        return {"methods": [dict(each) for each in self.auth_methods], "logout": self.logs_out}
 
     @property
     def capabilities(self) -> dict[str, Any]:
@@ -173,6 +186,8 @@ async def initialize(wire: JsonRpcConnection) -> AgentInfo:
         directories=of_sessions.get("additionalDirectories") not in (None, False),
         mcp_transports=frozenset(kind for kind in ("http", "sse") if servers.get(kind) is True),
         prompt_kinds=frozenset(kind for kind, taken in kinds.items() if taken is True),
+        auth_methods=parse_auth_methods(answer.get("authMethods")),
+        logs_out=isinstance(_as_mapping(claims.get("auth")).get("logout"), dict),
     )
 
 
@@ -302,3 +317,11 @@ def _mcp_server(server: Mapping[str, Any]) -> dict[str, Any]:
 
 def _as_mapping(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, dict) else {}
+
+
+@contextlib.contextmanager
+def timed_step(timings: dict[str, float], step: str) -> Iterator[None]:
+    """Write the milliseconds that the block takes into ``timings``."""
+    begin = time.monotonic()
+    yield
+    timings[step] = round((time.monotonic() - begin) * 1000, 1)

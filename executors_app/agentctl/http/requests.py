@@ -21,9 +21,9 @@ import orjson
 from aiohttp import web
 
 from executors_app.agentctl.agent_settings import is_identifier
-from executors_app.agentctl.drivers import StartFailed, StartRequest, Strategy
+from executors_app.agentctl.drivers import LoginRequest, StartFailed, StartRequest, Strategy
 from executors_app.agentctl.http import sockets
-from executors_app.agentctl.protocol import GENERATION_HEADER, ApiError, Code, validation_error
+from executors_app.agentctl.protocol import GENERATION_HEADER, ApiError, Code, LoginAction, validation_error
 
 _ID: Final = re.compile(r"[\x21-\x7e]{1,200}")
 _COMMIT: Final = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
@@ -153,10 +153,21 @@ def parse_start_request(body: Mapping[str, Any], workspace: Path) -> StartReques
         last_message_uuid=_parse_optional_text(body, "last_message_uuid"),
         fork=parse_flag(body, "fork", default=False),
         timeout=parse_seconds(body, "timeout", 60.0, _MAX_START_TIMEOUT),
+        login=_parse_login(parse_optional_object(body, "login")),
     )
     if strategy == "native" and not request.resume_token:
         raise _field_error("resume_token", "is required for the strategy native")
     return request
+
+
+def _parse_login(login: Mapping[str, Any]) -> LoginRequest | None:
+    if not login:
+        return None
+    action, method = parse_text(login, "action", ""), parse_text(login, "method", "")
+    _parse_choice("login.action", action, tuple(LoginAction))
+    if action == LoginAction.LOGIN and not is_identifier(method):
+        raise _field_error("login.method", "must be the id of a method")
+    return LoginRequest(action, method, parse_seconds(login, "timeout", 60.0, _MAX_START_TIMEOUT))
 
 
 def _parse_argv(body: Mapping[str, Any]) -> list[str]:

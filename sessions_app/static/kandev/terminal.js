@@ -34,7 +34,8 @@ if (panel) {
 
 // The link is an address, so a click before this script has loaded counts, too.
 function followLogin() {
-  const words = location.hash === "#login" && document.querySelector("[data-login]")?.dataset.login;
+  const links = location.hash.startsWith("#login") ? [...document.querySelectorAll("[data-login]")] : [];
+  const words = links.find((link) => link.hash === location.hash)?.dataset.login;
   if (!words) return;
   history.replaceState(null, "", location.pathname + location.search);
   login(words);

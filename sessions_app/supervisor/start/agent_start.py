@@ -10,7 +10,14 @@ from typing import Any
 from django.conf import settings
 from django.utils import timezone
 
-from executors_app.agent_capabilities import LOAD, RESUME, agent_identity, build_capability_report, has_replayed
+from executors_app.agent_capabilities import (
+    LOAD,
+    RESUME,
+    agent_identity,
+    build_capability_report,
+    first_claim,
+    has_replayed,
+)
 from executors_app.agentctl.protocol import CapabilityShortfall
 from executors_app.agents import AgentType
 from executors_app.models import AgentProfile, ExecutorRunning
@@ -34,7 +41,7 @@ from sessions_app.services.agent_mcp_servers import choose_servers
 from sessions_app.services.assessment import assess_start, history_allowed
 from sessions_app.services.attachments import remember_blocks
 from sessions_app.services.prompt_context import load_history
-from sessions_app.supervisor import continuity, setting_changes
+from sessions_app.supervisor import continuity, logins, setting_changes
 from sessions_app.supervisor.continuity import completed_turns, last_user_request
 from sessions_app.supervisor.executions import SESSION_RELATED
 from sessions_app.supervisor.interrupted_turns import (
@@ -75,7 +82,7 @@ class AgentStartRequest:
     profile: AgentProfile = field(repr=False, compare=False)
     """The profile with which the agent is started."""
     unfinished_since: str | None = None
-    """The snapshot with which to compare what an interrupted turn changed; see ``snapshot_to_compare``."""
+    """The snapshot with which to compare what an interrupted turn changed (``prompt_context.snapshot_to_compare``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +127,7 @@ def prepare_agent_start_within(
     assert execution is not None, "the lease was checked against it"  # noqa: S101
     # Stored before the request leaves: after a lost answer, the same request is sent, and agentctl answers it again.
     payload = {"mode": plan.mode, "strategy": strategy, "mcp_servers": plan.inherited_servers}
+    payload |= {"login": plan.login} if plan.login else {}
     update_rows(Intent, ("payload",), [(payload, plan.intent_id)])
     servers = choose_servers(transaction, str(plan.intent_id), session.agent_profile, plan.inherited_servers)
     return _build_request(session, execution, plan, strategy, servers)
@@ -189,6 +197,7 @@ def _build_request(
         "gone_patterns": [*kind.gone_patterns, *profile.gone_patterns],
         "prefer_load": kind.prefer_load,
         "timeout": float(min(60, settings.KANDEV_START_TIMEOUT)),
+        **logins.login_field(plan.login),
     }
     return AgentStartRequest(
         body=body,
@@ -197,14 +206,8 @@ def _build_request(
         injects=strategy == Strategy.HISTORY and history_allowed(session.agent_profile),
         kind=kind,
         profile=profile,
-        unfinished_since=snapshot_to_compare(session),
+        unfinished_since=prompt_context.snapshot_to_compare(session),
     )
-
-
-def snapshot_to_compare(session: TaskSession) -> str | None:
-    """Return the snapshot to compare with (empty: none); None if nothing is unfinished or the changes are known."""
-    known = prompt_context.unfinished_of(session)
-    return None if known is None or "changed" in known else str(known.get("since", ""))
 
 
 def load_conversation_facts(session_id: uuid.UUID) -> ConversationFacts:
@@ -253,6 +256,7 @@ def write_agent_started(
         continuity.queue_memory_check(transaction, str(plan.intent_id), verdict, known.last_completed_text)
         _settle_held_prompts(transaction, held, answer.get("replayed_user_texts", ()))
         _mark_agent_up(transaction, plan, verdict)
+        logins.settle_login(transaction, plan.intent_id, answer, "")
         setting_changes.order_waiting_changes(transaction)
     return True
 
@@ -307,6 +311,7 @@ def _keep_token(
     before = {name: getattr(execution, name) for name in REPORTED_FIELDS}
     continuity.replace_token(transaction, execution, token, order.strategy)
     remember_blocks(transaction, answer.get("capabilities"))
+    logins.remember_agent(transaction, answer)
     note = learn_capabilities(
         transaction, build_capability_report(order.kind.name, answer, kept=kept, secret=order.token_before)
     )
@@ -370,16 +375,10 @@ def _quarantine(plan: StartClaim, lease: Lease, verdict: Verdict, answer: Mappin
         permanent=True,
         needs_user=True,
         told=answer,
-        broken={LOAD if loaded else _first_claim(answer): (how, verdict.contradiction or "")},
+        broken={LOAD if loaded else first_claim(answer): (how, verdict.contradiction or "")},
     )
     write_start_failure(plan.session_id, plan.intent_id, lease, failure)
     return False
-
-
-def _first_claim(answer: Mapping[str, Any]) -> str:
-    """Return the capability that an agent which opened a new conversation was most likely asked to use."""
-    claims = answer.get("capabilities") or {}
-    return LOAD if claims.get(LOAD) or not claims.get(RESUME) else RESUME
 
 
 def write_reattached(plan: StartClaim, lease: Lease, report: Mapping[str, Any]) -> None:
@@ -393,6 +392,7 @@ def write_reattached(plan: StartClaim, lease: Lease, report: Mapping[str, Any]) 
             reason="answer_lost",
             evidence=continuity.process_evidence(report["agent"]),
         )
+        logins.settle_login(transaction, plan.intent_id, {}, logins.ANSWER_LOST)
         transaction.set_fields(launch_id=str(report["agent"].get("launch_id") or plan.intent_id), next_restart_at=None)
         transaction.move_session("turn_started" if transaction.open_turn else "ready", reason="reattached")
         setting_changes.order_waiting_changes(transaction)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from django.db.models import QuerySet
@@ -60,6 +60,8 @@ class StartClaim:
     """Whether the row names an earlier agentctl, whose processes may have outlived it."""
     inherited_servers: Mapping[str, Any]
     """The MCP servers of repository and team; those of the first try of this start, if that has chosen some."""
+    login: Mapping[str, Any] = field(default_factory=dict)
+    """``{"action", "method"}`` of the login or logout that the start carries; empty: none."""
 
 
 def claim_start(
@@ -237,6 +239,7 @@ def _build_claim(session: TaskSession, execution: ExecutorRunning, intent: Inten
         spec=launch_spec_of(execution, session),
         leftovers=bool(execution.agentctl_url),
         inherited_servers=_inherited_servers(session, intent),
+        login=intent.payload.get("login") or {},
     )
 
 

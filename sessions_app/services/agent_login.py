@@ -1,0 +1,220 @@
+"""Log agents in and out by the methods that they publish: what is known, and requests for it.
+
+A login is part of a start: the agent gets ``authenticate`` before its conversation is opened, so that it is logged in
+where it works. The request is a start intent that carries it, and the outcome is written with the outcome of the start.
+"""
+
+from __future__ import annotations
+
+import shlex
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from django.contrib.auth.models import Group
+from django.db.transaction import atomic
+from django.utils import timezone
+
+from executors_app.agentctl.auth_methods import ENV_VAR, TERMINAL, parse_auth_methods
+from executors_app.agentctl.protocol import LoginAction
+from executors_app.agents import AgentType
+from executors_app.models import AgentProfile, Executor
+from sessions_app.accounts.authorization import may_operate, may_operate_in, require_write
+from sessions_app.domain.resumability import Mode, assess_mode
+from sessions_app.domain.states import DesiredState
+from sessions_app.models import Intent, ReportedAgent, SessionTransaction, TaskSession, session_transaction
+from sessions_app.services import agent_setup
+from sessions_app.services.assessment import refuse_lost_worktree
+from sessions_app.services.errors import ERRORS_BY_CODE, AlreadyRunning, Conflict, Invalid, ReadOnly
+from sessions_app.services.intents import (
+    RUNNING_ROW,
+    assess_for_start,
+    ensure_start_intent,
+    open_start_intent,
+    want_running,
+)
+
+LOGIN_KEY: Final = "login"
+"""In ``TaskSession.metadata``: the last login or logout that a user requested here.
+
+``{"action", "method", "name", "by", "at", "intent"}``, and once it has ended also ``{"state", "code", "reason",
+"ended_at"}``.
+"""
+RUNNING: Final = "running"
+WAITING: Final = "waiting"
+WITHDRAWN: Final = "withdrawn"
+"""States of a login beside those of ``LoginState``; *withdrawn*: its start ended before the agent was asked."""
+
+
+# --- what is known ---
+
+
+def reported_agent(session: TaskSession) -> ReportedAgent | None:
+    """Return what the session's agent last reported in its team on its executor; None if nothing is known."""
+    return reported_at(session.task.team_id, session.executor_id, session.agent_profile.agent_type)
+
+
+def reported_at(team_id: int, executor_id: uuid.UUID, kind: str) -> ReportedAgent | None:
+    """Return what the team's agent of this type last reported on this executor; None if nothing is known."""
+    return ReportedAgent.objects.filter(team_id=team_id, executor_id=executor_id, agent_type=kind).first()
+
+
+def login_methods(reported: ReportedAgent | None, argv: Sequence[str]) -> list[dict[str, Any]]:
+    """Return the ways to log in, each with its ``command`` if it is run in a terminal.
+
+    ``argv`` is the command of the agent's profile: an agent adds to it, and never replaces it.
+    """
+    methods = parse_auth_methods(reported.auth_methods) if reported else []
+    return [{**each, "command": _terminal_command(each, argv)} for each in methods]
+
+
+def _terminal_command(method: Mapping[str, Any], argv: Sequence[str]) -> str:
+    if method["type"] != TERMINAL or not argv:
+        return ""
+    env = [f"{name}={value}" for name, value in method["env"].items()]
+    return shlex.join([*(["env", *env] if env else []), *argv, *method["args"]])
+
+
+def login_state(session: TaskSession) -> dict[str, Any] | None:
+    """Return the last requested login with its state; None if there was none. A query only while it has not ended."""
+    login = session.metadata.get(LOGIN_KEY)
+    if not isinstance(login, dict):
+        return None
+    known = {"code": "", "reason": "", "ended_at": None, **login}
+    intent_id = known.pop("intent", None)
+    return known if "state" in known else {**known, "state": _unsettled_state(intent_id)}
+
+
+def _unsettled_state(intent_id: Any) -> str:
+    """Return the state of a login without an outcome from the start that carries it, which is what really happens."""
+    intent = Intent.objects.filter(id=intent_id).first()
+    if intent is None or intent.done_at is not None or not intent.payload.get("login"):
+        return WITHDRAWN
+    return WAITING if intent.claimed_generation is None else RUNNING
+
+
+def login_document(
+    kind: AgentType, reported: ReportedAgent | None, argv: Sequence[str], session: TaskSession | None
+) -> dict[str, Any]:
+    """Return what the API shows of an agent's logins."""
+    version = reported.version if reported else ""
+    return {
+        "agent": {"name": reported.name if reported else "", "version": version},
+        "needs_version": (reported and kind.required_version(reported.name, version)) or "",
+        "methods": login_methods(reported, argv),
+        "can_log_out": bool(reported and reported.logs_out),
+        "reported_at": reported.seen_at if reported else None,
+        "last": login_state(session) if session is not None else None,
+        "session": session.id if session is not None else None,
+        "task": session.task_id if session is not None else None,
+    }
+
+
+# --- requests ---
+
+
+def request_login(session_id: uuid.UUID, by: Any, method_id: str) -> None:
+    """Start the session's agent with a login by one of its methods of type *agent*.
+
+    Raises NotFound, ReadOnly, Invalid, AlreadyRunning, Conflict, and what a start is refused with.
+    """
+    _request(session_id, by, LoginAction.LOGIN, method_id)
+
+
+def request_logout(session_id: uuid.UUID, by: Any) -> None:
+    """Start the session's agent to log it out; the start ends with *auth_required*. Raises as ``request_login``."""
+    _request(session_id, by, LoginAction.LOGOUT, "")
+
+
+def _request(session_id: uuid.UUID, by: Any, action: LoginAction, method_id: str) -> None:
+    # Before our own transaction: it commits the error that it finds, which our refusal would roll back.
+    refuse_lost_worktree(session_id)
+    with session_transaction(session_id, related=("agent_profile", "task", "executor")) as transaction:
+        session = transaction.session
+        if not may_operate(by, session):
+            raise ReadOnly
+        name = _checked_name(reported_agent(session), action, method_id)
+        assessment = assess_for_start(transaction)
+        if assessment.row == RUNNING_ROW:
+            raise AlreadyRunning("The agent is running. Stop the session first: the login starts it again.")
+        verdict = assess_mode(assessment, Mode.AUTO)
+        if not verdict.allowed:
+            raise ERRORS_BY_CODE.get(verdict.refusal, Conflict)
+        earlier = open_start_intent(session)
+        if earlier is not None and earlier.claimed_generation is not None:
+            raise AlreadyRunning("The agent is starting. Wait until the start has ended, or stop the session.")
+        _write(transaction, by, {"action": str(action), "method": method_id, "name": name})
+
+
+def _checked_name(reported: ReportedAgent | None, action: LoginAction, method_id: str) -> str:
+    """Return the name of the method. Raises Invalid unless the agent publishes it, or offers to log out."""
+    if action == LoginAction.LOGOUT:
+        if reported is None or not reported.logs_out:
+            raise Invalid("The agent does not offer to log out. Log it out with its own command.")
+        return ""
+    found = next((each for each in login_methods(reported, ()) if each["id"] == method_id), None)
+    if found is None:
+        raise Invalid("The agent has not published this way to log in. Run a test to ask it again.", field="method")
+    if found["type"] == TERMINAL:
+        raise Invalid("This way to log in runs in a terminal, on the session’s page.", field="method")
+    if found["type"] == ENV_VAR:
+        raise Invalid("This way to log in needs variables in the agent profile’s environment.", field="method")
+    return str(found["name"])
+
+
+def _write(transaction: SessionTransaction, by: Any, login: dict[str, str]) -> None:
+    want_running(transaction, by)
+    transaction.set_fields(start_attempts=0, next_restart_at=None)
+    intent = ensure_start_intent(transaction.session, by, Mode.AUTO)
+    intent.by, intent.payload = by, {"mode": Mode.AUTO, "login": login}
+    intent.save(update_fields=["by", "payload"])
+    about = {**login, "by": by.get_username(), "at": timezone.now().isoformat()}
+    metadata = {**transaction.session.metadata, LOGIN_KEY: {**about, "intent": str(intent.id)}}
+    transaction.set_fields(metadata=metadata)
+    transaction.record_event("session.login.requested", action=login["action"], method=login["method"], by=about["by"])
+
+
+def log_in_at(user: Any, kind: AgentType, team: Group, executor: Executor, method_id: str) -> TaskSession:
+    """Log the team's agent in on an executor, in its test session; the login is followed by the test's turn.
+
+    Raises as ``request_login``, and as ``agent_setup.start_test``.
+    """
+    _check_place(user, kind, team, executor, method_id)
+    with atomic():  # a supervisor must not see the test's start without the login
+        session = agent_setup.start_test(user, kind, team, executor)
+        request_login(session.id, user, method_id)
+    return session
+
+
+def log_out_at(user: Any, kind: AgentType, team: Group, executor: Executor) -> TaskSession:
+    """Log the team's agent out on an executor, in its test session. Raises as ``log_in_at``."""
+    _check_place(user, kind, team, executor)
+    with atomic():
+        session = agent_setup.start_test(user, kind, team, executor)
+        request_logout(session.id, user)
+    return session
+
+
+def _check_place(user: Any, kind: AgentType, team: Group, executor: Executor, method_id: str | None = None) -> None:
+    """Check before the test is created, because one that is refused would count as a test."""
+    require_write(user, team)
+    if not may_operate_in(user, team, executor):
+        raise ReadOnly("Only administrators and trusted teams can log agents in or out on this executor.")
+    action = LoginAction.LOGOUT if method_id is None else LoginAction.LOGIN
+    _checked_name(reported_at(team.pk, executor.pk, kind.name), action, method_id or "")
+
+
+def may_log_in(user: Any, session: TaskSession) -> bool:
+    """Whether the user may log this session's agent in and out: those who may also use its terminal."""
+    return may_operate(user, session)
+
+
+def profile_argv(profile: AgentProfile | None, kind: AgentType, runtime: str) -> Sequence[str]:
+    """Return the command by which the agent runs: the profile's, or the type's if there is no profile yet."""
+    return profile.argv(runtime) if profile is not None else kind.argv_on(runtime)
+
+
+def is_logging_in(session: TaskSession) -> bool:
+    """Whether a requested login has not ended."""
+    login = session.metadata.get(LOGIN_KEY)
+    return isinstance(login, dict) and "state" not in login and session.desired_state == DesiredState.RUNNING

@@ -1,0 +1,248 @@
+"""Logging agents in and out by the methods that they publish, from pages and by the API."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from django.contrib.auth.models import User
+from django.test import Client
+from django.utils import timezone
+
+from executors_app.agents import AgentType
+from executors_app.models import AgentProfile
+from sessions_app.models import IntentKind, ReportedAgent, TaskSession, session_transaction
+from sessions_app.services import agent_login
+from sessions_app.services.errors import AlreadyRunning, Invalid, ReadOnly, SessionsError
+from sessions_app.services.tasks import create_session
+from sessions_app.supervisor import logins
+from sessions_app.supervisor.outcomes import StartFailure, write_start_failure
+from tests.pages.world import World, path_of
+
+pytestmark = pytest.mark.any_database
+
+METHODS: Final = [
+    {"id": "account", "name": "Account <b>", "description": "In the browser"},
+    {"id": "terminal", "name": "Terminal", "type": "terminal", "args": ["--log-in", "a b"], "env": {"WAY": "x;y"}},
+    {"id": "key", "name": "Key", "type": "env_var", "vars": [{"name": "API_KEY"}], "link": "https://example.org/keys"},
+]
+TOLD: Final[Mapping[str, Any]] = {
+    "agent": {"name": "demo", "version": "0.9"},
+    "auth": {"methods": METHODS, "logout": True},
+}
+SUCCEEDED: Final = {"state": "succeeded", "code": "", "reason": ""}
+REFUSED: Final = {"state": "failed", "code": "login_failed", "reason": "Wrong password"}
+
+
+@pytest.fixture(autouse=True)
+def _data(settings: Any, tmp_path: Path) -> None:
+    settings.KANDEV_DATA_DIR = tmp_path
+
+
+@pytest.fixture
+def staff(world: World) -> Client:
+    """Ada's browser; she is an administrator."""
+    world.ada.is_staff = True
+    world.ada.save()
+    client = Client()
+    client.force_login(world.ada)
+    return client
+
+
+@pytest.fixture
+def profile(world: World) -> AgentProfile:
+    return AgentProfile.objects.create(name="Own", agent_type="custom_acp", team=world.team, command=["/opt/my agent"])
+
+
+@pytest.fixture
+def logged_out(world: World, staff: Client, profile: AgentProfile) -> TaskSession:
+    """A session whose agent wants a login and has published its methods."""
+    session = create_session(world.ada, world.task(), profile, world.executor, prompt="Go.")
+    begin(session)
+    return fail(session)
+
+
+def begin(session: TaskSession) -> None:
+    """Bring the session into a start."""
+    with session_transaction(session.id) as transaction:
+        if session.state == "CREATED":
+            transaction.move_executor("launch")
+            transaction.move_executor("ready")
+        transaction.move_session("start")
+
+
+def fail(session: TaskSession, **told: Any) -> TaskSession:
+    """Let the open start fail because the agent is not logged in."""
+    failure = StartFailure("auth_required", "the agent wants a login", permanent=True, told={**TOLD, **told})
+    intent = session.intents.get(kind=IntentKind.START, done_at=None)
+    write_start_failure(session.id, intent.id, None, failure)
+    session.refresh_from_db()
+    return session
+
+
+def state_of(session: TaskSession) -> dict[str, Any]:
+    session.refresh_from_db()
+    state = agent_login.login_state(session)
+    assert state is not None
+    return state
+
+
+def send(client: Client, path: str, **body: Any) -> Any:
+    return client.post(f"/api/v1/{path}", json.dumps(body), content_type="application/json")
+
+
+def api_path(session: TaskSession, name: str) -> str:
+    return f"tasks/{session.task_id}/sessions/{session.id}/{name}/"
+
+
+def test_published_methods_are_shown_where_the_session_waits(staff: Client, logged_out: TaskSession) -> None:
+    html = staff.get(path_of(logged_out)).text
+    assert 'name="method" value="account">Log in: Account &lt;b&gt;' in html
+    command = "env &#x27;WAY=x;y&#x27; &#x27;/opt/my agent&#x27; --log-in &#x27;a b&#x27;"
+    assert html.count(command) == 2, "shown, and run by the link"
+    assert "<code>API_KEY</code>" in html
+    assert 'href="https://example.org/keys"' in html
+
+
+def test_member_beside_the_server_is_offered_no_login(world: World, logged_out: TaskSession) -> None:
+    member = User.objects.create_user("carol")
+    member.groups.add(world.team)
+    client = Client()
+    client.force_login(member)
+    assert "In the browser" not in client.get(path_of(logged_out)).text
+    assert send(client, api_path(logged_out, "login"), method="account").status_code == 403
+    with pytest.raises(ReadOnly):
+        agent_login.request_logout(logged_out.id, member)
+
+
+def test_request_rides_on_the_start_and_ends_with_it(staff: Client, logged_out: TaskSession) -> None:
+    answer = send(staff, api_path(logged_out, "login"), method="account")
+    assert (answer.status_code, answer.json()["last"]["state"]) == (202, "waiting")
+    intent = logged_out.intents.get(kind=IntentKind.START, done_at=None)
+    assert intent.payload["login"] == {"action": "login", "method": "account", "name": "Account <b>"}
+    logged_out.intents.filter(id=intent.id).update(claimed_generation=1)
+    assert state_of(logged_out)["state"] == "running"
+    html = staff.get(path_of(logged_out)).text
+    assert "The login by “Account &lt;b&gt;” is running." in html
+    begin(logged_out)
+    assert fail(logged_out, login=REFUSED).error_code == "auth_required"
+    last = staff.get(f"/api/v1/{api_path(logged_out, 'login')}").json()["last"]
+    assert (last["state"], last["code"], last["reason"], last["by"]) == (
+        "failed",
+        "login_failed",
+        "Wrong password",
+        "ada",
+    )
+    names = list(logged_out.events.filter(name__startswith="session.login").values_list("name", "payload__by"))
+    assert names == [("session.login.requested", "ada"), ("session.login.ended", None)]
+
+
+def test_success_tries_the_other_waiting_sessions(
+    world: World, profile: AgentProfile, logged_out: TaskSession, django_capture_on_commit_callbacks: Any
+) -> None:
+    other = create_session(world.ada, world.task(), profile, world.executor, prompt="Go.")
+    begin(other)
+    fail(other)
+    agent_login.request_login(logged_out.id, world.ada, "account")
+    intent = logged_out.intents.get(kind=IntentKind.START, done_at=None)
+    with django_capture_on_commit_callbacks(execute=True), session_transaction(logged_out.id) as transaction:
+        logins.settle_login(transaction, intent.id, {"login": SUCCEEDED}, "")
+    assert state_of(logged_out)["state"] == "succeeded"
+    assert other.intents.filter(kind=IntentKind.START, done_at=None).count() == 1
+
+
+def test_answer_without_an_outcome_is_no_success(world: World, logged_out: TaskSession) -> None:
+    agent_login.request_login(logged_out.id, world.ada, "account")
+    intent = logged_out.intents.get(kind=IntentKind.START, done_at=None)
+    with session_transaction(logged_out.id) as transaction:
+        logins.settle_login(transaction, intent.id, {}, "")
+    assert (state_of(logged_out)["state"], state_of(logged_out)["code"]) == ("failed", "login_failed")
+
+
+def test_start_that_is_withdrawn_takes_its_login_along(world: World, logged_out: TaskSession) -> None:
+    agent_login.request_login(logged_out.id, world.ada, "account")
+    logged_out.intents.update(done_at=timezone.now(), outcome="stopped")
+    assert state_of(logged_out)["state"] == "withdrawn"
+
+
+@pytest.mark.parametrize(
+    ("method", "words"),
+    [("other", "has not published"), ("terminal", "runs in a terminal"), ("key", "needs variables")],
+)
+def test_method_that_cannot_be_sent_is_refused(method: str, words: str, staff: Client, logged_out: TaskSession) -> None:
+    answer = send(staff, api_path(logged_out, "login"), method=method)
+    assert (answer.status_code, answer.json()["code"]) == (400, "validation_error")
+    assert words in answer.json()["message"]
+
+
+def test_logout_needs_the_capability(world: World, staff: Client, logged_out: TaskSession) -> None:
+    assert send(staff, api_path(logged_out, "logout")).json()["last"]["action"] == "logout"
+    ReportedAgent.objects.update(logs_out=False)
+    with pytest.raises(Invalid, match="does not offer to log out"):
+        agent_login.request_logout(logged_out.id, world.ada)
+
+
+def test_running_agent_is_not_logged_in_over_its_head(world: World, staff: Client, profile: AgentProfile) -> None:
+    session = world.running_session()
+    key = {"team": world.team, "executor": world.executor, "agent_type": "demo"}
+    ReportedAgent.objects.create(**key, auth_methods=METHODS, seen_at=timezone.now())
+    with pytest.raises(AlreadyRunning, match="Stop the session first"):
+        agent_login.request_login(session.id, world.ada, "account")
+
+
+def test_report_belongs_to_its_team(world: World, bob: Client, logged_out: TaskSession) -> None:
+    row = ReportedAgent.objects.get()
+    assert (row.team, row.executor, row.version) == (world.team, world.executor, "0.9")
+    assert "In the browser" not in bob.get(f"/agents/custom_acp/?executor={world.executor.pk}").text
+    query = f"team={world.team.pk}&executor={world.executor.pk}"
+    assert bob.get(f"/api/v1/agent-types/custom_acp/login/?{query}").status_code == 400
+
+
+def test_setup_page_logs_in_with_a_test(world: World, staff: Client, logged_out: TaskSession) -> None:
+    html = staff.get("/agents/custom_acp/").text
+    assert "Log in: Account &lt;b&gt;" in html
+    assert "Log Custom agent (ACP) out on Here?" in html
+    body = {"team": world.team.pk, "executor": world.executor.pk, "method": "account"}
+    assert staff.post("/agents/custom_acp/login/", body).headers["Location"].endswith("#test")
+    test = TaskSession.objects.exclude(pk=logged_out.pk).get()
+    assert test.intents.get().payload["login"]["method"] == "account"
+    assert "The login by “Account &lt;b&gt;” waits" in staff.get("/agents/custom_acp/").text
+    query = f"team={world.team.pk}&executor={world.executor.pk}"
+    told = staff.get(f"/api/v1/agent-types/custom_acp/login/?{query}").json()
+    assert (told["session"], told["last"]["state"]) == (str(test.id), "waiting")
+
+
+def test_unknown_method_starts_no_test(world: World, staff: Client, logged_out: TaskSession) -> None:
+    body = {"team": world.team.pk, "executor": str(world.executor.pk), "method": "other"}
+    assert send(staff, "agent-types/custom_acp/login/", **body).status_code == 400
+    assert TaskSession.objects.count() == 1
+
+
+@pytest.mark.parametrize(
+    ("version", "needed", "outdated"),
+    [
+        ("0.9", "1.0", True),
+        ("1.0", "1.0", False),
+        ("1.0.1", "1.0", False),
+        ("0.44.0", "0.101.0", True),
+        ("v1.0-beta", "1.0", True),
+        ("1.0", "1.0.0", False),
+        ("", "1.0", False),
+        ("nightly", "1.0", False),
+        ("0.9", "", False),
+    ],
+)
+def test_version_is_outdated_only_if_it_is_known_to_be_older(version: str, needed: str, outdated: bool) -> None:
+    kind = AgentType(name="a", title="A", minimum={"agent": needed} if needed else {})
+    assert kind.required_version("agent", version) == (needed if outdated else "")
+    assert kind.required_version("another", version) == ""
+
+
+def test_refused_login_leaves_no_request(world: World, logged_out: TaskSession) -> None:
+    with pytest.raises(SessionsError):
+        agent_login.request_login(logged_out.id, world.ada, "other")
+    logged_out.refresh_from_db()
+    assert agent_login.login_state(logged_out) is None
