@@ -123,8 +123,9 @@ def test_login_on_the_page_sends_the_waiting_prompt(newcomer: Newcomer) -> None:
     require("terminal")
     kind, me = agent_type("codex"), newcomer
     agent = ROOT / "tests" / "support" / "logged_out_agent.py"
-    me.install(kind.argv[0], f'#!/bin/sh\nPYTHONPATH={ROOT} exec {sys.executable} {agent} "$@"\n')
-    me.install(kind.login.split()[0], '#!/bin/sh\necho Enter the code.\nread code\ntouch "$HOME/logged-in"\n')
+    assert kind.login == f"{kind.argv[0]} cli login", "the adapter brings its own program, which is not on PATH"
+    login = '[ "$1" = cli ] && echo Enter the code. && read code && touch "$HOME/logged-in" && exit'
+    me.install(kind.argv[0], f'#!/bin/sh\n{login}\nPYTHONPATH={ROOT} exec {sys.executable} {agent} "$@"\n')
     me.log_in()
     me.visit.open(f"/agents/{kind.name}/")
     me.press("Test")

@@ -111,8 +111,9 @@ NEEDS_PERSON = [
     (
         "auth_required",
         (
-            "Codex is not logged in on the executor “local”. Run `codex login` there once or set `OPENAI_API_KEY` in "
-            "the environment of the agent profile “Agent”, then try again. Details: No such program."
+            "Codex is not logged in on the executor “local”. Run `codex-acp cli login` there once or set "
+            "`OPENAI_API_KEY` in the environment of the agent profile “Agent”, then try again. "
+            "Details: No such program."
         ),
         "The agent is not logged in",
         "Not started: the agent is not logged in",
