@@ -167,10 +167,11 @@ def _hex(value: uuid.UUID | None) -> str | None:
 
 def _json(value: Any) -> str | None:
     """Serialize JSON; a malformed value that nobody has changed is stored again as it was read."""
-    kept = value.stored if is_malformed(value) and not value else value
-    if kept is None:
+    if value is None:
         return None
+    if is_malformed(value) and not value:
+        return None if value.stored is None else json.dumps(value.stored)
     try:
-        return orjson.dumps(kept, option=orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_DATACLASS).decode()
+        return orjson.dumps(value, option=orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_DATACLASS).decode()
     except TypeError:  # a number beyond 64 bits, say: what is slower accepts more
-        return json.dumps(kept)
+        return json.dumps(value)
