@@ -44,10 +44,12 @@ def main() -> int:
     """Measure and write; returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m tests.agent_matrix")
     parser.add_argument("--drills", action="store_true")
-    parser.add_argument("agents", nargs="*", metavar="AGENT", choices=[[], *AGENTS])
+    parser.add_argument("agents", nargs="*", metavar="AGENT")
     options = parser.parse_args()
     logging.getLogger("aiohttp.server").setLevel(logging.CRITICAL)  # agents that are killed close their connections
     day, known = f"{datetime.now(UTC):%Y-%m-%d}", AGENTS if options.drills else {**REAL_AGENTS, **FORGETFUL}
+    if unknown := set(options.agents) - set(known):
+        parser.error(f"unknown: {', '.join(sorted(unknown))}. Available: {', '.join(sorted(known))}.")
     rows = _rows(options.agents or sorted(known), run_drills if options.drills else measure)
     if not rows:
         _console.print("No agent is installed here: run make agents")
