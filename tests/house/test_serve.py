@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from executors_app.agentctl.process import identity
+from tests.drills.deployment import Deployment
 from tests.services import ROOT
 from tests.waiting import eventually
 
@@ -62,6 +63,21 @@ def serving(data_dir: Path, port: int = 0) -> Iterator[tuple[subprocess.Popen[st
             process.terminate()
 
 
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """A data directory with a migrated database."""
+    prepared = Deployment(tmp_path)
+    prepared.prepare()
+    return prepared.data
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[subprocess.Popen[str], int]]:
+    """A serve that begins with an empty data directory, for tests that leave it running."""
+    with serving(tmp_path_factory.mktemp("served")) as process_and_port:
+        yield process_and_port
+
+
 def answers(port: int, host: str = "127.0.0.1") -> bool:
     asked = urllib.request.Request(f"http://127.0.0.1:{port}/healthz", headers={"Host": f"{host}:{port}"})
     try:
@@ -76,39 +92,54 @@ def children_of(pid: int) -> set[int]:
     return set(map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()))
 
 
-def test_browser_host_name_is_reserved_on_ipv6(tmp_path: Path) -> None:
-    with serving(tmp_path) as (process, port):
-        assert process.stdout
-        assert process.stdout.readline() == f"In a browser: http://kandev.localhost:{port}/\n"
-        assert answers(port, "kandev.localhost") and answers(port, "localhost")
-        assert not answers(port, "other.localhost")
-        with socket.socket(socket.AF_INET6) as intruder, pytest.raises(OSError, match="in use"):
-            intruder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            intruder.bind(("::1", port))
+def test_browser_host_name_is_reserved_on_ipv6(served: tuple[subprocess.Popen[str], int]) -> None:
+    process, port = served
+    assert process.stdout
+    assert process.stdout.readline() == f"In a browser: http://kandev.localhost:{port}/\n"
+    assert answers(port, "kandev.localhost") and answers(port, "localhost")
+    assert not answers(port, "other.localhost")
+    with socket.socket(socket.AF_INET6) as intruder, pytest.raises(OSError, match="in use"):
+        intruder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        intruder.bind(("::1", port))
 
 
-def test_host_name_is_not_printed_where_another_program_serves_it(tmp_path: Path) -> None:
+def test_only_the_web_server_shares_the_socket_of_serve(served: tuple[subprocess.Popen[str], int]) -> None:
+    """Another process with a copy would keep the port busy after a kill."""
+    process, port = served
+    assert answers(port)
+    eventually(lambda: {"kandev-web", "kandev-supervis", "kandev-worker"} == names_of(process.pid).keys())
+    ours, named = sockets_of(process.pid), names_of(process.pid)
+    assert [name for name, pid in named.items() if sockets_of(pid) & ours] == ["kandev-web"]
+
+
+def test_serve_has_a_single_thread_because_it_forks(served: tuple[subprocess.Popen[str], int]) -> None:
+    process, port = served
+    assert answers(port)
+    assert len(list(Path(f"/proc/{process.pid}/task").iterdir())) == 1
+
+
+def test_host_name_is_not_printed_where_another_program_serves_it(data: Path) -> None:
     with socket.create_server(("::1", 0), family=socket.AF_INET6) as other:
         port = other.getsockname()[1]
-        with serving(tmp_path, port) as (process, _):
+        with serving(data, port) as (process, _):
             process.terminate()
             assert process.stdout
             assert "kandev.localhost" not in process.stdout.read()
 
 
-def test_requested_restart_kills_and_restarts_all_processes(tmp_path: Path) -> None:
-    with serving(tmp_path) as (serve, port):
+def test_requested_restart_kills_and_restarts_all_processes(data: Path) -> None:
+    with serving(data) as (serve, port):
         assert answers(port)
         before = children_of(serve.pid)
-        (tmp_path / "restart-wanted.json").write_text('{"by": "ada"}')
-        eventually((tmp_path / "restarted.json").exists, timeout=30, describe="they are killed")
-        assert not any(map(exists, before))
-        told = json.loads((tmp_path / "restarted.json").read_text())
+        (data / "restart-wanted.json").write_text('{"by": "ada"}')
+        eventually((data / "restarted.json").exists, timeout=60, describe="they are killed")
+        eventually(lambda: not any(map(exists, before)), describe="they have ended")
+        told = json.loads((data / "restarted.json").read_text())
         assert (told["by"], told["killed"]) == ("ada", ["web", "supervisor", "worker"])
-        assert not (tmp_path / "restart-wanted.json").exists()
+        assert not (data / "restart-wanted.json").exists()
         assert answers(port)
-        assert len(children_of(serve.pid)) == 3
-        assert (tmp_path / "serve.json").stat().st_mode & 0o777 == 0o600
+        eventually(lambda: len(children_of(serve.pid)) == 3, describe="all three are started again")
+        assert (data / "serve.json").stat().st_mode & 0o777 == 0o600
 
 
 def exists(pid: int) -> bool:
@@ -117,32 +148,17 @@ def exists(pid: int) -> bool:
     return found is not None and not found.ended
 
 
-def test_killed_serve_leaves_the_port_to_the_next_one(tmp_path: Path) -> None:
-    with serving(tmp_path) as (first, port):
+def test_killed_serve_leaves_the_port_to_the_next_one(data: Path) -> None:
+    with serving(data) as (first, port):
         assert answers(port)
+        eventually(lambda: len(children_of(first.pid)) == 3, describe="all three are started")
         children = children_of(first.pid)
-        assert len(children) == 3
         first.kill()
         first.wait()
-        with serving(tmp_path, port) as (_, again):
+        with serving(data, port) as (_, again):
             assert again == port
             assert answers(port)
         eventually(lambda: not any(map(exists, children)), timeout=90, describe="the first one's children end")
-
-
-def test_only_the_web_server_shares_the_socket_of_serve(tmp_path: Path) -> None:
-    """Another process with a copy would keep the port busy after a kill."""
-    with serving(tmp_path) as (process, port):
-        assert answers(port)
-        eventually(lambda: {"kandev-web", "kandev-supervis", "kandev-worker"} == names_of(process.pid).keys())
-        ours, named = sockets_of(process.pid), names_of(process.pid)
-        assert [name for name, pid in named.items() if sockets_of(pid) & ours] == ["kandev-web"]
-
-
-def test_serve_has_a_single_thread_because_it_forks(tmp_path: Path) -> None:
-    with serving(tmp_path) as (process, port):
-        assert answers(port)
-        assert len(list(Path(f"/proc/{process.pid}/task").iterdir())) == 1
 
 
 def names_of(pid: int) -> dict[str, int]:
@@ -156,8 +172,8 @@ def sockets_of(pid: int) -> set[str]:
     return {name for name in opened if name.startswith("socket:")}
 
 
-def test_stopped_serve_ends_its_children(tmp_path: Path) -> None:
-    with serving(tmp_path) as (process, port):
+def test_stopped_serve_ends_its_children(data: Path) -> None:
+    with serving(data) as (process, port):
         assert answers(port)
         children = children_of(process.pid)
         process.send_signal(signal.SIGINT)
