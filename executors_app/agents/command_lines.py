@@ -30,9 +30,9 @@ AGENT_TYPES = (
         stores="`~/.claude/projects/`, by working directory",
         notes=(
             "Run as `claude -p` with `stream-json` both ways: one process for many turns; permissions are asked "
-            "through its control protocol. Written after the types of its published SDK (0.3.330), not run here. It "
-            "resumes with `--resume`, at the last message of its last finished turn (`--resume-session-at`), or with "
-            "all that it has where that turn was not finished."
+            "through its control protocol. Written after the types of its published SDK (0.3.330); only a prompt with "
+            "an image was measured, with 2.1.318. It resumes with `--resume`, at the last message of its last finished "
+            "turn (`--resume-session-at`), or with all that it has where that turn was not finished."
         ),
     ),
     AgentType(
@@ -49,7 +49,8 @@ AGENT_TYPES = (
             "Run as `codex exec` and `codex exec resume`: a process per turn, none in between. Measured with 0.166.0: "
             "keeps its context over `kill -9`; the test suite runs it. Nobody can be asked in its turns: its sandbox "
             "decides, `-c sandbox_mode=workspace-write` among the profile's arguments lets it write, and a profile "
-            "that approves everything takes the sandbox away. MCP servers come from its own configuration."
+            "that approves everything takes the sandbox away. It takes images (`--image`). MCP servers come from "
+            "its own configuration."
         ),
     ),
     AgentType(

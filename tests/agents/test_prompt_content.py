@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from executors_app.agentctl.drivers import Driver, TurnFailed
-from executors_app.agentctl.drivers.prompt_content import describe_attachments, fit_blocks, prompt_text
+from executors_app.agentctl.drivers.prompt_content import (
+    describe_attachments,
+    fit_blocks,
+    image_files,
+    prompt_text,
+    split_images,
+)
 from tests.agents.conftest import MakeRequest
 from tests.agents.hosts import RecordingHost
 
@@ -53,3 +60,25 @@ async def test_demo_agent_says_what_it_received(driver: Driver, host: RecordingH
 
     assert started.capabilities["prompt"] == ["image", "resource"]
     assert host.said() == "I received 1 image, 2 files.\nI will remember pelican.\n"
+
+
+def test_images_are_files_of_one_user_while_a_turn_lasts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    images, others = split_images([IMAGE, TEXT, {**IMAGE, "mimeType": "image/jpeg"}])
+    with image_files(images) as paths:
+        assert [Path(path).name for path in paths] == ["1.png", "2.jpg"]
+        assert Path(paths[0]).read_bytes() == b"x"
+        assert Path(paths[0]).parent.stat().st_mode & 0o77 == 0
+    assert (others, list(tmp_path.iterdir())) == ([TEXT], [])
+
+
+def test_images_that_cannot_be_written_fail_the_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "gone"))
+    with pytest.raises(TurnFailed, match="could not be written"), image_files([IMAGE]):
+        pass
+
+
+def test_prompt_without_images_writes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", "/nonexistent")
+    with image_files([]) as paths:
+        assert paths == []

@@ -51,6 +51,8 @@ class ModelServer:
     """Every request's messages, whoever said them, in one text each."""
     calls: list[ToolCall] = field(default_factory=list)
     """The tools that the model has called."""
+    images: list[str] = field(default_factory=list)
+    """The images of all requests, in base64."""
     url: str = ""
     """The OpenAI base URL, ending in ``/v1``."""
 
@@ -111,8 +113,14 @@ def running_model(address: str = "127.0.0.1") -> Iterator[ModelServer]:
         loop.close()
 
 
+_SERVER: Final = web.AppKey("server", ModelServer)
+_IMAGE: Final = re.compile(r"(iVBORw0KGgo[A-Za-z0-9+/=]*)")
+"""A PNG."""
+
+
 async def _listen(server: ModelServer, address: str) -> web.AppRunner:
-    app = web.Application(client_max_size=64 * 2**20)
+    app = web.Application(client_max_size=64 * 2**20, middlewares=[_note_images])
+    app[_SERVER] = server
     app.router.add_get("/v1/models", _models)
     app.router.add_post("/v1/chat/completions", partial(_chat, server))
     app.router.add_post("/v1/responses", partial(_responses, server))
@@ -145,6 +153,12 @@ def _role(item: Json) -> str:
     if str(item.get("type", "")).endswith("_output") or any(part.get("type") == "tool_result" for part in parts):
         return TOOL_RESULT
     return str(item.get("role", ""))
+
+
+@web.middleware
+async def _note_images(request: web.Request, handler: Any) -> Any:
+    request.app[_SERVER].images += _IMAGE.findall(await request.text())
+    return await handler(request)
 
 
 async def _models(request: web.Request) -> web.Response:

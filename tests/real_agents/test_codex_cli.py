@@ -26,6 +26,7 @@ from tests.waiting import eventually_async
 
 pytestmark = pytest.mark.real_agent
 NewDriver = Callable[[], Driver]
+PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwAChwGA60e6kgAAAABJRU5ErkJggg=="
 REMEMBER = "please remember the word PELICAN"
 
 
@@ -105,6 +106,19 @@ async def test_killed_turn_keeps_the_conversation(
 
     assert host.said().endswith("PELICAN")
     assert set(host.tokens) == {token}
+
+
+async def test_image_of_a_prompt_reaches_the_model_also_after_a_resume(
+    codex: RealAgent, model: ModelServer, host: ContractHost, new_driver: NewDriver, tmp_path: Path
+) -> None:
+    image = {"type": "image", "mimeType": "image/png", "data": PNG}
+    driver = new_driver()
+    started = await driver.start(request_for(codex, tmp_path))
+    assert started.capabilities["prompt"] == ["image"]
+    for number in (1, 2):
+        model.images.clear()
+        assert await driver.prompt(f"message-{number}", "what is this?", [image], lambda: None) == "end_turn"
+        assert model.images.count(PNG) == number, "the conversation has each image once"
 
 
 async def test_cancelled_turn_leaves_a_usable_conversation(

@@ -6,7 +6,7 @@ that command, and answer with an error.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from executors_app.agentctl.drivers import Driver, Host, StartRequest
@@ -26,8 +26,11 @@ class AmpDialect:
     name: Final = "amp"
     protocol: Final = "amp stream-json"
     forks: Final = True
+    takes_images: Final = False
 
-    def turn(self, request: StartRequest, conversation_id: str | None, *, fork: bool) -> list[str]:
+    def turn(
+        self, request: StartRequest, conversation_id: str | None, *, fork: bool, images: Sequence[str] = ()
+    ) -> list[str]:
         """Return ``amp --execute --stream-json``, or ``amp threads continue ID`` with the same options."""
         command = list(request.argv)
         if conversation_id is not None:

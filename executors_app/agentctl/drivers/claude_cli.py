@@ -25,7 +25,7 @@ from executors_app.agentctl.drivers.cli.stream_json import (
 )
 from executors_app.agentctl.drivers.events import TurnReader, failure_code, matches_gone_pattern
 from executors_app.agentctl.drivers.json_rpc import AgentGone, encode_message
-from executors_app.agentctl.drivers.prompt_content import prompt_text
+from executors_app.agentctl.drivers.prompt_content import prompt_text, split_images
 from executors_app.agentctl.process.agent_process import SpawnFailed
 from executors_app.agentctl.process.async_io import PipeStuck
 from executors_app.agentctl.protocol import Code, JournalKind
@@ -135,7 +135,7 @@ class ClaudeDriver:
                 "resume_session": True,
                 "history": True,
                 "protocol": "claude stream-json",
-                "prompt": [],
+                "prompt": ["image"],
             },
             timings={"spawn": _elapsed_ms(begin, spawned), "initialize": _elapsed_ms(spawned, time.monotonic())},
         )
@@ -189,7 +189,8 @@ class ClaudeDriver:
             raise TurnFailed(Code.NOT_RUNNING, "no agent is running")
         if reader.mismatch:
             raise TurnFailed(Code.CONTEXT_MISMATCH, reader.mismatch)
-        content = [{"type": "text", "text": prompt_text(text, attachments)}]
+        images, others = split_images(attachments)
+        content = [{"type": "text", "text": prompt_text(text, others)}, *map(_image_content, images)]
         message = {"type": "user", "message": {"role": "user", "content": content}, "parent_tool_use_id": None}
         self._in_turn, self._cancelled = True, False
         reader.begin()
@@ -262,3 +263,11 @@ class ClaudeDriver:
 
 def _elapsed_ms(begin: float, end: float) -> float:
     return round((end - begin) * 1000, 1)
+
+
+def _image_content(block: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an image as the Messages API has it."""
+    return {
+        "type": "image",
+        "source": {"type": "base64", "media_type": str(block.get("mimeType")), "data": block.get("data")},
+    }

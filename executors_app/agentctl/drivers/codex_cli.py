@@ -7,7 +7,7 @@ turn. The agent cannot ask for permission in between: its own sandbox decides wh
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from executors_app.agentctl.drivers import Driver, Host, StartRequest, events
@@ -39,8 +39,11 @@ class CodexDialect:
     name: Final = "codex"
     protocol: Final = "codex exec"
     forks: Final = True
+    takes_images: Final = True
 
-    def turn(self, request: StartRequest, conversation_id: str | None, *, fork: bool) -> list[str]:
+    def turn(
+        self, request: StartRequest, conversation_id: str | None, *, fork: bool, images: Sequence[str] = ()
+    ) -> list[str]:
         """Return ``codex exec -``, ``codex exec resume ID -`` or ``codex exec fork ID -``; ``-`` stands for stdin."""
         command = [*request.argv, "exec"]
         if conversation_id is not None:
@@ -50,6 +53,7 @@ class CodexDialect:
             command.append(f"--model={request.model}")
         if request.permission_mode == "auto_approve":
             command.append("--dangerously-bypass-approvals-and-sandbox")
+        command += [f"--image={path}" for path in images]
         return [*command, "--", *([conversation_id] if conversation_id is not None else []), "-"]
 
     def copy(self, request: StartRequest) -> list[str]:

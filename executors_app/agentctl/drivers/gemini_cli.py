@@ -7,7 +7,7 @@ offer tools that need one to the model, unless all of them are approved.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from executors_app.agentctl.drivers import Driver, Host, StartRequest, events
@@ -50,8 +50,11 @@ class GeminiDialect:
     name: Final = "gemini-cli"
     protocol: Final = "gemini stream-json"
     forks: Final = False
+    takes_images: Final = False
 
-    def turn(self, request: StartRequest, conversation_id: str | None, *, fork: bool) -> list[str]:
+    def turn(
+        self, request: StartRequest, conversation_id: str | None, *, fork: bool, images: Sequence[str] = ()
+    ) -> list[str]:
         """Return ``gemini --output-format=stream-json``, with ``--resume=ID`` for an existing conversation."""
         command = [*request.argv, "--output-format=stream-json"]
         if request.model:

@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+import base64
+import errno
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Final
 from urllib.parse import unquote
 
 from executors_app.agentctl.drivers import TurnFailed
 from executors_app.agentctl.drivers.events import content_text
+from executors_app.agentctl.protocol import Code
 
 UNSUPPORTED: Final = "attachment_unsupported"
+_IMAGE_SUFFIXES: Final[Mapping[str, str]] = {
+    "image/png": "png",
+    "image/jpeg": "jpg",
+    "image/gif": "gif",
+    "image/webp": "webp",
+}
 _WORDS: Final[Mapping[str, str]] = {"image": "images", "audio": "audio", "resource": "files other than text"}
 
 
@@ -36,6 +48,38 @@ def _fit_block(block: Mapping[str, Any], taken: Collection[str]) -> dict[str, An
 def prompt_text(text: str, attachments: Sequence[Mapping[str, Any]]) -> str:
     """Return a prompt for an agent that accepts only text; raises TurnFailed for files that are not text."""
     return "\n\n".join([text, *map(content_text, fit_blocks(attachments, ()))])
+
+
+def split_images(
+    attachments: Iterable[Mapping[str, Any]],
+) -> tuple[list[Mapping[str, Any]], list[Mapping[str, Any]]]:
+    """Return the images among a prompt's files, and the other files."""
+    images, others = list[Mapping[str, Any]](), list[Mapping[str, Any]]()
+    for each in attachments:
+        (images if each.get("type") == "image" else others).append(each)
+    return images, others
+
+
+@contextmanager
+def image_files(images: Sequence[Mapping[str, Any]]) -> Iterator[list[str]]:
+    """Yield the paths of files with these images, which are removed afterwards; only the agent's user can read them.
+
+    Raises TurnFailed if they cannot be written.
+    """
+    with ExitStack() as stack:
+        paths: list[str] = []
+        try:
+            for number, block in enumerate(images, 1):
+                if not paths:
+                    folder = Path(stack.enter_context(TemporaryDirectory(prefix="kandev-images-")))
+                path = folder / f"{number}.{_IMAGE_SUFFIXES.get(str(block.get('mimeType')), 'png')}"
+                path.write_bytes(base64.b64decode(str(block.get("data"))))
+                paths.append(str(path))
+        except OSError as error:
+            is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+            code = Code.DISK_FULL if is_full else Code.INTERNAL_ERROR
+            raise TurnFailed(code, f"the images could not be written for the agent: {error.strerror}") from error
+        yield paths
 
 
 def describe_attachments(attachments: Iterable[Mapping[str, Any]]) -> list[dict[str, str]]:

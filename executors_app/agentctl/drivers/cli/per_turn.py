@@ -18,7 +18,7 @@ from executors_app.agentctl.drivers.events import (
     matches_gone_pattern,
 )
 from executors_app.agentctl.drivers.mcp_servers import report_left_out
-from executors_app.agentctl.drivers.prompt_content import prompt_text
+from executors_app.agentctl.drivers.prompt_content import image_files, prompt_text, split_images
 from executors_app.agentctl.process.agent_process import SpawnFailed
 from executors_app.agentctl.process.async_io import PipeStuck
 from executors_app.agentctl.protocol import Code, JournalKind
@@ -47,8 +47,15 @@ class Dialect(Protocol):
         """Whether it can continue in a copy of a conversation."""
         ...
 
-    def turn(self, request: StartRequest, conversation_id: str | None, *, fork: bool) -> list[str]:
-        """Return the command of one turn, which reads its prompt from stdin."""
+    @property
+    def takes_images(self) -> bool:
+        """Whether a turn takes images, as paths in its command; the driver then passes ``images``."""
+        ...
+
+    def turn(
+        self, request: StartRequest, conversation_id: str | None, *, fork: bool, images: Sequence[str] = ()
+    ) -> list[str]:
+        """Return the command of one turn, which reads its prompt from stdin. ``images``: paths of files."""
         ...
 
     def copy(self, request: StartRequest) -> list[str]:
@@ -114,7 +121,7 @@ class PerTurnDriver:
                 "resume_session": True,
                 "history": True,
                 "protocol": self._dialect.protocol,
-                "prompt": [],
+                "prompt": ["image"] if self._dialect.takes_images else [],
             },
             timings={"spawn": round((time.monotonic() - begin) * 1000, 1)},
         )
@@ -153,24 +160,26 @@ class PerTurnDriver:
         request = self._request
         if request is None:
             raise TurnFailed(Code.NOT_RUNNING, "no agent is running")
-        data = prompt_text(text, attachments).encode("utf-8", "replace")
+        images, others = split_images(attachments) if self._dialect.takes_images else ([], attachments)
+        data = prompt_text(text, others).encode("utf-8", "replace")
         self._cancelled, self._process = False, None
         turn = self._turn = TurnReader(self._host, self._conversation_id, forks=self._fork_due)
         try:
-            process = await self._spawn(request, turn)
-            await self._run_turn(process, turn, data, delivered)
+            with image_files(images) as paths:
+                process = await self._spawn(request, turn, paths)
+                await self._run_turn(process, turn, data, delivered)
             return self._outcome(process, turn, request)
         finally:
             self._update_conversation(turn)
             self._turn = None
 
-    async def _spawn(self, request: StartRequest, turn: TurnReader) -> CliProcess:
+    async def _spawn(self, request: StartRequest, turn: TurnReader, images: Sequence[str]) -> CliProcess:
         reader = self._dialect.reader()
 
         async def on_message(message: Mapping[str, Any]) -> None:
             await turn.handle(reader(message))
 
-        command = self._dialect.turn(request, self._conversation_id, fork=self._fork_due)
+        command = self._dialect.turn(request, self._conversation_id, fork=self._fork_due, images=images)
         try:
             process = await CliProcess.spawn(command, request, self._marker, self._host, on_message)
         except SpawnFailed as error:
