@@ -257,6 +257,7 @@ def _import_session(reader: RecordReader, result: ImportResult, team: str, *, dr
         places = find_or_create_parents(session_id, snapshot, team)
         last_seq = events[-1].seq if events else 0
         session = rows_in.write_session(session_id, snapshot, rows, places, last_seq)
+        rows_in.write_chosen_settings(session, snapshot)
         rows_in.write_events(session_id, events)
         rows_in.write_runs(session, snapshot, rows)
         rows_in.write_conversation(session, rows)

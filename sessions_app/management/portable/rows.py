@@ -9,7 +9,9 @@ from typing import Any, Final
 
 from django.contrib.auth.models import Group, User
 from django.db.models import Q
+from django.utils import timezone
 
+from executors_app.agentctl.agent_settings import MAX_SETTINGS, is_identifier
 from executors_app.mcp_servers import MAX_SERVERS
 from executors_app.models import AgentProfile, Executor, ExecutorRunning
 from executors_app.plugins import agent_type, agent_types, runtimes
@@ -29,6 +31,7 @@ from sessions_app.domain.states import (
 )
 from sessions_app.models import (
     PART_LIMIT,
+    AgentSettings,
     Message,
     MessagePart,
     NewEvent,
@@ -40,6 +43,7 @@ from sessions_app.models import (
     TaskSession,
     write_numbered_events,
 )
+from sessions_app.models.agent_settings import APPLIED, WAITING
 from sessions_app.services.agent_mcp_servers import Level, inherited_servers
 from sessions_app.services.portable.reading import SnapshotValues
 
@@ -219,6 +223,21 @@ def write_session(
         supports_workspace_only=agent_type(places.profile.agent_type).supports_workspace_only,
     )
     return session
+
+
+def write_chosen_settings(session: TaskSession, snapshot: SnapshotValues) -> None:
+    """Write the settings of the agent that users chose; the first start applies them before the first prompt."""
+    row = AgentSettings(session=session)
+    for told in snapshot.rows("chosen_settings")[:MAX_SETTINGS]:
+        setting, value = told.raw("setting"), told.raw("value")
+        if not is_identifier(setting) or not (isinstance(value, bool) or is_identifier(value)):
+            continue
+        accepted = told.flag("accepted") is True
+        change = {"id": uuid.uuid4().hex, "value": value, "state": APPLIED if accepted else WAITING, "code": ""}
+        change |= {"reason": "", "by": "", "at": timezone.now().isoformat()}
+        row.choose(setting, change=change, **({"value": value} if accepted else {}))
+    if row.chosen:
+        row.save(force_insert=True)
 
 
 def _session_sharing_worktree(snapshot: SnapshotValues, places: SessionParents) -> TaskSession | None:

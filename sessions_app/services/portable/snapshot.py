@@ -19,6 +19,7 @@ from executors_app.models import ExecutorRunning
 from sessions_app.domain.portable.lines import format_time
 from sessions_app.domain.states import UNSETTLED_PROMPT_STATES, PromptState, RunState
 from sessions_app.models import ContinuityReceipt, Prompt, ResumeToken, Run, Task, TaskSession
+from sessions_app.models.agent_settings import KEPT, agent_settings_of
 from sessions_app.services.agent_mcp_servers import inherited_servers
 
 FORMAT: Final = "kandev/1"
@@ -73,6 +74,7 @@ def build_snapshot(session_id: uuid.UUID, boot_id: str) -> dict[str, Any] | None
         "executor": _plain(session.executor, ("name", "runtime")),
         "runs": [_plain(run, RUN_FIELDS) for run in reversed(runs)],
         "prompts": _prompts(session),
+        "chosen_settings": _chosen_settings(session),
         "receipts": [_plain(one, RECEIPT_FIELDS) for one in reversed(_receipts(session))],
     }
 
@@ -140,6 +142,20 @@ def _prompts(session: TaskSession) -> list[dict[str, Any]]:
             "continued_by": row.continued_by.message_id if row.continued_by else None,
         }
         for row in found
+    ]
+
+
+def _chosen_settings(session: TaskSession) -> list[dict[str, Any]]:
+    """Return the settings of the agent that users chose: those that it accepted, and the changes that still wait."""
+    row = agent_settings_of(session)
+    changes = [] if row is None else row.changes_to_start_with()
+    return [
+        {
+            "setting": change["setting"],
+            "value": change["value"],
+            "accepted": str(change["change_id"]).startswith(KEPT),
+        }
+        for change in changes
     ]
 
 
