@@ -44,6 +44,16 @@ CAPABILITY_BY_BLOCK: Final[Mapping[str, str]] = {
 """Kinds of content blocks that an agent may accept in a prompt, and what people call them."""
 
 
+def taken_files_sentence(taken: Collection[str] | None) -> str:
+    """Return which files an agent takes, if not all; ``taken``: kinds of content blocks, None if that is not known."""
+    if taken is None or set(CAPABILITY_BY_BLOCK) <= set(taken):
+        return ""
+    kinds = [what for block, what in CAPABILITY_BY_BLOCK.items() if block in taken and block != "resource"]
+    if "resource" in taken:
+        return f"This agent takes {', '.join([*kinds, 'text files'])} and PDF."
+    return f"This agent takes {', '.join(kinds)} and text files." if kinds else "This agent takes text files only."
+
+
 def media_type_of(content: bytes) -> str | None:
     """Return the media type that the content proves; None if it is of no type that a prompt may carry."""
     for signature, at, media_type in _SIGNATURES:

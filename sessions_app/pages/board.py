@@ -93,7 +93,7 @@ def show_board(request: HttpRequest) -> HttpResponse:
     reads_only = not may_write_somewhere(request.user)
     if reads_only and request.method not in READ_METHODS:
         raise PermissionDenied
-    form = TaskCreateForm(request.user, request.POST or None)
+    form = TaskCreateForm(request.user, request.POST or None, request.FILES or None)
     if request.method == "POST" and form.is_valid():
         try:
             return _create(request, form.cleaned_data)
@@ -130,7 +130,9 @@ def _create(request: HttpRequest, values: dict[str, Any]) -> HttpResponse:
         return redirect("task", task.id)
     text = values["description"].replace("\r\n", "\n")
     prompt = text if text.strip() else ""
-    session = create_session(request.user, task, values["agent_profile"], values["executor"], prompt=prompt)
+    session = create_session(
+        request.user, task, values["agent_profile"], values["executor"], prompt=prompt, files=values["attachments"]
+    )
     return redirect("session", task.id, session.id)
 
 

@@ -14,7 +14,7 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_POST, require_safe
 
 from sessions_app.accounts.authorization import may_operate, may_write_session
-from sessions_app.domain.attachments import MAX_FILES, MAX_TOTAL_BYTES
+from sessions_app.domain.attachments import MAX_FILES, MAX_TOTAL_BYTES, taken_files_sentence
 from sessions_app.models import Message, TaskSession
 from sessions_app.pages.agent_settings import parse_posted_setting
 from sessions_app.pages.conversation import last_messages, messages_around, render_messages
@@ -24,7 +24,7 @@ from sessions_app.pages.shortcuts import find_session
 from sessions_app.pages.waits import WaitCreateForm
 from sessions_app.services import agent_login, intents, policies, prompts, waits
 from sessions_app.services.agent_settings import request_setting
-from sessions_app.services.attachments import check_files
+from sessions_app.services.attachments import accepted_blocks, check_files
 from sessions_app.services.errors import PermissionPending, SessionsError
 from sessions_app.services.prompts import continue_interrupted
 from sessions_app.workflows.services.runs import run_of_task
@@ -52,6 +52,7 @@ def show_session(request: HttpRequest, task_id: uuid.UUID, session_id: uuid.UUID
         "workflow_run": run_of_task(row.task),
         "message_id": str(uuid.uuid4()),
         "attachment_limits": {"files": MAX_FILES, "bytes": MAX_TOTAL_BYTES},
+        "taken_files": taken_files_sentence(accepted_blocks(row)),
     }
     return render(request, "session/page.html", context)
 

@@ -15,6 +15,7 @@ from django.views.decorators.http import require_POST
 
 from executors_app.models import AgentProfile, Executor
 from sessions_app.accounts.authorization import may_write, writable_teams
+from sessions_app.domain.attachments import MAX_FILES, MAX_TOTAL_BYTES, AttachedFile
 from sessions_app.domain.situation_facts import TASK_ENDS
 from sessions_app.models import Repository, Task, TaskSession
 from sessions_app.pages.labels import TASK_STATE_LABELS
@@ -22,6 +23,7 @@ from sessions_app.pages.session_summary import session_chips
 from sessions_app.pages.sessions import run_and_redirect
 from sessions_app.pages.shortcuts import find_task
 from sessions_app.services import tasks
+from sessions_app.services.attachments import check_files
 from sessions_app.services.board import annotate_needs, session_rows
 from sessions_app.services.catalogue import SECRET_FIELDS, profiles_for, visible_profiles
 from sessions_app.services.errors import SessionsError
@@ -56,6 +58,37 @@ class _StartForm(forms.Form):
         field.queryset = rows
 
 
+class _FilesInput(forms.FileInput):
+    """A file input that takes several files, with the limits that ``attach.js`` checks before an upload."""
+
+    allow_multiple_selected = True
+
+    def __init__(self) -> None:
+        super().__init__({"data-files": MAX_FILES, "data-bytes": MAX_TOTAL_BYTES})
+
+    def value_from_datadict(self, data: Any, files: Any, name: str) -> list[Any]:
+        """Return all files."""
+        return list(files.getlist(name)) if hasattr(files, "getlist") else []
+
+
+class _FilesField(forms.FileField):
+    """The files of the first prompt."""
+
+    def __init__(self) -> None:
+        help_text = (
+            f"Up to {MAX_FILES} images, text files or PDFs, {MAX_TOTAL_BYTES // 2**20} MB together. You can also paste "
+            "them or drop them here. Some agents take text files only."
+        )
+        super().__init__(required=False, widget=_FilesInput(), label="Files", help_text=help_text)
+
+    def clean(self, data: Any, initial: Any = None) -> list[AttachedFile]:
+        """Return the checked files. Raises ValidationError."""
+        try:
+            return check_files((each.name or "", each.read(), "") for each in data or ())
+        except SessionsError as error:
+            raise forms.ValidationError(error.message) from error
+
+
 def _prompt_field(**options: Any) -> forms.CharField:
     return forms.CharField(
         widget=forms.Textarea(attrs={"rows": 4}), max_length=TEXT_LIMIT, required=False, strip=False, **options
@@ -65,10 +98,11 @@ def _prompt_field(**options: Any) -> forms.CharField:
 class TaskCreateForm(_StartForm):
     """The form for a new task with its first prompt, agent and executor."""
 
-    field_order = ("title", "description", "repository", "agent_profile", "executor")
+    field_order = ("title", "description", "attachments", "repository", "agent_profile", "executor")
 
     title = forms.CharField(max_length=300, label="Title")
     description = _prompt_field(label="Description", help_text="The agent gets this as its first prompt.")
+    attachments = _FilesField()
     repository: forms.ModelChoiceField[Repository] = forms.ModelChoiceField(
         queryset=None, label="Repository", empty_label=None
     )
@@ -104,6 +138,7 @@ class SessionCreateForm(_StartForm):
     """The form for another session of a task."""
 
     prompt = _prompt_field(label="First prompt", help_text="If empty, the agent starts and waits for a prompt.")
+    attachments = _FilesField()
     worktree_of = _WorktreeField(
         queryset=None,
         label="Worktree",
@@ -111,7 +146,7 @@ class SessionCreateForm(_StartForm):
         required=False,
         help_text="An earlier worktree keeps its uncommitted changes. The session that works in it is stopped.",
     )
-    field_order = ("prompt", "agent_profile", "executor", "worktree_of")
+    field_order = ("prompt", "attachments", "agent_profile", "executor", "worktree_of")
 
     def __init__(self, user: Any, task: Task, *args: Any, **kwargs: Any):
         super().__init__(user, *args, **kwargs)
@@ -135,9 +170,8 @@ TASK_CHANGES: Final[Mapping[str, Callable[[Task, Any], Task]]] = {
 def show_task(request: HttpRequest, task_id: uuid.UUID) -> HttpResponse:
     """Show the task. A POST creates a session on it."""
     row = find_task(request, task_id)
-    form = SessionCreateForm(
-        request.user, row, request.POST or None, initial=_suggested_prompt(row) | _session_to_take_over(request, row)
-    )
+    initial = _suggested_prompt(row) | _session_to_take_over(request, row)
+    form = SessionCreateForm(request.user, row, request.POST or None, request.FILES or None, initial=initial)
     if request.method == "POST" and form.is_valid():
         values = form.cleaned_data
         text = values["prompt"].replace("\r\n", "\n")
@@ -148,6 +182,7 @@ def show_task(request: HttpRequest, task_id: uuid.UUID) -> HttpResponse:
                 values["agent_profile"],
                 values["executor"],
                 prompt=text if text.strip() else "",
+                files=values["attachments"],
                 worktree_of=values.get("worktree_of"),
             )
         except SessionsError as error:

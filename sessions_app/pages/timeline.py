@@ -146,7 +146,9 @@ _EVENT_LABELS: Final[Mapping[str, Label | Callable[[Payload], Label]]] = {
         if told.get("deleted")
         else Label(_with_reason("The agent’s own transcript was not deleted", told.get("reason")), "ask")
     ),
-    "session.mcp_servers.left_out": lambda told: Label(" ".join(map(left_out_sentence, told["servers"])), "ask"),
+    "session.mcp_servers.left_out": lambda told: Label(
+        " ".join(map(left_out_sentence, told.get("servers", ()))) or "The agent was not given some MCP servers", "ask"
+    ),
     "session.setting.requested": lambda told: Label(f"A change of the agent’s setting {_setting(told)} was requested"),
     "session.setting.applied": lambda told: Label(f"The agent’s setting {_setting(told)} was changed", "calm"),
     "session.setting.refused": lambda told: Label(

@@ -53,15 +53,15 @@ def _check_file(name: str, content: bytes, declared: str) -> AttachedFile:
     return AttachedFile(name, media_type, content)
 
 
-def store_files(transaction: SessionTransaction, files: Sequence[AttachedFile]) -> list[dict[str, Any]]:
-    """Store the contents in the prompt's own transaction; return the value of ``Prompt.attachments``.
+def store_files(session: TaskSession, files: Sequence[AttachedFile]) -> list[dict[str, Any]]:
+    """Store the contents, in the prompt's own transaction; return the value of ``Prompt.attachments``.
 
     Raises AttachmentUnsupported if the session's agent has said that it does not take one of them.
     """
     described = [each.described() for each in files]
-    refuse_untaken(transaction.session, described)
+    refuse_untaken(session, described)
     rows = [
-        Attachment(session=transaction.session, sha256=told["sha256"], media_type=each.media_type, content=each.content)
+        Attachment(session=session, sha256=told["sha256"], media_type=each.media_type, content=each.content)
         for told, each in zip(described, files, strict=True)
     ]
     Attachment.objects.bulk_create(rows, ignore_conflicts=True)

@@ -157,7 +157,7 @@ def queue_prompt(
         if transaction.session.state in ENDED_STATES:
             raise TerminalState("The session has ended. Start a new one.")
         prepare_for_prompt(transaction, by, ends_permission=ends_permission)
-        attached = store_files(transaction, files)
+        attached = store_files(transaction.session, files)
         row = Prompt.objects.create(
             session=transaction.session, message_id=message_id, text=text, by=by, attachments=attached
         )

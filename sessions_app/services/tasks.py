@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypedDict, Unpack
@@ -15,10 +15,12 @@ from django.utils import timezone
 from executors_app.models import AgentProfile, Executor, ExecutorRunning
 from executors_app.plugins import UnknownPlugin, agent_type, runtime
 from executors_app.runtimes import SupportsSharedWorktrees
+from sessions_app.domain.attachments import AttachedFile
 from sessions_app.domain.states import ENDED_STATES, DesiredState, TaskState
 from sessions_app.models import Prompt, Repository, Task, TaskSession, refresh_task_state, session_transaction
 from sessions_app.services import intents, metric_counters
 from sessions_app.services.assessment import execution_of, is_running, worktree_loss_reason
+from sessions_app.services.attachments import store_files
 from sessions_app.services.catalogue import profiles_for
 from sessions_app.services.errors import Conflict, Invalid, NoAgent, TerminalState, WorktreeMissing, WorktreeNotShared
 from sessions_app.services.idempotency import IdempotencyMark, create_once
@@ -136,6 +138,8 @@ class AskedOfSession(TypedDict, total=False):
     """Optional values of a new session."""
 
     prompt: str
+    files: Sequence[AttachedFile]
+    """Files of the prompt, checked by ``services.attachments.check_files``."""
     policy: str
     desired_state: str
     worktree_of: TaskSession
@@ -147,6 +151,8 @@ def create_session_once(
 ) -> tuple[TaskSession, bool]:
     """Create a session once per idempotency ``key`` and task; return it, and whether it is new."""
     said = {"desired_state": DesiredState.RUNNING, **asked, "agent_profile": profile.id, "executor": executor.id}
+    if files := asked.get("files"):
+        said["files"] = [each.described() for each in files]
     said |= {name: value.id for name, value in asked.items() if isinstance(value, TaskSession)}
 
     def make(mark: IdempotencyMark) -> TaskSession:
@@ -162,6 +168,7 @@ def create_session(
     executor: Executor,
     *,
     prompt: str = "",
+    files: Sequence[AttachedFile] = (),
     policy: str = "",
     desired_state: str = DesiredState.RUNNING,
     has_agent: bool = True,
@@ -174,11 +181,13 @@ def create_session(
 
     Without an agent it is only a workspace, and the profile has no effect. ``model`` overrides the profile's. The
     session uses the worktree of another one beside it (``shares_worktree_of``) or in its place (``worktree_of``), which
-    stops the sessions there. Raises TerminalState, Invalid, NoAgent, WorktreeNotShared, and with ``worktree_of``
-    Conflict while an agent works there, and WorktreeMissing.
+    stops the sessions there. ``files`` go with the prompt. Raises TerminalState, Invalid, NoAgent, WorktreeNotShared,
+    and with ``worktree_of`` Conflict while an agent works there, and WorktreeMissing.
     """
-    if prompt and not has_agent:
+    if (prompt or files) and not has_agent:
         raise NoAgent
+    if files and not prompt:
+        raise Invalid("Files need a prompt that says what to do with them.", field="prompt")
     if task.end:
         raise TerminalState.of_task(task.end)
     if task.repository_id is None:
@@ -206,7 +215,10 @@ def create_session(
         TaskSession.objects.filter(id=session.id).update(agent_execution_id=execution.id)
         session.agent_execution_id = execution.id
         if prompt:
-            Prompt.objects.create(session=session, message_id=str(uuid.uuid4()), text=prompt, by=user)
+            attached = store_files(session, files)
+            Prompt.objects.create(
+                session=session, message_id=str(uuid.uuid4()), text=prompt, by=user, attachments=attached
+            )
         if desired_state == DesiredState.RUNNING:
             intents.ensure_start_intent(session, user, "auto")
     return session

@@ -136,3 +136,37 @@ def test_files_are_deleted_with_their_session(world: World, api: APIClient) -> N
     send(api, world, file("a.png", PNG))
     TaskSession.objects.filter(id=world.session.id).delete()
     assert not Attachment.objects.exists()
+
+
+def start_session(api: APIClient, world: World, *files: dict[str, str], **more: Any) -> Any:
+    asked = {"agent_profile": str(world.profile.id), "executor": str(world.executor.id), "prompt": "Look"}
+    body = {**asked, "attachments": list(files), **more}
+    return api.post(f"/api/v1/tasks/{world.task.id}/sessions/", body, format="json")
+
+
+def test_new_session_has_the_files_of_its_first_prompt(world: World, api: APIClient) -> None:
+    key = {"idempotency_key": "k-1"}
+    answers = [start_session(api, world, file("a.png", PNG), **key) for _ in range(2)]
+    assert [answer.status_code for answer in answers] == [201, 200], answers[0].content
+    row = Prompt.objects.get(session=answers[0].json()["id"])
+    assert [(each["name"], each["media_type"]) for each in row.attachments] == [("a.png", "image/png")]
+    assert bytes(Attachment.objects.get(session=row.session).content) == PNG
+    other = start_session(api, world, file("b.png", PNG), **key)
+    assert (other.status_code, other.json()["code"]) == (409, "idempotency_key_reused")
+
+
+@pytest.mark.parametrize(
+    ("files", "more", "status", "code"),
+    [
+        ([file("a.bin", b"\0\xff")], {}, 415, "unsupported_media_type"),
+        ([file("a.txt", b"x" * (MAX_FILE_BYTES + 1))], {}, 413, "too_large"),
+        ([file("a.txt", b"x")], {"prompt": " "}, 400, "validation_error"),
+    ],
+)
+def test_new_session_with_an_unusable_file_is_not_created(
+    world: World, api: APIClient, files: list[dict[str, str]], more: dict[str, str], status: int, code: str
+) -> None:
+    before = TaskSession.objects.count()
+    answer = start_session(api, world, *files, **more)
+    assert (answer.status_code, answer.json()["code"]) == (status, code)
+    assert TaskSession.objects.count() == before

@@ -9,7 +9,7 @@ import pytest
 from django.core.files.uploadedfile import SimpleUploadedFile
 from django.test import Client
 
-from sessions_app.models import Prompt
+from sessions_app.models import Prompt, TaskSession
 from tests.pages.world import World, hear, make_world, path_of
 
 pytestmark = [pytest.mark.django_db, pytest.mark.any_database]
@@ -58,3 +58,40 @@ def test_script_is_told_why_a_file_is_refused(world: World, client: Client) -> N
     answer = send(client, session, ("a.bin", b"\0\xff"), accept="application/json")
     assert (answer.status_code, answer.json()["code"]) == (409, "unsupported_media_type")
     assert not Prompt.objects.filter(message_id="m-1").exists()
+
+
+def test_forms_for_new_tasks_and_sessions_take_files(world: World, client: Client) -> None:
+    session = world.running_session()
+    chosen = {"agent_profile": session.agent_profile_id, "executor": session.executor_id}
+    upload = SimpleUploadedFile("notes.txt", b"pelican")
+    form = {**chosen, "prompt": "Look", "attachments": [upload, SimpleUploadedFile("a.png", PNG)]}
+    assert client.post(f"/tasks/{session.task_id}/", form).status_code == 302
+    row = Prompt.objects.get(text="Look")
+    assert [each["name"] for each in row.attachments] == ["notes.txt", "a.png"]
+    form = {**chosen, "title": "New", "description": "Read it", "repository": session.task.repository_id}
+    assert client.post("/", {**form, "attachments": SimpleUploadedFile("b.txt", b"x")}).status_code == 302
+    assert [each["name"] for each in Prompt.objects.get(text="Read it").attachments] == ["b.txt"]
+
+
+def test_form_says_why_a_file_cannot_be_sent(world: World, client: Client) -> None:
+    session = world.running_session()
+    chosen = {"agent_profile": session.agent_profile_id, "executor": session.executor_id, "prompt": "Look"}
+    form = {**chosen, "attachments": SimpleUploadedFile("a.bin", b"\0\xff")}
+    answer = client.post(f"/tasks/{session.task_id}/", form)
+    assert answer.status_code == 422
+    assert "“a.bin” cannot be sent." in answer.content.decode()
+    assert not Prompt.objects.filter(text="Look").exists()
+
+
+@pytest.mark.parametrize(
+    ("taken", "said"),
+    [([], "This agent takes text files only."), (["image"], "This agent takes images and text files."), (None, "")],
+)
+def test_page_says_before_sending_which_files_the_agent_takes(
+    world: World, client: Client, taken: list[str] | None, said: str
+) -> None:
+    session = world.running_session()
+    TaskSession.objects.filter(id=session.id).update(metadata={"prompt_blocks": taken} if taken is not None else {})
+    page = client.get(path_of(session)).content.decode()
+    assert said in page
+    assert ("This agent takes" in page) is bool(said)

@@ -28,7 +28,7 @@ def session_with_file(**values: Any) -> TaskSession:
     """Return a running session whose one prompt ``p1`` carries a file."""
     session = running_session()
     with session_transaction(session.id) as transaction:
-        described = store_files(transaction, [FILE])
+        described = store_files(transaction.session, [FILE])
     values = {"message_id": "p1", "text": "read it", "attachments": described, **values}
     Prompt.objects.create(session=session, **values)
     return session

@@ -16,7 +16,7 @@ from sessions_app.api.serializers.common import (
     StrictSerializer,
     choice_field,
 )
-from sessions_app.api.serializers.conversation import ReceiptSerializer
+from sessions_app.api.serializers.conversation import NewAttachmentSerializer, ReceiptSerializer
 from sessions_app.api.serializers.mcp_servers import GivenMcpServerSerializer
 from sessions_app.domain.derived_status import DerivedStatus
 from sessions_app.domain.recovery_facts import PolicySource
@@ -101,6 +101,7 @@ class NewSessionSerializer(serializers.Serializer[Any]):
     agent_profile = TaskProfileField(queryset=AgentProfile.objects.all(), pk_field=serializers.UUIDField())
     executor = serializers.PrimaryKeyRelatedField(queryset=Executor.objects.all(), pk_field=serializers.UUIDField())
     prompt = StrictCharField(required=False, allow_blank=True, trim_whitespace=False, max_length=TEXT_LIMIT)
+    attachments = NewAttachmentSerializer(many=True, required=False, help_text="Files of the prompt.")
     policy = choice_field(POLICIES, required=False)
     desired_state = choice_field(common.DESIRED_STATES, required=False)
     worktree_of = TaskSessionField(

@@ -29,6 +29,7 @@ from sessions_app.api.serializers.sessions import (
     StatusSerializer,
     TeamPolicyAnswerSerializer,
 )
+from sessions_app.domain.attachments import AttachedFile
 from sessions_app.models import TaskSession
 from sessions_app.services import catalogue, intents, policies, tasks
 from sessions_app.services.agent_settings import agent_settings_document, request_setting
@@ -40,12 +41,16 @@ from sessions_app.services.status import session_status
 class SessionListCreateView(TaskApiView):
     """The sessions of a task."""
 
+    parser_classes = [PromptParser]
+
     @document_responses({200: SessionSerializer(many=True)}, 404)
     def get(self, request: Request, task_id: uuid.UUID) -> Response:
         """List the sessions, newest first."""
         return self.list(SessionSerializer, catalogue.visible_sessions(request.user).filter(task_id=task_id))
 
-    @document_responses({201: SessionSerializer, 200: SessionSerializer}, 400, 404, 409, request=NewSessionSerializer)
+    @document_responses(
+        {201: SessionSerializer, 200: SessionSerializer}, *(400, 404, 409, 413, 415), request=NewSessionSerializer
+    )
     def post(self, request: Request, task_id: uuid.UUID) -> Response:
         """Create a session with its first prompt, and start it in the background.
 
@@ -53,6 +58,8 @@ class SessionListCreateView(TaskApiView):
         """
         asked = self.body(NewSessionSerializer, task=self.task)
         profile, executor, key = (asked.pop(name) for name in ("agent_profile", "executor", "idempotency_key"))
+        if files := _checked_files(asked):
+            asked["files"] = files
         made, new = tasks.create_session_once(request.user, self.task, profile, executor, key, **asked)
         row = catalogue.visible_sessions(request.user).get(id=made.id)
         return self.show(SessionSerializer, row, 201 if new else 200)
@@ -113,6 +120,12 @@ class SessionResumeView(SessionActionView):
         return self.record_request(intents.request_resume, self.body(ResumeRequestSerializer)["mode"])
 
 
+def _checked_files(asked: dict[str, Any]) -> list[AttachedFile]:
+    """Take the files out of the values of a request. Raises what ``check_files`` raises."""
+    given = asked.pop("attachments", ())
+    return check_files((each["name"], each["content"], each["media_type"]) for each in given)
+
+
 class PromptCreateView(SessionApiView):
     """Prompting a session."""
 
@@ -126,8 +139,7 @@ class PromptCreateView(SessionApiView):
     def post(self, request: Request, task_id: uuid.UUID, session_id: uuid.UUID) -> Response:
         """Queue a prompt. Repeating the request with the same ``message_id`` returns the first response, with 200."""
         asked = self.body(PromptRequestSerializer)
-        given = [(each["name"], each["content"], each["media_type"]) for each in asked.get("attachments", ())]
-        files = check_files(given)
+        files = _checked_files(asked)
         row, new = intents.queue_prompt(self.session.id, asked["message_id"], asked["text"], request.user, files=files)
         return self.show(PromptAnswerSerializer, row, 202 if new else 200)
 

@@ -1,0 +1,83 @@
+// The files of a prompt: chosen, pasted into its text or dropped on an area, and shown with a thumbnail. The file input
+// holds them, so the form sends the same with and without this file.
+
+// tell(text) shows why files were not taken; changed() is called when their number changes.
+export function createPicker({ input, chosen, text, area, marked, tell, changed = () => {} }) {
+  const most = Number(input.dataset.files), mostBytes = Number(input.dataset.bytes);
+  let kept = []; // what the input holds
+
+  function add(more) {
+    const next = [...kept, ...[...more].filter((file) => !kept.some((one) => isSame(one, file)))];
+    const tooMany = next.length > most, tooMuch = next.reduce((sum, { size }) => sum + size, 0) > mostBytes;
+    if (tooMany) tell(`A prompt carries at most ${most} files.`);
+    else if (tooMuch) tell(`The files of a prompt may have ${mostBytes / 2 ** 20} MiB together.`);
+    else tell("");
+    keep(tooMany || tooMuch ? kept : next);
+    const announce = document.getElementById("announce");
+    if (announce) announce.textContent = kept.length ? `${kept.length} files attached` : "";
+  }
+
+  function keep(next) {
+    const hasChanged = next.length !== kept.length;
+    kept = next;
+    const transfer = new DataTransfer();
+    for (const file of kept) transfer.items.add(file);
+    input.files = transfer.files;
+    chosen.replaceChildren(...kept.map(row));
+    chosen.hidden = !kept.length;
+    if (hasChanged) changed();
+  }
+
+  function row(file) {
+    const item = document.createElement("li"), name = document.createElement("span"), remove = document.createElement("button");
+    if (/^image\/(png|jpeg|gif|webp)$/.test(file.type)) item.append(thumbnail(file));
+    name.textContent = file.name;
+    remove.type = "button";
+    remove.className = "quiet small";
+    remove.textContent = "Remove";
+    remove.setAttribute("aria-label", `Remove ${file.name}`);
+    remove.addEventListener("click", () => {
+      const at = kept.indexOf(file);
+      keep(kept.filter((one) => one !== file));
+      (chosen.querySelectorAll("button")[Math.min(at, kept.length - 1)] ?? input).focus();
+    });
+    item.append(name, remove);
+    return item;
+  }
+
+  input.addEventListener("change", () => add(input.files));
+  text.addEventListener("paste", (event) => {
+    const { files, types } = event.clipboardData;
+    if (!files.length || types.includes("text/plain")) return; // a table is copied as a picture, too
+    event.preventDefault();
+    add(files);
+  });
+  area.addEventListener("dragover", (event) => {
+    if (!event.dataTransfer.types.includes("Files") || input.disabled) return;
+    event.preventDefault();
+    marked.classList.add("dropping");
+  });
+  area.addEventListener("dragleave", (event) => area.contains(event.relatedTarget) || marked.classList.remove("dropping"));
+  area.addEventListener("drop", (event) => {
+    marked.classList.remove("dropping");
+    if (!event.dataTransfer.files.length || input.disabled) return;
+    event.preventDefault();
+    add(event.dataTransfer.files);
+  });
+  if (input.files.length) add(input.files); // what a browser kept over a reload
+
+  // sent(these): the server has them; what was added meanwhile belongs to the next prompt.
+  return { files: () => [...kept], sent: (these) => keep(kept.filter((file) => !these.includes(file))) };
+}
+
+function isSame(one, other) {
+  return one.name === other.name && one.size === other.size && one.lastModified === other.lastModified;
+}
+
+function thumbnail(file) {
+  const image = document.createElement("img"), reader = new FileReader();
+  image.alt = "";
+  reader.addEventListener("load", () => (image.src = reader.result));
+  reader.readAsDataURL(file);
+  return image;
+}
