@@ -16,16 +16,16 @@ pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
 
 IMAGE: FilePayload = {"name": "a.png", "mimeType": "image/png", "buffer": PNG}
 TEXT: FilePayload = {"name": "notes.txt", "mimeType": "text/plain", "buffer": b"pelican"}
-PASTE = """([name, text]) => {
+PASTE = """([name, text, into = "#text"]) => {
   const data = new DataTransfer();
   data.items.add(new File([text], name, { type: "text/plain" }));
-  const target = document.getElementById("text");
+  const target = document.querySelector(into);
   target.dispatchEvent(new ClipboardEvent("paste", { clipboardData: data, bubbles: true, cancelable: true }));
 }"""
-DROP = """([name, text]) => {
+DROP = """([name, text, on = "#messages"]) => {
   const dataTransfer = new DataTransfer();
   dataTransfer.items.add(new File([text], name, { type: "text/plain" }));
-  const target = document.getElementById("messages");
+  const target = document.querySelector(on);
   const options = { dataTransfer, bubbles: true, cancelable: true };
   for (const type of ["dragover", "drop"]) target.dispatchEvent(new DragEvent(type, options));
 }"""
@@ -53,6 +53,21 @@ def test_chosen_pasted_and_dropped_files_are_sent_once(visit: Any, world: World)
     expect(chosen).to_be_hidden()
     expect(page.locator("#queue .attached img")).to_be_visible()
     row = session.prompts.get(text="Look")
+    assert [each["name"] for each in row.attachments] == ["a.png", "pasted.txt", "dropped.txt"]
+    assert ada.unexpected(*NO_SOCKET) == []
+
+
+def test_form_for_a_new_session_takes_pasted_and_dropped_files(visit: Any, world: World) -> None:
+    session, ada = world.running_session(), visit()
+    page: Page = ada.open(f"/tasks/{session.task_id}/#new-session")
+    page.get_by_label("Files (optional)").set_input_files([IMAGE])
+    page.evaluate(PASTE, ["pasted.txt", "one", "#id_prompt"])
+    page.evaluate(DROP, ["dropped.txt", "two", "#id_executor"])
+    expect(page.get_by_label("Files to send").get_by_role("listitem")).to_have_count(3)
+    page.get_by_label("First prompt").fill("Look")
+    page.get_by_role("button", name="Start session").click()
+    expect(page.get_by_label("Your prompt")).to_be_visible()
+    row = TaskSession.objects.exclude(id=session.id).get().prompts.get()
     assert [each["name"] for each in row.attachments] == ["a.png", "pasted.txt", "dropped.txt"]
     assert ada.unexpected(*NO_SOCKET) == []
 
