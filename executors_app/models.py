@@ -263,6 +263,7 @@ class ExecutorRunning(models.Model):
         db_table = "executors_running"
         indexes = (
             models.Index(fields=("status",), name="executors_running_status"),
+            models.Index(fields=("owner",), name="executors_running_owner"),
             models.Index(fields=("lease_expires_at",), name="executors_running_lease"),
             models.Index(fields=("runtime",), condition=SNAPSHOT_DUE, name="executors_running_snapshots"),
         )

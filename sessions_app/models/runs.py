@@ -117,7 +117,11 @@ class Prompt(TeamModel):
         db_table = "session_prompts"
         ordering = ("id",)
         constraints = (models.UniqueConstraint(fields=("session", "message_id"), name="one_prompt_per_message_id"),)
-        indexes = (models.Index(fields=("session", "state"), name="prompt_by_state"),)
+        indexes = (
+            models.Index(fields=("session", "state"), name="prompt_by_state"),
+            models.Index(fields=("state", "session"), name="prompt_of_state"),
+            models.Index(fields=("session",), name="prompt_continue", condition=models.Q(kind="continue")),
+        )
 
     def __str__(self) -> str:
         return f"prompt {self.message_id} ({self.state})"
@@ -159,6 +163,7 @@ class Run(TeamModel):
                 name="one_open_run_per_session",
             ),
         )
+        indexes = (models.Index(fields=("reason",), name="run_interrupted", condition=models.Q(state="interrupted")),)
 
     def __str__(self) -> str:
         return f"run {str(self.id)[:8]} ({self.state})"

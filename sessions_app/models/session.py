@@ -68,6 +68,14 @@ class Task(TeamModel):
                 name="one_task_per_idempotency_key",
             ),
         )
+        indexes = (
+            models.Index(
+                fields=("state", "-created_at", "id", "team"),
+                name="task_board",
+                condition=models.Q(archived_at__isnull=True),
+            ),
+            models.Index(fields=("-created_at", "id", "team"), name="task_newest"),
+        )
 
     def __str__(self) -> str:
         return self.title
@@ -167,6 +175,7 @@ class TaskSession(TeamModel):
         ordering = ("-created_at", "id")
         indexes = (
             models.Index(fields=("desired_state", "state"), name="session_wanted"),
+            models.Index(fields=("owner", "-created_at"), name="session_newest_of_owner"),
             models.Index(
                 fields=("start_rank", "task"), name="session_start_rank", condition=models.Q(start_rank__isnull=False)
             ),

@@ -58,12 +58,12 @@ UNSTORABLE_CHARACTERS = re.compile("[\0\ud800-\udfff]")
 """Characters that no database stores: U+0000 and lone surrogates."""
 
 
-def due_intents() -> Q:
-    """Filter the intents whose session may be tried now.
+def due_intents(at: str = "session__next_restart_at") -> Q:
+    """Filter the intents whose session may be tried now; ``at`` names the field with the time of its next try.
 
     A next try that lies further ahead than any back-off reaches was written under a wrong clock, and counts as due.
     """
-    now, at = timezone.now(), "session__next_restart_at"
+    now = timezone.now()
     return Q(**{at: None}) | Q(**{f"{at}__lte": now}) | Q(**{f"{at}__gt": now + MAX_CLOCK_SKEW})
 
 

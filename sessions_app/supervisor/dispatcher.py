@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from django.db import InterfaceError, OperationalError
-from django.db.models import Q
+from django.db.models import OuterRef, Q, Subquery
 
 from executors_app import crash_points
 from executors_app.backoff import Backoff
@@ -21,8 +21,8 @@ from executors_app.errors import AgentctlRefused, AgentctlUnreachable, ExecutorE
 from executors_app.models import ExecutorRunning
 from executors_app.plugins import runtime
 from sessions_app.domain import actor_context
-from sessions_app.domain.states import PermissionState, PromptState
-from sessions_app.models import OVERTAKING_KINDS, Intent, IntentKind, Lease, LeaseLost, Prompt
+from sessions_app.domain.states import WAITING_PROMPT_STATES, PermissionState
+from sessions_app.models import OVERTAKING_KINDS, Intent, IntentKind, Lease, LeaseLost, Prompt, TaskSession
 from sessions_app.services.intents import due_intents
 from sessions_app.services.questions import undelivered_content
 from sessions_app.supervisor import leases
@@ -194,9 +194,12 @@ def load_pending_sessions(me: str) -> dict[uuid.UUID, PendingWork]:
 
     Sessions that another supervisor holds are left out. The number of queries is constant.
     """
-    prompts = Prompt.objects.filter(state__in=(PromptState.QUEUED, PromptState.SENDING)).order_by()
+    prompts = Prompt.objects.filter(state__in=WAITING_PROMPT_STATES).order_by()
     found = {session_id: PendingWork() for session_id in prompts.values_list("session_id", flat=True)}
-    intents = Intent.objects.filter(due_intents() | ~Q(kind=IntentKind.START), done_at=None)
+    # By a subquery for each open intent: with a join, a database may begin with all sessions.
+    tries = TaskSession.objects.filter(id=OuterRef("session_id")).values("next_restart_at")
+    intents = Intent.objects.filter(done_at=None).annotate(next_try=Subquery(tries[:1]))
+    intents = intents.filter(due_intents("next_try") | ~Q(kind=IntentKind.START))
     for session_id, intent_id, kind in intents.values_list("session_id", "id", "kind"):
         found.setdefault(session_id, PendingWork()).add_intent(intent_id, kind)
     owners = ExecutorRunning.objects.filter(session_id__in=found).exclude(owner__in=("", me))

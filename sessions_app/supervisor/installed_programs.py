@@ -49,7 +49,8 @@ class InstalledPrograms:
         rows = waiting_for_a_person(TaskSession.objects.all()).filter(
             error_code=Code.PROGRAM_MISSING, agent_execution_id__in=here.values("id")
         )
-        return list(rows.select_related("agent_profile", "executor").order_by("id")[:MAX_SESSIONS])
+        # Without an order: to sort by id, SQLite would read all sessions by their ids instead of those with an error.
+        return list(rows.select_related("agent_profile", "executor").order_by()[:MAX_SESSIONS])
 
 
 def _is_installed(session: TaskSession) -> bool:

@@ -14,6 +14,7 @@ from tests.bench import (
     deaths,
     fanout,
     floors,
+    growing_history,
     growth,
     idle_control_plane,
     ingests,
@@ -72,6 +73,8 @@ class Sizes:
     """Idle sessions at once."""
     growth: tuple[int, ...]
     """How many of everything the growth curves are drawn through."""
+    history: tuple[int, ...]
+    """Finished sessions beside the live ones, for the curves of a growing history."""
     limit: float | None
     """How many times its floor a sweep may take; None where the counts are too small to judge."""
 
@@ -100,6 +103,7 @@ FULL = Sizes(
     spoken=50_000,
     dense=500,
     growth=(100, 1_000, 10_000),
+    history=(100, 1_000, 10_000),
     limit=4.0,
 )
 QUICK = Sizes(
@@ -121,6 +125,7 @@ QUICK = Sizes(
     spoken=500,
     dense=2,
     growth=(5, 20),
+    history=(2, 4),
     limit=None,
 )
 
@@ -199,6 +204,9 @@ PARTS: Mapping[str, Part] = {
     "terminal": lambda world, sizes: terminals.of_a_long_text(world, sizes.megabytes, sizes.rounds),
     "long-page": lambda world, sizes: [screens.of_a_long_session(world, sizes.messages, sizes.rounds)],
     "fan-out": lambda world, sizes: fanout.to_all(world, sizes.sockets, sizes.rounds, limited=sizes.limited),
+    "history": lambda world, sizes: growing_history.curves(
+        world, sizes.history, min(sizes.rounds, 5), limited=sizes.limited
+    ),
     "growth": lambda world, sizes: growth.curves(world, sizes.growth, min(sizes.rounds, 3)),
 }
 """By name: what ``--only`` takes."""

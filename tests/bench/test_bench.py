@@ -26,6 +26,8 @@ ROWS = (
     "bare bulk_create of an event each",
     "aiohttp + bulk_update",
     "board, tasks",
+    "history: board, 4 finished",
+    "history: metrics, 4 finished",
     "the same, 2 refuse, 1 hang",
     "sweep that writes 3 losses",
     "journal, 1 line until durable",

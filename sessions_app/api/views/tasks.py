@@ -35,7 +35,9 @@ class TaskListCreateView(ApiView):
     @document_responses({200: TaskSerializer(many=True)}, 400, parameters=[TaskQuerySerializer])
     def get(self, request: Request) -> Response:
         """List the tasks, newest first."""
-        found, query = catalogue.visible_tasks(request.user), self.query(TaskQuerySerializer)
+        # Prefetched: with joins, the database would sort all tasks instead of reading the newest ones from an index.
+        found = catalogue.visible_tasks(request.user).select_related(None).prefetch_related("team", "repository")
+        query = self.query(TaskQuerySerializer)
         if "archived" in query:
             found = found.filter(archived_at__isnull=not query["archived"])
         return self.list(TaskSerializer, found)

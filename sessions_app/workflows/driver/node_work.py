@@ -79,8 +79,9 @@ async def start_or_poll_job(
         found = await client.job(job_id, wait=POLL_WAIT_SECONDS, tail=OUTPUT_TAIL_BYTES)
         if found["state"] == JobState.RUNNING:
             return JobStatus(is_confirmed=True, tail=_output_tail(found))
-        # The poll returned only the tail of the output, so the whole result is requested now.
-        return JobStatus(is_confirmed=True, result=_result(await client.job(job_id), request))
+        # The poll asks for the tail of the output only: if there is more, the whole result is requested now.
+        whole = await client.job(job_id) if found["truncated"] else found
+        return JobStatus(is_confirmed=True, result=_result(whole, request))
     except JobsUnsupported as error:
         return JobStatus(result=_job_failure(error.message))
     except AgentctlRefused as error:

@@ -1,0 +1,94 @@
+"""What the same live sessions cost as the number of finished ones grows."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Final
+
+from django.core.management import call_command
+from django.test import Client
+from django.urls import reverse
+
+from executors_app.domain import Observed
+from kandev.metrics import collect_metrics, render_metrics
+from sessions_app.models import TaskSession
+from sessions_app.services.maintenance.chores import CHORES, run_chores
+from sessions_app.supervisor import admission, dispatcher, leases
+from tests.bench import screens, sweeps
+from tests.bench.figures import Figure, Point
+from tests.bench.history import add_finished
+from tests.bench.world import World, fleet_of
+from tests.support.fake_agentctl import FakeAgentctl
+
+LIVE: Final = 10
+LIMIT: Final = 1.5
+LINEAR: Final = ("metrics",)
+"""What grows by design; docs/performance.md says why."""
+ONE_ROW: Final = "reading one row"
+
+
+def curves(world: World, sizes: Collection[int], rounds: int, *, limited: bool) -> Iterator[Figure | Point]:
+    """All points of all curves, and the ratio of the two ends of each."""
+    points: list[Point] = []
+    for finished in sorted(sizes):
+        with fleet_of(LIVE, "127.10.0.1") as fleet:
+            add_finished(world, fleet, finished)
+            _sweep(fleet, 1)  # imports what it needs
+            work = _sweep(fleet, rounds)
+            points.append(Point("history: sweep", finished, *work))
+            for name, run in _requests(world).items():
+                run()
+                taken, floor = map(min, asyncio.run(screens.in_turn_with_orm(rounds, run, _read_one)))
+                points.append(Point(f"history: {name}", finished, taken, ONE_ROW, floor))
+    yield from points
+    for name in dict.fromkeys(point.curve for point in points):
+        first, *_, last = (point for point in points if point.curve == name)
+        limit = LIMIT if limited and not name.endswith(LINEAR) else None
+        beside = f"with {first.size:,} finished sessions"
+        yield Figure(f"{name}, {last.size:,} finished", last.amount, beside, first.amount, limit=limit)
+
+
+def _sweep(fleet: list[FakeAgentctl], rounds: int) -> tuple[float, str, float]:
+    seconds, floor = asyncio.run(sweeps.beside_gets(fleet, rounds, Counter({Observed.ALIVE: LIVE})))
+    return seconds, "bare GETs", floor
+
+
+def _read_one() -> None:
+    assert TaskSession.objects.first()
+
+
+def _requests(world: World) -> Mapping[str, Callable[[], None]]:
+    client = Client(SERVER_NAME="127.0.0.1")
+    client.force_login(world.user)
+    session = TaskSession.objects.filter(executions__status="ready").first()
+    assert session is not None
+    board, page = reverse("board"), reverse("session", args=[session.task_id, session.id])
+    chores = [name for name in CHORES if name != "orphans"]  # which asks container engines
+
+    def show(path: str) -> None:
+        answer = client.get(path)
+        assert answer.status_code == 200, answer.status_code
+
+    return {
+        "board": lambda: show(board),
+        "search": lambda: show(f"{board}?q=nothing+has+this+name"),
+        "session page": lambda: show(page),
+        "start": _ask_what_to_start,
+        "maintenance": lambda: _drop(run_chores(chores)),
+        "metrics": lambda: _drop(render_metrics(collect_metrics())),
+        "migrate": lambda: _drop(call_command("migrate", verbosity=0, skip_checks=True)),
+    }
+
+
+def _drop(result: object) -> None:
+    """Ignore a result."""
+
+
+def _ask_what_to_start() -> None:
+    """Ask the database what a supervisor asks before it starts a session."""
+    admission.load_due_restarts()
+    admission.start_allowance("bench", admission.StartSlots())
+    dispatcher.load_pending_sessions("bench")
+    leases.load_orphaned_sessions("bench")
