@@ -12,6 +12,7 @@ from typing import Any, Final
 from django.db import connection
 from django.db.models import Count, F, FloatField, Func, Model, Q, QuerySet, Sum, Value
 from django.db.models.expressions import Combinable
+from django.db.models.functions import Round
 
 from sessions_app.domain.states import PromptKind, RunState
 from sessions_app.domain.verification import ReceiptKind
@@ -76,7 +77,7 @@ def _seconds_between(start: str, end: str) -> Combinable:
     For their difference on SQLite, Django would call a Python function for each row and use: a second for 10,000 rows.
     """
     if connection.vendor == "sqlite":
-        return (_Days(F(end)) - _Days(F(start))) * Value(86_400.0)
+        return Round((_Days(F(end)) - _Days(F(start))) * Value(86_400.0), precision=3)
     return _Epoch(F(end)) - _Epoch(F(start))
 
 
