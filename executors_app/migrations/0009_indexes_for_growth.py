@@ -7,7 +7,6 @@ class Migration(migrations.Migration):
 
     dependencies = [
         ('executors_app', '0008_snapshots_announced_and_arrived'),
-        ('sessions_app', '0028_prompt_attachments'),
     ]
 
     operations = [
