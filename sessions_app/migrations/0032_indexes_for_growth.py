@@ -6,7 +6,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('sessions_app', '0030_mcp_server_lists'),
+        ('sessions_app', '0031_agent_logins'),
     ]
 
     operations = [
