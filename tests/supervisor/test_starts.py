@@ -92,7 +92,7 @@ def test_resume_beside_a_live_agentctl_needs_few_queries() -> None:
             plan, plan.lease, order, answer, agent_start.load_conversation_facts(plan.session_id)
         )
     reads = [query["sql"] for query in asked.captured_queries if query["sql"].startswith("SELECT")]
-    assert len(reads) <= 27, reads
+    assert len(reads) <= 28, reads  # one of them for the MCP servers of team and repository
 
 
 def test_claim_of_an_unwanted_start_is_settled() -> None:
