@@ -9,7 +9,8 @@ from typing import Final
 from executors_app.agentctl.protocol import Code
 from executors_app.agents import AgentType
 
-NEEDS_PERSON_CODES: Final = frozenset({str(Code.PROGRAM_MISSING), str(Code.AUTH_REQUIRED)})
+LOGGED_OUT: Final = str(Code.AUTH_REQUIRED)
+NEEDS_PERSON_CODES: Final = frozenset({str(Code.PROGRAM_MISSING), LOGGED_OUT})
 """Error codes that waiting does not resolve: somebody must install the program or log in."""
 EXPLAINED_CODES: Final = NEEDS_PERSON_CODES | {str(Code.AGENT_EXITED)}
 """Error codes for which ``explain_program_error`` may have more to say than the agent."""

@@ -8,10 +8,12 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Final, Literal
 
+from sessions_app.domain.agent_programs import LOGGED_OUT
 from sessions_app.domain.resumability import Assessment
 from sessions_app.domain.states import (
     ENDED_STATES,
     DesiredState,
+    RunState,
     SessionState,
     TaskEnd,
     WorkState,
@@ -265,6 +267,8 @@ class SituationFacts:
     """When the agent was asked to cancel the turn that it continues."""
     last_run_state: str = ""
     """State of the newest turn; empty: there was none."""
+    last_run_reason: str = ""
+    """Why the newest turn ended: its error code, if it failed."""
     capability_note: str = ""
     """Which claims of its agent proved false, in words."""
 
@@ -279,6 +283,12 @@ class SituationFacts:
     def is_down(self) -> bool:
         """Whether no agent is running or starting."""
         return not self.agent_running and not self.is_starting
+
+    @property
+    def turn_wants_login(self) -> bool:
+        """Whether the newest turn failed because the agent was not logged in, and nothing has followed it."""
+        is_over = self.session_state == SessionState.WAITING_FOR_INPUT and self.last_run_state == RunState.FAILED
+        return is_over and self.last_run_reason == LOGGED_OUT
 
     @property
     def is_resting(self) -> bool:

@@ -257,6 +257,17 @@ _ROWS: Final[tuple[_Row, ...]] = (
     ),
     (lambda f: f.is_resting, texts.not_running(Code.NOT_RUNNING, None, lambda _: texts.RESUME_HINT)),
     (
+        lambda f: f.turn_wants_login,
+        lambda f: Situation(
+            Code.TURN_FAILED,
+            "warning",
+            "The last turn failed: the agent is not logged in.",
+            "Log in. When the login ends, the prompt is sent again.",
+            reason=IdleReason.YOUR_TURN if _is_your_turn(f) else None,
+            label=LABELS[Code.TURN_FAILED],
+        ),
+    ),
+    (
         _turn_failed,
         lambda f: Situation(
             Code.TURN_FAILED,

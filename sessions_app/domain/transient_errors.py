@@ -13,6 +13,8 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Final
 
+from sessions_app.domain.agent_programs import LOGGED_OUT
+
 RETRY_DELAYS: Final = tuple(timedelta(seconds=seconds) for seconds in (5, 10, 20, 40, 60))
 """Delays before the first, second, … retry; the last one repeats."""
 MAX_RETRY_AFTER: Final = timedelta(seconds=60)
@@ -41,7 +43,7 @@ class Retry:
     """A scheduled retry of a turn."""
 
     trouble: str
-    """A ``ProviderTrouble``, or a value that another version wrote."""
+    """A ``ProviderTrouble``, ``LOGGED_OUT``, or a value that another version wrote."""
     message: str
     attempt: int
     of: int
@@ -51,6 +53,8 @@ class Retry:
     @property
     def said(self) -> str:
         """The retry as a sentence for people."""
+        if self.trouble == LOGGED_OUT:
+            return "A login has ended. The prompt is sent again."
         when = f"at {self.at:%H:%M:%S} UTC" if self.at else "soon"
         words = TROUBLE_SENTENCES.get(self.trouble, "The turn failed.")
         return f"{words} The turn is retried {when} ({self.attempt} of {self.of})."
@@ -61,7 +65,7 @@ NON_PROVIDER_CODES: Final = frozenset(
         "agent_exited",
         "agent_stuck",
         "attachment_unsupported",
-        "auth_required",
+        LOGGED_OUT,
         "context_mismatch",
         "disk_failing",
         "disk_full",

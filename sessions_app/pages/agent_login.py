@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Final
 
+from executors_app.agentctl.auth_methods import AGENT
 from executors_app.agentctl.protocol import Code, LoginAction, LoginState
 from sessions_app.models import TaskSession
 from sessions_app.services import agent_login
@@ -17,13 +18,17 @@ _ENDINGS: Final[Mapping[str, str]] = {
 }
 
 
-def login_context(session: TaskSession, *, offers: bool) -> dict[str, Any]:
+def login_context(session: TaskSession, *, offers: bool, is_running: bool) -> dict[str, Any]:
     """Return the context of ``session/login.html``; ``offers``: the session waits for a login.
+
+    A running agent is not asked to log in by its own methods: that is part of a start. The terminal remains.
 
     One query if it waits for a login, and one while a login runs.
     """
     argv = session.agent_profile.argv(session.executor.runtime)
     methods = agent_login.login_methods(agent_login.reported_agent(session), argv) if offers else []
+    if is_running:
+        methods = [each for each in methods if each["type"] != AGENT]
     return {"methods": methods, "progress": login_progress(agent_login.login_state(session))}
 
 

@@ -13,7 +13,7 @@ from sessions_app.accounts.authorization import may_operate
 from sessions_app.domain import usage
 from sessions_app.domain.recovery_facts import Policy
 from sessions_app.domain.resumability import Assessment, Mode, assess_mode
-from sessions_app.domain.situation_facts import Code, IdleReason
+from sessions_app.domain.situation_facts import Code, IdleReason, Situation, SituationFacts
 from sessions_app.domain.situations import situation, status_label
 from sessions_app.domain.states import (
     ENDED_STATES,
@@ -184,8 +184,7 @@ def _context(session: TaskSession) -> dict[str, Any]:
         "agent_label": agent_label(status),
         "situation": shown,
         "usage": usage.usage_lines(session.usage),
-        "agent_fix": agent_fix(session) if shown.code is Code.PROGRAM else None,
-        "login": login_context(session, offers=shown.code is Code.PROGRAM and wants_login(session)),
+        **_setup_context(session, shown, facts),
         "buttons": banner_buttons(shown, assessment, takes_over=can_be_taken_over(session)),
         "permissions": permission_contexts(session),
         **wait_contexts(session, status["wait"]),
@@ -205,6 +204,17 @@ def _context(session: TaskSession) -> dict[str, Any]:
         **_policy_context(session, status),
         **agent_settings_context(session),
         **_prompt_contexts(session),
+    }
+
+
+def _setup_context(session: TaskSession, shown: Situation, facts: SituationFacts) -> dict[str, Any]:
+    """Return what helps with an agent that is missing or logged out, and the progress of a login."""
+    refused = shown.code is Code.TURN_FAILED and facts.turn_wants_login
+    offers = refused or (shown.code is Code.PROGRAM and wants_login(session))
+    is_about_program = refused or shown.code is Code.PROGRAM
+    return {
+        "agent_fix": agent_fix(session, wants_login=offers) if is_about_program else None,
+        "login": login_context(session, offers=offers, is_running=facts.agent_running),
     }
 
 

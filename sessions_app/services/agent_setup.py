@@ -27,7 +27,7 @@ from executors_app.models import ENV_NAME, AgentProfile, Executor
 from executors_app.plugins import UnknownPlugin, agent_type, missing_programs
 from sessions_app.accounts.authorization import require_write
 from sessions_app.accounts.rate_limits import AttemptLimit
-from sessions_app.domain.agent_programs import NEEDS_PERSON_CODES
+from sessions_app.domain.agent_programs import LOGGED_OUT, NEEDS_PERSON_CODES
 from sessions_app.domain.recovery_facts import Policy
 from sessions_app.domain.states import OPEN_PROMPT_STATES, DesiredState, RunState, SessionState
 from sessions_app.models import IntentKind, Message, ReportedAgent, Run, Task, TaskSession
@@ -36,6 +36,7 @@ from sessions_app.models.runs import newest_run
 from sessions_app.services.catalogue import SECRET_FIELDS, profiles_of
 from sessions_app.services.errors import Invalid, ReadOnly, SessionsError
 from sessions_app.services.intents import request_resume, request_stop
+from sessions_app.services.prompts import resend_after_login
 from sessions_app.services.scratch_repository import scratch_repository, scratch_root
 from sessions_app.services.tasks import create_session, create_task
 
@@ -342,7 +343,7 @@ def _is_over(session: TaskSession, now: datetime) -> bool:
 # --- retries after a fix ---
 
 
-def agent_fix(session: TaskSession) -> dict[str, str] | None:
+def agent_fix(session: TaskSession, *, wants_login: bool) -> dict[str, str] | None:
     """Return how the session's agent is set up: name and title of its type, and its login command if it wants one.
 
     None for a type that no longer exists.
@@ -354,26 +355,40 @@ def agent_fix(session: TaskSession) -> dict[str, str] | None:
     return {
         "name": kind.name,
         "title": kind.title,
-        "login": kind.login if session.error_code == Code.AUTH_REQUIRED else "",
+        "login": kind.login if wants_login else "",
     }
 
 
 def retry_after_login(session_id: uuid.UUID) -> int:
     """Try the team's sessions again, once, that wait for a login of this session's agent on its executor.
 
-    Called when a login there has ended, whatever its exit code; returns how many starts were ordered.
+    Called when a login there has ended, whatever its exit code; returns how many starts and prompts were ordered.
     """
     rows = TaskSession.objects.filter(id=session_id).select_related("agent_profile", "task").defer(*SECRET_FIELDS)
     session = rows.first()
     if session is None:
         return 0
-    waiting = waiting_for_a_person(TaskSession.objects.all()).filter(
-        Q(id=session.id) | Q(error_code=Code.AUTH_REQUIRED),
+    alike = TaskSession.objects.filter(
         task__team_id=session.task.team_id,
         executor_id=session.executor_id,
         agent_profile__agent_type=session.agent_profile.agent_type,
+        desired_state=DesiredState.RUNNING,
     )
-    return sum(map(retry_session, waiting.values_list("id", flat=True)))
+    starts = waiting_for_a_person(alike).filter(Q(id=session.id) | Q(error_code=LOGGED_OUT))
+    refused = alike.filter(
+        state=SessionState.WAITING_FOR_INPUT, runs__state=RunState.FAILED, runs__reason=LOGGED_OUT
+    ).exclude(pk__in=test_sessions())
+    retried = sum(map(retry_session, starts.values_list("id", flat=True)))
+    return retried + sum(map(_retry_turn, set(refused.values_list("id", flat=True))))
+
+
+def _retry_turn(session_id: uuid.UUID) -> bool:
+    """Send the prompt of a turn again that failed for lack of a login; return False if there is none, or is refused."""
+    try:
+        return resend_after_login(session_id)
+    except SessionsError as error:
+        log.info("session %s: its prompt is not sent again: %s", session_id, error.message)
+        return False
 
 
 def retry_session(session_id: uuid.UUID) -> bool:

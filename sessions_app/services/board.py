@@ -198,5 +198,6 @@ def _describe(session: Any, state: SessionRunState, has_swept: bool) -> tuple[st
         next_restart_at=session.next_restart_at,
         retrying=session.is_retrying,
         last_run_state=run.state if run else "",
+        last_run_reason=run.reason if run else "",
     )
     return str(state.derived), facts

@@ -5,8 +5,9 @@ from __future__ import annotations
 import uuid
 from typing import Any
 
-from sessions_app.domain.continuation import Interruption, continue_prompt
-from sessions_app.domain.states import PromptKind, PromptState
+from sessions_app.domain.agent_programs import LOGGED_OUT
+from sessions_app.domain.continuation import Interruption, continue_prompt, retry_prompt
+from sessions_app.domain.states import DesiredState, PromptKind, PromptState, RunState, SessionState
 from sessions_app.models import Prompt, Run, SessionTransaction, session_transaction
 from sessions_app.services import attachments, prompt_context
 from sessions_app.services.errors import Conflict, NotFound
@@ -111,3 +112,47 @@ def _unfinished_tools(transaction: SessionTransaction, run: Run) -> list[str]:
     """Return the tools that were unfinished when the run was interrupted, from the log."""
     event = transaction.session.events.filter(once=f"run.interrupted:{run.id}").first()
     return [str(title) for title in event.payload.get("unfinished_tools", ())] if event else []
+
+
+def resend_after_login(session_id: uuid.UUID) -> bool:
+    """Queue the prompt of the last turn again, which failed because the agent was not logged in.
+
+    Returns False if there is no such turn, if its prompt was sent again before, or if the session is stopped or over.
+    Raises what ``prepare_for_prompt`` and ``attachments.require_contents`` raise.
+    """
+    with session_transaction(session_id, related=("task",)) as transaction:
+        session, run = transaction.session, transaction.newest_run
+        if run is None or run.state != RunState.FAILED or run.reason != LOGGED_OUT or session.task.end:
+            return False
+        if session.state != SessionState.WAITING_FOR_INPUT or session.desired_state != DesiredState.RUNNING:
+            return False
+        failed = session.prompts.select_for_update().filter(message_id=run.message_id).first()
+        if failed is None or failed.resent_as is not None or failed.kind == PromptKind.CHECK:
+            return False
+        attachments.require_contents(failed)
+        prepare_for_prompt(transaction, None)
+        text = _text_after_login(transaction, failed)
+        failed.resent_as = Prompt.objects.create(
+            session=session,
+            message_id=f"login:{run.id}",
+            kind=PromptKind.RETRY,
+            text=text,
+            attachments=failed.attachments if text == failed.text else [],
+            attempt=failed.attempt + 1,
+            trouble=LOGGED_OUT,
+        )
+        failed.save(update_fields=["resent_as", "updated_at"])
+        row = failed.resent_as
+        transaction.record_event("session.prompt.queued", message_id=row.message_id, kind=row.kind, state=row.state)
+    return True
+
+
+def _text_after_login(transaction: SessionTransaction, failed: Prompt) -> str:
+    """Return the prompt itself, or a continuation of it if the agent had begun to use tools before it was refused."""
+    messages = transaction.session.messages
+    told = messages.filter(role="user", key=failed.message_id).order_by("seq").values_list("seq", flat=True).first()
+    has_called_tools = told is not None and messages.filter(role="tool", seq__gt=told).exists()
+    if not has_called_tools or failed.kind == PromptKind.RETRY:
+        return failed.text
+    told_so_far = Interruption(transaction.session.task.title, failed.text, ())
+    return retry_prompt(told_so_far, "The agent was not logged in any more.")

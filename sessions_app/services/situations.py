@@ -20,7 +20,7 @@ from sessions_app.domain.situations import idle_situation
 from sessions_app.domain.states import PromptState
 from sessions_app.domain.transient_errors import Retry
 from sessions_app.domain.wait_tokens import WaitKind
-from sessions_app.models import QUEUED_FOR_CAPACITY, Intent, IntentKind, Supervisor, TaskSession
+from sessions_app.models import QUEUED_FOR_CAPACITY, Intent, IntentKind, Run, Supervisor, TaskSession
 from sessions_app.models.runs import newest_run
 from sessions_app.services.assessment import execution_of
 from sessions_app.services.attention import open_kinds
@@ -91,10 +91,10 @@ def idle_reason_json(
     status: Mapping[str, Any],
     assessment: Assessment,
     open_kinds: Collection[str],
-    last_run_state: str,
+    run: Run | None,
 ) -> dict[str, Any] | None:
     """Return why nothing is happening: ``{reason, text, next_step, until}``; None if something is, or never will."""
-    facts = situation_facts(session, status, assessment, open_kinds, last_run_state=last_run_state)
+    facts = situation_facts(session, status, assessment, open_kinds, run=run)
     found = idle_situation(facts)
     if found is None:
         return None
@@ -108,13 +108,12 @@ def situation_facts(
     assessment: Assessment,
     open_kinds: Collection[str],
     *,
-    last_run_state: str,
+    run: Run | None,
     interrupted_prompts: int = 0,
 ) -> SituationFacts:
     """Build the facts of one session from its status; one query if something waits for a supervisor, else none.
 
-    ``open_kinds``: kinds of its open inbox items; ``last_run_state``: state of its newest turn, empty if there was
-    none.
+    ``open_kinds``: kinds of its open inbox items; ``run``: its newest turn, None if there was none.
     """
     wait, start_wait, ended = status["wait"], status["start_wait"], status["interrupted_wait"]
     outside = bool(wait and wait["kind"] != WaitKind.PERMISSION)
@@ -157,7 +156,8 @@ def situation_facts(
         interrupted_wait=excerpt(ended["reason"]) if ended else None,
         wait_ended_at=_parse_time(ended["at"]) if ended else None,
         cancel_ignored_since=_parse_time(status["cancel_ignored_since"]),
-        last_run_state=last_run_state,
+        last_run_state=run.state if run else "",
+        last_run_reason=run.reason if run else "",
         capability_note=status["capability_note"],
     )
 
@@ -188,7 +188,7 @@ def load_facts(session: TaskSession, status: Mapping[str, Any], assessment: Asse
         status,
         assessment,
         open_kinds(session),
-        last_run_state=run.state if run else "",
+        run=run,
         interrupted_prompts=session.prompts.filter(state=PromptState.INTERRUPTED, continued_by=None).count(),
     )
     if facts.error_message or execution is None:

@@ -177,7 +177,7 @@ def session_status(session: TaskSession, user: Any = None) -> dict[str, Any]:
         "start_wait": start_wait_json(session, start),
         "mcp_servers": given_servers(session),
     }
-    return {**status, "stillness": idle_reason_json(session, status, assessment, open_ones, run.state if run else "")}
+    return {**status, "stillness": idle_reason_json(session, status, assessment, open_ones, run)}
 
 
 def _interrupted_wait(session: TaskSession, run: Run | None) -> dict[str, Any] | None:

@@ -152,6 +152,13 @@ TABLE: list[tuple[SituationFacts, Code, str, str, str]] = [
     (facts_of(), Code.RESTART_DUE, "info", "The agent is not running.", "resume"),
     (facts_of({"ever_prompted": False}), Code.RESTART_DUE, "info", "The agent is not running.", "resume"),
     (facts_of(UP, last_run_state="failed"), Code.TURN_FAILED, "", "The last turn failed.", ""),
+    (
+        facts_of(UP, last_run_state="failed", last_run_reason="auth_required"),
+        Code.TURN_FAILED,
+        "warning",
+        "the agent is not logged in",
+        "",
+    ),
     (facts_of(UP), Code.YOUR_TURN, "", "The agent is idle.", ""),
     (facts_of(UP, session_state=S.RUNNING, work_state="working"), Code.WORKING, "", "The agent is working.", ""),
 ]

@@ -180,6 +180,19 @@ def test_logged_out_session_says_so_with_its_login(staff: Client, carol: Client,
     assert "Not logged in" in carol.get("/agents/codex/").text
 
 
+def test_turn_that_was_refused_without_a_login_says_so_with_its_login(
+    staff: Client, carol: Client, world: World
+) -> None:
+    session = world.running_session()
+    TaskSession.objects.filter(id=session.id).update(agent_profile=codex(world))
+    refused = {"kind": "turn.failed", "code": "auth_required", "message": "Authentication required"}
+    hear(session, {**refused, "message_id": first_prompt(session).message_id})
+    html = staff.get(path_of(session)).text
+    assert "The last turn failed: the agent is not logged in." in html
+    assert f'data-login="{agent_type("codex").login}"' in html
+    assert "data-login" not in carol.get(path_of(session)).text
+
+
 def test_ended_login_tries_each_waiting_session_of_the_team_once(world: World) -> None:
     profile = codex(world)
     waiting = [create_session(world.ada, world.task(), profile, world.executor, prompt="Go.") for _ in range(2)]

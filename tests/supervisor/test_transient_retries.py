@@ -12,6 +12,7 @@ from executors_app.agentctl.protocol import JournalKind
 from sessions_app.domain.recovery import MAX_CLOCK_SKEW
 from sessions_app.models import Intent, Prompt, TaskSession
 from sessions_app.services import intents, prompts
+from sessions_app.services.agent_setup import retry_after_login
 from sessions_app.services.status import session_status
 from sessions_app.supervisor.interrupted_turns import load_due_retries
 from sessions_app.supervisor.prompts import send_next_prompt
@@ -47,6 +48,34 @@ def failed_turn(
     Prompt.objects.create(session=session, message_id="p1", text="write it", state="sending")
     ingest(session, [*journal.turn_begins("p1"), *between, fails(journal, "p1", message, code)])
     return fresh(session)
+
+
+def test_turn_refused_for_lack_of_a_login_is_sent_again_once_when_a_login_ends() -> None:
+    session = failed_turn(journal=Journal(), message="Authentication required", code="auth_required")
+    assert not session.prompts.filter(state="queued").exists(), "nothing is retried before somebody logs in"
+    assert retry_after_login(session.id) == 1
+    row = waiting(session)
+    assert (row.text, row.trouble, row.not_before) == ("write it", "auth_required", None)
+    assert retry_after_login(session.id) == 0
+
+
+def test_login_sends_nothing_again_that_failed_otherwise_or_was_stopped() -> None:
+    other = failed_turn(journal=Journal(), message="Invalid request", code="agent_error")
+    assert retry_after_login(other.id) == 0
+    stopped = failed_turn(journal=Journal(), message="Authentication required", code="auth_required")
+    intents.request_stop(stopped.id, None)
+    assert retry_after_login(stopped.id) == 0
+
+
+def test_agent_that_had_used_tools_is_told_to_look_at_what_it_has_done() -> None:
+    session, journal = running_session(), Journal()
+    Prompt.objects.create(session=session, message_id="p1", text="write it", state="sending")
+    begin, tool = journal.turn_begins("p1"), journal.tool("t1", title="Edit a.py", status="completed")
+    ingest(session, [*begin, tool, fails(journal, "p1", "Authentication required", "auth_required")])
+    assert retry_after_login(session.id) == 1
+    text = waiting(session).text
+    assert "write it" in text
+    assert "not logged in any more" in text
 
 
 def waiting(session: TaskSession) -> Prompt:
