@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from executors_app.agentctl.process import identity
 from tests.drills.deployment import Deployment
 from tests.remote.machines import Machine
 
@@ -35,6 +36,8 @@ class RemoteDeployment(Deployment):
         return self.add_executor("machine", "remote", self.machine.config_in(self.data))
 
     def close(self) -> None:
-        """The machine, too."""
+        """The machine, too, and the sessions that ran beside Kandev."""
         super().close()
         self.machine.close()
+        for execution in super().agentctls.glob("*"):
+            identity.kill_all(identity.find_marked(execution.name), 10)
