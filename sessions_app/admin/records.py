@@ -24,6 +24,7 @@ from sessions_app.models import (
     PermissionRequest,
     Presence,
     Prompt,
+    ReportedAgent,
     ResumeToken,
     Run,
     SessionEvent,
@@ -207,6 +208,18 @@ class AgentSettingsAdmin(SessionRowAdmin):
     search_fields = ("title", *SessionRowAdmin.search_fields)
     date_hierarchy = "updated_at"
     ordering = ("-updated_at",)
+
+
+@admin.register(ReportedAgent)
+class ReportedAgentAdmin(ReadOnlyModelAdmin):
+    """What the agents of a team last reported on each executor: their version, and how to log in."""
+
+    list_display = ("seen_at", "team", "executor", "agent_type", "name", "version", "logs_out")
+    list_select_related = ("team", "executor")
+    list_filter = ("agent_type", "logs_out")
+    search_fields = ("agent_type", "name", "team__name", "executor__name")
+    date_hierarchy = "seen_at"
+    ordering = ("-seen_at",)
 
 
 @admin.register(AttentionItem)

@@ -34,6 +34,7 @@ from sessions_app.models import (
     Presence,
     Prompt,
     RecoverySweep,
+    ReportedAgent,
     Repository,
     Run,
     Supervisor,
@@ -93,6 +94,9 @@ def _make_record(session: TaskSession, user: User, name: str) -> None:
     with session_transaction(session.id) as transaction:
         mint_token(transaction, run, WaitKind.PERMISSION, f"permission-{name}", by=user)
     AgentSettings.objects.create(session=session, title="Fences", settings_at=now)
+    ReportedAgent.objects.create(
+        team=session.task.team, executor=session.executor, agent_type="demo", version=name, seen_at=now
+    )
     ContinuityReceipt.objects.create(session=session, kind="resumed", launch_id=uuid.uuid4().hex)
     sweep = RecoverySweep.objects.create(boot_id="boot", trigger="boot", started_at=now, outcomes={"resumed": 1})
     SweepOutcome.objects.create(sweep=sweep, session=session, rule="reattach")

@@ -80,6 +80,7 @@ MODELS: Final[Mapping[str, Pages]] = {
     "accounts/preferences": RECORD,
     "sessions_app/prompt": RECORD,
     "sessions_app/recoverysweep": RECORD,
+    "sessions_app/reportedagent": RECORD,
     "sessions_app/repository": KEPT,
     "sessions_app/resumetoken": RECORD,
     "sessions_app/run": RECORD,
