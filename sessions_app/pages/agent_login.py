@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from executors_app.agentctl.auth_methods import AGENT
 from executors_app.agentctl.protocol import Code, LoginAction, LoginState
+from executors_app.plugins import UnknownPlugin
 from sessions_app.models import TaskSession
 from sessions_app.services import agent_login
 
@@ -25,11 +26,19 @@ def login_context(session: TaskSession, *, offers: bool, is_running: bool) -> di
 
     One query if it waits for a login, and one while a login runs.
     """
-    argv = session.agent_profile.argv(session.executor.runtime)
-    methods = agent_login.login_methods(agent_login.reported_agent(session), argv) if offers else []
+    methods = _login_methods(session) if offers else []
     if is_running:
         methods = [each for each in methods if each["type"] != AGENT]
     return {"methods": methods, "progress": login_progress(agent_login.login_state(session))}
+
+
+def _login_methods(session: TaskSession) -> list[dict[str, Any]]:
+    """Return the ways to log the session's agent in; none if its type is not installed any more."""
+    try:
+        argv = session.agent_profile.argv(session.executor.runtime)
+    except UnknownPlugin:
+        return []
+    return agent_login.login_methods(agent_login.reported_agent(session), argv)
 
 
 def login_progress(state: Mapping[str, Any] | None) -> dict[str, Any] | None:

@@ -33,11 +33,17 @@ OF_A_TEAM = [call for call in CALLS if re.search(TEAM_ROUTE, call[0])]
 OF_ALL = [call for call in CALLS if call not in OF_A_TEAM]
 STAFF_WRITES = {(f"{things}/", "post") for things in ("repositories", "agent-profiles", "executors", "sweeps")}
 STAFF_WRITES |= {("executors/<uuid:executor_id>/probe/", "post"), ("executors/<uuid:executor_id>/", "delete")}
-OPERATORS_WRITE = {("tasks/<uuid:task_id>/sessions/<uuid:session_id>/files/content/", "put")}
+OPERATORS_WRITE = {
+    ("tasks/<uuid:task_id>/sessions/<uuid:session_id>/files/content/", "put"),
+    ("tasks/<uuid:task_id>/sessions/<uuid:session_id>/logout/", "post"),
+}
 """Requires the right to operate where agents are not isolated, as here."""
 MANAGERS_WRITE = {("teams/<int:team_id>/policy/", "patch"), ("teams/<int:team_id>/mcp-servers/", "put")}
 MANAGERS_WRITE |= {("repositories/<uuid:repository_id>/mcp-servers/", "put")}
 STRANGERS_GET = {
+    ("agent-types/<slug:name>/login/", "get"): 400,
+    ("agent-types/<slug:name>/login/", "post"): 400,
+    ("agent-types/<slug:name>/logout/", "post"): 400,
     ("notifications/test/", "post"): 409,
     ("sessions/bulk/", "post"): 400,
     ("tasks/", "post"): 400,
@@ -53,6 +59,7 @@ STRANGERS_GET = {
 def call(client: APIClient, world: World, route: str, method: str) -> Any:
     run = workflow_run(world)
     values = {
+        "name": "demo",
         "workflow_id": run.workflow_id,
         "run_id": run.id,
         "task_id": world.task.id,
