@@ -35,8 +35,9 @@ ROWS = (
     "journal, 1000 lines until durable",
     "ingest, 1 x 64 lines",
     "ingest, 20 x 50 lines",
-    "catching up 500 updates, sqlite",
-    *(("catching up 500 updates, postgresql",) if binaries() else ()),
+    "catching up 500, 50% text, sqlite",
+    "catching up 500, 95% text, sqlite",
+    *(("catching up 500, 95% text, postgresql",) if binaries() else ()),
     "agent to event log, p50",
     "agent to event log, p95",
     *(

@@ -74,6 +74,7 @@ def walk(page: Page, sessions: dict[str, Session], run: str) -> str:
         "sweep_id": api("GET", "sweeps/")["results"][0]["sweep_id"],
         "request_id": asked,
         "team_id": str(sessions["closed"].deployment.seeded["team"]),
+        "repository_id": str(sessions["closed"].deployment.seeded["repository"]),
     }
     return Walk(page, list(sessions.values()), ids).everything()
 

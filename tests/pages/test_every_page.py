@@ -67,6 +67,7 @@ def names(world: World) -> Mapping[str, Any]:
         "sweep_id": sweep.id,
         "request_id": asked.id,
         "team_id": world.team.pk,
+        "repository_id": world.repository.pk,
         "workflow_id": run.workflow_id,
         "run_id": run.id,
         "name": "codex",
