@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -378,24 +378,17 @@ def retry_after_login(session_id: uuid.UUID) -> int:
     refused = alike.filter(
         state=SessionState.WAITING_FOR_INPUT, runs__state=RunState.FAILED, runs__reason=LOGGED_OUT
     ).exclude(pk__in=test_sessions())
-    retried = sum(map(retry_session, starts.values_list("id", flat=True)))
-    return retried + sum(map(_retry_turn, set(refused.values_list("id", flat=True))))
+    resumed = sum(map(retry_session, starts.values_list("id", flat=True)))
+    return resumed + sum(retry_session(row, resend_after_login) for row in set(refused.values_list("id", flat=True)))
 
 
-def _retry_turn(session_id: uuid.UUID) -> bool:
-    """Send the prompt of a turn again that failed for lack of a login; return False if there is none, or is refused."""
+def retry_session(session_id: uuid.UUID, retry: Callable[[uuid.UUID, None], Any] = request_resume) -> bool:
+    """Order a start as *Try again* does, or another ``retry``.
+
+    Returns False if the session refuses it, or if ``retry`` found nothing to do.
+    """
     try:
-        return resend_after_login(session_id)
-    except SessionsError as error:
-        log.info("session %s: its prompt is not sent again: %s", session_id, error.message)
-        return False
-
-
-def retry_session(session_id: uuid.UUID) -> bool:
-    """Order a start as *Try again* does; return False if the session refuses it."""
-    try:
-        request_resume(session_id, None)
+        return retry(session_id, None) is not False
     except SessionsError as error:
         log.info("session %s is not tried again: %s", session_id, error.message)
         return False
-    return True

@@ -114,7 +114,7 @@ def _unfinished_tools(transaction: SessionTransaction, run: Run) -> list[str]:
     return [str(title) for title in event.payload.get("unfinished_tools", ())] if event else []
 
 
-def resend_after_login(session_id: uuid.UUID) -> bool:
+def resend_after_login(session_id: uuid.UUID, by: Any) -> bool:
     """Queue the prompt of the last turn again, which failed because the agent was not logged in.
 
     Returns False if there is no such turn, if its prompt was sent again before, or if the session is stopped or over.
@@ -130,12 +130,13 @@ def resend_after_login(session_id: uuid.UUID) -> bool:
         if failed is None or failed.resent_as is not None or failed.kind == PromptKind.CHECK:
             return False
         attachments.require_contents(failed)
-        prepare_for_prompt(transaction, None)
+        prepare_for_prompt(transaction, by)
         text = _text_after_login(transaction, failed)
         failed.resent_as = Prompt.objects.create(
             session=session,
             message_id=f"login:{run.id}",
             kind=PromptKind.RETRY,
+            by=by,
             text=text,
             attachments=failed.attachments if text == failed.text else [],
             attempt=failed.attempt + 1,
