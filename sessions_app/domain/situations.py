@@ -98,6 +98,17 @@ def _is_your_turn(f: texts.Facts) -> bool:
     return f.agent_running and f.work_state != WorkState.WORKING and not f.queued_prompts
 
 
+def _describe_failed_turn(f: texts.Facts) -> Situation:
+    reason = IdleReason.YOUR_TURN if _is_your_turn(f) else None
+    label = LABELS[Code.TURN_FAILED]
+    if f.turn_wants_login:
+        text = "The last turn failed: the agent is not logged in."
+        step = "Log in. When the login ends, the prompt is sent again."
+        return Situation(Code.TURN_FAILED, "warning", text, step, reason=reason, label=label)
+    step = "Read the error, then send a prompt to continue."
+    return Situation(Code.TURN_FAILED, "", "The last turn failed.", step, reason=reason, label=label)
+
+
 _SUPERVISOR_HINT: Final = "Ask an administrator to start one (`manage.py supervise`, or `serve`)."
 
 _ROWS: Final[tuple[_Row, ...]] = (
@@ -256,28 +267,7 @@ _ROWS: Final[tuple[_Row, ...]] = (
         texts.not_running(Code.RESTART_DUE, IdleReason.NEXT_LOOK, lambda _: "Kandev starts it automatically."),
     ),
     (lambda f: f.is_resting, texts.not_running(Code.NOT_RUNNING, None, lambda _: texts.RESUME_HINT)),
-    (
-        lambda f: f.turn_wants_login,
-        lambda f: Situation(
-            Code.TURN_FAILED,
-            "warning",
-            "The last turn failed: the agent is not logged in.",
-            "Log in. When the login ends, the prompt is sent again.",
-            reason=IdleReason.YOUR_TURN if _is_your_turn(f) else None,
-            label=LABELS[Code.TURN_FAILED],
-        ),
-    ),
-    (
-        _turn_failed,
-        lambda f: Situation(
-            Code.TURN_FAILED,
-            "",
-            "The last turn failed.",
-            "Read the error, then send a prompt to continue.",
-            reason=IdleReason.YOUR_TURN if _is_your_turn(f) else None,
-            label=LABELS[Code.TURN_FAILED],
-        ),
-    ),
+    (_turn_failed, _describe_failed_turn),
     (
         _is_your_turn,
         lambda f: Situation(

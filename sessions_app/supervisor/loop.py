@@ -328,7 +328,7 @@ class SupervisorLoop:
     def _on_stream_news(self, stream: ExecutionStream) -> None:
         if stream.turn_completed:
             stream.turn_completed = False
-            self._backoffs.pop(stream.session_id, None)  # its agent works: its next end is not one of a row
+            self._backoffs.pop(stream.session_id, None)  # its agent works: its next end begins a new series
         if stream.agent_gone:  # before all queries: those of one thread run in the order in which they come
             stream.agent_gone = False
             self._on_stream_lost(stream)

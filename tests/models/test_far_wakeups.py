@@ -54,7 +54,7 @@ def heard(elsewhere: psycopg.Connection, timeout: float) -> int:
     return len(list(elsewhere.notifies(timeout=timeout, stop_after=1)))
 
 
-def test_another_host_wakes_everybody_here(listener: socket.socket, elsewhere: psycopg.Connection) -> None:
+def test_another_host_wakes_every_listener_here(listener: socket.socket, elsewhere: psycopg.Connection) -> None:
     other = wakeups.open_listener()
     notify(elsewhere)
     for one in (listener, other):
@@ -72,7 +72,7 @@ def test_what_is_written_here_wakes_another_host(listener: socket.socket, elsewh
     assert hears(listener) == 1, "by the socket, and not by its own notification"
 
 
-def test_who_only_writes_wakes_another_host_without_a_relay(elsewhere: psycopg.Connection) -> None:
+def test_process_that_only_writes_wakes_another_host_without_a_relay(elsewhere: psycopg.Connection) -> None:
     elsewhere.execute(f"LISTEN {CHANNEL}")
     wakeups.notify()
     assert heard(elsewhere, 10) == 1
@@ -98,7 +98,7 @@ def test_a_connection_that_was_cut_is_made_anew(listener: socket.socket, elsewhe
     eventually(lambda: hears(listener), describe="it is rung")
 
 
-def test_the_last_who_listens_takes_the_connection_along(elsewhere: psycopg.Connection) -> None:
+def test_last_listener_closes_the_connection(elsewhere: psycopg.Connection) -> None:
     def listening() -> int:
         found = elsewhere.execute(
             "SELECT count(*) FROM pg_stat_activity WHERE datname = %s AND pid <> ALL(%s)",

@@ -77,7 +77,7 @@ def elsewhere(server: RedisServer) -> Iterator[socket.socket]:
         assert not relay.is_alive()
 
 
-def test_another_host_wakes_everybody_here(listener: socket.socket) -> None:
+def test_another_host_wakes_every_listener_here(listener: socket.socket) -> None:
     other = wakeups.open_listener()
     RedisPubSub().tell("another host")
     for one in (listener, other):
@@ -99,7 +99,7 @@ def test_what_is_written_here_wakes_another_host_by_redis_alone(
     assert hears(listener) == 1, "by the socket, and not by its own message"
 
 
-def test_who_only_writes_wakes_another_host_without_a_relay(elsewhere: socket.socket) -> None:
+def test_process_that_only_writes_wakes_another_host_without_a_relay(elsewhere: socket.socket) -> None:
     wakeups.notify()
     eventually(lambda: hears(elsewhere), timeout=30, describe="it is rung")
 
@@ -134,7 +134,7 @@ def test_when_redis_is_back_the_hosts_wake_one_another_again(
     eventually(lambda: hears(listener), timeout=30, describe="so is this one")
 
 
-def test_the_last_who_listens_takes_the_subscription_along(server: RedisServer) -> None:
+def test_last_listener_ends_the_subscription(server: RedisServer) -> None:
     two = [wakeups.open_listener(), wakeups.open_listener()]
     eventually(lambda: server.subscribers() == 1, timeout=30, describe="one subscription for both")
     for one in two:

@@ -75,15 +75,15 @@ def test_what_was_taken_back_rings_nobody_and_silences_nobody(rung: list[int]) -
     assert rung == [1]
 
 
-def test_nobody_listens_and_nothing_happens() -> None:
+def test_wake_up_without_a_listener_is_harmless() -> None:
     wakeups.notify()
 
 
-def test_the_way_in_is_for_our_own_uid_alone(listener: socket.socket) -> None:
+def test_socket_directory_is_closed_to_other_users(listener: socket.socket) -> None:
     assert wakeups.socket_directory().stat().st_mode & 0o777 == 0o700
 
 
-def test_who_has_ended_in_order_is_rung_no_more(listener: socket.socket) -> None:
+def test_closed_listener_is_no_longer_woken(listener: socket.socket) -> None:
     other = wakeups.open_listener()
     wakeups.close_listener(other)
     assert len(list(wakeups.socket_directory().iterdir())) == 1

@@ -67,6 +67,14 @@ def ada(world: World) -> Client:
 
 
 @pytest.fixture
+def staff(world: World, ada: Client) -> Client:
+    """Ada's browser; she is an administrator."""
+    world.ada.is_staff = True
+    world.ada.save()
+    return ada
+
+
+@pytest.fixture
 def bob(world: World) -> Client:
     """Bob's browser; he is in another team."""
     client = Client()

@@ -43,16 +43,6 @@ def _data(settings: Any, tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def staff(world: World) -> Client:
-    """Ada's browser; she is an administrator."""
-    world.ada.is_staff = True
-    world.ada.save()
-    client = Client()
-    client.force_login(world.ada)
-    return client
-
-
-@pytest.fixture
 def profile(world: World) -> AgentProfile:
     return AgentProfile.objects.create(name="Own", agent_type="custom_acp", team=world.team, command=["/opt/my agent"])
 

@@ -28,16 +28,6 @@ def _data(settings: Any, tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def staff(world: World) -> Client:
-    """Ada's browser; she is an administrator."""
-    world.ada.is_staff = True
-    world.ada.save()
-    client = Client()
-    client.force_login(world.ada)
-    return client
-
-
-@pytest.fixture
 def carol(world: World) -> Client:
     """The browser of a member of Ada's team who is no administrator."""
     member = User.objects.create_user("carol")

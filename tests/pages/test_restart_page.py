@@ -26,13 +26,6 @@ def data(settings: Any, tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.fixture
-def staff(world: World, ada: Client) -> Client:
-    world.ada.is_staff = True
-    world.ada.save()
-    return ada
-
-
 def keep(data: Path, pid: int | None = None, **told: Any) -> None:
     """Make this process look like a child of ``manage.py serve`` on the loopback address."""
     keeper = identity.identify(pid or os.getppid())

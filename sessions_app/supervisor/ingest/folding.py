@@ -112,9 +112,8 @@ class CursorFilter:
 
     def _accept(self, line: JournalLine) -> None:
         if self.epoch and line["epoch"] != self.epoch:
-            self.gaps.append(
-                "new_epoch"
-            )  # covers lines missing at its beginning; those of a first epoch are reported below
+            # Covers lines missing at its beginning; those of a first epoch are reported below.
+            self.gaps.append("new_epoch")
         elif line["seq"] > self.seq + 1:
             self.gaps.append("lines_missing")
         self.epoch, self.seq = line["epoch"], line["seq"]
