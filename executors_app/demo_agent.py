@@ -18,7 +18,7 @@ a JSON schema           answers with JSON that matches it and nothing else, as w
 
 When it is asked to continue after an interruption, it completes what has a result: it writes the files of the quoted
 request that are still missing, sends the JSON, and says the number. It does not repeat ``work``.
-A line may begin with a slash: most of these lines are offered as commands. ``demo_settings`` has its modes and switch.
+A line may begin with a slash: most of these are offered as commands. ``demo_extensions`` has its modes and switch.
 It says how many images and files a prompt carries, and gives any other text a friendly answer. Conversations are JSONL
 files in ``$KANDEV_DEMO_AGENT_HOME`` or ``~/.kandev-demo-agent``; everything is appended to ``<conversation>.said``
 there before it is sent. It uses only the standard library and the ``demo_*`` modules, so it also runs as a program.
@@ -42,12 +42,9 @@ from typing import Any, Final
 if __name__ == "__main__" and not __package__:  # started as a file: the package is not on the path
     sys.path.append(str(Path(__file__).resolve().parents[1]))
 
+from executors_app import demo_extensions
 from executors_app.demo_change import Change
 from executors_app.demo_conversation import NUMBER, Conversation, RpcError, describe_files, interrupted_request
-from executors_app.demo_login import Login
-from executors_app.demo_question import ask_question, shows_forms
-from executors_app.demo_schema import example, parse_schema
-from executors_app.demo_settings import Settings, commands_update, knows_switches
 
 __all__ = ["Cancelled", "Conversation", "DemoAgent", "RpcError", "Turn", "default_home"]
 
@@ -77,7 +74,7 @@ class Turn:
         return self.conversation.cwd
 
     @property
-    def settings(self) -> Settings:
+    def settings(self) -> demo_extensions.Settings:
         """The conversation's settings, which may change during the turn."""
         return self.agent.settings[self.conversation.id]
 
@@ -165,10 +162,10 @@ class DemoAgent:
     """The agent: reads requests in the main thread, answers a prompt in a thread of its own."""
 
     def __init__(self, home: Path):
-        self.home, self.login = home, Login(home, sys.argv[1:])
+        self.home, self.login = home, demo_extensions.Login(home, sys.argv[1:])
         self.conversations: dict[str, Conversation] = {}
         self.turns: dict[str, Turn] = {}
-        self.settings: defaultdict[str, Settings] = defaultdict(Settings)
+        self.settings: defaultdict[str, demo_extensions.Settings] = defaultdict(demo_extensions.Settings)
         self.offers_switch = self.asks_forms = False
         self._out = threading.Lock()
         self._calls: dict[int, tuple[threading.Event, dict[str, Any]]] = {}
@@ -242,7 +239,8 @@ class DemoAgent:
         if "id" in message:
             self.send({"id": message["id"], **reply})
         if message["method"] in ("session/new", "session/load") and "result" in reply:
-            self.notify_update({**message["params"], **(reply["result"] or {})}["sessionId"], commands_update())
+            conversation = {**message["params"], **(reply["result"] or {})}["sessionId"]
+            self.notify_update(conversation, demo_extensions.commands_update())
 
     # -- the methods
 
@@ -250,7 +248,8 @@ class DemoAgent:
         """Answer one request or notification; raises RpcError for an error answer."""
         match method:
             case "initialize":
-                self.offers_switch, self.asks_forms = knows_switches(params), shows_forms(params)
+                self.offers_switch = demo_extensions.knows_switches(params)
+                self.asks_forms = demo_extensions.shows_forms(params)
                 self.login.read_client(params)
                 return self.initialize()
             case "authenticate" | "logout":
@@ -317,8 +316,8 @@ class DemoAgent:
             self._continue(turn, request)
             return
         for line in text.splitlines():
-            if schema := parse_schema(line):
-                turn.say(f"{json.dumps(example(schema))}\n")
+            if schema := demo_extensions.parse_schema(line):
+                turn.say(f"{json.dumps(demo_extensions.example(schema))}\n")
                 return
         others = [
             line
@@ -330,9 +329,9 @@ class DemoAgent:
 
     def _continue(self, turn: Turn, request: list[str]) -> None:
         """Finish an interrupted request: look at what is there first, and do only what is missing."""
-        schemas = [schema for line in request if (schema := parse_schema(line))]
+        schemas = [schema for line in request if (schema := demo_extensions.parse_schema(line))]
         if schemas:
-            turn.say(f"{json.dumps(example(schemas[0]))}\n")
+            turn.say(f"{json.dumps(demo_extensions.example(schemas[0]))}\n")
             return
         left = [line for line in request if _WRITE.fullmatch(line) or NUMBER.match(line) or line == CHANGE]
         for line in left:
@@ -383,7 +382,7 @@ _ACTIONS: Final[Mapping[str, Callable[[Turn], None]]] = {
     CHANGE: lambda turn: Change(turn).make(),
     "tool": _use_tool,
     "ask": Turn.ask,
-    "question": ask_question,
+    "question": demo_extensions.ask_question,
     "fail": _fail,
 }
 """What lines without arguments do."""

@@ -57,10 +57,7 @@ _EXTRA_MODULES: Final = (
     "demo_agent",
     "demo_change",
     "demo_conversation",
-    "demo_login",
-    "demo_question",
-    "demo_schema",
-    "demo_settings",
+    "demo_extensions",
     "domain",
     "errors",
 )

@@ -8,6 +8,6 @@ States are never edited: staff *request* a change with an action, and the superv
 out. Records of what happened (log, receipts, prompts, sweeps) are read-only.
 """
 
-from sessions_app.admin import mcp_servers, operations, records, tasks
+from sessions_app.admin import operations, records, tasks
 
-__all__ = ["mcp_servers", "operations", "records", "tasks"]
+__all__ = ["operations", "records", "tasks"]

@@ -1,4 +1,4 @@
-"""Admin of tasks, sessions and repositories, with the session actions resume, stop and sweep."""
+"""Admin of tasks, sessions, repositories and MCP servers, with the session actions resume, stop and sweep."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from django import forms
 from django.contrib import admin, messages
+from django.core.exceptions import ValidationError
 from django.db.models import OuterRef, QuerySet, Subquery
 from django.http import HttpRequest
 from django.urls import reverse
@@ -18,9 +19,10 @@ from executors_app.errors import ExecutorError
 from executors_app.models import ExecutorRunning
 from executors_app.staff_admin import Form, StaffModelAdmin
 from sessions_app.domain.states import ENDED_STATES
-from sessions_app.models import IntentKind, Repository, Task, TaskSession
+from sessions_app.models import IntentKind, McpServerList, Repository, Task, TaskSession
 from sessions_app.services import catalogue, intents
 from sessions_app.services.errors import Invalid, SessionsError, TerminalState
+from sessions_app.services.mcp_servers import check_server_list
 from sessions_app.services.sweeps import request_sweep
 
 MAX_REASONS_SHOWN: Final = 10
@@ -255,3 +257,56 @@ class RepositoryAdmin(StaffModelAdmin):
         if not obj.default_branch and not change:
             obj.default_branch = catalogue.current_branch(Path(obj.path))
         super().save_model(request, obj, form, change)
+
+
+class McpServerListForm(Form):
+    """A list of MCP servers, with references in place of secrets."""
+
+    class Meta:
+        model = McpServerList
+        fields = ("team", "repository", "servers")
+
+    def clean_servers(self) -> list[dict[str, Any]]:
+        """Return the servers. Raises ValidationError."""
+        servers: list[dict[str, Any]] = self.cleaned_data["servers"] or []
+        check_server_list(servers)
+        return servers
+
+    def clean(self) -> dict[str, Any]:
+        """Check that a repository belongs to the team."""
+        values: dict[str, Any] = super().clean() or {}
+        repository, team = values.get("repository"), values.get("team")
+        if repository is not None and team is not None and repository.team_id != team.pk:
+            raise ValidationError({"repository": "This repository belongs to another team."})
+        return values
+
+
+@admin.register(McpServerList)
+class McpServerListAdmin(StaffModelAdmin):
+    """MCP servers that teams and repositories give to agents."""
+
+    form = McpServerListForm
+    list_display = ("team", "repository", "names", "updated_by", "updated_at")
+    list_filter = ("team",)
+    list_select_related = ("team", "repository", "updated_by")
+    search_fields = ("team__name", "repository__name")
+    date_hierarchy = "updated_at"
+    fields = ("team", "repository", "servers")
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> tuple[str, ...]:
+        """Keep team and repository of an existing list."""
+        return ("team", "repository") if obj else ()
+
+    @admin.display(description="servers")
+    def names(self, row: McpServerList) -> str:
+        """Return the names of the servers."""
+        return ", ".join(str(server.get("name", "?")) for server in row.servers) or "–"
+
+    def save_model(self, request: HttpRequest, obj: McpServerList, form: Any, change: bool) -> None:
+        """Record who changed the list."""
+        obj.updated_by_id = request.user.pk
+        super().save_model(request, obj, form, change)
+
+    def written(self, form: Form) -> set[str]:
+        """Return the changed fields, and who changed them."""
+        return {*super().written(form), "updated_by"}

@@ -3,8 +3,7 @@
 Nothing outside this package writes a session's states or its log.
 """
 
-from sessions_app.models.agent_settings import AgentSettings
-from sessions_app.models.attachment import Attachment
+from sessions_app.models.agents import AgentSettings, McpServerList, ReportedAgent
 from sessions_app.models.attention import (
     AttentionItem,
     AttentionMark,
@@ -17,10 +16,10 @@ from sessions_app.models.attention import (
 from sessions_app.models.attention_rules import raise_item, resolve_items
 from sessions_app.models.bulk import update_rows
 from sessions_app.models.event import NewEvent, SessionEvent, append_events, write_numbered_events
-from sessions_app.models.mcp_servers import McpServerList
 from sessions_app.models.message import (
     PART_LIMIT,
     TEXT_ROLES,
+    Attachment,
     Message,
     MessageDraft,
     MessagePart,
@@ -42,7 +41,6 @@ from sessions_app.models.operations import (
     SweepOutcome,
     SweepRequest,
 )
-from sessions_app.models.reported_agents import ReportedAgent
 from sessions_app.models.runs import (
     IDLE_REASON,
     OVERTAKING_KINDS,

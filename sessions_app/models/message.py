@@ -1,4 +1,4 @@
-"""The messages of the conversation: a projection of the log, with text in parts of bounded size."""
+"""The messages of the conversation: a projection of the log, with text in parts of bounded size; and attached files."""
 
 from __future__ import annotations
 
@@ -176,3 +176,28 @@ def _last_part(message_id: uuid.UUID) -> tuple[int, int, int]:
     """Return id, number and length of a message's last part."""
     found = _LAST_PART.values(message_id)
     return (found[0][0], found[0][1], found[0][2]) if found else NO_PART
+
+
+class Attachment(TeamModel):
+    """The content of a file; ``Prompt.attachments`` says which prompts carry it, and under which name.
+
+    A row of the database, so that it commits with its prompt, and is in every backup that has the prompt.
+    """
+
+    team_path = "session__task__team"
+
+    session = models.ForeignKey(TaskSession, models.CASCADE, related_name="attachments")
+    sha256 = models.CharField(max_length=64)
+    """Of the content, in hexadecimal."""
+    media_type = models.CharField(max_length=100)
+    content = models.BinaryField()
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta(TeamModel.Meta):
+        abstract = False
+        db_table = "session_attachments"
+        ordering = ("id",)
+        constraints = (models.UniqueConstraint(fields=("session", "sha256"), name="one_attachment_per_content"),)
+
+    def __str__(self) -> str:
+        return f"{self.media_type} {self.sha256[:8]}"

@@ -8,9 +8,9 @@ from typing import Any, Final
 from executors_app.agentctl.protocol import LeftOutReason
 from sessions_app.domain.states import TERMINAL_STATES
 from sessions_app.models import TaskSession
-from sessions_app.models.agent_settings import REFUSED, WAITING
-from sessions_app.services.agent_mcp_servers import SECRET_MISSING, given_servers
+from sessions_app.models.agents import REFUSED, WAITING
 from sessions_app.services.agent_settings import agent_settings_document
+from sessions_app.services.mcp_servers import SECRET_MISSING, given_servers
 
 
 def parse_posted_setting(kind: str, value: str) -> str | bool:

@@ -10,7 +10,7 @@ from django.utils import timezone
 from executors_app.agentctl.agent_settings import accepts_value, find_setting
 from sessions_app.domain.states import ENDED_STATES, SessionState
 from sessions_app.models import AgentSettings, IntentKind, SessionTransaction, TaskSession, session_transaction
-from sessions_app.models.agent_settings import WAITING, agent_settings_of
+from sessions_app.models.agents import WAITING, agent_settings_of
 from sessions_app.services.errors import Invalid, NoAgent, SettingsUnknown, TerminalState, UnknownSetting
 from sessions_app.services.intents import GIVEN_UP_MESSAGE, create_intent
 

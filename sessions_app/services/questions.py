@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from typing import Any
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 from django.utils.crypto import salted_hmac
 
@@ -13,7 +15,6 @@ from executors_app.agentctl.questions.answers import Problem, ProblemCode, check
 from executors_app.encryption import SecretUnreadable
 from sessions_app.domain.states import RequestKind
 from sessions_app.models import PermissionRequest
-from sessions_app.services.answer_patterns import match_patterns
 from sessions_app.services.errors import Invalid, InvalidAnswer
 
 Content = Mapping[str, Any]
@@ -69,3 +70,47 @@ def _pattern_problems(question: Mapping[str, Any], content: Content) -> dict[str
 
 def _problem_json(problem: Problem) -> dict[str, str]:
     return {"code": problem.code.value, "message": problem.message}
+
+
+_CPU_SECONDS: Final = 1
+_MEMORY: Final = 256 * 2**20
+"""Bytes."""
+_TIMEOUT: Final = 5.0
+"""Seconds, for a machine that is too busy to give the process its second."""
+_PROGRAM: Final = f"""
+import json, re, resource, sys, warnings
+warnings.simplefilter("ignore")
+resource.setrlimit(resource.RLIMIT_CPU, ({_CPU_SECONDS}, {_CPU_SECONDS}))
+resource.setrlimit(resource.RLIMIT_AS, ({_MEMORY}, {_MEMORY}))
+resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+found = []
+for pattern, text in json.load(sys.stdin):
+    try:
+        found.append(re.search(pattern, text) is not None)
+    except (re.error, OverflowError, RecursionError):
+        found.append(None)
+json.dump(found, sys.stdout)
+"""
+
+
+def match_patterns(pairs: Sequence[tuple[str, str]]) -> list[bool | None] | None:
+    """Return for each pattern and text whether the pattern occurs in the text; None if all of them take too long.
+
+    The entry of a pattern that Python does not understand is None, because agents write those of JavaScript.
+    """
+    if not pairs:
+        return []
+    try:
+        done = subprocess.run(
+            [sys.executable, "-I", "-S", "-c", _PROGRAM],
+            input=json.dumps(pairs),
+            capture_output=True,
+            text=True,
+            timeout=_TIMEOUT,
+            env={},
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return None
+    found: list[bool | None] | None = json.loads(done.stdout) if done.returncode == 0 else None
+    return found

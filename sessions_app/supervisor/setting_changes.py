@@ -9,7 +9,7 @@ from executors_app.agentctl.agent_settings import REASON_LIMIT, clean_text
 from executors_app.agentctl.protocol import Code
 from executors_app.errors import AgentctlRefused, AgentctlUnreachable, StaleGeneration
 from sessions_app.models import Intent, IntentKind, SessionTransaction, TaskSession, session_transaction
-from sessions_app.models.agent_settings import WAITING, agent_settings_of, settle_change
+from sessions_app.models.agents import WAITING, agent_settings_of, settle_change
 from sessions_app.services.intents import create_intent
 from sessions_app.supervisor.execution_registry import ExecutionRegistry
 from sessions_app.supervisor.outcomes import settle_intent

@@ -8,6 +8,7 @@ from rest_framework import serializers
 
 from executors_app.models import AgentProfile, Executor
 from sessions_app.api.serializers import common
+from sessions_app.api.serializers.agents import GivenMcpServerSerializer
 from sessions_app.api.serializers.common import (
     POLICIES,
     IdempotencyKeyField,
@@ -17,7 +18,6 @@ from sessions_app.api.serializers.common import (
     choice_field,
 )
 from sessions_app.api.serializers.conversation import NewAttachmentSerializer, ReceiptSerializer
-from sessions_app.api.serializers.mcp_servers import GivenMcpServerSerializer
 from sessions_app.domain.derived_status import DerivedStatus
 from sessions_app.domain.recovery_facts import PolicySource
 from sessions_app.domain.restart_rules import WaitReason

@@ -13,7 +13,7 @@ from rest_framework.response import Response
 
 from sessions_app.accounts.team_scope import teams_of
 from sessions_app.api.base_views import ApiView, PromptParser, SessionApiView, TaskApiView, TeamManagerWritePermission
-from sessions_app.api.serializers.agent_settings import AgentSettingsSerializer, SettingRequestSerializer
+from sessions_app.api.serializers.agents import AgentSettingsSerializer, SettingRequestSerializer
 from sessions_app.api.serializers.common import document_responses
 from sessions_app.api.serializers.conversation import PromptAnswerSerializer, PromptRequestSerializer
 from sessions_app.api.serializers.sessions import (

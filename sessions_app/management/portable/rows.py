@@ -43,8 +43,8 @@ from sessions_app.models import (
     TaskSession,
     write_numbered_events,
 )
-from sessions_app.models.agent_settings import APPLIED, WAITING
-from sessions_app.services.agent_mcp_servers import Level, inherited_servers
+from sessions_app.models.agents import APPLIED, WAITING
+from sessions_app.services.mcp_servers import Level, inherited_servers
 from sessions_app.services.portable.reading import SnapshotValues
 
 DEFAULT_TEAM: Final = "Imported"

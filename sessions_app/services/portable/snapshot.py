@@ -19,8 +19,8 @@ from executors_app.models import ExecutorRunning
 from sessions_app.domain.portable.lines import format_time
 from sessions_app.domain.states import UNSETTLED_PROMPT_STATES, PromptState, RunState
 from sessions_app.models import ContinuityReceipt, Prompt, ResumeToken, Run, Task, TaskSession
-from sessions_app.models.agent_settings import KEPT, agent_settings_of
-from sessions_app.services.agent_mcp_servers import inherited_servers
+from sessions_app.models.agents import KEPT, agent_settings_of
+from sessions_app.services.mcp_servers import inherited_servers
 
 FORMAT: Final = "kandev/1"
 MAX_ROWS: Final = 50

@@ -18,7 +18,7 @@ from executors_app.agentctl.agent_settings import (
     parse_settings,
 )
 from sessions_app.models import AgentSettings, SessionTransaction
-from sessions_app.models.agent_settings import (
+from sessions_app.models.agents import (
     APPLIED,
     KEPT,
     REFUSED,

@@ -15,7 +15,7 @@ from sessions_app.domain.states import PROMPT, SESSION, WORK, PermissionState, R
 from sessions_app.domain.usage import parse_usage
 from sessions_app.models import PermissionRequest, Prompt, SessionTransaction, waits
 from sessions_app.models.bulk import update_row
-from sessions_app.services.agent_mcp_servers import record_left_out
+from sessions_app.services.mcp_servers import record_left_out
 from sessions_app.services.questions import undelivered_content
 from sessions_app.supervisor import continuity
 from sessions_app.supervisor.conversation import ConversationUpdate

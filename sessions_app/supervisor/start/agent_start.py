@@ -37,9 +37,9 @@ from sessions_app.models import (
 from sessions_app.models.bulk import update_rows
 from sessions_app.models.runs import newest_run
 from sessions_app.services import prompt_context
-from sessions_app.services.agent_mcp_servers import choose_servers
 from sessions_app.services.assessment import assess_start, history_allowed
 from sessions_app.services.attachments import remember_blocks
+from sessions_app.services.mcp_servers import choose_servers
 from sessions_app.services.prompt_context import load_history
 from sessions_app.supervisor import continuity, logins, setting_changes
 from sessions_app.supervisor.continuity import completed_turns, last_user_request

@@ -28,9 +28,9 @@ from sessions_app.models import (
     session_transaction,
 )
 from sessions_app.models.bulk import update_row
-from sessions_app.services.agent_mcp_servers import inherited_servers
 from sessions_app.services.assessment import is_running, session_flaws
 from sessions_app.services.intents import due_intents
+from sessions_app.services.mcp_servers import inherited_servers
 from sessions_app.supervisor import leases
 from sessions_app.supervisor.executions import (
     SESSION_RELATED,

@@ -18,8 +18,8 @@ from executors_app.models import AgentProfile, Executor
 from executors_app.plugins import UnknownPlugin
 from sessions_app.domain.sanitizing import make_visible
 from sessions_app.models import Repository
-from sessions_app.services.agent_mcp_servers import inherited_servers
 from sessions_app.services.catalogue import profiles_of
+from sessions_app.services.mcp_servers import inherited_servers
 from sessions_app.workflows.language.graph import WorkflowGraph as Graph
 from sessions_app.workflows.models import Workflow
 from sessions_app.workflows.nodes.agent import AgentSettings

@@ -1,15 +1,16 @@
-"""What a session's agent reports about itself, and the settings that users chose for it."""
+"""What agents report about themselves, the settings that users chose for them, and the MCP servers they are given."""
 
 from __future__ import annotations
 
 from typing import Any, Final
 
+from django.conf import settings
 from django.db import models
 
 from executors_app.agentctl.agent_settings import TITLE_LIMIT
 from executors_app.orm import ListField, ObjectField
 from sessions_app.accounts.team_scope import TeamModel
-from sessions_app.models.session import TaskSession
+from sessions_app.models.session import Repository, TaskSession
 from sessions_app.models.transactions import SessionTransaction
 
 WAITING: Final = "waiting"
@@ -119,3 +120,64 @@ def record_refusal(
     transaction.record_event(
         "session.setting.refused", change_id=change_id, setting=setting_id, value=value, code=code, reason=reason
     )
+
+
+class ReportedAgent(TeamModel):
+    """The last report of a team's agent of one type on one executor.
+
+    It belongs to a team because a team's own profile may run a program of its own.
+    """
+
+    team = models.ForeignKey("auth.Group", models.CASCADE, related_name="+")
+    executor = models.ForeignKey("executors_app.Executor", models.CASCADE, related_name="+")
+    agent_type = models.CharField(max_length=64)
+    name = models.CharField(max_length=200, blank=True, default="")
+    version = models.CharField(max_length=200, blank=True, default="")
+    """Empty: it reported none."""
+    auth_methods = ListField(default=list, blank=True)
+    """Its ways to log in, as ``executors_app.agentctl.auth_methods`` describes them."""
+    logs_out = models.BooleanField(default=False)
+    """Whether it offers to log out."""
+    seen_at = models.DateTimeField()
+
+    class Meta(TeamModel.Meta):
+        abstract = False
+        db_table = "reported_agents"
+        ordering = ("seen_at",)
+        constraints = (
+            models.UniqueConstraint(fields=("team", "executor", "agent_type"), name="one_report_per_team_and_place"),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.agent_type} {self.version}".strip()
+
+
+class McpServerList(TeamModel):
+    """The MCP servers of a team, or of one repository of the team.
+
+    Without secrets: ``executors_app.mcp_servers`` describes how a server refers to one. Only staff and the team's
+    admins write it; nothing that a repository contains does.
+    """
+
+    team = models.ForeignKey("auth.Group", models.CASCADE, related_name="mcp_server_lists")
+    repository = models.OneToOneField(Repository, models.CASCADE, null=True, blank=True, related_name="mcp_server_list")
+    """None: the list applies to all sessions of the team."""
+    servers = ListField(default=list, blank=True)
+    updated_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, models.SET_NULL, null=True, blank=True, related_name="+", editable=False
+    )
+    updated_at = models.DateTimeField(auto_now=True)
+
+    class Meta(TeamModel.Meta):
+        abstract = False
+        db_table = "mcp_server_lists"
+        verbose_name = "MCP server list"
+        ordering = ("team__name", "repository__name")
+        constraints = (
+            models.UniqueConstraint(
+                fields=("team",), condition=models.Q(repository=None), name="one_mcp_server_list_per_team"
+            ),
+        )
+
+    def __str__(self) -> str:
+        return f"MCP servers of {self.repository or self.team}"
