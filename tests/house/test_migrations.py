@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from io import StringIO
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,7 +14,8 @@ from django.contrib.admin.models import LogEntry
 from django.contrib.auth.models import Group, Permission, User
 from django.contrib.contenttypes.models import ContentType
 from django.core.management import call_command
-from django.db import connection, connections
+from django.db import ProgrammingError, connection, connections
+from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.migrations.executor import MigrationExecutor
 from django.db.utils import load_backend
 
@@ -252,3 +254,44 @@ def test_models_of_the_earlier_release_insert_rows_without_newer_columns() -> No
     migrate()
     fill(old)
     assert old.get_model("sessions_app", "Workflow").objects.get().name == "flow"
+
+
+class ReleasesLock(StringIO):
+    """Ends the transaction of ``other`` as soon as something is written here."""
+
+    def __init__(self, other: BaseDatabaseWrapper):
+        super().__init__()
+        self.other = other
+
+    def write(self, text: str) -> int:
+        self.other.close()
+        return super().write(text)
+
+
+@pytest.mark.postgresql
+@pytest.mark.usefixtures("_empty_database")
+def test_migration_that_lost_a_lock_to_a_running_process_is_tried_again() -> None:
+    migrate("contenttypes", "0001")
+    other = connection.copy()
+    other.set_autocommit(False)
+    with connection.cursor() as mine, other.cursor() as theirs:
+        mine.execute("SET lock_timeout = '100ms'")
+        theirs.execute("SELECT * FROM django_content_type")
+    said = ReleasesLock(other)
+    call_command("migrate", "contenttypes", verbosity=0, interactive=False, stderr=said)
+    assert "lost a lock to a running process and is tried again" in said.getvalue()
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT name FROM django_migrations WHERE app = 'contenttypes'")
+        assert len(cursor.fetchall()) == 2
+
+
+@pytest.mark.postgresql
+@pytest.mark.usefixtures("_empty_database")
+def test_migration_that_fails_otherwise_is_not_tried_again() -> None:
+    migrate("contenttypes", "0001")
+    with connection.cursor() as cursor:
+        cursor.execute("ALTER TABLE django_content_type DROP COLUMN name")
+    said = StringIO()
+    with pytest.raises(ProgrammingError):
+        call_command("migrate", "contenttypes", verbosity=0, interactive=False, stderr=said)
+    assert said.getvalue() == ""
