@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import tracemalloc
 from pathlib import Path
 
 import aiohttp
@@ -134,6 +135,21 @@ async def test_slow_reader_pauses_its_shell_and_loses_nothing(running: Running, 
         assert typist.heard.count(b"x") >= size
 
 
+async def test_output_is_gathered_into_large_frames(running: Running, tmp_path: Path) -> None:
+    size = SCROLLBACK_BYTES - 1000
+    async with shell(running) as typist:
+        await typist.type("stty -echo -opost; echo quiet-$((1+1))\n")
+        await typist.hears("quiet-2")
+        await typist.type(f"head -c {size} /dev/zero | tr '\\0' x; touch {tmp_path}/said\n")
+    await eventually_async((tmp_path / "said").exists)
+    async with shell(running) as typist:
+        frames = 0
+        while typist.heard.count(b"x") < size:
+            assert await typist._next()
+            frames += 1
+        assert frames <= 6
+
+
 async def test_only_the_end_of_unread_output_is_kept(running: Running, tmp_path: Path) -> None:
     async with shell(running) as typist:
         await typist.type(f"stty -echo; seq 400000; touch {tmp_path}/said; echo -end\n")
@@ -253,3 +269,16 @@ def test_truncated_replay_starts_at_a_whole_line() -> None:
     assert kept.read(kept.replay_start(), 100) == b"789\nabc"
     assert kept.read(0, 3) == b"\x1b[3"
     assert kept.read(20, 3) == b""
+
+
+def test_output_of_single_bytes_is_kept_compactly() -> None:
+    kept = Scrollback()
+    tracemalloc.start()
+    try:
+        for number in range(100_000):
+            kept.append(b"%d" % (number % 10))
+        size, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert size < 200_000
+    assert kept.read(99_990, 100) == b"0123456789"

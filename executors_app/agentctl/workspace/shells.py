@@ -41,8 +41,11 @@ class Scrollback:
 
     def append(self, data: bytes) -> None:
         """Append output."""
-        self._chunks.append(data)
         self.end += len(data)
+        # Small outputs are joined: an object for each byte would take forty times its size.
+        if self._chunks and len(self._chunks[-1]) + len(data) <= self.limit >> 8:
+            data = self._chunks.pop() + data
+        self._chunks.append(data)
         while self.end - self.start - len(self._chunks[0]) >= self.limit:
             self.start += len(self._chunks.popleft())
 
@@ -273,14 +276,17 @@ class ShellReader:
         self.overtaken = False
 
     async def read(self) -> bytes:
-        """Return more output; empty at the end of the shell, or after another reader was attached."""
+        """Return more output, all that there is up to ``MAX_UNREAD_BYTES``.
+
+        It is empty at the end of the shell, or after another reader was attached.
+        """
         shell = self.shell
         await shell.changes.wait_for(
             lambda: self.overtaken or shell.scrollback.end > self.position or not shell.is_running
         )
         if self.overtaken:
             return b""
-        data = shell.scrollback.read(self.position, _CHUNK)
+        data = shell.scrollback.read(self.position, MAX_UNREAD_BYTES)
         self.position = max(self.position, shell.scrollback.start) + len(data)
         return data
 
