@@ -3,8 +3,9 @@
 Bytes pass unchanged in both directions. Texts are JSON: from agentctl first ``{"shell", "offset", "running", "new"}``
 and last ``{"exit"}``; from the client ``{"resize": [cols, rows]}``, and ``{"ack": BYTES}`` with the number of bytes
 that it has processed. When the shell named ``login`` ends, the sessions that wait for that login are tried again, once.
-A client that leaves 16 MiB unacknowledged is closed with 4408, and finds the shell's
-scrollback when it reconnects. (daphne accepts and buffers whatever is sent, so this is the only back-pressure.)
+A client that leaves ``window`` bytes unacknowledged (16 MiB, unless it asks for less) is sent nothing more, and its
+shell soon waits. It is closed with 4408 unless it acknowledges within 5 seconds, and finds the shell's scrollback when
+it reconnects. (daphne accepts and buffers whatever is sent, so this is the only back-pressure.)
 """
 
 from __future__ import annotations
@@ -39,7 +40,9 @@ ACCESS_CHECK_INTERVAL: Final = 2.0
 LOGIN_SHELL: Final = "login"
 """Name of the shell in which the page runs an agent's login command; when it ends, waiting sessions are tried again."""
 FLOW_CONTROL_WINDOW: Final = 16 << 20
-"""Unacknowledged bytes at which the client counts as too slow."""
+"""Most bytes that a client may leave unacknowledged."""
+ACK_TIMEOUT: Final = 5.0
+"""Seconds within which a client with a full window has to acknowledge something."""
 MAX_TERMINAL_SIDE: Final = 1000
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,32}")
 _CLOSE_CODES: Final = {400: CloseCode.INVALID, 409: CloseCode.TOO_MANY}
@@ -48,11 +51,13 @@ _CLOSE_CODES: Final = {400: CloseCode.INVALID, 409: CloseCode.TOO_MANY}
 
 @dataclass(frozen=True, slots=True)
 class _ShellRequest:
-    """The name and size of the requested shell."""
+    """The name and size of the requested shell, and the window of the client."""
 
     name: str
     columns: int
     rows: int
+    window: int
+    """Bytes that the client may leave unacknowledged."""
 
 
 class ShellConsumer(AuthenticatedConsumer):
@@ -63,7 +68,8 @@ class ShellConsumer(AuthenticatedConsumer):
         self._shell: ShellStream | None = None
         self._connection = AsyncExitStack()
         self._tasks: list[asyncio.Task[None]] = []
-        self._sent = self._acked = 0
+        self._sent = self._acked = self._window = 0
+        self._has_acked = asyncio.Event()
         self._login_of: uuid.UUID | None = None
         """The session whose agent logs in in this shell; None for any other shell."""
 
@@ -73,6 +79,7 @@ class ShellConsumer(AuthenticatedConsumer):
             subscription, client = await run_in_database(_authorize, principal, key)
             request = _parse_shell_request(query)
             self._login_of = key if request.name == LOGIN_SHELL else None
+            self._window = request.window
             opening = client.shell(request.name, request.columns, request.rows)
             self._shell = await self._connection.enter_async_context(opening)
         except (SessionsError, ExecutorError) as error:
@@ -113,6 +120,7 @@ class ShellConsumer(AuthenticatedConsumer):
             await shell.resize(*command["resize"])
         else:
             self._acked = max(self._acked, min(command["ack"], self._sent))
+            self._has_acked.set()
 
     async def _send_output(self, shell: ShellStream) -> CloseCode:
         async for frame in shell:
@@ -121,11 +129,25 @@ class ShellConsumer(AuthenticatedConsumer):
                     await _retry_after_login(self._login_of)
                 await self._send_frame(text_data=frame)
                 continue
-            if self._sent - self._acked > FLOW_CONTROL_WINDOW:
+            if not await self._wait_for_room():
                 return CloseCode.SLOW
             self._sent += len(frame)
             await self._send_frame(bytes_data=frame)
         return CloseCode.OVERTAKEN if shell.overtaken else CloseCode.ENDED
+
+    async def _wait_for_room(self) -> bool:
+        """Wait while the window is full; return False if it still is after ``ACK_TIMEOUT`` seconds.
+
+        Nothing is read from agentctl meanwhile, so that its shell waits, too.
+        """
+        try:
+            async with asyncio.timeout(ACK_TIMEOUT):
+                while self._sent - self._acked >= self._window:
+                    self._has_acked.clear()
+                    await self._has_acked.wait()
+        except TimeoutError:
+            return False
+        return True
 
     async def _send_frame(self, **frame: str | bytes) -> None:
         """Send a frame; ignore a client that has disconnected, because that ends the socket anyway."""
@@ -210,14 +232,19 @@ def _parse_shell_request(query: Mapping[str, str]) -> _ShellRequest:
     name = query.get("shell", "main")
     if not _NAME.fullmatch(name):
         raise Invalid("shell is a name of letters, digits, - and _.", field="shell")
-    columns, rows = (_parse_side(query.get(side, default)) for side, default in (("cols", "80"), ("rows", "24")))
-    return _ShellRequest(name, columns, rows)
+    columns, rows = (
+        _check_side(_parse_number(query.get(side, default), side)) for side, default in (("cols", "80"), ("rows", "24"))
+    )
+    window = _parse_number(query.get("window", str(FLOW_CONTROL_WINDOW)), "window")
+    if not 0 < window <= FLOW_CONTROL_WINDOW:
+        raise Invalid(f"window is between 1 and {FLOW_CONTROL_WINDOW} bytes.", field="window")
+    return _ShellRequest(name, columns, rows, window)
 
 
-def _parse_side(given: str) -> int:
-    if not (given.isascii() and given.isdigit() and len(given) < 5):
-        raise Invalid("cols and rows are whole numbers.", field="cols")
-    return _check_side(int(given))
+def _parse_number(given: str, field: str) -> int:
+    if not (given.isascii() and given.isdigit() and len(given) < 10):
+        raise Invalid(f"{field} is a whole number.", field=field)
+    return int(given)
 
 
 def _check_side(side: Any) -> int:

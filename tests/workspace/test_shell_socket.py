@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from django.contrib.auth.models import Permission, User
 
+from executors_app.agentctl.workspace.shells import MAX_UNREAD_BYTES
 from executors_app.models import ExecutorRunning
 from sessions_app import shell_consumer
 from sessions_app.services.database_threads import run_in_database
@@ -116,7 +117,10 @@ async def test_invalid_text_message_is_reported(live: Served, operator: Headers,
         assert ["error"] in [list(one) for one in screen.told]
 
 
-@pytest.mark.parametrize("query", ["cols=0", "cols=x", "rows=1001", "rows=-1", "shell=a/b", "shell=", "cols=99999"])
+@pytest.mark.parametrize(
+    "query",
+    ["cols=0", "cols=x", "cols=99999", "rows=1001", "rows=-1", "shell=a/b", "shell=", "window=0", "window=16777217"],
+)
 async def test_invalid_shell_request_is_refused(live: Served, operator: Headers, query: str) -> None:
     async with shell(live, operator, query) as screen:
         assert await screen.closes() == 4400
@@ -190,11 +194,26 @@ async def test_reader_that_does_not_acknowledge_is_closed(
     live: Served, operator: Headers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shell_consumer, "FLOW_CONTROL_WINDOW", 200_000)
+    monkeypatch.setattr(shell_consumer, "ACK_TIMEOUT", 0.2)
     async with shell(live, operator) as screen:
-        await screen.type("stty -echo; seq 100000; " + READY)
+        await screen.type("stty -echo; seq 200000; " + READY)
         assert await screen.closes() == 4408
-        assert len(screen.bytes) < 400_000
+        assert len(screen.bytes) < 200_000 + MAX_UNREAD_BYTES
     async with shell(live, operator) as screen:
         while b"ready-2" not in screen.bytes[-200:]:
             assert await screen.next(), screen.code
             await screen.socket.tell({"ack": len(screen.bytes)})
+
+
+async def test_shell_waits_for_a_reader_with_a_full_window(live: Served, operator: Headers) -> None:
+    window, size = 100_000, 4_000_000
+    async with shell(live, operator, f"window={window}") as screen:
+        await screen.type(f"stty -echo -opost; head -c {size} /dev/zero | tr '\\0' x; {READY}")
+        while len(screen.bytes) < window:
+            assert await screen.next(), screen.code
+        assert await screen.socket.wire.receive_nothing(timeout=0.5)
+        assert len(screen.bytes) < window + MAX_UNREAD_BYTES
+        while b"ready-2" not in screen.bytes[-200:]:
+            await screen.socket.tell({"ack": len(screen.bytes)})
+            assert await screen.next(), screen.code
+        assert screen.bytes.count(b"x") >= size

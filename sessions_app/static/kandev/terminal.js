@@ -8,6 +8,7 @@ import { alarm, button, fill, isReady, make, note, onWorkspace, opener, row } fr
 const panel = document.getElementById("panel-terminal"); // only of those who may operate
 const place = document.getElementById("terminal");
 const ACK_EVERY = 256 * 1024; // bytes
+const WINDOW = 4 * ACK_EVERY; // what may be on its way: Ctrl+C shows only once all of that has been written
 const FIRST_PAUSE = 500, LONGEST_PAUSE = 5000;
 
 const ENDS = {
@@ -135,7 +136,7 @@ function leave(event) {
 function connect() {
   clearTimeout(timer);
   if (socket) return;
-  const size = `shell=${shell}&cols=${term.cols}&rows=${term.rows}`;
+  const size = `shell=${shell}&cols=${term.cols}&rows=${term.rows}&window=${WINDOW}`;
   socket = new WebSocket(new URL(`${panel.dataset.socket}?${size}`, location.origin.replace(/^http/, "ws")));
   socket.binaryType = "arraybuffer";
   socket.onmessage = ({ data }) => (typeof data === "string" ? hear(JSON.parse(data)) : write(new Uint8Array(data)));
