@@ -201,7 +201,9 @@ PARTS: Mapping[str, Part] = {
     "workspace": lambda world, sizes: workspaces.of_a_repository(world.home, sizes.repository, min(sizes.rounds, 3)),
     "storm": lambda world, sizes: storms.of_many(world, sizes.storm, sizes.storm_agents, limited=sizes.limited),
     "screen": lambda world, sizes: screens.of_a_fast_agent(world, sizes.work),
-    "terminal": lambda world, sizes: terminals.of_a_long_text(world, sizes.megabytes, sizes.rounds),
+    "terminal": lambda world, sizes: terminals.of_a_shell(
+        world, sizes.megabytes, sizes.samples, sizes.rounds, limited=sizes.limited
+    ),
     "long-page": lambda world, sizes: [screens.of_a_long_session(world, sizes.messages, sizes.rounds)],
     "fan-out": lambda world, sizes: fanout.to_all(world, sizes.sockets, sizes.rounds, limited=sizes.limited),
     "history": lambda world, sizes: growing_history.curves(

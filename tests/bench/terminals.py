@@ -1,19 +1,32 @@
-"""From a shell of the workspace to the terminal of a page, in real Chromium; beside whoever only reads its PTY."""
+"""From a shell of the workspace to a WebSocket and to the terminal of a page; beside a bare PTY.
+
+The kernel passes at most 4 KiB of a PTY to each read, so a long text is some thousand handovers between its writer, a
+worker of the kernel and the reader. Their rate depends on what else runs on the cores, so bare reads take turns with
+the rounds, and wait until the browser is idle.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 
+import aiohttp
+import orjson
 from django.contrib.auth.models import Permission
 from django.urls import reverse
 from playwright.sync_api import Page
+from rest_framework.authtoken.models import Token
 
 from executors_app.models import ExecutorRunning
+from sessions_app.models import TaskSession
 from tests.bench.fanout import serving
-from tests.bench.figures import Figure
+from tests.bench.figures import Figure, in_turn, seconds_of
+from tests.bench.latencies import quantile
 from tests.bench.screens import cookie_of, running_session
 from tests.bench.world import World
 from tests.pages.browsers import Visit, real_browser
@@ -22,31 +35,142 @@ from tests.waiting import eventually
 
 LINE = b"0123456789 abcdefghijklmnopqrstuvwxyz a line as a build says it, of eighty signs..\n"
 MEGABYTE = 1 << 20
+ACK_EVERY = MEGABYTE // 4
+"""As the page does it."""
+READ_LIMIT = 2.0
+ECHO_ALLOWANCE = 0.015
+"""Seconds that an echo may take longer than that of a bare PTY."""
+KEYSTROKE_PAUSE = 0.02
+IDLE = "() => new Promise((done) => requestIdleCallback(done))"
 SHOWS = """(words) => [...document.querySelectorAll(".xterm-rows > div")]
   .some((row) => row.textContent.replaceAll("\\u00a0", " ").startsWith(words))"""
 
 
-def of_a_long_text(world: World, megabytes: int, rounds: int) -> list[Figure]:
-    """``cat`` of a long file, until its end is on the screen."""
-    if missing("chromium") or missing("terminal"):
-        return []
+def of_a_shell(world: World, megabytes: int, keystrokes: int, rounds: int, *, limited: bool) -> list[Figure]:
+    """``cat`` of a long file until its end has arrived, and the echo of a keystroke."""
     world.team.permissions.add(Permission.objects.get(codename="operate_unisolated"))
-    with (
-        real_browser() as browser,
-        serving("kandev.asgi:application") as port,
-        running_session(world, "Loud") as session,
-    ):
+    with serving("kandev.asgi:application") as port, running_session(world, "Loud") as session:
         execution = ExecutorRunning.objects.get(session=session)
         text = Path(execution.workspace_path) / "long.txt"
         text.write_bytes(LINE * (megabytes * MEGABYTE // len(LINE)))
+        token = Token.objects.get_or_create(user=world.user)[0].key
+        url = f"http://127.0.0.1:{port}/ws/sessions/{session.id}/shell/?shell=bench"
+        (reads, bare_reads), (echoes, bare_echoes) = asyncio.run(_over_socket(url, token, text, keystrokes, rounds))
+        on_screen = _on_screen(world, port, session, text, rounds)
+    rows = [("to a socket", min(reads), min(bare_reads)), *(("to the screen", *one) for one in on_screen)]
+    limit = READ_LIMIT if limited else None
+    bare_echo = quantile(bare_echoes, 0.95) + ECHO_ALLOWANCE
+    return [
+        *(
+            Figure(f"terminal, {megabytes} MB {where}", seconds, "bare PTY read", floor, "MB/s", megabytes, limit)
+            for where, seconds, floor in rows
+        ),
+        Figure(
+            "keystroke echo, p95",
+            quantile(echoes, 0.95),
+            "bare PTY, p95, + 15 ms",
+            bare_echo,
+            limit=1.0 if limited else None,
+        ),
+    ]
+
+
+# -- a client without a screen
+
+
+class _Client:
+    """A client of a shell that acknowledges as the page does."""
+
+    def __init__(self, socket: aiohttp.ClientWebSocketResponse):
+        self._socket = socket
+        self._end = b""
+        self._taken = self._acked = 0
+
+    async def type(self, text: str) -> None:
+        await self._socket.send_bytes(text.encode())
+
+    async def hears(self, words: bytes) -> None:
+        """Read until ``words`` have come."""
+        while words not in self._end:
+            data = await self._socket.receive_bytes(timeout=60)
+            self._end = self._end[-len(words) :] + data
+            self._taken += len(data)
+            if self._taken - self._acked >= ACK_EVERY:
+                self._acked = self._taken
+                await self._socket.send_str(orjson.dumps({"ack": self._taken}).decode())
+        self._end = self._end.partition(words)[2]
+
+
+@asynccontextmanager
+async def _shell(url: str, token: str) -> AsyncIterator[_Client]:
+    headers = {"Authorization": f"Token {token}"}
+    async with aiohttp.ClientSession(headers=headers) as http, http.ws_connect(url, max_msg_size=0) as socket:
+        assert "shell" in await socket.receive_json(timeout=60)
+        yield _Client(socket)
+
+
+async def _over_socket(
+    url: str, token: str, text: Path, keystrokes: int, rounds: int
+) -> tuple[list[list[float]], list[list[float]]]:
+    """Seconds of each read and of each echo; and those of a bare PTY."""
+    async with _shell(url, token) as client:
+
+        async def read() -> None:
+            await client.type(f"cat {text.name}; echo over-$((1))\n")
+            await client.hears(b"over-1")
+
+        await client.type("echo over-$((1))\n")
+        await client.hears(b"over-1")
+        reads = await in_turn(min(rounds, 5), read, lambda: _read(text))
+        await client.type("echo over-$((1)); cat\n")  # the terminal itself echoes
+        await client.hears(b"over-1\r\n")
+
+        async def echo() -> None:
+            await client.type("x")
+            await client.hears(b"x")
+
+        return reads, await _in_turn_typed(keystrokes, echo)
+
+
+async def _in_turn_typed(count: int, echo: Callable[[], Awaitable[None]]) -> list[list[float]]:
+    """Seconds of each echo, as somebody types: with a pause before each keystroke."""
+    ours, theirs = os.openpty()
+
+    def bare() -> None:
+        os.write(ours, b"x")
+        os.read(ours, 1)
+
+    taken: list[list[float]] = [[], []]
+    try:
+        for _ in range(count):
+            for run, seconds in zip((echo, bare), taken, strict=True):
+                await asyncio.sleep(KEYSTROKE_PAUSE)
+                seconds.append(await seconds_of(run))
+    finally:
+        os.close(ours)
+        os.close(theirs)
+    return taken
+
+
+# -- the page
+
+
+def _on_screen(world: World, port: int, session: TaskSession, text: Path, rounds: int) -> list[tuple[float, float]]:
+    """Seconds until the last line is shown, beside a bare read; nothing without a browser."""
+    if missing("chromium") or missing("terminal"):
+        return []
+    with real_browser() as browser:
         page = Visit(browser, f"http://127.0.0.1:{port}", cookie_of(world)).page
         page.goto(reverse("session", args=[session.task_id, session.id]))
         page.get_by_role("tab", name="Terminal").click()
         page.locator(".xterm-helper-textarea").focus()
         _until(page, "ready-", "echo ready-$((1))")
-        taken = [(_shown(page, number), _read(text)) for number in range(min(rounds, 3))]
-    seconds, floor = (min(one) for one in zip(*taken, strict=True))
-    return [Figure(f"terminal, {megabytes} MB to the screen", seconds, "bare PTY read", floor, "MB/s", megabytes)]
+        taken = []
+        for number in range(min(rounds, 3)):
+            page.evaluate(IDLE)
+            taken.append((_read(text), _shown(page, number)))
+    floor, seconds = (min(one) for one in zip(*taken, strict=True))
+    return [(seconds, floor)]
 
 
 def _shown(page: Page, number: int) -> float:

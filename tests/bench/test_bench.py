@@ -54,6 +54,8 @@ ROWS = (
     "session page, 50 messages",
     "one event to 20 sockets",
     *(("agent to screen, 200 a second, p50", "agent to screen, 200 a second, p95") if chromium() else ()),
+    "terminal, 1 MB to a socket",
+    "keystroke echo, p95",
     *(("terminal, 1 MB to the screen",) if chromium() and not missing("terminal") else ()),
     "bare GET /status, each",
     "append 1 line + fdatasync",
