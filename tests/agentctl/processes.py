@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import orjson
 
 from executors_app.agentctl.journal.line_format import journal_directory, read_lines
+from executors_app.agentctl.local_runtime import detached
 from executors_app.agentctl.process import identity
+from executors_app.agentctl.process.identity import ProcessIdentity
+from executors_app.agentctl.protocol import EXECUTION_MARKER
 from executors_app.client import AgentctlClient
 from tests.agentctl.running import TOKEN
 from tests.waiting import eventually
@@ -22,6 +27,40 @@ from tests.waiting import eventually
 ROOT = Path(__file__).parents[2]
 OBEDIENT = "tests.agentctl.serve_obedient"
 REAL = "executors_app.agentctl"
+
+
+class Process(Protocol):
+    """A process that ``subprocess`` or a launcher has started."""
+
+    def poll(self) -> int | None:
+        """Return None while it runs."""
+
+    def send_signal(self, sig: int) -> None:
+        """Signal it."""
+
+
+def kill(process: Process) -> None:
+    """Kill it, and wait for its end."""
+    process.send_signal(signal.SIGKILL)
+    eventually(lambda: process.poll() is not None, 60, "its end")
+
+
+@dataclass(frozen=True)
+class _Forked:
+    identity: ProcessIdentity
+
+    def poll(self) -> int | None:
+        return None if identity.is_alive(self.identity) else 0
+
+    def send_signal(self, sig: int) -> None:
+        identity.send_signal(self.identity, sig)
+
+
+class Start(Protocol):
+    """Starts the real agentctl in a place: ``executed`` or ``forked``."""
+
+    def __call__(self, place: Place, env: Mapping[str, str] | None = None, /) -> AbstractContextManager[Process]:
+        """Wait until it is ready; it is killed at the end if it still runs."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +94,13 @@ class Place:
             "ready-file": self.ready_file,
             "label": "purpose=test",
         }
-        return [sys.executable, "-m", module, "serve", *(f"--{name}={value}" for name, value in named.items())]
+        return [
+            sys.executable,
+            "-m",
+            module,
+            "serve",
+            *(word for name, value in named.items() for word in (f"--{name}", str(value))),
+        ]
 
     @contextlib.contextmanager
     def agentctl(self, module: str = OBEDIENT, env: Mapping[str, str] | None = None) -> Iterator[subprocess.Popen[str]]:
@@ -68,6 +113,25 @@ class Place:
                 yield process
             finally:
                 process.kill()
+
+    @contextlib.contextmanager
+    def forked_agentctl(self, env: Mapping[str, str] | None = None) -> Iterator[Process]:
+        """Let this process's launcher fork the real agentctl, which makes its guard itself."""
+        self.ready_file.unlink(missing_ok=True)
+        environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), **(env or {})}
+        environment |= {EXECUTION_MARKER: f"execution-of-{self.base.name}"}
+        log = os.open(self.base / "log", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        try:
+            found = identity.identify(detached._LAUNCHER.fork(self.argv(REAL), environment, log, log))
+        finally:
+            os.close(log)
+        assert found is not None
+        process = _Forked(found)
+        try:
+            eventually(lambda: self.ready_file.exists() or process.poll() is not None, 60, "ready")
+            yield process
+        finally:
+            kill(process)
 
     def ready(self) -> dict[str, Any]:
         ready: dict[str, Any] = orjson.loads(self.ready_file.read_bytes())
@@ -87,3 +151,13 @@ class Place:
 
     def kinds(self) -> list[str]:
         return [line["kind"] for line in self.lines()]
+
+
+def executed(place: Place, env: Mapping[str, str] | None = None, /) -> AbstractContextManager[Process]:
+    """Execute agentctl, which executes its guards."""
+    return place.agentctl(REAL, env)
+
+
+def forked(place: Place, env: Mapping[str, str] | None = None, /) -> AbstractContextManager[Process]:
+    """Fork agentctl, whose guards are forked, too."""
+    return place.forked_agentctl(env)

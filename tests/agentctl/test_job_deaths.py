@@ -11,7 +11,7 @@ import pytest
 from executors_app.agentctl.process import identity
 from executors_app.agentctl.process.identity import ProcessIdentity
 from executors_app.errors import AgentctlRefused, AgentctlUnreachable, StaleGeneration
-from tests.agentctl.processes import REAL, Place
+from tests.agentctl.processes import Place, Start, executed, forked, kill
 from tests.agentctl.scripts import DEADLINE, is_gone, pid_in, process_in
 from tests.executors.harness import ended_job
 from tests.waiting import eventually
@@ -30,17 +30,23 @@ def _times(place: Place) -> int:
     return found.read_text().count("ran\n") if found.exists() else 0
 
 
-async def test_killed_agentctl_ends_its_job_and_the_next_reports_it(tmp_path: Path) -> None:
+@pytest.fixture(params=[executed, forked], ids=["executed", "forked"])
+def start(request: pytest.FixtureRequest) -> Start:
+    """How agentctl is started: a forked one forks the guards of its jobs, too."""
+    found: Start = request.param
+    return found
+
+
+async def test_killed_agentctl_ends_its_job_and_the_next_reports_it(tmp_path: Path, start: Start) -> None:
     place = Place(tmp_path)
-    with place.agentctl(REAL) as process:
+    with start(place) as process:
         await place.client().start_job("job-1", LONG)
         tree = await _processes(place)
-        process.kill()
-        process.wait()
+        kill(process)
         for each in tree:
             await is_gone(each)
 
-    with place.agentctl(REAL):
+    with start(place):
         ended = await ended_job(place.client(), "job-1")
         assert (ended["state"], ended["error"], ended["exit_code"]) == ("ended", "agentctl_ended", -9)
         assert ended["stdout"] == "said\n"
@@ -51,19 +57,18 @@ async def test_killed_agentctl_ends_its_job_and_the_next_reports_it(tmp_path: Pa
     assert _times(place) == 1
 
 
-async def test_exit_code_survives_a_frozen_and_killed_agentctl(tmp_path: Path) -> None:
+async def test_exit_code_survives_a_frozen_and_killed_agentctl(tmp_path: Path, start: Start) -> None:
     place = Place(tmp_path)
-    with place.agentctl(REAL) as process:
+    with start(place) as process:
         await place.client().start_job("job-1", {"script": f"{TREE}until [ -e go ]; do sleep 0.05; done; exit 7"})
         tree = await _processes(place)
         process.send_signal(signal.SIGSTOP)
         (place.workspace / "go").touch()
         assert eventually(lambda: not identity.is_alive(tree[1]), DEADLINE)
         eventually(lambda: _end_is_written(place), DEADLINE)
-        process.kill()
-        process.wait()
+        kill(process)
 
-    with place.agentctl(REAL):
+    with start(place):
         ended = await ended_job(place.client(), "job-1")
         assert (ended["state"], ended["error"], ended["exit_code"], ended["stdout"]) == ("ended", "", 7, "said\n")
     assert _times(place) == 1
@@ -74,17 +79,16 @@ def _end_is_written(place: Place) -> bool:
     return b"\nended " in end.read_bytes()
 
 
-async def test_job_is_lost_when_guard_and_agentctl_die_together(tmp_path: Path) -> None:
+async def test_job_is_lost_when_guard_and_agentctl_die_together(tmp_path: Path, start: Start) -> None:
     place = Place(tmp_path)
-    with place.agentctl(REAL) as process:
+    with start(place) as process:
         await place.client().start_job("job-1", LONG)
         tree = await _processes(place)
         process.send_signal(signal.SIGSTOP)
         os.kill(tree[2].pid, signal.SIGKILL)
-        process.kill()
-        process.wait()
+        kill(process)
 
-    with place.agentctl(REAL):
+    with start(place):
         ended = await ended_job(place.client(), "job-1")
         assert (ended["state"], ended["error"], ended["exit_code"]) == ("lost", "lost", None)
         assert ended["stdout"] == "said\n"
@@ -94,16 +98,15 @@ async def test_job_is_lost_when_guard_and_agentctl_die_together(tmp_path: Path) 
     assert _times(place) == 1
 
 
-async def test_hanging_guard_does_not_block_the_next_agentctl(tmp_path: Path) -> None:
+async def test_hanging_guard_does_not_block_the_next_agentctl(tmp_path: Path, start: Start) -> None:
     place = Place(tmp_path)
-    with place.agentctl(REAL) as process:
+    with start(place) as process:
         await place.client().start_job("job-1", LONG)
         tree = await _processes(place)
         os.kill(tree[2].pid, signal.SIGSTOP)
-        process.kill()
-        process.wait()
+        kill(process)
 
-    with place.agentctl(REAL):
+    with start(place):
         assert (await ended_job(place.client(), "job-1"))["state"] == "lost"
         for each in tree:
             await is_gone(each)
@@ -119,19 +122,19 @@ KILLS = {
 
 
 @pytest.mark.parametrize("point", KILLS)
-async def test_kill_at_any_point_runs_a_job_at_most_once(tmp_path: Path, point: str) -> None:
+async def test_kill_at_any_point_runs_a_job_at_most_once(tmp_path: Path, start: Start, point: str) -> None:
     place = Place(tmp_path)
     state, error = KILLS[point]
     script = {"script": "echo ran >>times; echo said" if point == "agentctl.job_ended" else f"{TREE}sleep 3600"}
     crash = {"KANDEV_CRASH_AT": point, "KANDEV_CRASH_DIR": str(tmp_path)}
-    with place.agentctl(REAL, crash) as process:
+    with start(place, crash) as process:
         try:
             await place.client().start_job("job-1", script)
         except AgentctlUnreachable:
             assert point != "agentctl.job_ended"
         assert eventually(lambda: process.poll() is not None, DEADLINE)
 
-    with place.agentctl(REAL):
+    with start(place):
         client, before = place.client(), _times(place)
         if state is None:
             with pytest.raises(AgentctlRefused) as refused:
@@ -152,23 +155,23 @@ async def test_kill_at_any_point_runs_a_job_at_most_once(tmp_path: Path, point: 
         assert process_left is None or not identity.is_alive(process_left)
 
 
-async def test_shutdown_ends_a_job_and_stores_its_result(tmp_path: Path) -> None:
+async def test_shutdown_ends_a_job_and_stores_its_result(tmp_path: Path, start: Start) -> None:
     place = Place(tmp_path)
-    with place.agentctl(REAL) as process:
+    with start(place) as process:
         await place.client().start_job("job-1", LONG)
         tree = await _processes(place)
         await place.client().shutdown(stop_agent=True, intent_id="intent-1")
         assert eventually(lambda: process.poll() is not None, DEADLINE)
         assert not [each for each in tree if identity.is_alive(each)]
 
-    with place.agentctl(REAL):
+    with start(place):
         ended = await ended_job(place.client(), "job-1")
         assert (ended["state"], ended["error"], ended["stdout"]) == ("ended", "agentctl_ended", "said\n")
 
 
-async def test_older_generation_can_neither_start_nor_cancel_jobs(tmp_path: Path) -> None:
+async def test_older_generation_can_neither_start_nor_cancel_jobs(tmp_path: Path, start: Start) -> None:
     place = Place(tmp_path)
-    with place.agentctl(REAL):
+    with start(place):
         await place.client(generation=7).start_job("job-1", LONG)
         older = place.client(generation=6)
         with pytest.raises(StaleGeneration):

@@ -24,11 +24,12 @@ from executors_app.agentctl.process.guard_process import command_line_of
 from executors_app.agentctl.process.identity import ProcessIdentity
 from executors_app.domain import Launched, LaunchSpec
 from executors_app.runtimes.local_standalone import RUNTIME
+from tests.agentctl.scripts import process_in
 from tests.executors.launches import TOKEN, agentctl_of, client_of, kill
 from tests.services import ROOT
 from tests.waiting import eventually_async
 
-GUARD = "kandev-guard"
+GUARD, JOB_GUARD = "kandev-guard", "kandev-job-guard"
 
 
 @pytest.fixture
@@ -243,6 +244,93 @@ async def test_nothing_is_left_of_a_killed_agentctl(launcher: detached._Launcher
         return execution_processes.find_processes(spec.execution_id) == execution_processes.ExecutionProcesses()
 
     await eventually_async(nothing, describe="guard and agent have ended")
+
+
+async def test_each_job_has_a_forked_guard_of_its_own(launcher: detached._Launcher, spec: LaunchSpec) -> None:
+    launched = await RUNTIME.launch(spec)
+    jobs = [await running_job(spec, launched, f"job-{number}") for number in range(2)]
+
+    (guard,) = named(spec, GUARD)
+    for script, job_guard in jobs:
+        found, leader = identity.read_stat(job_guard.pid), identity.read_stat(script.pid)
+        assert found is not None
+        assert leader is not None
+        assert (found.parent, found.session, leader.session) == (agentctl_of(launched).pid, job_guard.pid, script.pid)
+        assert not execution_processes.is_agentctl(job_guard.pid, spec.execution_id)
+        assert f"KANDEV_EXECUTION_ID={spec.execution_id}".encode() in identity.read_environment(job_guard.pid)
+    assert set(named(spec, JOB_GUARD)) == {job_guard for _, job_guard in jobs}
+    assert await running_agent(spec, launched), "the guard of agents is free"
+
+    identity.kill_all([guard], 5)
+
+    for number, (script, job_guard) in enumerate(jobs):
+        assert identity.is_alive(script)
+        ended = await client_of(spec, launched).cancel_job(f"job-{number}")
+        assert (ended["error"], ended["stdout"]) == ("cancelled", "said\n")
+        assert not identity.is_alive(script)
+        assert not identity.is_alive(job_guard)
+    ended = await client_of(spec, launched).start_job("job-3", {"script": "echo $PPID"})
+    assert ended["error"] == "", "its guard was executed"
+
+
+async def test_job_beside_an_agent_has_an_executed_guard_and_the_next_a_forked_one(
+    launcher: detached._Launcher, spec: LaunchSpec
+) -> None:
+    launched = await RUNTIME.launch(spec)
+    await running_agent(spec, launched)
+    await running_job(spec, launched, "job-1")
+    assert not named(spec, JOB_GUARD)
+
+    assert await client_of(spec, launched).stop_agent(1, "stop-1")
+    _, job_guard = await running_job(spec, launched, "job-2")
+
+    assert named(spec, JOB_GUARD) == [job_guard]
+    found = identity.read_stat(job_guard.pid)
+    assert found is not None
+    assert found.parent == agentctl_of(launched).pid, "not of the guard, which ends all its children with an agent"
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+async def test_job_whose_guard_cannot_be_forked_runs_once(
+    launcher: detached._Launcher, spec: LaunchSpec, number: signal.Signals
+) -> None:
+    launched = await RUNTIME.launch(spec)
+    (guard,) = named(spec, GUARD)
+    identity.send_signal(guard, number)
+
+    client = client_of(spec, launched)
+    await client.start_job("job-1", {"script": "echo ran >>times"})
+    ended = await client.job("job-1", wait=20)
+
+    assert (ended["state"], ended["exit_code"]) == ("ended", 0)
+    assert Path(launched.workspace_path, "times").read_text() == "ran\n"
+    assert not named(spec, GUARD)
+
+
+async def test_forked_guard_of_a_job_that_is_killed_leaves_nothing(
+    launcher: detached._Launcher, spec: LaunchSpec
+) -> None:
+    launched = await RUNTIME.launch(spec)
+    unmarked = "setsid env -i sh -c 'echo $$ >left; exec sleep 3600' &"
+    script, job_guard = await running_job(spec, launched, "job-1", unmarked)
+    left = await process_in(Path(launched.workspace_path) / "left")
+
+    identity.kill_all([job_guard], 5)
+
+    ended = await client_of(spec, launched).job("job-1", wait=20)
+    assert (ended["state"], ended["stdout"]) == ("lost", "said\n")
+    assert not identity.is_alive(script)
+    assert not identity.is_alive(left)
+
+
+async def running_job(
+    spec: LaunchSpec, launched: Launched, job_id: str, also: str = ""
+) -> tuple[ProcessIdentity, ProcessIdentity]:
+    """Start a script that runs for an hour, and return its process and its guard's."""
+    script = f"{also}\necho said; echo $PPID >{job_id}.guard; echo $$ >{job_id}.pid; exec sleep 3600"
+    await client_of(spec, launched).start_job(job_id, {"script": script})
+    place = Path(launched.workspace_path)
+    return await process_in(place / f"{job_id}.pid"), await process_in(place / f"{job_id}.guard")
 
 
 async def running_agent(spec: LaunchSpec, launched: Launched, launch_id: str = "launch-1") -> ProcessIdentity:

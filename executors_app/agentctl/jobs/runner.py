@@ -24,8 +24,9 @@ import orjson
 from executors_app import crash_points
 from executors_app.agentctl.http.requests import parse_environment, parse_identifier, parse_seconds, parse_text
 from executors_app.agentctl.jobs.store import JobFiles, JobRecords
-from executors_app.agentctl.process import guard_process, identity, job_process, spawning, subreaper
+from executors_app.agentctl.process import forked_guard, guard_process, identity, job_process, spawning, subreaper
 from executors_app.agentctl.process.async_io import StateNotifier, wait_for_end
+from executors_app.agentctl.process.forked_guard import ForkedProcess
 from executors_app.agentctl.process.job_process import KEPT_BYTES
 from executors_app.agentctl.process.spawning import AGENT_MARKER
 from executors_app.agentctl.protocol import ApiError, Code, Job, JobError, validation_error
@@ -91,7 +92,7 @@ _GUARD_MAIN: Final = f"from {job_process.__name__} import main\nmain()\n"
 class JobGuardClient:
     """A started guard process; ``wait`` for it."""
 
-    def __init__(self, process: subprocess.Popen[bytes], control: int):
+    def __init__(self, process: subprocess.Popen[bytes] | ForkedProcess, control: int):
         self._process, self._control = process, control
 
     @property
@@ -120,30 +121,32 @@ def start_guard(
     request: JobRequest, cwd: int, env: Mapping[str, str], marker: Mapping[str, str], files: Sequence[int]
 ) -> JobGuardClient:
     """Start a guard and its job; ``cwd`` and ``files`` are open descriptors. Raises OSError."""
-    order = marshal.dumps(
-        ([SHELL, "-c", request.script], dict(env), f"/proc/self/fd/{cwd}", request.timeout, request.grace)
-    )
-    with contextlib.ExitStack() as stack:
-        program, orders = (stack.enter_context(_memory_file(data)) for data in (_GUARD_PROGRAM, order))
+    order = marshal.dumps(([SHELL, "-c", request.script], dict(env), request.timeout, request.grace))
+    with contextlib.ExitStack() as ours, contextlib.ExitStack() as guards:
         control_end, control = os.pipe()
-        stack.callback(os.close, control_end)
-        passed = (control_end, orders, *files)
-        try:
-            process = subprocess.Popen(
-                [sys.executable, "-I", "-S", f"/proc/self/fd/{program}", *map(str, passed)],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                cwd="/",
-                env=dict(marker),
-                pass_fds=[program, cwd, *passed],
-                start_new_session=True,
-                **spawning.child_user_arguments(),
-            )
-        except BaseException:
-            os.close(control)
-            raise
-        return JobGuardClient(process, control)
+        guards.callback(os.close, control_end)
+        ours.callback(os.close, control)
+        ends = (control_end, guards.enter_context(_memory_file(order)), *files, cwd)
+        forked = forked_guard.own()
+        process = forked.fork_job_guard(ends) if forked else None
+        client = JobGuardClient(process or _execute_guard(ends, marker), control)
+        ours.pop_all()
+    return client
+
+
+def _execute_guard(ends: Sequence[int], marker: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    with _memory_file(_GUARD_PROGRAM) as program:
+        return subprocess.Popen(
+            [sys.executable, "-I", "-S", f"/proc/self/fd/{program}", *map(str, ends)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            cwd="/",
+            env=dict(marker),
+            pass_fds=[program, *ends],
+            start_new_session=True,
+            **spawning.child_user_arguments(),
+        )
 
 
 @contextlib.contextmanager

@@ -1,8 +1,9 @@
 """The guard of one job: it runs the script, stores its output, ends its whole tree, and records how it ended.
 
-Run as ``python -I -S ARCHIVE CONTROL ORDER END STDOUT STDERR`` in a session of its own; all but the first argument are
-descriptors. ORDER contains the marshalled ``(argv, environment, cwd, timeout, grace)``. See ``guard_process`` for what
-every guard does; this one takes ``stop GRACE REASON`` on its control pipe, and the end of that pipe means KILL at once.
+Forked by the guard of agents (``forked_guard``), or run as ``python -I -S ARCHIVE DESCRIPTORS``, in a session of its
+own. The descriptors are CONTROL, ORDER, END, STDOUT, STDERR and CWD. ORDER contains the marshalled ``(argv,
+environment, timeout, grace)``. See ``guard_process`` for what every guard does; this one takes ``stop GRACE REASON`` on
+its control pipe, and the end of that pipe means KILL at once.
 
 The guard records the end, not agentctl, so that an exit code survives the death of agentctl. END gets the line
 ``begun SECONDS`` before the script starts, and ``end_line`` before the guard exits; both are synced. Whoever holds the
@@ -84,9 +85,10 @@ class RingFile:
 class JobGuard(Guard):
     """A guard that stores its script's output and records how it ended."""
 
-    def __init__(self, control: int, order: int, end: int, stdout: int, stderr: int):
+    def __init__(self, descriptors: list[int]):
+        control, self.order, self.end, stdout, stderr, cwd = descriptors
         super().__init__(control, -1, -1)
-        self.order, self.end = order, end
+        self.cwd = f"/proc/self/fd/{cwd}"
         self.rings = (RingFile(stdout), RingFile(stderr))
         self.deadline = 0.0
         self.grace = 0.0
@@ -115,7 +117,7 @@ class JobGuard(Guard):
     def read_order(self) -> bool:
         """Read what to run; return False if the job was stopped before it started."""
         data = os.pread(self.order, os.fstat(self.order).st_size, 0)
-        self.argv, self.env, self.cwd, timeout, self.grace = marshal.loads(data)  # noqa: S302  (agentctl's own)
+        self.argv, self.env, timeout, self.grace = marshal.loads(data)  # noqa: S302  (agentctl's own)
         if select.select([self.control], [], [], 0)[0]:
             self.handle_order(os.read(self.control, 4096))
             return False
@@ -185,4 +187,4 @@ def end_line(exit_code: int | None, reason: str, totals: list[int], at: float, *
 
 def main() -> None:
     """Guard the job whose descriptors are on the command line."""
-    JobGuard(*map(int, sys.argv[1:6])).run()
+    JobGuard([int(number) for number in sys.argv[1:]]).run()
