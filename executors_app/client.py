@@ -202,15 +202,22 @@ class AgentctlClient:
         answer = await self._wire.download("/work", body, into, limit=MAX_BUNDLE_BYTES, timeout=_MAKE_TIMEOUT)
         return parse_refs(answer)
 
-    async def start_job(self, job_id: str, request: Mapping[str, Any]) -> Job:
+    async def start_job(
+        self, job_id: str, request: Mapping[str, Any], *, wait: float = 0.0, tail: int | None = None
+    ) -> Job:
         """Run a script in the workspace, once: repeating the same id returns that job's progress.
+
+        ``wait`` and ``tail`` are those of ``job``; an agentctl of an earlier release answers at once.
 
         ``request`` is ``{script, environment, cwd, timeout, grace}``: ``cwd`` relative to the workspace, the times in
         seconds, only ``script`` is needed. Refusals: ``validation_error``, ``conflict`` (the id is another request's),
         ``busy`` (too many run), ``worktree_missing``, ``journal_full``. Raises JobsUnsupported.
         """
         with _jobs_unsupported_as_error():
-            return cast("Job", await self._wire.post("/jobs", {**request, "job_id": job_id}))
+            answer = await self._wire.post(
+                "/jobs", {**request, "job_id": job_id}, _job_params(wait, tail), timeout=wait + DEFAULT_TIMEOUT
+            )
+        return cast("Job", answer)
 
     async def job(self, job_id: str, *, wait: float = 0.0, tail: int | None = None) -> Job:
         """Return a job's progress, after at most ``wait`` seconds (25 at most) if it has not ended by then.
@@ -218,9 +225,9 @@ class AgentctlClient:
         ``tail``: return the last bytes of each stream, by default all that are kept (1 MiB). Refusal: ``job_unknown``
         if this execution has no job of that id. Raises JobsUnsupported.
         """
-        params = {"wait": f"{wait:g}"} | ({} if tail is None else {"tail": str(tail)})
+        path, params = f"/jobs/{quote(job_id, safe='')}", _job_params(wait, tail)
         with _jobs_unsupported_as_error():
-            answer = await self._wire.get(f"/jobs/{quote(job_id, safe='')}", params, timeout=wait + DEFAULT_TIMEOUT)
+            answer = await self._wire.get(path, params, timeout=wait + DEFAULT_TIMEOUT)
         return cast("Job", answer)
 
     async def cancel_job(self, job_id: str) -> Job:
@@ -256,6 +263,10 @@ def listener_for(execution: ExecutionFacts) -> AgentctlListener | None:
     if execution.runtime != LOCAL and not execution.agentctl_url.startswith(sockets.SCHEME):
         return None
     return AgentctlListener(execution.agentctl_url, recorded_process(execution.state))
+
+
+def _job_params(wait: float, tail: int | None) -> dict[str, str]:
+    return {"wait": f"{wait:g}"} | ({} if tail is None else {"tail": str(tail)})
 
 
 @contextmanager

@@ -120,12 +120,18 @@ class HttpClient:
         return read_json(200, await self.call("GET", path, params=params, timeout=timeout))
 
     async def post(
-        self, path: str, body: Mapping[str, Any], *, timeout: float = DEFAULT_TIMEOUT, method: str = "POST"
+        self,
+        path: str,
+        body: Mapping[str, Any],
+        params: Mapping[str, str] | None = None,
+        *,
+        timeout: float = DEFAULT_TIMEOUT,
+        method: str = "POST",
     ) -> dict[str, Any]:
         """Send a JSON object and return the JSON object of a successful answer."""
         headers = {"Content-Type": "application/json"}
         data = orjson.dumps(dict(body))
-        return read_json(200, await self.call(method, path, data=data, headers=headers, timeout=timeout))
+        return read_json(200, await self.call(method, path, params=params, data=data, headers=headers, timeout=timeout))
 
     async def call(
         self,

@@ -44,6 +44,16 @@ async def test_finished_job_reports_its_exit_code_and_output(running: Running) -
     assert ended["started_at"] < ended["ended_at"]
 
 
+async def test_request_for_a_job_can_wait_for_its_end(running: Running) -> None:
+    status, ended = await running.post("/jobs?wait=20&tail=3", job_id="job-1", script="echo said")
+
+    assert (status, ended["state"], ended["exit_code"], ended["stdout"]) == (200, "ended", 0, "id\n")
+    assert ended == await running.get("/jobs/job-1", tail="3")
+    status, answer = await running.post("/jobs?wait=x", job_id="job-2", script="touch ran")
+    assert (status, answer["code"]) == (400, "validation_error")
+    assert not (running.workspace / "ran").exists()
+
+
 async def test_job_runs_in_the_workspace_with_a_filtered_environment(
     running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:

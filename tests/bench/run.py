@@ -196,7 +196,7 @@ PARTS: Mapping[str, Part] = {
     "latency": lambda world, sizes: latencies.of_a_turn(world, sizes.work),
     "resume": lambda world, sizes: resumes.of_a_killed_agent(world, sizes.resumes, limited=sizes.limited),
     "death": lambda world, sizes: deaths.to_ready(world, sizes.resumes, limited=sizes.limited),
-    "workflow": lambda world, sizes: workflows.of_nodes(world, sizes.nodes),
+    "workflow": lambda world, sizes: workflows.of_nodes(world, sizes.nodes, limited=sizes.limited),
     "workflow-text": lambda world, sizes: workflows.of_texts(sizes.rounds),
     "workspace": lambda world, sizes: workspaces.of_a_repository(world.home, sizes.repository, min(sizes.rounds, 3)),
     "storm": lambda world, sizes: storms.of_many(world, sizes.storm, sizes.storm_agents, limited=sizes.limited),

@@ -48,7 +48,7 @@ class Scripts:
     files: dict[str, str] = field(default_factory=dict)
     is_up: bool = True
 
-    async def start_job(self, job_id: str, request: Script) -> Job:
+    async def start_job(self, job_id: str, request: Script, *, wait: float = 0.0, tail: int | None = None) -> Job:
         self._check()
         self.asked.append(job_id)
         self.begun.setdefault(job_id, request)

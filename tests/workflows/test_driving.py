@@ -108,10 +108,20 @@ def test_job_is_requested_by_id_until_confirmed() -> None:
     assert len(set(world.scripts.asked)) == 1
 
 
+def test_agentctl_that_confirms_a_start_without_waiting_is_asked_again() -> None:
+    class Older(Scripts):
+        async def start_job(self, job_id: str, request: Script, **report: Any) -> Job:
+            return {**await super().start_job(job_id, request), "state": "running"}
+
+    world = World(SHELL, Older())
+    assert world.look().state == "succeeded"
+    assert len(world.scripts.asked) == 1
+
+
 @pytest.mark.parametrize("refusal", [Code.BUSY, Code.NOT_RUNNING, Code.JOURNAL_FULL])
 def test_script_with_transient_refusal_is_requested_again(refusal: Code) -> None:
     class Refusing(Scripts):
-        async def start_job(self, job_id: str, request: Mapping[str, Any]) -> Job:
+        async def start_job(self, job_id: str, request: Mapping[str, Any], **report: Any) -> Job:
             raise AgentctlRefused("Not now.", status=409, refusal=refusal)
 
     world = World(SHELL, Refusing())
@@ -306,9 +316,9 @@ def test_foreign_session_is_refused_unless_passed_as_input() -> None:
 
 def test_cancel_during_job_request_stops_the_script() -> None:
     class Cancelled(Scripts):
-        async def start_job(self, job_id: str, request: Script) -> Job:
+        async def start_job(self, job_id: str, request: Script, **report: Any) -> Job:
             await sync_to_async(workflows.cancel_run)(world.user, world.run)
-            return await super().start_job(job_id, request)
+            return await super().start_job(job_id, request, **report)
 
     world = World(workflow([node("a", "shell", script="sleep 600")]), Cancelled(answer=lambda script: None))
 

@@ -12,11 +12,12 @@ from django.utils import timezone
 
 from sessions_app.models import AttentionItem
 from sessions_app.services import attention, intents
+from sessions_app.workflows.driver.run_snapshot import RunLease, RunSnapshot, read_run_snapshot
 from sessions_app.workflows.services import workflows
 from sessions_app.workflows.services.run_records import run_document
 from tests.services import ROOT
 from tests.supervisor.rows import change, execution_of, fresh
-from tests.workflows.run_world import Scripts, World
+from tests.workflows.run_world import Scripts, TestDriver, World
 from tests.workflows.workflow_builder import node, workflow
 
 pytestmark = pytest.mark.django_db
@@ -36,6 +37,22 @@ def test_two_supervisors_never_drive_one_run() -> None:
     version = fresh(world.run).version
     run = world.look(3, supervisor="second")
     assert (run.owner, run.generation, run.version) == ("first", 1, version)
+
+
+def test_state_after_a_step_is_what_another_driver_would_read() -> None:
+    steps: list[RunSnapshot] = []
+
+    class Comparing(TestDriver):
+        async def _step(self, lease: RunLease, snapshot: RunSnapshot) -> RunSnapshot | None:
+            assert snapshot == await self._database(read_run_snapshot, lease)
+            steps.append(snapshot)
+            return await super()._step(lease, snapshot)
+
+    chain = [node("a", "shell", script="a"), node("b", "agent", prompt="Write it."), node("c", "shell", script="c")]
+    world = World(workflow(chain, ["a > b", "b > c"]))
+    world.drivers["me"] = Comparing("me", world.scripts)
+    assert world.to_its_end().state == "succeeded"
+    assert len(steps) >= len(chain)
 
 
 def test_lost_lease_prevents_writes() -> None:

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -323,14 +323,13 @@ class _Api:
         )
 
     async def _start_job(self, request: web.Request, body: dict[str, Any]) -> Any:
-        return self._sidecar.jobs.start(parse_job_request(body))
+        job, report = parse_job_request(body), _parse_report(request.query)
+        self._sidecar.jobs.start(job)
+        return await self._sidecar.jobs.report(job.job_id, *report)
 
     async def _job(self, request: web.Request) -> web.Response:
-        wait, tail = (
-            parse_wait(request.query, "wait", MAX_JOB_WAIT),
-            parse_number(request.query.get("tail", str(KEPT_BYTES)), "tail"),
-        )
-        return json_response(await self._sidecar.jobs.report(request.match_info["id"], wait, tail))
+        report = _parse_report(request.query)
+        return json_response(await self._sidecar.jobs.report(request.match_info["id"], *report))
 
     async def _cancel_job(self, request: web.Request, body: dict[str, Any]) -> Any:
         return await self._sidecar.jobs.cancel(request.match_info["id"])
@@ -339,3 +338,8 @@ class _Api:
         return await self._sidecar.shutdown(
             parse_flag(body, "stop_agent", default=False), parse_identifier(body, "intent_id", "")
         )
+
+
+def _parse_report(query: Mapping[str, str]) -> tuple[float, int]:
+    """Return for how long to wait for a job's end, and how many bytes of each stream to report."""
+    return parse_wait(query, "wait", MAX_JOB_WAIT), parse_number(query.get("tail", str(KEPT_BYTES)), "tail")

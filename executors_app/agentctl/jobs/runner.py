@@ -238,14 +238,13 @@ class JobRunner:
         """Number of running jobs."""
         return len(self._running)
 
-    def start(self, request: JobRequest) -> Job:
-        """Start a job unless its id was used before, and report it. Raises ApiError, and OSError for a full disk."""
+    def start(self, request: JobRequest) -> None:
+        """Start a job unless its id was used before. Raises ApiError, and OSError for a full disk."""
         digest = self._records.digest(request.job_id)
         if digest is None:
             self._begin(request)
         elif digest != request.digest:
             raise ApiError(Code.CONFLICT, "this job id was used by a different request", job_id=request.job_id)
-        return self._report(request.job_id, KEPT_BYTES)
 
     async def cancel(self, job_id: str) -> Job:
         """End a job and report its end; raises ApiError."""
@@ -290,6 +289,7 @@ class JobRunner:
         mark = uuid.uuid4().hex
         env = spawning.build_environment(request.environment, {**self._marker, AGENT_MARKER: mark})
         try:
+            files.sync_names()
             with files.open_files() as descriptors:
                 guard = start_guard(request, cwd, env, self._marker, descriptors)
         except OSError as error:

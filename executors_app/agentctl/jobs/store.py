@@ -79,8 +79,6 @@ class JobFiles:
             self.directory.mkdir(mode=0o700, parents=True)
             for name in (END_FILE, *STREAMS):
                 self._reserve(name)
-            sync_directory(self.directory)
-            sync_directory(self.directory.parent)
         except OSError:
             self.remove()
             raise
@@ -89,9 +87,17 @@ class JobFiles:
         fd = os.open(self.directory / name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
             os.posix_fallocate(fd, 0, _RESERVE_BYTES)
-            os.fsync(fd)
         finally:
             os.close(fd)
+
+    def sync_names(self) -> None:
+        """Sync the names of the files, whose contents the guard syncs. Raises OSError.
+
+        After the record of the request, whose sync has usually written them, too. If the power fails between the two,
+        the job has a record and no files, and is reported as lost.
+        """
+        sync_directory(self.directory)
+        sync_directory(self.directory.parent)
 
     def remove(self) -> None:
         """Delete the directory."""

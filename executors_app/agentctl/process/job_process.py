@@ -72,12 +72,13 @@ class RingFile:
         return True
 
     def close(self) -> None:
-        """Store the remaining output and sync the file."""
+        """Store the remaining output, and sync the file if there was any."""
         for _ in range(LAST_CHUNKS):
             if self.pipe < 0 or not self.read_pipe():
                 break
         try:
-            os.fsync(self.file)
+            if self.total:
+                os.fsync(self.file)
         except OSError:
             self.is_incomplete = True
 

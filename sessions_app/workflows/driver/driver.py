@@ -106,20 +106,22 @@ class WorkflowDriver:
         self._database.close()
 
     async def _advance_run(self, run_id: uuid.UUID) -> bool:
-        """Do one step of a run; return True if there is more to do at once."""
+        """Do steps of a run while there is something to do at once; always returns False."""
         lease = self._leases.get(run_id)
         if lease is None:
             return False
         try:
             with actor_context.acting_as(cause="workflow"):
-                return await self._step(lease)
+                snapshot: RunSnapshot | None = await self._database(run_snapshot.read_run_snapshot, lease)
+                while snapshot is not None:
+                    snapshot = await self._step(lease, snapshot)
         except LeaseLost:
             # Another driver has the run, or it is over. Nothing was written, and the rows have all that a driver needs.
             self._leases.pop(run_id, None)
-            return False
+        return False
 
-    async def _step(self, lease: RunLease) -> bool:
-        snapshot = await self._database(run_snapshot.read_run_snapshot, lease)
+    async def _step(self, lease: RunLease, snapshot: RunSnapshot) -> RunSnapshot | None:
+        """Do one step; return the state after it if there is more to do at once."""
         if snapshot.must_end:
             # Scripts are ended before the run is: agentctl runs a script at most once, so after a crash between the
             # two the next driver finds them ended, while a run that is over would leave them running for good.
@@ -128,7 +130,7 @@ class WorkflowDriver:
         checked = await asyncio.gather(*(self._check_work(lease, snapshot, work) for work in snapshot.work))
         updates = [update for update in checked if update is not None]
         if not updates and not snapshot.is_new and snapshot.work:
-            return False
+            return None
         with contextlib.suppress(InvalidWorkflow):  # write_step then ends the run
             await self._graph(lease)  # loaded here, so that no transaction waits for it
         return await self._database(

@@ -6,6 +6,7 @@ import asyncio
 import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, Protocol, cast
 
 from django.db import transaction
@@ -44,8 +45,10 @@ _JOB_ERROR_TEXTS: Final = {
 class JobClient(Protocol):
     """The methods of ``AgentctlClient`` that are used here."""
 
-    async def start_job(self, job_id: str, request: Mapping[str, Any]) -> Job:
-        """Start a script, unless this job was started before."""
+    async def start_job(
+        self, job_id: str, request: Mapping[str, Any], *, wait: float = 0.0, tail: int | None = None
+    ) -> Job:
+        """Start a script, unless this job was started before, and return the state of the job."""
 
     async def job(self, job_id: str, *, wait: float = 0.0, tail: int | None = None) -> Job:
         """Return the state of a job."""
@@ -73,10 +76,9 @@ async def start_or_poll_job(
 
     A script whose start agentctl has confirmed is never started again: if agentctl has lost it, it may have run.
     """
+    ask = partial(client.job, job_id) if is_confirmed else partial(client.start_job, job_id, _job_request(request))
     try:
-        if not is_confirmed:
-            await client.start_job(job_id, _job_request(request))
-        found = await client.job(job_id, wait=POLL_WAIT_SECONDS, tail=OUTPUT_TAIL_BYTES)
+        found = await ask(wait=POLL_WAIT_SECONDS, tail=OUTPUT_TAIL_BYTES)
         if found["state"] == JobState.RUNNING:
             return JobStatus(is_confirmed=True, tail=_output_tail(found))
         # The poll asks for the tail of the output only: if there is more, the whole result is requested now.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
@@ -242,7 +243,12 @@ def read_run_snapshot(lease: RunLease) -> RunSnapshot:
     if run is None:
         raise LeaseLost
     at_work = run.node_runs.filter(state="running").exclude(request={}).select_related("session__task")
-    work = tuple(_work_of_row(row) for row in at_work.order_by("position"))
+    return snapshot_of_rows(run, at_work.order_by("position"))
+
+
+def snapshot_of_rows(run: WorkflowRun, at_work: Iterable[NodeRun]) -> RunSnapshot:
+    """Return the state of a run; ``at_work`` are its running rows with a request, by position."""
+    work = tuple(_work_of_row(row) for row in at_work)
     facts, problem = (
         _workspace_execution(run.workspace) if any(_needs_workspace(node_work) for node_work in work) else (None, "")
     )
@@ -281,6 +287,5 @@ def _workspace_execution(session: TaskSession | None) -> tuple[ExecutionFacts | 
     if session.desired_state == DesiredState.STOPPED:
         return None, "the workspace session of the run was stopped"
     facts = load_execution_facts(session.id)
-    ready = session.executions.filter(status=ExecutorStatus.READY).values_list("id", flat=True)
-    is_up = facts is not None and bool(facts.agentctl_url) and session.agent_execution_id in ready
+    is_up = facts is not None and bool(facts.agentctl_url) and facts.status == ExecutorStatus.READY
     return (facts, "") if is_up else (None, "")

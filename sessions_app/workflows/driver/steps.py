@@ -13,7 +13,7 @@ from executors_app import crash_points
 from sessions_app.services.errors import SessionsError
 from sessions_app.services.intents import UNSTORABLE_CHARACTERS
 from sessions_app.workflows.driver import node_work, run_snapshot
-from sessions_app.workflows.driver.run_snapshot import RunLease, lock_leased_run
+from sessions_app.workflows.driver.run_snapshot import RunLease, RunSnapshot, lock_leased_run
 from sessions_app.workflows.engine import transitions
 from sessions_app.workflows.engine.records import NodeRecord, NodeState
 from sessions_app.workflows.language.diagnostics import InvalidWorkflow
@@ -55,8 +55,10 @@ def write_step(
     *,
     jobs_ended: bool = False,
     graph: WorkflowGraph | None = None,
-) -> bool:
-    """Write updates and the next step of a run; return True if there is more to do at once. Raises LeaseLost.
+) -> RunSnapshot | None:
+    """Write updates and the next step of a run; return its state then if there is more to do at once, else None.
+
+    Raises LeaseLost.
 
     ``graph`` is the graph of the run, if it is loaded already. A run that must end does so only when its scripts have
     (``jobs_ended``); otherwise the driver stops them first and writes another step.
@@ -65,10 +67,11 @@ def write_step(
     # asked yet; after it, every request has a stored id, and asking again is recognised.
     with transaction.atomic():
         run = lock_leased_run(lease)
-        more = _StepWriter(run, now, graph).take(updates, jobs_ended=jobs_ended)
+        writer = _StepWriter(run, now, graph)
+        more = writer.take(updates, jobs_ended=jobs_ended)
         crash_points.reached("workflow.step_written", run.id)
     crash_points.reached("workflow.step_committed", run.id)
-    return more
+    return run_snapshot.snapshot_of_rows(run, writer.rows_at_work()) if more else None
 
 
 def sanitize_for_database(value: Any) -> Any:
@@ -122,6 +125,10 @@ class _StepWriter:
         self._save()
         return self._again and not self._run.is_over
 
+    def rows_at_work(self) -> list[NodeRun]:
+        """Return the running rows with a request, by position."""
+        return [row for row in self._rows.values() if row.state == NodeState.RUNNING and row.request]
+
     def _apply_update(self, row: NodeRun, update: NodeUpdate) -> None:
         for name, value in update.changes.items():
             self._set_waiting(row, value) if name == "waiting_for" else setattr(row, name, value)
@@ -129,6 +136,7 @@ class _StepWriter:
         if update.is_confirmed and row.deadline_at is None:
             row.deadline_at = self._now + self._timeout_of(row) + JOB_GRACE
             self._changed[row.path] = row
+            self._again = True  # an agentctl of the last release confirms a script without waiting for its end
         if update.is_late:
             node_work.withdraw_prompt(row)
         if update.ended is not None:
@@ -177,7 +185,7 @@ class _StepWriter:
         if done.outcome is not None:
             self._end(done.outcome)
             return
-        self._again = done.is_full
+        self._again = self._again or done.is_full
         self._request_all({update.path: update.prompt for update in updates if update.prompt is not None})
 
     def _request_all(self, prompts: Mapping[str, str]) -> None:
@@ -185,8 +193,7 @@ class _StepWriter:
 
         Sessions are locked in the same order in every run, so that two runs that share sessions cannot deadlock.
         """
-        waiting = [row for row in self._rows.values() if row.state == NodeState.RUNNING and row.request]
-        for row in sorted(waiting, key=lambda row: (str(row.request.get("sessionId") or ""), row.position)):
+        for row in sorted(self.rows_at_work(), key=lambda row: (str(row.request.get("sessionId") or ""), row.position)):
             try:
                 self._request_work(row, prompts)
             except (node_work.WorkNotPossible, SessionsError) as error:
