@@ -182,8 +182,9 @@ class Subscriber(ABC):
 
 POLL_EVERY: Final = 0.25
 """Seconds at most between two reads, in case a wake-up was lost."""
-RECHECK_AFTER: Final = 0.005
-"""Seconds at least between two reads, however many wake-ups arrive."""
+LONGEST_PAUSE: Final = 0.005
+"""Seconds at most that the reader pauses after a read and its sends. It pauses as long as they took, so that however
+many wake-ups arrive, half of the time is left for everything else."""
 CHECK_EVERY: Final = 2.0
 """Seconds between two checks of all subscribers' access."""
 RETRY: Final = 1.0
@@ -285,9 +286,10 @@ class Hub:
         try:
             with contextlib.closing(_WakeupListener()) as listener:
                 while True:
+                    began = monotonic()
                     await self._send_changes(database)
                     await self._disconnect_revoked(database)
-                    await asyncio.sleep(RECHECK_AFTER)
+                    await asyncio.sleep(min(monotonic() - began, LONGEST_PAUSE))
                     await listener.wait()
         finally:
             # Shielded: the thread has to end even if this task is cancelled once more.

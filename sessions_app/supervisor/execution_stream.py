@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import aclosing, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,6 +22,7 @@ from sessions_app.domain import actor_context, verification
 from sessions_app.models import Lease, LeaseLost
 from sessions_app.services.database_threads import DatabaseThread
 from sessions_app.supervisor.database_outage import is_database_outage
+from sessions_app.supervisor.ingest.folding import OUTPUT_KINDS
 from sessions_app.supervisor.ingest.writer import IngestResult, JournalWriter, buffer_frames, show_agentctl_trouble
 
 log = logging.getLogger(__name__)
@@ -44,7 +45,7 @@ class ExecutionStream:
     writer: JournalWriter
     database: DatabaseThread
     on_change: Callable[[uuid.UUID], None]
-    """Called after each commit, because intents and prompts may have become due."""
+    """Called after each commit of more than output, because intents and prompts may have become due."""
     on_end: Callable[[ExecutionStream], None]
     """Called once, when the stream has ended."""
     journal_epoch: str = ""
@@ -150,8 +151,8 @@ class ExecutionStream:
         return True
 
     async def _stream(self) -> None:
-        events = self.client.events(self.seq, self.epoch)
-        async with events as stream, aclosing(buffer_frames(stream)) as batches:
+        events, waiting = self.client.events(self.seq, self.epoch), list[dict[str, Any]]()
+        async with events as stream, aclosing(buffer_frames(stream, waiting)) as batches:
             self.connected.set()
             async for batch in batches:
                 await self.handle_notices(line for line in batch if line.get("type") == "journal")
@@ -161,12 +162,13 @@ class ExecutionStream:
                 await self._wait_for_start_answer()
                 # Acknowledged after the commit: agentctl may delete what is acknowledged. After a crash in between the
                 # lines arrive again, and the cursor filters them out.
-                result = await self._write(lines)
+                result = await self._write(lines, waiting)
                 await stream.ack(result.seq)
                 crash_points.reached("supervisor.ingest_acked", self.session_id)
                 await self.handle_notices(())
                 await self._notify_waiters()
-                self.on_change(self.session_id)
+                if any(line["kind"] not in OUTPUT_KINDS for line in lines):
+                    self.on_change(self.session_id)
 
     @contextmanager
     def starting(self) -> Iterator[None]:
@@ -220,11 +222,11 @@ class ExecutionStream:
                     self.on_change(self.session_id)
                     return
 
-    async def _write(self, lines: Sequence[Mapping[str, Any]]) -> IngestResult:
+    async def _write(self, lines: list[dict[str, Any]], arriving: list[dict[str, Any]]) -> IngestResult:
         token = None
         if any(line["kind"] == JournalKind.SESSION_IDENTIFIED for line in lines):
             token = await self.client.agent_session()
-        result = await self.writer(self.session_id, self.lease, lines, token)
+        result = await self.writer(self.session_id, self.lease, lines, token, arriving)
         self.epoch, self.seq = result.epoch, result.seq
         self.agent_gone = self.agent_gone or result.agent_gone
         kinds = {line["kind"] for line in lines}

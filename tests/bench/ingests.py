@@ -7,6 +7,7 @@ import itertools
 import time
 import uuid
 from collections.abc import Iterator
+from typing import Any
 
 from django.db import transaction
 from django.utils import timezone
@@ -17,7 +18,6 @@ from sessions_app.domain.states import SessionState
 from sessions_app.models import Lease, SessionEvent
 from sessions_app.services.database_threads import DatabaseThread
 from sessions_app.supervisor import leases
-from sessions_app.supervisor.ingest.folding import JournalLine
 from sessions_app.supervisor.ingest.writer import Batch, write_batches
 from tests.bench.bare import BareTable
 from tests.bench.figures import Figure, in_turn
@@ -48,7 +48,7 @@ async def _beside_inserts(world: World, sessions: int, size: int, rounds: int) -
     writer, lines = DatabaseThread("ingest"), _lines()
     table = BareTable(world.home / f"ingest-{sessions}x{size}.sqlite3")
     held = await writer(_leases)
-    batch: list[JournalLine] = []
+    batch: list[dict[str, Any]] = []
 
     async def ingest_all() -> None:
         done = await writer(write_batches, [Batch(session_id, lease, batch, None) for session_id, lease in held])
@@ -88,7 +88,7 @@ def _leases() -> list[tuple[uuid.UUID, Lease]]:
     return held
 
 
-def _lines() -> Iterator[JournalLine]:
+def _lines() -> Iterator[dict[str, Any]]:
     """What an agent says without an end; each 20th line is a tool call, after which a new message begins."""
     for seq in itertools.count(1):
         line = {"seq": seq, "epoch": "bench", "ts": time.time()}

@@ -32,7 +32,7 @@ class Frames:
 
 async def test_lines_received_during_a_write_form_the_next_batch() -> None:
     frames = Frames(100)
-    async with aclosing(buffer_frames(aiter(frames))) as batches:
+    async with aclosing(buffer_frames(aiter(frames), [])) as batches:
         first = await anext(batches)
         await eventually_async(lambda: frames.read == 100, describe="the stream is read on")
         second = await anext(batches)
@@ -40,10 +40,22 @@ async def test_lines_received_during_a_write_form_the_next_batch() -> None:
         assert [batch async for batch in batches] == []
 
 
+async def test_lines_that_were_taken_from_the_buffer_are_not_yielded() -> None:
+    frames, waiting = Frames(100), Lines()
+    async with aclosing(buffer_frames(aiter(frames), waiting)) as batches:
+        seen = await anext(batches)
+        await eventually_async(lambda: frames.read == 100, describe="the stream is read on")
+        seen += waiting[:50]
+        del waiting[:50]
+        async for batch in batches:
+            seen += batch
+    assert [line["seq"] for line in seen] == list(range(100))
+
+
 async def test_stream_is_read_no_further_than_the_buffer_allows() -> None:
     frames = Frames(3 * MAX_BUFFERED)
     seen: list[int] = []
-    async with aclosing(buffer_frames(aiter(frames))) as batches:
+    async with aclosing(buffer_frames(aiter(frames), [])) as batches:
         async for batch in batches:
             await asyncio.sleep(0)
             assert frames.read <= len(seen) + len(batch) + MAX_BUFFERED
@@ -54,7 +66,7 @@ async def test_stream_is_read_no_further_than_the_buffer_allows() -> None:
 async def test_stream_error_comes_after_all_preceding_lines() -> None:
     seen: Lines = []
     with pytest.raises(ConnectionError):
-        async with aclosing(buffer_frames(aiter(Frames(5, ConnectionError("gone"))))) as batches:
+        async with aclosing(buffer_frames(aiter(Frames(5, ConnectionError("gone"))), [])) as batches:
             async for batch in batches:
                 seen += batch
     assert len(seen) == 5
@@ -62,7 +74,7 @@ async def test_stream_error_comes_after_all_preceding_lines() -> None:
 
 async def test_reading_ends_when_the_consumer_stops() -> None:
     frames = Frames(10**9)
-    async with aclosing(buffer_frames(aiter(frames))) as batches:
+    async with aclosing(buffer_frames(aiter(frames), [])) as batches:
         await anext(batches)
     stopped_at = frames.read
     for _ in range(10):

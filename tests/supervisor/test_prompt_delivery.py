@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
 from typing import Any
 
 import pytest
@@ -92,6 +93,21 @@ def test_failed_delivery_is_retried_after_a_delay_not_at_every_wakeup(refusal: s
         agentctl.refusal = refusal
         assert send_prompts(session, agentctl, times=5) == ["p1"]
     assert names(session).count("session.prompt.sending") == 1
+
+
+@pytest.mark.parametrize("has_news", [False, True], ids=["output alone", "with other lines"])
+def test_agent_output_alone_does_not_look_for_prompts(has_news: bool) -> None:
+    session, journal = running_session(execution=NO_LEASE), Journal()
+    lines = [*journal.says("Working"), journal.tool("t1"), *([journal.line("log")] if has_news else [])]
+    woken: list[uuid.UUID] = []
+
+    async def attach(registry: ExecutionRegistry) -> None:
+        registry.on_change = woken.append
+        assert await registry.open_stream(session.id) is not None
+
+    with recording_agentctl(session, lines):
+        with_registry(attach)
+    assert woken == ([session.id] if has_news else [])
 
 
 def test_session_is_woken_when_the_delay_is_over() -> None:

@@ -76,6 +76,21 @@ def test_waiting_batches_are_written_in_one_transaction(commits: Commits, thread
     assert [conversation(session)[0][1] for session in sessions] == ["hello"] * 5
 
 
+def test_output_that_arrives_before_its_turn_joins_the_batch(commits: Commits, thread: DatabaseThread) -> None:
+    session, journal = running_session(), Journal()
+    lines, arriving = journal.says("one "), [*journal.says("two "), journal.line("log"), *journal.says("three")]
+
+    async def write_and_receive() -> IngestResult:
+        return await JournalWriter(thread)(session.id, MINE, lines, None, arriving)
+
+    assert asyncio.run(write_and_receive()).seq == 2
+    assert commits.sizes == [1]
+    assert conversation(session)[0][1] == "one two "
+    assert [line["kind"] for line in lines] == ["message.agent"] * 2
+    # The stream looks at each other line before it is written, so these wait for its next batch.
+    assert [line["kind"] for line in arriving] == ["log", "message.agent"]
+
+
 def test_other_writers_get_time_between_two_commits(commits: Commits, thread: DatabaseThread) -> None:
     session, journal = running_session(), Journal()
 

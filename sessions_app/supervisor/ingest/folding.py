@@ -17,6 +17,14 @@ from executors_app.agentctl.protocol import JournalKind
 JournalLine = Mapping[str, Any]
 TEXT_KINDS: Final = frozenset({JournalKind.MESSAGE_AGENT.value, JournalKind.MESSAGE_THOUGHT.value})
 
+OUTPUT_KINDS: Final = TEXT_KINDS | {
+    JournalKind.TOOL_CALL.value,
+    JournalKind.TOOL_UPDATE.value,
+    JournalKind.PLAN.value,
+    JournalKind.USAGE.value,
+}
+"""Lines that only say what the agent does: no intent and no prompt becomes due because of them."""
+
 _TEXT_FIELDS: Final = frozenset({"seq", "epoch", "ts", "kind", "text", "agent_message_id"})
 """All fields of a piece of text; a line with others is checked alone when it is applied."""
 

@@ -16,6 +16,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
+from itertools import takewhile
 from typing import Any, Final
 
 from django.db import InterfaceError, OperationalError, connection, transaction
@@ -31,7 +32,7 @@ from sessions_app.models import Lease, LeaseLost, SessionTransaction, session_tr
 from sessions_app.services.database_threads import DatabaseThread
 from sessions_app.services.metric_counters import METRICS_BUFFER
 from sessions_app.supervisor.continuity import store_reported_token
-from sessions_app.supervisor.ingest.folding import CursorFilter, JournalLine, PreparedLines, fold_texts
+from sessions_app.supervisor.ingest.folding import OUTPUT_KINDS, CursorFilter, JournalLine, PreparedLines, fold_texts
 from sessions_app.supervisor.ingest.handlers import UNSTORABLE, LineApplier
 
 log = logging.getLogger(__name__)
@@ -190,9 +191,12 @@ MAX_BUFFERED = 2000
 When so many wait, the stream is not read any further; agentctl's journal keeps the rest."""
 
 
-async def buffer_frames(frames: AsyncIterator[Lines]) -> AsyncGenerator[Lines, None]:
-    """Yield all lines that have arrived since the last batch, in order; an error of ``frames`` is raised after them."""
-    waiting: Lines = []
+async def buffer_frames(frames: AsyncIterator[Lines], waiting: Lines) -> AsyncGenerator[Lines, None]:
+    """Yield all lines that have arrived since the last batch, in order; an error of ``frames`` is raised after them.
+
+    They arrive in ``waiting``. Meanwhile the caller may take lines from its beginning, which then belong to the batch
+    that was yielded last.
+    """
     news, room = asyncio.Event(), asyncio.Event()
     reader = asyncio.create_task(_read_frames(frames, waiting, news, room))
     reader.add_done_callback(lambda _: news.set())
@@ -219,8 +223,8 @@ async def _read_frames(frames: AsyncIterator[Lines], waiting: Lines, news: async
             await room.wait()
 
 
-COMMIT_INTERVAL = 0.01
-"""Seconds at least between two commits."""
+COMMIT_INTERVAL = 0.002
+"""Seconds at least between two commits, in which other processes can begin to write."""
 JOURNAL_CAUSE = "journal"
 """The cause recorded with everything written here: an agent or its agentctl reported it."""
 RETRY_AFTER = 1.0
@@ -243,14 +247,30 @@ class Batch:
 
     session_id: uuid.UUID
     lease: Lease
-    lines: Sequence[JournalLine]
+    lines: list[dict[str, Any]]
     token: Mapping[str, Any] | None
+    arriving: Lines = field(default_factory=list)
+    """The stream's lines behind these; what has arrived by then is written with them."""
     result: asyncio.Future[IngestResult] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
     prepared: PreparedLines = field(init=False)
 
     def __post_init__(self) -> None:
         # Here, on the event loop: in the writer's thread it would prolong the transaction.
         self.prepared = PreparedLines.of(self.lines)
+
+    def take_arrived(self) -> None:
+        """Add the output that has arrived since the batch was passed, so that it need not wait for another commit."""
+        room = max(0, MAX_LINES - len(self.lines))
+        more = list(takewhile(_is_output, self.arriving[:room]))
+        if more:
+            del self.arriving[: len(more)]
+            self.lines += more
+            self.prepared = PreparedLines.of(self.lines)
+
+
+def _is_output(line: JournalLine) -> bool:
+    """Whether the stream has nothing to do for a line before it is written."""
+    return line.get("kind") in OUTPUT_KINDS
 
 
 class JournalWriter:
@@ -263,13 +283,19 @@ class JournalWriter:
         self._task: asyncio.Task[None] | None = None
 
     async def __call__(
-        self, session_id: uuid.UUID, lease: Lease, lines: Sequence[JournalLine], token: Mapping[str, Any] | None
+        self,
+        session_id: uuid.UUID,
+        lease: Lease,
+        lines: Lines,
+        token: Mapping[str, Any] | None,
+        arriving: Lines | None = None,
     ) -> IngestResult:
         """Write one batch and return its result; raises what ``ingest_batch`` raises.
 
-        A stream must not pass its next batch before this returns.
+        Output that is in ``arriving`` when the batch's turn comes moves to the end of ``lines`` and is written too. A
+        stream must not pass its next batch before this returns.
         """
-        batch = Batch(session_id, lease, lines, token)
+        batch = Batch(session_id, lease, lines, token, [] if arriving is None else arriving)
         self._waiting.append(batch)
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._run(), name="writer")
@@ -289,9 +315,10 @@ class JournalWriter:
             await asyncio.sleep(_pause_after(time.monotonic() - started))
 
     def _next_batches(self) -> list[Batch]:
-        batches = [self._waiting.popleft()]
+        batches: list[Batch] = []
         while self._waiting and sum(len(batch.lines) for batch in batches) < MAX_LINES:
             batches.append(self._waiting.popleft())
+            batches[-1].take_arrived()
         return batches
 
     async def _write(self, batches: Sequence[Batch]) -> None:
