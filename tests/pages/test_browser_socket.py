@@ -83,6 +83,16 @@ def test_socket_text_appears_at_once_and_only_once(talk: Talk) -> None:
     expect(said.locator(".appended")).to_have_count(0)
 
 
+def test_socket_text_does_not_wait_for_the_next_picture(talk: Talk) -> None:
+    page, far, seen = talk()
+    page.route("**/live/**", lambda route: None)
+    page.evaluate("() => { window.requestAnimationFrame = () => 0; }")
+    for word in ("two", "three"):
+        hear(far.session, {"kind": "message.agent", "text": f" {word}"})
+        seen = far.tell(seen)
+    expect(page.locator(".message.agent .prose")).to_have_text("One two three")
+
+
 def test_server_rendering_replaces_appended_text(talk: Talk) -> None:
     page, far, seen = talk()
     hear(far.session, {"kind": "message.agent", "text": "\n\n- **two**\n"})

@@ -34,29 +34,22 @@ function madeOf(html) {
   return template.content.firstElementChild;
 }
 
-// Put what was said behind messages that grow, each once however many events told of it; false where
-// something was told that only the server can show.
-export function append(events) {
-  const texts = new Map(); // what is shown: the text behind it
-  let isAll = true;
-  for (const { seq, payload } of events) {
-    const shown = document.getElementById(`m-${payload.message_id}`);
-    if (!shown || !("append" in payload)) isAll = false;
-    else if (Number(shown.dataset.updated) < seq) {
-      texts.set(shown, (texts.get(shown) ?? "") + payload.append);
-      shown.dataset.updated = seq;
-      if (payload.complete) isAll = false; // one that has ended is shown as it will stay
-    }
-  }
-  for (const [shown, text] of texts) isAll = grow(shown, text) && isAll;
-  return isAll;
+// Put what was said behind a message that grows, once however often it is told; false where only the server can show
+// what was told.
+export function append({ seq, payload }) {
+  const shown = document.getElementById(`m-${payload.message_id}`);
+  if (!shown || !("append" in payload)) return false;
+  if (Number(shown.dataset.updated) >= seq) return true;
+  shown.dataset.updated = seq;
+  return grow(shown, payload.append) && !payload.complete; // one that has ended is shown as it will stay
 }
 
 function grow(shown, text) {
   const place = shown.querySelector(".prose, .as-written");
   shown.dataset.appended = "";
   if (!place) return false;
-  end(place).append(visible((shown.dataset.tail ?? "") + text));
+  const spot = end(place);
+  (spot.lastChild ?? spot.appendChild(new Text())).appendData(visible((shown.dataset.tail ?? "") + text));
   delete shown.dataset.tail;
   return true;
 }

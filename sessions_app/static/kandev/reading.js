@@ -22,10 +22,14 @@ export function follow() {
 
 // A reader who is at the end stays there; anybody else is told how much is new. change(): how many messages.
 export function keepingPlace(change) {
+  const settle = placeKeeper();
+  settle(change());
+}
+
+// The same in two steps: call this before the change, and what it returns after it.
+export function placeKeeper() {
   const wasAtEnd = follows || isAtEnd();
-  const added = change();
-  if (wasAtEnd) toEnd();
-  else count(added);
+  return (added) => (wasAtEnd ? toEnd() : count(added));
 }
 
 function isAtEnd() {

@@ -36,7 +36,7 @@ const replaceParts = partsOf(PARTS);
 let lastSeq = Number(page.dataset.lastSeq); // of the log, as far as the server has rendered it for us
 let heardSeq = lastSeq; // as far as the socket has told it
 let statusSeq = lastSeq;
-const frames = []; // heard, and not shown yet
+let settlePlace = null; // keeps the reader's place with the next picture, while text has been added since the last one
 let settles = false; // something is on its way of which the log may say nothing
 let mayStart = true;
 let heard = document.querySelector(".strip").dataset.label;
@@ -77,17 +77,19 @@ function hear(frame) {
   if (frame.type === "hello") lookAround();
   if (frame.type !== "event") return live.soon();
   heardSeq = Math.max(heardSeq, frame.seq);
-  if (!frames.length) document.hidden ? setTimeout(showHeard, HIDDEN) : requestAnimationFrame(showHeard);
-  frames.push(frame);
+  if (!isPast && !settlePlace) {
+    settlePlace = reading.placeKeeper();
+    document.hidden ? setTimeout(keepPlace, HIDDEN) : requestAnimationFrame(keepPlace);
+  }
+  if (frame.event === "session.workspace.changed") workspaceChanged();
+  const isShown = !isPast && append(frame);
+  if (frame.seq > lastSeq) live.soon(isShown ? AFTER_TEXT : AFTER_NEWS);
 }
 
-// All that was heard since the last picture of the screen, at once.
-function showHeard() {
-  const told = frames.splice(0);
-  if (told.some(({ event }) => event === "session.workspace.changed")) workspaceChanged();
-  let isShown = false;
-  if (!isPast) reading.keepingPlace(() => ((isShown = append(told)), 0));
-  if (told.some(({ seq }) => seq > lastSeq)) live.soon(isShown ? AFTER_TEXT : AFTER_NEWS);
+// Text is added as it comes, but the page is laid out once a picture, however much comes.
+function keepPlace() {
+  settlePlace(0);
+  settlePlace = null;
 }
 
 function allowPrompts(allowed) {
