@@ -44,7 +44,7 @@ def to_all(world: World, sockets: int, rounds: int, *, limited: bool) -> list[Fi
         port = stack.enter_context(serving("kandev.asgi:application"))
         floor_port = stack.enter_context(serving("tests.bench.bare_fanout:application"))
         layer_port = stack.enter_context(serving("tests.bench.channel_layer:application"))
-        tokens = _tokens(world, -(-sockets // SEATS))
+        tokens = tokens_of(world, -(-sockets // SEATS))
         path = f"/ws/sessions/{session.id}/"
         crowd = stack.enter_context(closing(Crowd(port, path, [tokens[n // SEATS] for n in range(sockets)])))
         bare_crowd = stack.enter_context(closing(Crowd(floor_port, "/", [""] * sockets)))
@@ -72,7 +72,7 @@ async def _beside(session_id: uuid.UUID, crowd: Crowd, others: Sequence[Crowd], 
         writer.close()
 
 
-def _tokens(world: World, count: int) -> list[str]:
+def tokens_of(world: World, count: int) -> list[str]:
     """Those of so many members of the team."""
     keys = []
     for number in range(count):
@@ -90,7 +90,7 @@ class Crowd:
         self._heard: dict[int, bytes] = {}
         self._poll = select.epoll()
         for token in tokens:
-            one = _handshake(port, path, token)
+            one = handshake(port, path, token)
             self._sockets[one.fileno()] = one
             self._poll.register(one, select.EPOLLIN)
 
@@ -120,7 +120,8 @@ class Crowd:
                     self._heard[descriptor] = heard
 
 
-def _handshake(port: int, path: str, token: str) -> socket.socket:
+def handshake(port: int, path: str, token: str) -> socket.socket:
+    """A WebSocket of that address that is open."""
     one = socket.create_connection(("127.0.0.1", port), timeout=WITHIN)
     lines = (
         f"GET {path} HTTP/1.1",

@@ -28,6 +28,7 @@ from tests.bench import (
     screens,
     storms,
     sweeps,
+    talking,
     terminals,
     workflows,
     workspaces,
@@ -71,6 +72,8 @@ class Sizes:
     """Lines that an agent says without a pause."""
     dense: int
     """Idle sessions at once."""
+    talkers: int
+    """Agents that talk at once."""
     growth: tuple[int, ...]
     """How many of everything the growth curves are drawn through."""
     history: tuple[int, ...]
@@ -102,6 +105,7 @@ FULL = Sizes(
     repository=1024,
     spoken=50_000,
     dense=500,
+    talkers=200,
     growth=(100, 1_000, 10_000),
     history=(100, 1_000, 10_000),
     limit=4.0,
@@ -124,6 +128,7 @@ QUICK = Sizes(
     repository=4,
     spoken=500,
     dense=2,
+    talkers=3,
     growth=(5, 20),
     history=(2, 4),
     limit=None,
@@ -200,7 +205,8 @@ PARTS: Mapping[str, Part] = {
     "workflow-text": lambda world, sizes: workflows.of_texts(sizes.rounds),
     "workspace": lambda world, sizes: workspaces.of_a_repository(world.home, sizes.repository, min(sizes.rounds, 3)),
     "storm": lambda world, sizes: storms.of_many(world, sizes.storm, sizes.storm_agents, limited=sizes.limited),
-    "screen": lambda world, sizes: screens.of_a_fast_agent(world, sizes.work),
+    "screen": lambda world, sizes: screens.of_a_fast_agent(world, sizes.work, limited=sizes.limited),
+    "talking": lambda world, sizes: talking.of_many(world, sizes.talkers, 4 * sizes.work, limited=sizes.limited),
     "terminal": lambda world, sizes: terminals.of_a_shell(
         world, sizes.megabytes, sizes.samples, sizes.rounds, limited=sizes.limited
     ),

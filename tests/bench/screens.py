@@ -33,6 +33,8 @@ from tests.waiting import eventually
 
 RATE = 200
 """Ticks a second."""
+BUDGETS = (("p50", 0.5, 0.015), ("p95", 0.95, 0.03))
+"""Name and share of a quantile, and its seconds at most."""
 WATCH = """(selector) => {
   window.seen = {};
   const look = () => {
@@ -51,7 +53,7 @@ BARE = """(url) => {
 }"""
 
 
-def of_a_fast_agent(world: World, seconds: float) -> list[Figure]:
+def of_a_fast_agent(world: World, seconds: float, *, limited: bool) -> list[Figure]:
     """An agent that says ``RATE`` things a second, seen on an open session page; beside bare sends to a bare page."""
     if missing("chromium"):
         return []
@@ -59,10 +61,14 @@ def of_a_fast_agent(world: World, seconds: float) -> list[Figure]:
         page = Visit(browser, f"http://127.0.0.1:{port}", cookie_of(world)).page
         waited = _beside_agent(world, page, seconds)
         floor = _bare(browser.new_page(), seconds)
-    row = f"agent to screen, {RATE} a second, {{}}"
+    row, limit = f"agent to screen, {RATE} a second, {{}}", 1.0 if limited else None
     return [
-        Figure(row.format(name), quantile(waited, share), f"bare sends, {name}", quantile(floor, share))
-        for name, share in (("p50", 0.5), ("p95", 0.95))
+        figure
+        for name, share, budget in BUDGETS
+        for figure in (
+            Figure(row.format(name), quantile(waited, share), f"bare sends, {name}", quantile(floor, share)),
+            Figure(row.format(name), quantile(waited, share), "the budget", budget, limit=limit),
+        )
     ]
 
 

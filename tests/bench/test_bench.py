@@ -53,6 +53,8 @@ ROWS = (
     "4 MB repository, a workspace",
     "session page, 50 messages",
     "one event to 20 sockets",
+    "3 agents, 10 a second each, to the socket, p95",
+    "3 agents that talk: web and supervisor at the end",
     *(("agent to screen, 200 a second, p50", "agent to screen, 200 a second, p95") if chromium() else ()),
     "terminal, 1 MB to a socket",
     "keystroke echo, p95",
