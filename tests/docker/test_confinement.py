@@ -74,28 +74,29 @@ async def test_agentctl_and_its_agent_are_two_users_without_any_power(
         assert {status_field_of(pid, f"Cap{name}")[0] for name in ("Inh", "Prm", "Eff", "Bnd", "Amb")} == {"0" * 16}
 
 
-@pytest.mark.parametrize(
-    "attempt",
-    [
-        "cat /var/lib/agentctl/state/token",
-        "ls /var/lib/agentctl/state",
-        "cat /proc/1/environ",
-        "ls /proc/1/root/var/lib/agentctl",
-        "kill -9 1",
-        "mv /var/lib/agentctl /var/lib/elsewhere",
-        "echo evil >> /opt/kandev/executors_app/agentctl/__main__.py",
-        "echo evil > /etc/gitconfig",
-    ],
+REACHES_FOR_AGENTCTL = (
+    "cat /var/lib/agentctl/state/token",
+    "ls /var/lib/agentctl/state",
+    "cat /proc/1/environ",
+    "ls /proc/1/root/var/lib/agentctl",
+    "kill -9 1",
+    "mv /var/lib/agentctl /var/lib/elsewhere",
+    "echo evil >> /opt/kandev/executors_app/agentctl/__main__.py",
+    "echo evil > /etc/gitconfig",
 )
+
+
 async def test_an_agent_reaches_neither_its_agentctl_nor_what_that_keeps(
-    harness: DockerHarness, spec: LaunchSpec, launched: Launched, attempt: str
+    harness: DockerHarness, spec: LaunchSpec, launched: Launched
 ) -> None:
-    tries = f"{{ {attempt}; }} > got 2>&1; echo $? > code; sleep 1"
+    tries = [f"{{ {tried}; }} > got-{n} 2>&1; echo $? > code-{n}" for n, tried in enumerate(REACHES_FOR_AGENTCTL)]
     with pytest.raises(AgentctlRefused, match="the agent ended"):
-        await start_agent(harness, spec, launched, "first", argv=["sh", "-c", tries])
+        await start_agent(harness, spec, launched, "first", argv=["sh", "-c", "; ".join([*tries, "sleep 1"])])
     worktree = seen(harness, launched)
-    assert (worktree / "code").read_text().strip() != "0", (worktree / "got").read_text()
-    assert TOKEN not in (worktree / "got").read_text()
+    for number, tried in enumerate(REACHES_FOR_AGENTCTL):
+        got = (worktree / f"got-{number}").read_text()
+        assert (worktree / f"code-{number}").read_text().strip() != "0", f"{tried}: {got}"
+        assert TOKEN not in got, tried
     assert (await look(harness, row_of(harness, spec, launched))).observed is Observed.ALIVE
 
 
@@ -136,23 +137,24 @@ async def test_commit_reaches_the_team_with_the_next_push(
     assert run_git(harness.repository, "rev-parse", "main") == start
 
 
-@pytest.mark.parametrize(
-    "attempt",
-    [
-        "echo evil > {git}/config",
-        "ls {git}",
-        "touch /repository/objects/info/alternates",
-        "rm -r /repository/objects/pack",
-        "mkdir /workspace/../elsewhere",
-    ],
+WRITES_OUTSIDE = (
+    "echo evil > {git}/config",
+    "ls {git}",
+    "touch /repository/objects/info/alternates",
+    "rm -r /repository/objects/pack",
+    "mkdir /workspace/../elsewhere",
 )
+
+
 async def test_team_repository_and_borrowed_objects_cannot_be_written(
-    harness: DockerHarness, spec: LaunchSpec, launched: Launched, attempt: str
+    harness: DockerHarness, spec: LaunchSpec, launched: Launched
 ) -> None:
-    command = attempt.format(git=harness.repository / ".git")
-    code, said = harness.run(spec, "sh", "-c", f"cd {launched.worktree_path} && {command}")
-    assert code != 0
-    assert any(reason in said for reason in ("Read-only file system", "No such file", "Permission denied", "cannot"))
+    for attempt in WRITES_OUTSIDE:
+        command = attempt.format(git=harness.repository / ".git")
+        code, said = harness.run(spec, "sh", "-c", f"cd {launched.worktree_path} && {command}")
+        assert code != 0, attempt
+        reasons = ("Read-only file system", "No such file", "Permission denied", "cannot")
+        assert any(reason in said for reason in reasons), f"{attempt}: {said}"
 
 
 async def test_neither_other_sessions_nor_the_data_directory_can_be_seen(

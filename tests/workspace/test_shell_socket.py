@@ -108,22 +108,26 @@ async def test_second_reader_takes_over_the_same_shell_only(live: Served, operat
         await other.shows("ready-2")
 
 
-@pytest.mark.parametrize("text", ["", "[]", '{"resize": [0, 5]}', '{"resize": [1]}', '{"ack": -1}', '{"ack": true}'])
-async def test_invalid_text_message_is_reported(live: Served, operator: Headers, text: str) -> None:
-    async with shell(live, operator) as screen:
-        await screen.socket.wire.send_input({"type": "websocket.receive", "text": text})
-        await screen.type(READY)
-        await screen.shows("ready-2")
-        assert ["error"] in [list(one) for one in screen.told]
-
-
-@pytest.mark.parametrize(
-    "query",
-    ["cols=0", "cols=x", "cols=99999", "rows=1001", "rows=-1", "shell=a/b", "shell=", "window=0", "window=16777217"],
+INVALID_TEXTS = ("", "[]", '{"resize": [0, 5]}', '{"resize": [1]}', '{"ack": -1}', '{"ack": true}')
+INVALID_REQUESTS = (
+    *("cols=0", "cols=x", "cols=99999", "rows=1001", "rows=-1"),
+    *("shell=a/b", "shell=", "window=0", "window=16777217"),
 )
-async def test_invalid_shell_request_is_refused(live: Served, operator: Headers, query: str) -> None:
-    async with shell(live, operator, query) as screen:
-        assert await screen.closes() == 4400
+
+
+async def test_invalid_text_message_is_reported(live: Served, operator: Headers) -> None:
+    async with shell(live, operator) as screen:
+        for number, text in enumerate(INVALID_TEXTS, start=1):
+            await screen.socket.wire.send_input({"type": "websocket.receive", "text": text})
+            await screen.type(f"echo ready-{number}-$((1+1))\n")
+            await screen.shows(f"ready-{number}-2")
+            assert [list(one) for one in screen.told].count(["error"]) == number, text
+
+
+async def test_invalid_shell_request_is_refused(live: Served, operator: Headers) -> None:
+    for query in INVALID_REQUESTS:
+        async with shell(live, operator, query) as screen:
+            assert await screen.closes() == 4400, query
 
 
 class TestWhoGetsAShell:
