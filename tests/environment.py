@@ -7,9 +7,11 @@ Removes every ``KANDEV_`` variable of the caller's shell except ``KANDEV_REQUIRE
 from __future__ import annotations
 
 import atexit
+import gc
 import os
 import shutil
 import signal
+import sys
 import tempfile
 from collections.abc import Generator
 from typing import Final
@@ -20,6 +22,8 @@ from tests import network
 
 REQUIRE_SERVICES = "KANDEV_REQUIRE_SERVICES"
 DATABASE_URL = "KANDEV_DATABASE_URL"
+RUN_DIRECTORY: Final = "TEST_RUN_DIRECTORY"
+"""Environment variable with a directory that all processes of one test run share."""
 DATABASE_FIXTURES: Final = frozenset({"db", "transactional_db", "deployment", "shared"})
 """Tests with one of these fixtures use a database; other tests declare it with the marker ``database``."""
 SQLITE_ONLY_MARKERS: Final = frozenset({"any_database", "embedded", "browser", "docker", "real_agent"})
@@ -32,6 +36,8 @@ def _isolate() -> None:
     directory = tempfile.mkdtemp(prefix="kandev-tests-")
     atexit.register(shutil.rmtree, directory, ignore_errors=True)
     os.environ["KANDEV_DATA_DIR"] = directory
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        os.environ[RUN_DIRECTORY] = directory
     # xdist workers do not inherit ``-p``. Each of them gets its own directory and database.
     os.environ["PYTEST_PLUGINS"] = "tests.environment,tests.xdist_scheduler,tests.tiers"
     # A shell starts background jobs with these signals ignored, and all processes of the tests would inherit that.
@@ -39,6 +45,9 @@ def _isolate() -> None:
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, handler)
     os.environ["DJANGO_SETTINGS_MODULE"] = "kandev.settings"
+    sys.dont_write_bytecode = (
+        False  # else each worker of each run compiles every test, whatever the caller's shell says
+    )
     if "PYTEST_XDIST_WORKER" in os.environ:
         network.leave()
 
@@ -54,6 +63,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.hookimpl(wrapper=True)
 def pytest_load_initial_conftests(early_config: pytest.Config) -> Generator[None]:
     """Start the database before Django reads its settings."""
+    gc.disable()  # until the end of the collection, which produces hardly any garbage
     if early_config.known_args_namespace.database == "postgresql":
         from tests import postgresql  # noqa: PLC0415 - not needed on SQLite
 
@@ -74,8 +84,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Deselect tests for another database; on PostgreSQL also those that use none, or are slow and the same on both."""
     is_selected = _uses_database if config.option.database == "postgresql" else _runs_on_sqlite
     selected = [item for item in items if is_selected(item)]
-    config.hook.pytest_deselected(items=[item for item in items if item not in set(selected)])
+    kept = set(selected)
+    config.hook.pytest_deselected(items=[item for item in items if item not in kept])
     items[:] = selected
+
+
+def pytest_collection_finish() -> None:
+    """Exempt the collected tests from garbage collections, which would otherwise examine them again and again."""
+    gc.freeze()
+    gc.enable()
 
 
 def _runs_on_sqlite(item: pytest.Item) -> bool:

@@ -21,7 +21,8 @@ from typing import Any, Final
 LIBRARIES: Final = (
     *("aiohttp.web", "autobahn.twisted.websocket", "channels.generic.websocket", "channels.routing"),
     *("daphne.ws_protocol", "django.contrib.admin.sites", "django.contrib.postgres.fields"),
-    *("django.core.management", "django.test.client", "rest_framework.serializers"),
+    *("django.core.management", "django.test.client", "markdown_it.presets", "nh3", "pydantic.functional_validators"),
+    *("pydantic.json_schema", "pydantic.types", "rest_framework.serializers"),
 )
 """Modules that import nearly everything else. None may open a file, start a thread or read Django's settings."""
 HIGHEST: Final = 1000

@@ -59,6 +59,13 @@ def tree_of(path: Path) -> ast.Module:
     return ast.parse(path.read_text(), str(path))
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _forget_trees() -> Iterator[None]:
+    """Forget the parsed files afterwards: they fill hundreds of megabytes."""
+    yield
+    tree_of.cache_clear()
+
+
 def name_of(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 

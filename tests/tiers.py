@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Final
 
 import pytest
@@ -55,11 +56,21 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Do not import a file of which ``make test`` runs no test: importing takes most of the time of a collection."""
+    if config.option.tier == "all" or collection_path.suffix != ".py":
+        return None
+    markers = {"postgresql"} if "mark.postgresql" in collection_path.read_text() else set[str]()
+    file = collection_path.relative_to(config.rootpath).as_posix()
+    return None if is_main(file, markers, config.option.database) else True
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Deselect the tests that only ``make test-all`` runs."""
     if config.option.tier == "all":
         return
     database = config.option.database
     selected = [item for item in items if is_main(item.nodeid, {mark.name for mark in item.iter_markers()}, database)]
-    config.hook.pytest_deselected(items=[item for item in items if item not in set(selected)])
+    kept = set(selected)
+    config.hook.pytest_deselected(items=[item for item in items if item not in kept])
     items[:] = selected
