@@ -28,10 +28,13 @@ def on_postgresql() -> bool:
 
 def url_of_test_database() -> str:
     """``KANDEV_DATABASE_URL`` of the database that pytest-django has made."""
-    name: Any = connection.settings_dict["NAME"]
-    if not on_postgresql():
-        return f"sqlite://{name}"
-    return urlsplit(os.environ[DATABASE_URL])._replace(path=f"/{name}").geturl()
+    database = database_named(str(connection.settings_dict["NAME"]))
+    return f"sqlite://{database}" if isinstance(database, Path) else database
+
+
+def database_named(name: str) -> str | Path:
+    """The database with this name as Django's settings have it: a PostgreSQL's URL or a SQLite's file."""
+    return urlsplit(os.environ[DATABASE_URL])._replace(path=f"/{name}").geturl() if on_postgresql() else Path(name)
 
 
 def new_database(server: str = "") -> dict[str, str]:
@@ -50,7 +53,7 @@ def server_of(database: str | Path) -> str:
 
 
 def copy(source: str | Path, to: str | Path) -> None:
-    """Make ``to``, a file that is not there or a new and empty database, a copy of ``source``, which nobody uses."""
+    """Make ``to``, a file that is not there or a database without a user, a copy of ``source``, which nobody uses."""
     if isinstance(source, Path):
         with closing(sqlite3.connect(source)) as one, closing(sqlite3.connect(to)) as other:
             one.backup(other)

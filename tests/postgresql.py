@@ -123,8 +123,19 @@ def copy(source: str, to: str) -> None:
     """Make the database ``to`` a copy of ``source``, which nobody uses, on the same server."""
     names = [sql.Identifier(urlsplit(url).path.strip("/")) for url in (to, source)]
     with psycopg.connect(_beside(source, "postgres"), autocommit=True) as connection:
-        connection.execute(sql.SQL("DROP DATABASE {}").format(names[0]))
+        connection.execute(sql.SQL("DROP DATABASE IF EXISTS {}").format(names[0]))
         connection.execute(sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(*names))
+
+
+def dump(url: str, file: Path) -> None:
+    """Write a database to a file that ``restore`` reads."""
+    subprocess.run((_binary("pg_dump"), "--file", file, url), check=True, capture_output=True, env={})
+
+
+def restore(file: Path, url: str) -> None:
+    """Read into an empty database what ``dump`` has written, maybe from another server."""
+    command = (_binary("psql"), "-X", "-q", "-v", "ON_ERROR_STOP=1", "--single-transaction", "--file", file, url)
+    subprocess.run(command, check=True, capture_output=True, env={})
 
 
 def _beside(url: str, name: str) -> str:

@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from kandev.databases import EMBEDDED_NAME
 from tests.docs.documents import DOCS, anchors, documents, links, snippets
+from tests.migrated_database import copy_migrated
 from tests.services import ROOT
 
 PAGES = pytest.mark.parametrize("page", documents(), ids=lambda path: path.name)
@@ -62,6 +64,8 @@ def test_runnable_snippets_run(page: Path, tmp_path: Path) -> None:
         "HOME": str(tmp_path),
         "KANDEV_DATA_DIR": str(tmp_path / "data"),
     }
+    (tmp_path / "data").mkdir(mode=0o700)
+    copy_migrated(tmp_path / "data" / EMBEDDED_NAME)
     for snippet in snippets(page):
         if "runnable" in snippet.words:
             command = {"bash": ["bash", "-euo", "pipefail", "-c"], "python": [sys.executable, "-W", "error", "-c"]}

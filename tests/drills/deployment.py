@@ -25,6 +25,7 @@ from tests.drills.chatty_agent import messages_from_events
 from tests.drills.process_groups import descendants, members, process_group
 from tests.environment import DATABASE_URL
 from tests.executors.repositories import make_repository
+from tests.migrated_database import copy_migrated
 from tests.preloaded import PreloadedProcess
 from tests.waiting import eventually
 
@@ -61,7 +62,9 @@ def _made_once(server: str) -> Deployment:
     """Return a deployment that others copy, one for each database ``server``."""
     made = Deployment(Path(tempfile.mkdtemp(prefix="template-", dir=os.environ["KANDEV_DATA_DIR"])))
     made.env |= databases.new_database(server)
-    made.make()
+    made.data.mkdir(mode=0o700)
+    copy_migrated(made.database)
+    made.seeded = json.loads(made.run_script(SEED))
     return made
 
 
@@ -135,7 +138,7 @@ class Deployment:
         self.change("UPDATE repositories SET path = ?", str(self.repository))
 
     def make(self) -> None:
-        """Create everything that a prepared deployment contains."""
+        """Create everything that a prepared deployment contains, with the migrations of its own code."""
         self.data.mkdir(mode=0o700)
         migrated = self.manage("migrate", "-v", "0", "--skip-checks")
         assert migrated.returncode == 0, migrated.stderr

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from io import StringIO
 from pathlib import Path
@@ -21,7 +22,7 @@ from django.db.utils import load_backend
 
 from kandev.databases import database_settings
 from sessions_app.moved_models import MOVED_MODELS, adopt_old_content_types
-from tests.databases import new_database
+from tests import databases
 from tests.environment import DATABASE_URL
 
 pytestmark = pytest.mark.database
@@ -41,19 +42,44 @@ NOW: Final = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 Rows = dict[str, list[dict[str, Any]]]
 
 
-@pytest.fixture
-def _empty_database(tmp_path: Path, django_db_blocker: Any) -> Iterator[None]:
-    """Make the default connection that of a new and empty database."""
-    url = new_database().get(DATABASE_URL, f"sqlite:///{tmp_path / 'old.sqlite3'}")
-    options = connections.configure_settings({"default": database_settings(url, tmp_path, settings.KANDEV_LEASE_TTL)})
+@contextmanager
+def connected_to(database: str | Path, directory: Path, blocker: Any) -> Iterator[None]:
+    """Make the default connection that of another database, for a while."""
+    url = f"sqlite://{database}" if isinstance(database, Path) else database
+    options = connections.configure_settings({"default": database_settings(url, directory, settings.KANDEV_LEASE_TTL)})
     usual = connections["default"]
     connections["default"] = load_backend(options["default"]["ENGINE"]).DatabaseWrapper(options["default"], "default")
     ContentType.objects.clear_cache()
-    with django_db_blocker.unblock():
+    try:
+        with blocker.unblock():
+            yield
+            connection.close()
+    finally:
+        connections["default"] = usual
+        ContentType.objects.clear_cache()
+
+
+def empty_database(directory: Path) -> str | Path:
+    return databases.new_database().get(DATABASE_URL, directory / "old.sqlite3")
+
+
+@pytest.fixture(scope="module")
+def database_of_release(tmp_path_factory: pytest.TempPathFactory, django_db_blocker: Any) -> str | Path:
+    """A database that the earlier release has migrated; tests copy it."""
+    directory = tmp_path_factory.mktemp("release")
+    made = empty_database(directory)
+    with connected_to(made, directory, django_db_blocker):
+        migrate_to_release()
+    return made
+
+
+@pytest.fixture
+def _earlier_release(database_of_release: str | Path, tmp_path: Path, django_db_blocker: Any) -> Iterator[None]:
+    """Make the default connection that of a database of the earlier release."""
+    copied = empty_database(tmp_path)
+    databases.copy(database_of_release, copied)
+    with connected_to(copied, tmp_path, django_db_blocker):
         yield
-        connection.close()
-    connections["default"] = usual
-    ContentType.objects.clear_cache()
 
 
 def migrate(*target: str) -> None:
@@ -145,9 +171,8 @@ def labels_by_id() -> dict[int, tuple[str, str]]:
     return {row.pk: (row.app_label, row.model) for row in ContentType.objects.all()}
 
 
-@pytest.mark.usefixtures("_empty_database")
+@pytest.mark.usefixtures("_earlier_release")
 def test_database_of_an_earlier_release_migrates_and_back() -> None:
-    migrate_to_release()
     fill(models_of_release())
     written, old_labels = read_rows(), labels_by_id()
     assert all(written.values()), "every table has a row to lose"
@@ -225,9 +250,8 @@ def test_old_content_type_without_a_new_one_is_renamed_after_a_migration() -> No
     assert labels_by_id()[old.pk] == ("workflows", "workflow")
 
 
-@pytest.mark.usefixtures("_empty_database")
+@pytest.mark.usefixtures("_earlier_release")
 def test_models_of_the_earlier_release_read_and_change_migrated_rows() -> None:
-    migrate_to_release()
     old = models_of_release()
     fill(old)
     migrate()
@@ -247,9 +271,8 @@ def test_models_of_the_earlier_release_read_and_change_migrated_rows() -> None:
 
 
 @pytest.mark.postgresql
-@pytest.mark.usefixtures("_empty_database")
+@pytest.mark.usefixtures("_earlier_release")
 def test_models_of_the_earlier_release_insert_rows_without_newer_columns() -> None:
-    migrate_to_release()
     old = models_of_release()
     migrate()
     fill(old)

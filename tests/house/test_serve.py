@@ -73,8 +73,10 @@ def data(tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[subprocess.Popen[str], int]]:
-    """A serve that begins with an empty data directory, for tests that leave it running."""
-    with serving(tmp_path_factory.mktemp("served")) as process_and_port:
+    """A serve for tests that leave it running."""
+    prepared = Deployment(tmp_path_factory.mktemp("served"))
+    prepared.prepare()
+    with serving(prepared.data) as process_and_port:
         yield process_and_port
 
 

@@ -12,15 +12,18 @@ from typing import Any
 
 import pytest
 from django.contrib.auth.models import Group, User
+from django.core.management import call_command
 from django.core.management.base import CommandError
 
 from executors_app.agentctl.process import identity
+from kandev.databases import EMBEDDED_NAME
 from sessions_app.accounts.models import TeamRole
 from sessions_app.workflows import run_command
 from sessions_app.workflows.language.files import find_workflow_file
 from sessions_app.workflows.models import NodeRun, WorkflowRun
 from tests import preloaded
 from tests.drills.deployment import Deployment
+from tests.migrated_database import copy_migrated
 from tests.services import ROOT
 from tests.supervisor.commands import environment
 from tests.waiting import eventually
@@ -70,7 +73,7 @@ def test_file_runs_without_server_and_prints_one_document(tmp_path: Path) -> Non
         (tmp_path / name).write_text(text)
     without = command(data, "run_workflow", str(tmp_path / "told.yaml"))
     assert (without.returncode, "the database does not exist yet" in without.stderr) == (2, True)
-    assert command(data, "migrate", "-v0").returncode == 0
+    copy_migrated(data / EMBEDDED_NAME)
     assert command(data, "create_demo").returncode == 0
 
     done = command(data, "run_workflow", str(tmp_path / "told.yaml"), "--input", "Hello", "--json")
@@ -85,8 +88,6 @@ def test_file_runs_without_server_and_prints_one_document(tmp_path: Path) -> Non
     assert named.returncode == 0, named.stderr
     assert json.loads(named.stdout)["outputs"] == {"value": 3}
     for words, told in (
-        (["--set", "cuont=3"], "declares no input “cuont”; it has “count”"),
-        (["--set", "count"], "--set needs NAME=VALUE, not “count”"),
         (["--set", "count=many"], "The input “count”: “many” is not a number."),
         ([], "The input “count” is missing."),
     ):
@@ -105,7 +106,8 @@ def test_file_runs_without_server_and_prints_one_document(tmp_path: Path) -> Non
 def test_shipped_examples_run_unchanged_on_a_fresh_installation(tmp_path: Path) -> None:
     """The demo agent is used instead. It answers the reviewer's schema with yes, so the loop continues."""
     data = tmp_path / "data"
-    assert command(data, "migrate", "-v0").returncode == 0
+    data.mkdir(mode=0o700)
+    copy_migrated(data / EMBEDDED_NAME)
     assert command(data, "create_demo").returncode == 0
     done = command(data, "run_workflow", str(EXAMPLES / "test-resumable-agent.yaml"), "--json")
     assert done.returncode == 0, done.stderr
@@ -119,6 +121,20 @@ def test_shipped_examples_run_unchanged_on_a_fresh_installation(tmp_path: Path) 
     told = {one["path"]: one for one in json.loads(done.stdout)["nodes"]}
     assert told["review"]["outputs"]["iterations"] == 1
     assert "haiku" in told["review"]["outputs"]["result"]
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        ("cuont=3", "declares no input “cuont”; it has “count”"),
+        ("count", "--set needs NAME=VALUE, not “count”"),
+    ],
+)
+def test_invalid_input_exits_with_2(tmp_path: Path, value: str, told: str) -> None:
+    (tmp_path / "named.yaml").write_text(NAMED)
+    with pytest.raises(CommandError, match=told) as refused:
+        call_command("run_workflow", str(tmp_path / "named.yaml"), "--set", value)
+    assert refused.value.returncode == 2
 
 
 @pytest.fixture
