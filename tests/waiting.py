@@ -13,6 +13,7 @@ T = TypeVar("T")
 PATIENCE: Final = 30.0
 """Default timeout in seconds: long enough for a process on a busy machine."""
 _POLL: Final = 0.02
+_LONGEST_POLL: Final = 0.5
 
 
 class WaitTimeout(AssertionError):
@@ -23,25 +24,32 @@ def eventually(predicate: Callable[[], T], timeout: float = PATIENCE, describe: 
     """Poll until ``predicate`` returns a true value, and return it; raise WaitTimeout after ``timeout`` seconds."""
     deadline = time.monotonic() + timeout
     while True:
+        started = time.monotonic()
         value = predicate()
         if value:
             return value
         if time.monotonic() > deadline:
             raise _timeout_error(predicate, timeout, describe, value)
-        time.sleep(_POLL)
+        time.sleep(_pause_after(started))
 
 
 async def eventually_async(predicate: Callable[[], Any], timeout: float = PATIENCE, describe: str = "") -> Any:
     """Do the same as `eventually` in a coroutine; ``predicate`` may be an ordinary or an async function."""
     deadline = time.monotonic() + timeout
     while True:
+        started = time.monotonic()
         result = predicate()
         value = await result if inspect.isawaitable(result) else result
         if value:
             return value
         if time.monotonic() > deadline:
             raise _timeout_error(predicate, timeout, describe, value)
-        await asyncio.sleep(_POLL)
+        await asyncio.sleep(_pause_after(started))
+
+
+def _pause_after(started: float) -> float:
+    """Return the seconds until the next poll: a poll of a busy server must not keep it from what is waited for."""
+    return min(max(_POLL, 3 * (time.monotonic() - started)), _LONGEST_POLL)
 
 
 def _timeout_error(predicate: object, timeout: float, describe: str, value: object) -> WaitTimeout:
