@@ -38,10 +38,10 @@ def is_main(nodeid: str, markers: set[str], database: str) -> bool:
     """
     file = nodeid.partition("::")[0]
     name = file.rpartition("/")[2]
-    if database == "postgresql":
-        return "postgresql" in markers or file.startswith(MAIN_ON_POSTGRESQL)
     if file.startswith(ONLY_IN_ALL) or "real_agent" in markers:
         return False
+    if database == "postgresql":
+        return "postgresql" in markers or file.startswith(MAIN_ON_POSTGRESQL)
     if file.startswith("tests/docker/"):
         return name in MAIN_CONTAINERS
     if file.startswith("tests/drills/"):
