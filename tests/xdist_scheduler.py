@@ -12,7 +12,7 @@ import pytest
 from xdist.scheduler import LoadFileScheduling
 
 SLOW_AREAS: Final = (
-    *("docker", "chaos", "drills", "deploy", "workflows", "remote", "sprites", "bench", "portable", "pages"),
+    *("docker", "chaos", "drills", "deploy", "house", "workflows", "remote", "sprites", "bench", "portable", "pages"),
     *("real_agents", "live"),
 )
 """Areas whose tests start many processes or wait. They start first, so that no process is left with one at the end."""
