@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import subprocess
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -152,6 +153,12 @@ def test_no_line_holds(pattern: re.Pattern[str]) -> None:
         if pattern.search(line)
     ]
     assert not found
+
+
+@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="this is no checkout")
+def test_no_link_is_committed() -> None:
+    listed = subprocess.run(["git", "ls-files", "--stage"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert not [line for line in listed.splitlines() if line.startswith("120000")]
 
 
 def test_every_crash_point_is_on_the_way_of_some_process() -> None:
