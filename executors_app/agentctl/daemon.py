@@ -29,7 +29,7 @@ from executors_app.agentctl.agent_lifecycle import DriverFactory
 from executors_app.agentctl.http import sockets
 from executors_app.agentctl.http.server import EventStreams, build_app
 from executors_app.agentctl.jobs.store import wait_for_guards
-from executors_app.agentctl.process import forked_guard, guard_client, subreaper
+from executors_app.agentctl.process import forked_guard, guard_client, spawning, subreaper
 from executors_app.agentctl.protocol import EXECUTION_MARKER
 from executors_app.agentctl.sidecar import Execution, Sidecar
 from executors_app.agentctl.state_files import AlreadyRunning, InstanceLock, replace_file
@@ -181,8 +181,9 @@ async def serve(options: ServeOptions, lock: InstanceLock, drivers: Mapping[str,
     # The order matters: guards of an earlier agentctl first record how their jobs ended, then everything else that it
     # left is killed, and only then may anything be started: two agents must never work in one workspace.
     await wait_for_guards(execution.state_dir)
-    for survivor in await subreaper.end_marked_processes(execution.execution_id, spare=forked_guard.own_pid()):
-        logger.error("process %d of an earlier agentctl could not be killed", survivor.pid)
+    if spawning.may_have_leftovers():
+        for survivor in await subreaper.end_marked_processes(execution.execution_id, spare=forked_guard.own_pid()):
+            logger.error("process %d of an earlier agentctl could not be killed", survivor.pid)
     subreaper.set_killed_processes_directory(execution.state_dir)
     sidecar = Sidecar(execution, drivers)
     streams = EventStreams(sidecar.journal, sidecar.fence)

@@ -94,9 +94,13 @@ def _find_or_start(
     lock keeps a concurrent start from overwriting the token of a process that has just started.
     """
     with directory.start_lock() as lock:
-        alive = execution_processes.find_processes(spec.execution_id).agentctl
-        if alive:
-            return alive[0], True
+        found = execution_processes.find_processes(spec.execution_id)
+        if found.agentctl:
+            return found.agentctl[0], True
+        if not found.others and execution_processes.find_processes(spec.execution_id) == found:
+            # Twice in a row, because a process may have forked during the first scan. Until the new agentctl can be
+            # recognised, the lock keeps others from starting one, so it need not scan itself.
+            extra = {**extra, spawning.NO_LEFTOVERS_VARIABLE: "1"}
         directory.write_token(token)
         # Nobody may mistake the address or the error of the last agentctl for those of the new one.
         directory.ready_file.unlink(missing_ok=True)

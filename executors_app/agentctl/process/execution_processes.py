@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -34,29 +35,62 @@ class ExecutionProcesses:
     """The agent, its guard and shells; leftovers once agentctl is dead."""
 
 
-def find_all_processes() -> dict[str, ExecutionProcesses]:
-    """Scan the machine once and return all live processes by execution id."""
-    found: defaultdict[str, ExecutionProcesses] = defaultdict(ExecutionProcesses)
+class _SharedScans:
+    """Scans of the machine's processes: those who wait for one at the same time share the next."""
+
+    def __init__(self) -> None:
+        self._scanning = threading.Lock()
+        self._begun = self._finished = 0
+        self._pids: Mapping[str, Sequence[int]] = {}
+
+    def next_result(self) -> Mapping[str, Sequence[int]]:
+        """Return the pids of each execution, as found by a scan that begins after this call. Blocks."""
+        begun = self._begun
+        with self._scanning:
+            if self._finished <= begun:
+                self._begun += 1
+                self._pids = _scan()
+                self._finished = self._begun
+            return self._pids
+
+
+_scans: Final = _SharedScans()
+
+
+def _scan() -> Mapping[str, Sequence[int]]:
+    found: defaultdict[str, list[int]] = defaultdict(list)
     for pid in identity.list_pids():
-        execution_id = _marked_execution(pid)
-        process = identity.identify(pid) if execution_id else None
-        if process is None or not identity.is_alive(process):
-            continue
-        processes = found[execution_id]
-        (processes.agentctl if is_agentctl(pid, execution_id) else processes.others).append(process)
+        for execution_id in _executions_of(pid):
+            found[execution_id].append(pid)
     return found
 
 
-def _marked_execution(pid: int) -> str:
-    for entry in identity.read_environment(pid):
-        if entry.startswith(_MARK):
-            return entry.removeprefix(_MARK).decode("utf-8", "replace")
-    return identity.execution_of_process(pid)
+def _executions_of(pid: int) -> set[str]:
+    """Return the executions that a process belongs to by a marker or by its group: an agent may set other markers."""
+    marks = {entry for entry in identity.read_environment(pid) if entry.startswith(_MARK)}
+    named = {mark.removeprefix(_MARK).decode("utf-8", "replace") for mark in marks}
+    return {*named, identity.execution_of_process(pid)} - {""}
+
+
+def find_all_processes() -> dict[str, ExecutionProcesses]:
+    """Return all live processes by execution id. Blocks."""
+    return {execution_id: _identify(pids, execution_id) for execution_id, pids in _scans.next_result().items()}
 
 
 def find_processes(execution_id: str) -> ExecutionProcesses:
-    """Return the live processes of one execution."""
-    return find_all_processes().get(execution_id) or ExecutionProcesses()
+    """Return the live processes of one execution. Blocks."""
+    return _identify(_scans.next_result().get(execution_id, ()), execution_id)
+
+
+def _identify(pids: Iterable[int], execution_id: str) -> ExecutionProcesses:
+    found = ExecutionProcesses()
+    for pid in pids:
+        process = identity.identify(pid)
+        # Asked again, now that its identity is known: another process may have got this pid since the scan.
+        if process is None or execution_id not in _executions_of(pid) or not identity.is_alive(process):
+            continue
+        (found.agentctl if is_agentctl(pid, execution_id) else found.others).append(process)
+    return found
 
 
 def is_agentctl(pid: int, execution_id: str) -> bool:

@@ -316,11 +316,11 @@ def read_environment(pid: int) -> frozenset[bytes]:
 
 
 def _read_after_exec(pid: int) -> bytes:
-    """Read the environment again once no ``execve`` is under way."""
+    """Read the environment again once no ``execve`` is under way; a kernel thread has none."""
     until = time.monotonic() + _EXEC_TIMEOUT
     while (found := read_stat(pid)) and found.in_exec and time.monotonic() < until:
         time.sleep(_EXEC_POLL)
-    return _read_proc(pid, "environ")
+    return _read_proc(pid, "environ") if found and found.memory else b""
 
 
 def kill_all(identities: Iterable[ProcessIdentity], deadline: float) -> list[ProcessIdentity]:

@@ -29,6 +29,8 @@ MARKERS: Final = frozenset({EXECUTION_MARKER, AGENT_MARKER, SHELL_MARKER})
 """Environment variables that mark our processes. They are not settings, so an unknown-setting check skips them."""
 
 SESSION_VARIABLE: Final = "KANDEV_SESSION_ID"
+NO_LEFTOVERS_VARIABLE: Final = "KANDEV_NO_LEFTOVERS"
+"""Set by whoever starts agentctl under the lock of starts, and has found no process of its execution."""
 
 CRASH_AT_VARIABLE: Final = "KANDEV_CRASH_AT"
 CRASH_DIR_VARIABLE: Final = "KANDEV_CRASH_DIR"
@@ -61,6 +63,11 @@ def replace_environment(environment: Mapping[str, str]) -> None:
     """Replace our own environment, in a process that was forked."""
     os.environ.clear()
     os.environ.update(environment)
+
+
+def may_have_leftovers() -> bool:
+    """Whether processes of an earlier agentctl of our execution may live."""
+    return NO_LEFTOVERS_VARIABLE not in os.environ
 
 
 def arm_crash_point() -> None:
