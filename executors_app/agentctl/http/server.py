@@ -218,12 +218,6 @@ Command = Callable[[web.Request, dict[str, Any]], Awaitable[Any]]
 Report = Callable[[], Any]
 
 
-def compile_paths() -> None:
-    """Compile the regular expressions of paths, which Python keeps, also for later forks."""
-    for path in (_PERMISSION, _JOB, _CANCELLED_JOB):
-        web.UrlDispatcher().add_resource(path)
-
-
 def build_app(
     sidecar: Sidecar, streams: EventStreams, token: str, host: str, port: int, *, users: Collection[int] | None = None
 ) -> web.Application:

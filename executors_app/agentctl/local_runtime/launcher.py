@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import codecs
 import gc
+import logging
 import os
 import socket
 import sys
@@ -19,9 +20,11 @@ from typing import Final
 
 from executors_app.agentctl import __main__ as agentctl
 from executors_app.agentctl.daemon import load_drivers, log_to_stderr
-from executors_app.agentctl.http.server import compile_paths
+from executors_app.agentctl.local_runtime.rehearsal import rehearse
 from executors_app.agentctl.process import forked_guard, forking, spawning
 from executors_app.agentctl.protocol import EXECUTION_MARKER
+
+logger = logging.getLogger(__name__)
 
 _ANY_ARGUMENTS: Final = (
     *("serve", "--workspace", "/", "--state-dir", "/", "--token-file", "/", "--ready-file", "/"),
@@ -47,7 +50,10 @@ def _prepare() -> None:
     load_drivers()
     agentctl.parser().parse_args(_ANY_ARGUMENTS)
     codecs.lookup("ascii")
-    compile_paths()
+    try:
+        rehearse()
+    except OSError as error:
+        logger.warning("forks take more memory than they could, because nothing can be served here: %s", error)
 
 
 def _fork_guard(own: forking.ProcIdentity, argv: Sequence[str]) -> None:
