@@ -11,6 +11,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache
 from itertools import count
@@ -35,6 +36,8 @@ SETTINGS: Final = {
     "shared_buffers": "64MB",
     "unix_socket_directories": "",
 }
+DURABLE: Final = {name: SETTINGS[name] for name in ("listen_addresses", "max_connections", "unix_socket_directories")}
+"""Otherwise PostgreSQL's own defaults: what is committed survives a power cut."""
 _PR_SET_PDEATHSIG: Final = 1
 _NUMBERS: Final = count(1)
 
@@ -50,7 +53,8 @@ def binaries() -> Path | None:
 class Server:
     """One server with a superuser; ``start`` may be called again after ``stop``."""
 
-    def __init__(self) -> None:
+    def __init__(self, settings: Mapping[str, str] = SETTINGS) -> None:
+        self.settings = settings
         self.home = Path(tempfile.mkdtemp(prefix="kandev-postgresql-", dir="/tmp"))
         self.password = os.urandom(16).hex()
         self.port = free_port()
@@ -70,7 +74,7 @@ class Server:
 
     def start(self) -> None:
         """Start it and wait until it takes connections."""
-        told = [word for name, value in SETTINGS.items() for word in ("-c", f"{name}={value}")]
+        told = [word for name, value in self.settings.items() for word in ("-c", f"{name}={value}")]
         command: tuple[str | Path, ...] = (_binary("postgres"), "-D", self.home / "data", "-p", str(self.port), *told)
         with (self.home / "log").open("ab") as log:
             process = subprocess.Popen(

@@ -1,6 +1,7 @@
 """Run the benchmarks, keep what was measured and compare it: ``make bench``.
 
-Exit code 1 where a limit is broken or a row got worse than in the file that it is compared with, 2 for a bad argument.
+Exit code 1 where a limit is broken, a part failed or a row got worse than in the file that it is compared with, 2 for
+a bad argument. A part whose service is missing is skipped.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ def main() -> int:
     if not asked.read:
         run.write(asked.out)
     console.print(report.figures_table(run.figures), report.points_table(run.points), report.floors_table(run.floors))
+    if run.skipped:
+        console.print(report.skipped_table(run.skipped))
     if not asked.read:
         console.print(f"Kept in {asked.out}; compare with it by COMPARE={asked.out}.")
     if before is not None:
@@ -43,7 +46,8 @@ def main() -> int:
     if asked.publish:
         _publish(run, console)
     got_worse = before is not None and comparing.is_worse(comparing.changes(before, run))
-    return 1 if got_worse or any(figure.is_over for figure in run.figures) else 0
+    failed = any(figure.is_over for figure in run.figures) or any(one.failed for one in run.skipped)
+    return 1 if got_worse or failed else 0
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -67,7 +71,7 @@ def _measured(parser: argparse.ArgumentParser, asked: argparse.Namespace) -> Ben
         parser.error(f"no part is called {', '.join(sorted(unknown))}; there are {', '.join(run.PARTS)}")
     sizes = run.QUICK if asked.quick else run.FULL
     found = run.everything(replace(sizes, rounds=asked.rounds or sizes.rounds), asked.only)
-    return BenchFile.of_now(quick=asked.quick, figures=found.figures, points=found.points, floors=found.floors)
+    return BenchFile.of_now(quick=asked.quick, **vars(found))
 
 
 def _publish(run: BenchFile, console: Console) -> None:

@@ -6,10 +6,7 @@ Beside a bare ``bulk_create`` of an event for each update, in as many transactio
 from __future__ import annotations
 
 import asyncio
-import json
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -27,7 +24,6 @@ from sessions_app.models import Message, MessagePart, SessionEvent, TaskSession
 from sessions_app.services import tasks
 from sessions_app.supervisor.execution_registry import ExecutionRegistry
 from sessions_app.supervisor.ingest.writer import MAX_LINES
-from tests import postgresql
 from tests.bench.figures import Figure
 from tests.bench.latencies import supervising
 from tests.bench.world import World
@@ -129,12 +125,3 @@ def _create_stored_rows(session: TaskSession) -> float:
         Message.objects.bulk_create(messages, batch_size=500)
         MessagePart.objects.bulk_create(parts, batch_size=500)
     return time.perf_counter() - began
-
-
-def on_postgresql(count: int, *, limited: bool) -> list[Figure]:
-    """The same in a process of its own on a PostgreSQL of its own; nothing where there is no server."""
-    if postgresql.binaries() is None:
-        return []
-    argv = [sys.executable, "-m", "tests.bench.catching_up_on_postgresql", str(count), *["limited"] * limited]
-    done = subprocess.run(argv, cwd=ROOT, stdout=subprocess.PIPE, check=True, stdin=subprocess.DEVNULL)
-    return [Figure(**row) for row in json.loads(done.stdout)]

@@ -68,6 +68,15 @@ class Point:
     floor_amount: float
 
 
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """A part of the run without rows, and why: a service is missing, or the part has failed."""
+
+    part: str
+    reason: str
+    failed: bool = False
+
+
 async def in_turn(rounds: int, *runs: Run) -> list[list[float]]:
     """Seconds of every round of each, taken in turn so that a busy moment hits all of them."""
     taken: list[list[float]] = [[] for _ in runs]

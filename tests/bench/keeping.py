@@ -11,10 +11,13 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Final, Self
 
-from tests.bench.figures import Figure, Floor, Point
+from tests.bench.figures import Figure, Floor, Point, Skipped
 from tests.services import ROOT
+
+ROWS: Final[Mapping[str, type[Any]]] = {"figures": Figure, "points": Point, "floors": Floor, "skipped": Skipped}
+"""The lists of a file."""
 
 
 class NoBenchFile(ValueError):
@@ -36,20 +39,25 @@ class BenchFile:
     figures: list[Figure] = field(default_factory=list)
     points: list[Point] = field(default_factory=list)
     floors: list[Floor] = field(default_factory=list)
+    skipped: list[Skipped] = field(default_factory=list)
+    """Parts without rows."""
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    """What each part took, by name."""
 
     @classmethod
-    def of_now(cls, *, quick: bool, figures: list[Figure], points: list[Point], floors: list[Floor]) -> Self:
-        """What was just measured."""
+    def of_now(cls, *, quick: bool, **measured: Any) -> Self:
+        """What was just measured: the lists, and the seconds of each part."""
         date = datetime.now(UTC).isoformat(timespec="seconds")
         dirty = bool(_git("status", "--porcelain", "--untracked-files=no"))
-        return cls(_git("rev-parse", "HEAD"), dirty, date, machine(), quick, figures, points, floors)
+        return cls(_git("rev-parse", "HEAD"), dirty, date, machine(), quick, **measured)
 
     @classmethod
     def read(cls, path: Path) -> Self:
         """A file as it was written; raises NoBenchFile, which says what is wrong."""
         try:
             told: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-            for name, kind in (("figures", Figure), ("points", Point), ("floors", Floor)):
+            told.setdefault("skipped", [])  # earlier files have none
+            for name, kind in ROWS.items():
                 told[name] = [kind(**one) for one in told[name]]
             return cls(**told)
         except OSError as error:
@@ -60,7 +68,7 @@ class BenchFile:
     def write(self, path: Path) -> None:
         """One row a line, so that two files can be laid side by side."""
         told = asdict(self)
-        rows = {name: told.pop(name) for name in ("figures", "points", "floors")}
+        rows = {name: told.pop(name) for name in ROWS}
         lists = [f'"{name}": [\n{_lines(some)}\n]' for name, some in rows.items()]
         head = json.dumps(told, indent=1, ensure_ascii=False).removesuffix("\n}")
         path.write_text(head + ",\n" + ",\n".join(lists) + "\n}\n", encoding="utf-8")

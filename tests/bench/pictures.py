@@ -19,10 +19,11 @@ from tests.bench.figures import Point
 WIDTH: Final = 640
 HEIGHT: Final = 360
 LEFT: Final = 80
-RIGHT: Final = 20
+RIGHT: Final = 32
 TOP: Final = 48
 BOTTOM: Final = 48
 STYLE: Final = """
+.page { fill: #ffffff }
 text { font: 13px system-ui, sans-serif; fill: #1f2328 }
 .title { font-size: 15px; font-weight: 600 }
 .grid { stroke: #d1d9e0 }
@@ -30,7 +31,7 @@ text { font: 13px system-ui, sans-serif; fill: #1f2328 }
 .floor { stroke: #6e7781; fill: none; stroke-width: 2; stroke-dasharray: 6 4 }
 .of-ours { fill: #0969da } .of-floor { fill: #6e7781 }
 @media (prefers-color-scheme: dark) {
-  text { fill: #e6edf3 } .grid { stroke: #3d444d }
+  .page { fill: #0d1117 } text { fill: #e6edf3 } .grid { stroke: #3d444d }
   .ours { stroke: #4493f8 } .floor { stroke: #9198a1 } .of-ours { fill: #4493f8 } .of-floor { fill: #9198a1 }
 }"""
 
@@ -83,6 +84,7 @@ def picture(name: str, points: Sequence[Point]) -> str:
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-labelledby="t d">',
         f'<title id="t">{escape(name)}</title><desc id="d">{escape(told)}</desc><style>{STYLE}</style>',
+        f'<rect class="page" width="{WIDTH}" height="{HEIGHT}"/>',
         f'<text class="title" x="{LEFT}" y="20">{escape(name)}</text>',
         *(_vertical(x.at(tick), f"{tick:,.0f}") for tick in x.ticks),
         *(_horizontal(y.at(tick), _time(tick)) for tick in y.ticks),

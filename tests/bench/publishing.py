@@ -34,10 +34,21 @@ def tables(run: BenchFile) -> str:
     parts = [
         f"\nCommit `{run.commit[:10]}`{changed}, {run.date}; {told}.\n",
         _table(["row", "figure", "unit", "beside", "its figure", "ratio", "at most"], map(_row, run.figures)),
+        _skipped(run),
         _table(["floor, µs", "here", "where it was designed"], map(_floor, run.floors)),
         "\n".join(f"![{name}](pictures/{pictures.file_name(name)}.svg)" for name in _curves(run)) + "\n",
     ]
-    return "\n".join(parts) + "\n"
+    return "\n".join(filter(None, parts)) + "\n"
+
+
+def _skipped(run: BenchFile) -> str:
+    """What took no rows, and how long all of it took; nothing for a file that does not say."""
+    lines = [f"Not measured: `{one.part}` ({one.reason}).\n" for one in run.skipped]
+    if run.seconds:
+        longest = sorted(run.seconds.items(), key=lambda one: -one[1])[:5]
+        told = ", ".join(f"`{name}` {seconds / 60:.1f}" for name, seconds in longest)
+        lines.append(f"The parts took {sum(run.seconds.values()) / 60:.0f} minutes, of which {told}.\n")
+    return "\n".join(lines)
 
 
 def _curves(run: BenchFile) -> list[str]:

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from rich.markup import escape
 from rich.table import Table
 
-from tests.bench.figures import Figure, Floor, Point
-
-PEER = (
-    "Peer: JupyterHub 6.1.1 re-verifies 1,000 servers in 4.58 s after a kill, about 21 times a floor of 0.22 ms each;"
-    " with 10 % that refuse 36 s, with 1 % that hang 304 s."
-)
+from tests.bench.figures import Figure, Floor, Point, Skipped
 
 
 def figures_table(figures: Sequence[Figure]) -> Table:
     """Every figure beside its floor."""
-    table = Table(title="Figures and floors of this run", caption=PEER, title_justify="left", caption_justify="left")
+    table = Table(title="Figures and floors of this run", title_justify="left")
     table.add_column("row", no_wrap=True)
     table.add_column("figure", justify="right")
     table.add_column("unit")
@@ -69,4 +65,14 @@ def floors_table(floors: Sequence[Floor]) -> Table:
     for one in floors:
         verdict = "[yellow]off by more than half[/yellow]" if one.strays else "[green]ok[/green]"
         table.add_row(one.name, f"{one.measured:,.2f}", f"{one.known:,.2f}", verdict)
+    return table
+
+
+def skipped_table(skipped: Sequence[Skipped]) -> Table:
+    """What has no rows, and why."""
+    table = Table(title="Not measured", title_justify="left")
+    table.add_column("part", no_wrap=True)
+    table.add_column("reason")
+    for one in skipped:
+        table.add_row(one.part, escape(one.reason), style="red" if one.failed else "")
     return table

@@ -1,9 +1,13 @@
-"""All benchmarks, one after the other, with a progress bar."""
+"""All benchmarks, one after the other, with their progress on standard error."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+import time
+import traceback
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Final
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -22,6 +26,7 @@ from tests.bench import (
     latencies,
     launches,
     memory,
+    on_postgresql,
     queries,
     restarts,
     resumes,
@@ -33,8 +38,9 @@ from tests.bench import (
     workflows,
     workspaces,
 )
-from tests.bench.figures import Figure, Floor, Point
+from tests.bench.figures import Figure, Floor, Point, Skipped
 from tests.bench.world import World
+from tests.services import missing
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,11 +143,13 @@ QUICK = Sizes(
 
 @dataclass
 class Results:
-    """What was measured."""
+    """What was measured, as the lists of a bench file."""
 
     figures: list[Figure] = field(default_factory=list)
     points: list[Point] = field(default_factory=list)
     floors: list[Floor] = field(default_factory=list)
+    skipped: list[Skipped] = field(default_factory=list)
+    seconds: dict[str, float] = field(default_factory=dict)
 
     def take(self, one: Figure | Point) -> None:
         """One more."""
@@ -152,20 +160,42 @@ class Results:
 
 
 def everything(sizes: Sizes, only: Collection[str] = ()) -> Results:
-    """Every row, the growth curves and the floors of this machine; or the named parts and the floors."""
+    """Every row, the growth curves and the floors of this machine; or the named parts and the floors.
+
+    A part whose service is missing, or that fails, has no rows and is told of; the others go on.
+    """
     parts = {name: part for name, part in PARTS.items() if not only or name in only}
-    world, results = World(), Results()
+    world, results, began = World(), Results(), time.monotonic()
     columns = (TextColumn("{task.description:<20}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("", total=len(parts) + 1)
-        for name, measure in parts.items():
+        for number, name in enumerate(parts, 1):
             bar.update(task, description=name)
-            for one in measure(world, sizes):
-                results.take(one)
+            outcome = _measure(name, world, sizes, results, bar.console)
+            elapsed = timedelta(seconds=round(time.monotonic() - began))
+            bar.console.print(f"{number:>2} of {len(parts)}  {name}: {outcome}; {elapsed} in all", highlight=False)
             bar.advance(task)
         bar.update(task, description="floors")
         results.floors = floors.measured(world.home, sizes.samples)
     return results
+
+
+def _measure(name: str, world: World, sizes: Sizes, results: Results, console: Console) -> str:
+    """Measure one part; what came of it, in a few words."""
+    if reason := next(filter(None, map(missing, NEEDS.get(name, ()))), ""):
+        results.skipped.append(Skipped(name, reason))
+        return f"skipped, {reason}"
+    began = time.monotonic()
+    try:
+        for one in PARTS[name](world, sizes):
+            results.take(one)
+    except Exception as error:  # noqa: BLE001  (a part must not cost the rows of the others)
+        console.print(traceback.format_exc(), markup=False, highlight=False)
+        results.skipped.append(Skipped(name, f"{type(error).__name__}: {error}".splitlines()[0], failed=True))
+        return "failed"
+    finally:
+        results.seconds[name] = round(time.monotonic() - began, 1)
+    return f"{results.seconds[name]:.1f} s"
 
 
 Part = Callable[[World, Sizes], Iterable[Figure | Point]]
@@ -193,7 +223,9 @@ PARTS: Mapping[str, Part] = {
     "ingest": _ingest,
     "queries": lambda world, sizes: queries.of_ingest(world, sizes.rounds, limited=sizes.limited),
     "catching-up": lambda world, sizes: catching_up.of_updates(world, sizes.updates, limited=sizes.limited),
-    "catching-up-pg": lambda world, sizes: catching_up.on_postgresql(sizes.updates, limited=sizes.limited),
+    "catching-up-pg": lambda world, sizes: on_postgresql.measure(
+        catching_up.of_updates, count=sizes.updates, limited=sizes.limited
+    ),
     "memory": lambda world, sizes: [memory.of_an_agentctl(world.home, min(sizes.rounds, 5), limited=sizes.limited)],
     "idle": lambda world, sizes: idle_control_plane.of_serve(world.home, sizes.idle, limited=sizes.limited),
     "launch": lambda world, sizes: launches.of_idle_sessions(world.home, sizes.rounds, limited=sizes.limited),
@@ -218,3 +250,9 @@ PARTS: Mapping[str, Part] = {
     "growth": lambda world, sizes: growth.curves(world, sizes.growth, min(sizes.rounds, 3)),
 }
 """By name: what ``--only`` takes."""
+NEEDS: Final[Mapping[str, Sequence[str]]] = {
+    "catching-up-pg": ("postgres",),
+    "resume": ("codex-acp", "acpx"),
+    "screen": ("chromium",),
+}
+"""Services of `tests.services` without which a part is skipped."""

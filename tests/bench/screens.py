@@ -28,7 +28,6 @@ from tests.bench.figures import Figure, in_turn
 from tests.bench.latencies import quantile, supervising
 from tests.bench.world import World
 from tests.pages.browsers import COOKIE, Visit, real_browser
-from tests.services import missing
 from tests.waiting import eventually
 
 RATE = 200
@@ -55,8 +54,6 @@ BARE = """(url) => {
 
 def of_a_fast_agent(world: World, seconds: float, *, limited: bool) -> list[Figure]:
     """An agent that says ``RATE`` things a second, seen on an open session page; beside bare sends to a bare page."""
-    if missing("chromium"):
-        return []
     with real_browser() as browser, serving("kandev.asgi:application") as port:
         page = Visit(browser, f"http://127.0.0.1:{port}", cookie_of(world)).page
         waited = _beside_agent(world, page, seconds)

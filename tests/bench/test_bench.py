@@ -7,8 +7,12 @@ import sys
 from pathlib import Path
 
 from tests.bench.keeping import BenchFile
-from tests.postgresql import binaries
-from tests.services import ROOT, chromium, missing
+from tests.services import ROOT, missing
+
+
+def has(*services: str) -> bool:
+    return not any(map(missing, services))
+
 
 ROWS = (
     "sweep of 20 live",
@@ -37,12 +41,12 @@ ROWS = (
     "ingest, 20 x 50 lines",
     "catching up 500, 50% text, sqlite",
     "catching up 500, 95% text, sqlite",
-    *(("catching up 500, 95% text, postgresql",) if binaries() else ()),
+    *(("catching up 500, 95% text, postgresql",) if has("postgres") else ()),
     "agent to event log, p50",
     "agent to event log, p95",
     *(
         ("codex-acp killed: resumed", "codex-acp killed: prompt answered", "codex-acp and agentctl killed: resumed")
-        if not missing("codex-acp") and not missing("acpx")
+        if has("codex-acp", "acpx")
         else ()
     ),
     "25 + 1 start: CPU of a start",
@@ -55,10 +59,10 @@ ROWS = (
     "one event to 20 sockets",
     "3 agents, 10 a second each, to the socket, p95",
     "3 agents that talk: web and supervisor at the end",
-    *(("agent to screen, 200 a second, p50", "agent to screen, 200 a second, p95") if chromium() else ()),
+    *(("agent to screen, 200 a second, p50", "agent to screen, 200 a second, p95") if has("chromium") else ()),
     "terminal, 1 MB to a socket",
     "keystroke echo, p95",
-    *(("terminal, 1 MB to the screen",) if chromium() and not missing("terminal") else ()),
+    *(("terminal, 1 MB to the screen",) if has("chromium", "terminal") else ()),
     "bare GET /status, each",
     "append 1 line + fdatasync",
     "append 100 lines + fdatasync, each line",

@@ -5,16 +5,20 @@ from __future__ import annotations
 import subprocess
 import sys
 from dataclasses import replace
+from io import StringIO
 from pathlib import Path
+from unittest.mock import Mock
 from xml.etree import ElementTree
 
 import pytest
+from rich.console import Console
 
-from tests.bench import pictures, publishing
+from tests.bench import pictures, publishing, run
+from tests.bench.__main__ import main
 from tests.bench.comparing import changes, is_worse
-from tests.bench.figures import Figure, Floor, Point
+from tests.bench.figures import Figure, Floor, Point, Skipped
 from tests.bench.keeping import BenchFile, NoBenchFile
-from tests.services import ROOT
+from tests.services import ROOT, SERVICES
 
 SWEEP = Figure("sweep of 10", 0.2, "bare GETs", 0.1, limit=3.0)
 POINTS = [Point("sweep, live sessions", size, size * 1e-3, "bare GETs", size * 1e-4) for size in (10, 100, 1000)]
@@ -63,6 +67,43 @@ def test_the_command_compares_two_files_and_fails_for_a_row_that_got_worse(tmp_p
     done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 1, done.stderr
     assert "worse" in done.stdout
+
+
+def test_a_run_with_a_failed_part_fails_and_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    skipped = [Skipped("screen", "no Chromium is installed"), Skipped("storm", "AssertionError: late", failed=True)]
+    for failed, parts in ((0, skipped[:1]), (1, skipped)):
+        replace(RUN, skipped=parts).write(tmp_path / "bench.json")
+        monkeypatch.setattr("sys.argv", ["bench", "--read", str(tmp_path / "bench.json")])
+        assert main() == failed
+    assert {"screen no Chromium is installed", "storm AssertionError: late"} <= _rows(capsys.readouterr().out)
+
+
+def _rows(printed: str) -> set[str]:
+    return {" ".join(line.replace("│", " ").split()) for line in printed.splitlines()}
+
+
+@pytest.mark.parametrize(
+    ("needed", "measure", "expected"),
+    [
+        ("", lambda world, sizes: [SWEEP, *POINTS], []),
+        ("nothing", lambda world, sizes: [1 / 0], [Skipped("trial", "nothing is not installed")]),
+        ("", lambda world, sizes: [1 / 0], [Skipped("trial", "ZeroDivisionError: division by zero", failed=True)]),
+    ],
+    ids=["measured", "skipped", "failed"],
+)
+def test_one_part_without_rows_does_not_end_the_run(
+    monkeypatch: pytest.MonkeyPatch, needed: str, measure: run.Part, expected: list[Skipped]
+) -> None:
+    monkeypatch.setattr(run, "PARTS", {"trial": measure})
+    monkeypatch.setattr(run, "NEEDS", {"trial": [needed] if needed else []})
+    monkeypatch.setitem(SERVICES, "nothing", lambda: "nothing is not installed")
+    results = run.Results()
+    run._measure("trial", Mock(), run.QUICK, results, Console(file=StringIO()))
+    assert results.skipped == expected
+    assert results.figures == ([] if expected else [SWEEP])
+    assert results.points == ([] if expected else POINTS)
 
 
 def test_a_picture_is_sound_and_tells_its_figures_to_readers() -> None:
