@@ -12,7 +12,7 @@ BIN := .venv/bin
 both_databases = failed=0; $(BIN)/python -m pytest -n $(SHARES) $(1) || failed=1; \
 	$(BIN)/python -m pytest -n $(SHARES) $(1) --database=postgresql || failed=1; exit $$failed
 
-.PHONY: help setup setup-dev agents agent-matrix agent-drills run test test-all check audit bench chaos soak demo image migrations format lock
+.PHONY: help setup setup-dev agents peers agent-matrix agent-drills run test test-all check audit bench chaos soak demo image migrations format lock
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -25,6 +25,9 @@ setup-dev: ## also install what tests and checks need
 
 agents: ## install published coding agents, for the tests that run them
 	@scripts/setup agents
+
+peers: ## install DBOS and JupyterHub, which make bench measures beside Kandev
+	@scripts/setup peers
 
 agent-matrix: setup-dev ## measure the installed coding agents and write docs/agent-matrix.md; ARGS=codex-acp prints one row
 	@$(BIN)/python -m tests.agent_matrix $(ARGS)

@@ -32,6 +32,7 @@ ACPX: Final = MODULES / "acpx" / "dist" / "cli.js"
 TERMINAL: Final = ROOT / "sessions_app" / "static" / "kandev" / "vendor" / "xterm.js"
 PYTHON_OF_AGENTS: Final = ROOT / ".venv-agents" / "bin" / "python"
 """Agents in Python have an environment of their own: their requirements are not ours."""
+PYTHON_OF_PEERS: Final = ROOT / ".venv-peers" / "bin" / "python"
 _SEARCHED: Final = os.pathsep.join((os.environ.get("PATH", os.defpath), "/usr/sbin"))
 _CHROMIUM_NAMES: Final = ("chromium", "chromium-browser", "google-chrome")
 
@@ -99,6 +100,7 @@ SERVICES: Final[Mapping[str, Callable[[], str]]] = {
     "acpx": _agent(NODE, ACPX, CODEX_ACP, CODEX),
     "agentao": _agent(PYTHON_OF_AGENTS),
     "deepagents": _agent(PYTHON_OF_AGENTS),
+    "peers": lambda: "" if PYTHON_OF_PEERS.exists() else "DBOS and JupyterHub are not installed (make peers)",
     "docker": _docker,
     "postgres": lambda: "" if postgresql.binaries() else "no PostgreSQL server is installed",
     "redis": _program("redis-server"),
@@ -107,5 +109,6 @@ SERVICES: Final[Mapping[str, Callable[[], str]]] = {
     "sshd": _sshd,
     "systemd": _program("systemd-analyze"),
     "tini": _program("tini"),
+    "tmux": _program("tmux"),
     "terminal": lambda: "" if TERMINAL.exists() else "the pages' terminal is not installed (make setup, with npm)",
 }

@@ -9,7 +9,7 @@ import asyncio
 import time
 import urllib.request
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from unittest.mock import patch
@@ -47,11 +47,18 @@ def of_fleets(world: World, count: int, rounds: int, *, limited: bool) -> list[F
 
 def _best(world: World, count: int, rounds: int) -> tuple[float, float]:
     """Best rounds of a boot sweep over ``count`` streams whose supervisor is gone, and of its floor, in seconds."""
-    with fake_agentctl_server.serving() as url, _known(url):
-        _fill(world, url, count)
-        taken = [asyncio.run(_round(url, count)) for _ in range(rounds)]
+    with fleet_to_attach(world, count) as attach:
+        taken = [attach() for _ in range(rounds)]
     seconds, looks, connects = (min(one) for one in zip(*taken, strict=True))
     return seconds, looks + connects
+
+
+@contextmanager
+def fleet_to_attach(world: World, count: int) -> Iterator[Callable[[], tuple[float, float, float]]]:
+    """So many live agentctls; gives a round: seconds of a boot sweep, of its look alone, and of bare handshakes."""
+    with fake_agentctl_server.serving() as url, _known(url):
+        _fill(world, url, count)
+        yield lambda: asyncio.run(_round(url, count))
 
 
 @contextmanager

@@ -39,6 +39,7 @@ from tests.bench import (
     workspaces,
 )
 from tests.bench.figures import Figure, Floor, Point, Skipped
+from tests.bench.peers import dbos, jupyterhub, tmux
 from tests.bench.world import World
 from tests.services import missing
 
@@ -219,6 +220,13 @@ PARTS: Mapping[str, Part] = {
     ),
     "sweep-losses": lambda world, sizes: [sweeps.of_the_dead(world, sizes.losses, sizes.rounds)],
     "restart": lambda world, sizes: restarts.of_fleets(world, sizes.fleet, min(sizes.rounds, 5), limited=sizes.limited),
+    "dbos": lambda world, sizes: on_postgresql.measure(
+        dbos.of_recoveries, count=sizes.fleet, rounds=min(sizes.rounds, 3), limited=sizes.limited
+    ),
+    "jupyterhub": lambda world, sizes: jupyterhub.of_checks(
+        world, sizes.fleet, min(sizes.rounds, 3), limited=sizes.limited
+    ),
+    "tmux": lambda world, sizes: tmux.of_one_session(world, sizes.rounds),
     "journal": _journal,
     "ingest": _ingest,
     "queries": lambda world, sizes: queries.of_ingest(world, sizes.rounds, limited=sizes.limited),
@@ -252,6 +260,9 @@ PARTS: Mapping[str, Part] = {
 """By name: what ``--only`` takes."""
 NEEDS: Final[Mapping[str, Sequence[str]]] = {
     "catching-up-pg": ("postgres",),
+    "dbos": ("peers", "postgres"),
+    "jupyterhub": ("peers",),
+    "tmux": ("tmux",),
     "resume": ("codex-acp", "acpx"),
     "screen": ("chromium",),
 }

@@ -140,14 +140,16 @@ def _make_repository(path: Path) -> None:
 
 
 @contextmanager
-def fleet_of(count: int, base: str, *, refusing: int = 0, hanging: int = 0) -> Iterator[list[FakeAgentctl]]:
-    """The stand-in fleet, in a process of its own, at Unix sockets as agentctls are."""
+def fleet_of(
+    count: int, base: str, *, refusing: int = 0, hanging: int = 0, at_sockets: bool = True
+) -> Iterator[list[FakeAgentctl]]:
+    """The stand-in fleet, in a process of its own, at Unix sockets as agentctls are, or at addresses."""
     options = {"count": count, "base": base, "port": _free_port(), "refusing": refusing, "hanging": hanging}
     words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
     with (
         tempfile.TemporaryDirectory(prefix="kandev-fleet-") as directory,
         subprocess.Popen(
-            [sys.executable, "-m", "tests.support.fake_agentctl", *words, "--directory", directory],
+            [sys.executable, "-m", "tests.support.fake_agentctl", *words, *["--directory", directory] * at_sockets],
             cwd=ROOT,
             stdout=subprocess.PIPE,
             text=True,

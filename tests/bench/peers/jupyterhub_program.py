@@ -1,0 +1,56 @@
+"""JupyterHub after a kill, run by the Python of ``make peers``: ``jupyterhub_program.py (seed|check) DATABASE_URL``.
+
+``seed`` reads JSON from standard input: the pid of the single-user servers, and host and port of each. It writes the
+database that a killed hub leaves behind. ``check`` starts the hub with it and prints, as JSON, its version, how many
+servers it found running, and the seconds of ``init_spawners``, which polls each process and asks each server by HTTP.
+"""
+
+import json
+import os
+import sys
+import time
+
+from jupyterhub import __version__, orm
+from jupyterhub.app import JupyterHub
+
+
+class TimedHub(JupyterHub):  # type: ignore[misc]  (its package is in the other environment)
+    """The hub, which says what it took to check its servers."""
+
+    async def init_spawners(self) -> int:
+        """As JupyterHub does it."""
+        began = time.perf_counter()
+        checked: int = await super().init_spawners()
+        seconds = time.perf_counter() - began
+        running = sum(spawner.ready for user in self.users.values() for spawner in user.spawners.values())
+        print(json.dumps({"version": __version__, "seconds": seconds, "running": running}), flush=True)
+        return checked
+
+
+def seed(url: str) -> None:
+    """A user with a running server, and its OAuth client, for each address."""
+    told = json.load(sys.stdin)
+    db = orm.new_session_factory(url)()
+    for number, (host, port) in enumerate(told["servers"]):
+        name = f"user-{number}"
+        prefix = f"/user/{name}/"
+        client = orm.OAuthClient(identifier=f"jupyterhub-{prefix.strip('/').replace('/', '-')}", secret="x")
+        server = orm.Server(proto="http", ip=host, port=port, base_url=prefix, cookie_name="bench")
+        spawner = orm.Spawner(name="", server=server, state={"pid": told["pid"]}, oauth_client=client)
+        db.add(orm.User(name=name, _orm_spawners=[spawner]))
+    db.commit()
+
+
+if __name__ == "__main__":
+    mode, url = sys.argv[1:]
+    if mode == "seed":
+        seed(url)
+    else:
+        options = {
+            "JupyterHub.db_url": url,
+            "JupyterHub.spawner_class": "simple",
+            "JupyterHub.authenticator_class": "dummy",
+            "JupyterHub.log_level": "ERROR",
+        }
+        TimedHub.launch_instance([f"--{name}={value}" for name, value in options.items()])
+    os._exit(0)

@@ -1,0 +1,31 @@
+"""Programs of peers, run by the Python of ``make peers``."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from tests.services import PYTHON_OF_PEERS
+
+
+def command(program: Path, *words: str) -> list[str]:
+    """The command line; modules beside the program, which are named as packages of peers are, stay unknown to it."""
+    return [str(PYTHON_OF_PEERS), "-P", str(program), *words]
+
+
+def run_until_told(home: Path, program: Path, *words: str) -> dict[str, Any]:
+    """Run a program until it prints a line of JSON, kill it with SIGKILL, and return what it told."""
+    log = home / f"{program.stem}.log"
+    quiet, pipe = subprocess.DEVNULL, subprocess.PIPE
+    with (
+        log.open("ab") as stderr,
+        subprocess.Popen(command(program, *words), cwd=home, stdin=quiet, stdout=pipe, stderr=stderr) as process,
+    ):
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        process.kill()
+    assert line, f"{program.stem} ended: {log.read_text(errors='replace')[-2000:]}"
+    told: dict[str, Any] = json.loads(line)
+    return told
