@@ -51,6 +51,7 @@ if __name__ == "__main__":
             "JupyterHub.spawner_class": "simple",
             "JupyterHub.authenticator_class": "dummy",
             "JupyterHub.log_level": "ERROR",
+            "JupyterHub.init_spawners_timeout": "-1",  # it starts nothing else before all are checked
         }
         TimedHub.launch_instance([f"--{name}={value}" for name, value in options.items()])
     os._exit(0)
