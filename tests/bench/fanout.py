@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import select
 import socket
 import subprocess
-import sys
 import time
 import uuid
 from collections.abc import Iterator, Sequence
@@ -21,7 +21,7 @@ from sessions_app.services import tasks
 from sessions_app.services.database_threads import DatabaseThread
 from tests.bench.figures import Figure, in_turn
 from tests.bench.world import World
-from tests.services import ROOT
+from tests.preloaded import PreloadedProcess
 
 WITHIN = 30.0
 """Seconds for one event to reach everybody."""
@@ -147,8 +147,9 @@ def serving(application: str) -> Iterator[int]:
         listener.bind(("127.0.0.1", 0))
         listener.listen(1024)
         port: int = listener.getsockname()[1]
-        argv = [sys.executable, "-m", "daphne", "-v", "0", "--fd", str(listener.fileno()), application]
-        with subprocess.Popen(argv, cwd=ROOT, pass_fds=[listener.fileno()], stderr=subprocess.DEVNULL) as process:
+        argv = ["-m", "daphne", "-v", "0", "--fd", str(listener.fileno()), application]
+        quiet = subprocess.DEVNULL
+        with PreloadedProcess(argv, env=os.environ, keeps=[listener.fileno()], stderr=quiet) as process:
             try:
                 yield port
             finally:

@@ -12,7 +12,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
+from kandev.databases import EMBEDDED_NAME
+from tests import databases
 from tests.bench.figures import Figure
+from tests.bench.world import World
 from tests.drills.process_groups import descendants
 from tests.services import ROOT
 from tests.waiting import eventually
@@ -41,9 +44,12 @@ while True:
 """
 
 
-def of_serve(home: Path, seconds: float, *, limited: bool) -> list[Figure]:
+def of_serve(world: World, seconds: float, *, limited: bool) -> list[Figure]:
     """Measured for so many seconds, after half of them have passed."""
-    env = os.environ | {"KANDEV_DATA_DIR": str(home / "idle")}
+    data = world.home / "idle"
+    data.mkdir(mode=0o700)
+    databases.copy(world.migrated, data / EMBEDDED_NAME)
+    env = os.environ | {"KANDEV_DATA_DIR": str(data)}
     with _running("manage.py", "serve", "--port", "0", env=env) as serve:
         eventually(lambda: len(descendants(serve.pid)) >= 3, timeout=60, describe="its processes run")
         time.sleep(seconds / 2)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import select
 import signal
 import socket
 import sqlite3
 import statistics
 import subprocess
-import sys
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,7 +25,7 @@ from sessions_app.services import tasks
 from tests.bench.bare import BareTable
 from tests.bench.figures import Figure
 from tests.bench.world import World
-from tests.services import ROOT
+from tests.preloaded import PreloadedProcess
 
 WITHIN = 60.0
 """Seconds for the start and the turn."""
@@ -53,8 +53,7 @@ def of_a_turn(world: World, seconds: float) -> list[Figure]:
 
 @contextmanager
 def supervising(end: int = signal.SIGTERM) -> Iterator[None]:
-    argv = [sys.executable, str(ROOT / "manage.py"), "supervise"]
-    with subprocess.Popen(argv, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+    with PreloadedProcess(["manage.py", "supervise"], env=os.environ, stderr=subprocess.DEVNULL) as process:
         try:
             yield
         finally:

@@ -14,7 +14,7 @@ from jupyterhub import __version__, orm
 from jupyterhub.app import JupyterHub
 
 
-class TimedHub(JupyterHub):  # type: ignore[misc]  (its package is in the other environment)
+class TimedHub(JupyterHub):  # type: ignore[misc]
     """The hub, which says what it took to check its servers."""
 
     async def init_spawners(self) -> int:
