@@ -5,30 +5,34 @@ The floor is what nobody can save: the agent's own spawn, ``initialize`` and ``s
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import statistics
+import subprocess
 import time
 import uuid
-from collections.abc import Callable
+from pathlib import Path
 
 from executors_app.agentctl.process import identity
+from executors_app.agentctl.workspace.git import WorkspaceGit
+from executors_app.agentctl.workspace.snapshots import take_snapshot
 from executors_app.models import ExecutorRunning
 from executors_app.plugins import agent_type
 from sessions_app.domain.states import SessionState
 from sessions_app.models import ContinuityReceipt, Run, TaskSession
 from sessions_app.services import intents, tasks
-from tests.bench.figures import Figure
+from tests.bench.figures import Figure, in_turn
 from tests.bench.latencies import supervising
-from tests.bench.resumes import bare_start
+from tests.bench.resumes import bare_start, wait_for_commit
 from tests.bench.world import World
 from tests.waiting import eventually
 
 PATIENCE = 60.0
-LOOK_EVERY = 0.005
 TIMES_BARE = 1.5
 BEYOND = {"agent": 0.1, "agentctl": 0.25}
 """Seconds beyond so many times the floor: what the death of each may take."""
+SNAPSHOT_LIMIT = 5.0
 
 
 def to_ready(world: World, rounds: int, *, limited: bool) -> list[Figure]:
@@ -38,6 +42,7 @@ def to_ready(world: World, rounds: int, *, limited: bool) -> list[Figure]:
     task.save()
     taken: dict[str, list[float]] = {"agent": [], "agentctl": []}
     bare: list[float] = []
+    snapshots: list[Figure] = []
     with supervising():
         session = tasks.create_session(
             world.user, task, world.profile, world.executor, prompt="remember heron", policy="auto"
@@ -51,9 +56,28 @@ def to_ready(world: World, rounds: int, *, limited: bool) -> list[Figure]:
                     # A turn, because an agent that dies again and again without one is restarted ever later.
                     intents.queue_prompt(session.id, uuid.uuid4().hex, "recall", world.user)
                     _wait_for_turns(session, 2 * number + offset + 2)
+            snapshots.append(_snapshot(world, session, rounds, limited=limited))
         finally:
             world.stop(session)
-    return [row for kind, seconds in taken.items() for row in _figures(kind, seconds, bare, limited=limited)]
+    rows = [row for kind, seconds in taken.items() for row in _figures(kind, seconds, bare, limited=limited)]
+    return [*rows, *snapshots]
+
+
+def _snapshot(world: World, session: TaskSession, rounds: int, *, limited: bool) -> Figure:
+    """What an interrupted turn is compared by before its agent starts again; beside the least that git can do."""
+    root = Path(ExecutorRunning.objects.get(session=session).workspace_path)
+    git = WorkspaceGit(root, {})
+
+    def bare() -> None:
+        subprocess.run(["git", "-C", str(root), "stash", "create"], check=True, stdout=subprocess.DEVNULL)
+
+    def ours() -> None:
+        take_snapshot(git, "bench", world.home / "snapshot.index", "asked")
+
+    ours()
+    seconds, floor = map(statistics.median, asyncio.run(in_turn(rounds, ours, bare)))
+    limit = SNAPSHOT_LIMIT if limited else None
+    return Figure("snapshot of a small clean repository", seconds, "`git stash create`", floor, limit=limit)
 
 
 def _figures(kind: str, taken: list[float], bare: list[float], *, limited: bool) -> list[Figure]:
@@ -80,7 +104,7 @@ def _death(session: TaskSession, kind: str) -> float:
     began = time.perf_counter()
     os.kill(pid, signal.SIGKILL)
     ready = TaskSession.objects.filter(id=session.id, state=SessionState.WAITING_FOR_INPUT).exclude(launch_id="")
-    _at_once(lambda: receipts.count() > before and ready.exists())
+    wait_for_commit(lambda: receipts.count() > before and ready.exists())
     return time.perf_counter() - began
 
 
@@ -98,13 +122,6 @@ def _is_agent(pid: int) -> bool:
             return "demo_agent" in told.read()
     except OSError:
         return False
-
-
-def _at_once(is_there: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not is_there():
-        assert time.monotonic() < deadline, "it did not come back in time"
-        time.sleep(LOOK_EVERY)
 
 
 def _bare(session: TaskSession) -> float:

@@ -37,6 +37,7 @@ RESUME_LIMIT: Final = 1.5
 ACPX_LIMIT: Final = 0.5
 PATIENCE: Final = 90.0
 LOOK_EVERY: Final = 0.05
+"""Seconds, should a wake-up be lost."""
 WORD: Final = "remember the word heron, answer ok"
 ASKED: Final = "what was the word?"
 
@@ -149,7 +150,7 @@ class Ours:
         before = receipts.count()
         began = time.perf_counter()
         intents.request_resume(self.id, self.user)
-        _at_once(lambda: loaded.count() > before)
+        wait_for_commit(lambda: loaded.count() > before)
         return time.perf_counter() - began
 
     def prompt(self) -> float:
@@ -157,7 +158,7 @@ class Ours:
         before = Run.objects.filter(session_id=self.id, state="completed").count()
         began = time.perf_counter()
         intents.queue_prompt(self.id, uuid.uuid4().hex, ASKED, self.user)
-        _at_once(lambda: Run.objects.filter(session_id=self.id, state="completed").count() > before)
+        wait_for_commit(lambda: Run.objects.filter(session_id=self.id, state="completed").count() > before)
         return time.perf_counter() - began
 
 
@@ -230,7 +231,7 @@ def _program(pid: int) -> Path | None:
         return None
 
 
-def _at_once(is_there: Callable[[], bool]) -> None:
+def wait_for_commit(is_there: Callable[[], bool]) -> None:
     """Wait for it, and look after each commit, so that neither looking nor waiting shows in the figure."""
     deadline, listener = time.monotonic() + PATIENCE, wakeups.open_listener()
     try:

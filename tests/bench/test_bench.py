@@ -52,6 +52,9 @@ ROWS = (
         if has("codex-acp", "acpx")
         else ()
     ),
+    "kill -9 of the agent: ready again",
+    "kill -9 of the agentctl: ready again",
+    "snapshot of a small clean repository",
     "25 + 1 start: CPU of a start",
     "workflow, each of 2 shell nodes",
     "workflow, a text of 1,000 nodes checked",

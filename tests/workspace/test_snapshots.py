@@ -16,7 +16,7 @@ from executors_app.agentctl.workspace.worktrees import Worktree
 from tests.drills.process_groups import has_ended
 from tests.executors.repositories import commit, run_git
 from tests.waiting import eventually
-from tests.workspace.trees import REF, git_of, keep, make_six, state_of
+from tests.workspace.trees import REF, SESSION, git_of, keep, make_six, state_of
 
 
 def files_of(root: Path, revision: str = REF) -> dict[str, str]:
@@ -183,3 +183,48 @@ def test_git_processes_end_when_their_owner_closes(worktree: Worktree) -> None:
     git.close()
     assert process.wait(10) == -signal.SIGKILL
     assert os.getpgid(0) != process.pid
+
+
+def test_settings_of_the_repository_hide_nothing(worktree: Worktree) -> None:
+    root = worktree.path
+    for name, value in (
+        ("status.showUntrackedFiles", "no"),
+        ("diff.ignoreSubmodules", "all"),
+        ("core.untrackedCache", "true"),
+        ("status.relativePaths", "true"),
+    ):
+        run_git(root, "config", name, value)
+    (root / "folder").mkdir()
+    (root / "folder" / "new").write_text("x")
+    assert keep(root).dirty
+    assert "folder/new" in files_of(root)
+    (root / "README").unlink()
+    keep(root)
+    assert set(files_of(root)) == {"folder/new"}
+    run_git(root, "rm", "--quiet", "--cached", "README")
+    assert keep(root).changed
+    assert files_of(root, f"{REF}^2") == {}
+
+
+def test_work_that_is_undone_or_committed_leaves_a_clean_snapshot(worktree: Worktree) -> None:
+    first = keep(worktree.path)
+    (worktree.path / "new").write_text("x")
+    assert keep(worktree.path).dirty
+    (worktree.path / "new").unlink()
+    undone = keep(worktree.path)
+    assert (undone.dirty, undone.changed) == (False, True)
+    assert files_of(worktree.path) == files_of(worktree.path, first.commit)
+    commit(worktree.path, "new", "committed\n")
+    assert (keep(worktree.path).dirty, keep(worktree.path).changed) == (False, False)
+    assert "new" in files_of(worktree.path, f"{REF}^2")
+
+
+@pytest.mark.parametrize("index", ["--glob=refs/nothing", "0" * 40, "HEAD"])
+def test_snapshot_that_an_agent_has_forged_is_replaced(worktree: Worktree, index: str) -> None:
+    root = worktree.path
+    taken = keep(root)
+    message = f"x\n\nKandev-Session: {SESSION}\nKandev-Head: {'0' * 40}\nKandev-Index: {index}\n"
+    forged = run_git(root, "commit-tree", f"{taken.commit}^{{tree}}", "-m", message)
+    run_git(root, "update-ref", REF, forged)
+    assert keep(root).changed
+    assert keep(root).commit != forged

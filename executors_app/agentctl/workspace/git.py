@@ -38,6 +38,7 @@ SAFE_OPTIONS: Final = (
     *("-c", f"core.hooksPath={os.devnull}"),
     *("-c", "core.fsmonitor=false"),
     *("-c", "core.splitIndex=false"),
+    *("-c", "core.untrackedCache=false"),
     *("-c", "core.quotePath=false"),
     *("-c", "core.fsync=objects,reference"),
     *("-c", "core.fsyncMethod=batch"),
@@ -289,6 +290,8 @@ def git_diff(git: WorkspaceGit, path: str = "") -> dict[str, Any]:
 
 def changes_between(git: WorkspaceGit, since: str, now: str) -> dict[str, Any]:
     """Return ``{since, now, files, truncated}``: the files that differ between two commits, as ``modified a.py``."""
+    if since == now:
+        return {"since": since, "now": now, "files": [], "truncated": False}
     known = _resolve_commit(git, since)
     if known is None:
         raise ApiError(Code.NOT_FOUND, "the commit no longer exists", ref=since)

@@ -16,7 +16,8 @@ from executors_app.agentctl.workspace.repository_git import RepositoryGitFailed,
 _RECOVERY_PREFIX: Final = "refs/kandev/recovery/"
 KEPT_PREFIX: Final = "refs/kandev/kept/"
 _SESSION_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
-_LINE: Final = re.compile(r"^Kandev-(Head|Index|Session): (\S+)$", re.MULTILINE)
+_LINE: Final = re.compile(r"^Kandev-(Head|Index|Session): ([A-Za-z0-9][\w-]*)$", re.MULTILINE | re.ASCII)
+"""An agent can write such a commit, too: no value may look like an option of git."""
 NO_INDEX: Final = "none"
 
 
@@ -60,10 +61,10 @@ def recovery_message(recovery: RecoverySnapshot, reason: str, branch: str) -> st
 
 def find_recovery(git: RunGit, revision: str) -> RecoverySnapshot | None:
     """Read the recovery at a ref or commit; None if there is none."""
-    found = git("for-each-ref", "--format=%(objectname)", revision) if revision.startswith("refs/") else revision
-    if not found:
-        return None
-    body = git("cat-file", "commit", found)
+    if revision.startswith("refs/"):
+        found, _, body = git("for-each-ref", "--format=%(objectname)%0a%(contents)", revision).partition("\n")
+    else:
+        found, body = revision, git("cat-file", "commit", revision)
     trailers = dict(_LINE.findall(body))
     if set(trailers) != {"Head", "Index", "Session"}:
         return None

@@ -11,9 +11,8 @@ import logging
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,7 +20,7 @@ from executors_app.agentctl.journal.journal import Journal
 from executors_app.agentctl.process import spawning
 from executors_app.agentctl.protocol import ApiError, Code, JournalKind, validation_error
 from executors_app.agentctl.workspace import recovery_snapshots
-from executors_app.agentctl.workspace.git import GitError, WorkspaceGit, changes_between
+from executors_app.agentctl.workspace.git import GitError, GitOutput, WorkspaceGit, changes_between
 from executors_app.agentctl.workspace.recovery_snapshots import RecoverySnapshot
 from executors_app.agentctl.workspace.workspace import Workspace
 
@@ -75,98 +74,141 @@ class Snapshot:
 
 
 @dataclass(frozen=True, slots=True)
-class _Trees:
-    """Object ids: the checked-out commit (or empty), its tree, and the trees of index and working tree."""
+class _Status:
+    """What git reports about index and working tree."""
 
     head: str
+    """The checked-out commit; empty before the first."""
+    branch: str
+    """Empty if none is checked out."""
+    is_staged: bool
+    """Whether the index may differ from the commit."""
+    unstaged: Sequence[bytes]
+    """Paths of modified and untracked files, and of nested repositories, which end with a slash."""
+
+    @classmethod
+    def parse(cls, fields: Sequence[bytes]) -> _Status:
+        """Parse ``git status --porcelain=v2 -z --branch --no-renames``."""
+        headers = dict(field.decode("utf-8", "replace").split(" ")[1:3] for field in fields if field.startswith(b"# "))
+        head, branch = headers.get("branch.oid", ""), headers.get("branch.head", "")
+        entries = [field for field in fields if not field.startswith(b"#")]
+        unstaged = [_path_of(entry) for entry in entries if entry.startswith((b"?", b"u")) or entry[3:4] != b"."]
+        is_staged = any(entry.startswith(b"u") or entry[2:3] != b"." for entry in entries if entry[:1] != b"?")
+        return cls("" if head == "(initial)" else head, "" if branch == "(detached)" else branch, is_staged, unstaged)
+
+
+_FIELDS_BEFORE_PATH: Final = {b"?": 1, b"1": 8, b"u": 10}
+
+
+def _path_of(entry: bytes) -> bytes:
+    return entry.split(b" ", _FIELDS_BEFORE_PATH[entry[:1]])[-1]
+
+
+@dataclass(frozen=True, slots=True)
+class _Objects:
+    """What the repository has: its git directory, the tree of the commit, and the last snapshot with its trees."""
+
+    git_directory: Path
     committed: str
-    index: str
-    files: str
+    earlier: RecoverySnapshot | None = None
+    files: str = ""
+    index: str = ""
 
 
 class _SnapshotAttempt:
-    """One snapshot in progress, on a copy of the index, so that the agent's own index never changes."""
+    """One snapshot in progress, on a copy of the index, so that the agent's own index never changes.
 
-    def __init__(self, git: WorkspaceGit, copy: Path, limits: SnapshotLimits):
-        self._git, self._copy, self._limits = git, copy, limits
+    Each git process takes milliseconds, and turns and restarts wait for snapshots, so there are few: three if nothing
+    has changed since the last snapshot and nothing is uncommitted.
+    """
+
+    def __init__(self, git: WorkspaceGit, session_id: str, copy: Path, limits: SnapshotLimits):
+        self._git, self._session_id, self._copy, self._limits = git, session_id, copy, limits
+        self._ref = recovery_snapshots.session_recovery_ref(session_id)
         self._deadline = time.monotonic() + limits.seconds
-        self._environment = {**_IDENTITY, "GIT_INDEX_FILE": str(copy)}
 
-    def run(self, *arguments: str, **options: Any) -> Any:
-        """Run git on the copied index, within the remaining time."""
+    def run(self, *arguments: str, **options: Any) -> GitOutput:
+        """Run git within the remaining time."""
         remaining = max(0.1, self._deadline - time.monotonic())
-        return self._git.run(*arguments, environment=self._environment, timeout=remaining, **options)
+        return self._git.run(*arguments, timeout=remaining, **options)
 
     def text(self, *arguments: str) -> str:
         """``run``, and return the output as text."""
-        return str(self.run(*arguments).text)
+        return self.run(*arguments).text
 
-    def trees(self) -> tuple[_Trees, list[bytes]]:
-        """Write all files into the object store; return the trees and the paths that were left out."""
-        git_directory, head, committed = self._head()
-        self._copy_index(Path(git_directory) / "index")
-        index = self._index_tree(committed)
-        left_out = self._too_large()
-        self._add(left_out)
-        return _Trees(head, committed, index, self.text("write-tree")), left_out
+    def take(self, reason: str) -> Snapshot:
+        """Write all files into the object store, and point the session's ref at them, unless it does already."""
+        status = self._status()
+        objects = self._read_objects(status.head)
+        index = files = objects.committed
+        left_out: list[bytes] = []
+        if status.is_staged or status.unstaged:
+            self._copy_index(objects.git_directory / "index")
+            if status.is_staged:
+                index = self._index_tree(objects.committed)
+            left_out = self._too_large(status.unstaged)
+            self._add(left_out)
+            files = self._on_copy("write-tree").text
+        return self._update_ref(reason, status, objects, (index, files), left_out)
 
-    def commit(self, tree: str, parents: list[str], message: str) -> str:
-        """Create a commit without a branch."""
-        options = [word for parent in parents if parent for word in ("-p", parent)]
-        return self.text("commit-tree", tree, *options, "-m", message)
+    def _status(self) -> _Status:
+        # Whatever the repository's configuration says, everything that ``git add`` would take is listed.
+        which = ("--untracked-files=all", "--ignore-submodules=dirty", "--no-renames")
+        arguments = ("status", "--porcelain=v2", "-z", "--branch", "--no-ahead-behind", *which)
+        return _Status.parse(self.run(*arguments, limit=_LISTING_LIMIT).fields)
 
-    def update_ref(self, session_id: str, reason: str, trees: _Trees, left_out: list[bytes]) -> Snapshot:
-        """Point the session's ref at the trees, unless it does already."""
-        ref = recovery_snapshots.session_recovery_ref(session_id)
-        earlier = self._earlier(ref)
-        dirty = bool(left_out) or {trees.index, trees.files} != {trees.committed}
-        names = [path.decode("utf-8", "replace") for path in left_out]
-        if earlier and _is_unchanged(self.text, earlier, trees):
-            return Snapshot(ref, earlier.commit, dirty, changed=False, left_out=names)
-        index = self.commit(trees.index, [trees.head], f"Index of {session_id}")
-        recovery = RecoverySnapshot("", trees.head, index, session_id)
-        message = recovery_snapshots.recovery_message(recovery, reason, self.branch())
-        commit = self.commit(trees.files, [trees.head, index], message)
-        # Only if the ref still names the earlier snapshot: sessions that share a worktree share the ref, too.
+    def _read_objects(self, head: str) -> _Objects:
+        """Read what git has; delete a damaged snapshot, which would block every later one."""
+        # Before the first commit: the empty tree, which git hashes from empty input.
+        committed = f"{head}^{{tree}}" if head else self.text("hash-object", "-t", "tree", "--stdin")
         try:
-            self.text("update-ref", ref, commit, earlier.commit if earlier else "")
-        except GitError:
-            if not self._was_moved(ref, earlier):
-                raise
-            return self.update_ref(session_id, reason, trees, left_out)
-        return Snapshot(ref, commit, dirty, changed=True, left_out=names)
-
-    def _was_moved(self, ref: str, earlier: RecoverySnapshot | None) -> bool:
-        """Whether another session in the same worktree has updated the ref in the meantime."""
-        now = str(self.run("rev-parse", "--verify", "--quiet", ref, good=(0, 1)).text)
-        return now not in ("", earlier.commit if earlier else "")
-
-    def _earlier(self, ref: str) -> RecoverySnapshot | None:
-        """Return the current snapshot; delete a damaged one, which would block every later one."""
-        try:
-            found = recovery_snapshots.find_recovery(self.text, ref)
-            if found:
-                self.text("rev-parse", f"{found.commit}^{{tree}}", f"{found.index}^{{tree}}")
-                return found
+            if found := recovery_snapshots.find_recovery(self.text, self._ref):
+                trees = (committed, f"{found.commit}^{{tree}}", f"{found.index}^{{tree}}")
+                committed, files, index, directory = self.text("rev-parse", *trees, "--absolute-git-dir").split("\n", 3)
+                return _Objects(Path(directory), committed, found, files, index)
         except GitError as error:
             if error.exit_code is None:  # a timeout, not a damaged snapshot
                 raise
-            logger.warning("the snapshot at %s is damaged and will be replaced: %s", ref, error)
-        self._as_agent("rm", "--force", "--", self._git.root / self.text("rev-parse", "--git-path", ref))
-        return None
+            logger.warning("the snapshot at %s is damaged and will be replaced: %s", self._ref, error)
+        committed, directory = self.text("rev-parse", committed, "--absolute-git-dir").split("\n", 1)
+        self._as_agent("rm", "--force", "--", self._git.root / self.text("rev-parse", "--git-path", self._ref))
+        return _Objects(Path(directory), committed)
 
-    def branch(self) -> str:
-        """Return the checked-out branch; empty if there is none."""
-        return str(self.run("symbolic-ref", "--quiet", "--short", "HEAD", good=(0, 1)).text)
+    def _update_ref(
+        self, reason: str, status: _Status, objects: _Objects, trees: tuple[str, str], left_out: list[bytes]
+    ) -> Snapshot:
+        """``trees`` are those of index and working tree."""
+        earlier, head = objects.earlier, status.head
+        dirty = bool(left_out) or set(trees) != {objects.committed}
+        names = [path.decode("utf-8", "replace") for path in left_out]
+        if earlier and (earlier.head, objects.index, objects.files) == (head, *trees):
+            return Snapshot(self._ref, earlier.commit, dirty, changed=False, left_out=names)
+        index = self._commit(trees[0], [head], f"Index of {self._session_id}")
+        recovery = RecoverySnapshot("", head, index, self._session_id)
+        message = recovery_snapshots.recovery_message(recovery, reason, status.branch)
+        commit = self._commit(trees[1], [head, index], message)
+        # Only if the ref still names the earlier snapshot: sessions that share a worktree share the ref, too.
+        try:
+            self.text("update-ref", self._ref, commit, earlier.commit if earlier else "")
+        except GitError:
+            if not self._was_moved(earlier):
+                raise
+            return self._update_ref(reason, status, self._read_objects(head), trees, left_out)
+        return Snapshot(self._ref, commit, dirty, changed=True, left_out=names)
 
-    def _head(self) -> list[str]:
-        """Return the worktree's git directory, the checked-out commit (or empty), and its tree."""
-        git_directory = self.text("rev-parse", "--absolute-git-dir")
-        output = self.run("rev-parse", "HEAD^{commit}", "HEAD^{tree}", good=(0, 128))
-        if output.exit_code == 0:
-            return [git_directory, *output.text.split("\n")]
-        # Before the first commit: the empty tree, which git hashes from empty input.
-        return [git_directory, "", self.text("hash-object", "-t", "tree", "--stdin")]
+    def _commit(self, tree: str, parents: list[str], message: str) -> str:
+        """Create a commit without a branch."""
+        options = [word for parent in parents if parent for word in ("-p", parent)]
+        return self.run("commit-tree", tree, *options, "-m", message, environment=_IDENTITY).text
+
+    def _was_moved(self, earlier: RecoverySnapshot | None) -> bool:
+        """Whether another session in the same worktree has updated the ref in the meantime."""
+        now = self.run("rev-parse", "--verify", "--quiet", self._ref, good=(0, 1)).text
+        return now not in ("", earlier.commit if earlier else "")
+
+    def _on_copy(self, *arguments: str, **options: Any) -> GitOutput:
+        """Run git on the copied index."""
+        return self.run(*arguments, environment={"GIT_INDEX_FILE": str(self._copy)}, **options)
 
     def _copy_index(self, index: Path) -> None:
         for stale in (self._copy, self._copy.with_name(f"{self._copy.name}.lock")):
@@ -187,16 +229,15 @@ class _SnapshotAttempt:
     def _index_tree(self, committed: str) -> str:
         """Return the index as a tree; during a merge, when it has none, HEAD's tree."""
         try:
-            return self.text("write-tree")
+            return self._on_copy("write-tree").text
         except GitError as error:
             if error.exit_code != _UNMERGED:
                 raise
             return committed
 
-    def _too_large(self) -> list[bytes]:
-        listed = self.run("ls-files", "-o", "-m", "-z", "--exclude-standard", limit=_LISTING_LIMIT).fields
-        left_out = [path for path in listed if path.endswith(b"/")]
-        sizes = sorted((size, path) for path in set(listed) if (size := self._size(path)) is not None)
+    def _too_large(self, paths: Sequence[bytes]) -> list[bytes]:
+        left_out = [path for path in paths if path.endswith(b"/")]
+        sizes = sorted((size, path) for path in set(paths) if (size := self._size(path)) is not None)
         total = 0
         for size, path in sizes:
             total += size
@@ -214,26 +255,17 @@ class _SnapshotAttempt:
         pathspec = b".\0" + b"".join(b":(exclude,top,literal)" + path.rstrip(b"/") + b"\0" for path in left_out)
         # 1: some file cannot be read; all others are in.
         arguments = ("add", "--all", "--ignore-errors", "--pathspec-from-file=-", "--pathspec-file-nul")
-        self.run(*arguments, stdin=pathspec, good=(0, 1))
+        self._on_copy(*arguments, stdin=pathspec, good=(0, 1))
 
 
 def take_snapshot(
     git: WorkspaceGit, session_id: str, copy: Path, reason: str, limits: SnapshotLimits = SnapshotLimits()
 ) -> Snapshot:
     """Update the session's recovery ref; raises GitError, OSError. ``copy`` is a path for the copied index."""
-    taking = _SnapshotAttempt(git, copy, limits)
     try:
-        trees, left_out = taking.trees()
-        return taking.update_ref(session_id, reason, trees, left_out)
+        return _SnapshotAttempt(git, session_id, copy, limits).take(reason)
     finally:
         copy.unlink(missing_ok=True)
-
-
-def _is_unchanged(text: Callable[..., str], earlier: RecoverySnapshot, trees: _Trees) -> bool:
-    rev_parse = partial(text, "rev-parse")
-    return earlier.head == trees.head and rev_parse(f"{earlier.commit}^{{tree}}", f"{earlier.index}^{{tree}}") == (
-        f"{trees.files}\n{trees.index}"
-    )
 
 
 _MAX_NAMED_FILES: Final = 20
