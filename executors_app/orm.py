@@ -8,9 +8,10 @@ depends on private interfaces of the ORM's compiler.
 
 from __future__ import annotations
 
+import inspect
 import json
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
@@ -104,9 +105,11 @@ class ListField(_ShapedField):
 
 
 M = TypeVar("M", bound=Model)
-Key = uuid.UUID | str
+Key = uuid.UUID | str | int
 ID_PLACEHOLDER: Final = uuid.uuid4()
 """Stands for an id while the SQL is compiled."""
+NUMBER_PLACEHOLDER: Final = 1_928_374_650
+"""Stands for an id that is a number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,13 +128,13 @@ class _CompiledQuery(Generic[M]):
 class PreparedQuery(Generic[M]):
     """A queryset as a function of keys, compiled on first use.
 
-    ``query`` is called once, with ``placeholders`` in place of the keys (default: one id), so it must depend on nothing
-    else that changes. It must not use ``select_related``.
+    ``query`` is called once, with ``placeholders`` in place of the keys (default: an id for each parameter), so it must
+    depend on nothing else that changes. It must not use ``select_related``.
     """
 
     def __init__(self, query: Callable[..., QuerySet[M, Any]], *placeholders: Key):
         self.query = query
-        self._placeholders = placeholders or (ID_PLACEHOLDER,)
+        self._placeholders = placeholders or ((ID_PLACEHOLDER,) if inspect.signature(query).parameters else ())
         self._compiled: _CompiledQuery[M] | None = None
 
     def all(self, *keys: Key) -> list[M]:
@@ -157,6 +160,30 @@ class PreparedQuery(Generic[M]):
         if self._compiled is None:
             self._compiled = _compile_query(self.query(*self._placeholders), self._placeholders)
         return self._compiled
+
+
+FEW: Final = 4
+"""For as many keys, one prepared query each costs less than one queryset for all."""
+
+
+class KeyedQuery(Generic[M]):
+    """A queryset as a function of a collection of keys, compiled once for a few of them: for sweeps of few sessions.
+
+    ``query`` filters one column by ``__in``; otherwise it is as in `PreparedQuery`. ``placeholder`` is a key of the
+    column's type. The rows of several keys have no order.
+    """
+
+    def __init__(self, query: Callable[[Collection[Any]], QuerySet[M, Any]], placeholder: Any = ID_PLACEHOLDER):
+        self._query = query
+        self._one = PreparedQuery(lambda key: query([key]), placeholder)
+
+    def all(self, keys: Collection[Any]) -> list[M]:
+        """Return the matching rows as instances."""
+        return list(self._query(keys)) if len(keys) > FEW else [row for key in keys for row in self._one.all(key)]
+
+    def values(self, keys: Collection[Any]) -> Collection[Sequence[Any]]:
+        """Return the matching rows as column values; for queries with ``values_list``."""
+        return self._query(keys) if len(keys) > FEW else [row for key in keys for row in self._one.values(key)]
 
 
 def _compile_query(query: QuerySet[M, Any], placeholders: Sequence[Key]) -> _CompiledQuery[M]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from typing import Final
 
@@ -11,6 +13,9 @@ from django.utils import timezone
 REST: Final = 15.0
 """Seconds at most between two checks, whatever was noticed: the clock may be set, and a change may be missed."""
 
+POSTPONED: Final = 1.0
+"""Seconds that a check waits at most while agents are brought back."""
+
 
 class ChangeCounter:
     """Counts the changes of the database that this process has noticed. A job remembers the count before it reads."""
@@ -18,6 +23,21 @@ class ChangeCounter:
     def __init__(self) -> None:
         self.count = 0
         self._waiters: set[asyncio.Event] = set()
+        self._urgent = 0
+        self._calm = asyncio.Event()
+        self._calm.set()
+
+    @contextmanager
+    def urgent(self) -> Iterator[None]:
+        """Let the checks that rest wait until the block ends: somebody misses an agent, and they share its thread."""
+        self._urgent += 1
+        self._calm.clear()
+        try:
+            yield
+        finally:
+            self._urgent -= 1
+            if not self._urgent:
+                self._calm.set()
 
     def record(self) -> None:
         """Record a change, which ends all rests."""
@@ -26,9 +46,16 @@ class ChangeCounter:
             waiter.set()
 
     async def rest(self, seen: int, longest: float = REST) -> None:
-        """Wait until there are more changes than ``seen``, at most ``longest`` seconds."""
-        if self.count != seen:
-            return
+        """Wait until there are more changes than ``seen``, at most ``longest`` seconds, and nothing is urgent."""
+        if self.count == seen:
+            await self._wait_for_change(longest)
+        try:
+            async with asyncio.timeout(POSTPONED):
+                await self._calm.wait()
+        except TimeoutError:
+            pass
+
+    async def _wait_for_change(self, longest: float) -> None:
         waiter = asyncio.Event()
         self._waiters.add(waiter)
         try:

@@ -94,6 +94,7 @@ class ExecutionRegistry:
         self.grace = GracePeriod()
         self.on_change: Callable[[uuid.UUID], None] = lambda session_id: None
         self.on_stream_lost: Callable[[ExecutionStream], None] = lambda stream: None
+        self.on_start_ordered: Callable[[uuid.UUID, uuid.UUID | None], None] = lambda session_id, intent_id: None
         self.reported_corruption: dict[uuid.UUID, str] = {}
         self._http: aiohttp.ClientSession | None = None
         self._opening: dict[uuid.UUID, asyncio.Lock] = {}

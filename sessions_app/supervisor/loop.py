@@ -16,7 +16,6 @@ from executors_app import crash_points
 from executors_app.backoff import Backoff
 from executors_app.domain import Observed
 from sessions_app.domain import actor_context
-from sessions_app.domain.recovery import is_start_decision
 from sessions_app.models import wakeups
 from sessions_app.services import agent_setup, database_restore
 from sessions_app.services.metric_counters import FLUSH_EVERY, METRICS_BUFFER
@@ -85,6 +84,7 @@ class SupervisorLoop:
         self.extensions = [extension(self.registry) for extension in extensions]
         self.registry.on_change = self._on_stream_change
         self.registry.on_stream_lost = self._on_stream_lost
+        self.registry.on_start_ordered = self._on_start_ordered
         self._exit_events = ExitEventListener(self.registry, self._request_recheck)
         self._workspace_sync = WorkspaceSync(self.registry.database, self.registry.boot_id)
         self.unknown: set[str] = set()
@@ -111,19 +111,10 @@ class SupervisorLoop:
         """Sweep once and store the result. The starts and stops that it decides on are written as intents."""
         result = await run_sweep(self.registry, scope, self.unknown, **kwargs)  # type: ignore[arg-type]
         self.registry.changes.record()
-        self._wake_starts(result)
         if not scope.dry_run:
             document = await self.registry.database(sweep_reports.build_report, result, self.registry.boot_id)
             await self.registry.database(sweep_reports.store_sweep, document, result)
         return result
-
-    def _wake_starts(self, result: SweepRun) -> None:
-        """Carry out the starts that a sweep has ordered at once, not after its report: their agents are missed."""
-        decided = result.decided if result.scope.trigger == "reconcile" else ()  # else nothing may be dispatched yet
-        for item in decided:
-            outcome = result.outcomes.get(item.facts.session_id)
-            if is_start_decision(item.decision) and outcome and not outcome.skipped and not outcome.error:
-                self.dispatcher.wake(item.row.stored.session_id, overtakes=False)
 
     def jobs(self) -> dict[str, Job]:
         """Every job that runs until the supervisor stops, by name; a job that is switched off is left out."""
@@ -320,18 +311,22 @@ class SupervisorLoop:
         self._work_available.set()
 
     def _on_stream_change(self, session_id: uuid.UUID) -> None:
-        """After a commit of ingest: recheck a session whose agent is gone, and wake the session's queues."""
+        """After a commit of ingest: recheck a session whose agent is gone; wake the queues of any other session."""
         if (stream := self.registry.stream_of(session_id)) is not None:
             self._on_stream_news(stream)
+            if stream.agent_gone:  # its queues are woken after the recheck: before, they would only delay it
+                stream.agent_gone = False
+                self._on_stream_lost(stream)
+                return
         self.dispatcher.wake(session_id)
+
+    def _on_start_ordered(self, session_id: uuid.UUID, intent_id: uuid.UUID | None) -> None:
+        self.dispatcher.wake(session_id, overtakes=False, start=intent_id)
 
     def _on_stream_news(self, stream: ExecutionStream) -> None:
         if stream.turn_completed:
             stream.turn_completed = False
             self._backoffs.pop(stream.session_id, None)  # its agent works: its next end begins a new series
-        if stream.agent_gone:  # before all queries: those of one thread run in the order in which they come
-            stream.agent_gone = False
-            self._on_stream_lost(stream)
         if stream.turn_ended:
             stream.turn_ended = False
             for extension in self.extensions:
@@ -356,7 +351,8 @@ class SupervisorLoop:
     async def _recheck_sessions(self) -> None:
         sessions = await self._recheck_queue.take()
         try:
-            result = await self.sweep(SweepScope("reconcile", sessions=sessions))
+            with self.registry.changes.urgent():
+                result = await self.sweep(SweepScope("reconcile", sessions=sessions))
         except Exception:
             self._recheck_queue.add(sessions)  # taken out already: a failed sweep must not lose them
             raise

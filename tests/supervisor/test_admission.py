@@ -86,6 +86,7 @@ def admit(boot_id: str = "") -> SweepRun | None:
     async def run() -> SweepRun | None:
         supervisor = SupervisorLoop()
         supervisor.registry.boot_id = boot_id or supervisor.registry.boot_id
+        supervisor.registry.on_start_ordered = lambda *_: None  # the starts that are ordered are not carried out here
         try:
             return await supervisor.start_queued_sessions()
         finally:

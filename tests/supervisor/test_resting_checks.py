@@ -36,6 +36,23 @@ async def test_rest_without_a_change_ends_by_itself() -> None:
     await asyncio.wait_for(changes.rest(changes.count, longest=0.01), 30)
 
 
+async def test_checks_wait_while_an_agent_is_brought_back() -> None:
+    changes = ChangeCounter()
+    with changes.urgent():
+        resting = asyncio.create_task(changes.rest(changes.count, longest=0))
+        for _ in range(10):
+            changes.record()
+            await asyncio.sleep(0)
+        assert not resting.done()
+    await asyncio.wait_for(resting, 30)
+
+
+async def test_checks_wait_for_no_endless_series_of_starts() -> None:
+    changes = ChangeCounter()
+    with changes.urgent():
+        await asyncio.wait_for(changes.rest(changes.count, longest=0), 30)
+
+
 def test_nothing_due_means_the_longest_rest() -> None:
     now = timezone.now()
     assert seconds_until(None) == REST

@@ -74,7 +74,8 @@ async def execute_start(registry: ExecutionRegistry, session_id: uuid.UUID, inte
     async with registry.starts:
         try:
             async with asyncio.timeout(settings.KANDEV_START_TIMEOUT):
-                await _start(registry, session_id, intent_id)
+                with registry.changes.urgent():
+                    await _start(registry, session_id, intent_id)
         except LeaseLost:
             log.info("session %s: another supervisor carries out its start", session_id)
         except TimeoutError:

@@ -70,6 +70,8 @@ class ActionOutcome:
     duration_ms: int = 0
     skipped: bool = False
     """Another supervisor holds the session."""
+    start: uuid.UUID | None = None
+    """The start intent that was created."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,11 +201,9 @@ async def _drain_dead(registry: ExecutionRegistry, row: Candidate, lease: Lease)
 
 
 async def _evidence(registry: ExecutionRegistry, row: Candidate, decision: Decision) -> str:
-    return (
-        await execution_registry.read_log_tail(registry, row.stored.session_id)
-        if decision.session_move == "give_up"
-        else ""
-    )
+    if decision.session_move != "give_up":
+        return ""
+    return await execution_registry.read_log_tail(registry, row.stored.session_id)
 
 
 def write_reattachments(batch: Sequence[PendingReattach]) -> list[ActionOutcome | Exception]:
@@ -255,7 +255,7 @@ def _write_changes(
     if decision.agent_action == "reattach":
         outcome.receipt_kind = _record_reattach(transaction, row, seen, told)
     _move_session(transaction, decision)
-    _create_intents(transaction, decision)
+    outcome.start = _create_intents(transaction, decision)
     _place_in_start_queue(transaction, decision)
     crash_points.reached("sweep.row_unwritten", row.stored.session_id)
     return outcome
@@ -351,20 +351,20 @@ def _move_session(transaction: SessionTransaction, decision: Decision) -> None:
         transaction.set_fields(next_restart_at=None)
 
 
-def _create_intents(transaction: SessionTransaction, decision: Decision) -> None:
-    """Create the intent that the decision needs, the same as a user's click would."""
+def _create_intents(transaction: SessionTransaction, decision: Decision) -> uuid.UUID | None:
+    """Create the intent that the decision needs, the same as a user's click would; return that of a start."""
     if is_start_decision(decision):
-        if _is_still_wanted(transaction):
-            _create_start_intent(transaction, decision)
-    elif decision.agent_action == "stop" and not _is_being_stopped(transaction):
+        return _create_start_intent(transaction, decision) if _is_still_wanted(transaction) else None
+    if decision.agent_action == "stop" and not _is_being_stopped(transaction):
         asleep = {"reason": IDLE_REASON} if decision.rule == "asleep_but_alive" else {}
         intents.create_intent(transaction.session, IntentKind.STOP, None, asleep)
+    return None
 
 
-def _create_start_intent(transaction: SessionTransaction, decision: Decision) -> None:
+def _create_start_intent(transaction: SessionTransaction, decision: Decision) -> uuid.UUID | None:
     """Create a start intent that nobody asked for; its event says why, and for whom."""
     if intents.open_start_intent(transaction.session) is not None:
-        return  # another sweep or a user has asked for it already
+        return None  # another sweep or a user has asked for it already
     auto = decision.agent_action == "resume" or not transaction.session.has_agent
     mode = Mode.AUTO if auto else Mode.WORKSPACE_ONLY
     intent = intents.create_intent(transaction.session, IntentKind.START, None, {"mode": mode})
@@ -376,6 +376,7 @@ def _create_start_intent(transaction: SessionTransaction, decision: Decision) ->
         attempt=transaction.session.start_attempts + 1,
         owner_id=transaction.session.owner_id,
     )
+    return intent.id
 
 
 def _place_in_start_queue(transaction: SessionTransaction, decision: Decision) -> None:

@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import NamedTuple
+from typing import Any, Final, NamedTuple
 
 from django.conf import settings
 from django.contrib.auth import get_user_model
@@ -14,6 +14,7 @@ from django.db.models import Exists, OuterRef
 
 from executors_app.domain import ExecutionFacts, ExecutorStatus, Observation
 from executors_app.models import AgentProfile
+from executors_app.orm import NUMBER_PLACEHOLDER, KeyedQuery
 from sessions_app.accounts.models import TeamRole
 from sessions_app.domain.recovery import Policy, SweepFacts
 from sessions_app.domain.recovery_facts import PolicyChoice, effective_policy
@@ -29,7 +30,6 @@ from sessions_app.supervisor.sweep.selection import (
     find_corruption,
     find_dangling_sessions,
     load_stored_executions,
-    select_executions,
     unreadable_row,
 )
 
@@ -53,6 +53,23 @@ class Candidate:
     """The effective recovery policy: the session's own, else its team's, else the deployment's."""
 
 
+_PROFILES: Final = KeyedQuery(lambda ids: AgentProfile.objects.filter(id__in=ids))
+_STARTS: Final = KeyedQuery(
+    lambda ids: Intent.objects.filter(session_id__in=ids, done_at=None, kind=IntentKind.START).values_list(
+        "session_id", "created_at"
+    )
+)
+_QUEUED: Final = KeyedQuery(
+    lambda ids: Prompt.objects.filter(session_id__in=ids, state=PromptState.QUEUED).order_by().values_list("session_id")
+)
+_RUNS: Final = KeyedQuery(
+    lambda ids: (
+        Run.objects.filter(session_id__in=ids).order_by().values_list("session_id", "state", "has_process").distinct()
+    )
+)
+_PATHS: Final = KeyedQuery(lambda ids: Repository.objects.filter(id__in=ids).values_list("id", "path"))
+
+
 class CandidateSet(NamedTuple):
     """The rows to decide about, and the sessions that the sweep skips as corrupt."""
 
@@ -65,9 +82,9 @@ def load_candidates(me: str, sessions: Collection[uuid.UUID] = (), runtime: str 
 
     ``me`` is the boot id of this supervisor. Empty ``sessions`` or ``runtime`` mean all.
     """
-    found, unreadable = load_stored_executions(select_executions(sessions, runtime))
+    found, unreadable = load_stored_executions(sessions, runtime)
     damaged = find_dangling_sessions(sessions, runtime) + [unreadable_row(*one) for one in unreadable.items()]
-    profiles = AgentProfile.objects.in_bulk({one.session__agent_profile_id for one in found})
+    profiles = {profile.pk: profile for profile in _PROFILES.all({one.session__agent_profile_id for one in found})}
     sound = []
     for one in found:
         harm = find_corruption(one, profiles[one.session__agent_profile_id].agent_type)
@@ -81,12 +98,9 @@ def load_candidates(me: str, sessions: Collection[uuid.UUID] = (), runtime: str 
 def _rows(me: str, stored: list[StoredExecution], profiles: Mapping[uuid.UUID, AgentProfile]) -> list[Candidate]:
     """Build the candidates; each of the queries here is for all sessions at once."""
     ids = [one.session_id for one in stored]
-    starts = Intent.objects.filter(session_id__in=ids, done_at=None, kind=IntentKind.START)
-    in_flight = dict(starts.values_list("session_id", "created_at"))
-    queued = set(
-        Prompt.objects.filter(session_id__in=ids, state=PromptState.QUEUED).values_list("session_id", flat=True)
-    )
-    runs = list(Run.objects.filter(session_id__in=ids).values_list("session_id", "state", "has_process").distinct())
+    in_flight: dict[uuid.UUID, datetime] = dict(_STARTS.values(ids))  # type: ignore[arg-type]
+    queued = {session_id for (session_id,) in _QUEUED.values(ids)}
+    runs = list(_RUNS.values(ids))
     prompted = {session_id for session_id, _, _ in runs}
     turning = {session_id for session_id, state, has_process in runs if has_process and state in OPEN_RUN_STATES}
     paths = _paths(stored)
@@ -115,7 +129,7 @@ def _rows(me: str, stored: list[StoredExecution], profiles: Mapping[uuid.UUID, A
 
 def _paths(stored: Collection[StoredExecution]) -> Mapping[uuid.UUID | None, str]:
     repositories = {one.session__task__repository_id for one in stored if one.session__task__repository_id}
-    return dict(Repository.objects.filter(id__in=repositories).values_list("id", "path"))
+    return dict(_PATHS.values(repositories))  # type: ignore[arg-type]
 
 
 def _execution_facts(one: StoredExecution, paths: Mapping[uuid.UUID | None, str]) -> ExecutionFacts:
@@ -146,9 +160,16 @@ def _execution_facts(one: StoredExecution, paths: Mapping[uuid.UUID | None, str]
 def _owner_teams(stored: Collection[StoredExecution]) -> set[tuple[int, int]]:
     """Return (owner, team) for every session owner who is active and more than a viewer in that team."""
     owners = {one.session__owner_id for one in stored if one.session__owner_id}
+    return {(user, team) for user, team in _MEMBERS.values(owners)}
+
+
+def _members(owners: Collection[int]) -> Any:
     members = get_user_model().groups.through.objects.filter(user_id__in=owners, user__is_active=True)
     viewers = TeamRole.objects.filter(user=OuterRef("user_id"), team=OuterRef("group_id"), role=TeamRole.Role.VIEWER)
-    return set(members.exclude(Exists(viewers)).values_list("user_id", "group_id"))
+    return members.exclude(Exists(viewers)).values_list("user_id", "group_id")
+
+
+_MEMBERS: Final = KeyedQuery(_members, NUMBER_PLACEHOLDER)
 
 
 def _resume_rows(row: Candidate, *, task_over: bool) -> SessionRows:

@@ -12,6 +12,7 @@ from django.db.models import BooleanField, Exists, ExpressionWrapper, F, OuterRe
 
 from executors_app.domain import ExecutorStatus
 from executors_app.models import ExecutorRunning
+from executors_app.orm import FEW, KeyedQuery
 from sessions_app.domain import integrity
 from sessions_app.domain.states import DesiredState, SessionState
 from sessions_app.models import TaskSession
@@ -99,17 +100,25 @@ def select_executions(sessions: Collection[uuid.UUID] = (), runtime: str = "") -
     return rows.order_by("session_id")
 
 
-def load_stored_executions(rows: QuerySet[ExecutorRunning]) -> tuple[list[StoredExecution], dict[uuid.UUID, Exception]]:
-    """Load the rows; also return, by session, the errors of rows that cannot be read.
-
-    A sweep needs to know only whether there is a token, so no token is decrypted.
-    """
+def _stored_columns(sessions: Collection[uuid.UUID], runtime: str = "") -> Any:
+    # A sweep needs to know only whether there is a token, so no token is decrypted.
     kept = {name: ExpressionWrapper(~Q(**{column: ""}), BooleanField()) for name, column in SECRET_COLUMNS.items()}
-    columns = rows.annotate(**kept).values_list(*StoredExecution._fields)
+    return select_executions(sessions, runtime).annotate(**kept).values_list(*StoredExecution._fields)
+
+
+_OF_FEW: Final = KeyedQuery(_stored_columns)
+
+
+def load_stored_executions(
+    sessions: Collection[uuid.UUID] = (), runtime: str = ""
+) -> tuple[list[StoredExecution], dict[uuid.UUID, Exception]]:
+    """Load the rows that ``select_executions`` selects; also return, by session, the errors of unreadable rows."""
+    few = 0 < len(sessions) <= FEW and not runtime
     try:
-        return list(map(StoredExecution._make, columns)), {}
+        rows = _OF_FEW.values(sorted(sessions)) if few else _stored_columns(sessions, runtime)
+        return list(map(StoredExecution._make, rows)), {}
     except DECODE_ERRORS:
-        return _load_one_by_one(columns)
+        return _load_one_by_one(_stored_columns(sessions, runtime))
 
 
 def _load_one_by_one(columns: Any) -> tuple[list[StoredExecution], dict[uuid.UUID, Exception]]:
@@ -175,8 +184,7 @@ def unreadable_row(session_id: uuid.UUID, error: Exception) -> CorruptRow:
     )
 
 
-def find_dangling_sessions(sessions: Collection[uuid.UUID], runtime: str) -> list[CorruptRow]:
-    """Return the sessions that should run but name an execution that does not exist; one query."""
+def _dangling(sessions: Collection[uuid.UUID] = (), runtime: str = "") -> Any:
     there = ExecutorRunning.objects.filter(id=OuterRef("agent_execution_id"))
     rows = TaskSession.objects.filter(~Exists(there), desired_state=DesiredState.RUNNING).exclude(
         agent_execution_id=None
@@ -185,7 +193,15 @@ def find_dangling_sessions(sessions: Collection[uuid.UUID], runtime: str) -> lis
         rows = rows.filter(id__in=sessions)
     if runtime:
         rows = rows.filter(executor__runtime=runtime)
-    columns = ("id", "task_id", "task__title", "executor__runtime", "state", "agent_execution_id")
+    return rows.values_list("id", "task_id", "task__title", "executor__runtime", "state", "agent_execution_id")
+
+
+_DANGLING_OF_FEW: Final = KeyedQuery(_dangling)
+
+
+def find_dangling_sessions(sessions: Collection[uuid.UUID], runtime: str) -> list[CorruptRow]:
+    """Return the sessions that should run but name an execution that does not exist."""
+    rows = _dangling(sessions, runtime) if runtime or not sessions else _DANGLING_OF_FEW.values(sessions)
     return [
         CorruptRow(
             session_id,
@@ -196,5 +212,5 @@ def find_dangling_sessions(sessions: Collection[uuid.UUID], runtime: str) -> lis
             "",
             integrity.flaws_sentence([f"agent_execution_id names no execution: {key}"]),
         )
-        for session_id, task_id, title, place, state, key in rows.values_list(*columns)
+        for session_id, task_id, title, place, state, key in rows
     ]

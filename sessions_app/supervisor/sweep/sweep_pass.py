@@ -151,9 +151,13 @@ class _ActionRunner:
 
     async def _run_one(self, item: DecidedRow) -> None:
         async with self._attaching if item.decision.agent_action == "reattach" else self._acting:
-            self.result.outcomes[item.facts.session_id] = await _act_safely(self.registry, self._tell, item)
-        if is_start_decision(item.decision) and not item.facts.start_in_flight:
-            self.registry.start_slots.under_way -= 1  # its intent is committed and counted there, or there is none
+            outcome = self.result.outcomes[item.facts.session_id] = await _act_safely(self.registry, self._tell, item)
+        if is_start_decision(item.decision):
+            if not item.facts.start_in_flight:
+                self.registry.start_slots.under_way -= 1  # its intent is committed and counted there, or there is none
+            if self.result.scope.trigger == "reconcile" and not outcome.skipped and not outcome.error:
+                # Not at the end of the sweep: the agent is missed. At boot nothing may be dispatched yet.
+                self.registry.on_start_ordered(item.row.stored.session_id, outcome.start)
         self._done += 1
         self._progress(self._done, self._total)
 
@@ -184,25 +188,21 @@ async def _sweep_runtime(acting: _ActionRunner, name: str, rows: Sequence[Candid
     unknown.update(item.row.place.id for item in decided if item.seen.observed is Observed.UNKNOWN)
     crash_points.reached("sweep.decided")
     await acting.run_all(decided)
-    await registry.database(
-        _save_last_seen, registry.boot_id, [item for item in decided if item.seen.observed is Observed.ALIVE]
-    )
+    alive = [item.row for item in decided if item.seen.observed is Observed.ALIVE]
+    if old := [row.stored.id for row in alive if timezone.now() - _last_seen_at(row) >= SEEN_RECENTLY]:
+        await registry.database(_save_last_seen, registry.boot_id, old)
 
 
-def _save_last_seen(me: str, alive: Sequence[DecidedRow]) -> None:
-    """Write that these executions were seen alive, if that is not recent already and ``me`` owns them.
+def _save_last_seen(me: str, alive: Sequence[uuid.UUID]) -> None:
+    """Write that these executions were seen alive, if ``me`` owns them.
 
     An idle agent writes nothing for hours, so ingest does not keep ``last_seen_at`` up to date.
     """
-    now = timezone.now()
-    old = [item.row.stored.id for item in alive if now - _last_seen_at(item.row) >= SEEN_RECENTLY]
-    if not old:
-        return
     with transaction.atomic():
-        rows = ExecutorRunning.objects.filter(id__in=old, owner=me)
+        rows = ExecutorRunning.objects.filter(id__in=alive, owner=me)
         # Locked in the order in which ingest locks several rows: in another order both could wait for each other.
         list(rows.select_for_update(no_key=True).order_by("session_id").values_list("id"))
-        rows.update(last_seen_at=now)
+        rows.update(last_seen_at=timezone.now())
 
 
 def _last_seen_at(row: Candidate) -> datetime:
