@@ -40,7 +40,8 @@ def django_db_modify_db_settings(django_db_modify_db_settings_parallel_suffix: N
 @pytest.fixture(scope="session")
 def django_db_keepdb(django_db_modify_db_settings: None) -> bool:
     """Copy the migrated database of this test run, and let Django find it: migrating takes ten seconds of a core."""
-    copy_migrated(database_named(connection.creation._get_test_db_name()))
+    creation: Any = connection.creation
+    copy_migrated(database_named(creation._get_test_db_name()))
     return True
 
 

@@ -63,7 +63,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.hookimpl(wrapper=True)
 def pytest_load_initial_conftests(early_config: pytest.Config) -> Generator[None]:
     """Start the database before Django reads its settings."""
-    gc.disable()  # until the end of the collection, which produces hardly any garbage
     if early_config.known_args_namespace.database == "postgresql":
         from tests import postgresql  # noqa: PLC0415 - not needed on SQLite
 
@@ -89,10 +88,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:] = selected
 
 
-def pytest_collection_finish() -> None:
-    """Exempt the collected tests from garbage collections, which would otherwise examine them again and again."""
-    gc.freeze()
-    gc.enable()
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Collect no garbage while tests are collected, and never examine those tests in search of garbage."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def _runs_on_sqlite(item: pytest.Item) -> bool:
