@@ -143,7 +143,8 @@ async def _start_session(place: Path, execution: str, start: Start, agent: Seque
     places = {"workspace": place, "state-dir": place / "state", "token-file": token, "ready-file": ready}
     names = {"session-id": str(uuid.uuid4()), "execution-id": execution, "listen": sockets.unix_url(socket)}
     words = [word for name, value in {**places, **names}.items() for word in (f"--{name}", str(value))]
-    environment = spawning.build_environment({"PYTHONPATH": str(ROOT)}, {EXECUTION_MARKER: execution})
+    marker = {EXECUTION_MARKER: execution, spawning.NO_LEFTOVERS_VARIABLE: "1"}  # as a launch that has found none
+    environment = spawning.build_environment({"PYTHONPATH": str(ROOT)}, marker)
     log = os.open(place / "log", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
     began = time.perf_counter()
     pid = start([sys.executable, "-P", "-m", execution_processes.AGENTCTL_MODULE, "serve", *words], environment, log)

@@ -17,10 +17,10 @@ from aiohttp import web
 from executors_app.agentctl.daemon import load_drivers
 from executors_app.agentctl.http import sockets
 from executors_app.agentctl.http.server import EventStreams, build_app
-from executors_app.agentctl.protocol import JournalKind
+from executors_app.agentctl.protocol import GENERATION_HEADER, JournalKind
 from executors_app.agentctl.sidecar import Execution, Sidecar
 
-_REQUESTS: Final = 20
+_REQUESTS: Final = 40
 """Python specialises the code of a function after some calls."""
 
 
@@ -47,10 +47,15 @@ async def _serve(state_dir: Path) -> None:
 
 
 async def _ask_for_status(path: Path, token: str) -> None:
-    request = f"GET /status HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token}\r\n\r\n".encode()
+    body = '{"launch_id":"rehearsal","argv":["none"],"driver":"none"}'
+    common = f"Host: localhost\r\nAuthorization: Bearer {token}\r\n{GENERATION_HEADER}: 1\r\n"
+    requests = (
+        f"GET /status HTTP/1.1\r\n{common}\r\n",
+        f"POST /agent/start HTTP/1.1\r\n{common}Content-Length: {len(body)}\r\n\r\n{body}",  # refused: no such driver
+    )
     reader, writer = await asyncio.open_unix_connection(path)
-    for _ in range(_REQUESTS):
-        writer.write(request)
+    for number in range(_REQUESTS):
+        writer.write(requests[number % 2].encode())
         head = await reader.readuntil(b"\r\n\r\n")
         length = head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0]
         await reader.readexactly(int(length))
