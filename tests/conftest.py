@@ -11,7 +11,7 @@ import pytest
 from django.contrib.auth.models import Permission
 from django.contrib.contenttypes.models import ContentType
 from django.core.management import call_command
-from django.db import connection
+from django.db import connection, transaction
 from django.db.models import Model
 from django.test import TransactionTestCase
 from whitenoise.middleware import WhiteNoiseMiddleware
@@ -43,6 +43,17 @@ def django_db_keepdb(django_db_modify_db_settings: None) -> bool:
     creation: Any = connection.creation
     copy_migrated(database_named(creation._get_test_db_name()))
     return True
+
+
+@pytest.fixture(scope="module")
+def shared_rows(django_db_setup: None, django_db_blocker: Any) -> Iterator[None]:
+    """Keep what a module's fixtures write for all its tests, each of which still undoes its own changes.
+
+    The transaction of a test with the fixture ``db`` is nested in this one: no test may commit.
+    """
+    with django_db_blocker.unblock(), transaction.atomic():
+        yield
+        transaction.set_rollback(True)
 
 
 @pytest.fixture(scope="session", autouse=True)

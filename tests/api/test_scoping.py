@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from copy import deepcopy
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from rest_framework.test import APIClient
 from sessions_app.accounts.models import ApiToken
 from sessions_app.api import urls
 from sessions_app.notifications.models import Webhook
-from tests.api.world import PERMISSION, World, client_of, prompt, workflow_run
+from tests.api.world import PERMISSION, World, client_of, make_world, prompt, workflow_run
 from tests.attention.raising import raised
 
 pytestmark = pytest.mark.any_database
@@ -54,6 +55,16 @@ STRANGERS_GET = {
     ("tokens/<uuid:token_id>/", "delete"): 404,
 }
 """The status where it is not 200."""
+
+
+@pytest.fixture(scope="module")
+def shared_world(shared_rows: None) -> World:
+    return make_world()
+
+
+@pytest.fixture
+def world(shared_world: World, db: None) -> World:
+    return deepcopy(shared_world)
 
 
 def call(client: APIClient, world: World, route: str, method: str) -> Any:

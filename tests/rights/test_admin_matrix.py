@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from copy import deepcopy
 from typing import Any
 
 import pytest
@@ -32,9 +33,14 @@ HOW_TO = "has no row: say in tests/rights/admin_matrix.py what staff gets"
 REGISTERED = {f"{model._meta.app_label}/{model._meta.model_name}": model for model in admin.site._registry}
 
 
-@pytest.fixture
-def cast(db: None) -> Cast:
+@pytest.fixture(scope="module")
+def shared_cast(shared_rows: None) -> Cast:
     return make_full_cast()
+
+
+@pytest.fixture
+def cast(shared_cast: Cast, db: None) -> Cast:
+    return deepcopy(shared_cast)
 
 
 @pytest.mark.parametrize("route", sorted({*ROUTES, *TABLE}))
@@ -71,9 +77,9 @@ def test_only_staff_gets_to_the_pages_of_the_site(cast: Cast, page: str) -> None
         compare(clients, f"/admin/{path}", {method: row})
 
 
-def test_every_model_has_the_actions_that_the_table_says(db: None, rf: RequestFactory) -> None:
+def test_every_model_has_the_actions_that_the_table_says(cast: Cast, rf: RequestFactory) -> None:
     request = rf.get("/")
-    operator = make_full_cast().people["staff"]
+    operator = cast.people["staff"]
     assert operator is not None
     request.user = operator
     there = {

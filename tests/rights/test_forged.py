@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from copy import deepcopy
 
 import pytest
 from django.test import Client
@@ -24,9 +25,14 @@ UNSAFE = [
 ]
 
 
-@pytest.fixture
-def cast(db: None) -> Cast:
+@pytest.fixture(scope="module")
+def shared_cast(shared_rows: None) -> Cast:
     return make_cast()
+
+
+@pytest.fixture
+def cast(shared_cast: Cast, db: None) -> Cast:
+    return deepcopy(shared_cast)
 
 
 def row_of(route: str, method: str) -> Row:

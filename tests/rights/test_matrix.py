@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from copy import deepcopy
 from typing import Any
 
 import pytest
@@ -20,9 +21,14 @@ ROUTES = {route: methods for route, methods in addresses().items() if not route.
 HOW_TO = "has no row: say in tests/rights/matrix.py what each role gets"
 
 
-@pytest.fixture
-def cast(db: None) -> Cast:
+@pytest.fixture(scope="module")
+def shared_cast(shared_rows: None) -> Cast:
     return make_cast()
+
+
+@pytest.fixture
+def cast(shared_cast: Cast, db: None) -> Cast:
+    return deepcopy(shared_cast)
 
 
 def filled(cast: Cast, value: Any) -> Any:
