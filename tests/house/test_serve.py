@@ -138,7 +138,8 @@ def test_requested_restart_kills_and_restarts_all_processes(data: Path) -> None:
         eventually(lambda: not any(map(exists, before)), describe="they have ended")
         told = json.loads((data / "restarted.json").read_text())
         assert (told["by"], told["killed"]) == ("ada", ["web", "supervisor", "worker"])
-        assert not (data / "restart-wanted.json").exists()
+        # The request goes only after the result is stored.
+        eventually(lambda: not (data / "restart-wanted.json").exists(), describe="the request is done")
         assert answers(port)
         eventually(lambda: len(children_of(serve.pid)) == 3, describe="all three are started again")
         assert (data / "serve.json").stat().st_mode & 0o777 == 0o600
