@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 MAX_RESTART_DELAY: Final = 30.0
 """Maximum delay in seconds between the end of a child and its restart."""
-CHECK_EVERY: Final = 0.5
+CHECK_EVERY: Final = 1.0
 """Seconds at most between two checks by ``supervise_children``."""
 STABLE_AFTER: Final = 60.0
 """A child that ran for this many seconds counts as stable: its back-off starts over."""

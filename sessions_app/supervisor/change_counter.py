@@ -10,7 +10,7 @@ from typing import Final
 
 from django.utils import timezone
 
-REST: Final = 15.0
+REST: Final = 30.0
 """Seconds at most between two checks, whatever was noticed: the clock may be set, and a change may be missed."""
 
 POSTPONED: Final = 1.0

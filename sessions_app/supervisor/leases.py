@@ -231,7 +231,8 @@ def renew_leases(me: str) -> set[uuid.UUID]:
     mine = ExecutorRunning.objects.filter(owner=me)
     with transaction.atomic():
         # Locked in the order in which ingest locks several rows: in another order both could wait for each other.
-        list(mine.select_for_update(no_key=True).order_by("session_id").values_list("id"))
+        if not list(mine.select_for_update(no_key=True).order_by("session_id").values_list("id")):
+            return set()
         mine.update(lease_expires_at=database_now() + lease_ttl())
     return set(mine.values_list("id", flat=True))
 

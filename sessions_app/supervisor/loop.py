@@ -110,7 +110,8 @@ class SupervisorLoop:
     async def sweep(self, scope: SweepScope, **kwargs: object) -> SweepRun:
         """Sweep once and store the result. The starts and stops that it decides on are written as intents."""
         result = await run_sweep(self.registry, scope, self.unknown, **kwargs)  # type: ignore[arg-type]
-        self.registry.changes.record()
+        if result.decided or result.damaged:  # else it has changed nothing, and what rests need not look again
+            self.registry.changes.record()
         if not scope.dry_run:
             document = await self.registry.database(sweep_reports.build_report, result, self.registry.boot_id)
             await self.registry.database(sweep_reports.store_sweep, document, result)

@@ -87,7 +87,8 @@ class WorkflowDriver:
 
     async def renew(self) -> None:
         """Renew the leases of all runs that this driver holds."""
-        await self._database(run_snapshot.renew_leases, self._registry.boot_id)
+        if self._leases:
+            await self._database(run_snapshot.renew_leases, self._registry.boot_id)
 
     async def settle(self) -> None:
         """Wait until every queue is idle."""
