@@ -1,9 +1,11 @@
-"""What ``serve`` takes while nothing happens: memory and CPU of all its processes."""
+"""What ``serve`` takes while nothing happens, memory and CPU, and how soon a supervisor then notices a death."""
 
 from __future__ import annotations
 
 import os
 import re
+import signal
+import statistics
 import subprocess
 import sys
 import time
@@ -12,9 +14,13 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
+from executors_app.models import ExecutorRunning
 from kandev.databases import EMBEDDED_NAME
+from sessions_app.models import SessionEvent
+from sessions_app.services import tasks
 from tests import databases
 from tests.bench.figures import Figure
+from tests.bench.latencies import supervising
 from tests.bench.world import World
 from tests.drills.process_groups import descendants
 from tests.services import ROOT
@@ -24,6 +30,11 @@ MEMORY_BUDGET: Final = 300.0
 """Megabytes of all processes, shared memory counted once (PSS)."""
 CPU_BUDGET: Final = 0.005
 """Seconds of CPU for each second."""
+NOTICED_WITHIN: Final = 1.0
+"""Seconds from the death of an agentctl to what the supervisor writes about it."""
+AT_REST: Final = 5.0
+"""Seconds after which the periodic checks of a supervisor rest."""
+LOOK_EVERY: Final = 0.002
 TICK: Final = 1 / os.sysconf("SC_CLK_TCK")
 IMPORTED: Final = """
 import os, time, django
@@ -68,6 +79,35 @@ def of_serve(world: World, seconds: float, *, limited: bool) -> list[Figure]:
         Figure(busy, cpu, polling, len(family) * max(bare_cpu, TICK / seconds)),
         Figure(busy, cpu, "the budget", CPU_BUDGET, limit=1.0 if limited else None),
     ]
+
+
+def of_a_death(world: World, rounds: int, *, limited: bool) -> list[Figure]:
+    """From SIGKILL to an agentctl of an idle session until the log tells of it; medians."""
+    world.empty()
+    task = world.task("Dies")
+    task.save()
+    taken: list[float] = []
+    with supervising():
+        session = tasks.create_session(world.user, task, world.profile, world.executor, policy="auto", has_agent=False)
+        running, log = ExecutorRunning.objects.filter(session=session), SessionEvent.objects.filter(session=session)
+        try:
+            pid: int | None = None
+            for _ in range(rounds):
+                again = running.filter(status="ready", pid__isnull=False).exclude(pid=pid)
+                eventually(again.exists, timeout=60, describe="its workspace is open")
+                time.sleep(AT_REST)
+                known, pid = log.count(), again.get().pid
+                assert pid is not None
+                began = time.perf_counter()
+                os.kill(pid, signal.SIGKILL)
+                while log.count() == known:
+                    assert time.perf_counter() - began < 60, "nobody has noticed"
+                    time.sleep(LOOK_EVERY)
+                taken.append(time.perf_counter() - began)
+        finally:
+            world.stop(session)
+    row, limit = "idle control plane: a killed agentctl is noticed", 1.0 if limited else None
+    return [Figure(row, statistics.median(taken), "at most", NOTICED_WITHIN, limit=limit)]
 
 
 def _cpu(pids: Iterable[int]) -> float:

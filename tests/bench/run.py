@@ -235,7 +235,10 @@ PARTS: Mapping[str, Part] = {
         catching_up.of_updates, count=sizes.updates, limited=sizes.limited
     ),
     "memory": lambda world, sizes: [memory.of_an_agentctl(world.home, min(sizes.rounds, 5), limited=sizes.limited)],
-    "idle": lambda world, sizes: idle_control_plane.of_serve(world, sizes.idle, limited=sizes.limited),
+    "idle": lambda world, sizes: [
+        *idle_control_plane.of_serve(world, sizes.idle, limited=sizes.limited),
+        *idle_control_plane.of_a_death(world, min(sizes.rounds, 3), limited=sizes.limited),
+    ],
     "launch": lambda world, sizes: launches.of_idle_sessions(world.home, sizes.rounds, limited=sizes.limited),
     "dense": lambda world, sizes: launches.of_a_dense_machine(world.home, sizes.dense, limited=sizes.limited),
     "latency": lambda world, sizes: latencies.of_a_turn(world, sizes.work),

@@ -25,6 +25,7 @@ ROWS = (
     "agentctl, idle",
     "idle control plane, memory",
     "idle control plane, CPU a second",
+    "idle control plane: a killed agentctl is noticed",
     "idle session: agentctl and guard, private",
     "2 idle sessions, agents not counted",
     "agentctl: order to first answer",
