@@ -28,13 +28,21 @@ TEXT = "a few words that an agent says, about as long as a line of its answer"
 UPDATE = {"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": TEXT}}
 SPOKEN = {"jsonrpc": "2.0", "method": "session/update", "params": {"sessionId": "bench", "update": UPDATE}}
 SPOKEN_LIMIT = 2.0
+THREAD_LIMIT = 1.5
 
 
-def appends(home: Path, batch: int, rounds: int) -> Figure:
-    """Lines a second until durable, ``batch`` at a time: medians, as a disk has its moods."""
-    seconds, floor = asyncio.run(_beside_writes(home / f"journal-{batch}", batch, rounds))
+def appends(home: Path, batch: int, rounds: int, *, limited: bool) -> list[Figure]:
+    """Lines a second until durable, ``batch`` at a time: medians, as a disk has its moods.
+
+    No loop may wait for a disk itself, so one line is also compared with a bare write and fdatasync in a thread.
+    """
+    seconds, floor, threaded = asyncio.run(_beside_writes(home / f"journal-{batch}", batch, rounds))
     row = f"journal, {batch} {'line' if batch == 1 else 'lines'} until durable"
-    return Figure(row, seconds, "write + fdatasync", floor, unit="lines/s", count=batch)
+    figures = [Figure(row, seconds, "write + fdatasync", floor, unit="lines/s", count=batch)]
+    if batch == 1:
+        limit = THREAD_LIMIT if limited else None
+        figures.append(Figure(row, seconds, "the same in a loop's thread", threaded, unit="lines/s", limit=limit))
+    return figures
 
 
 async def _beside_writes(home: Path, batch: int, rounds: int) -> list[float]:
@@ -46,9 +54,12 @@ async def _beside_writes(home: Path, batch: int, rounds: int) -> list[float]:
             seq = journal.append(JournalKind.MESSAGE_AGENT, text=TEXT)
         await journal.wait_until_durable(seq)
 
+    def bare() -> None:
+        append_durably(file, line * batch)
+
     with appending(home / "bare") as file:
         try:
-            return list(map(median, await in_turn(rounds, append, lambda: append_durably(file, line * batch))))
+            return list(map(median, await in_turn(rounds, append, bare, lambda: asyncio.to_thread(bare))))
         finally:
             await journal.close()
 

@@ -203,7 +203,11 @@ Part = Callable[[World, Sizes], Iterable[Figure | Point]]
 
 
 def _journal(world: World, sizes: Sizes) -> list[Figure]:
-    rows = [journals.appends(world.home, size, sizes.samples) for size in (1, 64, 1000)]
+    rows = [
+        row
+        for batch in (1, 64, 1000)
+        for row in journals.appends(world.home, batch, sizes.samples, limited=sizes.limited)
+    ]
     return [*rows, journals.from_the_agent(world.home, sizes.spoken, sizes.rounds, limited=sizes.limited)]
 
 

@@ -85,9 +85,11 @@ class Journal:
         """Removes from a line of ``QUOTING_KINDS`` what must not be written down."""
         self.on_full: Callable[[], None] = lambda: None
         """Called when the disk becomes full."""
-        self._changes, self._work = StateNotifier(), asyncio.Event()
+        self._changes = StateNotifier()
+        self._loop = asyncio.get_running_loop()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="journal")
-        self._writer = asyncio.create_task(self._run_writer(), name="journal")
+        self._is_writing = self._is_closed = False
+        self._retry: asyncio.TimerHandle | None = None
         self._reserving: asyncio.Task[None] | None = None
 
     # -- writing -----------------------------------------------------------------------------
@@ -107,7 +109,9 @@ class Journal:
         batch.lines.append(line)
         batch.size += len(line)
         self._undurable += len(line)
-        self._work.set()
+        if not self._is_writing and not self._is_closed:
+            self._is_writing = True
+            self._loop.call_soon(self._write_next)  # and not now: what the same turn of the loop adds is one batch
         return seq
 
     async def wait_until_durable(self, seq: int) -> None:
@@ -141,10 +145,12 @@ class Journal:
     async def close(self) -> None:
         """Flush, then stop the writer."""
         await self.flush()
-        tasks = [task for task in (self._writer, self._reserving) if task is not None]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        self._is_closed = True
+        if self._retry is not None:
+            self._retry.cancel()
+        if self._reserving is not None:
+            self._reserving.cancel()
+            await asyncio.gather(self._reserving, return_exceptions=True)
         await asyncio.to_thread(self._thread.shutdown)
         self._store.close()
 
@@ -193,39 +199,46 @@ class Journal:
 
     # -- the writer --------------------------------------------------------------------------
 
-    async def _run_writer(self) -> None:
-        while True:
-            await self._work.wait()
-            self._work.clear()
-            batch, self._pending = self._pending, None
-            if batch is None:
-                continue
-            await self._write_durably(batch)
-            self._undurable -= batch.size
-            self._shown = self._durable = batch.first_seq + len(batch.lines) - 1
-            self._handle_recovery()
-            self._changes.notify()
+    def _write_next(self) -> None:
+        if self._is_closed:
+            return
+        batch, self._pending = self._pending, None
+        self._is_writing = batch is not None
+        if batch is not None:
+            self._write(batch)
 
-    async def _write_durably(self, batch: _Batch) -> None:
+    def _write(self, batch: _Batch) -> None:
+        self._retry = None
+        self._thread.submit(self._write_and_sync, batch)
+
+    def _write_and_sync(self, batch: _Batch) -> None:
         # Written first, then shown, then synced: lines that need no durability reach their readers without
         # waiting for the disk. After a failed sync the whole batch is written again, with the same seqs.
-        while True:
-            try:
-                loop = asyncio.get_running_loop()
-                await loop.run_in_executor(self._thread, self._write_and_sync, batch, loop)
-            except (OSError, MemoryError) as error:
-                self._handle_failure(error)
-                await asyncio.sleep(self._limits.retry_pause)
-            else:
-                return
+        # The thread answers with callbacks of the loop: every task or future in between is one more turn of the loop,
+        # which shows beside the sync of a fast disk.
+        try:
+            self._store.write(batch.lines, batch.first_seq)
+            crash_points.reached("agentctl.journal_written")
+            if batch.shown_when_written != batch.first_seq - 1:
+                self._loop.call_soon_threadsafe(self._show_written, batch)
+            self._store.sync()
+        except (OSError, MemoryError) as error:
+            self._loop.call_soon_threadsafe(self._write_later, batch, error)
+        else:
+            crash_points.reached("agentctl.journal_synced")
+            self._loop.call_soon_threadsafe(self._finish, batch)
 
-    def _write_and_sync(self, batch: _Batch, loop: asyncio.AbstractEventLoop) -> None:
-        # One call of the thread for both: a round trip to it takes about as long as the sync.
-        self._store.write(batch.lines, batch.first_seq)
-        crash_points.reached("agentctl.journal_written")
-        loop.call_soon_threadsafe(self._show_written, batch)
-        self._store.sync()
-        crash_points.reached("agentctl.journal_synced")
+    def _write_later(self, batch: _Batch, error: OSError | MemoryError) -> None:
+        self._handle_failure(error)
+        if not self._is_closed:
+            self._retry = self._loop.call_later(self._limits.retry_pause, self._write, batch)
+
+    def _finish(self, batch: _Batch) -> None:
+        self._undurable -= batch.size
+        self._shown = self._durable = batch.first_seq + len(batch.lines) - 1
+        self._handle_recovery()
+        self._changes.notify()
+        self._write_next()
 
     def _show_written(self, batch: _Batch) -> None:
         through = batch.shown_when_written
