@@ -132,9 +132,9 @@ def kill_leftovers(execution_id: str) -> int:
     ended = empty = 0
     for _ in range(20):
         processes = find_processes(execution_id)
+        empty = 0 if processes.others else empty + 1
         if processes.agentctl or empty == 2:
             break
-        empty = 0 if processes.others else empty + 1
         for other in processes.others:
             if identity.execution_of_process(other.pid) == execution_id and identity.kill_group(other.pid):
                 break
