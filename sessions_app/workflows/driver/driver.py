@@ -134,9 +134,8 @@ class WorkflowDriver:
             return None
         with contextlib.suppress(InvalidWorkflow):  # write_step then ends the run
             await self._graph(lease)  # loaded here, so that no transaction waits for it
-        return await self._database(
-            steps.write_step, lease, updates, timezone.now(), graph=self._graphs.get(lease.run_id)
-        )
+        graph, workspace = self._graphs.get(lease.run_id), snapshot.workspace
+        return await self._database(steps.write_step, lease, updates, timezone.now(), graph=graph, workspace=workspace)
 
     async def _graph(self, lease: RunLease) -> WorkflowGraph:
         """Return the graph of a run, loaded once. Raises InvalidWorkflow, or ChecksUnavailable if a retry may help."""

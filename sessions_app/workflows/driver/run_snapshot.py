@@ -92,7 +92,7 @@ def lock_leased_run(lease: RunLease) -> WorkflowRun:
     The lock keeps another driver from acquiring the lease between this check and the commit.
     """
     rows = WorkflowRun.objects.select_for_update(no_key=True, of=("self",))
-    related = ("team", "task", "executor", "agent_profile", "started_by")
+    related = ("team", "task", "workspace", "executor", "agent_profile", "started_by")
     run: WorkflowRun | None = (
         rows.select_related(*related)
         .filter(id=lease.run_id, owner=lease.owner, generation=lease.generation, state__in=ACTIVE_STATES)
@@ -246,11 +246,17 @@ def read_run_snapshot(lease: RunLease) -> RunSnapshot:
     return snapshot_of_rows(run, at_work.order_by("position"))
 
 
-def snapshot_of_rows(run: WorkflowRun, at_work: Iterable[NodeRun]) -> RunSnapshot:
-    """Return the state of a run; ``at_work`` are its running rows with a request, by position."""
+def snapshot_of_rows(run: WorkflowRun, at_work: Iterable[NodeRun], known: ExecutionFacts | None = None) -> RunSnapshot:
+    """Return the state of a run; ``at_work`` are its running rows with a request, by position.
+
+    ``known`` is the ready execution of its workspace as it was read a moment ago. Each connection to it proves whether
+    it is still that one.
+    """
     work = tuple(_work_of_row(row) for row in at_work)
     facts, problem = (
-        _workspace_execution(run.workspace) if any(_needs_workspace(node_work) for node_work in work) else (None, "")
+        _workspace_execution(run.workspace, known)
+        if any(_needs_workspace(node_work) for node_work in work)
+        else (None, "")
     )
     must_end = run.cancel_requested_at is not None or run.task.is_over
     return RunSnapshot(run.state == "queued", must_end, work, facts, problem)
@@ -278,7 +284,9 @@ def _work_of_row(row: NodeRun) -> NodeWork:
     )
 
 
-def _workspace_execution(session: TaskSession | None) -> tuple[ExecutionFacts | None, str]:
+def _workspace_execution(
+    session: TaskSession | None, known: ExecutionFacts | None
+) -> tuple[ExecutionFacts | None, str]:
     if session is None:
         return None, ""
     if session.state in ABANDONED_STATES:
@@ -286,6 +294,8 @@ def _workspace_execution(session: TaskSession | None) -> tuple[ExecutionFacts | 
         return None, f"the workspace of the run could not be opened: {reason}"
     if session.desired_state == DesiredState.STOPPED:
         return None, "the workspace session of the run was stopped"
+    if known is not None and known.id == str(session.agent_execution_id):
+        return known, ""
     facts = load_execution_facts(session.id)
     is_up = facts is not None and bool(facts.agentctl_url) and facts.status == ExecutorStatus.READY
     return (facts, "") if is_up else (None, "")

@@ -10,6 +10,7 @@ from typing import Any
 from django.db import transaction
 
 from executors_app import crash_points
+from executors_app.domain import ExecutionFacts
 from sessions_app.services.errors import SessionsError
 from sessions_app.services.intents import UNSTORABLE_CHARACTERS
 from sessions_app.workflows.driver import node_work, run_snapshot
@@ -55,13 +56,15 @@ def write_step(
     *,
     jobs_ended: bool = False,
     graph: WorkflowGraph | None = None,
+    workspace: ExecutionFacts | None = None,
 ) -> RunSnapshot | None:
     """Write updates and the next step of a run; return its state then if there is more to do at once, else None.
 
     Raises LeaseLost.
 
-    ``graph`` is the graph of the run, if it is loaded already. A run that must end does so only when its scripts have
-    (``jobs_ended``); otherwise the driver stops them first and writes another step.
+    ``graph`` is the graph of the run, and ``workspace`` its ready workspace, if they are loaded already. A run that
+    must end does so only when its scripts have (``jobs_ended``); otherwise the driver stops them first and writes
+    another step.
     """
     # Records, requests, prompts and the state of the run commit together. If we crash before the commit, nothing was
     # asked yet; after it, every request has a stored id, and asking again is recognised.
@@ -71,7 +74,7 @@ def write_step(
         more = writer.take(updates, jobs_ended=jobs_ended)
         crash_points.reached("workflow.step_written", run.id)
     crash_points.reached("workflow.step_committed", run.id)
-    return run_snapshot.snapshot_of_rows(run, writer.rows_at_work()) if more else None
+    return run_snapshot.snapshot_of_rows(run, writer.rows_at_work(), workspace) if more else None
 
 
 def sanitize_for_database(value: Any) -> Any:
