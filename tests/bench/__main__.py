@@ -36,7 +36,10 @@ def main() -> int:
 
     if not asked.read:
         run.write(asked.out)
-    console.print(report.figures_table(run.figures), report.points_table(run.points), report.floors_table(run.floors))
+    console.print(report.figures_table(run.figures))
+    if run.points:
+        console.print(report.points_table(run.points))
+    console.print(report.floors_table(run.floors))
     if run.skipped:
         console.print(report.skipped_table(run.skipped))
     if not asked.read:

@@ -25,6 +25,8 @@ from tests.preloaded import PreloadedProcess
 
 WITHIN = 30.0
 """Seconds for one event to reach everybody."""
+STARTS_WITHIN = 120.0
+"""Seconds until a server that has just been started answers."""
 SEATS = 50
 """Sockets of one user."""
 FLOOR_LIMIT = 2.0
@@ -122,7 +124,7 @@ class Crowd:
 
 def handshake(port: int, path: str, token: str) -> socket.socket:
     """A WebSocket of that address that is open."""
-    one = socket.create_connection(("127.0.0.1", port), timeout=WITHIN)
+    one = socket.create_connection(("127.0.0.1", port), timeout=STARTS_WITHIN)
     lines = (
         f"GET {path} HTTP/1.1",
         f"Host: 127.0.0.1:{port}",

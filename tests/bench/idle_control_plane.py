@@ -18,11 +18,11 @@ from executors_app.models import ExecutorRunning
 from kandev.databases import EMBEDDED_NAME
 from sessions_app.models import SessionEvent
 from sessions_app.services import tasks
-from tests import databases
 from tests.bench.figures import Figure
 from tests.bench.latencies import supervising
 from tests.bench.world import World
 from tests.drills.process_groups import descendants
+from tests.migrated_database import copy_migrated
 from tests.services import ROOT
 from tests.waiting import eventually
 
@@ -55,11 +55,11 @@ while True:
 """
 
 
-def of_serve(world: World, seconds: float, *, limited: bool) -> list[Figure]:
+def of_serve(home: Path, seconds: float, *, limited: bool) -> list[Figure]:
     """Measured for so many seconds, after half of them have passed."""
-    data = world.home / "idle"
+    data = home / "idle"
     data.mkdir(mode=0o700)
-    databases.copy(world.migrated, data / EMBEDDED_NAME)
+    copy_migrated(data / EMBEDDED_NAME)
     env = os.environ | {"KANDEV_DATA_DIR": str(data)}
     with _running("manage.py", "serve", "--port", "0", env=env) as serve:
         eventually(lambda: len(descendants(serve.pid)) >= 3, timeout=60, describe="its processes run")

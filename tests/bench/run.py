@@ -240,7 +240,7 @@ PARTS: Mapping[str, Part] = {
     ),
     "memory": lambda world, sizes: [memory.of_an_agentctl(world.home, min(sizes.rounds, 5), limited=sizes.limited)],
     "idle": lambda world, sizes: [
-        *idle_control_plane.of_serve(world, sizes.idle, limited=sizes.limited),
+        *idle_control_plane.of_serve(world.home, sizes.idle, limited=sizes.limited),
         *idle_control_plane.of_a_death(world, min(sizes.rounds, 3), limited=sizes.limited),
     ],
     "launch": lambda world, sizes: launches.of_idle_sessions(world.home, sizes.rounds, limited=sizes.limited),

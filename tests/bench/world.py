@@ -19,7 +19,6 @@ from typing import Any
 from django.conf import settings
 from django.contrib.auth import get_user_model
 from django.contrib.auth.models import Group
-from django.core.management import call_command
 from django.db import connection
 from django.utils import timezone
 
@@ -31,6 +30,7 @@ from sessions_app.domain.states import SessionState
 from sessions_app.models import Repository, Task, TaskSession
 from sessions_app.services import intents
 from tests import databases
+from tests.migrated_database import copy_migrated
 from tests.services import ROOT
 from tests.support.fake_agentctl import FakeAgentctl
 from tests.waiting import eventually
@@ -44,11 +44,9 @@ class World:
     """One team with a repository, a demo agent and this machine to run it on."""
 
     def __init__(self) -> None:
-        call_command("migrate", verbosity=0)
+        copy_migrated(databases.database_named(str(connection.settings_dict["NAME"])))
         self.home = Path(settings.KANDEV_DATA_DIR) / "bench"
         self.home.mkdir()
-        if connection.vendor == "sqlite":
-            databases.copy(Path(connection.settings_dict["NAME"]), self.migrated)
         self.team = Group.objects.create(name="Bench team")
         self.user: Any = get_user_model().objects.create_user("bench")
         self.user.groups.add(self.team)
@@ -59,11 +57,6 @@ class World:
         self.profile = AgentProfile.objects.create(
             name="demo", agent_type="demo", env={"KANDEV_DEMO_AGENT_HOME": str(self.home / "agent")}
         )
-
-    @property
-    def migrated(self) -> Path:
-        """A database file without a row of ours, for a control plane of its own; only where ours is a file, too."""
-        return self.home / "migrated.sqlite3"
 
     @cached_property
     def worktree(self) -> str:

@@ -6,52 +6,50 @@ servers it found running, and the seconds of ``init_spawners``, which polls each
 """
 
 import json
-import os
 import sys
 import time
 
-from jupyterhub import __version__, orm
-from jupyterhub.app import JupyterHub
-
-
-class TimedHub(JupyterHub):  # type: ignore[misc]
-    """The hub, which says what it took to check its servers."""
-
-    async def init_spawners(self) -> int:
-        """As JupyterHub does it."""
-        began = time.perf_counter()
-        checked: int = await super().init_spawners()
-        seconds = time.perf_counter() - began
-        running = sum(spawner.ready for user in self.users.values() for spawner in user.spawners.values())
-        print(json.dumps({"version": __version__, "seconds": seconds, "running": running}), flush=True)
-        return checked
+from jupyterhub import __version__
 
 
 def seed(url: str) -> None:
     """A user with a running server, and its OAuth client, for each address."""
+    from jupyterhub import orm  # noqa: PLC0415  (the other mode needs what the hub imports, and this one only this)
+
     told = json.load(sys.stdin)
     db = orm.new_session_factory(url)()
     for number, (host, port) in enumerate(told["servers"]):
         name = f"user-{number}"
         prefix = f"/user/{name}/"
-        client = orm.OAuthClient(identifier=f"jupyterhub-{prefix.strip('/').replace('/', '-')}", secret="x")
+        client = orm.OAuthClient(identifier=f"jupyterhub-user-{name}", secret="x")
         server = orm.Server(proto="http", ip=host, port=port, base_url=prefix, cookie_name="bench")
         spawner = orm.Spawner(name="", server=server, state={"pid": told["pid"]}, oauth_client=client)
         db.add(orm.User(name=name, _orm_spawners=[spawner]))
     db.commit()
 
 
+def check(url: str) -> None:
+    """Start the hub, which says what it took to check its servers."""
+    from jupyterhub.app import JupyterHub  # noqa: PLC0415  (as above)
+
+    class TimedHub(JupyterHub):  # type: ignore[misc]
+        async def init_spawners(self) -> int:
+            began = time.perf_counter()
+            checked: int = await super().init_spawners()
+            seconds = time.perf_counter() - began
+            running = sum(spawner.ready for user in self.users.values() for spawner in user.spawners.values())
+            print(json.dumps({"version": __version__, "seconds": seconds, "running": running}), flush=True)
+            return checked
+
+    options = {
+        "JupyterHub.db_url": url,
+        "JupyterHub.spawner_class": "simple",
+        "JupyterHub.authenticator_class": "dummy",
+        "JupyterHub.log_level": "ERROR",
+        "JupyterHub.init_spawners_timeout": "-1",  # it starts nothing else before all are checked
+    }
+    TimedHub.launch_instance([f"--{name}={value}" for name, value in options.items()])
+
+
 if __name__ == "__main__":
-    mode, url = sys.argv[1:]
-    if mode == "seed":
-        seed(url)
-    else:
-        options = {
-            "JupyterHub.db_url": url,
-            "JupyterHub.spawner_class": "simple",
-            "JupyterHub.authenticator_class": "dummy",
-            "JupyterHub.log_level": "ERROR",
-            "JupyterHub.init_spawners_timeout": "-1",  # it starts nothing else before all are checked
-        }
-        TimedHub.launch_instance([f"--{name}={value}" for name, value in options.items()])
-    os._exit(0)
+    {"seed": seed, "check": check}[sys.argv[1]](sys.argv[2])
