@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
+from typing import Any
 
 from django.db import OperationalError, connection, transaction
 
@@ -32,6 +33,50 @@ def wait_briefly_for_locks() -> None:
 def lock_timeout() -> float:
     """Return the seconds for which this thread may retry to lock a session."""
     return _lock_timeout.get()
+
+
+@contextmanager
+def lock_on_first_write() -> Iterator[None]:
+    """On SQLite, let the transactions in the block lock the database with their first write, not when they begin.
+
+    Other writers then do not wait while such a transaction reads and computes. If one of them has committed since its
+    first read, its first write fails with OperationalError, so the caller must be able to begin again.
+    """
+    connection.ensure_connection()
+    if connection.vendor != "sqlite":
+        yield
+        return
+    sqlite: Any = connection
+    mode, sqlite.transaction_mode = sqlite.transaction_mode, None
+    try:
+        yield
+    finally:
+        sqlite.transaction_mode = mode
+
+
+_WITHOUT_LOCK = ("SELECT", "SAVEPOINT", "RELEASE")
+
+
+class LockTimer:
+    """Measures for how long a block keeps SQLite locked: ``seconds`` from its first statement that needs the lock."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self._began: float | None = None
+
+    @contextmanager
+    def measure(self) -> Iterator[LockTimer]:
+        """Measure the block, which ends with a commit."""
+        try:
+            with connection.execute_wrapper(self._execute):
+                yield self
+        finally:
+            self.seconds = 0.0 if self._began is None else time.monotonic() - self._began
+
+    def _execute(self, execute: Callable[..., Any], sql: str, params: Any, many: bool, context: Any) -> Any:
+        if self._began is None and sql != "BEGIN" and not sql.startswith(_WITHOUT_LOCK):
+            self._began = time.monotonic()
+        return execute(sql, params, many, context)
 
 
 @contextmanager

@@ -6,8 +6,7 @@ Consecutive chunks of one message within a batch become one event. The joined te
 from __future__ import annotations
 
 import uuid
-from collections import defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -70,7 +69,7 @@ class ConversationUpdate:
         event = self.transaction.record_event(
             "session.message.added", message_id=str(message.id), role=role, payload=payload, complete=complete
         )
-        self._changes.append(_Change(message, event, is_new=True, pieces=[text]))
+        self._changes.append(_Change(message, event, is_new=True, pieces=[text] if text else []))
         return message
 
     def append_text(self, role: str, chunk: str) -> None:
@@ -188,24 +187,51 @@ class ConversationUpdate:
 
     def schedule_write(self) -> None:
         """Put the joined texts into the events, and schedule the writing of the rows. Call it once, at the end."""
+        schedule_writes([self])
+
+    def join_texts(self) -> None:
+        """Put the joined texts into the events."""
         for change in self._changes:
             if change.is_new or change.pieces:
                 change.event.payload["text" if change.is_new else "append"] = "".join(change.pieces)
-        self.transaction.after_events.append(self._write)
 
-    def _write(self) -> None:
-        """Write the messages, with one statement for each kind of row."""
-        # Called once the events have their ``seq``, because messages refer to it.
-        new, old = [], {}
-        texts: defaultdict[uuid.UUID, list[str]] = defaultdict(list)
+    def collect_rows(self, rows: _Rows) -> None:
+        """Add the changed messages, once the events have their ``seq``, to which messages refer."""
+        first = self._changes[0].event.seq if self._changes else 0
         for change in self._changes:
+            message = change.message
             if change.is_new:
-                change.message.seq = change.event.seq
-                new.append(change.message)
-            elif change.message.seq < self._changes[0].event.seq:
-                old[change.message.id] = change.message
-            change.message.updated_seq = change.event.seq
-            texts[change.message.id] += change.pieces
-        write_messages(new, list(old.values()))
-        joined = {message_id: "".join(pieces) for message_id, pieces in texts.items()}
-        append_texts({message_id: text for message_id, text in joined.items() if text}, known=old)
+                message.seq = change.event.seq
+                rows.new.append(message)
+            elif message.seq < first:
+                rows.old[message.id] = message
+            message.updated_seq = change.event.seq
+            if change.pieces:
+                rows.texts.setdefault(message.id, []).extend(change.pieces)
+
+
+@dataclass
+class _Rows:
+    """Messages to be written, and the pieces of text that they get."""
+
+    new: list[MessageDraft] = field(default_factory=list)
+    old: dict[uuid.UUID, MessageDraft] = field(default_factory=dict)
+    texts: dict[uuid.UUID, list[str]] = field(default_factory=dict)
+
+
+def schedule_writes(updates: Sequence[ConversationUpdate]) -> None:
+    """Write the messages of all updates, of one database transaction, with one statement for each kind of row.
+
+    Call it once, at the end. The rows are written when the events of all sessions have their ``seq``.
+    """
+    for update in updates:
+        update.join_texts()
+    updates[-1].transaction.after_events.append(lambda: _write(updates))
+
+
+def _write(updates: Sequence[ConversationUpdate]) -> None:
+    rows = _Rows()
+    for update in updates:
+        update.collect_rows(rows)
+    write_messages(rows.new, list(rows.old.values()))
+    append_texts({message_id: "".join(pieces) for message_id, pieces in rows.texts.items()}, known=rows.old)

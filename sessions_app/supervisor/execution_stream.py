@@ -22,8 +22,9 @@ from sessions_app.domain import actor_context, verification
 from sessions_app.models import Lease, LeaseLost
 from sessions_app.services.database_threads import DatabaseThread
 from sessions_app.supervisor.database_outage import is_database_outage
+from sessions_app.supervisor.ingest.batches import IngestResult
 from sessions_app.supervisor.ingest.folding import OUTPUT_KINDS
-from sessions_app.supervisor.ingest.writer import IngestResult, JournalWriter, buffer_frames, show_agentctl_trouble
+from sessions_app.supervisor.ingest.writer import JournalWriter, buffer_frames, show_agentctl_trouble
 
 log = logging.getLogger(__name__)
 RECONNECT_PAUSE = 0.01
@@ -224,15 +225,16 @@ class ExecutionStream:
 
     async def _write(self, lines: list[dict[str, Any]], arriving: list[dict[str, Any]]) -> IngestResult:
         token = None
-        if any(line["kind"] == JournalKind.SESSION_IDENTIFIED for line in lines):
+        kinds = {line["kind"] for line in lines}
+        if JournalKind.SESSION_IDENTIFIED in kinds:
             token = await self.client.agent_session()
         result = await self.writer(self.session_id, self.lease, lines, token, arriving)
         self.epoch, self.seq = result.epoch, result.seq
         self.agent_gone = self.agent_gone or result.agent_gone
-        kinds = {line["kind"] for line in lines}
         self.has_new_snapshot = self.has_new_snapshot or JournalKind.WORKSPACE_SNAPSHOT in kinds
         self.turn_ended = self.turn_ended or not TURN_ENDS.isdisjoint(kinds)
-        self.turn_completed = self.turn_completed or any(map(_completes_turn, lines))
+        if JournalKind.TURN_COMPLETED in kinds:
+            self.turn_completed = self.turn_completed or any(map(_completes_turn, lines))
         return result
 
     async def _notify_waiters(self) -> None:

@@ -6,6 +6,7 @@ Beside a bare ``bulk_create`` of an event for each update, in as many transactio
 from __future__ import annotations
 
 import asyncio
+import gc
 import signal
 import time
 from collections.abc import Iterable, Mapping
@@ -23,7 +24,7 @@ from executors_app.models import AgentProfile
 from sessions_app.models import Message, MessagePart, SessionEvent, TaskSession
 from sessions_app.services import tasks
 from sessions_app.supervisor.execution_registry import ExecutionRegistry
-from sessions_app.supervisor.ingest.writer import MAX_LINES
+from sessions_app.supervisor.ingest.batches import MAX_LINES
 from tests.bench.figures import Figure
 from tests.bench.latencies import supervising
 from tests.bench.world import World
@@ -81,6 +82,8 @@ def _journal_of(session: TaskSession) -> Path:
 
 async def _catch_up(session: TaskSession) -> float:
     registry = ExecutionRegistry()
+    gc.collect()
+    gc.freeze()  # as ``supervise`` does
     began = time.perf_counter()
     try:
         stream = await registry.open_stream(session.id)

@@ -16,9 +16,10 @@ from executors_app.agentctl.protocol import JournalKind
 from executors_app.models import ExecutorRunning
 from sessions_app.domain.states import SessionState
 from sessions_app.models import Lease, SessionEvent
+from sessions_app.models.locking import LockTimer
 from sessions_app.services.database_threads import DatabaseThread
 from sessions_app.supervisor import leases
-from sessions_app.supervisor.ingest.writer import Batch, write_batches
+from sessions_app.supervisor.ingest.batches import Batch, write_batches
 from tests.bench.bare import BareTable
 from tests.bench.figures import Figure, in_turn
 from tests.bench.world import World
@@ -51,7 +52,9 @@ async def _beside_inserts(world: World, sessions: int, size: int, rounds: int) -
     batch: list[dict[str, Any]] = []
 
     async def ingest_all() -> None:
-        done = await writer(write_batches, [Batch(session_id, lease, batch, None) for session_id, lease in held])
+        done = await writer(
+            write_batches, [Batch(session_id, lease, batch, None) for session_id, lease in held], LockTimer()
+        )
         assert not [result for _, result in done if isinstance(result, Exception)]
 
     def insert_all() -> None:

@@ -133,6 +133,7 @@ def _fold(transaction: SessionTransaction, lines: tuple[dict[str, Any], ...]) ->
     for number, line in enumerate(lines, start=1):
         applier.apply({"seq": number, "epoch": "e", "ts": NOON, **line})
     applier.finish()
+    applier.conversation.schedule_write()
 
 
 def asks(permission_id: str = "p1", **tool_call: Any) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from executors_app.errors import AgentctlRefused
 from sessions_app.models import AgentSettings, Intent, TaskSession, session_transaction
 from sessions_app.services.agent_settings import request_setting
 from sessions_app.supervisor import setting_changes
-from sessions_app.supervisor.ingest.writer import ingest_batch
+from sessions_app.supervisor.ingest.batches import ingest_batch
 from sessions_app.supervisor.setting_changes import changes_to_start_with
 from tests.supervisor.journals import Journal, Line, ingest
 from tests.supervisor.rows import MINE, change, last_payload, make_user, names, open_orders, running_session

@@ -25,7 +25,7 @@ from sessions_app.services.status import session_status
 from sessions_app.supervisor import workspace_sync
 from sessions_app.supervisor.execution_registry import ExecutionRegistry
 from sessions_app.supervisor.executions import execution_facts_of, load_session
-from sessions_app.supervisor.ingest.writer import ingest_batch
+from sessions_app.supervisor.ingest.batches import ingest_batch
 from sessions_app.supervisor.workspace_sync import WorkspaceSync
 from tests.supervisor.journals import Journal, ingest
 from tests.supervisor.recording_runtime import with_registry

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import pytest
 from django.db import OperationalError, connection
+from django.test.utils import CaptureQueriesContext
 
-from sessions_app.models import Lease, LeaseLost, TaskSession
+from sessions_app.models import Lease, LeaseLost, Task, TaskSession
+from sessions_app.models.locking import LockTimer
 from sessions_app.services.database_threads import DatabaseThread
 from sessions_app.supervisor.ingest import writer as writers
-from sessions_app.supervisor.ingest.writer import COMMIT_INTERVAL, Batch, IngestResult, JournalWriter
+from sessions_app.supervisor.ingest.batches import Batch, IngestResult, Written, write_batches
+from sessions_app.supervisor.ingest.handlers import LineApplier
+from sessions_app.supervisor.ingest.writer import COMMIT_INTERVAL, JournalWriter
 from tests.supervisor.journals import Journal
 from tests.supervisor.rows import MINE, conversation, names, running_session
 
@@ -22,23 +26,22 @@ SOMEBODY_ELSE = Lease("somebody else", 1)
 
 
 class Commits:
-    """Records each transaction of the writer: its times and its number of sessions."""
+    """Records each transaction of the writer: its begin and end, how long it locked, and how many sessions."""
 
     def __init__(self) -> None:
-        self.times: list[tuple[float, float]] = []
+        self.times: list[tuple[float, float, float]] = []
         self.sizes: list[int] = []
         self.failures: list[Exception] = []
         """The errors of the next transactions."""
-        self._write = writers.write_batches
 
-    def __call__(self, batches: Sequence[Batch]) -> list[tuple[Batch, IngestResult | Exception]]:
+    def __call__(self, batches: Sequence[Batch], timer: LockTimer) -> Written:
         began = time.monotonic()
         if self.failures:
             raise self.failures.pop(0)
-        written = self._write(batches)
+        written = write_batches(batches, timer)
         assert not connection.in_atomic_block
         assert connection.vendor != "sqlite" or not connection.connection.in_transaction
-        self.times.append((began, time.monotonic()))
+        self.times.append((began, time.monotonic(), timer.seconds))
         self.sizes.append(len(batches))
         return written
 
@@ -101,8 +104,9 @@ def test_other_writers_get_time_between_two_commits(commits: Commits, thread: Da
 
     asyncio.run(one_after_the_other())
     is_sqlite = connection.vendor == "sqlite"
-    for (began, ended), (next_began, _) in zip(commits.times, commits.times[1:], strict=False):
-        assert next_began - ended >= (max(COMMIT_INTERVAL, ended - began) if is_sqlite else COMMIT_INTERVAL)
+    for (began, ended, locked), (next_began, *_) in zip(commits.times, commits.times[1:], strict=False):
+        assert 0 < locked <= ended - began
+        assert next_began - ended >= (max(COMMIT_INTERVAL, locked) if is_sqlite else COMMIT_INTERVAL)
     assert conversation(session)[0][1] == "word " * 500
 
 
@@ -124,6 +128,52 @@ def test_stream_without_its_lease_fails_alone(commits: Commits, thread: Database
         [],
         ["session.message.added"],
     ]
+
+
+def test_another_process_can_write_while_lines_are_applied(
+    commits: Commits, thread: DatabaseThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sessions = [running_session() for _ in range(3)]
+    tasks, apply, other = [session.task_id for session in sessions], LineApplier.apply, DatabaseThread("other")
+    attempts: list[object] = []
+
+    def apply_while_somebody_writes(applier: LineApplier, line: Mapping[str, object]) -> None:
+        if not attempts:
+            # On SQLite this waits for ever if the transaction has locked the database already.
+            asyncio.run(other(Task.objects.filter(id__in=tasks).update, title="changed"))
+        attempts.append(line["seq"])
+        apply(applier, line)
+
+    monkeypatch.setattr(LineApplier, "apply", apply_while_somebody_writes)
+
+    async def all_at_once() -> list[IngestResult]:
+        write = JournalWriter(thread)
+        return await asyncio.gather(*(write(session.id, MINE, lines, None) for session, lines in batches_of(sessions)))
+
+    try:
+        done = asyncio.run(all_at_once())
+    finally:
+        other.close()
+    assert [one.seq for one in done] == [5, 5, 5]
+    assert [conversation(session)[0][1] for session in sessions] == ["hello"] * 3
+    assert [names(session) for session in sessions] == [["session.message.added"]] * 3
+    assert set(Task.objects.values_list("title", flat=True)) == {"changed"}
+    # SQLite: what was read before the other commit is out of date, so the lines are applied once more.
+    assert len(attempts) == (6 if connection.vendor == "sqlite" else 3)
+
+
+def test_writing_statements_do_not_grow_with_the_sessions(thread: DatabaseThread) -> None:
+    def write(batches: Sequence[Batch]) -> list[str]:
+        with CaptureQueriesContext(connection) as queries:
+            write_batches(batches, LockTimer())
+        return [query["sql"] for query in queries if not query["sql"].startswith("SELECT")]
+
+    async def count(sessions: Sequence[TaskSession]) -> int:
+        batches = [Batch(session.id, MINE, lines, None) for session, lines in batches_of(sessions)]
+        return len(await thread(write, batches))
+
+    few, many = ([running_session() for _ in range(number)] for number in (2, 6))
+    assert asyncio.run(count(few)) == asyncio.run(count(many))
 
 
 @pytest.mark.parametrize("failures", [1, 2, 5])

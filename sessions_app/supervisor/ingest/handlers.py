@@ -74,9 +74,8 @@ class LineApplier:
         handler(self, line)
 
     def finish(self) -> None:
-        """Write what was collected over the batch; call it once, after the last line."""
+        """Write the agent's reports; call it once, after the last line. The conversation is written by the caller."""
         self.agent_settings.write()
-        self.conversation.schedule_write()
 
     def find_prompt(self, line: JournalLine) -> Prompt | None:
         """Return the prompt that a line names, or None."""
@@ -85,8 +84,8 @@ class LineApplier:
 
 def _validate(line: JournalLine) -> None:
     """Raise TypeError or KeyError for a malformed line, because readers of the log rely on these fields."""
-    for name in FIELD_TYPES.keys() & line.keys():
-        if not isinstance(line[name], FIELD_TYPES[name]):
+    for name, expected in FIELD_TYPES.items():
+        if name in line and not isinstance(line[name], expected):
             raise TypeError(f"{name} of a {line['kind']} is {type(line[name]).__name__}")
     if "options" in line and not all("option_id" in option for option in line["options"]):
         raise KeyError("option_id")

@@ -36,7 +36,7 @@ from sessions_app.services.database_threads import BatchExecutor
 from sessions_app.supervisor import execution_registry, leases
 from sessions_app.supervisor.execution_registry import ExecutionRegistry
 from sessions_app.supervisor.executions import address_columns
-from sessions_app.supervisor.ingest.writer import ingest_batch
+from sessions_app.supervisor.ingest.batches import ingest_batch
 from sessions_app.supervisor.interrupted_turns import (
     AGENTCTL_GONE,
     PIPE_LOST_REASONS,
