@@ -35,7 +35,7 @@ def curves(world: World, sizes: Collection[int], rounds: int, *, limited: bool) 
         with fleet_of(LIVE, "127.10.0.1") as fleet:
             add_finished(world, fleet, finished)
             for name, run in _requests(world).items():
-                taken, floor = _cpu_of(run, rounds), _cpu_of(_read_one, rounds)
+                taken, floor = cpu_of(run, rounds), cpu_of(read_one, rounds)
                 points.append(Point(f"history: {name}", finished, taken, ONE_ROW, floor))
     yield from points
     for name in dict.fromkeys(point.curve for point in points):
@@ -45,7 +45,7 @@ def curves(world: World, sizes: Collection[int], rounds: int, *, limited: bool) 
         yield Figure(f"{name}, {last.size:,} finished", last.amount, beside, first.amount, limit=limit)
 
 
-def _cpu_of(run: Callable[[], None], rounds: int) -> float:
+def cpu_of(run: Callable[[], None], rounds: int) -> float:
     """Seconds of CPU of the best round. Everything but the answers of agentctls is done by this process."""
     run()  # imports and compiles what it needs
     taken = []
@@ -56,21 +56,22 @@ def _cpu_of(run: Callable[[], None], rounds: int) -> float:
     return min(taken)
 
 
-def _sweep() -> None:
-    """A dry sweep of the live sessions."""
+def sweep(live: int) -> None:
+    """A dry sweep of so many live sessions."""
 
-    async def sweep() -> None:
+    async def run() -> None:
         registry = ExecutionRegistry()
         try:
             result = await run_sweep(registry, SweepScope("command", dry_run=True), set())
         finally:
             await registry.close()
-        assert len(result.decided) == LIVE
+        assert len(result.decided) == live
 
-    asyncio.run(sweep())
+    asyncio.run(run())
 
 
-def _read_one() -> None:
+def read_one() -> None:
+    """Read one session."""
     assert TaskSession.objects.order_by("id").first()
 
 
@@ -87,7 +88,7 @@ def _requests(world: World) -> Mapping[str, Callable[[], None]]:
         assert answer.status_code == 200, answer.status_code
 
     return {
-        "sweep": _sweep,
+        "sweep": lambda: sweep(LIVE),
         "board": lambda: show(board),
         "search": lambda: show(f"{board}?q=nothing+has+this+name"),
         "session page": lambda: show(page),

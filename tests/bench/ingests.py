@@ -46,9 +46,9 @@ def batches(world: World, sessions: int, size: int, rounds: int, *, limited: boo
 
 
 async def _beside_inserts(world: World, sessions: int, size: int, rounds: int) -> list[float]:
-    writer, lines = DatabaseThread("ingest"), _lines()
+    writer, lines = DatabaseThread("ingest"), endless_lines()
     table = BareTable(world.home / f"ingest-{sessions}x{size}.sqlite3")
-    held = await writer(_leases)
+    held = await writer(lease_all)
     batch: list[dict[str, Any]] = []
 
     async def ingest_all() -> None:
@@ -81,7 +81,7 @@ async def _beside_inserts(world: World, sessions: int, size: int, rounds: int) -
     return [min(each)[0] for each in zip(*taken, strict=True)]
 
 
-def _leases() -> list[tuple[uuid.UUID, Lease]]:
+def lease_all() -> list[tuple[uuid.UUID, Lease]]:
     """By session: a lease on its execution."""
     held: list[tuple[uuid.UUID, Lease]] = []
     for execution_id, session_id in ExecutorRunning.objects.values_list("id", "session_id"):
@@ -91,7 +91,7 @@ def _leases() -> list[tuple[uuid.UUID, Lease]]:
     return held
 
 
-def _lines() -> Iterator[dict[str, Any]]:
+def endless_lines() -> Iterator[dict[str, Any]]:
     """What an agent says without an end; each 20th line is a tool call, after which a new message begins."""
     for seq in itertools.count(1):
         line = {"seq": seq, "epoch": "bench", "ts": time.time()}

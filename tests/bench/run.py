@@ -18,6 +18,7 @@ from tests.bench import (
     deaths,
     fanout,
     floors,
+    growing_fleet,
     growing_history,
     growth,
     idle_control_plane,
@@ -85,6 +86,8 @@ class Sizes:
     """How many of everything the growth curves are drawn through."""
     history: tuple[int, ...]
     """Finished sessions beside the live ones, for the curves of a growing history."""
+    live: tuple[int, ...]
+    """Live sessions, for the curves of what each of them costs."""
     limit: float | None
     """How many times its floor a sweep may take; None where the counts are too small to judge."""
 
@@ -115,6 +118,7 @@ FULL = Sizes(
     talkers=200,
     growth=(100, 1_000, 10_000),
     history=(100, 1_000, 10_000),
+    live=(10, 100, 1_000),
     limit=4.0,
 )
 QUICK = Sizes(
@@ -138,6 +142,7 @@ QUICK = Sizes(
     talkers=3,
     growth=(5, 20),
     history=(2, 4),
+    live=(2, 4),
     limit=None,
 )
 
@@ -262,6 +267,7 @@ PARTS: Mapping[str, Part] = {
     "history": lambda world, sizes: growing_history.curves(
         world, sizes.history, min(sizes.rounds, 5), limited=sizes.limited
     ),
+    "live": lambda world, sizes: growing_fleet.curves(world, sizes.live, min(sizes.rounds, 5), limited=sizes.limited),
     "growth": lambda world, sizes: growth.curves(world, sizes.growth, min(sizes.rounds, 3)),
 }
 """By name: what ``--only`` takes."""

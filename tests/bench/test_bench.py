@@ -36,6 +36,8 @@ ROWS = (
     "board, tasks",
     "history: board, 4 finished",
     "history: metrics, 4 finished",
+    "live sessions: sweep, each of 4",
+    "live sessions: ingest, each of 4",
     "the same, 2 refuse, 1 hang",
     "sweep that writes 3 losses",
     "journal, 1 line until durable",
