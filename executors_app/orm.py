@@ -8,7 +8,6 @@ plain queryset, because a prepared one depends on private interfaces of the ORM'
 
 from __future__ import annotations
 
-import inspect
 import json
 import uuid
 from collections.abc import Callable, Collection, Sequence
@@ -128,13 +127,13 @@ class _CompiledQuery(Generic[M]):
 class PreparedQuery(Generic[M]):
     """A queryset as a function of keys, compiled on first use.
 
-    ``query`` is called once, with ``placeholders`` in place of the keys (default: an id for each parameter), so it must
-    depend on nothing else that changes. It must not use ``select_related``.
+    ``query`` is called once, with ``placeholders`` in place of the keys (default: one id), so it must depend on nothing
+    else that changes. It must not use ``select_related``.
     """
 
     def __init__(self, query: Callable[..., QuerySet[M, Any]], *placeholders: Key):
         self.query = query
-        self._placeholders = placeholders or ((ID_PLACEHOLDER,) if inspect.signature(query).parameters else ())
+        self._placeholders = placeholders or (ID_PLACEHOLDER,)
         self._compiled: _CompiledQuery[M] | None = None
 
     def all(self, *keys: Key) -> list[M]:
@@ -175,15 +174,15 @@ class KeyedQuery(Generic[M]):
 
     def __init__(self, query: Callable[[Collection[Any]], QuerySet[M, Any]], placeholder: Any = ID_PLACEHOLDER):
         self._query = query
-        self._one = PreparedQuery(lambda key: query([key]), placeholder)
+        self.of_one = PreparedQuery(lambda key: query([key]), placeholder)
 
     def all(self, keys: Collection[Any]) -> list[M]:
         """Return the matching rows as instances."""
-        return list(self._query(keys)) if len(keys) > FEW else [row for key in keys for row in self._one.all(key)]
+        return list(self._query(keys)) if len(keys) > FEW else [row for key in keys for row in self.of_one.all(key)]
 
     def values(self, keys: Collection[Any]) -> Collection[Sequence[Any]]:
         """Return the matching rows as column values; for queries with ``values_list``."""
-        return self._query(keys) if len(keys) > FEW else [row for key in keys for row in self._one.values(key)]
+        return self._query(keys) if len(keys) > FEW else [row for key in keys for row in self.of_one.values(key)]
 
 
 def _compile_query(query: QuerySet[M, Any], placeholders: Sequence[Key]) -> _CompiledQuery[M]:

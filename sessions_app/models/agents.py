@@ -8,7 +8,7 @@ from django.conf import settings
 from django.db import models
 
 from executors_app.agentctl.agent_settings import TITLE_LIMIT
-from executors_app.orm import ListField, ObjectField, PreparedQuery
+from executors_app.orm import ListField, ObjectField
 from sessions_app.accounts.team_scope import TeamModel
 from sessions_app.models.session import Repository, TaskSession
 from sessions_app.models.transactions import SessionTransaction
@@ -82,10 +82,7 @@ class AgentSettings(TeamModel):
 
 def agent_settings_of(session: TaskSession) -> AgentSettings | None:
     """Return the session's row; None if its agent has reported nothing yet."""
-    return _OF_SESSION.first(session.pk)
-
-
-_OF_SESSION: Final = PreparedQuery(lambda key: AgentSettings.objects.filter(session_id=key))
+    return AgentSettings.objects.filter(session_id=session.pk).first()
 
 
 def settle_change(

@@ -11,7 +11,6 @@ from typing import Any, Final
 
 from django.utils import timezone
 
-from executors_app.orm import PreparedQuery
 from sessions_app.domain import attention
 from sessions_app.domain.agent_programs import NEEDS_PERSON_CODES
 from sessions_app.domain.attention import AT_REST_KINDS, AttentionKind, Notice
@@ -48,9 +47,6 @@ def raise_item(transaction: SessionTransaction, notice: Notice, run: WorkflowRun
     return True
 
 
-_OPEN_ITEMS: Final = PreparedQuery(lambda key: AttentionItem.objects.filter(session_id=key, resolved_at=None))
-
-
 def resolve_items(
     transaction: SessionTransaction,
     resolution: str,
@@ -61,7 +57,7 @@ def resolve_items(
 ) -> int:
     """Resolve the session's open items of these kinds, optionally by key or key prefix; return how many there were."""
     if transaction.open_attention is None:
-        transaction.open_attention = _OPEN_ITEMS.all(transaction.session.id)
+        transaction.open_attention = list(AttentionItem.objects.filter(session=transaction.session, resolved_at=None))
     items = [
         item
         for item in transaction.open_attention

@@ -38,8 +38,6 @@ EXECUTOR_EVENTS = {
 }
 
 _EXECUTION = PreparedQuery(lambda key: ExecutorRunning.objects.select_for_update(no_key=True).filter(id=key))
-_TASK_STATE = PreparedQuery(lambda key: Task.objects.select_for_update(no_key=True).filter(id=key).values_list("state"))
-_SESSION_STATES = PreparedQuery(lambda key: TaskSession.objects.filter(task_id=key).order_by().values_list("state"))
 _OPEN_RUN = PreparedQuery(lambda key: Run.objects.filter(session_id=key, state__in=states.OPEN_RUN_STATES)[:1])
 
 
@@ -329,10 +327,11 @@ def write_changes(transactions: Collection[SessionTransaction]) -> None:
 
 def refresh_task_state(task_id: uuid.UUID) -> None:
     """Set a task's state from the states of its sessions, unless a user has set it to DONE or CANCELLED."""
-    ((before,),) = _TASK_STATE.values(task_id)
+    before = Task.objects.select_for_update(no_key=True).values_list("state", flat=True).get(id=task_id)
     # The task's row is locked by now: if two of its sessions change at once, the second to get here sees both
     # changes.
-    after = states.task_state(before, [state for (state,) in _SESSION_STATES.values(task_id)])
+    sessions = TaskSession.objects.filter(task_id=task_id).order_by().values_list("state", flat=True)
+    after = states.task_state(before, list(sessions))
     if after != before:
         update_rows(Task, ("state", "updated_at"), [(after, timezone.now(), task_id)])
 

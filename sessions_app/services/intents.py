@@ -7,7 +7,6 @@ import re
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any, Final
 
 from django.db import DatabaseError
@@ -16,7 +15,6 @@ from django.db.transaction import on_commit
 from django.utils import timezone
 
 from executors_app import crash_points
-from executors_app.orm import PreparedQuery
 from sessions_app.accounts.authorization import writable_teams
 from sessions_app.domain.attachments import AttachedFile
 from sessions_app.domain.recovery import MAX_CLOCK_SKEW
@@ -69,17 +67,6 @@ def due_intents(at: str = "session__next_restart_at") -> Q:
     return Q(**{at: None}) | Q(**{f"{at}__lte": now}) | Q(**{f"{at}__gt": now + MAX_CLOCK_SKEW})
 
 
-def is_due(at: datetime | None) -> bool:
-    """Whether ``due_intents`` selects an intent whose next try is ``at``."""
-    now = timezone.now()
-    return at is None or not now < at <= now + MAX_CLOCK_SKEW
-
-
-_OPEN_START: Final = PreparedQuery(
-    lambda key: Intent.objects.filter(session_id=key, kind=IntentKind.START, done_at=None)[:1]
-)
-
-
 def create_intent(session: TaskSession, kind: str, by: Any, payload: dict[str, Any] | None = None) -> Intent:
     """Write an intent in the caller's transaction, and wake the supervisors after the commit."""
     intent = Intent(session=session, kind=kind, by=by, payload=payload or {})
@@ -92,7 +79,7 @@ def create_intent(session: TaskSession, kind: str, by: Any, payload: dict[str, A
 
 def open_start_intent(session: TaskSession) -> Intent | None:
     """Return the session's open start intent; a constraint allows at most one."""
-    return _OPEN_START.first(session.pk)
+    return Intent.objects.filter(session=session, kind=IntentKind.START, done_at=None).first()
 
 
 def ensure_start_intent(session: TaskSession, by: Any, mode: str) -> Intent:

@@ -11,7 +11,6 @@ from django.contrib.auth.models import Group
 from django.db.models import Case, CharField, F, OuterRef, Subquery, Value, When
 from django.db.models.functions import Coalesce
 
-from executors_app.orm import NUMBER_PLACEHOLDER, KeyedQuery
 from sessions_app.accounts.authorization import may_manage
 from sessions_app.domain.recovery_facts import EffectivePolicy, Policy, PolicyChoice, effective_policy
 from sessions_app.models import TaskSession, TeamPolicy, session_transaction
@@ -48,14 +47,11 @@ def team_choice(team_id: int) -> PolicyChoice:
 
 def team_choices(team_ids: Collection[int]) -> Mapping[int, PolicyChoice]:
     """Return what teams have set, by id; teams without settings may be missing. One query."""
-    rows = _OF_TEAMS.values(set(team_ids))
-    return {team: PolicyChoice(policy, continues) for team, policy, continues in rows}
+    rows = TeamPolicy.objects.filter(team_id__in=set(team_ids))
+    return {team: PolicyChoice(policy, continues) for team, policy, continues in rows.values_list("team_id", *_FIELDS)}
 
 
 _FIELDS: Final = ("policy", "continue_prompts")
-_OF_TEAMS: Final = KeyedQuery(
-    lambda ids: TeamPolicy.objects.filter(team_id__in=ids).values_list("team_id", *_FIELDS), NUMBER_PLACEHOLDER
-)
 
 
 def set_session_policy(session_id: uuid.UUID, values: Mapping[str, Any]) -> None:

@@ -11,14 +11,13 @@ from collections import Counter
 from collections.abc import Collection, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Final
 
 from django.conf import settings
+from django.db.models import QuerySet
 from django.utils import timezone
 
 from executors_app import capacity
 from executors_app.models import Executor, ExecutorRunning
-from executors_app.orm import PreparedQuery
 from sessions_app.domain import restart_rules
 from sessions_app.domain.restart_rules import Applicant, QueuedSession, WaitReason
 from sessions_app.domain.states import ENDED_STATES, DesiredState
@@ -106,18 +105,25 @@ def start_allowance(me: str, slots: StartSlots, gone: Collection[uuid.UUID] = ()
     """
     # Copied before the rows are read: a start admitted meanwhile by another sweep is then subtracted in ``left``.
     given, under_way = slots.given, slots.under_way
-    under_way += sum(payload.get(QUEUED_FOR_CAPACITY) is not True for (payload,) in _OPEN_STARTS.values(me))
+    mine = Intent.objects.filter(kind=IntentKind.START, by=None, done_at=None, session__executions__owner=me)
+    under_way += mine.count() - mine.filter(**{f"payload__{QUEUED_FOR_CAPACITY}": True}).count()
     room, places = _free_capacity(gone)
-    ranks = [rank for (rank,) in _RANKS.values()]
+    waiting = TaskSession.objects.filter(start_rank__isnull=False).values_list("start_rank", flat=True)
+    ranks = [rank for rank in waiting if rank is not None]
     return Allowance(slots, settings.KANDEV_MAX_STARTS_PER_PASS - under_way, given, room, places, ranks)
 
 
 def _free_capacity(gone: Collection[uuid.UUID]) -> tuple[dict[Hashable, int | None], dict[uuid.UUID, Hashable]]:
     """Return the room that each place has left, and the place of each executor."""
-    executors = _EXECUTORS.all()
-    # Counted here: to group, SQLite would read the executions of all times in the order of an index by executor.
-    live = Counter(executor for executor, session in _LIVE.values() if session not in gone)
-    live.update(executor for (executor,) in _STARTING.values())
+    executors = list(Executor.objects.all())
+    alive = ExecutorRunning.objects.filter(
+        status__in=capacity.LIVE_STATUSES, session__start_rank=None, session__has_agent=True
+    )
+    live = _by_executor(alive) - _by_executor(alive.filter(session_id__in=gone))
+    started = Intent.objects.filter(kind=IntentKind.START, done_at=None, session__has_agent=True).exclude(
+        session__executions__status__in=capacity.LIVE_STATUSES
+    )
+    live.update(started.values_list("session__executor_id", flat=True))
     room: dict[Hashable, int | None] = {}
     places: dict[uuid.UUID, Hashable] = {}
     for one in executors:
@@ -128,33 +134,9 @@ def _free_capacity(gone: Collection[uuid.UUID]) -> tuple[dict[Hashable, int | No
     return room, places
 
 
-_OPEN_STARTS: Final = PreparedQuery(
-    lambda owner: Intent.objects.filter(
-        kind=IntentKind.START, by=None, done_at=None, session__executions__owner=owner
-    ).values_list("payload"),
-    "owner",
-)
-_RANKS: Final = PreparedQuery(
-    lambda: TaskSession.objects.filter(start_rank__isnull=False).order_by().values_list("start_rank")
-)
-_EXECUTORS: Final = PreparedQuery(Executor.objects.all)
-_LIVE: Final = PreparedQuery(
-    lambda: (
-        ExecutorRunning.objects.filter(
-            status__in=capacity.LIVE_STATUSES, session__start_rank=None, session__has_agent=True
-        )
-        .order_by()
-        .values_list("executor_id", "session_id")
-    )
-)
-_STARTING: Final = PreparedQuery(
-    lambda: (
-        Intent.objects.filter(kind=IntentKind.START, done_at=None, session__has_agent=True)
-        .exclude(session__executions__status__in=capacity.LIVE_STATUSES)
-        .order_by()
-        .values_list("session__executor_id")
-    )
-)
+def _by_executor(rows: QuerySet[ExecutorRunning]) -> Counter[uuid.UUID]:
+    # Counted here: to group, SQLite would read the executions of all times in the order of an index by executor.
+    return Counter(rows.order_by().values_list("executor_id", flat=True))
 
 
 def load_next_starts(me: str, slots: StartSlots) -> list[uuid.UUID]:

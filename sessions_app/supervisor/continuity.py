@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any
 
 from django.db.models import Count, Q, QuerySet, Subquery
 
 from executors_app.models import ExecutorRunning
-from executors_app.orm import PreparedQuery
 from executors_app.plugins import agent_type
 from sessions_app.domain import attention, verification
 from sessions_app.domain.resumability import Strategy
@@ -215,15 +214,12 @@ def refute_receipt(transaction: SessionTransaction, reason: str, message: str) -
     _record_verdict(transaction, receipt, Verified.NONE)
 
 
-_PENDING: Final = PreparedQuery(lambda key: ContinuityReceipt.objects.filter(session_id=key, verified=Verified.PENDING))
-
-
 def mark_receipt_unproven(transaction: SessionTransaction, but: str = "") -> None:
     """Mark pending receipts as unproven: their agent ended before a turn could prove them.
 
     ``but`` excepts the receipt of this launch id.
     """
-    for receipt in _PENDING.all(transaction.session.id):
+    for receipt in transaction.session.receipts.filter(verified=Verified.PENDING):
         if receipt.launch_id != but or not but:
             _record_verdict(transaction, receipt, Verified.NONE)
 

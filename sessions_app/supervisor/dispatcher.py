@@ -10,21 +10,20 @@ import logging
 import uuid
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 from django.db import InterfaceError, OperationalError
-from django.db.models import OuterRef, Subquery
+from django.db.models import OuterRef, Q, Subquery
 
 from executors_app import crash_points
 from executors_app.backoff import Backoff
 from executors_app.errors import AgentctlRefused, AgentctlUnreachable, ExecutorError, StaleGeneration
 from executors_app.models import ExecutorRunning
-from executors_app.orm import KeyedQuery, PreparedQuery
 from executors_app.plugins import runtime
 from sessions_app.domain import actor_context
 from sessions_app.domain.states import WAITING_PROMPT_STATES, PermissionState
 from sessions_app.models import OVERTAKING_KINDS, Intent, IntentKind, Lease, LeaseLost, Prompt, TaskSession
-from sessions_app.services.intents import is_due
+from sessions_app.services.intents import due_intents
 from sessions_app.services.questions import undelivered_content
 from sessions_app.supervisor import leases
 from sessions_app.supervisor.database_outage import DatabaseOutage, is_database_outage
@@ -195,40 +194,21 @@ def load_pending_sessions(me: str) -> dict[uuid.UUID, PendingWork]:
 
     Sessions that another supervisor holds are left out. The number of queries is constant.
     """
-    found = {session_id: PendingWork() for (session_id,) in _WAITING_PROMPTS.values()}
-    for session_id, intent_id, kind, next_try in _OPEN_INTENTS.values():
-        if kind != IntentKind.START or is_due(next_try):
-            found.setdefault(session_id, PendingWork()).add_intent(intent_id, kind)
-    owners = (tuple(row) for row in _OWNERS.values(found))
-    held = leases.leased_by_others(owners, me)
-    return {session_id: work for session_id, work in found.items() if session_id not in held}
-
-
-def _open_intents() -> Any:
+    prompts = Prompt.objects.filter(state__in=WAITING_PROMPT_STATES).order_by()
+    found = {session_id: PendingWork() for session_id in prompts.values_list("session_id", flat=True)}
     # By a subquery for each open intent: with a join, a database may begin with all sessions.
     tries = TaskSession.objects.filter(id=OuterRef("session_id")).values("next_restart_at")
     intents = Intent.objects.filter(done_at=None).annotate(next_try=Subquery(tries[:1]))
-    return intents.values_list("session_id", "id", "kind", "next_try")
-
-
-_OPEN_INTENTS: Final = PreparedQuery(_open_intents)
-_WAITING_PROMPTS: Final = PreparedQuery(
-    lambda: Prompt.objects.filter(state__in=WAITING_PROMPT_STATES).order_by().values_list("session_id")
-)
-_OWNERS: Final = KeyedQuery(
-    lambda ids: (
-        ExecutorRunning.objects.filter(session_id__in=ids)
-        .exclude(owner="")
-        .order_by()
-        .values_list("session_id", "owner", "lease_expires_at")
-    )
-)
+    intents = intents.filter(due_intents("next_try") | ~Q(kind=IntentKind.START))
+    for session_id, intent_id, kind in intents.values_list("session_id", "id", "kind"):
+        found.setdefault(session_id, PendingWork()).add_intent(intent_id, kind)
+    owners = ExecutorRunning.objects.filter(session_id__in=found).exclude(owner__in=("", me))
+    held = leases.leased_by_others(owners.values_list("session_id", "owner", "lease_expires_at"), me)
+    return {session_id: work for session_id, work in found.items() if session_id not in held}
 
 
 def next_overtaking_intent(session_id: uuid.UUID) -> Intent | None:
     """Return the next open intent that overtakes: by the order of ``OVERTAKING_KINDS``, then the oldest."""
-    if not _OVERTAKING.values(session_id):
-        return None
     rows = list(
         Intent.objects.filter(session_id=session_id, done_at=None, kind__in=OVERTAKING_KINDS).select_related("session")
     )
@@ -237,18 +217,10 @@ def next_overtaking_intent(session_id: uuid.UUID) -> Intent | None:
 
 def next_start_intent(session_id: uuid.UUID) -> uuid.UUID | None:
     """Return the session's open start intent; None if its next try is not due, or a stop or close has to end first."""
-    found = [(key, kind) for key, kind, at in _IN_ORDER.values(session_id) if kind != IntentKind.START or is_due(at)]
+    ends = Q(kind__in=(IntentKind.STOP, IntentKind.CLOSE))
+    rows = Intent.objects.filter(ends | due_intents() & Q(kind=IntentKind.START), session_id=session_id, done_at=None)
+    found = list(rows.values_list("id", "kind"))
     return None if any(kind != IntentKind.START for _, kind in found) else next((key for key, _ in found), None)
-
-
-_OVERTAKING: Final = PreparedQuery(
-    lambda key: Intent.objects.filter(session_id=key, done_at=None, kind__in=OVERTAKING_KINDS).values_list("id")
-)
-_IN_ORDER: Final = PreparedQuery(
-    lambda key: Intent.objects.filter(
-        session_id=key, done_at=None, kind__in=(IntentKind.START, IntentKind.STOP, IntentKind.CLOSE)
-    ).values_list("id", "kind", "session__next_restart_at")
-)
 
 
 class SessionQueue:

@@ -6,12 +6,11 @@ import random
 import uuid
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Any
 
 from django.conf import settings
 from django.utils import timezone
 
-from executors_app.orm import PreparedQuery
 from sessions_app.domain import continuation, restart_rules, transient_errors
 from sessions_app.domain.continuation import Interruption, retry_prompt
 from sessions_app.domain.recovery import MAX_CLOCK_SKEW, Policy
@@ -40,16 +39,6 @@ from sessions_app.supervisor.request_messages import add_question_message
 AGENTCTL_GONE, OUT_OF_MEMORY = "agentctl_gone", "out_of_memory"
 PIPE_LOST_REASONS = frozenset({AGENTCTL_GONE, OUT_OF_MEMORY})
 """Reasons of interruptions in which output was lost that was still in the agent's pipe (rule 23)."""
-
-_PENDING_REQUESTS: Final = PreparedQuery(
-    lambda key: PermissionRequest.objects.filter(session_id=key, state=PermissionState.PENDING)
-)
-_UNSETTLED_PROMPTS: Final = PreparedQuery(
-    lambda key: Prompt.objects.filter(session_id=key, state__in=UNSETTLED_PROMPT_STATES).order_by("id")
-)
-_QUEUED_PROMPT: Final = PreparedQuery(
-    lambda key: Prompt.objects.filter(session_id=key, state=PromptState.QUEUED).order_by().values_list("id")[:1]
-)
 
 
 def interrupt_turn(transaction: SessionTransaction, reason: str, update: ConversationUpdate | None = None) -> bool:
@@ -106,7 +95,7 @@ def _restarts_by_itself(transaction: SessionTransaction) -> bool:
         return False
     if restart_rules.is_exhausted(session.start_attempts, settings.KANDEV_MAX_RESTARTS):
         return False  # the next sweep gives the session up
-    queued = bool(_QUEUED_PROMPT.values(session.id))
+    queued = session.prompts.filter(state=PromptState.QUEUED).exists()
     return policy_wants_agent(effective_policy_of(session).policy, session.work_state, queued, boot=False)
 
 
@@ -126,7 +115,7 @@ def reset_attempts_if_stable(transaction: SessionTransaction, until: datetime | 
 
 
 def _expire_permissions(transaction: SessionTransaction, conversation: ConversationUpdate) -> None:
-    for asked in _PENDING_REQUESTS.all(transaction.session.id):
+    for asked in PermissionRequest.objects.filter(session=transaction.session, state=PermissionState.PENDING):
         asked.state, asked.settled_at = PermissionState.EXPIRED, transaction.at
         asked.reason, asked.sealed_answer = "agent_gone", {}
         asked.save(update_fields=["state", "settled_at", "reason", "sealed_answer"])
@@ -145,8 +134,7 @@ def _settle_prompts(transaction: SessionTransaction) -> Prompt | None:
     still ``sending`` stays as it is: the dispatcher can send it again to the same journal epoch.
     """
     known = None
-    for row in _UNSETTLED_PROMPTS.all(transaction.session.id):
-        row.session = transaction.session
+    for row in transaction.session.prompts.filter(state__in=UNSETTLED_PROMPT_STATES).order_by("id"):
         if row.state == PromptState.DELIVERED:
             transaction.move_prompt(row, "interrupt")
             known = row

@@ -13,6 +13,7 @@ from executors_app.models import ExecutorRunning
 from executors_app.orm import Key, PreparedQuery
 from sessions_app.models import Message, MessagePart, Run, TaskSession, locking, message, runs, transactions
 from sessions_app.supervisor.ingest import open_requests
+from sessions_app.supervisor.sweep import candidates, selection
 from tests.bench.figures import Figure
 from tests.bench.world import World
 from tests.support.fake_agentctl import plan_fleet
@@ -23,8 +24,8 @@ LIMIT: Final = 0.5
 """Of the time of the plain queryset; a query that gains less should be one."""
 
 
-def of_ingest(world: World, rounds: int, *, limited: bool) -> list[Figure]:
-    """Seconds of every prepared query of the ingest path, and of its queryset."""
+def of_ingest_and_sweep(world: World, rounds: int, *, limited: bool) -> list[Figure]:
+    """Seconds of every prepared query of ingest and of a sweep of one session, and of its queryset."""
     world.fill(plan_fleet(1, "127.4.0.1", 9))
     limit = LIMIT if limited else None
     return [_figure(name, query, keys, rounds, limit) for name, (query, keys) in _queries().items()]
@@ -47,6 +48,14 @@ def _queries() -> dict[str, tuple[PreparedQuery[Any], tuple[Key, ...]]]:
         "tool calls by key": (message._tools_by_keys(2), (session.id, "one", "two")),
         "last part of a message": (message._LAST_PART, (text.id,)),
         "open permission requests": (open_requests.OPEN_REQUEST, (session.id,)),
+        "sweep: the execution": (selection._OF_FEW.of_one, (session.id,)),
+        "sweep: a missing execution": (selection._DANGLING_OF_FEW.of_one, (session.id,)),
+        "sweep: the agent profile": (candidates._PROFILES.of_one, (session.agent_profile_id,)),
+        "sweep: an open start": (candidates._STARTS.of_one, (session.id,)),
+        "sweep: a queued prompt": (candidates._QUEUED.of_one, (session.id,)),
+        "sweep: the states of runs": (candidates._RUNS.of_one, (session.id,)),
+        "sweep: the repository": (candidates._PATHS.of_one, (session.task.repository_id or session.id,)),
+        "sweep: the teams of an owner": (candidates._MEMBERS.of_one, (session.owner_id or 0,)),
     }
 
 

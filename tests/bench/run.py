@@ -238,7 +238,7 @@ PARTS: Mapping[str, Part] = {
     "tmux": lambda world, sizes: tmux.of_one_session(world, sizes.rounds),
     "journal": _journal,
     "ingest": _ingest,
-    "queries": lambda world, sizes: queries.of_ingest(world, sizes.rounds, limited=sizes.limited),
+    "queries": lambda world, sizes: queries.of_ingest_and_sweep(world, sizes.rounds, limited=sizes.limited),
     "catching-up": lambda world, sizes: catching_up.of_updates(world, sizes.updates, limited=sizes.limited),
     "catching-up-pg": lambda world, sizes: on_postgresql.measure(
         catching_up.of_updates, count=sizes.updates, limited=sizes.limited
