@@ -104,17 +104,18 @@ class Stream:
 
     def __init__(self) -> None:
         self.session_id = uuid.uuid4()
-        self.agent_gone = self.turn_completed = self.turn_ended = self.has_new_snapshot = False
+        self.agent_gone = self.turn_completed = self.turn_ended = self.has_new_snapshot = self.ended = False
 
 
 @pytest.mark.django_db(transaction=True)
 async def test_only_agent_that_dies_again_without_a_turn_is_looked_at_later() -> None:
     supervisor, stream = await new_supervisor(), Stream()
+    supervisor.registry.streams[stream.session_id] = cast("ExecutionStream", stream)
 
     def is_looked_at_once(**news: bool) -> bool:
         vars(stream).update(agent_gone=True, **news)
         supervisor._recheck_queue._sessions.clear()
-        supervisor._on_stream_news(cast("ExecutionStream", stream))
+        supervisor._on_stream_change(stream.session_id)
         return stream.session_id in supervisor._recheck_queue._sessions
 
     try:
@@ -124,4 +125,5 @@ async def test_only_agent_that_dies_again_without_a_turn_is_looked_at_later() ->
         assert is_looked_at_once(turn_completed=True)
         assert not is_looked_at_once()
     finally:
+        del supervisor.registry.streams[stream.session_id]
         await closed(supervisor)
