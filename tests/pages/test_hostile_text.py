@@ -83,7 +83,7 @@ GROW = """async (text) => {
   const { append, showMessage } = await import("/static/kandev/conversation.js");
   const html = '<li class="message" id="m-1" data-seq="1000000" data-updated="1000000"><p class="prose"></p></li>';
   showMessage({id: "1", seq: 1e6, updated_seq: 1e6, html});
-  append([{seq: 1e6 + 1, payload: {message_id: "1", append: text}}]);
+  append({seq: 1e6 + 1, payload: {message_id: "1", append: text}});
   const made = document.querySelector("#m-1 .prose");
   return [made.textContent, made.querySelectorAll("*").length];
 }"""
