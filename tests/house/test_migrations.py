@@ -74,6 +74,13 @@ def database_of_release(tmp_path_factory: pytest.TempPathFactory, django_db_bloc
 
 
 @pytest.fixture
+def _empty_database(tmp_path: Path, django_db_blocker: Any) -> Iterator[None]:
+    """Make the default connection that of a new and empty database."""
+    with connected_to(empty_database(tmp_path), tmp_path, django_db_blocker):
+        yield
+
+
+@pytest.fixture
 def _earlier_release(database_of_release: str | Path, tmp_path: Path, django_db_blocker: Any) -> Iterator[None]:
     """Make the default connection that of a database of the earlier release."""
     copied = empty_database(tmp_path)
