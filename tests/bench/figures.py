@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -28,8 +29,8 @@ class Figure:
 
     @property
     def ratio(self) -> float:
-        """How many times its floor."""
-        return self.amount / self.floor_amount
+        """How many times its floor; endless if that took less than the clock can tell."""
+        return self.amount / self.floor_amount if self.floor_amount else math.inf
 
     @property
     def is_over(self) -> bool:
@@ -40,7 +41,7 @@ class Figure:
         """An amount of this row in its unit."""
         if self.unit == "MB":
             return f"{amount:,.1f}"
-        return f"{amount * 1000:,.2f}" if self.unit == "ms" else f"{self.count / amount:,.0f}"
+        return f"{amount * 1000:,.2f}" if self.unit == "ms" else f"{self.count / amount:,.0f}" if amount else "∞"
 
 
 @dataclass(frozen=True, slots=True)
