@@ -224,6 +224,9 @@ class Journal:
             self._store.sync()
         except (OSError, MemoryError) as error:
             self._loop.call_soon_threadsafe(self._write_later, batch, error)
+        except Exception:
+            logger.critical("the journal is not written any more, because of a mistake in agentctl", exc_info=True)
+            raise
         else:
             crash_points.reached("agentctl.journal_synced")
             self._loop.call_soon_threadsafe(self._finish, batch)
