@@ -74,6 +74,7 @@ def of_many(world: World, count: int, real: int, *, limited: bool) -> list[Figur
         finally:
             for execution in ExecutorRunning.objects.filter(runtime="local_standalone"):
                 identity.kill_all(identity.find_marked(str(execution.id)), 10)
+            Executor.objects.filter(id=world.executor.id).update(max_live=world.executor.max_live)
     assert storm.started == count, f"{storm.started} starts for {count}: nothing twice"
     assert storm.most_ordered <= AT_ONCE, f"{storm.most_ordered} starts were ordered at once"
     p95 = quantile(storm.idle, 0.95)
