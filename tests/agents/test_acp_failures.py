@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from executors_app.agentctl.drivers.acp_failures import error_in_text
+from executors_app.agentctl.drivers.events import error_in_text
 
 CODEX = "@agentclientprotocol/codex-acp"
 OVERLOADED = "unexpected status 503 Service Unavailable: overloaded, url: http://127.0.0.1:1/v1/responses"

@@ -6,11 +6,10 @@ from typing import Any
 
 import pytest
 
-from executors_app.agentctl.drivers import StartRequest
-from executors_app.agentctl.drivers.amp_cli import AmpDialect
-from executors_app.agentctl.drivers.codex_cli import CodexDialect, CodexEventReader
+from executors_app.agentctl.drivers import StartRequest, amp_cli, codex_cli, gemini_cli
+from executors_app.agentctl.drivers.codex_cli import CodexEventReader
 from executors_app.agentctl.drivers.events import JournalLine, TurnErrored, failure_code
-from executors_app.agentctl.drivers.gemini_cli import GeminiDialect, GeminiEventReader
+from executors_app.agentctl.drivers.gemini_cli import GeminiEventReader
 
 
 def item(event: str, kind: str, **body: Any) -> dict[str, Any]:
@@ -115,21 +114,21 @@ def request(**changes: Any) -> StartRequest:
 
 
 COMMANDS: list[tuple[Any, dict[str, Any], str | None, bool, str]] = [
-    (CodexDialect(), {}, None, False, "agent exec --skip-git-repo-check --json -- -"),
-    (CodexDialect(), {}, "T", False, "agent exec resume --skip-git-repo-check --json -- T -"),
-    (CodexDialect(), {}, "T", True, "agent exec fork --skip-git-repo-check --json -- T -"),
-    (CodexDialect(), {"model": "m"}, None, False, "agent exec --skip-git-repo-check --json --model=m -- -"),
-    (GeminiDialect(), {}, None, False, "agent --output-format=stream-json"),
-    (GeminiDialect(), {}, "T", False, "agent --output-format=stream-json --resume=T"),
+    (codex_cli.DIALECT, {}, None, False, "agent exec --skip-git-repo-check --json -- -"),
+    (codex_cli.DIALECT, {}, "T", False, "agent exec resume --skip-git-repo-check --json -- T -"),
+    (codex_cli.DIALECT, {}, "T", True, "agent exec fork --skip-git-repo-check --json -- T -"),
+    (codex_cli.DIALECT, {"model": "m"}, None, False, "agent exec --skip-git-repo-check --json --model=m -- -"),
+    (gemini_cli.DIALECT, {}, None, False, "agent --output-format=stream-json"),
+    (gemini_cli.DIALECT, {}, "T", False, "agent --output-format=stream-json --resume=T"),
     (
-        GeminiDialect(),
+        gemini_cli.DIALECT,
         {"permission_mode": "auto_approve"},
         None,
         False,
         "agent --output-format=stream-json --approval-mode=yolo",
     ),
-    (AmpDialect(), {}, None, False, "agent --execute --stream-json"),
-    (AmpDialect(), {"model": "rush"}, "T", False, "agent threads continue T --execute --stream-json --mode rush"),
+    (amp_cli.DIALECT, {}, None, False, "agent --execute --stream-json"),
+    (amp_cli.DIALECT, {"model": "rush"}, "T", False, "agent threads continue T --execute --stream-json --mode rush"),
 ]
 
 
@@ -137,7 +136,7 @@ COMMANDS: list[tuple[Any, dict[str, Any], str | None, bool, str]] = [
 def test_turn_has_the_expected_command_line(
     dialect: Any, changes: dict[str, Any], conversation: str | None, fork: bool, command: str
 ) -> None:
-    assert " ".join(dialect.turn(request(**changes), conversation, fork=fork)) == command
+    assert " ".join(dialect.turn(request(**changes), conversation, fork, ())) == command
 
 
 @pytest.mark.parametrize(

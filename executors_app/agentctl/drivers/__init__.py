@@ -7,12 +7,12 @@ store itself go into ``Host.conversations``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, Protocol, runtime_checkable
 
 from executors_app.agentctl.conversation_store import ConversationStore
-from executors_app.agentctl.protocol import Code
+from executors_app.agentctl.protocol import Code, JournalKind, LeftOutReason
 
 Strategy = Literal["native", "history", "fresh"]
 
@@ -66,6 +66,29 @@ class StartRequest:
     def time_limit(self) -> float:
         """Seconds for handshake and login together."""
         return self.timeout + (self.login.timeout if self.login else 0)
+
+    def accepted_servers(self, transports: Collection[str]) -> list[Mapping[str, Any]]:
+        """Return the programs, which every ACP agent starts, and the servers of ``transports``: *http*, *sse*."""
+        return [server for server in self.mcp_servers if _refusal(server, transports) is None]
+
+    def report_left_out(self, record: Callable[..., Any], transports: Collection[str] | None) -> None:
+        """Record which servers the agent does not take; ``transports`` is None if it takes none."""
+        left_out = [
+            {"name": str(server.get("name", "")), "reason": str(reason)}
+            for server in self.mcp_servers
+            if (reason := _refusal(server, transports)) is not None
+        ]
+        if left_out:
+            record(JournalKind.MCP_SERVERS_LEFT_OUT, launch_id=self.launch_id, servers=left_out)
+
+
+def _refusal(server: Mapping[str, Any], transports: Collection[str] | None) -> LeftOutReason | None:
+    if transports is None:
+        return LeftOutReason.UNSUPPORTED
+    transport = server.get("type", "http")
+    if "url" not in server or transport in transports:
+        return None
+    return LeftOutReason.SSE_UNSUPPORTED if transport == "sse" else LeftOutReason.HTTP_UNSUPPORTED
 
 
 @dataclass(frozen=True, slots=True)

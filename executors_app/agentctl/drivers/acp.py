@@ -17,13 +17,11 @@ from executors_app.agentctl.drivers import (
     StartRequest,
     StartResult,
     TurnFailed,
-    acp_questions,
+    events,
 )
 from executors_app.agentctl.drivers import acp_session_setup as opening
-from executors_app.agentctl.drivers.acp_failures import agent_ended, error_in_text
-from executors_app.agentctl.drivers.acp_login import Login
 from executors_app.agentctl.drivers.acp_settings import AcpSettings
-from executors_app.agentctl.drivers.events import ReplayCollector, failure_code, update_to_journal_line
+from executors_app.agentctl.drivers.events import ReplayCollector
 from executors_app.agentctl.drivers.json_rpc import (
     METHOD_NOT_FOUND,
     AgentGone,
@@ -31,16 +29,12 @@ from executors_app.agentctl.drivers.json_rpc import (
     RpcError,
     encode_message,
 )
-from executors_app.agentctl.drivers.mcp_servers import report_left_out
 from executors_app.agentctl.drivers.prompt_content import fit_blocks
 from executors_app.agentctl.journal.line_format import RateLimitedLog
 from executors_app.agentctl.process.agent_process import AgentProcess, SpawnFailed
 from executors_app.agentctl.process.async_io import PipeStuck
 from executors_app.agentctl.protocol import CapabilityShortfall, Code, JournalKind
 
-_SILENT_AGENT: Final = 1.0
-"""Seconds that an agent may keep running after its output has ended, before it is stopped."""
-_STOP_GRACE: Final = 2.0
 _INITIALIZE_SHARE: Final = 0.75
 """Share of the start's time limit for ``initialize``: a slower agent will not open a conversation in time."""
 _SETTING_SHARE: Final = 1 / 6
@@ -86,7 +80,7 @@ class AcpDriver:
         self._host, self._marker = host, marker
         self._agent: _Agent | None = None
         self._agent_info: opening.AgentInfo | None = None
-        self._trial, self._login = opening.CapabilityTrial(), Login(None)
+        self._trial, self._login = opening.CapabilityTrial(), opening.Login(None)
         self._conversation_id: str | None = None
         self._replay: ReplayCollector | None = None
         self._settings = AcpSettings(host.record)
@@ -109,7 +103,7 @@ class AcpDriver:
         self._agent, self._conversation_id, self._replay, self._turn = None, None, None, None
         self._settings = AcpSettings(self._host.record)
         self._agent_info, self._trial, self._step_timeout = None, opening.CapabilityTrial(), request.timeout
-        self._login = Login(request.login)
+        self._login = opening.Login(request.login)
         try:
             async with asyncio.timeout(request.timeout):
                 return await self._start(request)
@@ -139,7 +133,7 @@ class AcpDriver:
             async with asyncio.timeout(self._step_timeout):
                 peer = self._agent_info = await opening.initialize(agent.connection)
             self._step_timeout = request.timeout
-        report_left_out(self._host.record, request, peer.mcp_transports)
+        request.report_left_out(self._host.record, peer.mcp_transports)
         self._step = "its login"
         await self._login.carry_out(agent.connection, peer)
         replays: list[ReplayCollector] = []
@@ -225,7 +219,7 @@ class AcpDriver:
         if isinstance(error, AgentGone):
             stderr = self._agent.process.output_tail() if self._agent else ""
             how = self._agent.process.exit_description() if self._agent else f"with code {exit_code}"
-            return agent_ended(f"the agent ended {how} before {self._step} was there", stderr)
+            return events.agent_ended(f"the agent ended {how} before {self._step} was there", stderr)
         if isinstance(error, SpawnFailed):
             return StartFailed(error.code, str(error), permanent=error.permanent)
         return StartFailed(Code.START_TIMEOUT, f"{self._step} did not come within {self._step_timeout:g} s")
@@ -261,7 +255,7 @@ class AcpDriver:
             self._turn = None
         reason = self._stop_reason(answer)
         if turn.error and reason == "end_turn" and not turn.cancelled:
-            raise TurnFailed(failure_code(turn.error), turn.error)
+            raise TurnFailed(events.failure_code(turn.error), turn.error)
         return reason
 
     def _blocks(self, text: str, attachments: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -286,7 +280,7 @@ class AcpDriver:
 
     # -- notifications and requests of the agent
     def _handle_notification(self, method: str, params: Any) -> None:
-        if method == acp_questions.COMPLETE and acp_questions.complete(self._host, params):
+        if method == events.QUESTION_COMPLETED and events.complete_question(self._host, params):
             return
         update = params.get("update") if isinstance(params, dict) else None
         if method != "session/update" or not isinstance(update, dict):
@@ -307,15 +301,15 @@ class AcpDriver:
         else:
             # An agent may tell its usage after its last text.
             if self._turn and self._agent_info and update.get("sessionUpdate") != "usage_update":
-                self._turn.error = error_in_text(self._agent_info.agent.get("name", ""), update)
-            kind, body = update_to_journal_line(update)
+                self._turn.error = events.error_in_text(self._agent_info.agent.get("name", ""), update)
+            kind, body = events.update_to_journal_line(update)
             self._host.record(kind, **body)
 
     async def _handle_request(self, method: str, params: Any) -> Any:
-        if method == acp_questions.CREATE:
-            return await acp_questions.ask(self._host, params)
-        if method == acp_questions.PERMISSION:
-            return await acp_questions.ask_permission(self._host, params)
+        if method == events.QUESTION_METHOD:
+            return await events.ask_question(self._host, params)
+        if method == events.PERMISSION_METHOD:
+            return await events.ask_permission(self._host, params)
         raise RpcError(METHOD_NOT_FOUND, f"Method not found: {method}")
 
     # -- the end
@@ -376,14 +370,7 @@ class AcpDriver:
         """Wait until all output is handled, end the agent if it still runs, and report its exit."""
         # The exit is reported after the output, so that no line of the agent follows its exit in the journal.
         await agent.connection.closed.wait()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_SILENT_AGENT):
-                await agent.process.wait()
-        exit_code = await agent.process.stop(_STOP_GRACE)
-        await agent.process.close()
-        if survivors := agent.process.survivors:
-            text = "some of the agent's processes could not be ended"
-            self._host.record(JournalKind.LOG, level="error", text=text, data={"pids": survivors})
+        exit_code = await agent.process.finish()
         agent.exited.set()
         self._host.agent_gone(exit_code)
         await agent.connection.close()

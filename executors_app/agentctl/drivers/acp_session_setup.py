@@ -1,6 +1,7 @@
 """Set up a session with an ACP agent.
 
-Initialize, create or restore the conversation, and check whether the agent lists it.
+Initialize, log the agent in (``authenticate``) or out (``logout``), create or restore the conversation, and check
+whether the agent lists it.
 """
 
 from __future__ import annotations
@@ -13,13 +14,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
-from executors_app.agentctl.auth_methods import parse_auth_methods
-from executors_app.agentctl.drivers import StartFailed, StartRequest, acp_questions
-from executors_app.agentctl.drivers.events import LOGIN_PATTERN, ReplayCollector
+from executors_app.agentctl.agent_settings import REASON_LIMIT, clean_text
+from executors_app.agentctl.auth_methods import AGENT, parse_auth_methods
+from executors_app.agentctl.drivers import LoginRequest, StartFailed, StartRequest
+from executors_app.agentctl.drivers.events import LOGIN_PATTERN, QUESTION_CAPABILITIES, ReplayCollector
 from executors_app.agentctl.drivers.json_rpc import METHOD_NOT_FOUND, AgentGone, JsonRpcConnection, RpcError
-from executors_app.agentctl.drivers.mcp_servers import accepted_servers
 from executors_app.agentctl.process.async_io import PipeStuck
-from executors_app.agentctl.protocol import CapabilityShortfall, Code
+from executors_app.agentctl.protocol import CapabilityShortfall, Code, LoginAction, LoginState
 
 LIST_TIMEOUT: Final = 5.0
 """Seconds for reading the whole list."""
@@ -76,7 +77,7 @@ _INITIALIZE: Final[dict[str, Any]] = {
         "terminal": False,
         "auth": {"terminal": True},
         "session": {"configOptions": {"boolean": {}}},
-        "elicitation": acp_questions.CAPABILITIES,
+        "elicitation": QUESTION_CAPABILITIES,
     },
     "clientInfo": {"name": "kandev", "version": "1"},
 }
@@ -297,7 +298,7 @@ def _matches(pattern: str, text: str) -> bool:
 
 def _session_parameters(request: StartRequest, peer: AgentInfo) -> dict[str, Any]:
     """Return directory and MCP servers of the conversation; sent with every start, because no agent stores them."""
-    servers = accepted_servers(request.mcp_servers, peer.mcp_transports)
+    servers = request.accepted_servers(peer.mcp_transports)
     parameters = {"cwd": request.cwd, "mcpServers": [_mcp_server(server) for server in servers]}
     directories = list(request.additional_directories) if peer.directories else []
     return {**parameters, "additionalDirectories": directories} if directories else parameters
@@ -325,3 +326,50 @@ def timed_step(timings: dict[str, float], step: str) -> Iterator[None]:
     begin = time.monotonic()
     yield
     timings[step] = round((time.monotonic() - begin) * 1000, 1)
+
+
+_LOGGED_OUT: Final = "the agent was logged out, as requested"
+
+
+class Login:
+    """The login or logout of one start; ``outcome`` is the value of ``StartResult.login``."""
+
+    def __init__(self, request: LoginRequest | None):
+        self._request = request
+        ended = {"code": Code.LOGIN_FAILED.value, "reason": "the agent ended before it answered"}
+        self.outcome: dict[str, Any] = {"state": LoginState.FAILED.value, **ended} if request else {}
+
+    async def carry_out(self, wire: JsonRpcConnection, peer: AgentInfo) -> None:
+        """Do what the start was asked for; nothing without a request.
+
+        Raises StartFailed if it fails, and after a logout, because the agent opens no conversation then. AgentGone and
+        PipeStuck pass through.
+        """
+        request = self._request
+        if request is None:
+            return
+        if request.action == LoginAction.LOGOUT:
+            if not peer.logs_out:
+                raise self._failed(Code.LOGIN_UNSUPPORTED, "the agent does not offer to log out")
+            await self._call(wire, "logout", {}, request.timeout)
+            raise StartFailed(Code.AUTH_REQUIRED, _LOGGED_OUT, permanent=True)
+        if not any(each["id"] == request.method and each["type"] == AGENT for each in peer.auth_methods):
+            raise self._failed(Code.LOGIN_UNSUPPORTED, "the agent no longer offers this way to log in")
+        await self._call(wire, "authenticate", {"methodId": request.method}, request.timeout)
+
+    async def _call(self, wire: JsonRpcConnection, method: str, params: dict[str, Any], limit: float) -> None:
+        try:
+            async with asyncio.timeout(limit):
+                await wire.call(method, params)
+        except TimeoutError:
+            raise self._failed(Code.LOGIN_TIMEOUT, f"the agent did not finish within {limit:g} s") from None
+        except RpcError as error:
+            reason = clean_text(error.text, REASON_LIMIT) or "the agent gave no reason"
+            raise self._failed(Code.LOGIN_FAILED, reason) from error
+        self.outcome = {"state": LoginState.SUCCEEDED.value, "code": "", "reason": ""}
+
+    def _failed(self, code: Code, reason: str) -> StartFailed:
+        self.outcome = {"state": LoginState.FAILED.value, "code": code.value, "reason": reason}
+        if self._request is not None and self._request.action == LoginAction.LOGOUT:
+            return StartFailed(code, f"the logout failed: {reason}", permanent=True)
+        return StartFailed(Code.AUTH_REQUIRED, f"the login failed: {reason}", permanent=True)

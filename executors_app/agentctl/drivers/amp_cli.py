@@ -10,40 +10,31 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from executors_app.agentctl.drivers import Driver, Host, StartRequest
-from executors_app.agentctl.drivers.cli.per_turn import PerTurnDriver
+from executors_app.agentctl.drivers.cli.per_turn import Dialect, PerTurnDriver
 from executors_app.agentctl.drivers.cli.stream_json import StreamJsonReader
-from executors_app.agentctl.drivers.events import LineParser
+
+
+def _turn(request: StartRequest, conversation_id: str | None, fork: bool, images: Sequence[str]) -> list[str]:
+    """Return ``amp --execute --stream-json``, or ``amp threads continue ID`` with the same options."""
+    command = list(request.argv)
+    if conversation_id is not None:
+        command += ["threads", "continue", conversation_id]
+    command += ["--execute", "--stream-json"]
+    if request.model:
+        command += ["--mode", request.model]  # Amp lets users choose a mode, such as ``rush``, but no model
+    return [*command, "--dangerously-allow-all"] if request.permission_mode == "auto_approve" else command
+
+
+DIALECT: Final = Dialect(
+    name="amp",
+    protocol="amp stream-json",
+    turn=_turn,
+    reader=lambda: StreamJsonReader(echoes=True),
+    forks=True,
+    copy=lambda request: [*request.argv, "threads", "fork", str(request.resume_token)],
+)
 
 
 def create(host: Host, marker: Mapping[str, str]) -> Driver:
     """Return a driver that starts the agent for each turn; ``marker`` is added to its environment."""
-    return PerTurnDriver(host, marker, AmpDialect())
-
-
-class AmpDialect:
-    """See ``Dialect``."""
-
-    name: Final = "amp"
-    protocol: Final = "amp stream-json"
-    forks: Final = True
-    takes_images: Final = False
-
-    def turn(
-        self, request: StartRequest, conversation_id: str | None, *, fork: bool, images: Sequence[str] = ()
-    ) -> list[str]:
-        """Return ``amp --execute --stream-json``, or ``amp threads continue ID`` with the same options."""
-        command = list(request.argv)
-        if conversation_id is not None:
-            command += ["threads", "continue", conversation_id]
-        command += ["--execute", "--stream-json"]
-        if request.model:
-            command += ["--mode", request.model]  # Amp lets users choose a mode, such as ``rush``, but no model
-        return [*command, "--dangerously-allow-all"] if request.permission_mode == "auto_approve" else command
-
-    def copy(self, request: StartRequest) -> list[str]:
-        """Return ``amp threads fork ID``, which prints the id of the copy."""
-        return [*request.argv, "threads", "fork", str(request.resume_token)]
-
-    def reader(self) -> LineParser:
-        """Return a parser for one turn."""
-        return StreamJsonReader(echoes=True)
+    return PerTurnDriver(host, marker, DIALECT)

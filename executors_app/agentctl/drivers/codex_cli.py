@@ -11,12 +11,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from executors_app.agentctl.drivers import Driver, Host, StartRequest, events
-from executors_app.agentctl.drivers.cli.per_turn import PerTurnDriver
+from executors_app.agentctl.drivers.cli.per_turn import Dialect, PerTurnDriver
 from executors_app.agentctl.drivers.events import (
     CliEvent,
     ConversationNamed,
     JournalLine,
-    LineParser,
     TurnEnded,
     TurnErrored,
     log_event,
@@ -28,41 +27,18 @@ _UNFINISHED: Final = ("in_progress", "pending")
 Item = Mapping[str, Any]
 
 
-def create(host: Host, marker: Mapping[str, str]) -> Driver:
-    """Return a driver that starts the agent for each turn; ``marker`` is added to its environment."""
-    return PerTurnDriver(host, marker, CodexDialect())
-
-
-class CodexDialect:
-    """See ``Dialect``."""
-
-    name: Final = "codex"
-    protocol: Final = "codex exec"
-    forks: Final = True
-    takes_images: Final = True
-
-    def turn(
-        self, request: StartRequest, conversation_id: str | None, *, fork: bool, images: Sequence[str] = ()
-    ) -> list[str]:
-        """Return ``codex exec -``, ``codex exec resume ID -`` or ``codex exec fork ID -``; ``-`` stands for stdin."""
-        command = [*request.argv, "exec"]
-        if conversation_id is not None:
-            command.append("fork" if fork else "resume")
-        command += _SKIP_CHECK
-        if request.model:
-            command.append(f"--model={request.model}")
-        if request.permission_mode == "auto_approve":
-            command.append("--dangerously-bypass-approvals-and-sandbox")
-        command += [f"--image={path}" for path in images]
-        return [*command, "--", *([conversation_id] if conversation_id is not None else []), "-"]
-
-    def copy(self, request: StartRequest) -> list[str]:
-        """Return no command: ``codex exec fork`` copies as part of a turn."""
-        return []
-
-    def reader(self) -> LineParser:
-        """Return a parser for one turn."""
-        return CodexEventReader()
+def _turn(request: StartRequest, conversation_id: str | None, fork: bool, images: Sequence[str]) -> list[str]:
+    """Return ``codex exec -``, ``codex exec resume ID -`` or ``codex exec fork ID -``; ``-`` stands for stdin."""
+    command = [*request.argv, "exec"]
+    if conversation_id is not None:
+        command.append("fork" if fork else "resume")
+    command += _SKIP_CHECK
+    if request.model:
+        command.append(f"--model={request.model}")
+    if request.permission_mode == "auto_approve":
+        command.append("--dangerously-bypass-approvals-and-sandbox")
+    command += [f"--image={path}" for path in images]
+    return [*command, "--", *([conversation_id] if conversation_id is not None else []), "-"]
 
 
 class CodexEventReader:
@@ -159,3 +135,11 @@ def _result_text(item: Item) -> str:
 
 def _outcome_of(item: Item) -> dict[str, Any]:
     return {"raw_output": {"exit_code": item["exit_code"]}} if isinstance(item.get("exit_code"), int) else {}
+
+
+DIALECT: Final = Dialect("codex", "codex exec", _turn, CodexEventReader, forks=True, takes_images=True)
+
+
+def create(host: Host, marker: Mapping[str, str]) -> Driver:
+    """Return a driver that starts the agent for each turn; ``marker`` is added to its environment."""
+    return PerTurnDriver(host, marker, DIALECT)

@@ -1,6 +1,8 @@
 """Conversion of what agents send into journal lines.
 
-It covers updates of ACP agents, lines of command-line agents, and the reader that follows the turns of the latter.
+It covers updates of ACP agents, lines of command-line agents, the reader that follows the turns of the latter, failures
+that an ACP agent does not report as an error (it ends, or reports one as the last text of a turn), and what ACP agents
+ask people: permissions, and questions by form or by link (``elicitation/create``).
 """
 
 from __future__ import annotations
@@ -12,8 +14,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from executors_app.agentctl.drivers import Host
+from executors_app.agentctl import questions
+from executors_app.agentctl.drivers import Host, StartFailed
+from executors_app.agentctl.drivers.json_rpc import INVALID_PARAMS, RpcError
 from executors_app.agentctl.protocol import Code, JournalKind
+from executors_app.agentctl.questions.schema import parse_question
 
 MAX_USER_TEXTS: Final = 20
 """Number of user texts that are kept of a replay: the last ones."""
@@ -286,3 +291,81 @@ class TurnReader:
             await self._host.keep_token(self.named, ended.last_message_uuid)
         self.ended = ended
         self.over.set()
+
+
+_ERRORS: Final[Mapping[str, re.Pattern[str]]] = {
+    # Its only machine-readable report needs a capability of one client, which would cost the output of its commands.
+    "@agentclientprotocol/codex-acp": re.compile(
+        r"(?:unexpected status \d{3}\b|exceeded retry limit, last status: |stream disconnected before completion: "
+        r"|[Cc]onnection failed: |Selected model is at capacity\.|We're currently experiencing high demand"
+        r"|Quota exceeded\.|Codex ran out of room in the model's context window|internal error; agent loop died)"
+    ),
+}
+"""By the name that an agent gives itself, how the errors begin that it reports as text."""
+
+
+def error_in_text(agent_name: str, update: Mapping[str, Any]) -> str:
+    """Return the error that an update consists of, or an empty string.
+
+    Such an update is the whole error and an empty line, which tells it from what a model writes: that comes in pieces.
+    """
+    pattern, content = _ERRORS.get(agent_name), update.get("content")
+    if pattern is None or update.get("sessionUpdate") != "agent_message_chunk" or not isinstance(content, dict):
+        return ""
+    text = content.get("text")
+    if not isinstance(text, str) or not text.endswith("\n\n"):
+        return ""
+    return text.strip() if pattern.match(text) else ""
+
+
+def agent_ended(message: str, stderr: str) -> StartFailed:
+    """Return the failure of a start whose agent ended; its last words tell whether it wants a login."""
+    if LOGIN_PATTERN.search(stderr):
+        return StartFailed(Code.AUTH_REQUIRED, stderr[-1000:], permanent=True)
+    return StartFailed(Code.AGENT_EXITED, f"{message}: {stderr[-1000:]}" if stderr else message)
+
+
+PERMISSION_METHOD: Final = "session/request_permission"
+QUESTION_METHOD: Final = "elicitation/create"
+QUESTION_COMPLETED: Final = "elicitation/complete"
+QUESTION_CAPABILITIES: Final[dict[str, Any]] = {"form": {}, "url": {}}
+"""What ``initialize`` advertises: both modes. Agents ask in no mode that is not listed."""
+_TITLE_LIMIT: Final = 300
+
+
+async def ask_permission(host: Host, params: Any) -> dict[str, Any]:
+    """Ask for a permission and return the result of the request; raises RpcError if it is invalid."""
+    try:
+        asked = parse_permission_request(params)
+    except ValueError as error:
+        raise RpcError(INVALID_PARAMS, f"Invalid params: {error}") from error
+    option_id = await host.ask_permission(asked)
+    outcome = {"outcome": "cancelled"} if option_id is None else {"outcome": "selected", "optionId": option_id}
+    return {"outcome": outcome}
+
+
+async def ask_question(host: Host, params: Any) -> dict[str, Any]:
+    """Ask a person and return the result of the request; raises RpcError if the question is invalid."""
+    asked = params if isinstance(params, dict) else {}
+    try:
+        if not isinstance(asked.get("sessionId"), str) and asked.get("requestId") is None:
+            raise ValueError("a question belongs to a session or to a request")
+        question = parse_question(asked)
+    except ValueError as error:
+        raise RpcError(INVALID_PARAMS, f"Invalid params: {error}") from error
+    title = (question.get("schema") or {}).get("title") or question["message"]
+    call_id = asked.get("toolCallId")
+    tool_call = {
+        "tool_call_id": call_id if isinstance(call_id, str) else "",
+        "title": title[:_TITLE_LIMIT],
+        "tool_kind": "question",
+    }
+    action, content = await host.ask_question({"tool_call": tool_call, "question": question})
+    is_form = action == questions.ACCEPT and question["mode"] == questions.FORM
+    return {"action": action, "content": dict(content)} if is_form else {"action": action}
+
+
+def complete_question(host: Host, params: Any) -> bool:
+    """Close the question that an ``elicitation/complete`` names; return False if none is open with this id."""
+    elicitation_id = params.get("elicitationId") if isinstance(params, dict) else None
+    return isinstance(elicitation_id, str) and host.complete_question(elicitation_id)

@@ -11,13 +11,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from executors_app.agentctl.drivers import Driver, Host, StartRequest, events
-from executors_app.agentctl.drivers.cli.per_turn import PerTurnDriver
+from executors_app.agentctl.drivers.cli.per_turn import Dialect, PerTurnDriver
 from executors_app.agentctl.drivers.cli.stream_json import tool_title
 from executors_app.agentctl.drivers.events import (
     CliEvent,
     ConversationNamed,
     JournalLine,
-    LineParser,
     TurnEnded,
     TurnErrored,
     log_event,
@@ -39,37 +38,14 @@ _TOOL_KINDS: Final = {
 }
 
 
-def create(host: Host, marker: Mapping[str, str]) -> Driver:
-    """Return a driver that starts the agent for each turn; ``marker`` is added to its environment."""
-    return PerTurnDriver(host, marker, GeminiDialect())
-
-
-class GeminiDialect:
-    """See ``Dialect``."""
-
-    name: Final = "gemini-cli"
-    protocol: Final = "gemini stream-json"
-    forks: Final = False
-    takes_images: Final = False
-
-    def turn(
-        self, request: StartRequest, conversation_id: str | None, *, fork: bool, images: Sequence[str] = ()
-    ) -> list[str]:
-        """Return ``gemini --output-format=stream-json``, with ``--resume=ID`` for an existing conversation."""
-        command = [*request.argv, "--output-format=stream-json"]
-        if request.model:
-            command.append(f"--model={request.model}")
-        if request.permission_mode == "auto_approve":
-            command.append("--approval-mode=yolo")
-        return [*command, f"--resume={conversation_id}"] if conversation_id is not None else command
-
-    def copy(self, request: StartRequest) -> list[str]:
-        """Return no command: Gemini CLI cannot copy conversations."""
-        return []
-
-    def reader(self) -> LineParser:
-        """Return a parser for one turn."""
-        return GeminiEventReader()
+def _turn(request: StartRequest, conversation_id: str | None, fork: bool, images: Sequence[str]) -> list[str]:
+    """Return ``gemini --output-format=stream-json``, with ``--resume=ID`` for an existing conversation."""
+    command = [*request.argv, "--output-format=stream-json"]
+    if request.model:
+        command.append(f"--model={request.model}")
+    if request.permission_mode == "auto_approve":
+        command.append("--approval-mode=yolo")
+    return [*command, f"--resume={conversation_id}"] if conversation_id is not None else command
 
 
 class GeminiEventReader:
@@ -118,3 +94,11 @@ def _tool_output(message: Mapping[str, Any]) -> str:
     error = message.get("error")
     told_error = error.get("message") if isinstance(error, dict) else None
     return str(told_error or message.get("output") or "")
+
+
+DIALECT: Final = Dialect("gemini-cli", "gemini stream-json", _turn, GeminiEventReader)
+
+
+def create(host: Host, marker: Mapping[str, str]) -> Driver:
+    """Return a driver that starts the agent for each turn; ``marker`` is added to its environment."""
+    return PerTurnDriver(host, marker, DIALECT)

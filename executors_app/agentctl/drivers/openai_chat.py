@@ -30,7 +30,6 @@ from executors_app.agentctl.drivers import Driver, Host, StartFailed, StartReque
 from executors_app.agentctl.drivers import openai_chat_api as stream
 from executors_app.agentctl.drivers.events import MAX_USER_TEXTS, USER_TEXT_BYTES
 from executors_app.agentctl.drivers.json_rpc import encode_message
-from executors_app.agentctl.drivers.mcp_servers import report_left_out
 from executors_app.agentctl.drivers.openai_chat_api import ChatProvider, build_messages, completion_request
 from executors_app.agentctl.drivers.prompt_content import prompt_text
 from executors_app.agentctl.journal.line_format import RateLimitedLog
@@ -93,7 +92,7 @@ class ChatDriver:
         except ValueError as error:
             raise StartFailed(Code.HANDSHAKE_FAILED, str(error), permanent=True) from error
         conversation = self._open(request)
-        report_left_out(self._host.record, request, None)
+        request.report_left_out(self._host.record, None)
         try:
             await self._host.keep_token(conversation.id)
         except BaseException:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import signal
 import sys
 import uuid
@@ -16,7 +17,7 @@ from executors_app.agentctl.process import identity, spawning
 from executors_app.agentctl.process.async_io import LineSplitter
 from executors_app.agentctl.process.guard_client import GuardClient, SpawnFailed
 from executors_app.agentctl.process.spawning import AGENT_MARKER
-from executors_app.agentctl.protocol import BUILT_IN_AGENT
+from executors_app.agentctl.protocol import BUILT_IN_AGENT, JournalKind
 
 _DEMO_AGENT_SCRIPT: Final = Path(__file__).resolve().parents[2] / "demo_agent.py"
 
@@ -34,13 +35,16 @@ def resolve_built_in_agent(argv: Sequence[str]) -> list[str]:
 __all__ = ["AgentProcess", "SpawnFailed"]
 
 _STDERR_LINE_LIMIT: Final = 64 * 1024
+_SILENT_AGENT: Final = 1.0
+"""Seconds that an agent may keep running after its output has ended, before it is stopped."""
+_STOP_GRACE: Final = 2.0
 
 
 class AgentProcess:
     """An agent under its guard. Read it to its end, then close it."""
 
     def __init__(self, guard: GuardClient, record: Callable[..., Any]):
-        self._guard = guard
+        self._guard, self._record = guard, record
         self.stdin, self.stdout = guard.stdin, guard.stdout
         """The agent's input, and its output, which ends at the latest a second after the agent's exit."""
         self._stderr_log = RateLimitedLog(record, "stderr")
@@ -88,11 +92,6 @@ class AgentProcess:
         """Whether the agent or any of its descendants still lives."""
         return not self._guard.tree_ended.is_set()
 
-    @property
-    def survivors(self) -> list[int]:
-        """Pids of its tree that could not be killed."""
-        return self._guard.survivors
-
     async def wait(self) -> int | None:
         """Wait until nothing is left of the agent, and return its exit code."""
         await self._guard.tree_ended.wait()
@@ -107,6 +106,18 @@ class AgentProcess:
         await self._end_watcher
         await self._stderr
         self._guard.close_pipes()
+
+    async def finish(self) -> int | None:
+        """After the end of its output: end it if it still runs, close the pipes, and return the exit code."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_SILENT_AGENT):
+                await self.wait()
+        exit_code = await self.stop(_STOP_GRACE)
+        await self.close()
+        if survivors := self._guard.survivors:
+            text = "some of the agent's processes could not be ended"
+            self._record(JournalKind.LOG, level="error", text=text, data={"pids": survivors})
+        return exit_code
 
     def output_tail(self) -> str:
         """Return the last lines of stderr."""

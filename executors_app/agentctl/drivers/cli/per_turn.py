@@ -6,8 +6,9 @@ import asyncio
 import inspect
 import re
 import time
-from collections.abc import Mapping, Sequence
-from typing import Any, Final, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
 
 from executors_app.agentctl.drivers import Host, StartFailed, StartRequest, StartResult, TurnFailed
 from executors_app.agentctl.drivers.cli.process import CliProcess, CommandOutput, run_command, wait_for_any
@@ -17,7 +18,6 @@ from executors_app.agentctl.drivers.events import (
     failure_code,
     matches_gone_pattern,
 )
-from executors_app.agentctl.drivers.mcp_servers import report_left_out
 from executors_app.agentctl.drivers.prompt_content import image_files, prompt_text, split_images
 from executors_app.agentctl.process.agent_process import SpawnFailed
 from executors_app.agentctl.process.async_io import PipeStuck
@@ -29,42 +29,27 @@ _EXIT_GRACE: Final = 10.0
 _VERSION: Final = re.compile(r"\d+\.\d+[\w.+-]*")
 
 
-class Dialect(Protocol):
+@dataclass(frozen=True, slots=True)
+class Dialect:
     """What differs between command-line agents."""
 
-    @property
-    def name(self) -> str:
-        """The agent's name in ``StartResult.agent``."""
-        ...
+    name: str
+    """The agent's name in ``StartResult.agent``."""
+    protocol: str
+    """The protocol in ``StartResult.capabilities``."""
+    turn: Callable[[StartRequest, str | None, bool, Sequence[str]], list[str]]
+    """Returns the command of one turn, which reads its prompt from stdin.
 
-    @property
-    def protocol(self) -> str:
-        """The protocol in ``StartResult.capabilities``."""
-        ...
-
-    @property
-    def forks(self) -> bool:
-        """Whether it can continue in a copy of a conversation."""
-        ...
-
-    @property
-    def takes_images(self) -> bool:
-        """Whether a turn takes images, as paths in its command; the driver then passes ``images``."""
-        ...
-
-    def turn(
-        self, request: StartRequest, conversation_id: str | None, *, fork: bool, images: Sequence[str] = ()
-    ) -> list[str]:
-        """Return the command of one turn, which reads its prompt from stdin. ``images``: paths of files."""
-        ...
-
-    def copy(self, request: StartRequest) -> list[str]:
-        """Return the command that copies the token's conversation and prints the copy's id; empty if turns copy."""
-        ...
-
-    def reader(self) -> LineParser:
-        """Return a parser for the lines of one turn."""
-        ...
+    Arguments: the request, the conversation to continue, whether to continue in a copy of it, and paths of images.
+    """
+    reader: Callable[[], LineParser]
+    """Returns a parser for the lines of one turn."""
+    forks: bool = False
+    """Whether it can continue in a copy of a conversation."""
+    takes_images: bool = False
+    """Whether a turn takes images, as paths in its command."""
+    copy: Callable[[StartRequest], list[str]] | None = None
+    """Returns the command that copies the token's conversation and prints the copy's id; None if turns copy."""
 
 
 class PerTurnDriver:
@@ -109,7 +94,7 @@ class PerTurnDriver:
             raise StartFailed(Code.START_TIMEOUT, message) from error
         except SpawnFailed as error:
             raise StartFailed(error.code, str(error), permanent=error.permanent) from error
-        report_left_out(self._host.record, request, None)  # it has servers of its own configuration only
+        request.report_left_out(self._host.record, None)  # it has servers of its own configuration only
         self._request, self._conversation_id = request, token
         self._fork_due = request.fork and token == request.resume_token
         return StartResult(
@@ -135,10 +120,9 @@ class PerTurnDriver:
         """Return the conversation to continue; makes the copy here if that takes a command of its own."""
         if request.strategy != "native":
             return None
-        command = self._dialect.copy(request) if request.fork else []
-        if not command:
+        if not request.fork or self._dialect.copy is None:
             return request.resume_token
-        copied = (await self._output(command, request, Code.HANDSHAKE_FAILED)).text.split()
+        copied = (await self._output(self._dialect.copy(request), request, Code.HANDSHAKE_FAILED)).text.split()
         if not copied or copied[-1] == request.resume_token:
             raise StartFailed(Code.HANDSHAKE_FAILED, "the agent gave the copy of its conversation no name")
         await self._host.keep_token(copied[-1])
@@ -179,7 +163,7 @@ class PerTurnDriver:
         async def on_message(message: Mapping[str, Any]) -> None:
             await turn.handle(reader(message))
 
-        command = self._dialect.turn(request, self._conversation_id, fork=self._fork_due, images=images)
+        command = self._dialect.turn(request, self._conversation_id, self._fork_due, images)
         try:
             process = await CliProcess.spawn(command, request, self._marker, self._host, on_message)
         except SpawnFailed as error:

@@ -13,11 +13,7 @@ from executors_app.agentctl.drivers.json_rpc import decode_message
 from executors_app.agentctl.journal.line_format import RateLimitedLog
 from executors_app.agentctl.process.agent_process import AgentProcess
 from executors_app.agentctl.process.async_io import LINE_LIMIT, LineSplitter
-from executors_app.agentctl.protocol import JournalKind
 
-_SILENT_AGENT: Final = 1.0
-"""Seconds that a process may keep running after its output has ended, before it is stopped."""
-_STOP_GRACE: Final = 2.0
 _OUTPUT_DRAIN_TIMEOUT: Final = 5.0
 """Seconds that a stop waits for the journal to accept the last lines."""
 _OUTPUT_LIMIT: Final = 64 * 1024
@@ -118,14 +114,7 @@ class CliProcess:
 
     async def _watch_exit(self) -> None:
         await self._read_all.wait()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_SILENT_AGENT):
-                await self._process.wait()
-        self.exit_code = await self._process.stop(_STOP_GRACE)
-        await self._process.close()
-        if survivors := self._process.survivors:
-            text = "some of the agent's processes could not be ended"
-            self._host.record(JournalKind.LOG, level="error", text=text, data={"pids": survivors})
+        self.exit_code = await self._process.finish()
         self.ended.set()
 
 
