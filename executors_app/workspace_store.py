@@ -166,15 +166,23 @@ def newest_snapshot(owner_id: str) -> str | None:
     return archive.tips().get(recovery_snapshots.session_recovery_ref(owner_id), "") if archive.exists() else None
 
 
-def gone_reason(lost: str, branch: str) -> str:
-    """Explain why a lost workspace cannot be rebuilt."""
+def lost_workspace_state(owner_id: str, lost: str, branch: str) -> tuple[WorkspaceState, str]:
+    """Return whether a snapshot that has arrived can replace a lost workspace, and why it is gone if not."""
+    return (
+        (WorkspaceState.REBUILDABLE, "")
+        if newest_snapshot_time(owner_id)
+        else (WorkspaceState.GONE, _gone(lost, branch))
+    )
+
+
+def _gone(lost: str, branch: str) -> str:
     return f"{lost} No snapshot of branch {branch} had reached the control plane."
 
 
 def _rebuilt(archive: Archive, branch: str, lost: str) -> str:
     at = newest_snapshot_time(archive.workspace_id)
     if not at:
-        raise WorkspaceGone(gone_reason(lost, branch))
+        raise WorkspaceGone(_gone(lost, branch))
     return f"{lost} It was rebuilt from the snapshot of {at}, the newest that had arrived."
 
 

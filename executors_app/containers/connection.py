@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import ipaddress
 import os
-import re
 import socket
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,7 +15,6 @@ from urllib.parse import SplitResult, urlsplit
 
 from docker.transport.unixconn import UnixHTTPAdapter, UnixHTTPConnection, UnixHTTPConnectionPool
 
-from executors_app.agentctl.process.spawning import AGENTCTL_UID
 from executors_app.errors import RuntimeUnavailable
 
 DEFAULT_DOCKER_HOST: Final = "unix:///var/run/docker.sock"
@@ -272,87 +270,3 @@ def _check_subnets(value: object) -> None:
         raise ValueError(f"subnets must be a network such as 10.213.0.0/16: {error}.") from error
     if network is not None and (network.version != 4 or network.prefixlen > _BLOCK or not network.is_private):
         raise ValueError(f"subnets must be a private IPv4 network of /{_BLOCK} or larger, not {value}.")
-
-
-_TLS: Final = ("tls_ca", "tls_cert", "tls_key")
-_SSH: Final = ("ssh_key", "ssh_known_hosts")
-_KNOWN: Final = ("docker_host", *_TLS, *_SSH, "publish", "host", "user")
-_DEFAULT_USER: Final = "1000:1000"
-_NAME: Final = re.compile(r"(?=.{1,253}$)[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?")
-_USER: Final = re.compile(r"(\d{1,9}):(\d{1,9})")
-
-
-@dataclass(frozen=True, slots=True)
-class RemoteEngineConfig:
-    """The checked settings of a ``remote_docker`` executor."""
-
-    address: EngineAddress
-    publish: str
-    """Address of the engine's machine to which the ports of containers are bound."""
-    host: str
-    """The host by which we reach that address, as written in a URL."""
-    user: str
-    """``UID:GID`` of agents there."""
-    docker: DockerConfig
-
-
-def read_remote_config(config: Mapping[str, Any]) -> RemoteEngineConfig:
-    """Return the checked settings; raises ValueError with one clear sentence."""
-    docker = read_docker_config(config, "remote_docker", _KNOWN)
-    told = {name: config.get(name, "") for name in _KNOWN}
-    for name, value in told.items():
-        check_text(name, value)
-    address = EngineAddress(told["docker_host"], *(told[name] for name in (*_TLS, *_SSH)))
-    _check_connection(address, told)
-    publish = _address_of(told["publish"])
-    host = told["host"] or publish
-    if ipaddress.ip_address(publish).is_unspecified and not told["host"]:
-        raise ValueError("publish is not a single address, so host must say where the ports can be reached.")
-    return RemoteEngineConfig(address, publish, _in_url(host), _user_of(told["user"]), docker)
-
-
-def _check_connection(address: EngineAddress, told: Mapping[str, str]) -> None:
-    try:
-        whole = bool(address.parts.hostname) and address.parts.port is not False
-    except ValueError:
-        whole = False
-    if address.scheme not in ("tcp", "ssh") or not whole or not _NAME.fullmatch(address.parts.hostname or ""):
-        raise ValueError("docker_host must be tcp://HOST:PORT or ssh://[USER@]HOST[:PORT][/SOCKET].")
-    wanted = _TLS if address.scheme == "tcp" else ()
-    if missing := [name for name in wanted if not told[name]]:
-        raise ValueError(f"tcp:// requires TLS with a client certificate: {', '.join(missing)} is missing.")
-    if idle := [name for name in (_SSH if address.scheme == "tcp" else _TLS) if told[name]]:
-        raise ValueError(f"{', '.join(idle)} has no effect with {address.scheme}://. Remove it.")
-    if address.scheme == "tcp" and (not address.parts.port or address.parts.path.strip("/") or address.parts.username):
-        raise ValueError("docker_host must be tcp://HOST:PORT and nothing else.")
-    for name in (*_TLS, *_SSH):
-        if told[name] and not told[name].startswith("/"):
-            raise ValueError(f"{name} must be the absolute path of a file on this machine.")
-        if told[name] and (problem := file_problem(told[name], private=name.endswith("_key"))):
-            raise ValueError(f"{name}: {problem}")
-
-
-def _address_of(value: str) -> str:
-    try:
-        return str(ipaddress.ip_address(value))
-    except ValueError as error:
-        raise ValueError(
-            "publish must be the address of the engine's machine to bind ports to, such as 10.0.0.5."
-        ) from error
-
-
-def _in_url(host: str) -> str:
-    try:
-        return f"[{host}]" if ipaddress.ip_address(host).version == 6 else host
-    except ValueError:
-        pass
-    if not _NAME.fullmatch(host):
-        raise ValueError(f"host must be an address or a name, not {host!r}.")
-    return host
-
-
-def _user_of(value: str) -> str:
-    found = _USER.fullmatch(value or _DEFAULT_USER)
-    if found is None or AGENTCTL_UID in (int(found[1]), int(found[2])):
-        raise ValueError(f"user must be UID:GID, two numbers other than {AGENTCTL_UID}, not {value!r}.")
-    return found[0]

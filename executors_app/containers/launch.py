@@ -14,7 +14,7 @@ from django.conf import settings
 from executors_app.agentctl.process import spawning
 from executors_app.agentctl.protocol import EXECUTION_MARKER
 from executors_app.agentctl.workspace import workspace_root
-from executors_app.containers import sites as docker_names
+from executors_app.containers import sites
 from executors_app.containers.connection import DockerConfig
 from executors_app.containers.engine import Container, Engine, EngineRefused
 from executors_app.containers.sites import HOME_PATH, SEED_PATH, STATE_PATH, ContainerSetup, Site
@@ -59,8 +59,8 @@ def ensure_container(engine: Engine, site: Site, spec: LaunchSpec, lost: str = "
     places.create()
     # One start at a time: two could create the container with one token and store the other.
     with places.start_lock():
-        container = engine.find(docker_names.container_name(spec.execution_id))
-        if container is not None and not docker_names.is_owned(container.labels, spec.execution_id, spec.session_id):
+        container = engine.find(sites.container_name(spec.execution_id))
+        if container is not None and not sites.is_owned(container.labels, spec.execution_id, spec.session_id):
             raise LaunchFailed(f"The container {container.name} does not belong to this session, so it was left alone.")
         is_running = container is not None and container.status in ("running", "restarting", "paused")
         setup = site.prepare(engine, spec, is_running=is_running, lost=lost)
@@ -79,20 +79,20 @@ class _DesiredContainer:
 
     def __init__(self, engine: Engine, spec: LaunchSpec, site: Site, setup: ContainerSetup):
         self.config, self.execution_id, self.setup = site.config, spec.execution_id, setup
-        self.name = docker_names.container_name(spec.execution_id)
+        self.name = sites.container_name(spec.execution_id)
         image = image_name(site.config)
         self.host = _host_config(self.name, site, setup)
         self.options = _options(spec, image, setup)
         parts = [engine.image_id(image), self.host, self.options]
         made_from = orjson.dumps(parts, option=orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS)
-        self.labels = docker_names.execution_labels(spec.execution_id, spec.session_id, spec.task_id)
+        self.labels = sites.execution_labels(spec.execution_id, spec.session_id, spec.task_id)
         self.spec = hashlib.sha256(made_from).hexdigest()[:16]
 
     def fits(self, container: Container, network: str) -> bool:
         """Whether a stopped container can be started without being recreated."""
         has = container.networks.get(self.name, "")
         whole = container.status in ("created", "exited")
-        return whole and container.labels.get(docker_names.SPEC_LABEL) == self.spec and has in ("", network)
+        return whole and container.labels.get(sites.SPEC_LABEL) == self.spec and has in ("", network)
 
 
 def _host_config(name: str, site: Site, setup: ContainerSetup) -> dict[str, Any]:
@@ -154,7 +154,7 @@ def _start(engine: Engine, container: Container | None, wanted: _DesiredContaine
     if container is None:
         engine.create(
             wanted.name,
-            {**wanted.options, "labels": {**wanted.labels, docker_names.SPEC_LABEL: wanted.spec}},
+            {**wanted.options, "labels": {**wanted.labels, sites.SPEC_LABEL: wanted.spec}},
             wanted.host,
         )
     elif wanted.name not in container.networks:
@@ -208,14 +208,14 @@ class HelperContainer:
 
         Blocks; raises EngineRefused, RuntimeUnavailable.
         """
-        name = f"{docker_names.container_name(self.execution_id)}-{purpose}"
+        name = f"{sites.container_name(self.execution_id)}-{purpose}"
         self._remove(engine, name)  # it was left by a killed process: the caller's lock excludes other users
         options = {
             "image": image_name(self.config),
             "entrypoint": ["python3", "-P", "-m", workspace_root.__name__],
             "command": list(arguments),
             "user": self.user,
-            "labels": docker_names.helper_labels(self.execution_id, self.session_id),
+            "labels": sites.helper_labels(self.execution_id, self.session_id),
         }
         host = {
             **confinement_options(self.config),

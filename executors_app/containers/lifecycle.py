@@ -14,7 +14,6 @@ from typing import Any, Final
 import orjson
 
 from executors_app.containers import sites
-from executors_app.containers import sites as docker_names
 from executors_app.containers.connection import EngineAddress
 from executors_app.containers.engine import Container, Engine, EngineRefused, open_engine
 from executors_app.containers.launch import MAX_HELPER_SECONDS, container_url
@@ -37,14 +36,11 @@ class ContainerListing:
 
 def list_containers(engine: Engine, executions: Sequence[ExecutionFacts]) -> ContainerListing:
     """List the executions' containers; blocks, writes nothing. Raises RuntimeUnavailable, EngineRefused."""
-    listed = {
-        one.labels.get(docker_names.EXECUTION_LABEL, ""): one
-        for one in engine.containers(docker_names.deployment_labels())
-    }
+    listed = {one.labels.get(sites.EXECUTION_LABEL, ""): one for one in engine.containers(sites.deployment_labels())}
     found: dict[str, Container] = {}
     for execution in executions:
         container = listed.get(execution.id)
-        if container is None or not docker_names.is_owned(container.labels, execution.id, execution.session_id):
+        if container is None or not sites.is_owned(container.labels, execution.id, execution.session_id):
             continue
         # A list does not show how a container ended, so it is inspected; it may have been removed meanwhile.
         closely = engine.find(container.id) if container.status in ENDED_STATUSES else container
@@ -100,12 +96,12 @@ _GRACE: Final = 10.0
 
 def list_orphans(engine: Engine, known: Collection[str]) -> list[Orphan]:
     """List our containers whose execution is not in ``known``, and abandoned helpers. Blocks."""
-    found = engine.containers(docker_names.deployment_labels())
-    oldest = engine.now() - MAX_HELPER_SECONDS if any(docker_names.is_helper(one.labels) for one in found) else 0.0
+    found = engine.containers(sites.deployment_labels())
+    oldest = engine.now() - MAX_HELPER_SECONDS if any(sites.is_helper(one.labels) for one in found) else 0.0
     listed = []
     for one in found:
-        left = docker_names.is_helper(one.labels) and one.created < oldest
-        execution_id = docker_names.labelled_execution(one.labels)
+        left = sites.is_helper(one.labels) and one.created < oldest
+        execution_id = sites.labelled_execution(one.labels)
         if left or execution_id not in known:
             listed.append(Orphan(id=one.name, execution_id=execution_id, status=one.status, is_helper=left))
     return listed
@@ -113,11 +109,11 @@ def list_orphans(engine: Engine, known: Collection[str]) -> list[Orphan]:
 
 def end_container(engine: Engine, execution: ExecutionFacts) -> bool:
     """Stop an execution's container and release its addresses; False if it is not that execution's. Blocks."""
-    name = docker_names.container_name(execution.id)
+    name = sites.container_name(execution.id)
     container = engine.find(name)
     if container is None:
         return True
-    if not docker_names.is_owned(container.labels, execution.id, execution.session_id):
+    if not sites.is_owned(container.labels, execution.id, execution.session_id):
         return False
     if container.status == "paused":
         engine.unpause(container.id)  # frozen processes cannot react to TERM
@@ -134,10 +130,10 @@ def remove_container(engine: Engine, orphan: Orphan) -> bool:
     container = engine.find(orphan.id)
     if container is None:
         return True
-    owned = docker_names.deployment_labels().items() <= container.labels.items()
-    if orphan.is_helper and not docker_names.is_helper(container.labels):
+    owned = sites.deployment_labels().items() <= container.labels.items()
+    if orphan.is_helper and not sites.is_helper(container.labels):
         return False  # an execution's own container, which its row still needs
-    if not owned or not orphan.execution_id or docker_names.labelled_execution(container.labels) != orphan.execution_id:
+    if not owned or not orphan.execution_id or sites.labelled_execution(container.labels) != orphan.execution_id:
         return False
     engine.stop(container.id, _GRACE)
     engine.drop_network(container.name, container.id)

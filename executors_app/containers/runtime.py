@@ -22,8 +22,7 @@ from executors_app.agentctl.local_runtime import storage
 from executors_app.agentctl.local_runtime.storage import LAUNCH_KEY
 from executors_app.agentctl.workspace import workspace_root
 from executors_app.client import AgentctlClient
-from executors_app.containers import archives, launch, lifecycle
-from executors_app.containers import sites as docker_names
+from executors_app.containers import archives, launch, lifecycle, sites
 from executors_app.containers.connection import EngineAddress
 from executors_app.containers.engine import Engine, open_engine
 from executors_app.containers.launch import HelperContainer, RunningContainer, container_url, image_name
@@ -65,18 +64,6 @@ class DockerRuntime(ABC):
     @abstractmethod
     def read(self, config: Mapping[str, Any]) -> Site:
         """Return the site for an executor's settings; raises ValueError with one clear sentence."""
-
-    @abstractmethod
-    def can_manage(self, execution: ExecutionFacts) -> bool:
-        """Whether this process can manage the execution."""
-
-    @abstractmethod
-    def resume_token(self, execution: ExecutionFacts) -> str | None:
-        """Return the conversation id that a dead agentctl left."""
-
-    @abstractmethod
-    def unread_journal(self, execution: ExecutionFacts, after: int, epoch: str) -> Sequence[Mapping[str, Any]]:
-        """Return the journal lines of a dead agentctl after a cursor."""
 
     def check_config(self, config: Mapping[str, Any]) -> None:
         """Raise ValueError for invalid settings."""
@@ -302,7 +289,7 @@ async def _wait_until_ready(site: Site, spec: LaunchSpec, up: RunningContainer) 
 
 
 def _still_running(engine: Engine, site: Site, spec: LaunchSpec) -> str | None:
-    name = docker_names.container_name(spec.execution_id)
+    name = sites.container_name(spec.execution_id)
     container = engine.find(name)
     if container is None:
         raise LaunchFailed(f"The container {name} was removed while it was starting.")

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from django.conf import settings
 
@@ -104,60 +105,46 @@ class ContainerSetup:
     """What a lost workspace is rebuilt from, as a sentence for users; empty if it was not lost."""
 
 
-class Site(Protocol):
-    """Where the containers of one executor's settings keep their data."""
+@dataclass(frozen=True, slots=True)
+class Site(ABC):
+    """The settings of one executor, and where its containers keep their data."""
 
-    @property
-    def address(self) -> EngineAddress:
-        """The engine."""
-        ...
+    address: EngineAddress
+    config: DockerConfig
+    """Image and limits."""
+    publish: str
+    """The address on the engine's machine where ports are published."""
+    host: str
+    """The host by which we reach such a port, as written in a URL."""
+    user: str
+    """``UID:GID`` of files and agents."""
 
-    @property
-    def config(self) -> DockerConfig:
-        """Image and limits."""
-        ...
-
-    @property
-    def publish(self) -> str:
-        """The address on the engine's machine where ports are published."""
-        ...
-
-    @property
-    def host(self) -> str:
-        """The host by which we reach such a port, as written in a URL."""
-        ...
-
+    @abstractmethod
     def prepare(self, engine: Engine, spec: LaunchSpec, *, is_running: bool, lost: str) -> ContainerSetup:
         """Prepare what the container needs. Blocks.
 
         ``is_running``: it runs, so nothing is prepared. ``lost``: why its workspace cannot be used and must be rebuilt.
         Raises WorkspaceGone, RepositoryUnusable, LaunchFailed, RuntimeUnavailable, OSError.
         """
-        ...
 
+    @abstractmethod
     def workspace_state(self, execution: ExecutionFacts, container: Container | None) -> tuple[WorkspaceState, str]:
         """Return the state of a dead execution's worktree, and why it is gone; blocks, writes nothing.
 
         Raises RuntimeUnavailable, LaunchFailed if the engine gives no answer.
         """
-        ...
 
-    @property
-    def user(self) -> str:
-        """``UID:GID`` of files and agents."""
-        ...
-
+    @abstractmethod
     def workspace_mounts(self, execution: ExecutionFacts) -> Sequence[Mapping[str, Any]]:
         """Return the mounts for reading a workspace below ``workspace_root.WORKSPACE_ROOT``."""
-        ...
 
+    @abstractmethod
     def token_of(self, execution: ExecutionFacts) -> str:
         """Return the last launch's token from its state directory; empty if there is none. Blocks.
 
         Raises RuntimeUnavailable, EngineRefused, OSError.
         """
-        ...
 
+    @abstractmethod
     def is_gone(self, execution: ExecutionFacts) -> bool:
         """Whether a missing container proves that the execution is dead although no launch has recorded its engine."""
-        ...

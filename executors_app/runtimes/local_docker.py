@@ -12,7 +12,7 @@ import logging
 import os
 import shutil
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,10 +25,10 @@ from executors_app.agentctl.workspace import workspace_root
 from executors_app.agentctl.workspace.workspace_root import CONVERTED_DIRECTORY
 from executors_app.agentctl.workspace.worktrees import Worktree
 from executors_app.containers import sites
-from executors_app.containers.connection import DockerConfig, EngineAddress, read_docker_config
+from executors_app.containers.connection import EngineAddress, read_docker_config
 from executors_app.containers.engine import Container, Engine
 from executors_app.containers.runtime import DockerRuntime
-from executors_app.containers.sites import HOME_PATH, STATE_PATH, ContainerSetup, bind_mount
+from executors_app.containers.sites import HOME_PATH, STATE_PATH, ContainerSetup, Site, bind_mount
 from executors_app.domain import ExecutionFacts, LaunchSpec, WorkspaceState
 from executors_app.errors import LaunchFailed
 from executors_app.repositories.team import TeamRepository
@@ -120,18 +120,10 @@ LOOPBACK: Final = "127.0.0.1"
 _LARGEST_REFS: Final = 16 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class LocalSite:
+class LocalSite(Site):
     """The site for this machine's own engine."""
 
-    config: DockerConfig
-    publish: str = LOOPBACK
-    host: str = LOOPBACK
-
-    @property
-    def address(self) -> EngineAddress:
-        """The engine at ``KANDEV_DOCKER_HOST``."""
-        return EngineAddress(settings.KANDEV_DOCKER_HOST)
+    __slots__ = ()
 
     def prepare(self, engine: Engine, spec: LaunchSpec, *, is_running: bool, lost: str) -> ContainerSetup:
         """Prepare the workspace in the data directory."""
@@ -167,25 +159,18 @@ class LocalSite:
         """Inspect plain files only; git is not run, because the agent can write git's files."""
         if not execution.worktree_path:
             return WorkspaceState.REBUILDABLE, ""
-        owner = execution.worktree_owner
+        owner, branch = execution.worktree_owner, execution.worktree_branch
         directory = workspace_directory(owner)
         if not directory.is_dir():
             if has_earlier_workspace(Path(execution.worktree_path)):
                 return WorkspaceState.PRESENT, ""
-            return _arrived_or_gone(execution, f"The workspace {directory} was deleted.")
+            return workspace_store.lost_workspace_state(owner, f"The workspace {directory} was deleted.", branch)
         if read_file_below(directory, f"worktrees/{owner}/.git") is not None:
             return WorkspaceState.PRESENT, ""
-        if _has_branch(directory / "repository.git", execution.worktree_branch):
+        if _has_branch(directory / "repository.git", branch):
             return WorkspaceState.REBUILDABLE, ""
-        return _arrived_or_gone(
-            execution,
-            f"The worktree {execution.worktree_path} and its branch {execution.worktree_branch} were deleted.",
-        )
-
-    @property
-    def user(self) -> str:
-        """Our own user and group."""
-        return f"{os.geteuid()}:{os.getegid()}"
+        lost = f"The worktree {execution.worktree_path} and its branch {branch} were deleted."
+        return workspace_store.lost_workspace_state(owner, lost, branch)
 
     def workspace_mounts(self, execution: ExecutionFacts) -> list[Mapping[str, Any]]:
         """Mount the directory on this machine and the object store that its repository borrows from."""
@@ -234,12 +219,6 @@ def _has_branch(repository: Path, branch: str) -> bool:
     return any(line.endswith(f" refs/heads/{branch}") for line in packed.splitlines())
 
 
-def _arrived_or_gone(execution: ExecutionFacts, lost: str) -> tuple[WorkspaceState, str]:
-    if workspace_store.newest_snapshot_time(execution.worktree_owner):
-        return WorkspaceState.REBUILDABLE, ""
-    return WorkspaceState.GONE, workspace_store.gone_reason(lost, execution.worktree_branch)
-
-
 class LocalDocker(LocalStateMixin, DockerRuntime):
     """The runtime; keeps no state in memory."""
 
@@ -249,7 +228,8 @@ class LocalDocker(LocalStateMixin, DockerRuntime):
 
     def read(self, config: Mapping[str, Any]) -> LocalSite:
         """Return the site; see ``DockerConfig`` for the settings."""
-        return LocalSite(read_docker_config(config))
+        address, user = EngineAddress(settings.KANDEV_DOCKER_HOST), f"{os.geteuid()}:{os.getegid()}"
+        return LocalSite(address, read_docker_config(config), LOOPBACK, LOOPBACK, user)
 
     async def push_work(self, execution: ExecutionFacts) -> bool:
         """Push as every Docker runtime does, then remove the old directory of a converted workspace."""

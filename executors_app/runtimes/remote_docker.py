@@ -7,10 +7,11 @@ one it is gone.
 
 from __future__ import annotations
 
+import ipaddress
+import re
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -18,49 +19,32 @@ from typing import Any, Final, TypeVar
 from executors_app import workspace_store
 from executors_app.agentctl.local_runtime import storage
 from executors_app.agentctl.local_runtime.storage import ExecutionStorage
+from executors_app.agentctl.process.spawning import AGENTCTL_UID
 from executors_app.agentctl.workspace import workspace_root
 from executors_app.containers import archives, sites
 from executors_app.containers.archives import FileOwner
-from executors_app.containers.connection import DockerConfig, EngineAddress, RemoteEngineConfig, read_remote_config
+from executors_app.containers.connection import EngineAddress, check_text, file_problem, read_docker_config
 from executors_app.containers.engine import Container, Engine, EngineRefused, open_engine
 from executors_app.containers.launch import HelperContainer
 from executors_app.containers.runtime import DockerRuntime
-from executors_app.containers.sites import HOME_PATH, SEED_PATH, STATE_PATH, ContainerSetup
+from executors_app.containers.sites import HOME_PATH, SEED_PATH, STATE_PATH, ContainerSetup, Site
 from executors_app.domain import ExecutionFacts, LaunchSpec, WorkspaceState
 
 _REPOSITORY: Final = workspace_root.sandbox_repository_path(workspace_root.WORKSPACE_ROOT)
 
 
-@dataclass(frozen=True, slots=True)
-class RemoteSite:
+_TLS: Final = ("tls_ca", "tls_cert", "tls_key")
+_SSH: Final = ("ssh_key", "ssh_known_hosts")
+_KNOWN: Final = ("docker_host", *_TLS, *_SSH, "publish", "host", "user")
+_DEFAULT_USER: Final = "1000:1000"
+_NAME: Final = re.compile(r"(?=.{1,253}$)[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?")
+_USER: Final = re.compile(r"(\d{1,9}):(\d{1,9})")
+
+
+class RemoteSite(Site):
     """The site for an engine on any machine."""
 
-    far: RemoteEngineConfig
-
-    @property
-    def address(self) -> EngineAddress:
-        """The engine."""
-        return self.far.address
-
-    @property
-    def config(self) -> DockerConfig:
-        """Image and limits."""
-        return self.far.docker
-
-    @property
-    def publish(self) -> str:
-        """The executor's ``publish`` setting."""
-        return self.far.publish
-
-    @property
-    def host(self) -> str:
-        """The host by which we reach the published ports."""
-        return self.far.host
-
-    @property
-    def user(self) -> str:
-        """The executor's ``user`` setting."""
-        return self.far.user
+    __slots__ = ()
 
     def prepare(self, engine: Engine, spec: LaunchSpec, *, is_running: bool, lost: str) -> ContainerSetup:
         """Prepare the workspace's volume, unless the container runs."""
@@ -68,7 +52,7 @@ class RemoteSite:
         worktree = workspace_root.sandbox_worktree_path(root, spec.worktree_owner, spec.worktree_branch)
         if is_running:
             token = _read_token(engine, spec.execution_id)
-            return ContainerSetup(root, worktree, [], self.far.user, lambda engine, name: None, token)
+            return ContainerSetup(root, worktree, [], self.user, lambda engine, name: None, token)
         if _find_volume(engine, workspace_volume(spec.worktree_owner)) is None and spec.worktree_path:
             lost = f"The volume {workspace_volume(spec.worktree_owner)} was removed."
         seed = workspace_store.state_directory_of(spec.execution_id).seed_file
@@ -76,7 +60,7 @@ class RemoteSite:
         self._make_volumes(engine, spec, is_first=not spec.worktree_path or bool(lost))
         token = storage.mint_launch_token(spec.auth_token)
         send = partial(self._send, seed=seed, token=token)
-        return ContainerSetup(root, worktree, self._mounts(spec), self.far.user, send, token, rebuilt)
+        return ContainerSetup(root, worktree, self._mounts(spec), self.user, send, token, rebuilt)
 
     def workspace_state(self, execution: ExecutionFacts, container: Container | None) -> tuple[WorkspaceState, str]:
         """Inspect what the engine shows without starting anything."""
@@ -88,9 +72,7 @@ class RemoteSite:
             return WorkspaceState.PRESENT, ""
         if lost == REBUILDABLE:
             return WorkspaceState.REBUILDABLE, ""
-        if workspace_store.newest_snapshot_time(execution.worktree_owner):
-            return WorkspaceState.REBUILDABLE, ""
-        return WorkspaceState.GONE, workspace_store.gone_reason(lost, execution.worktree_branch)
+        return workspace_store.lost_workspace_state(execution.worktree_owner, lost, execution.worktree_branch)
 
     def token_of(self, execution: ExecutionFacts) -> str:
         """Read it from its volume, through its container."""
@@ -108,7 +90,7 @@ class RemoteSite:
     def helper(self, execution: ExecutionFacts | LaunchSpec, *mounts: Mapping[str, Any]) -> HelperContainer:
         """Return a helper container for an execution's volumes."""
         execution_id = execution.execution_id if isinstance(execution, LaunchSpec) else execution.id
-        return HelperContainer(execution_id, execution.session_id, self.config, self.far.user, mounts)
+        return HelperContainer(execution_id, execution.session_id, self.config, self.user, mounts)
 
     @contextmanager
     def left(self, engine: Engine, execution: ExecutionFacts) -> Iterator[str | None]:
@@ -140,12 +122,12 @@ class RemoteSite:
             # session's own container the root directory is read-only, and root lacks the capability to chown.
             owned = [str(place).strip("/") for place in (workspace_root.WORKSPACE_ROOT, HOME_PATH, STATE_PATH)]
             with self.helper(spec, *self._mounts(spec)).created(engine, "volumes") as container:
-                archives.send_files(engine, container, "/", FileOwner.of(self.far.user), {}, owned=owned)
+                archives.send_files(engine, container, "/", FileOwner.of(self.user), {}, owned=owned)
 
     def _send(self, engine: Engine, container: str, seed: Path, token: str) -> None:
         """Write token and seed into agentctl's volume."""
         files: dict[str, bytes | Path] = {"token": token.encode(), Path(SEED_PATH).name: seed}
-        archives.send_files(engine, container, STATE_PATH, FileOwner.of(self.far.user), files)
+        archives.send_files(engine, container, STATE_PATH, FileOwner.of(self.user), files)
 
 
 REBUILDABLE: Final = "rebuildable"
@@ -202,6 +184,68 @@ def _find_volume(engine: Engine, name: str) -> dict[str, Any] | None:
     return found
 
 
+def read_remote_config(config: Mapping[str, Any]) -> RemoteSite:
+    """Return the checked settings; raises ValueError with one clear sentence."""
+    docker = read_docker_config(config, "remote_docker", _KNOWN)
+    told = {name: config.get(name, "") for name in _KNOWN}
+    for name, value in told.items():
+        check_text(name, value)
+    address = EngineAddress(told["docker_host"], *(told[name] for name in (*_TLS, *_SSH)))
+    _check_connection(address, told)
+    publish = _address_of(told["publish"])
+    host = told["host"] or publish
+    if ipaddress.ip_address(publish).is_unspecified and not told["host"]:
+        raise ValueError("publish is not a single address, so host must say where the ports can be reached.")
+    return RemoteSite(address, docker, publish, _in_url(host), _user_of(told["user"]))
+
+
+def _check_connection(address: EngineAddress, told: Mapping[str, str]) -> None:
+    try:
+        whole = bool(address.parts.hostname) and address.parts.port is not False
+    except ValueError:
+        whole = False
+    if address.scheme not in ("tcp", "ssh") or not whole or not _NAME.fullmatch(address.parts.hostname or ""):
+        raise ValueError("docker_host must be tcp://HOST:PORT or ssh://[USER@]HOST[:PORT][/SOCKET].")
+    wanted = _TLS if address.scheme == "tcp" else ()
+    if missing := [name for name in wanted if not told[name]]:
+        raise ValueError(f"tcp:// requires TLS with a client certificate: {', '.join(missing)} is missing.")
+    if idle := [name for name in (_SSH if address.scheme == "tcp" else _TLS) if told[name]]:
+        raise ValueError(f"{', '.join(idle)} has no effect with {address.scheme}://. Remove it.")
+    if address.scheme == "tcp" and (not address.parts.port or address.parts.path.strip("/") or address.parts.username):
+        raise ValueError("docker_host must be tcp://HOST:PORT and nothing else.")
+    for name in (*_TLS, *_SSH):
+        if told[name] and not told[name].startswith("/"):
+            raise ValueError(f"{name} must be the absolute path of a file on this machine.")
+        if told[name] and (problem := file_problem(told[name], private=name.endswith("_key"))):
+            raise ValueError(f"{name}: {problem}")
+
+
+def _address_of(value: str) -> str:
+    try:
+        return str(ipaddress.ip_address(value))
+    except ValueError as error:
+        raise ValueError(
+            "publish must be the address of the engine's machine to bind ports to, such as 10.0.0.5."
+        ) from error
+
+
+def _in_url(host: str) -> str:
+    try:
+        return f"[{host}]" if ipaddress.ip_address(host).version == 6 else host
+    except ValueError:
+        pass
+    if not _NAME.fullmatch(host):
+        raise ValueError(f"host must be an address or a name, not {host!r}.")
+    return host
+
+
+def _user_of(value: str) -> str:
+    found = _USER.fullmatch(value or _DEFAULT_USER)
+    if found is None or AGENTCTL_UID in (int(found[1]), int(found[2])):
+        raise ValueError(f"user must be UID:GID, two numbers other than {AGENTCTL_UID}, not {value!r}.")
+    return found[0]
+
+
 T = TypeVar("T")
 
 
@@ -211,8 +255,8 @@ class RemoteDocker(DockerRuntime):
     name = "remote_docker"
 
     def read(self, config: Mapping[str, Any]) -> RemoteSite:
-        """Return the site; see ``RemoteEngineConfig`` and ``DockerConfig`` for the settings."""
-        return RemoteSite(read_remote_config(config))
+        """Return the site; see ``EngineAddress``, ``Site`` and ``DockerConfig`` for the settings."""
+        return read_remote_config(config)
 
     def can_manage(self, execution: ExecutionFacts) -> bool:
         """Every control plane that reaches the engine can manage its executions."""

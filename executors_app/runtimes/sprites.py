@@ -193,9 +193,7 @@ def _removed_workspace(execution: ExecutionFacts, layout: SpriteLayout) -> tuple
 
 
 def _lost_workspace(execution: ExecutionFacts, layout: SpriteLayout, lost: str) -> tuple[WorkspaceState, str]:
-    if workspace_store.newest_snapshot_time(execution.session_id):
-        return WorkspaceState.REBUILDABLE, ""
-    return WorkspaceState.GONE, workspace_store.gone_reason(lost, layout.worktree.branch)
+    return workspace_store.lost_workspace_state(execution.session_id, lost, layout.worktree.branch)
 
 
 T = TypeVar("T")

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from executors_app.containers.connection import read_remote_config
 from executors_app.domain import Observed
 from executors_app.errors import RuntimeUnavailable
+from executors_app.runtimes.remote_docker import read_remote_config
 from tests.docker.certificates import CLIENT, Authority
 from tests.docker.remote_engine import RemoteEngineHarness
 from tests.executors.harness import look, row_of, spec_for
@@ -65,7 +65,7 @@ def test_invalid_setting_is_rejected_in_one_sentence(
 
 def test_good_settings_are_read(valid_config: dict[str, Any]) -> None:
     read = read_remote_config({**valid_config, "memory_mb": 512, "publish": "fd00::5", "user": "7:8"})
-    assert (read.host, read.publish, read.user, read.docker.memory_mb) == ("[fd00::5]", "fd00::5", "7:8", 512)
+    assert (read.host, read.publish, read.user, read.config.memory_mb) == ("[fd00::5]", "fd00::5", "7:8", 512)
 
 
 def test_key_readable_by_others_is_rejected(valid_config: dict[str, Any]) -> None:
