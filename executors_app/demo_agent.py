@@ -44,7 +44,7 @@ if __name__ == "__main__" and not __package__:  # started as a file: the package
 
 from executors_app import demo_extensions
 from executors_app.demo_change import Change
-from executors_app.demo_conversation import NUMBER, Conversation, RpcError, describe_files, interrupted_request
+from executors_app.demo_extensions import NUMBER, Conversation, RpcError, describe_files, interrupted_request
 
 __all__ = ["Cancelled", "Conversation", "DemoAgent", "RpcError", "Turn", "default_home"]
 
@@ -162,14 +162,14 @@ class DemoAgent:
     """The agent: reads requests in the main thread, answers a prompt in a thread of its own."""
 
     def __init__(self, home: Path):
-        self.home, self.login = home, demo_extensions.Login(home, sys.argv[1:])
+        self.home = home
         self.conversations: dict[str, Conversation] = {}
         self.turns: dict[str, Turn] = {}
         self.settings: defaultdict[str, demo_extensions.Settings] = defaultdict(demo_extensions.Settings)
         self.offers_switch = self.asks_forms = False
         self._out = threading.Lock()
         self._calls: dict[int, tuple[threading.Event, dict[str, Any]]] = {}
-        self._next_id, self.login_request = 0, None
+        self._next_id = 0
 
     # -- the wire
 
@@ -210,20 +210,14 @@ class DemoAgent:
                 raise Cancelled
         return answer.get("result") or {}
 
-    def _ask(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
-        return self.call(method, params, threading.Event())
-
     def receive(self, message: dict[str, Any]) -> None:
         """Handle one message of the client."""
         if "method" not in message:
             if call := self._calls.pop(message.get("id", 0), None):
                 call[1].update(message)
                 call[0].set()
-        elif message["method"] in ("session/prompt", "authenticate"):
-            # A login may wait for ever, but must not outlive the client.
-            if is_login := message["method"] == "authenticate":
-                self.login_request = message.get("id")
-            threading.Thread(target=self._answer, args=(message,), daemon=is_login).start()
+        elif message["method"] == "session/prompt":
+            threading.Thread(target=self._answer, args=(message,)).start()
         else:
             self._answer(message)
 
@@ -250,13 +244,11 @@ class DemoAgent:
             case "initialize":
                 self.offers_switch = demo_extensions.knows_switches(params)
                 self.asks_forms = demo_extensions.shows_forms(params)
-                self.login.read_client(params)
                 return self.initialize()
-            case "authenticate" | "logout":
-                return self.login.handle(method, params, self.login_request, self._ask)
-            case "session/new" | "session/load":
-                self.login.require()
-                return self.load(params) if method == "session/load" else self.create(params)
+            case "session/new":
+                return self.create(params)
+            case "session/load":
+                return self.load(params)
             case "session/prompt":
                 return self.prompt(params)
             case "session/set_mode" | "session/set_config_option" if params.get("sessionId") in self.conversations:
@@ -269,12 +261,12 @@ class DemoAgent:
 
     def initialize(self) -> dict[str, Any]:
         """Return this agent's capabilities."""
-        (auth, methods), prompts = self.login.capabilities(), {"image": True, "embeddedContext": True}
+        prompts = {"image": True, "embeddedContext": True}
         return {
             "protocolVersion": 1,
-            "agentCapabilities": {"loadSession": True, "promptCapabilities": prompts, **auth},
+            "agentCapabilities": {"loadSession": True, "promptCapabilities": prompts},
             "agentInfo": {"name": NAME, "version": VERSION},
-            "authMethods": methods,
+            "authMethods": [],
         }
 
     def create(self, params: dict[str, Any]) -> dict[str, Any]:
@@ -394,6 +386,4 @@ def default_home() -> Path:
 
 
 if __name__ == "__main__":
-    demo = DemoAgent(default_home())
-    if not demo.login.run_in_terminal():
-        demo.run()
+    DemoAgent(default_home()).run()

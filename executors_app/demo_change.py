@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from executors_app.demo_agent import Turn
 
 PAUSE: Final = 0.4
 """Seconds between two steps, so that a reader can follow."""
@@ -39,32 +42,6 @@ README_SECTION: Final = """## Greeting
     python greeting.py Ada
 """
 _AUTHOR: Final = ("-c", "user.name=Demo agent", "-c", "user.email=demo@kandev.invalid")
-
-
-class Turn(Protocol):
-    """What a change needs of ``demo_agent.Turn``."""
-
-    @property
-    def cwd(self) -> str:
-        """The working directory."""
-
-    def say(self, text: str) -> None:
-        """Send a piece of text."""
-
-    def think(self, text: str) -> None:
-        """Send a thought."""
-
-    def update(self, update: str, **body: Any) -> None:
-        """Send a ``session/update``."""
-
-    def rest(self, seconds: float) -> None:
-        """Wait; raises Cancelled as soon as the turn is cancelled."""
-
-    def tool(self, title: str, kind: str, run: Callable[[], str], **body: Any) -> bool:
-        """Report a tool call around ``run``; returns whether it succeeded."""
-
-    def request_permission(self, title: str, kind: str, **body: Any) -> str:
-        """Ask for permission and return the chosen option; raises Cancelled if there is none."""
 
 
 class Change:

@@ -1,20 +1,127 @@
-"""The optional parts of ACP that the demo agent plays: settings, a question, a login, JSON answers.
-
-With ``--requires-login`` it is logged out at first and publishes three ways to log in: *demo*, which succeeds at once,
-or with ``--login-asks`` when somebody has followed a link; *expired*, which always fails; and *terminal*, which runs it
-with ``--log-in``. With ``--login-hangs``, *demo* never ends. What logs it in is the file ``logged-in`` in the directory
-of its conversations.
-"""
+"""What the demo agent keeps and offers: its conversations (JSONL files), settings, a question, JSON answers."""
 
 from __future__ import annotations
 
 import json
-import threading
-from collections.abc import Callable, Mapping, Sequence
+import os
+import re
+import uuid
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from executors_app.demo_conversation import RpcError
+_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,80}")
+NUMBER: Final = re.compile(r"\byour number is (\d{1,9})\b|\badd (\d{1,9})\b", re.IGNORECASE)
+"""A line that gives a number, or adds to it."""
+_CONTINUES: Final = re.compile(
+    r"^(?:Your process was restarted|Your last turn)\b.*?^The last request was:\s+((?:^>.*\n?)+)",
+    re.MULTILINE | re.DOTALL,
+)
+"""The prompt by which Kandev has an interrupted turn continued (``sessions_app.domain.continuation``)."""
+_WORD: Final = re.compile(r"\bremember\s+(?:the word\s+)?([^\s.,;:!?\"']+)", re.IGNORECASE)
+
+
+class RpcError(Exception):
+    """An error answer of JSON-RPC."""
+
+    def __init__(self, code: int, message: str):
+        super().__init__(message)
+        self.code, self.message = code, message
+
+
+class Conversation:
+    """One conversation: a JSONL file of ``{"role", "text"}`` and a log of everything that was said."""
+
+    def __init__(self, home: Path, conversation_id: str, cwd: str):
+        self.id, self.cwd = conversation_id, cwd
+        self._path = home / f"{conversation_id}.jsonl"
+        self._said = home / f"{conversation_id}.said"
+
+    @classmethod
+    def create(cls, home: Path, cwd: str) -> Conversation:
+        """Create a new, empty conversation on disk."""
+        conversation = cls(home, f"demo-{uuid.uuid4().hex}", cwd)
+        home.mkdir(parents=True, exist_ok=True, mode=0o700)
+        conversation._path.touch()
+        return conversation
+
+    @classmethod
+    def load(cls, home: Path, conversation_id: object, cwd: str) -> Conversation:
+        """Load a conversation; raises RpcError -32002 if there is none."""
+        known = isinstance(conversation_id, str) and _ID.fullmatch(conversation_id)
+        if not known or not (home / f"{conversation_id}.jsonl").exists():
+            raise RpcError(-32002, f"Resource not found: conversation {conversation_id} is gone")
+        return cls(home, str(conversation_id), cwd)
+
+    def entries(self) -> Iterator[tuple[str, str]]:
+        """Yield role and text of each entry, without a line that a kill left incomplete."""
+        for line in self._path.read_bytes().splitlines():
+            try:
+                entry = json.loads(line)
+                yield entry["role"], entry["text"]
+            except (ValueError, KeyError, TypeError):
+                continue
+
+    def keep(self, role: str, text: str, *, sync: bool = True) -> None:
+        """Append one entry; with ``sync`` it is on disk before this returns."""
+        line = json.dumps({"role": role, "text": text}).encode() + b"\n"
+        with self._path.open("a+b") as file:
+            if file.tell() and not self._ends_with_newline(file.tell()):
+                line = b"\n" + line
+            file.write(line)
+            file.flush()
+            if sync:
+                os.fsync(file.fileno())
+
+    def truncate(self) -> None:
+        """Delete all entries."""
+        self._path.write_bytes(b"")
+
+    def log_said(self, text: str) -> None:
+        """Append to the log of everything said, before it is sent."""
+        with self._said.open("ab") as file:
+            file.write(text.encode())
+
+    def word(self) -> str | None:
+        """Return the last word that the user asked to remember."""
+        words = [word for role, text in self.entries() if role == "user" for word in _WORD.findall(text)]
+        return words[-1] if words else None
+
+    def number(self) -> int | None:
+        """Return the user's number with everything that was to be added to it."""
+        number = None
+        for text in (text for role, text in self.entries() if role == "user"):
+            # A quoted request was counted when it was first sent: to continue it does not add its number again.
+            for given, added in NUMBER.findall(_without_quotes(text)):
+                number = int(given) if given else None if number is None else number + int(added)
+        return number
+
+    def _ends_with_newline(self, size: int) -> bool:
+        with self._path.open("rb") as file:
+            file.seek(size - 1)
+            return file.read(1) == b"\n"
+
+
+def describe_files(blocks: list[dict[str, Any]]) -> str:
+    """Return what a prompt carries beside text, such as ``1 image, 2 files``; empty if nothing."""
+    kinds = [block.get("type") for block in blocks]
+    counts = {"image": kinds.count("image"), "file": kinds.count("resource")}
+    return ", ".join(f"{count} {word}{'s' * (count > 1)}" for word, count in counts.items() if count)
+
+
+def _without_quotes(text: str) -> str:
+    return "\n".join(line for line in text.splitlines() if not line.startswith(">"))
+
+
+def interrupted_request(text: str) -> list[str]:
+    """Return the lines of the request that a continue prompt quotes; empty for any other prompt."""
+    found = _CONTINUES.search(text)
+    if found is None:
+        return []
+    lines = [line.removeprefix(">").strip() for line in found[1].splitlines()]
+    # If the continued turn was interrupted as well, the request quotes the previous continue prompt.
+    return interrupted_request("\n".join(lines)) or lines
+
 
 MODES: Final = {"act": ("Act", "Do what the prompt says"), "plan": ("Plan", "Only say what would be written")}
 _COMMANDS: Final = {
@@ -122,79 +229,6 @@ def ask_question(turn: Any) -> None:
     content = json.dumps(answer.get("content") or {}, sort_keys=True)
     words = {"accept": f"The answer was {content}.\n", "decline": "You declined to answer.\n"}
     turn.say(words.get(str(answer.get("action")), "You gave no answer.\n"))
-
-
-_AUTH_REQUIRED: Final = -32000
-Ask = Callable[[str, dict[str, Any]], dict[str, Any]]
-"""Sends a request to the client and returns its result."""
-_MESSAGE: Final = "Log in to the demo account"
-_METHODS: Final[Sequence[dict[str, Any]]] = (
-    {"id": "demo", "name": "Demo account", "description": "Logs in without asking anything"},
-    {"id": "expired", "name": "Expired account", "description": "A login that is always refused"},
-)
-_TERMINAL: Final[dict[str, Any]] = {
-    "id": "terminal",
-    "name": "Demo account in a terminal",
-    "type": "terminal",
-    "args": ["--log-in"],
-}
-
-
-class Login:
-    """Whether the agent is logged in; ``arguments`` are those of its command line."""
-
-    def __init__(self, home: Path, arguments: Sequence[str]):
-        self._mark, self._asked = home / "logged-in", home / "asked-to-log-in"
-        self._is_required, self._is_terminal = "--requires-login" in arguments, "--log-in" in arguments
-        self._offers_terminal = False
-        self._asks, self._hangs = "--login-asks" in arguments, "--login-hangs" in arguments
-
-    def run_in_terminal(self) -> bool:
-        """Log in as a person would in a terminal; returns False if the command line does not ask for it."""
-        if self._is_terminal:
-            self._log_in()
-            print("The demo agent is logged in.")  # noqa: T201  (a person reads it in a terminal)
-        return self._is_terminal
-
-    def read_client(self, params: Mapping[str, Any]) -> None:
-        """Note from the client's ``initialize`` whether it can run a login in a terminal."""
-        client = (params.get("clientCapabilities") or {}).get("auth") or {}
-        self._offers_terminal = client.get("terminal") is True
-
-    def capabilities(self) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-        """Return what ``agentCapabilities`` says of logins, and ``authMethods``."""
-        if not self._is_required:
-            return {}, []
-        return {"auth": {"logout": {}}}, [*_METHODS, *([_TERMINAL] if self._offers_terminal else [])]
-
-    def require(self) -> None:
-        """Raise RpcError if the agent is logged out."""
-        if self._is_required and not self._mark.exists():
-            raise RpcError(_AUTH_REQUIRED, "Authentication required")
-
-    def handle(self, method: str, params: Mapping[str, Any], request_id: Any, ask: Ask) -> dict[str, Any]:
-        """Answer ``authenticate`` or ``logout``; raises RpcError."""
-        if method == "logout":
-            self._mark.unlink(missing_ok=True)
-            return {}
-        if params.get("methodId") == "expired":
-            raise RpcError(_AUTH_REQUIRED, "This account has expired")
-        if params.get("methodId") != "demo":
-            raise RpcError(-32602, "Invalid params: there is no such way to log in")
-        self._mark.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with self._asked.open("a", encoding="utf-8") as asked:
-            asked.write(f"{request_id}\n")
-        if self._hangs:
-            threading.Event().wait()
-        link = {"mode": "url", "elicitationId": "demo-login", "url": "https://example.org/login", "message": _MESSAGE}
-        if self._asks and ask("elicitation/create", {"requestId": request_id, **link}).get("action") != "accept":
-            raise RpcError(_AUTH_REQUIRED, "The login was declined")
-        self._log_in()
-        return {}
-
-    def _log_in(self) -> None:
-        self._mark.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self._mark.touch()
 
 
 MAX_DEPTH: Final = 20

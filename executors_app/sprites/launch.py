@@ -56,7 +56,6 @@ _EXTRA_MODULES: Final = (
     "crash_points",
     "demo_agent",
     "demo_change",
-    "demo_conversation",
     "demo_extensions",
     "domain",
     "errors",

@@ -59,6 +59,8 @@ def request_for(tmp_path: Path) -> MakeRequest:
 def _command(what: str | scripts.Script, directory: Path) -> list[str]:
     if what == "demo":
         return ["-m", "executors_app.demo_agent"]
+    if what == "login":
+        return ["-m", "tests.support.login_agent"]
     if isinstance(what, str):
         return ["-m", "tests.support.faulty_agent", "--behaviour", what]
     script = directory / "script.json"

@@ -20,7 +20,7 @@ def login(method: str = "demo", timeout: float = 60) -> LoginRequest:
 @pytest.fixture
 def logged_out(request_for: MakeRequest) -> MakeRequest:
     """Make requests to start the demo agent, which requires a login."""
-    return partial(request_for, "demo", "--requires-login")
+    return partial(request_for, "login")
 
 
 async def test_logged_out_agent_reports_its_methods(driver: Driver, logged_out: MakeRequest) -> None:

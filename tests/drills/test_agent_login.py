@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.drills.deployment import Deployment, Session
+from tests.support import login_agent
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.any_database
@@ -24,7 +25,7 @@ def open_question(session: Session) -> dict[str, Any] | None:
 
 def test_login_and_its_question_survive_a_kill_of_the_control_plane(deployment: Deployment) -> None:
     deployment.serve()
-    session = deployment.start_session("remember walrus", {"args": ["--requires-login", "--login-asks"]})
+    session = deployment.start_session("remember walrus", {**login_agent.COMMAND, "args": ["--login-asks"]})
     eventually(lambda: session.row["error_code"] == "auth_required", timeout=90, describe="the agent wants a login")
     assert [each["id"] for each in login_of(session)["methods"]] == ["demo", "expired", "terminal"]
 

@@ -9,6 +9,7 @@ import pytest
 from playwright.sync_api import Browser, expect
 
 from tests.pages.people import Place, agent_says, path_of
+from tests.support import login_agent
 
 pytestmark = pytest.mark.browser
 
@@ -21,7 +22,7 @@ def place(browser: Browser, tmp_path: Path) -> Iterator[Place]:
 
 
 def test_login_from_the_page_sends_the_waiting_prompt(place: Place) -> None:
-    session = place.start("remember walrus", profile={"args": ["--requires-login"]})
+    session = place.start("remember walrus", profile=login_agent.COMMAND)
     with place.visiting() as me:
         page = me.open(path_of(session))
         banner = page.get_by_role("region", name="What to know")
