@@ -80,10 +80,6 @@ class AgentctlClient:
         """Return once agentctl answers; raises AgentctlUnreachable after ``timeout`` seconds."""
         await self._wire.get("/health", timeout=timeout)
 
-    async def capabilities(self) -> dict[str, Any]:
-        """Return the agent's capabilities as far as they are known."""
-        return await self._wire.get("/capabilities")
-
     async def start_agent(self, body: Mapping[str, Any], timeout: float) -> dict[str, Any]:
         """Start or resume the agent; repeating a ``launch_id`` returns the first result.
 
@@ -167,10 +163,6 @@ class AgentctlClient:
     async def snapshot(self) -> dict[str, Any]:
         """Save the working tree in the session's hidden ref."""
         return await self._wire.post("/snapshot", {}, timeout=120)
-
-    async def restore_snapshot(self, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Restore the working tree from the session's hidden ref."""
-        return await self._wire.post("/snapshot/restore", body or {}, timeout=120)
 
     async def make_workspace(self) -> bool:
         """Rebuild a deleted worktree; returns False if nothing was missing.

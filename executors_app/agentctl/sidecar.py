@@ -1,8 +1,9 @@
-"""One execution without its HTTP: the agent, its turns, the journal and the state files."""
+"""One execution without its HTTP: the agent, its turns and settings, the journal and the state files."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Mapping
@@ -14,6 +15,7 @@ from typing import Any, Final
 from executors_app import crash_points
 from executors_app.agentctl.agent_lifecycle import AgentLifecycle, DriverFactory
 from executors_app.agentctl.conversation_store import ConversationStore
+from executors_app.agentctl.drivers import Driver, SettingRefused, SupportsSettings
 from executors_app.agentctl.jobs.runner import JobRunner
 from executors_app.agentctl.jobs.store import JobRecords
 from executors_app.agentctl.journal.journal import Journal, JournalLimits
@@ -21,15 +23,19 @@ from executors_app.agentctl.journal.line_format import journal_directory
 from executors_app.agentctl.permissions import Permissions
 from executors_app.agentctl.process import subreaper
 from executors_app.agentctl.protocol import EXECUTION_MARKER, PROTOCOL_VERSION, ApiError, Code, JournalKind, Status
-from executors_app.agentctl.setting_changes import SettingChanges
 from executors_app.agentctl.state_files import DurableStore, GenerationFence, TokenFile
 from executors_app.agentctl.turns import Turns
 from executors_app.agentctl.workspace.snapshots import SnapshotService
 from executors_app.agentctl.workspace.workspace import Workspace, WorkspacePreparation
 
+logger = logging.getLogger(__name__)
+
 ABANDONED_AFTER: Final = 7 * 24 * 3600.0
 """Seconds without contact to a control plane after which agentctl ends."""
 _STOP_GRACE: Final = 5.0
+_SETTING_TOPIC: Final = "setting"
+_WRITE_LIMIT: Final = 2.0
+"""Seconds that the answer waits until the change is written to the agent, so that a later prompt stays behind it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +51,50 @@ class Execution:
     """The session that owns the worktree and its snapshots; empty: this session."""
     preparation: WorkspacePreparation | None = None
     """How to create the workspace; None if it exists already."""
+
+
+class SettingChanges:
+    """The changes that the agent is asked for, and those that were made before, by ``change_id``."""
+
+    def __init__(self, journal: Journal, store: DurableStore):
+        self._journal, self._store = journal, store
+        self._open: dict[str, asyncio.Task[None]] = {}
+
+    async def request(self, driver: Driver, change_id: str, setting: str, value: str | bool) -> dict[str, bool]:
+        """Pass a change on to the agent, once; its outcome follows as a journal line. Raises ApiError.
+
+        Returns ``{"accepted", "duplicate"}``. A change whose agent ends first has no outcome: the control plane sends
+        it with the next start.
+        """
+        if change_id in self._open or self._store.get(_SETTING_TOPIC, change_id) is not None:
+            return {"accepted": True, "duplicate": True}
+        if not isinstance(driver, SupportsSettings):
+            raise ApiError(Code.SETTINGS_UNSUPPORTED, "this agent has no settings")
+        written = asyncio.Event()
+        work = self._change(driver, {"change_id": change_id, "setting": setting, "value": value}, written)
+        task = self._open[change_id] = asyncio.create_task(work, name=f"setting {change_id}")
+        task.add_done_callback(lambda _: self._open.pop(change_id, None))
+        waiting = asyncio.create_task(written.wait())
+        await asyncio.wait((task, waiting), timeout=_WRITE_LIMIT, return_when=asyncio.FIRST_COMPLETED)
+        waiting.cancel()
+        return {"accepted": True, "duplicate": False}
+
+    async def _change(self, driver: SupportsSettings, about: dict[str, Any], written: asyncio.Event) -> None:
+        kind, more = JournalKind.SETTING_APPLIED, {}
+        try:
+            await driver.change_setting(about["setting"], about["value"], written.set)
+        except SettingRefused as error:
+            kind, more = JournalKind.SETTING_REFUSED, {"code": error.code, "reason": error.message}
+        except Exception as error:  # noqa: BLE001  (the agent ended: its next start makes the change)
+            logger.info("a setting was not changed: %r", error)
+            return
+        # The journal first: after a crash in between the agent is gone, and its next start makes the change again.
+        await self._journal.wait_until_durable(self._journal.append(kind, **about, **more))
+        crash_points.reached("agentctl.setting_journaled")
+        try:
+            self._store.put(_SETTING_TOPIC, about["change_id"], True)
+        except OSError as error:
+            logger.error("the change of a setting could not be stored: %s", error.strerror)
 
 
 class Sidecar:

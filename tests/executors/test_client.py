@@ -87,7 +87,6 @@ def client_of(url: str, **options: Any) -> AgentctlClient:
 
 CALLS: list[tuple[str, tuple[Any, ...], tuple[str, str, Any]]] = [
     ("status", (), ("GET", "/status", b"")),
-    ("capabilities", (), ("GET", "/capabilities", b"")),
     ("start_job", ("a/b", {"script": "true"}), ("POST", "/jobs?wait=0", {"script": "true", "job_id": "a/b"})),
     ("job", ("a/b",), ("GET", "/jobs/a%2Fb?wait=0", b"")),
     ("cancel_job", ("../status",), ("POST", "/jobs/..%2Fstatus/cancel", {})),

@@ -13,7 +13,7 @@ from tests.services import ROOT
 
 REHEARSED = """
 import os, signal, threading
-from executors_app.agentctl.local_runtime.rehearsal import rehearse
+from executors_app.agentctl.local_runtime.launcher import rehearse
 def state():
     handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD)]
     return os.listdir("/proc/self/fd"), os.listdir("/proc/self/task"), handlers, os.listdir(os.environ["TMPDIR"])

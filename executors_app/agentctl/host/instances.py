@@ -251,7 +251,7 @@ class InstanceManager:
 
     def _owned_record(self, execution_id: str, proof: OwnershipProof) -> InstanceRecord:
         record = self._record_of(execution_id)
-        if (record.session_id, record.deployment) != (proof.session_id, proof.deployment):
+        if (record.session_id, record.deployment) != proof:
             raise ApiError(Code.CONFLICT, "this instance belongs to another owner; nothing was changed")
         return record
 

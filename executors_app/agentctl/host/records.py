@@ -46,12 +46,8 @@ class InstanceOrder:
     """Path and branch as an earlier launch reported them; empty for the first launch."""
 
 
-@dataclass(frozen=True, slots=True)
-class OwnershipProof:
-    """What proves that an instance belongs to the caller."""
-
-    session_id: str
-    deployment: str
+OwnershipProof = tuple[str, str]
+"""Session and deployment of an instance, which prove that it belongs to the caller."""
 
 
 def parse_order(body: Mapping[str, Any]) -> InstanceOrder:
@@ -75,7 +71,7 @@ def parse_order(body: Mapping[str, Any]) -> InstanceOrder:
 
 def parse_proof(body: Mapping[str, Any]) -> OwnershipProof:
     """Check the proof of ownership in a body; raises ApiError."""
-    return OwnershipProof(parse_uuid(body.get("session_id"), "session_id"), parse_identifier(body, "deployment"))
+    return parse_uuid(body.get("session_id"), "session_id"), parse_identifier(body, "deployment")
 
 
 def parse_uuid(value: Any, name: str) -> str:

@@ -86,41 +86,17 @@ def _parse_script(body: Mapping[str, Any]) -> str:
 
 
 SHELL: Final = "/bin/sh"
+GuardProcess = subprocess.Popen[bytes] | ForkedProcess
 _GUARD_MAIN: Final = f"from {job_process.__name__} import main\nmain()\n"
-
-
-class JobGuardClient:
-    """A started guard process; ``wait`` for it."""
-
-    def __init__(self, process: subprocess.Popen[bytes] | ForkedProcess, control: int):
-        self._process, self._control = process, control
-
-    @property
-    def pid(self) -> int:
-        """The guard's pid."""
-        return self._process.pid
-
-    def stop(self, grace: float, why: str) -> None:
-        """Send TERM to the script's tree and KILL after ``grace`` seconds; ``why`` becomes the job's error."""
-        with contextlib.suppress(OSError):
-            os.write(self._control, f"stop {grace:.3f} {why}\n".encode())
-
-    def kill(self) -> None:
-        """Kill a guard that does not respond; the script dies with it."""
-        self._process.kill()
-
-    async def wait(self) -> None:
-        """Wait until the guard has ended, and with it the whole job."""
-        await wait_for_end(self._process.pid)
-        self._process.wait()
-        control, self._control = self._control, -1
-        os.close(control)
 
 
 def start_guard(
     request: JobRequest, cwd: int, env: Mapping[str, str], marker: Mapping[str, str], files: Sequence[int]
-) -> JobGuardClient:
-    """Start a guard and its job; ``cwd`` and ``files`` are open descriptors. Raises OSError."""
+) -> tuple[GuardProcess, int]:
+    """Start a guard and its job; return the guard's process and its control pipe. Raises OSError.
+
+    ``cwd`` and ``files`` are open descriptors.
+    """
     order = marshal.dumps(([SHELL, "-c", request.script], dict(env), request.timeout, request.grace))
     with contextlib.ExitStack() as ours, contextlib.ExitStack() as guards:
         control_end, control = os.pipe()
@@ -128,10 +104,9 @@ def start_guard(
         ours.callback(os.close, control)
         ends = (control_end, guards.enter_context(_memory_file(order)), *files, cwd)
         forked = forked_guard.own()
-        process = forked.fork_job_guard(ends) if forked else None
-        client = JobGuardClient(process or _execute_guard(ends, marker), control)
+        process = (forked.fork_job_guard(ends) if forked else None) or _execute_guard(ends, marker)
         ours.pop_all()
-    return client
+    return process, control
 
 
 def _execute_guard(ends: Sequence[int], marker: Mapping[str, str]) -> subprocess.Popen[bytes]:
@@ -194,13 +169,13 @@ _GUARD_TIMEOUT: Final = 5.0
 
 
 class _RunningJob:
-    """A running job."""
+    """A running job and its guard."""
 
-    def __init__(self, request: JobRequest, guard: JobGuardClient, mark: str):
-        self._guard, self.mark = guard, mark
+    def __init__(self, request: JobRequest, process: GuardProcess, control: int, mark: str):
+        self._process, self._control, self.mark = process, control, mark
         self.reason = JobError.LOST
         """The job's error if its guard dies before it writes one."""
-        found = identity.identify(guard.pid)
+        found = identity.identify(process.pid)
         self.start_time = found.start_time if found else 0
         self._end_within(request.timeout + request.grace, JobError.TIMEOUT)
 
@@ -208,18 +183,23 @@ class _RunningJob:
         self._kill_timer = asyncio.get_running_loop().call_later(seconds + _GUARD_TIMEOUT, self._kill, why)
 
     def _kill(self, why: JobError) -> None:
+        """Kill a guard that does not respond; the script dies with it."""
         self.reason = why
-        self._guard.kill()
+        self._process.kill()
 
     def stop(self, grace: float, why: JobError) -> None:
-        """Let the guard end the job; a guard that does not respond is killed."""
-        self._guard.stop(grace, why)
+        """Let the guard send TERM to the script's tree, and KILL after ``grace`` seconds; ``why`` becomes its error."""
+        with contextlib.suppress(OSError):
+            os.write(self._control, f"stop {grace:.3f} {why}\n".encode())
         self._kill_timer.cancel()
         self._end_within(grace, why)
 
     async def wait(self) -> None:
-        """Wait until its guard has ended."""
-        await self._guard.wait()
+        """Wait until the guard has ended, and with it the whole job."""
+        await wait_for_end(self._process.pid)
+        self._process.wait()
+        control, self._control = self._control, -1
+        os.close(control)
         self._kill_timer.cancel()
 
 
@@ -291,13 +271,13 @@ class JobRunner:
         try:
             files.sync_names()
             with files.open_files() as descriptors:
-                guard = start_guard(request, cwd, env, self._marker, descriptors)
+                process, control = start_guard(request, cwd, env, self._marker, descriptors)
         except OSError as error:
             logger.warning("the guard of a job cannot be started: %s", error)
             self._records.write_end(request.job_id, JobError.SPAWN_FAILED)
             self._records.mark_ended(request.job_id)
             return
-        live = self._running[request.job_id] = _RunningJob(request, guard, mark)
+        live = self._running[request.job_id] = _RunningJob(request, process, control, mark)
         task = asyncio.create_task(self._follow(request.job_id, live), name="job")
         self._following.add(task)
         task.add_done_callback(self._following.discard)
