@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import re
 import shutil
@@ -14,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from executors_app.agentctl.workspace.worktrees import wait_for_lock
 from executors_app.errors import RepositoryUnusable
 from executors_app.repositories.git import Git, GitFailed
 
@@ -127,7 +127,8 @@ def repository_lock(path: Path, *, folder: bool = False, seconds: float = LOCK_T
     while True:
         descriptor = os.open(path, flags | os.O_CLOEXEC, 0o600)
         try:
-            _wait_for(descriptor, path, until)
+            if not wait_for_lock(descriptor, until - time.monotonic()):
+                raise GitFailed(f"Another process has held the lock on {path} for too long.")
             # The previous holder may have removed the path, and somebody may have created it again: then this lock is
             # on a file that nobody else will look at.
             if _is_at(descriptor, path):
@@ -135,18 +136,6 @@ def repository_lock(path: Path, *, folder: bool = False, seconds: float = LOCK_T
                 return
         finally:
             os.close(descriptor)
-
-
-def _wait_for(descriptor: int, path: Path, until: float) -> None:
-    while True:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() > until:
-                raise GitFailed(f"Another process has held the lock on {path} for too long.") from None
-            time.sleep(0.02)
-        else:
-            return
 
 
 def _is_at(descriptor: int, path: Path) -> bool:

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import orjson
 
 from executors_app.agentctl.journal.line_format import journal_directory, read_lines
-from executors_app.agentctl.local_runtime import detached
+from executors_app.agentctl.local_runtime import launch
 from executors_app.agentctl.process import identity
 from executors_app.agentctl.process.identity import ProcessIdentity
 from executors_app.agentctl.protocol import EXECUTION_MARKER
@@ -122,7 +122,7 @@ class Place:
         environment |= {EXECUTION_MARKER: f"execution-of-{self.base.name}"}
         log = os.open(self.base / "log", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         try:
-            found = identity.identify(detached._LAUNCHER.fork(self.argv(REAL), environment, log, log))
+            found = identity.identify(launch._LAUNCHER.fork(self.argv(REAL), environment, log, log))
         finally:
             os.close(log)
         assert found is not None

@@ -17,7 +17,7 @@ from statistics import median
 
 from executors_app.agentctl.http import sockets
 from executors_app.agentctl.http.sockets import AgentctlListener
-from executors_app.agentctl.local_runtime import detached
+from executors_app.agentctl.local_runtime import launch
 from executors_app.agentctl.process import execution_processes, identity, spawning
 from executors_app.agentctl.process.guard_process import children_of
 from executors_app.agentctl.protocol import EXECUTION_MARKER
@@ -91,7 +91,7 @@ def of_a_dense_machine(home: Path, sessions: int, *, limited: bool) -> list[Figu
     """So many idle sessions at once, with all that they share and their page tables, but without their agents."""
     with _sessions(home, sessions, _forked, ["/bin/sh", "-c", SMALL_AGENT]) as started:
         pids = [pid for one in started for pid in one.pids]
-        launcher = detached._LAUNCHER._process
+        launcher = launch._LAUNCHER._process
         assert launcher is not None
         used = sum(map(_whole_memory, [*pids, launcher.pid]))
     budget = DENSE_BUDGET * sessions / SESSIONS_OF_BUDGET
@@ -113,11 +113,11 @@ def private_memory(pid: int) -> float:
 
 
 def _forked(argv: list[str], environment: dict[str, str], log: int) -> int:
-    return detached._LAUNCHER.fork(argv, environment, log, log)
+    return launch._LAUNCHER.fork(argv, environment, log, log)
 
 
 def _executed(argv: list[str], environment: dict[str, str], log: int) -> int:
-    return detached.start_detached(argv, environment=environment, log=log)
+    return launch.start_detached(argv, environment=environment, log=log)
 
 
 @contextmanager

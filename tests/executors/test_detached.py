@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from executors_app.agentctl.local_runtime.detached import start_detached
+from executors_app.agentctl.local_runtime.launch import start_detached
 from executors_app.agentctl.process import identity
 from tests.services import ROOT
 from tests.waiting import eventually
@@ -83,7 +83,7 @@ def test_it_inherits_nothing(report: dict[str, object]) -> None:
 def test_it_survives_the_kill_of_its_starters_whole_group(tmp_path: Path) -> None:
     starter = (
         "import sys, time; from pathlib import Path\n"
-        "from executors_app.agentctl.local_runtime.detached import start_detached\n"
+        "from executors_app.agentctl.local_runtime.launch import start_detached\n"
         "pid = start_detached([sys.executable, '-I', '-c', 'import time; time.sleep(60)'],"
         "environment={}, log=open(sys.argv[1], 'w').fileno());"
         "print(pid, flush=True); time.sleep(60)"

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from executors_app.agentctl.local_runtime import detached
+from executors_app.agentctl.local_runtime import launch
 from executors_app.agentctl.local_runtime.machine import LocalMachine
 from executors_app.agentctl.local_runtime.storage import ExecutionStorage
 from executors_app.agentctl.process import execution_processes, identity
@@ -33,10 +33,10 @@ GUARD, JOB_GUARD = "kandev-guard", "kandev-job-guard"
 
 
 @pytest.fixture
-def launcher(monkeypatch: pytest.MonkeyPatch) -> Iterator[detached._Launcher]:
+def launcher(monkeypatch: pytest.MonkeyPatch) -> Iterator[launch._Launcher]:
     """A launcher of this test."""
-    made = detached._Launcher()
-    monkeypatch.setattr(detached, "_LAUNCHER", made)
+    made = launch._Launcher()
+    monkeypatch.setattr(launch, "_LAUNCHER", made)
     yield made
     if made._connection is not None:
         made._connection.close()
@@ -51,7 +51,7 @@ def other(spec: LaunchSpec) -> Iterator[LaunchSpec]:
     identity.kill_all([*found.agentctl, *found.others], 10)
 
 
-def process_of(launcher: detached._Launcher) -> ProcessIdentity:
+def process_of(launcher: launch._Launcher) -> ProcessIdentity:
     assert launcher._process is not None
     return launcher._process
 
@@ -66,7 +66,7 @@ def named(spec: LaunchSpec, name: str) -> list[ProcessIdentity]:
     return [process for process in others if command_line_of(process.pid) == name]
 
 
-async def test_a_fork_looks_as_if_it_had_been_executed(launcher: detached._Launcher, spec: LaunchSpec) -> None:
+async def test_a_fork_looks_as_if_it_had_been_executed(launcher: launch._Launcher, spec: LaunchSpec) -> None:
     launched = await RUNTIME.launch(spec)
 
     pid = agentctl_of(launched).pid
@@ -85,7 +85,7 @@ async def test_a_fork_looks_as_if_it_had_been_executed(launcher: detached._Launc
 
 
 async def test_forks_see_nothing_of_each_other(
-    launcher: detached._Launcher, spec: LaunchSpec, other: LaunchSpec, data_directory: Path
+    launcher: launch._Launcher, spec: LaunchSpec, other: LaunchSpec, data_directory: Path
 ) -> None:
     first = await LocalMachine(ExecutionStorage(data_directory), {"ONLY_OF_THE_FIRST": "x" * 99}).launch(spec)
     second = await LocalMachine(ExecutionStorage(data_directory)).launch(other)
@@ -101,7 +101,7 @@ async def test_forks_see_nothing_of_each_other(
 
 
 async def test_killed_launcher_takes_no_session_with_it(
-    launcher: detached._Launcher, spec: LaunchSpec, other: LaunchSpec
+    launcher: launch._Launcher, spec: LaunchSpec, other: LaunchSpec
 ) -> None:
     launched = await RUNTIME.launch(spec)
     killed = process_of(launcher)
@@ -115,7 +115,7 @@ async def test_killed_launcher_takes_no_session_with_it(
 
 
 async def test_launcher_killed_during_a_start_leaves_one_agentctl(
-    launcher: detached._Launcher, spec: LaunchSpec, monkeypatch: pytest.MonkeyPatch
+    launcher: launch._Launcher, spec: LaunchSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     launcher._start()
     identity.send_signal(process_of(launcher), signal.SIGSTOP)
@@ -152,17 +152,17 @@ async def test_start_whose_client_was_killed_is_found_and_not_repeated(spec: Lau
 
 CLIENT = """
 import socket, sys; from pathlib import Path
-from executors_app.agentctl.local_runtime import detached, launch
+from executors_app.agentctl.local_runtime import launch
 from executors_app.agentctl.local_runtime.storage import ExecutionStorage
 from executors_app.agentctl.process import identity
 from executors_app.domain import LaunchSpec
 data, execution, session, repository, token = sys.argv[1:]
 storage, spec = ExecutionStorage(Path(data)), LaunchSpec(execution, session, '', repository, '', token)
 worktree = storage.write_seed(spec)
-detached._LAUNCHER._start()
-identity.send_signal(detached._LAUNCHER._process, 19)
+launch._LAUNCHER._start()
+identity.send_signal(launch._LAUNCHER._process, 19)
 send = socket.send_fds
-socket.send_fds = lambda *words: (send(*words), print(detached._LAUNCHER._process.pid, flush=True))
+socket.send_fds = lambda *words: (send(*words), print(launch._LAUNCHER._process.pid, flush=True))
 launch._find_or_start(storage.state_directory_of(execution), spec, worktree.path, token, {})
 """
 
@@ -180,9 +180,9 @@ def _request_and_die(spec: LaunchSpec, data_directory: Path) -> ProcessIdentity:
 
 
 async def test_agentctl_is_executed_where_no_launcher_runs(
-    launcher: detached._Launcher, spec: LaunchSpec, monkeypatch: pytest.MonkeyPatch
+    launcher: launch._Launcher, spec: LaunchSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(detached, "_LAUNCHER_MODULE", "no_such_module")
+    monkeypatch.setattr(launch, "_LAUNCHER_MODULE", "no_such_module")
 
     launched = await RUNTIME.launch(spec)
 
@@ -191,7 +191,7 @@ async def test_agentctl_is_executed_where_no_launcher_runs(
 
 
 async def test_command_line_without_room_is_executed_and_the_next_one_forked(
-    launcher: detached._Launcher, spec: LaunchSpec, other: LaunchSpec, data_directory: Path
+    launcher: launch._Launcher, spec: LaunchSpec, other: LaunchSpec, data_directory: Path
 ) -> None:
     launched = await LocalMachine(ExecutionStorage(data_directory), {"LONG": "x" * 9000}).launch(spec)
     await RUNTIME.launch(other)
@@ -201,7 +201,7 @@ async def test_command_line_without_room_is_executed_and_the_next_one_forked(
     assert named(other, GUARD)
 
 
-async def test_one_guard_serves_one_agent_after_the_other(launcher: detached._Launcher, spec: LaunchSpec) -> None:
+async def test_one_guard_serves_one_agent_after_the_other(launcher: launch._Launcher, spec: LaunchSpec) -> None:
     launched = await RUNTIME.launch(spec)
     (guard,) = named(spec, GUARD)
     for number in range(3):
@@ -216,7 +216,7 @@ async def test_one_guard_serves_one_agent_after_the_other(launcher: detached._La
 
 @pytest.mark.parametrize("has_agent", [True, False])
 async def test_killed_guard_ends_its_agent_and_prevents_no_other(
-    launcher: detached._Launcher, spec: LaunchSpec, has_agent: bool
+    launcher: launch._Launcher, spec: LaunchSpec, has_agent: bool
 ) -> None:
     launched = await RUNTIME.launch(spec)
     agent = await running_agent(spec, launched) if has_agent else None
@@ -234,7 +234,7 @@ async def test_killed_guard_ends_its_agent_and_prevents_no_other(
     assert not named(spec, GUARD), "its guard was executed"
 
 
-async def test_nothing_is_left_of_a_killed_agentctl(launcher: detached._Launcher, spec: LaunchSpec) -> None:
+async def test_nothing_is_left_of_a_killed_agentctl(launcher: launch._Launcher, spec: LaunchSpec) -> None:
     launched = await RUNTIME.launch(spec)
     await running_agent(spec, launched)
 
@@ -246,7 +246,7 @@ async def test_nothing_is_left_of_a_killed_agentctl(launcher: detached._Launcher
     await eventually_async(nothing, describe="guard and agent have ended")
 
 
-async def test_each_job_has_a_forked_guard_of_its_own(launcher: detached._Launcher, spec: LaunchSpec) -> None:
+async def test_each_job_has_a_forked_guard_of_its_own(launcher: launch._Launcher, spec: LaunchSpec) -> None:
     launched = await RUNTIME.launch(spec)
     jobs = [await running_job(spec, launched, f"job-{number}") for number in range(2)]
 
@@ -274,7 +274,7 @@ async def test_each_job_has_a_forked_guard_of_its_own(launcher: detached._Launch
 
 
 async def test_job_beside_an_agent_has_an_executed_guard_and_the_next_a_forked_one(
-    launcher: detached._Launcher, spec: LaunchSpec
+    launcher: launch._Launcher, spec: LaunchSpec
 ) -> None:
     launched = await RUNTIME.launch(spec)
     await running_agent(spec, launched)
@@ -292,7 +292,7 @@ async def test_job_beside_an_agent_has_an_executed_guard_and_the_next_a_forked_o
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
 async def test_job_whose_guard_cannot_be_forked_runs_once(
-    launcher: detached._Launcher, spec: LaunchSpec, number: signal.Signals
+    launcher: launch._Launcher, spec: LaunchSpec, number: signal.Signals
 ) -> None:
     launched = await RUNTIME.launch(spec)
     (guard,) = named(spec, GUARD)
@@ -308,7 +308,7 @@ async def test_job_whose_guard_cannot_be_forked_runs_once(
 
 
 async def test_forked_guard_of_a_job_that_is_killed_leaves_nothing(
-    launcher: detached._Launcher, spec: LaunchSpec
+    launcher: launch._Launcher, spec: LaunchSpec
 ) -> None:
     launched = await RUNTIME.launch(spec)
     unmarked = "setsid env -i sh -c 'echo $$ >left; exec sleep 3600' &"

@@ -220,8 +220,7 @@ class WorkspaceApi:
         return await send_work(request, packed, bundle)
 
     async def _snapshot(self, request: web.Request) -> web.Response:
-        taken = await self._keeper.take("asked")
-        return json_response(taken.to_json())
+        return json_response(await self._keeper.take("asked"))
 
 
 async def send_work(request: web.Request, packed: Mapping[str, Any], bundle: IO[bytes]) -> web.StreamResponse:

@@ -5,13 +5,11 @@ Every path follows from an id, so that an unfinished launch is found again.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import hmac
 import os
 import re
 import secrets
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -74,7 +72,6 @@ def bearer_token(secret: str, state: Mapping[str, Any]) -> str:
 
 
 _LOCK_TIMEOUT: Final = 60.0
-_POLL: Final = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,11 +128,8 @@ class StateDirectory:
         """
         lock = os.open(self.path / "launch.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            deadline = time.monotonic() + _LOCK_TIMEOUT
-            while not _is_locked(lock):
-                if time.monotonic() > deadline:
-                    raise LaunchFailed("Another start of this session's agentctl is still running. Try again.")
-                time.sleep(_POLL)
+            if not worktrees.wait_for_lock(lock, _LOCK_TIMEOUT):
+                raise LaunchFailed("Another start of this session's agentctl is still running. Try again.")
             yield lock
         finally:
             os.close(lock)
@@ -156,14 +150,6 @@ class StateDirectory:
             file.flush()
             os.fsync(file.fileno())
         temporary.rename(self.token_file)
-
-
-def _is_locked(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 def state_directory(data_directory: Path, execution_id: str) -> StateDirectory:

@@ -11,7 +11,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -50,7 +50,7 @@ class SnapshotLimits:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The new state of a recovery ref."""
+    """The new state of a recovery ref; also the answer of ``POST /snapshot``."""
 
     ref: str
     commit: str
@@ -60,10 +60,6 @@ class Snapshot:
     """Whether it differs from the previous snapshot."""
     left_out: list[str] = field(default_factory=list)
     """Paths of files that are too large, and of nested repositories."""
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the answer of ``POST /snapshot``."""
-        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)

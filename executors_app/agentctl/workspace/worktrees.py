@@ -30,6 +30,7 @@ from executors_app.errors import RepositoryUnusable, WorkspaceGone
 
 _INITIALIZING: Final = "initializing"
 _LOCK_SECONDS: Final = 120.0
+_LOCK_POLL: Final = 0.01
 
 
 class CommitLookup(Protocol):
@@ -246,24 +247,25 @@ def worktree_lock(path: Path) -> Iterator[int]:
     """
     lock = os.open(path.with_name(f".{path.name}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        deadline = time.monotonic() + _LOCK_SECONDS
-        while not _locked(lock):
-            if time.monotonic() > deadline:
-                raise RepositoryGitFailed(
-                    f"Another process has been preparing {path} for more than {_LOCK_SECONDS:g} s."
-                )
-            time.sleep(0.02)
+        if not wait_for_lock(lock, _LOCK_SECONDS):
+            raise RepositoryGitFailed(f"Another process has been preparing {path} for more than {_LOCK_SECONDS:g} s.")
         yield lock
     finally:
         os.close(lock)
 
 
-def _locked(lock: int) -> bool:
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
+def wait_for_lock(descriptor: int, seconds: float) -> bool:
+    """Take the exclusive lock on an open file; return False if another process keeps it for so long. Blocks."""
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(_LOCK_POLL)
+        else:
+            return True
 
 
 def _lowercase_first(sentence: str) -> str:
