@@ -235,15 +235,7 @@ class HelperContainer:
         engine.start(name)
         engine.ask(lambda client: client.wait(name, timeout=_HELPER_TIMEOUT))
         said = engine.output_tail(name)
-        try:
-            answer = orjson.loads(said.splitlines()[-1])
-        except (ValueError, IndexError) as error:
-            raise LaunchFailed(f"The workspace could not be prepared: {said}") from error
-        if not isinstance(answer, dict):
-            raise LaunchFailed(f"The workspace could not be prepared: {said}")
-        if "error" in answer:
-            raise workspace_root.parse_error(answer)
-        return answer
+        return workspace_root.checked_answer(said, f"The workspace could not be prepared: {said}")
 
     @staticmethod
     def _remove(engine: Engine, name: str) -> None:

@@ -295,8 +295,8 @@ def _still_running(engine: Engine, site: Site, spec: LaunchSpec) -> str | None:
         raise LaunchFailed(f"The container {name} was removed while it was starting.")
     if container.status in ENDED_STATUSES:
         said = engine.output_tail(container.id)
-        if error := workspace_root.error_in_log(said):
-            raise error
+        if "error" in (answer := workspace_root.parse_answer(said) or {}):
+            raise workspace_root.parse_error(answer)
         why = "out of memory" if container.out_of_memory else f"exit code {container.exit_code}"
         raise LaunchFailed(f"The container exited on startup ({why}): {said}")
     return container_url(container, site.host)

@@ -103,38 +103,22 @@ class Git:
             raise GitFailed(f"git {subcommand(arguments)} wrote more than {limit} bytes.")
         return said
 
-    def read(self, *arguments: str, limit: int, timeout: float = TIMEOUT) -> bytes:
+    def read(self, *arguments: str, limit: int) -> bytes:
         """Run git and return the first ``limit`` bytes of what it wrote; raises GitFailed."""
-        return self._run(arguments, b"", limit=limit, timeout=timeout)[0]
+        return self._run(arguments, b"", limit=limit, timeout=TIMEOUT)[0]
 
-    def text(self, *arguments: str, stdin: bytes = b"", timeout: float = TIMEOUT, hold: Sequence[int] = ()) -> str:
+    def text(self, *arguments: str) -> str:
         """``run``, as text without the last line end."""
-        return (
-            self.run(*arguments, stdin=stdin, timeout=timeout, hold=hold).decode(errors="surrogateescape").rstrip("\n")
-        )
+        return self.run(*arguments).decode(errors="surrogateescape").rstrip("\n")
 
-    def write(
-        self,
-        into: IO[bytes],
-        *arguments: str,
-        stdin: bytes = b"",
-        timeout: float = LONG_TIMEOUT,
-        hold: Sequence[int] = (),
-    ) -> None:
+    def write(self, into: IO[bytes], *arguments: str, stdin: bytes) -> None:
         """Run git with its output going to an open file; raises GitFailed."""
         with memory_file(stdin) as source:
-            process = self._start(arguments, source, into, hold)
-            _finish([(process, arguments)], [], time.monotonic() + timeout)
+            process = self._start(arguments, source, into, ())
+            _finish([(process, arguments)], [], time.monotonic() + LONG_TIMEOUT)
 
     def pipe(
-        self,
-        arguments: Sequence[str],
-        other: Git,
-        others: Sequence[str],
-        *,
-        stdin: bytes = b"",
-        timeout: float = LONG_TIMEOUT,
-        hold: Sequence[int] = (),
+        self, arguments: Sequence[str], other: Git, others: Sequence[str], *, stdin: bytes, hold: Sequence[int]
     ) -> bytes:
         """Run git here, pipe its output to another git, and return that one's output. Raises GitFailed."""
         with memory_file(stdin) as source:
@@ -149,7 +133,7 @@ class Git:
             first.stdout = None
         out = CappedOutput(second.stdout, OUTPUT_LIMIT)
         # The second first, because its error is reported: if it fails, the first only reports a broken pipe.
-        _finish([(second, others), (first, arguments)], [out], time.monotonic() + timeout)
+        _finish([(second, others), (first, arguments)], [out], time.monotonic() + LONG_TIMEOUT)
         return bytes(out.data)
 
     def _run(

@@ -18,8 +18,6 @@ from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, Final
 
-import orjson
-
 from executors_app import workspace_store
 from executors_app.agentctl.local_runtime import storage
 from executors_app.agentctl.workspace import workspace_root
@@ -172,7 +170,9 @@ async def install_program(api: Organisation, layout: SpriteLayout) -> None:
         steps.append(f"python3 -m venv {python}")
         steps.append(f"{python}/bin/pip install --quiet --require-hashes -r {layout.root}/requirements.txt")
     # The mark comes last: an installation that was interrupted is repeated.
-    await run_shell(api, layout, " && ".join([*steps, f"touch {done}"]), "agentctl could not be installed")
+    ran = await api.run(layout.name, "sh", "-c", " && ".join([*steps, f"touch {done}"]), timeout=_LONG)
+    if ran.exit_code:
+        raise LaunchFailed(f"agentctl could not be installed: {ran.errors}")
 
 
 async def make_workspace(api: Organisation, layout: SpriteLayout, spec: LaunchSpec) -> str:
@@ -217,15 +217,8 @@ async def _run_workspace_command(api: Organisation, layout: SpriteLayout, what: 
     command = layout.command(workspace_root.__name__, what, *arguments, *more)
     await api.run(layout.name, "mkdir", "-p", str(layout.work))
     ran = await api.run(layout.name, *command, timeout=_LONG)
-    try:
-        answer = orjson.loads(ran.output.splitlines()[-1])
-    except (orjson.JSONDecodeError, IndexError) as error:
-        raise LaunchFailed(f"The sprite could not make the workspace: {ran.errors}") from error
-    if not isinstance(answer, dict):
-        raise LaunchFailed("The sprite could not make the workspace: its answer is not a JSON object.")
-    if "error" in answer:
-        raise workspace_root.parse_error(answer)
-    return answer
+    problem = f"The sprite could not make the workspace: {ran.errors or 'its answer is not a JSON object.'}"
+    return workspace_root.checked_answer(ran.output, problem)
 
 
 async def read_token(api: Organisation, layout: SpriteLayout) -> str:
@@ -295,14 +288,6 @@ async def wait_until_ready(api: Organisation, layout: SpriteLayout, token: str) 
 def status_client(execution_id: str, token: str) -> AgentctlClient:
     """Return a client that is only used for the status."""
     return AgentctlClient(organisation.sprite_url(execution_id), token, execution_id)
-
-
-async def run_shell(api: Organisation, layout: SpriteLayout, script: str, problem: str) -> bytes:
-    """Run a shell script and return its output; raises LaunchFailed."""
-    ran = await api.run(layout.name, "sh", "-c", script, timeout=_LONG)
-    if ran.exit_code:
-        raise LaunchFailed(f"{problem}: {ran.errors}")
-    return ran.output
 
 
 def shell_quote(words: Sequence[object]) -> str:

@@ -186,13 +186,13 @@ def log_event(text: str, data: Any, level: str = "debug") -> JournalLine:
     )
 
 
-def tool_call_event(
-    call_id: str, title: str, tool_kind: str, raw_input: Any, *, status: str = "in_progress"
-) -> JournalLine:
+def tool_call_event(call_id: str, title: str, tool_kind: str, raw_input: Any) -> JournalLine:
     """Return a tool call in the shape that the ACP driver uses."""
     locations = [{"path": path} for path in _input_paths(raw_input)]
-    body = {"tool_call_id": call_id, "title": title, "tool_kind": tool_kind, "status": status, "raw_input": raw_input}
-    return JournalLine(JournalKind.TOOL_CALL, {**body, "locations": locations} if locations else body)
+    body = {"tool_call_id": call_id, "title": title, "tool_kind": tool_kind, "status": "in_progress"}
+    return JournalLine(
+        JournalKind.TOOL_CALL, {**body, "raw_input": raw_input, **({"locations": locations} if locations else {})}
+    )
 
 
 def tool_result_event(call_id: str, text: str, *, failed: bool, **more: Any) -> JournalLine:

@@ -14,8 +14,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import IO, ClassVar, Final
@@ -33,6 +32,7 @@ SAFE_OPTIONS: Final = (
 
 _UMASK: Final = 0o022
 """Umask for files in a work tree: other users of a sandbox must be able to read them, as with anybody's git."""
+_WRITE_TIMEOUT: Final = 600.0
 _TERM_GRACE: Final = 2.0
 """Seconds in which git may remove its lock files before it is killed."""
 
@@ -90,51 +90,37 @@ def run_git(
     return output.decode("utf-8", "surrogateescape").rstrip("\n")
 
 
-def write_git(directory: Path, *arguments: str, into: IO[bytes], limit: int, timeout: float = 600.0) -> None:
+def write_git(directory: Path, *arguments: str, into: IO[bytes], limit: int) -> None:
     """Write at most ``limit`` bytes of git's output to an open file; raises RepositoryGitFailed, also beyond that.
 
     git inherits the open file and never opens its path, so an agent that replaces the path gains nothing.
     """
-    size = 0
-    with _start_reading(directory, arguments, timeout) as process:
-        while data := _output(process).read(1 << 16):
-            size += len(data)
-            if size > limit:
-                process.kill()
-                break
-            into.write(data)
-    if size > limit:
-        raise RepositoryGitFailed(
-            f"git {subcommand(arguments)} has more than {limit >> 20} MiB of output.", exit_code=0
-        )
-    if process.returncode:
-        raise RepositoryGitFailed(f"git {subcommand(arguments)} failed in {directory}.", exit_code=process.returncode)
-
-
-@contextmanager
-def _start_reading(directory: Path, arguments: Sequence[str], timeout: float) -> Iterator[subprocess.Popen[bytes]]:
-    """Start a git whose output is read; it is killed after ``timeout`` seconds."""
-    argv = [git_executable(), "-C", str(directory), *SAFE_OPTIONS, *arguments]
     process = subprocess.Popen(
-        argv,
+        [git_executable(), "-C", str(directory), *SAFE_OPTIONS, *arguments],
         env=git_environment() | _ceiling_directory(directory),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         **spawning.child_user_arguments(),
     )
-    deadline = threading.Timer(timeout, process.kill)
+    deadline, size = threading.Timer(_WRITE_TIMEOUT, process.kill), 0
     deadline.start()
     try:
         with process:
-            yield process
+            while process.stdout and (data := process.stdout.read(1 << 16)):
+                size += len(data)
+                if size > limit:
+                    process.kill()
+                    break
+                into.write(data)
     finally:
         deadline.cancel()
-
-
-def _output(process: subprocess.Popen[bytes]) -> IO[bytes]:
-    assert process.stdout is not None  # noqa: S101  (asked for)
-    return process.stdout
+    if size > limit:
+        raise RepositoryGitFailed(
+            f"git {subcommand(arguments)} has more than {limit >> 20} MiB of output.", exit_code=0
+        )
+    if process.returncode:
+        raise RepositoryGitFailed(f"git {subcommand(arguments)} failed in {directory}.", exit_code=process.returncode)
 
 
 def _ceiling_directory(directory: Path) -> dict[str, str]:

@@ -26,11 +26,12 @@ from executors_app.agentctl.workspace.git import WorkspaceGit
 from executors_app.agentctl.workspace.seed import read_seed, write_seed
 from executors_app.agentctl.workspace.shells import ShellManager
 from executors_app.agentctl.workspace.worktrees import Worktree
-from executors_app.errors import ExecutorError, LaunchFailed, RepositoryUnusable, WorkspaceGone
+from executors_app.errors import ExecutorError, RepositoryUnusable, WorkspaceGone
 
 _SOURCE_ROOT: Final = Path(__file__).resolve().parents[3]
 _MAX_ANSWER: Final = 1 << 20
 _MAKE_TIMEOUT: Final = 900.0
+_NO_ANSWER: Final = "The workspace could not be prepared: its process ended without an answer."
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +92,7 @@ class WorkspacePreparation:
             env=spawning.build_environment({"PYTHONPATH": str(_SOURCE_ROOT)}, {}),
             **spawning.child_user_arguments(),
         )
-        return _parse_child_answer(done.stdout)
+        return workspace_root.checked_answer(done.stdout, _NO_ANSWER)
 
     def _finish(self, answer: dict[str, Any]) -> None:
         if "error" in answer:
@@ -123,18 +124,7 @@ def _run_in_child(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
             output = answer.read(_MAX_ANSWER)
     finally:
         os.waitpid(pid, 0)
-    return _parse_child_answer(output)
-
-
-def _parse_child_answer(output: bytes) -> dict[str, Any]:
-    """Parse the child's answer, which is untrusted: the child runs as the agent's user."""
-    try:
-        answer = orjson.loads(output.splitlines()[-1])
-        if isinstance(answer, dict):
-            return answer
-    except (ValueError, IndexError):
-        pass
-    raise LaunchFailed("The workspace could not be prepared: its process ended without an answer.")
+    return workspace_root.checked_answer(output, _NO_ANSWER)
 
 
 _HEAD_PREFIX: Final = "ref: refs/heads/"

@@ -306,13 +306,23 @@ def parse_error(answer: Mapping[str, Any]) -> ExecutorError:
     return LaunchFailed(message)
 
 
-def error_in_log(log: str) -> ExecutorError | None:
-    """Return the error in the last line of agentctl's output; None if there is none."""
+def parse_answer(output: str | bytes) -> dict[str, Any] | None:
+    """Return the JSON object in the last line of an untrusted output; None if there is none."""
     try:
-        answer = orjson.loads(log.splitlines()[-1])
+        answer = orjson.loads(output.splitlines()[-1])
     except (ValueError, IndexError):
         return None
-    return parse_error(answer) if isinstance(answer, dict) and "error" in answer else None
+    return answer if isinstance(answer, dict) else None
+
+
+def checked_answer(output: str | bytes, problem: str) -> dict[str, Any]:
+    """Return the answer of a command of this module; raises LaunchFailed if it gave none, or the error in it."""
+    answer = parse_answer(output)
+    if answer is None:
+        raise LaunchFailed(problem)
+    if "error" in answer:
+        raise parse_error(answer)
+    return answer
 
 
 if __name__ == "__main__":
