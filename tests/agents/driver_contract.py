@@ -46,7 +46,6 @@ class Agent:
     """The outcome of a start that continues a conversation."""
     names_itself: bool = True
     """It reports the id of its conversation, so another one is noticed."""
-    forks: bool = False
     asks: Mapping[str, str] | None = None
     """If it asks for permission: what it says for each chosen option."""
 
@@ -64,16 +63,15 @@ AGENTS: Final = (
         "claude",
         claude_cli,
         gone="No conversation found with session ID",
-        forks=True,
         asks={
             "allow": "The answer was allow.",
             "always": "The answer was allow for ever.",
             "reject": "The answer was deny.",
         },
     ),
-    Agent("codex", codex_cli, gone="no rollout found", process_per_turn=True, forks=True),
+    Agent("codex", codex_cli, gone="no rollout found", process_per_turn=True),
     Agent("gemini", gemini_cli, gone="Invalid session identifier", process_per_turn=True),
-    Agent("amp", amp_cli, gone=r"Thread \S+ not found", process_per_turn=True, forks=True),
+    Agent("amp", amp_cli, gone=r"Thread \S+ not found", process_per_turn=True),
 )
 
 

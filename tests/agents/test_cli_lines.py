@@ -113,30 +113,28 @@ def request(**changes: Any) -> StartRequest:
     return StartRequest(**{**told, **changes})
 
 
-COMMANDS: list[tuple[Any, dict[str, Any], str | None, bool, str]] = [
-    (codex_cli.DIALECT, {}, None, False, "agent exec --skip-git-repo-check --json -- -"),
-    (codex_cli.DIALECT, {}, "T", False, "agent exec resume --skip-git-repo-check --json -- T -"),
-    (codex_cli.DIALECT, {}, "T", True, "agent exec fork --skip-git-repo-check --json -- T -"),
-    (codex_cli.DIALECT, {"model": "m"}, None, False, "agent exec --skip-git-repo-check --json --model=m -- -"),
-    (gemini_cli.DIALECT, {}, None, False, "agent --output-format=stream-json"),
-    (gemini_cli.DIALECT, {}, "T", False, "agent --output-format=stream-json --resume=T"),
+COMMANDS: list[tuple[Any, dict[str, Any], str | None, str]] = [
+    (codex_cli.DIALECT, {}, None, "agent exec --skip-git-repo-check --json -- -"),
+    (codex_cli.DIALECT, {}, "T", "agent exec resume --skip-git-repo-check --json -- T -"),
+    (codex_cli.DIALECT, {"model": "m"}, None, "agent exec --skip-git-repo-check --json --model=m -- -"),
+    (gemini_cli.DIALECT, {}, None, "agent --output-format=stream-json"),
+    (gemini_cli.DIALECT, {}, "T", "agent --output-format=stream-json --resume=T"),
     (
         gemini_cli.DIALECT,
         {"permission_mode": "auto_approve"},
         None,
-        False,
         "agent --output-format=stream-json --approval-mode=yolo",
     ),
-    (amp_cli.DIALECT, {}, None, False, "agent --execute --stream-json"),
-    (amp_cli.DIALECT, {"model": "rush"}, "T", False, "agent threads continue T --execute --stream-json --mode rush"),
+    (amp_cli.DIALECT, {}, None, "agent --execute --stream-json"),
+    (amp_cli.DIALECT, {"model": "rush"}, "T", "agent threads continue T --execute --stream-json --mode rush"),
 ]
 
 
-@pytest.mark.parametrize(("dialect", "changes", "conversation", "fork", "command"), COMMANDS)
+@pytest.mark.parametrize(("dialect", "changes", "conversation", "command"), COMMANDS)
 def test_turn_has_the_expected_command_line(
-    dialect: Any, changes: dict[str, Any], conversation: str | None, fork: bool, command: str
+    dialect: Any, changes: dict[str, Any], conversation: str | None, command: str
 ) -> None:
-    assert " ".join(dialect.turn(request(**changes), conversation, fork, ())) == command
+    assert " ".join(dialect.turn(request(**changes), conversation, ())) == command
 
 
 @pytest.mark.parametrize(

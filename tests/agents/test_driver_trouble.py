@@ -11,38 +11,8 @@ from dataclasses import replace
 import pytest
 
 from executors_app.agentctl.drivers import StartFailed, TurnFailed
-from tests.agents.driver_contract import UNKNOWN, Talk
+from tests.agents.driver_contract import Talk
 from tests.waiting import eventually_async
-
-
-async def test_fork_has_the_memory_and_its_own_id(talk: Talk) -> None:
-    if not talk.agent.forks:
-        pytest.skip("it cannot copy a conversation")
-    await talk.start()
-    await talk.say("remember the word PELICAN")
-    original = talk.host.tokens[-1]
-    await talk.begin_again()
-
-    await talk.resume(fork=True)
-    await talk.say("what was the word?")
-    await talk.say("remember the word HERON")
-
-    assert talk.host.said().startswith("The word was PELICAN.")
-    copy = talk.host.tokens[-1]
-    assert copy != original
-    await talk.begin_again()
-    await talk.resume(original)
-    await talk.say("what was the word?")
-    assert talk.host.said() == "The word was PELICAN.", "the original is as it was"
-
-
-async def test_fork_is_refused_where_unsupported(talk: Talk) -> None:
-    if talk.agent.forks:
-        pytest.skip("it can")
-    with pytest.raises(StartFailed) as failed:
-        await talk.resume(UNKNOWN, fork=True)
-
-    assert (failed.value.code, failed.value.permanent) == ("handshake_failed", True)
 
 
 async def test_exit_of_an_agent_is_recorded_once_before_its_turn_fails(talk: Talk) -> None:

@@ -55,8 +55,6 @@ class StartRequest:
     prefer_load: bool = True
     last_message_uuid: str | None = None
     """The agent's id of the last message of its last finished turn; some agents can resume at exactly that."""
-    fork: bool = False
-    """With ``native``: continue in a copy of the conversation and leave the original unchanged."""
     timeout: float = 60.0
     """Seconds for the whole handshake, without the login."""
     login: LoginRequest | None = None

@@ -208,8 +208,6 @@ async def open_conversation(
         return await _create_conversation(wire, request, peer)
     if not request.resume_token:
         raise StartFailed(Code.VALIDATION_ERROR, "a native resume wants a token", permanent=True)
-    if request.fork:
-        raise StartFailed(Code.HANDSHAKE_FAILED, "conversations are not copied through ACP", permanent=True)
     for capability, method, outcome in _restore_methods(peer, prefer_load=request.prefer_load):
         replay = ReplayCollector()
         replaying(replay)

@@ -1,7 +1,6 @@
 """The driver for ``amp --execute``: a process per turn, its prompt on stdin, ``stream-json`` on stdout.
 
-``amp threads continue ID`` continues a thread. ``amp threads fork ID`` copies one; newer versions of Amp have removed
-that command, and answer with an error.
+``amp threads continue ID`` continues a thread.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from executors_app.agentctl.drivers.cli.per_turn import Dialect, PerTurnDriver
 from executors_app.agentctl.drivers.cli.stream_json import StreamJsonReader
 
 
-def _turn(request: StartRequest, conversation_id: str | None, fork: bool, images: Sequence[str]) -> list[str]:
+def _turn(request: StartRequest, conversation_id: str | None, images: Sequence[str]) -> list[str]:
     """Return ``amp --execute --stream-json``, or ``amp threads continue ID`` with the same options."""
     command = list(request.argv)
     if conversation_id is not None:
@@ -30,8 +29,6 @@ DIALECT: Final = Dialect(
     protocol="amp stream-json",
     turn=_turn,
     reader=lambda: StreamJsonReader(echoes=True),
-    forks=True,
-    copy=lambda request: [*request.argv, "threads", "fork", str(request.resume_token)],
 )
 
 

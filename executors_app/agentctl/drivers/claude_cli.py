@@ -52,7 +52,7 @@ def build_command(request: StartRequest) -> list[str]:
     command.append(f"--resume={request.resume_token}")  # one argument: no token can be read as an option
     if request.last_message_uuid:
         command.append(f"--resume-session-at={request.last_message_uuid}")
-    return [*command, "--fork-session"] if request.fork else command
+    return command
 
 
 class ClaudeDriver:
@@ -109,7 +109,7 @@ class ClaudeDriver:
         token = request.resume_token if native else None
         parse = StreamJsonReader()
         control = self._control = ControlProtocol(self._write, self._host)
-        reader = self._reader = TurnReader(self._host, token, forks=request.fork)
+        reader = self._reader = TurnReader(self._host, token)
 
         async def on_message(message: Mapping[str, Any]) -> None:
             if not control.handle_if_control(message):

@@ -27,11 +27,11 @@ _UNFINISHED: Final = ("in_progress", "pending")
 Item = Mapping[str, Any]
 
 
-def _turn(request: StartRequest, conversation_id: str | None, fork: bool, images: Sequence[str]) -> list[str]:
-    """Return ``codex exec -``, ``codex exec resume ID -`` or ``codex exec fork ID -``; ``-`` stands for stdin."""
+def _turn(request: StartRequest, conversation_id: str | None, images: Sequence[str]) -> list[str]:
+    """Return ``codex exec -`` or ``codex exec resume ID -``; ``-`` stands for stdin."""
     command = [*request.argv, "exec"]
     if conversation_id is not None:
-        command.append("fork" if fork else "resume")
+        command.append("resume")
     command += _SKIP_CHECK
     if request.model:
         command.append(f"--model={request.model}")
@@ -137,7 +137,7 @@ def _outcome_of(item: Item) -> dict[str, Any]:
     return {"raw_output": {"exit_code": item["exit_code"]}} if isinstance(item.get("exit_code"), int) else {}
 
 
-DIALECT: Final = Dialect("codex", "codex exec", _turn, CodexEventReader, forks=True, takes_images=True)
+DIALECT: Final = Dialect("codex", "codex exec", _turn, CodexEventReader, takes_images=True)
 
 
 def create(host: Host, marker: Mapping[str, str]) -> Driver:

@@ -234,8 +234,8 @@ def _input_paths(raw_input: Any) -> list[str]:
 class TurnReader:
     """Follows the events of one conversation; call ``begin`` before each turn."""
 
-    def __init__(self, host: Host, asked: str | None, *, forks: bool = False):
-        """``asked``: the conversation to continue, None for a new one; with ``forks``, to continue in a copy of it."""
+    def __init__(self, host: Host, asked: str | None):
+        """``asked``: the conversation to continue, None for a new one."""
         self.named: str | None = None
         """The conversation's id as the agent reports it; None before it does."""
         self.mismatch: str = ""
@@ -244,9 +244,7 @@ class TurnReader:
         """Set when the turn is over: ``ended``, ``failed`` or ``mismatch`` says how."""
         self.ended: TurnEnded | None = None
         self.failed: TurnErrored | None = None
-        self._host = host
-        self._expected = None if forks else asked
-        self._original = asked if forks else None
+        self._host, self._asked = host, asked
 
     def begin(self) -> None:
         """Forget the result of the last turn."""
@@ -272,14 +270,10 @@ class TurnReader:
     async def _name(self, conversation_id: str) -> None:
         if not conversation_id or conversation_id == self.named:
             return
-        # The first name must be the requested conversation's, or for a copy any but the original's; each later name
-        # must be the same again.
-        expected = self.named or self._expected
+        # The first name must be the requested conversation's; each later name must be the same again.
+        expected = self.named or self._asked
         if expected is not None and conversation_id != expected:
             self.mismatch = "The agent was asked for its conversation and went on in another one."
-        elif conversation_id == self._original:
-            self.mismatch = "The agent was asked for a copy of its conversation and went on in the original."
-        if self.mismatch:
             self.over.set()
             return
         await self._host.keep_token(conversation_id)

@@ -38,7 +38,7 @@ _TOOL_KINDS: Final = {
 }
 
 
-def _turn(request: StartRequest, conversation_id: str | None, fork: bool, images: Sequence[str]) -> list[str]:
+def _turn(request: StartRequest, conversation_id: str | None, images: Sequence[str]) -> list[str]:
     """Return ``gemini --output-format=stream-json``, with ``--resume=ID`` for an existing conversation."""
     command = [*request.argv, "--output-format=stream-json"]
     if request.model:

@@ -151,7 +151,6 @@ def parse_start_request(body: Mapping[str, Any], workspace: Path) -> StartReques
         gone_patterns=_parse_patterns(body),
         prefer_load=parse_flag(body, "prefer_load", default=True),
         last_message_uuid=_parse_optional_text(body, "last_message_uuid"),
-        fork=parse_flag(body, "fork", default=False),
         timeout=parse_seconds(body, "timeout", 60.0, _MAX_START_TIMEOUT),
         login=_parse_login(parse_optional_object(body, "login")),
     )

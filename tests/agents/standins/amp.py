@@ -1,4 +1,4 @@
-"""A stand-in for ``amp --execute --stream-json``, with its SDK's types and the fork that it once had."""
+"""A stand-in for ``amp --execute --stream-json``, with its SDK's types."""
 
 from __future__ import annotations
 
@@ -22,9 +22,6 @@ def main() -> int:
     if memory is None:
         complain(f"Error: Thread {arguments[2]} not found")
         return 1
-    if arguments[:2] == ["threads", "fork"]:
-        say_plainly(memory.copy().id)
-        return 0
     prompt = sys.stdin.read()
     mouth = Mouth(memory.id, with_uuids=False)
     mouth.begin()

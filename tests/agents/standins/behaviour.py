@@ -81,11 +81,6 @@ class Memory:
         """Return the conversation of that name or None; another one if the stand-in is told to lie."""
         return cls.fresh() if LIES else cls(conversation_id) if cls(conversation_id)._path.exists() else None
 
-    def copy(self) -> Memory:
-        twin = Memory.fresh()
-        twin.keep(self.words())
-        return twin
-
     def path_of_messages(self) -> Path:
         """Return the file that holds the ids of its messages, one per line."""
         return HOME / f"{self.id}.messages"

@@ -91,7 +91,7 @@ def main() -> None:
         return
     if at and at not in memory.path_of_messages().read_text().split():
         refuse(f"No message found with message.uuid of: {at}", str(asked))
-    agent = Agent(memory.copy() if "--fork-session" in sys.argv else memory)
+    agent = Agent(memory)
     for line in sys.stdin:
         agent.read(json.loads(line))
     sys.stdout.flush()

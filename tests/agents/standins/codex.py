@@ -48,17 +48,16 @@ def main() -> int:
     if "--version" in arguments:
         say_plainly("codex-cli 0.169.0")
         return 0
-    command = next((word for word in arguments if word in ("resume", "fork")), None)
+    resumes = "resume" in arguments
     prompt = sys.stdin.read()
     if not prompt.strip():
         complain("No prompt provided via stdin.")
         return 1
-    memory = Memory.taken_up(arguments[-2]) if command else Memory.fresh()
+    memory = Memory.taken_up(arguments[-2]) if resumes else Memory.fresh()
     if memory is None:
         told = f"thread/resume failed: no rollout found for thread id {arguments[-2]} (code -32600)"
         complain(f"Error: thread/resume: {told}")
         return 1
-    memory = memory.copy() if command == "fork" else memory
     tell(type="thread.started", thread_id=memory.id)
     tell(type="turn.started")
     if not answer(memory, prompt, Mouth()):

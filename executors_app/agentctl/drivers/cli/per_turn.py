@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from executors_app.agentctl.drivers import Host, StartFailed, StartRequest, StartResult, TurnFailed
-from executors_app.agentctl.drivers.cli.process import CliProcess, CommandOutput, run_command, wait_for_any
+from executors_app.agentctl.drivers.cli.process import CliProcess, run_command, wait_for_any
 from executors_app.agentctl.drivers.events import (
     LineParser,
     TurnReader,
@@ -37,19 +37,15 @@ class Dialect:
     """The agent's name in ``StartResult.agent``."""
     protocol: str
     """The protocol in ``StartResult.capabilities``."""
-    turn: Callable[[StartRequest, str | None, bool, Sequence[str]], list[str]]
+    turn: Callable[[StartRequest, str | None, Sequence[str]], list[str]]
     """Returns the command of one turn, which reads its prompt from stdin.
 
-    Arguments: the request, the conversation to continue, whether to continue in a copy of it, and paths of images.
+    Arguments: the request, the conversation to continue, and paths of images.
     """
     reader: Callable[[], LineParser]
     """Returns a parser for the lines of one turn."""
-    forks: bool = False
-    """Whether it can continue in a copy of a conversation."""
     takes_images: bool = False
     """Whether a turn takes images, as paths in its command."""
-    copy: Callable[[StartRequest], list[str]] | None = None
-    """Returns the command that copies the token's conversation and prints the copy's id; None if turns copy."""
 
 
 class PerTurnDriver:
@@ -60,7 +56,6 @@ class PerTurnDriver:
         self._request: StartRequest | None = None
         """None before the start, and after the agent was stopped or has crashed."""
         self._conversation_id: str | None = None
-        self._fork_due = False
         self._process: CliProcess | None = None
         self._turn: TurnReader | None = None
         self._cancelled = False
@@ -83,20 +78,17 @@ class PerTurnDriver:
         native = request.strategy == "native"
         if native and not request.resume_token:
             raise StartFailed(Code.VALIDATION_ERROR, "a native resume wants a token", permanent=True)
-        if request.fork and not (native and self._dialect.forks):
-            raise StartFailed(Code.HANDSHAKE_FAILED, "the agent cannot copy a conversation", permanent=True)
         try:
             async with asyncio.timeout(request.timeout):
                 version = await self._version(request)
-                token = await self._first_conversation(request)
         except TimeoutError as error:
             message = f"the agent did not say its version within {request.timeout:g} s"
             raise StartFailed(Code.START_TIMEOUT, message) from error
         except SpawnFailed as error:
             raise StartFailed(error.code, str(error), permanent=error.permanent) from error
         request.report_left_out(self._host.record, None)  # it has servers of its own configuration only
+        token = request.resume_token if native else None
         self._request, self._conversation_id = request, token
-        self._fork_due = request.fork and token == request.resume_token
         return StartResult(
             outcome="resumed" if native else "created",
             resume_token=token,
@@ -112,30 +104,14 @@ class PerTurnDriver:
         )
 
     async def _version(self, request: StartRequest) -> str:
-        output = await self._output([*request.argv, "--version"], request, Code.AGENT_EXITED)
-        found = _VERSION.search(output.text)
-        return found[0] if found else output.text[:40]
-
-    async def _first_conversation(self, request: StartRequest) -> str | None:
-        """Return the conversation to continue; makes the copy here if that takes a command of its own."""
-        if request.strategy != "native":
-            return None
-        if not request.fork or self._dialect.copy is None:
-            return request.resume_token
-        copied = (await self._output(self._dialect.copy(request), request, Code.HANDSHAKE_FAILED)).text.split()
-        if not copied or copied[-1] == request.resume_token:
-            raise StartFailed(Code.HANDSHAKE_FAILED, "the agent gave the copy of its conversation no name")
-        await self._host.keep_token(copied[-1])
-        return copied[-1]
-
-    async def _output(self, command: Sequence[str], request: StartRequest, failure: Code) -> CommandOutput:
-        output = await run_command(command, request, self._marker, self._host)
+        output = await run_command([*request.argv, "--version"], request, self._marker, self._host)
         if output.exit_code == 0:
-            return output
+            found = _VERSION.search(output.text)
+            return found[0] if found else output.text[:40]
         message = output.stderr or output.text[-1000:] or f"it ended with code {output.exit_code}"
         if request.resume_token and matches_gone_pattern(message, request.gone_patterns):
             raise StartFailed(Code.TOKEN_REJECTED, f"the agent says: {message}", token_valid=False)
-        raise StartFailed(failure, f"the agent says: {message}", permanent=failure == Code.HANDSHAKE_FAILED)
+        raise StartFailed(Code.AGENT_EXITED, f"the agent says: {message}")
 
     # -- turns
 
@@ -147,7 +123,7 @@ class PerTurnDriver:
         images, others = split_images(attachments) if self._dialect.takes_images else ([], attachments)
         data = prompt_text(text, others).encode("utf-8", "replace")
         self._cancelled, self._process = False, None
-        turn = self._turn = TurnReader(self._host, self._conversation_id, forks=self._fork_due)
+        turn = self._turn = TurnReader(self._host, self._conversation_id)
         try:
             with image_files(images) as paths:
                 process = await self._spawn(request, turn, paths)
@@ -163,7 +139,7 @@ class PerTurnDriver:
         async def on_message(message: Mapping[str, Any]) -> None:
             await turn.handle(reader(message))
 
-        command = self._dialect.turn(request, self._conversation_id, self._fork_due, images)
+        command = self._dialect.turn(request, self._conversation_id, images)
         try:
             process = await CliProcess.spawn(command, request, self._marker, self._host, on_message)
         except SpawnFailed as error:
@@ -230,7 +206,7 @@ class PerTurnDriver:
 
     def _update_conversation(self, turn: TurnReader) -> None:
         if turn.named is not None and not turn.mismatch:
-            self._conversation_id, self._fork_due = turn.named, False
+            self._conversation_id = turn.named
 
     async def cancel(self) -> None:
         """End the process of the open turn; its conversation keeps what it has said so far."""
