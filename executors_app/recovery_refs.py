@@ -6,13 +6,12 @@ agentctl's answers. Everything is read from git's objects; nothing is written.
 
 from __future__ import annotations
 
-import base64
-import hashlib
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
 from executors_app.agentctl.workspace import recovery_snapshots
+from executors_app.agentctl.workspace.files import describe_content
 from executors_app.agentctl.workspace.git import git_log_arguments, parse_git_log
 from executors_app.agentctl.workspace.recovery_snapshots import RecoverySnapshot
 from executors_app.errors import NotKept, RepositoryUnusable
@@ -110,18 +109,7 @@ def read_saved_content(kept: SavedWork, path: str) -> dict[str, Any]:
         data = git.read("cat-file", "blob", found, limit=CONTENT_LIMIT)
     except GitFailed as error:
         raise NotKept("There is no such file.", path=path) from error
-    truncated = size > len(data)
-    encoding, content = _as_text(data, truncated=truncated)
-    return {
-        "path": path,
-        "size": size,
-        "encoding": encoding,
-        "binary": encoding != "utf-8",
-        "content": content,
-        "truncated": truncated,
-        "hash": None if truncated else hashlib.sha256(data).hexdigest(),
-        **kept.said(),
-    }
+    return {**describe_content(path, size, data, size > len(data)), **kept.said()}
 
 
 def saved_status(kept: SavedWork) -> dict[str, Any]:
@@ -191,13 +179,3 @@ def _changes(kept: SavedWork, before: str, after: str) -> list[dict[str, str]]:
     )
     pairs = zip(words[::2], words[1::2], strict=False)
     return [{"path": path, "change": _CHANGES.get(letter, letter)} for letter, path in pairs]
-
-
-def _as_text(data: bytes, *, truncated: bool) -> tuple[str, str]:
-    if b"\0" not in data:
-        try:
-            return "utf-8", data.decode("utf-8", "strict")
-        except UnicodeDecodeError as error:
-            if truncated and error.start > len(data) - 4:  # the limit cut a character
-                return "utf-8", data[: error.start].decode()
-    return "base64", base64.b64encode(data).decode("ascii")

@@ -58,11 +58,6 @@ def state_directory_of(execution_id: str) -> StateDirectory:
     return execution_storage().state_directory_of(execution_id)
 
 
-def local_workspace_state(execution: ExecutionFacts) -> tuple[WorkspaceState, str]:
-    """Return the worktree's state, and the precise reason if it is gone; blocks, changes nothing."""
-    return execution_storage().workspace_state(execution)
-
-
 def is_known_here(execution: ExecutionFacts) -> bool:
     """Whether the execution's state directory with its token is on this disk."""
     return execution_storage().is_known(execution)

@@ -36,7 +36,7 @@ SHARED_WITH_AGENTCTL = {
     "journal.line_format",
     *("agent_settings", "auth_methods"),  # the shape of what an agent reports, checked on both sides
     *("workspace.seed", "workspace.workspace_root", "workspace.worktrees", "workspace.recovery_snapshots"),
-    *("workspace.git", "workspace.repository_git"),
+    *("workspace.git", "workspace.repository_git", "workspace.files"),
     *("http.sockets", "http.bulk_status"),  # how a listener is proven and asked, the same from both sides
     "questions",  # what agents may ask, and which answers fit
     *("local_runtime.storage", "local_runtime.launch", "local_runtime.machine"),  # agentctl host uses them elsewhere

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -250,7 +250,7 @@ class AgentLifecycle:
         if started.resume_token:
             agent.host.release_log_lines()
         self._record_success(agent, started)
-        answer = {**_start_response(request.launch_id, started), "pid": agent.driver.pid, "started_at": agent.since}
+        answer = {"launch_id": request.launch_id, **asdict(started), "pid": agent.driver.pid, "started_at": agent.since}
         await self._journal.wait_until_durable(self._journal.last_seq)
         crash_points.reached("agentctl.agent_ready")
         self._store_result(request.launch_id, {"answer": answer})
@@ -373,20 +373,3 @@ class AgentLifecycle:
             expected=agent.stop_requested,
             message_id=self._turns.abandon_active_turn(),
         )
-
-
-def _start_response(launch_id: str, started: StartResult) -> dict[str, Any]:
-    return {
-        "launch_id": launch_id,
-        "outcome": started.outcome,
-        "resume_token": started.resume_token,
-        "replayed": started.replayed,
-        "replayed_user_texts": list(started.replayed_user_texts),
-        "listed": started.listed,
-        "agent": dict(started.agent),
-        "capabilities": dict(started.capabilities),
-        "timings": dict(started.timings),
-        "unkept": {name: dict(shortfall) for name, shortfall in started.unkept.items()},
-        "auth": dict(started.auth),
-        "login": dict(started.login),
-    }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 import socket
 import ssl
 import time
@@ -79,8 +78,6 @@ __all__ = ["Container", "Engine", "EngineRefused", "open_engine"]
 T = TypeVar("T")
 
 _DEFAULT_TIMEOUT: Final = 60.0
-_FRACTION: Final = re.compile(r"\.\d+")
-"""Fractions of a second: the engine sends nine digits, more than ``fromisoformat`` accepts."""
 _LOG_TAIL_LINES: Final = 20
 """Lines of a container's log that are shown to users."""
 
@@ -120,7 +117,7 @@ class Engine:
     def now(self) -> float:
         """Return the engine's clock in seconds since 1970, which may differ from ours."""
         told = str(_call_engine(self._client.info).get("SystemTime", ""))
-        return datetime.fromisoformat(_FRACTION.sub("", told)).timestamp() if told else time.time()
+        return datetime.fromisoformat(told).timestamp() if told else time.time()
 
     def containers(self, labels: Mapping[str, str]) -> list[Container]:
         """List all containers with these labels, running or not, in one call."""

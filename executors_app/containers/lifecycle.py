@@ -203,7 +203,7 @@ class _EventStream:
     def window(self) -> Iterator[ExitEvent]:
         """Yield the events of one connection; raises ExecutorError."""
         with open_engine(self._address, WINDOW_SECONDS + 5) as engine:
-            now = _engine_clock(engine)
+            now = engine.now()
             for entry in _events(engine, self._since or f"{now:.6f}", f"{now + WINDOW_SECONDS:.6f}"):
                 if (event := self._parse_event(entry)) is not None:
                     yield event
@@ -221,12 +221,6 @@ class _EventStream:
         labels = about.get("Attributes") or {}
         session_id = labels.get(sites.SESSION_LABEL) if labels.get(sites.EXECUTION_LABEL) else ""
         return ExitEvent(session_id, mark[2], ended=mark[1] != "oom") if session_id else None
-
-
-def _engine_clock(engine: Engine) -> float:
-    """Return the engine's clock in seconds since the epoch."""
-    told = engine.ask(lambda client: client.info())["SystemTime"]
-    return datetime.fromisoformat(told).timestamp()
 
 
 def _events(engine: Engine, since: str, until: str) -> Iterator[dict[str, Any]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -73,11 +73,6 @@ def volume_mount(name: str, target: Path | str) -> dict[str, Any]:
     """Return a volume mount for the engine's API."""
     # Without NoCopy an empty volume would get the image's files and their owner.
     return {"Type": "volume", "Source": name, "Target": str(target), "VolumeOptions": {"NoCopy": True}}
-
-
-def mount_sources(mounts: Iterable[Any]) -> set[str]:
-    """Return the directories of this machine that a listed container mounts."""
-    return {str(mount["Source"]) for mount in mounts or () if mount.get("Source")}
 
 
 STATE_PATH: Final = "/var/lib/agentctl/state"

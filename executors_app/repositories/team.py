@@ -136,11 +136,6 @@ _IN_USE: Final = ("HEAD", "rebase-merge/head-name", "rebase-apply/head-name")
 """During a rebase HEAD names no branch; git keeps the branch's name in these files."""
 
 
-def read_head(directory: Path) -> str:
-    """Return the ref or commit that a git directory's HEAD names; empty if it names none."""
-    return _named_ref(directory / "HEAD")
-
-
 def checked_out_branches(common: Path) -> set[str]:
     """Return the refs of all branches that are checked out in any worktree of the repository."""
     places = [common, *(Path(entry.path) for entry in untrusted_files.list_entries(common / "worktrees", _WORKTREES))]
@@ -291,7 +286,7 @@ class TeamRepository:
 
     def head(self) -> str:
         """Return the ref or commit that is checked out at ``path``; empty for none."""
-        return read_head(worktree_directory(self.path, self.common))
+        return _named_ref(worktree_directory(self.path, self.common) / "HEAD")
 
     def commit_of(self, revision: str) -> str | None:
         """Return the commit that a branch, tag or id names; None if it names none. Raises GitFailed."""

@@ -41,21 +41,18 @@ _OF_THE_REPOSITORY: Final = ("commondir", "gitdir", "config.worktree", "locked",
 """Files of a worktree record that point git elsewhere or are locks."""
 
 
-def has_earlier_workspace(worktree: Path) -> bool:
-    """Whether an earlier release's worktree is at the path that the row names."""
-    return is_plain_directory(worktree)
-
-
 def convert_earlier_workspace(engine: Engine, spec: LaunchSpec, into: Path) -> bool:
     """Copy an earlier release's workspace to where agentctl migrates it from; return False if there is none.
 
     Blocks. Raises LaunchFailed while another session's container still uses it, RepositoryUnusable, OSError.
     """
     worktree = Path(spec.worktree_path)
-    if not has_earlier_workspace(worktree):
+    if not is_plain_directory(worktree):
         return False
-    for one in engine.ask(lambda client: client.containers(filters=_ours())):
-        if str(worktree) in sites.mount_sources(one.get("Mounts")):
+    labels = [f"{name}={value}" for name, value in sites.deployment_labels().items()]
+    ours = {"label": labels, "status": ["running", "paused"]}
+    for one in engine.ask(lambda client: client.containers(filters=ours)):
+        if str(worktree) in {str(mount.get("Source")) for mount in one.get("Mounts") or ()}:
             raise LaunchFailed(
                 "Another session still uses this worktree in a container of an earlier release. Stop that session, "
                 "then try again."
@@ -109,13 +106,6 @@ def _record(repository: Path, owner_id: str) -> Path:
     return TeamRepository.open(repository).common / "worktrees" / owner_id
 
 
-def _ours() -> dict[str, list[str]]:
-    return {
-        "label": [f"{name}={value}" for name, value in sites.deployment_labels().items()],
-        "status": ["running", "paused"],
-    }
-
-
 LOOPBACK: Final = "127.0.0.1"
 _LARGEST_REFS: Final = 16 << 20
 
@@ -134,7 +124,9 @@ class LocalSite(Site):
             return ContainerSetup(root, worktree, [], self.user, lambda engine, name: None, places.token())
         token = storage.mint_launch_token(spec.auth_token)
         places.write_token(token)
-        directory, home = workspace_directory(spec.worktree_owner), home_directory(spec.session_id)
+        directory = workspace_directory(spec.worktree_owner)
+        # The agent's home, with its logins and conversations, which every container keeps.
+        home = Path(settings.KANDEV_DATA_DIR) / "agent_homes" / spec.session_id
         is_new = not directory.is_dir()
         if is_new and spec.worktree_path and convert_earlier_workspace(engine, spec, directory):
             rebuilt = workspace_store.prepare_seed(replace(spec, worktree_path=""), places.seed_file, borrows=True)
@@ -162,7 +154,7 @@ class LocalSite(Site):
         owner, branch = execution.worktree_owner, execution.worktree_branch
         directory = workspace_directory(owner)
         if not directory.is_dir():
-            if has_earlier_workspace(Path(execution.worktree_path)):
+            if is_plain_directory(Path(execution.worktree_path)):  # of an earlier release
                 return WorkspaceState.PRESENT, ""
             return workspace_store.lost_workspace_state(owner, f"The workspace {directory} was deleted.", branch)
         if read_file_below(directory, f"worktrees/{owner}/.git") is not None:
@@ -203,11 +195,6 @@ def container_worktree(spec: LaunchSpec) -> Worktree:
 def workspace_directory(owner_id: str) -> Path:
     """Return the workspace's directory; the agent can write everything in it."""
     return Path(settings.KANDEV_DATA_DIR) / "workspaces" / owner_id
-
-
-def home_directory(session_id: str) -> Path:
-    """Return the agent's home, with its logins and conversations, which every container keeps."""
-    return Path(settings.KANDEV_DATA_DIR) / "agent_homes" / session_id
 
 
 def _has_branch(repository: Path, branch: str) -> bool:

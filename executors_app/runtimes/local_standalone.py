@@ -17,7 +17,7 @@ from executors_app.agentctl.local_runtime.machine import LocalMachine
 from executors_app.agentctl.process import execution_processes, spawning
 from executors_app.client import AgentctlClient
 from executors_app.domain import ExecutionFacts, Launched, LaunchSpec, Observation, WorkspaceState
-from executors_app.workspace_store import LocalStateMixin, execution_storage, local_workspace_state
+from executors_app.workspace_store import LocalStateMixin, execution_storage
 
 
 class LocalStandalone(LocalStateMixin):
@@ -57,7 +57,7 @@ class LocalStandalone(LocalStateMixin):
 
     def workspace_state(self, execution: ExecutionFacts) -> tuple[WorkspaceState, str]:
         """Inspect the worktree and, if that is missing, the repository."""
-        return local_workspace_state(execution)
+        return execution_storage().workspace_state(execution)
 
     async def end(self, execution: ExecutionFacts) -> bool:
         """End agentctl and its leftover processes (TERM, then KILL), but only processes proven to be its own."""

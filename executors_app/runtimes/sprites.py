@@ -113,12 +113,15 @@ async def judge_execution(
     """Return the observation of one execution; raises only unexpected errors."""
     sprite = known.get(layout.name)
     if sprite is None:
-        state, why = await asyncio.to_thread(_removed_workspace, execution, layout)
+        lost = f"The sprite {layout.name} was removed."
+        state, why = await asyncio.to_thread(_lost_workspace, execution, layout, lost)
         return Observation.dead("sprite_gone", state, why)
     if not organisation.is_ours(sprite.labels):
         return Observation.unknown("foreign")
     if sprite.status == "cold":
-        return Observation.dead("sprite_cold", _presumed_workspace(execution))
+        # The disk outlives pauses, and a launch would notice a loss.
+        presumed = WorkspaceState.PRESENT if execution.worktree_path else WorkspaceState.REBUILDABLE
+        return Observation.dead("sprite_cold", presumed)
     try:
         report, token = await _poll_status(api, execution, layout, timeout)
     except ExecutorError as error:
@@ -141,11 +144,6 @@ async def _poll_status(
         if there == token or not is_token_of(there, execution.auth_token):
             raise
         return await status_client(execution.id, there).status(timeout), there
-
-
-def _presumed_workspace(execution: ExecutionFacts) -> WorkspaceState:
-    """Return the workspace's presumed state: the disk outlives pauses, and a launch would notice a loss."""
-    return WorkspaceState.PRESENT if execution.worktree_path else WorkspaceState.REBUILDABLE
 
 
 async def _judge_silent_agent(
@@ -186,13 +184,9 @@ async def _workspace(api: Organisation, execution: ExecutionFacts, layout: Sprit
     return await asyncio.to_thread(_lost_workspace, execution, layout, lost)
 
 
-def _removed_workspace(execution: ExecutionFacts, layout: SpriteLayout) -> tuple[WorkspaceState, str]:
+def _lost_workspace(execution: ExecutionFacts, layout: SpriteLayout, lost: str) -> tuple[WorkspaceState, str]:
     if not execution.worktree_path:
         return WorkspaceState.REBUILDABLE, ""
-    return _lost_workspace(execution, layout, f"The sprite {layout.name} was removed.")
-
-
-def _lost_workspace(execution: ExecutionFacts, layout: SpriteLayout, lost: str) -> tuple[WorkspaceState, str]:
     return workspace_store.lost_workspace_state(execution.session_id, lost, layout.worktree.branch)
 
 
@@ -263,8 +257,9 @@ class Sprites:
         name = organisation.sprite_name(execution.id)
         try:
             async with open_organisation() as api:
-                if not await _is_ours(api, name):
-                    return await api.find(name) is None
+                sprite = await api.find(name)
+                if sprite is None or not organisation.is_ours(sprite.labels):
+                    return sprite is None
                 await api.stop_service(name, organisation.SERVICE, _GRACE)
                 return await api.service(name, organisation.SERVICE) in ("", "stopped", "failed")
         except (TimeoutError, ExecutorError) as error:
@@ -362,11 +357,6 @@ async def _launch(api: Organisation, layout: SpriteLayout, spec: LaunchSpec) -> 
         found=found,
         state={"sprite": layout.name, **storage.token_state(token)} | ({"rebuilt": rebuilt} if rebuilt else {}),
     )
-
-
-async def _is_ours(api: Organisation, name: str) -> bool:
-    sprite = await api.find(name)
-    return sprite is not None and organisation.is_ours(sprite.labels)
 
 
 def _config(config: Mapping[str, Any]) -> SpritesConfig:

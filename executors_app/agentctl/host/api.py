@@ -291,7 +291,7 @@ class _Api:
         return {"ended": await self._instances.end_leftovers(_execution_id_of(request), proof)}
 
     async def _work(self, request: web.Request) -> web.StreamResponse:
-        known = parse_commits(await read_json_object(request), "known")
+        known = parse_commits(await read_json_object(request))
         packed, bundle = await asyncio.to_thread(self._instances.pack_work, _execution_id_of(request), known)
         return await send_work(request, packed, bundle)
 

@@ -136,7 +136,7 @@ def parse_start_request(body: Mapping[str, Any], workspace: Path) -> StartReques
         launch_id=parse_identifier(body, "launch_id"),
         argv=_parse_argv(body),
         env=parse_environment(body, "env"),
-        cwd=_parse_directory(body, workspace),
+        cwd=_check_directory(parse_text(body, "cwd", "") or str(workspace), "cwd"),
         strategy=strategy,
         driver=parse_text(body, "driver", "acp"),
         resume_token=_parse_optional_text(body, "resume_token"),
@@ -186,10 +186,6 @@ def parse_environment(body: Mapping[str, Any], name: str) -> dict[str, str]:
     return env
 
 
-def _parse_directory(body: Mapping[str, Any], workspace: Path) -> str:
-    return _check_directory(parse_text(body, "cwd", "") or str(workspace), "cwd")
-
-
 def _check_directory(path: str, name: str) -> str:
     if "\0" in path or not Path(path).is_absolute() or not Path(path).is_dir():
         raise _field_error(name, "must be the absolute path of an existing directory")
@@ -227,11 +223,11 @@ def _field_error(name: str, why: str) -> Exception:
     return validation_error(f"{name} {why}", field=name)
 
 
-def parse_commits(body: Mapping[str, Any], name: str) -> list[str]:
-    """Return a list of commit ids."""
-    found = parse_texts(body, name)
+def parse_commits(body: Mapping[str, Any]) -> list[str]:
+    """Return the commit ids in ``known``."""
+    found = parse_texts(body, "known")
     if len(found) > _MAX_COMMITS or not all(map(_COMMIT.fullmatch, found)):
-        raise validation_error(f"{name} must be up to {_MAX_COMMITS} commit ids", field=name)
+        raise _field_error("known", f"must be up to {_MAX_COMMITS} commit ids")
     return found
 
 

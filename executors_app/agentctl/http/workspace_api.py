@@ -215,7 +215,7 @@ class WorkspaceApi:
         return json_response(await self._workspace.call(self._workspace.rebuild_workspace))
 
     async def _work(self, request: web.Request) -> web.StreamResponse:
-        known = parse_commits(await read_json_object(request), "known")
+        known = parse_commits(await read_json_object(request))
         packed, bundle = await self._workspace.call(self._workspace.pack_work, known)
         return await send_work(request, packed, bundle)
 

@@ -47,7 +47,8 @@ def _to_plain(value: Any, above: tuple[int, ...]) -> Any:
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, int):
-        return int(value) if -(2**63) <= value < 2**64 else _digits(value)
+        # Hexadecimal: the interpreter refuses the decimal text of numbers beyond some thousand digits.
+        return int(value) if -(2**63) <= value < 2**64 else hex(value)
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else None
     if isinstance(value, bytes | bytearray):
@@ -69,11 +70,6 @@ def _container(value: Any, above: tuple[int, ...]) -> Any:
 def _key(name: Any) -> str:
     plain = _to_plain(name, ())
     return plain if isinstance(plain, str) else orjson.dumps(plain).decode()
-
-
-def _digits(value: int) -> str:
-    # Hexadecimal: the interpreter refuses the decimal text of numbers beyond some thousand digits.
-    return hex(value)
 
 
 def _text(text: str) -> str:

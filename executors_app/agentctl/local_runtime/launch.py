@@ -139,8 +139,8 @@ class _Launcher:
         self._connection, theirs = forking.socket_pair()
         atexit.register(self._connection.close)
         with theirs:
-            argv = [sys.executable, "-P", "-m", _LAUNCHER_MODULE, str(theirs.fileno()), forking.room_for_arguments()]
-            environment = spawning.build_environment({"PYTHONPATH": str(SOURCE_ROOT)}, forking.room_for_variables())
+            argv = [sys.executable, "-P", "-m", _LAUNCHER_MODULE, str(theirs.fileno()), forking.ROOM_FOR_ARGUMENTS]
+            environment = spawning.build_environment({"PYTHONPATH": str(SOURCE_ROOT)}, forking.ROOM_FOR_VARIABLES)
             pid = start_detached(argv, environment=environment, log=None, files=[theirs.fileno()])
         self._process = identity.identify(pid)
 

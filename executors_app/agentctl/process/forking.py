@@ -146,19 +146,10 @@ def _run_fork(
     return program.run(argv, given)
 
 
-_ROOM_FOR_ARGUMENTS: Final = 6 * 1024
-_ROOM_FOR_VARIABLES: Final = 2 * 1024
-_ROOM: Final = "ROOM"
-
-
-def room_for_arguments() -> str:
-    """Return the last argument of a server: its forks may have that many more bytes of command line."""
-    return "-" * _ROOM_FOR_ARGUMENTS
-
-
-def room_for_variables() -> dict[str, str]:
-    """Return a variable for a server: its forks may have that many more bytes of environment."""
-    return {_ROOM: "-" * _ROOM_FOR_VARIABLES}
+ROOM_FOR_ARGUMENTS: Final = "-" * 6 * 1024
+"""The last argument of a server: its forks may have that many more bytes of command line."""
+ROOM_FOR_VARIABLES: Final = {"ROOM": "-" * 2 * 1024}
+"""A variable for a server: its forks may have that many more bytes of environment."""
 
 
 class ProcIdentity:

@@ -122,11 +122,15 @@ def read_content(root: Path, path: str) -> dict[str, Any]:
             raise validation_error("this is not a file", path=path)
         with os.fdopen(os.dup(fd), "rb") as file:
             data = file.read(CONTENT_LIMIT + 1)
-    truncated = len(data) > CONTENT_LIMIT
-    encoding, content = _as_text(data[:CONTENT_LIMIT], whole=not truncated)
+    return describe_content(path, max(about.st_size, len(data)), data[:CONTENT_LIMIT], len(data) > CONTENT_LIMIT)
+
+
+def describe_content(path: str, size: int, data: bytes, truncated: bool) -> dict[str, Any]:
+    """Return a file's content, or its beginning, in the shape of ``read_content``."""
+    encoding, content = _as_text(data, whole=not truncated)
     return {
         "path": path,
-        "size": max(about.st_size, len(data)),
+        "size": size,
         "encoding": encoding,
         "binary": encoding != "utf-8",
         "content": content,

@@ -131,11 +131,6 @@ _HEAD_PREFIX: Final = "ref: refs/heads/"
 _HEAD_LIMIT: Final = 4096
 
 
-def describe_workspace(workspace: Path) -> dict[str, Any]:
-    """Return path, existence and branch of a workspace; cheap."""
-    return {"path": str(workspace), "exists": workspace.is_dir(), "branch": _current_branch(workspace)}
-
-
 def _current_branch(workspace: Path) -> str | None:
     """Return the checked-out branch, read without running git; None if there is none."""
     try:
@@ -179,7 +174,13 @@ class Workspace:
 
     def report(self) -> dict[str, Any]:
         """Return ``workspace`` of ``GET /status``; runs no git."""
-        return {**describe_workspace(self.root), "dirty": self.dirty, "shells": self.shells.running_count}
+        return {
+            "path": str(self.root),
+            "exists": self.root.is_dir(),
+            "branch": _current_branch(self.root),
+            "dirty": self.dirty,
+            "shells": self.shells.running_count,
+        }
 
     def rebuild_workspace(self) -> dict[str, Any]:
         """Rebuild what was deleted; return ``{made}``, False if nothing was missing. Blocks; raises ApiError."""
