@@ -217,7 +217,7 @@ class Sprites:
 
     async def launch(self, spec: LaunchSpec) -> Launched:
         """Make the sprite, its workspace and its service, or find them; wakes a paused sprite."""
-        layout = SpriteLayout.of(spec, _config(spec.config))
+        layout = SpriteLayout(spec, _config(spec.config))
         # Saves concurrent launches of this process the same work; that only one process launches is up to the lease.
         async with self._launching.setdefault(spec.execution_id, asyncio.Lock()), open_organisation() as api:
             try:
@@ -242,7 +242,7 @@ class Sprites:
 
                 async def judged(execution: ExecutionFacts) -> None:
                     async with bound:
-                        layout = SpriteLayout.of(execution, _config(execution.config))
+                        layout = SpriteLayout(execution, _config(execution.config))
                         seen[execution.id] = await judge_execution(api, execution, layout, known, timeout)
 
                 for outcome in await asyncio.gather(*map(judged, executions), return_exceptions=True):
@@ -286,7 +286,7 @@ class Sprites:
         try:
             return await workspace_store.receive_work(execution, client.work)
         except AgentctlUnreachable:
-            layout = SpriteLayout.of(execution, _config(execution.config))
+            layout = SpriteLayout(execution, _config(execution.config))
             async with open_organisation() as api:
                 return await launch.push_work(api, layout, execution)
 

@@ -21,7 +21,6 @@ from typing import IO, Any, Final
 from executors_app import workspace_store
 from executors_app.agentctl.local_runtime import storage
 from executors_app.agentctl.workspace import workspace_root
-from executors_app.agentctl.workspace.worktrees import Worktree
 from executors_app.client import AgentctlClient
 from executors_app.domain import ExecutionFacts, LaunchSpec
 from executors_app.errors import AgentctlUnreachable, ExecutorError, LaunchFailed, WorkspaceGone
@@ -92,65 +91,33 @@ _POLL: Final = 0.1
 _LONG: Final = 600.0
 
 
-@dataclass(frozen=True, slots=True)
 class SpriteLayout:
     """The name of one session's sprite, and the paths in it."""
 
-    execution_id: str
-    session_id: str
-    branch: str
-    python: str
-
-    @classmethod
-    def of(cls, execution: LaunchSpec | ExecutionFacts, config: SpritesConfig) -> SpriteLayout:
-        """Return the layout for a launch or a row."""
-        execution_id = execution.execution_id if isinstance(execution, LaunchSpec) else execution.id
-        return cls(execution_id, execution.session_id, execution.worktree_branch, config.python)
-
-    @property
-    def name(self) -> str:
-        """The sprite's name."""
-        return organisation.sprite_name(self.execution_id)
-
-    @property
-    def root(self) -> PurePosixPath:
-        """The directory that contains all other paths."""
-        return organisation.sprite_root(self.execution_id)
-
-    @property
-    def work(self) -> PurePosixPath:
+    def __init__(self, execution: LaunchSpec | ExecutionFacts, config: SpritesConfig):
+        self.execution_id = execution.execution_id if isinstance(execution, LaunchSpec) else execution.id
+        self.session_id = execution.session_id
+        self.name = organisation.sprite_name(self.execution_id)
+        self.root = organisation.sprite_root(self.execution_id)
+        self.work = self.root / "work"
         """The directory of the session's repository and worktree."""
-        return self.root / "work"
-
-    @property
-    def worktree(self) -> Worktree:
+        worktree = workspace_root.sandbox_worktree_path(Path(self.work), self.session_id, execution.worktree_branch)
+        self.worktree = worktree
         """The session's worktree; an empty branch follows from the id."""
-        return workspace_root.sandbox_worktree_path(Path(self.work), self.session_id, self.branch)
-
-    @property
-    def seed(self) -> PurePosixPath:
+        self.seed = self.root / "seed"
         """The file that the workspace is made from."""
-        return self.root / "seed"
-
-    @property
-    def state(self) -> PurePosixPath:
+        self.state = self.root / "state"
         """Agentctl's state directory."""
-        return self.root / "state"
-
-    @property
-    def token(self) -> PurePosixPath:
+        self.token = self.root / "token"
         """The file with agentctl's bearer token."""
-        return self.root / "token"
+        self.python = config.python
+        self.interpreter = config.python or str(self.root / "python" / "bin" / "python")
+        """The Python that runs the program."""
 
     @property
     def code(self) -> PurePosixPath:
         """The directory of this version of the program."""
         return self.root / f"program-{program_version()}"
-
-    @property
-    def interpreter(self) -> str:
-        """The Python that runs the program."""
-        return self.python or str(self.root / "python" / "bin" / "python")
 
     def command(self, module: str, *arguments: str) -> list[str]:
         """Return the argv that runs a module of the program."""

@@ -74,46 +74,25 @@ def bearer_token(secret: str, state: Mapping[str, Any]) -> str:
 _LOCK_TIMEOUT: Final = 60.0
 
 
-@dataclass(frozen=True, slots=True)
 class StateDirectory:
     """``<data>/agentctl/<execution id>/``, readable only by its owner."""
 
-    path: Path
-
-    @property
-    def socket(self) -> Path:
+    def __init__(self, path: Path):
+        self.path = path
+        self.socket = path / "agentctl.sock"
         """The Unix socket that agentctl listens on."""
-        return self.path / "agentctl.sock"
-
-    @property
-    def token_file(self) -> Path:
+        self.token_file = path / "token"
         """The bearer token that agentctl accepts."""
-        return self.path / "token"
-
-    @property
-    def ready_file(self) -> Path:
+        self.ready_file = path / "ready.json"
         """``{"url", "pid", "boot_id", "started_at"}``, written once agentctl listens."""
-        return self.path / "ready.json"
-
-    @property
-    def lock_file(self) -> Path:
+        self.lock_file = path / "lock"
         """Locked by agentctl while it lives."""
-        return self.path / "lock"
-
-    @property
-    def resume_token_file(self) -> Path:
+        self.resume_token_file = path / "token.json"
         """The agent's conversation: ``{"resume_token", "last_message_uuid"}``."""
-        return self.path / "token.json"
-
-    @property
-    def log_file(self) -> Path:
+        self.log_file = path / "agentctl.log"
         """Standard output and standard error of agentctl."""
-        return self.path / "agentctl.log"
-
-    @property
-    def seed_file(self) -> Path:
+        self.seed_file = path / "seed"
         """The seed that the workspace is created from (``seed.Seed``)."""
-        return self.path / "seed"
 
     def create(self) -> None:
         """Create the directory, readable only by its owner."""

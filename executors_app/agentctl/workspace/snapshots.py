@@ -33,6 +33,12 @@ _LISTING_LIMIT: Final = 64 << 20
 _UNMERGED: Final = 128
 
 
+_TURN_WAITS: Final = 5.0
+"""Maximum seconds to wait before a turn; a slower snapshot continues during the turn."""
+_END_WAITS: Final = 20.0
+"""Maximum seconds to wait before agentctl ends."""
+
+
 @dataclass(frozen=True, slots=True)
 class SnapshotLimits:
     """Limits of one snapshot: sizes in bytes, times in seconds."""
@@ -42,10 +48,6 @@ class SnapshotLimits:
     total: int = 500 << 20
     """Total of all changed files; beyond it the largest are left out."""
     seconds: float = 60.0
-    turn_waits: float = 5.0
-    """Maximum wait before a turn; a slower snapshot continues during the turn."""
-    end_waits: float = 20.0
-    """Maximum wait before agentctl ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,15 +266,8 @@ _MAX_NAMED_FILES: Final = 20
 class SnapshotService:
     """The recovery snapshots of one worktree, one at a time; ``session_id`` is the owner of the worktree."""
 
-    def __init__(
-        self,
-        workspace: Workspace,
-        session_id: str,
-        state_dir: Path,
-        journal: Journal,
-        limits: SnapshotLimits = SnapshotLimits(),
-    ):
-        self._workspace, self._session_id, self._journal, self._limits = workspace, session_id, journal, limits
+    def __init__(self, workspace: Workspace, session_id: str, state_dir: Path, journal: Journal):
+        self._workspace, self._session_id, self._journal = workspace, session_id, journal
         self._copy = _scratch_directory(state_dir) / "snapshot.index"
         self._lock = asyncio.Lock()
         self._scheduled: asyncio.Task[None] | None = None
@@ -281,16 +276,16 @@ class SnapshotService:
     # -- without being asked -----------------------------------------------------------------
 
     async def before_turn(self) -> None:
-        """Take a snapshot before a turn; waits at most ``SnapshotLimits.turn_waits``, and never raises."""
-        await self._wait(self._schedule("turn_start"), self._limits.turn_waits)
+        """Take a snapshot before a turn; waits at most ``_TURN_WAITS``, and never raises."""
+        await self._wait(self._schedule("turn_start"), _TURN_WAITS)
 
     def after_turn(self) -> None:
         """Take a snapshot after a turn, in the background."""
         self._schedule("turn_end")
 
     async def before_shutdown(self) -> None:
-        """Take the last snapshot; waits at most ``SnapshotLimits.end_waits``, and never raises."""
-        await self._wait(self._schedule("shutdown"), self._limits.end_waits)
+        """Take the last snapshot; waits at most ``_END_WAITS``, and never raises."""
+        await self._wait(self._schedule("shutdown"), _END_WAITS)
 
     async def _wait(self, task: asyncio.Task[None] | None, seconds: float) -> None:
         if task is not None:
@@ -320,11 +315,11 @@ class SnapshotService:
 
     async def take(self, reason: str) -> Snapshot:
         """Take a snapshot now, and journal it if something has changed; raises ApiError, OSError."""
-        workspace, limits = self._workspace, self._limits
+        workspace = self._workspace
         async with self._lock:
             # A request from here on needs a snapshot of its own: this one may miss its changes.
             self._scheduled = None
-            taken = await workspace.call(take_snapshot, workspace.git, self._session_id, self._copy, reason, limits)
+            taken = await workspace.call(take_snapshot, workspace.git, self._session_id, self._copy, reason)
             workspace.dirty = taken.dirty
             if taken.changed:
                 named = {"left_out": taken.left_out[:_MAX_NAMED_FILES], "left_out_count": len(taken.left_out)}
