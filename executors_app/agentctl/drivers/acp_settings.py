@@ -103,9 +103,11 @@ class AcpSettings:
         none. ``limit``: seconds for the model, for the mode, and for all other settings together.
         """
         for name, wanted in (("model", request.model), ("mode", request.mode)):
+            if not wanted:
+                continue
             try:
-                if wanted:
-                    await self._select_named(wire, conversation_id, name, wanted, limit)
+                setting, value = self.find(name, wanted) or (None, wanted)
+                await self._select(wire, conversation_id, setting, value, limit=limit)
             except SettingRefused as error:
                 text = f"{name} {wanted} was not selected: {error.message}"
                 self._record(JournalKind.LOG, level="warning", text=text, data={})
@@ -119,14 +121,6 @@ class AcpSettings:
                 self._record(JournalKind.SETTING_REFUSED, **about, code=error.code, reason=error.message)
             else:
                 self._record(JournalKind.SETTING_APPLIED, **about)
-
-    async def _select_named(
-        self, wire: JsonRpcConnection, conversation_id: str, name: str, wanted: str, limit: float
-    ) -> None:
-        found = self.find(name, wanted)
-        if found is None:
-            raise SettingRefused(Code.UNKNOWN_SETTING, "the agent does not offer it")
-        await self.select(wire, conversation_id, *found, limit=limit)
 
     def find(self, category: str, wanted: str) -> tuple[Setting, str] | None:
         """Return the setting of a category (``model``, ``mode``) and its value that ``wanted`` is the id or name of."""
@@ -153,22 +147,22 @@ class AcpSettings:
 
         ``limit``: seconds for the agent's answer. ``sent`` is called once the request was written.
         """
-        setting = find_setting(self.settings, setting_id)
-        if setting is None:
-            raise SettingRefused(Code.UNKNOWN_SETTING, "the agent does not offer it")
-        await self.select(wire, conversation_id, setting, value, limit=limit, sent=sent)
+        await self._select(
+            wire, conversation_id, find_setting(self.settings, setting_id), value, limit=limit, sent=sent
+        )
 
-    async def select(
+    async def _select(
         self,
         wire: JsonRpcConnection,
         conversation_id: str,
-        setting: Setting,
+        setting: Setting | None,
         value: SettingValue,
         *,
         limit: float,
         sent: Callable[[], Any] | None = None,
     ) -> None:
-        """Do what ``change`` does, for a setting that was found here."""
+        if setting is None:
+            raise SettingRefused(Code.UNKNOWN_SETTING, "the agent does not offer it")
         if not accepts_value(setting, value):
             raise SettingRefused(Code.UNKNOWN_SETTING, "the agent does not offer this value")
         if setting["value"] == value:
