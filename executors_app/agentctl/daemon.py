@@ -244,9 +244,7 @@ def _write_ready_file(options: ServeOptions, lock: InstanceLock, sidecar: Sideca
         "boot_id": sidecar.boot_id,
         "started_at": sidecar.started_at,
     }
-    lock.publish_ready_info(ready)
-    if options.ready_file is not None:
-        replace_file(options.ready_file, orjson.dumps(ready))
+    lock.publish_ready_info(ready, options.ready_file)
     logger.info("listening", extra={"action": "agentctl_ready", **ready})
 
 

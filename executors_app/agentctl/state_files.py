@@ -83,9 +83,12 @@ class InstanceLock:
             time.sleep(_LOCK_POLL)
         os.ftruncate(self._fd, 0)
 
-    def publish_ready_info(self, ready: Mapping[str, Any]) -> None:
-        """Write the ready info, for an agentctl that finds the lock taken."""
-        os.pwrite(self._fd, orjson.dumps(ready), 0)
+    def publish_ready_info(self, ready: Mapping[str, Any], ready_file: Path | None) -> None:
+        """Write the ready info for an agentctl that finds the lock taken, and into the ready file, if there is one."""
+        data = orjson.dumps(ready)
+        os.pwrite(self._fd, data, 0)
+        if ready_file is not None:
+            replace_file(ready_file, data)
 
     def release(self) -> None:
         """Release the lock."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Final
 
-from executors_app.containers.engine import Engine, EngineRefused
+from executors_app.containers.engine import Engine
 from executors_app.errors import LaunchFailed
 
 _MAX_BYTES: Final = 4 << 30
@@ -80,8 +80,7 @@ def read_small_file(engine: Engine, container: str, path: str) -> bytes | None:
         if packed is None:
             return None
         with tarfile.open(fileobj=packed, mode="r:") as tar:
-            first = tar.next()
-            file = tar.extractfile(first) if first is not None and first.isreg() else None
+            file = _first_file(tar)
             return file.read(_SMALL_FILE_LIMIT) if file is not None else None
 
 
@@ -117,25 +116,26 @@ def fetch_file(engine: Engine, container: str, path: str, into: IO[bytes]) -> No
     with _fetched(engine, container, path) as packed:
         if packed is not None:
             with tarfile.open(fileobj=packed, mode="r:") as tar:
-                first = tar.next()
-                file = tar.extractfile(first) if first is not None and first.isreg() else None
-                if file is not None:
+                if (file := _first_file(tar)) is not None:
                     shutil.copyfileobj(file, into)
                     return
     raise LaunchFailed(f"The container has no file {path}.")
 
 
+def _first_file(tar: tarfile.TarFile) -> IO[bytes] | None:
+    """Return the content of an archive's first entry, if that is a regular file."""
+    first = tar.next()
+    return tar.extractfile(first) if first is not None and first.isreg() else None
+
+
 @contextmanager
 def _fetched(engine: Engine, container: str, path: str) -> Iterator[IO[bytes] | None]:
     with tempfile.SpooledTemporaryFile(_IN_MEMORY) as packed:
-        try:
-            parts, _ = engine.ask(lambda client: client.get_archive(container, path))
-        except EngineRefused as error:
-            if error.status != 404:
-                raise
+        found = engine.find_any(lambda client: client.get_archive(container, path))
+        if found is None:
             yield None
             return
-        engine.ask(lambda client: _copy(parts, packed))
+        engine.ask(lambda client: _copy(found[0], packed))
         packed.seek(0)
         yield packed
 

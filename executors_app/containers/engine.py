@@ -101,6 +101,15 @@ class Engine:
         """Make any other call of the client; raises EngineRefused for an error, RuntimeUnavailable for no answer."""
         return _call_engine(lambda: call(self._client))
 
+    def find_any(self, call: Callable[[Any], T]) -> T | None:
+        """``ask``, but return None for what is not there."""
+        try:
+            return self.ask(call)
+        except EngineRefused as error:
+            if error.status == 404:
+                return None
+            raise
+
     def follow(self, path: str, params: Mapping[str, str]) -> Iterator[bytes]:
         """Yield the lines of a streaming answer, with the client's timeout between two lines."""
         client = self._client  # called directly, because docker-py's own streaming sets no timeout
@@ -129,23 +138,15 @@ class Engine:
 
     def find(self, name: str) -> Container | None:
         """Inspect the container of that name or id; None if there is none."""
-        try:
-            return container_from_inspect(_call_engine(lambda: self._client.inspect_container(name)))
-        except EngineRefused as error:
-            if error.status == 404:
-                return None
-            raise
+        found = self.find_any(lambda client: client.inspect_container(name))
+        return container_from_inspect(found) if found is not None else None
 
     def image_id(self, image: str) -> str:
         """Return the id of a local image; images are never pulled."""
-        try:
-            return str(_call_engine(lambda: self._client.inspect_image(image))["Id"])
-        except EngineRefused as error:
-            if error.status == 404:
-                raise RuntimeUnavailable(
-                    f"The Docker engine has no image {image!r}. Build it with make image."
-                ) from error
-            raise
+        found = self.find_any(lambda client: client.inspect_image(image))
+        if found is None:
+            raise RuntimeUnavailable(f"The Docker engine has no image {image!r}. Build it with make image.")
+        return str(found["Id"])
 
     def create(self, name: str, options: Mapping[str, Any], host: Mapping[str, Any]) -> None:
         """Create a container without starting it; raises EngineRefused with status 409 if the name is taken."""

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import orjson
@@ -209,7 +210,8 @@ class HelperContainer:
         Blocks; raises EngineRefused, RuntimeUnavailable.
         """
         name = f"{sites.container_name(self.execution_id)}-{purpose}"
-        self._remove(engine, name)  # it was left by a killed process: the caller's lock excludes other users
+        remove = partial(engine.find_any, lambda client: client.remove_container(name, force=True))
+        remove()  # it was left by a killed process: the caller's lock excludes other users
         options = {
             "image": image_name(self.config),
             "entrypoint": ["python3", "-P", "-m", workspace_root.__name__],
@@ -228,7 +230,7 @@ class HelperContainer:
         try:
             yield name
         finally:
-            self._remove(engine, name)
+            remove()
 
     def run(self, engine: Engine, name: str) -> dict[str, Any]:
         """Start it and return its answer; raises WorkspaceGone, RepositoryUnusable, LaunchFailed."""
@@ -236,11 +238,3 @@ class HelperContainer:
         engine.ask(lambda client: client.wait(name, timeout=_HELPER_TIMEOUT))
         said = engine.output_tail(name)
         return workspace_root.checked_answer(said, f"The workspace could not be prepared: {said}")
-
-    @staticmethod
-    def _remove(engine: Engine, name: str) -> None:
-        try:
-            engine.ask(lambda client: client.remove_container(name, force=True))
-        except EngineRefused as error:
-            if error.status != 404:
-                raise

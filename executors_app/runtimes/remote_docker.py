@@ -24,7 +24,7 @@ from executors_app.agentctl.workspace import workspace_root
 from executors_app.containers import archives, sites
 from executors_app.containers.archives import FileOwner
 from executors_app.containers.connection import EngineAddress, check_text, file_problem, read_docker_config
-from executors_app.containers.engine import Container, Engine, EngineRefused, open_engine
+from executors_app.containers.engine import Container, Engine, open_engine
 from executors_app.containers.launch import HelperContainer
 from executors_app.containers.runtime import DockerRuntime
 from executors_app.containers.sites import HOME_PATH, SEED_PATH, STATE_PATH, ContainerSetup, Site
@@ -53,7 +53,7 @@ class RemoteSite(Site):
         if is_running:
             token = _read_token(engine, spec.execution_id)
             return ContainerSetup(root, worktree, [], self.user, lambda engine, name: None, token)
-        if _find_volume(engine, workspace_volume(spec.worktree_owner)) is None and spec.worktree_path:
+        if not _has_volume(engine, workspace_volume(spec.worktree_owner)) and spec.worktree_path:
             lost = f"The volume {workspace_volume(spec.worktree_owner)} was removed."
         seed = workspace_store.state_directory_of(spec.execution_id).seed_file
         rebuilt = workspace_store.prepare_seed(spec, seed, borrows=False, lost=lost)
@@ -98,7 +98,7 @@ class RemoteSite(Site):
         container = engine.find(sites.container_name(execution.id))
         if container is not None:
             yield container.id
-        elif _find_volume(engine, state_volume(execution.id)) is None:
+        elif not _has_volume(engine, state_volume(execution.id)):
             yield None
         else:
             with self.helper(execution, sites.volume_mount(state_volume(execution.id), STATE_PATH)).created(
@@ -114,7 +114,7 @@ class RemoteSite(Site):
     def _make_volumes(self, engine: Engine, spec: LaunchSpec, *, is_first: bool) -> None:
         labels = sites.execution_labels(spec.execution_id, spec.session_id, spec.task_id)
         wanted = (state_volume(spec.execution_id), home_volume(spec.session_id), workspace_volume(spec.worktree_owner))
-        is_new = [_find_volume(engine, name) is None for name in wanted]
+        is_new = [not _has_volume(engine, name) for name in wanted]
         for name in wanted:
             engine.ask(lambda client, name=name: client.create_volume(name, labels=labels))
         if is_first or any(is_new):
@@ -136,7 +136,7 @@ REBUILDABLE: Final = "rebuildable"
 def _find_loss(engine: Engine, execution: ExecutionFacts, container: Container | None) -> str:
     """Return what is lost as a sentence, ``REBUILDABLE`` if the volume still has the branch, empty if nothing."""
     volume = workspace_volume(execution.worktree_owner)
-    if _find_volume(engine, volume) is None:
+    if not _has_volume(engine, volume):
         return f"The volume {volume} was removed."
     if container is None:
         return ""  # only a container can show what a volume holds: a launch will find out
@@ -170,14 +170,8 @@ def workspace_volume(owner_id: str) -> str:
     return f"kandev-work-{owner_id}"
 
 
-def _find_volume(engine: Engine, name: str) -> dict[str, Any] | None:
-    try:
-        found: dict[str, Any] = engine.ask(lambda client: client.inspect_volume(name))
-    except EngineRefused as error:
-        if error.status == 404:
-            return None
-        raise
-    return found
+def _has_volume(engine: Engine, name: str) -> bool:
+    return engine.find_any(lambda client: client.inspect_volume(name)) is not None
 
 
 def read_remote_config(config: Mapping[str, Any]) -> RemoteSite:

@@ -20,12 +20,14 @@ from yarl import URL
 from executors_app.agentctl.host.instances import InstanceManager
 from executors_app.agentctl.host.records import parse_observe_timeout, parse_order, parse_proof, parse_uuid
 from executors_app.agentctl.http.requests import (
+    HEARTBEAT_INTERVAL,
     AuthMiddleware,
     error_response,
     json_response,
     parse_commits,
     parse_number,
     read_json_object,
+    websocket_for,
 )
 from executors_app.agentctl.http.server import BODY_LIMIT
 from executors_app.agentctl.http.sockets import AgentctlListener, LocalConnector, connector_url, host_header
@@ -44,9 +46,7 @@ _RESPONSE_HEADERS: Final = (
     "Cache-Control",
     "X-Content-Type-Options",
 )
-_HEARTBEAT_INTERVAL: Final = 30.0
 _MESSAGE_LIMIT: Final = 1 << 20
-_CLOSE_TIMEOUT: Final = 2.0
 _CONNECT_TIMEOUT: Final = 5.0
 _CODES_BY_STATUS: Final = {
     400: Code.VALIDATION_ERROR,
@@ -116,14 +116,10 @@ class InstanceProxy:
 
     async def _bridge(self, request: web.Request, url: URL, headers: dict[str, str]) -> web.StreamResponse:
         """Open the upstream socket first, so that its rejection becomes the answer, then bridge both sockets."""
-        near = web.WebSocketResponse(
-            compress=False, heartbeat=_HEARTBEAT_INTERVAL, max_msg_size=_MESSAGE_LIMIT, timeout=_CLOSE_TIMEOUT
-        )
-        if not near.can_prepare(request).ok:
-            raise web.HTTPBadRequest(reason="this endpoint is a WebSocket")
+        near = websocket_for(request, _MESSAGE_LIMIT)
         try:
             far = await self._http.ws_connect(
-                url, headers=headers, heartbeat=_HEARTBEAT_INTERVAL, max_msg_size=0, compress=0
+                url, headers=headers, heartbeat=HEARTBEAT_INTERVAL, max_msg_size=0, compress=0
             )
         except aiohttp.WSServerHandshakeError as error:
             code = _CODES_BY_STATUS.get(error.status, Code.INTERNAL_ERROR)

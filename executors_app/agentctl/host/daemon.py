@@ -24,7 +24,6 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, Final
 
-import orjson
 from aiohttp import web
 
 from executors_app.agentctl.daemon import listen_tcp, parse_address, report_lock_holder, report_start_failure
@@ -157,9 +156,7 @@ def _write_ready_file(options: HostOptions, lock: InstanceLock, port: int, boot_
         "started_at": datetime.now(UTC).isoformat(),
         "fingerprint": options.certificate.fingerprint() if options.certificate else None,
     }
-    lock.publish_ready_info(ready)
-    if options.ready_file is not None:
-        replace_file(options.ready_file, orjson.dumps(ready))
+    lock.publish_ready_info(ready, options.ready_file)
     logger.info("listening on %s, certificate %s", ready["url"], ready["fingerprint"])
 
 

@@ -236,6 +236,9 @@ logger = logging.getLogger(__name__)
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 UNAUTHENTICATED_PATHS: Final = frozenset({"/health"})
 
+HEARTBEAT_INTERVAL: Final = 30.0
+CLOSE_TIMEOUT: Final = 2.0
+"""Seconds to wait for the close frame of a WebSocket's other end."""
 _WILDCARD_HOSTS: Final = frozenset({"0.0.0.0", "::"})  # noqa: S104  (compared with, not bound to)
 _CODES_BY_STATUS: Final = {
     404: Code.NOT_FOUND,
@@ -254,6 +257,16 @@ def json_response(body: Any, status: int = 200) -> web.Response:
 def error_response(status: int, code: str, message: str, details: Any = None, **more: Any) -> web.Response:
     """Return an error in the shape of all errors."""
     return json_response({"code": code, "message": message, "details": details or {}, **more}, status)
+
+
+def websocket_for(request: web.Request, message_limit: int) -> web.WebSocketResponse:
+    """Return the WebSocket that a request asks for, not prepared yet; raises HTTPBadRequest if it asks for none."""
+    socket = web.WebSocketResponse(
+        compress=False, heartbeat=HEARTBEAT_INTERVAL, max_msg_size=message_limit, timeout=CLOSE_TIMEOUT
+    )
+    if not socket.can_prepare(request).ok:
+        raise web.HTTPBadRequest(reason="this endpoint is a WebSocket")
+    return socket
 
 
 class AuthMiddleware:

@@ -14,6 +14,7 @@ import orjson
 from aiohttp import WSCloseCode, WSMsgType, web
 
 from executors_app.agentctl.http.requests import (
+    CLOSE_TIMEOUT,
     AuthMiddleware,
     json_response,
     parse_flag,
@@ -28,6 +29,7 @@ from executors_app.agentctl.http.requests import (
     parse_wait,
     read_generation,
     read_json_object,
+    websocket_for,
 )
 from executors_app.agentctl.http.workspace_api import WorkspaceApi
 from executors_app.agentctl.jobs.runner import parse_job_request
@@ -42,12 +44,9 @@ from executors_app.agentctl.state_files import GenerationFence
 logger = logging.getLogger(__name__)
 
 FRAME_BYTES: Final = 64 << 10
-HEARTBEAT_INTERVAL: Final = 30.0
 _MESSAGE_LIMIT: Final = 4096
 _LAST_LINES_TIMEOUT: Final = 1.0
 """Seconds for consumers to read the last lines when agentctl ends."""
-_CLOSE_TIMEOUT: Final = 2.0
-"""Seconds to wait for the consumer's close frame."""
 _OVERTAKEN: Final = (CLOSE_STALE_GENERATION, b"stale_generation")
 
 
@@ -86,11 +85,7 @@ class EventStreams:
         query = request.query
         after = parse_number(query.get("after", "0"), "after")
         generation = parse_number(query.get("generation"), "generation")
-        socket = web.WebSocketResponse(
-            compress=False, heartbeat=HEARTBEAT_INTERVAL, max_msg_size=_MESSAGE_LIMIT, timeout=_CLOSE_TIMEOUT
-        )
-        if not socket.can_prepare(request).ok:
-            raise web.HTTPBadRequest(reason="this endpoint is a WebSocket")
+        socket = websocket_for(request, _MESSAGE_LIMIT)
         self._fence.admit(generation)
         await socket.prepare(request)
         stream = _Stream(socket, generation, after, "", asyncio.get_running_loop().create_future())
@@ -201,7 +196,7 @@ async def _close_socket(stream: _Stream) -> None:
     """Close the socket; give up on one that does not respond."""
     code, reason = stream.close_request.result() if stream.close_request.done() else (WSCloseCode.OK, b"")
     with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(_CLOSE_TIMEOUT):
+        async with asyncio.timeout(CLOSE_TIMEOUT):
             await stream.socket.close(code=code, message=reason)
 
 

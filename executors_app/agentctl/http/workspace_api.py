@@ -13,12 +13,14 @@ import orjson
 from aiohttp import WSCloseCode, WSMsgType, web
 
 from executors_app.agentctl.http.requests import (
+    CLOSE_TIMEOUT,
     json_response,
     parse_commits,
     parse_number,
     parse_text,
     parse_texts,
     read_json_object,
+    websocket_for,
 )
 from executors_app.agentctl.protocol import CLOSE_OVERTAKEN, ApiError, Code, validation_error
 from executors_app.agentctl.workspace import git
@@ -29,9 +31,7 @@ from executors_app.agentctl.workspace.workspace import Workspace
 
 logger = logging.getLogger(__name__)
 
-HEARTBEAT_INTERVAL: Final = 30.0
 _MESSAGE_LIMIT: Final = 1 << 20
-_CLOSE_TIMEOUT: Final = 2.0
 _FLUSH_DELAY: Final = 0.004
 """Seconds to gather output after each frame; a single echo is sent at once."""
 
@@ -45,11 +45,7 @@ class ShellSockets:
     async def serve(self, request: web.Request) -> web.StreamResponse:
         """Open or find a shell and follow it until either end closes; raises ApiError before the upgrade."""
         query = request.query
-        socket = web.WebSocketResponse(
-            compress=False, heartbeat=HEARTBEAT_INTERVAL, max_msg_size=_MESSAGE_LIMIT, timeout=_CLOSE_TIMEOUT
-        )
-        if not socket.can_prepare(request).ok:
-            raise web.HTTPBadRequest(reason="this endpoint is a WebSocket")
+        socket = websocket_for(request, _MESSAGE_LIMIT)
         columns, rows = (
             parse_number(query.get(side, default), side) for side, default in (("cols", "80"), ("rows", "24"))
         )
@@ -76,7 +72,7 @@ async def _follow(socket: web.WebSocketResponse, shell: Shell, reader: ShellRead
         await asyncio.wait((sender, receiver))
         code = CLOSE_OVERTAKEN if reader.overtaken else WSCloseCode.OK
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_CLOSE_TIMEOUT):
+            async with asyncio.timeout(CLOSE_TIMEOUT):
                 await socket.close(code=code)
 
 
