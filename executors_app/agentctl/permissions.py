@@ -16,7 +16,7 @@ from executors_app import crash_points
 from executors_app.agentctl import questions
 from executors_app.agentctl.journal.journal import Journal
 from executors_app.agentctl.protocol import WITHDRAWN, ApiError, Code, JournalKind, validation_error
-from executors_app.agentctl.questions.answers import check_answer
+from executors_app.agentctl.questions import check_answer
 from executors_app.agentctl.questions.schema import options_of
 from executors_app.agentctl.state_files import DurableStore
 

@@ -135,7 +135,7 @@ class ReportedAgent(TeamModel):
     version = models.CharField(max_length=200, blank=True, default="")
     """Empty: it reported none."""
     auth_methods = ListField(default=list, blank=True)
-    """Its ways to log in, as ``executors_app.agentctl.auth_methods`` describes them."""
+    """Its ways to log in, as ``executors_app.agentctl.agent_settings`` describes them."""
     logs_out = models.BooleanField(default=False)
     """Whether it offers to log out."""
     seen_at = models.DateTimeField()

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Final
 
-from executors_app.agentctl.auth_methods import AGENT
+from executors_app.agentctl.agent_settings import AGENT
 from executors_app.agentctl.protocol import Code, LoginAction, LoginState
 from executors_app.plugins import UnknownPlugin
 from sessions_app.models import TaskSession

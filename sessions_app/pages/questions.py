@@ -8,7 +8,7 @@ from typing import Any, Final
 from django.http import HttpRequest, QueryDict
 
 from executors_app.agentctl import questions
-from executors_app.agentctl.questions.answers import choices_of, fields_of, required_of
+from executors_app.agentctl.questions import choices_of, fields_of, required_of
 from executors_app.agentctl.questions.schema import check_url
 from sessions_app.models import PermissionRequest, TaskSession
 from sessions_app.services.errors import InvalidAnswer

@@ -15,7 +15,7 @@ from django.contrib.auth.models import Group
 from django.db.transaction import atomic
 from django.utils import timezone
 
-from executors_app.agentctl.auth_methods import ENV_VAR, TERMINAL, parse_auth_methods
+from executors_app.agentctl.agent_settings import ENV_VAR, TERMINAL, parse_auth_methods
 from executors_app.agentctl.protocol import LoginAction
 from executors_app.agents import AgentType
 from executors_app.models import AgentProfile, Executor

@@ -11,7 +11,7 @@ from typing import Any, Final
 from django.utils.crypto import salted_hmac
 
 from executors_app.agentctl import questions
-from executors_app.agentctl.questions.answers import Problem, ProblemCode, check_answer, patterns_of
+from executors_app.agentctl.questions import Problem, ProblemCode, check_answer, patterns_of
 from executors_app.encryption import SecretUnreadable
 from sessions_app.domain.states import RequestKind
 from sessions_app.models import PermissionRequest

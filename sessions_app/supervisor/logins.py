@@ -12,8 +12,7 @@ from django.conf import settings
 from django.db.transaction import on_commit
 
 from executors_app.agent_capabilities import agent_identity
-from executors_app.agentctl.agent_settings import REASON_LIMIT, clean_text
-from executors_app.agentctl.auth_methods import parse_auth_methods
+from executors_app.agentctl.agent_settings import REASON_LIMIT, clean_text, parse_auth_methods
 from executors_app.agentctl.protocol import Code, LoginAction, LoginState
 from sessions_app.models import ReportedAgent, SessionTransaction
 from sessions_app.services.agent_login import LOGIN_KEY

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from executors_app.agentctl import questions
-from executors_app.agentctl.questions.answers import choices_of, fields_of, is_recorded
+from executors_app.agentctl.questions import choices_of, fields_of, is_recorded
 from sessions_app.domain.states import QuestionStatus
 from sessions_app.models import PermissionRequest
 from sessions_app.services.waits import option_name, permission_tokens

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from executors_app.agentctl.auth_methods import parse_auth_methods
+from executors_app.agentctl.agent_settings import parse_auth_methods
 from executors_app.agentctl.drivers import Driver, LoginRequest, StartFailed
 from tests.agents.conftest import MakeRequest
 from tests.agents.scripts import agent, result

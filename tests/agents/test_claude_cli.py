@@ -10,8 +10,8 @@ import pytest
 import pytest_asyncio
 
 from executors_app.agentctl.drivers import StartFailed, TurnFailed
-from executors_app.agentctl.drivers.cli.stream_json import StreamJsonReader
 from executors_app.agentctl.drivers.events import ConversationNamed, JournalLine, TurnErrored
+from executors_app.agentctl.drivers.stream_json import StreamJsonReader
 from tests.agents.driver_contract import AGENTS, Talk
 
 CLAUDE = next(agent for agent in AGENTS if agent.name == "claude")

@@ -113,7 +113,7 @@ class StartResult:
     unkept: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """Claimed capabilities that failed when they were used: ``{"how": CapabilityShortfall, "said": text}`` by name."""
     auth: Mapping[str, Any] = field(default_factory=dict)
-    """``{"methods", "logout"}``: ways to log in, as in ``auth_methods``, and whether it can log out; empty: unknown."""
+    """``{"methods", "logout"}``: ways to log in (see ``agent_settings``), and if it can log out; empty: unknown."""
     login: Mapping[str, Any] = field(default_factory=dict)
     """``{"state", "code", "reason"}`` of the login that the request asked for; empty: it asked for none."""
 

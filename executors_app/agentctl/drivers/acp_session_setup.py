@@ -14,8 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
-from executors_app.agentctl.agent_settings import REASON_LIMIT, clean_text
-from executors_app.agentctl.auth_methods import AGENT, parse_auth_methods
+from executors_app.agentctl.agent_settings import AGENT, REASON_LIMIT, clean_text, parse_auth_methods
 from executors_app.agentctl.drivers import LoginRequest, StartFailed, StartRequest
 from executors_app.agentctl.drivers.events import LOGIN_PATTERN, QUESTION_CAPABILITIES, ReplayCollector
 from executors_app.agentctl.drivers.json_rpc import METHOD_NOT_FOUND, AgentGone, JsonRpcConnection, RpcError
@@ -108,7 +107,7 @@ class AgentInfo:
     mcp_transports: frozenset[str]
     """Kinds of MCP servers that it accepts in addition to programs: *http*, *sse*."""
     auth_methods: Sequence[Mapping[str, Any]] = ()
-    """Ways to log in, as ``auth_methods`` describes them."""
+    """Ways to log in, as ``agent_settings`` describes them."""
     logs_out: bool = False
     """Whether it offers ``logout``."""
 

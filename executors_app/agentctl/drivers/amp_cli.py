@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from executors_app.agentctl.drivers import Driver, Host, StartRequest
-from executors_app.agentctl.drivers.cli.per_turn import Dialect, PerTurnDriver
-from executors_app.agentctl.drivers.cli.stream_json import StreamJsonReader
+from executors_app.agentctl.drivers.per_turn import Dialect, PerTurnDriver
+from executors_app.agentctl.drivers.stream_json import StreamJsonReader
 
 
 def _turn(request: StartRequest, conversation_id: str | None, images: Sequence[str]) -> list[str]:

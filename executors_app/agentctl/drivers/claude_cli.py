@@ -16,16 +16,16 @@ from dataclasses import replace
 from typing import Any, Final
 
 from executors_app.agentctl.drivers import Driver, Host, StartFailed, StartRequest, StartResult, TurnFailed
-from executors_app.agentctl.drivers.cli.process import CliProcess, wait_for_any
-from executors_app.agentctl.drivers.cli.stream_json import (
+from executors_app.agentctl.drivers.cli_process import CliProcess, wait_for_any
+from executors_app.agentctl.drivers.events import TurnReader, failure_code, matches_gone_pattern
+from executors_app.agentctl.drivers.json_rpc import AgentGone, encode_message
+from executors_app.agentctl.drivers.prompt_content import prompt_text, split_images
+from executors_app.agentctl.drivers.stream_json import (
     ControlError,
     ControlProtocol,
     StreamJsonReader,
     mcp_servers_by_name,
 )
-from executors_app.agentctl.drivers.events import TurnReader, failure_code, matches_gone_pattern
-from executors_app.agentctl.drivers.json_rpc import AgentGone, encode_message
-from executors_app.agentctl.drivers.prompt_content import prompt_text, split_images
 from executors_app.agentctl.process.agent_process import SpawnFailed
 from executors_app.agentctl.process.async_io import PipeStuck
 from executors_app.agentctl.protocol import Code, JournalKind

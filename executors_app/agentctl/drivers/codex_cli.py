@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from executors_app.agentctl.drivers import Driver, Host, StartRequest, events
-from executors_app.agentctl.drivers.cli.per_turn import Dialect, PerTurnDriver
 from executors_app.agentctl.drivers.events import (
     CliEvent,
     ConversationNamed,
@@ -20,6 +19,7 @@ from executors_app.agentctl.drivers.events import (
     TurnErrored,
     log_event,
 )
+from executors_app.agentctl.drivers.per_turn import Dialect, PerTurnDriver
 from executors_app.agentctl.protocol import JournalKind
 
 _SKIP_CHECK: Final = ("--skip-git-repo-check", "--json")

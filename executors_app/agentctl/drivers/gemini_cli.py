@@ -11,8 +11,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from executors_app.agentctl.drivers import Driver, Host, StartRequest, events
-from executors_app.agentctl.drivers.cli.per_turn import Dialect, PerTurnDriver
-from executors_app.agentctl.drivers.cli.stream_json import tool_title
 from executors_app.agentctl.drivers.events import (
     CliEvent,
     ConversationNamed,
@@ -21,6 +19,8 @@ from executors_app.agentctl.drivers.events import (
     TurnErrored,
     log_event,
 )
+from executors_app.agentctl.drivers.per_turn import Dialect, PerTurnDriver
+from executors_app.agentctl.drivers.stream_json import tool_title
 from executors_app.agentctl.protocol import JournalKind
 
 _TOOL_KINDS: Final = {

@@ -9,7 +9,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from executors_app.agentctl import questions
-from executors_app.agentctl.questions.answers import UNSTORABLE, choices_of, is_number, problem_of
+from executors_app.agentctl.questions import UNSTORABLE, choices_of, is_number, problem_of
 
 MAX_FIELDS: Final = 50
 MAX_CHOICES: Final = 200

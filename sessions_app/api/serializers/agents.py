@@ -7,8 +7,7 @@ from typing import Any
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
-from executors_app.agentctl.agent_settings import ID_LIMIT
-from executors_app.agentctl.auth_methods import AGENT, ENV_VAR, TERMINAL
+from executors_app.agentctl.agent_settings import AGENT, ENV_VAR, ID_LIMIT, TERMINAL
 from executors_app.agentctl.protocol import LoginAction, LoginState
 from executors_app.models import Executor
 from sessions_app.api.serializers.common import StrictCharField, StrictSerializer, TeamField, choice_field

@@ -8,7 +8,7 @@ from typing import Any
 
 from executors_app.agentctl import questions
 from executors_app.agentctl.protocol import JournalKind
-from executors_app.agentctl.questions.answers import recorded_answer
+from executors_app.agentctl.questions import recorded_answer
 from executors_app.agentctl.questions.schema import parse_stored_question
 from sessions_app.domain import verification
 from sessions_app.domain.states import PROMPT, SESSION, WORK, PermissionState, RequestKind, RunState

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from executors_app.agentctl.drivers import Host, StartFailed, StartRequest, StartResult, TurnFailed
-from executors_app.agentctl.drivers.cli.process import CliProcess, run_command, wait_for_any
+from executors_app.agentctl.drivers.cli_process import CliProcess, run_command, wait_for_any
 from executors_app.agentctl.drivers.events import (
     LineParser,
     TurnReader,
