@@ -73,10 +73,6 @@ class Conversation:
             if sync:
                 os.fsync(file.fileno())
 
-    def truncate(self) -> None:
-        """Delete all entries."""
-        self._path.write_bytes(b"")
-
     def log_said(self, text: str) -> None:
         """Append to the log of everything said, before it is sent."""
         with self._said.open("ab") as file:

@@ -1,8 +1,8 @@
 """The archive of a workspace: ``<data>/archives/<workspace id>.git``, a bare repository that no agent can write.
 
 All work of a workspace arrives here, in bundles that its agentctl sends. Everything else is made from the archive:
-what is published to the team's repository, a rebuilt workspace, a backup. ``export`` writes a whole archive as one
-bundle, and ``take_in`` restores it anywhere: that bundle is the archive format.
+what is published to the team's repository, a rebuilt workspace, a backup. A git bundle of all its refs is the archive
+format: ``take_in`` restores it anywhere.
 
 Objects that the team has published are borrowed from its object store. What a workspace sends is untrusted: we parse
 it, git checks it in quarantine (as ``receive-pack`` does), and only then is it moved in.
@@ -137,12 +137,6 @@ class Archive:
         """Return the time of a ref's commit, ISO 8601; empty if there is none. Raises GitFailed."""
         commit = self.tips().get(ref)
         return self.git.text("log", "-1", "--format=%cI", commit, "--") if commit else ""
-
-    def export(self, into: Path, *, without: Sequence[str] = ()) -> None:
-        """Write a bundle of all refs, without what the commits ``without`` reach; raises GitFailed, OSError."""
-        here = bare.object_types(self.git, without)
-        known = [commit for commit in without if here.get(commit) == "commit"]
-        transfer.write_bundle(self.git, into, self.tips(), known, bare.read_object_format(self.path))
 
     def write_seed(
         self,

@@ -140,19 +140,6 @@ def _count(file: IO[bytes], offset: int) -> int:
     return count
 
 
-def write_bundle(git: Git, into: Path, refs: Mapping[str, str], without: Iterable[str], object_format: str) -> None:
-    """Write a bundle of refs with everything that they reach and ``without`` does not; raises GitFailed, OSError."""
-    known = sorted(set(without))
-    first = ["# v2 git bundle"] if object_format == "sha1" else ["# v3 git bundle", f"{_FORMAT}{object_format}"]
-    named = [f"{commit} {name}" for name, commit in sorted(refs.items())]
-    text = "\n".join([*first, *(f"-{commit} " for commit in known), *named, "", ""])
-    with into.open("wb") as file:
-        os.fchmod(file.fileno(), 0o600)
-        file.write(text.encode())
-        file.flush()
-        write_pack(git, file, refs.values(), known, thin=True)
-
-
 def write_seed(git: Git, into: Path, seed: Seed, borrowed: Mapping[str, str]) -> None:
     """Write a seed, followed by a pack of its refs if it is complete; raises GitFailed, OSError.
 

@@ -9,7 +9,6 @@ import pytest
 
 from executors_app.errors import BundleRefused, RepositoryUnusable
 from executors_app.repositories import archive as archives
-from executors_app.repositories import transfer
 from executors_app.repositories.archive import Archive
 from executors_app.repositories.git import GitFailed
 from tests.executors.repositories import commit, run_git
@@ -112,14 +111,12 @@ def test_a_whole_archive_goes_into_one_bundle_and_comes_back(object_format: str,
     archive = place.begin()
     sandbox = grow(place, tmp_path / "sandbox")
     made = turn(place, sandbox, "one")
-    archive.export(tmp_path / "whole")
+    run_git(archive.path, "bundle", "create", "--quiet", str(tmp_path / "whole"), "--all")
     elsewhere = Archive.of(tmp_path / "elsewhere", SESSION)
     assert not elsewhere.exists()
     assert elsewhere.take_in(tmp_path / "whole", BRANCH) == {HEAD: made} == archive.tips()
     run_git(elsewhere.path, "fsck", "--full", "--strict")
     run_git(tmp_path, "clone", "--quiet", "-b", BRANCH, str(tmp_path / "whole"), str(tmp_path / "clone"))
-    archive.export(tmp_path / "nothing", without=[made, "0" * len(made)])
-    assert elsewhere.take_in(tmp_path / "nothing", BRANCH) == {HEAD: made}
 
 
 def test_a_seed_says_what_a_sandbox_needs(place: Place, repository: Path) -> None:
@@ -204,11 +201,3 @@ def test_leftovers_of_killed_calls_are_removed(place: Place, sandbox: Path) -> N
         (path / name).write_text("")
     turn(place, sandbox, "one")
     assert not [*path.glob("incoming-*"), *path.rglob("tmp_*"), *path.rglob("*.lock")]
-
-
-def test_bundles_that_are_written_can_be_parsed(place: Place, sandbox: Path, tmp_path: Path) -> None:
-    made = turn(place, sandbox, "one")
-    place.archive.export(tmp_path / "sent", without=[f"{made}"])
-    with (tmp_path / "sent").open("rb") as file:
-        told = transfer.parse_bundle(file)
-    assert (told.refs, told.prerequisites, told.objects) == ({HEAD: made}, frozenset({made}), 0)

@@ -56,7 +56,6 @@ def do_everything(place: Place) -> None:
     place.archive.take_in(place.root.parent / "turn.bundle", BRANCH)
     for borrow in (True, False):
         place.seed(borrow=borrow)
-    place.archive.export(place.root / "exported")
     publish(team, place.archive, BRANCH)
     fresh.remove()
     read_everything(place, SESSION)

@@ -67,7 +67,7 @@ class Forgets(FaultyAgent):
         """Claim a conversation under the same id, with nothing in it."""
         self.home.mkdir(parents=True, exist_ok=True)
         forgotten = Conversation(self.home, f"{params['sessionId']}-forgotten", str(params.get("cwd")))
-        forgotten.truncate()
+        (self.home / f"{forgotten.id}.jsonl").write_bytes(b"")
         forgotten.id = str(params["sessionId"])
         self.conversations[forgotten.id] = forgotten
         return {}
