@@ -1,4 +1,4 @@
-"""The durable store: values survive a restart, and damage affects only the damaged entry."""
+"""The durable store: values survive a restart, and damage affects only the damaged entry; kills for lack of memory."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from executors_app.agentctl.journal.line_format import token_fingerprint
+from executors_app.agentctl.process import identity
 from executors_app.agentctl.state_files import DurableStore, TokenFile
 
 
@@ -77,3 +78,23 @@ def test_damaged_token_file_holds_no_token(tmp_path: Path, damage: bytes) -> Non
 
     assert TokenFile(path).value is None
     assert TokenFile(path).fingerprint is None
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("low 0\nhigh 0\nmax 3\noom 2\noom_kill 2\noom_group_kill 0\n", 2),
+        ("oom_kill_disable 0\nunder_oom 0\noom_kill 1\n", 1),
+        ("oom_kill_disable 0\nunder_oom 0\n", 0),
+        ("oom_kill many\n", 0),
+        ("\xff", 0),
+    ],
+)
+def test_oom_kills_are_read_from_both_cgroup_versions(tmp_path: Path, text: str, count: int) -> None:
+    place = tmp_path / "events"
+    place.write_text(text)
+    assert identity.count_oom_kills((tmp_path / "absent", place)) == count
+
+
+def test_missing_counter_is_zero(tmp_path: Path) -> None:
+    assert identity.count_oom_kills((tmp_path / "absent",)) == 0

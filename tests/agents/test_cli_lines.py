@@ -1,4 +1,4 @@
-"""Parsing of Codex and Gemini lines beyond what their stand-ins print; other lines are ignored."""
+"""Parsing of Codex and Gemini lines beyond what their stand-ins print, and of errors that ACP agents report as text."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from executors_app.agentctl.drivers import StartRequest, amp_cli, codex_cli, gemini_cli
 from executors_app.agentctl.drivers.codex_cli import CodexEventReader
-from executors_app.agentctl.drivers.events import JournalLine, TurnErrored, failure_code
+from executors_app.agentctl.drivers.events import JournalLine, TurnErrored, error_in_text, failure_code
 from executors_app.agentctl.drivers.gemini_cli import GeminiEventReader
 
 
@@ -151,3 +151,28 @@ def test_turn_has_the_expected_command_line(
 )
 def test_missing_login_is_distinguished_from_other_errors(words: str, code: str) -> None:
     assert failure_code(words) == code
+
+
+CODEX = "@agentclientprotocol/codex-acp"
+OVERLOADED = "unexpected status 503 Service Unavailable: overloaded, url: http://127.0.0.1:1/v1/responses"
+
+
+def update_with(text: Any, kind: str = "agent_message_chunk") -> dict[str, Any]:
+    return {"sessionUpdate": kind, "content": {"type": "text", "text": text}}
+
+
+@pytest.mark.parametrize(
+    ("agent", "update", "error"),
+    [
+        pytest.param(CODEX, update_with(f"{OVERLOADED}\n\n"), OVERLOADED, id="error"),
+        pytest.param(CODEX, update_with(f"It says: {OVERLOADED}\n\n"), "", id="error in the middle of a text"),
+        pytest.param(CODEX, update_with(OVERLOADED), "", id="piece of a text"),
+        pytest.param(CODEX, update_with(f"{OVERLOADED}\n\n", "agent_thought_chunk"), "", id="thought"),
+        pytest.param(CODEX, update_with("All tests pass.\n\n"), "", id="answer"),
+        pytest.param(CODEX, update_with(None), "", id="no text"),
+        pytest.param(CODEX, {"sessionUpdate": "agent_message_chunk", "content": "text"}, "", id="malformed"),
+        pytest.param("another agent", update_with(f"{OVERLOADED}\n\n"), "", id="agent that reports errors as such"),
+    ],
+)
+def test_only_a_whole_error_of_an_agent_known_for_it_counts(agent: str, update: dict[str, Any], error: str) -> None:
+    assert error_in_text(agent, update) == error
