@@ -35,10 +35,6 @@ def _agent_types() -> list[tuple[str, str]]:
     ]
 
 
-def _runtimes() -> list[tuple[str, str]]:
-    return sorted((name, name) for name in plugins.runtimes())
-
-
 class AgentProfileForm(Form):
     """A profile form whose secrets can be set and removed, but not read."""
 
@@ -158,7 +154,7 @@ class AgentProfileAdmin(StaffModelAdmin):
 class ExecutorForm(Form):
     """An executor form with a choice of runtimes."""
 
-    runtime = forms.ChoiceField(choices=_runtimes)
+    runtime = forms.ChoiceField(choices=lambda: sorted((name, name) for name in plugins.runtimes()))
 
     class Meta:
         model = Executor

@@ -322,16 +322,15 @@ def parse_frame(frame: str | bytes) -> list[dict[str, Any]]:
         lines = []
     if lines and NUL not in raw and all(is_line(line) or _is_notice(line) for line in lines):
         return lines
-    return [_parse_line(each) for each in raw.split(b"\n") if each.strip()]
+    return [
+        parse_line(each + b"\n") or {"kind": UNREADABLE, "text": each[:_SHOWN_LIMIT].decode("utf-8", "replace")}
+        for each in raw.split(b"\n")
+        if each.strip()
+    ]
 
 
 def _is_notice(line: Any) -> bool:
     return isinstance(line, dict) and "type" in line and "kind" not in line
-
-
-def _parse_line(raw: bytes) -> dict[str, Any]:
-    """Return the line, or a line of the kind ``UNREADABLE`` if it cannot be read."""
-    return parse_line(raw + b"\n") or {"kind": UNREADABLE, "text": raw[:_SHOWN_LIMIT].decode("utf-8", "replace")}
 
 
 class ShellStream:

@@ -53,7 +53,8 @@ class StaffModelAdmin(ModelAdmin):
     def save_model(self, request: HttpRequest, obj: Any, form: Form, change: bool) -> None:
         """Write only the fields that the form changed: other processes write the same rows."""
         if change:
-            obj.save(update_fields=[*self.written(form), *_timestamp_fields(obj)])
+            touched = [field.name for field in self.opts.concrete_fields if getattr(field, "auto_now", False)]
+            obj.save(update_fields=[*self.written(form), *touched])
         else:
             obj.save()
 
@@ -67,11 +68,6 @@ def _with_dashes(word: str) -> str:
         return str(uuid.UUID(word))
     except ValueError:
         return word
-
-
-def _timestamp_fields(obj: models.Model) -> list[str]:
-    """Return the ``auto_now`` fields."""
-    return [field.name for field in obj._meta.concrete_fields if getattr(field, "auto_now", False)]
 
 
 class ReadOnlyModelAdmin(StaffModelAdmin):

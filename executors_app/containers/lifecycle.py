@@ -54,7 +54,9 @@ async def judge_execution(site: Site, execution: ExecutionFacts, known: Containe
     """Return the observation of one execution; ``answer`` is its status, the error instead, or None if not polled."""
     container = known.containers.get(execution.id)
     if container is None:
-        if not _is_proven_gone(site, execution, known.engine_id):
+        # Only the engine that had the container can deny having it: another engine's denial proves nothing.
+        had = execution.state.get("engine")
+        if not (had == known.engine_id if had else site.is_gone(execution)):
             return Observation.unknown("other_host")
         return await _dead_observation(site, execution, None, "container_gone")
     if container.status in ENDED_STATUSES:
@@ -65,12 +67,6 @@ async def judge_execution(site: Site, execution: ExecutionFacts, known: Containe
     url = container_url(container, site.host) or ""
     state = {**execution.state, "container": container.id}
     return Observation(Observed.ALIVE, report=answer, url=url, seen_at=datetime.now(UTC), state=state)
-
-
-def _is_proven_gone(site: Site, execution: ExecutionFacts, engine_id: str) -> bool:
-    """Whether the engine that had the container denies having it; another engine's denial proves nothing."""
-    had = execution.state.get("engine")
-    return bool(had == engine_id) if had else site.is_gone(execution)
 
 
 async def _dead_observation(

@@ -82,7 +82,10 @@ class CodexEventReader:
                     yield JournalLine(JournalKind.MESSAGE_THOUGHT, {"text": str(item.get("text") or "")})
             case "todo_list":
                 steps = item.get("items") or ()
-                yield events.plan_event((str(step.get("text")), _plan_state(step)) for step in steps)
+                yield events.plan_event(
+                    (str(step.get("text")), "completed" if step.get("completed") is True else "pending")
+                    for step in steps
+                )
             case "error":
                 yield log_event(str(item.get("message")), {}, level="warning")
             case "command_execution" | "file_change" | "mcp_tool_call" | "web_search":
@@ -103,11 +106,9 @@ class CodexEventReader:
             yield events.tool_call_event(call_id, title, tool_kind, arguments)
         if done:
             failed = item.get("status", "completed") not in ("completed", *_UNFINISHED)
-            yield events.tool_result_event(call_id, _result_text(item), failed=failed, **_outcome_of(item))
-
-
-def _plan_state(step: Any) -> str:
-    return "completed" if step.get("completed") is True else "pending"
+            code = item.get("exit_code")
+            outcome = {"raw_output": {"exit_code": code}} if isinstance(code, int) else {}
+            yield events.tool_result_event(call_id, _result_text(item), failed=failed, **outcome)
 
 
 def _tool_call_fields(item: Item) -> tuple[str, str, Any]:
@@ -131,10 +132,6 @@ def _result_text(item: Item) -> str:
     result = item.get("result")
     content = result.get("content") if isinstance(result, dict) else None
     return str(item.get("aggregated_output") or "") or events.joined_text(content or "")
-
-
-def _outcome_of(item: Item) -> dict[str, Any]:
-    return {"raw_output": {"exit_code": item["exit_code"]}} if isinstance(item.get("exit_code"), int) else {}
 
 
 DIALECT: Final = Dialect("codex", "codex exec", _turn, CodexEventReader, takes_images=True)

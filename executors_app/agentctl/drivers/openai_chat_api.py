@@ -103,7 +103,8 @@ def _check_base_url(base: str) -> SplitResult:
 
 def _proxy_for(parts: SplitResult, env: Mapping[str, str]) -> str | None:
     """Return the proxy that ``*_proxy`` and ``no_proxy`` select for this URL, as for other programs; None for none."""
-    named = {name.casefold().removesuffix("_proxy"): value for name, value in env.items() if value and _is_proxy(name)}
+    proxies = ((name.casefold(), value) for name, value in env.items() if value)
+    named = {name.removesuffix("_proxy"): value for name, value in proxies if name.endswith("_proxy")}
     bypassed = any(_matches_no_proxy(entry.strip(), parts.hostname or "") for entry in named.get("no", "").split(","))
     return None if bypassed else named.get(parts.scheme) or named.get("all")
 
@@ -112,10 +113,6 @@ def _matches_no_proxy(entry: str, host: str) -> bool:
     """Whether an entry of ``no_proxy`` matches a host."""
     name = entry.removeprefix("*").removeprefix(".").casefold()
     return entry == "*" or (bool(name) and (host == name or host.endswith(f".{name}")))
-
-
-def _is_proxy(name: str) -> bool:
-    return name.casefold().endswith("_proxy")
 
 
 EVENT_LIMIT: Final = 4 * 1024 * 1024

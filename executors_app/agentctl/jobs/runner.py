@@ -143,16 +143,12 @@ def _guard_archive() -> bytes:
             for package in sorted(packages):
                 archive.writestr(f"{package}/__init__.py", "")
             for module in (guard_process, job_process):
-                archive.writestr(
-                    f"{module.__name__.replace('.', '/')}.pyc", _compile_module(Path(str(module.__file__)))
-                )
+                path = Path(str(module.__file__))
+                code = compile(path.read_bytes(), path.stem, "exec")
+                compiled = importlib.util.MAGIC_NUMBER + bytes(12) + marshal.dumps(code)
+                archive.writestr(f"{module.__name__.replace('.', '/')}.pyc", compiled)
             archive.writestr("__main__.py", _GUARD_MAIN)
         return buffer.getvalue()
-
-
-def _compile_module(path: Path) -> bytes:
-    code = compile(path.read_bytes(), path.stem, "exec")
-    return importlib.util.MAGIC_NUMBER + bytes(12) + marshal.dumps(code)
 
 
 _GUARD_PROGRAM: Final = _guard_archive()

@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 from executors_app.agentctl.workspace.repository_git import RepositoryGitFailed, run_git
 
@@ -21,12 +21,8 @@ _LINE: Final = re.compile(r"^Kandev-(Head|Index|Session): ([A-Za-z0-9][\w-]*)$",
 NO_INDEX: Final = "none"
 
 
-class RunGit(Protocol):
-    """Runs git in the repository and returns its output without the last line end; raises its own errors."""
-
-    def __call__(self, *arguments: str) -> str:
-        """``git ARGUMENTS``."""
-        ...
+RunGit = Callable[..., str]
+"""Runs git with its arguments, and returns its output without the last line end; raises its own errors."""
 
 
 @dataclass(frozen=True, slots=True)
