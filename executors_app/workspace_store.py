@@ -20,8 +20,8 @@ from executors_app import untrusted_files
 from executors_app.agentctl.local_runtime.storage import ExecutionStorage, StateDirectory
 from executors_app.agentctl.process import identity
 from executors_app.agentctl.workspace import recovery_snapshots, worktrees
-from executors_app.agentctl.workspace.seed import Seed, write_seed
 from executors_app.agentctl.workspace.workspace_root import BORROWED_REPOSITORY
+from executors_app.agentctl.workspace.worktrees import Seed, write_seed
 from executors_app.domain import ExecutionFacts, LaunchSpec, WorkspaceState
 from executors_app.errors import RepositoryUnusable, WorkspaceGone
 from executors_app.repositories import bare, transfer

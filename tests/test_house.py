@@ -35,7 +35,7 @@ SHARED_WITH_AGENTCTL = {
     "process.execution_processes",  # how an execution's processes are found on a machine
     "journal.line_format",
     "agent_settings",  # the shape of what an agent reports, checked on both sides
-    *("workspace.seed", "workspace.workspace_root", "workspace.worktrees", "workspace.recovery_snapshots"),
+    *("workspace.workspace_root", "workspace.worktrees", "workspace.recovery_snapshots"),
     *("workspace.git", "workspace.repository_git", "workspace.files"),
     *("http.sockets", "http.bulk_status"),  # how a listener is proven and asked, the same from both sides
     "questions",  # what agents may ask, and which answers fit

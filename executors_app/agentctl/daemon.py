@@ -28,7 +28,7 @@ from executors_app.agentctl import drivers as driver_package
 from executors_app.agentctl.agent_lifecycle import DriverFactory
 from executors_app.agentctl.http import sockets
 from executors_app.agentctl.http.server import EventStreams, build_app
-from executors_app.agentctl.jobs.store import wait_for_guards
+from executors_app.agentctl.job_store import wait_for_guards
 from executors_app.agentctl.process import forked_guard, guard_client, spawning, subreaper
 from executors_app.agentctl.protocol import EXECUTION_MARKER
 from executors_app.agentctl.sidecar import Execution, Sidecar

@@ -16,8 +16,8 @@ from executors_app import crash_points
 from executors_app.agentctl.agent_lifecycle import AgentLifecycle, DriverFactory
 from executors_app.agentctl.conversation_store import ConversationStore
 from executors_app.agentctl.drivers import Driver, SettingRefused, SupportsSettings
-from executors_app.agentctl.jobs.runner import JobRunner
-from executors_app.agentctl.jobs.store import JobRecords
+from executors_app.agentctl.job_runner import JobRunner
+from executors_app.agentctl.job_store import JobRecords
 from executors_app.agentctl.journal.journal import Journal, JournalLimits
 from executors_app.agentctl.journal.line_format import journal_directory
 from executors_app.agentctl.permissions import Permissions

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Final
 
-from executors_app.agentctl.workspace.seed import Seed
+from executors_app.agentctl.workspace.worktrees import Seed
 from executors_app.errors import BundleRefused, RepositoryUnusable
 from executors_app.repositories import bare, transfer
 from executors_app.repositories.bare import WorkspaceRefs, check_workspace_id

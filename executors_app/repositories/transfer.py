@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final
 
-from executors_app.agentctl.workspace.seed import Seed
+from executors_app.agentctl.workspace.worktrees import Seed
 from executors_app.errors import BundleRefused
 from executors_app.repositories import bare
 from executors_app.repositories.git import LONG_TIMEOUT, Git

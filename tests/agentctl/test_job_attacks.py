@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from executors_app.agentctl.jobs import runner
-from executors_app.agentctl.jobs.runner import MAX_SCRIPT_BYTES
+from executors_app.agentctl import job_runner as runner
+from executors_app.agentctl.job_runner import MAX_SCRIPT_BYTES
 from executors_app.agentctl.process import identity
 from executors_app.agentctl.process.identity import ProcessIdentity
 from executors_app.agentctl.protocol import GENERATION_HEADER

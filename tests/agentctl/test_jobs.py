@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from executors_app.agentctl.jobs import runner, store
+from executors_app.agentctl import job_runner as runner
+from executors_app.agentctl import job_store as store
 from executors_app.agentctl.process.job_process import KEPT_BYTES
 from executors_app.agentctl.protocol import JobError
 from tests.agentctl.running import Running, agentctl

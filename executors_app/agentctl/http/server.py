@@ -32,7 +32,7 @@ from executors_app.agentctl.http.requests import (
     websocket_for,
 )
 from executors_app.agentctl.http.workspace_api import WorkspaceApi
-from executors_app.agentctl.jobs.runner import parse_job_request
+from executors_app.agentctl.job_runner import parse_job_request
 from executors_app.agentctl.journal.journal import Journal
 from executors_app.agentctl.journal.store import JournalDamaged
 from executors_app.agentctl.process.async_io import StateNotifier

@@ -20,8 +20,7 @@ import orjson
 
 from executors_app.agentctl.journal import line_format
 from executors_app.agentctl.workspace import worktrees
-from executors_app.agentctl.workspace.seed import Seed, write_seed
-from executors_app.agentctl.workspace.worktrees import CommitLookup, OwnedRepository, Worktree
+from executors_app.agentctl.workspace.worktrees import CommitLookup, OwnedRepository, Seed, Worktree, write_seed
 from executors_app.domain import ExecutionFacts, LaunchSpec, WorkspaceState
 from executors_app.errors import LaunchFailed, RepositoryUnusable
 
@@ -92,7 +91,7 @@ class StateDirectory:
         self.log_file = path / "agentctl.log"
         """Standard output and standard error of agentctl."""
         self.seed_file = path / "seed"
-        """The seed that the workspace is created from (``seed.Seed``)."""
+        """The seed that the workspace is created from (``worktrees.Seed``)."""
 
     def create(self) -> None:
         """Create the directory, readable only by its owner."""

@@ -23,9 +23,8 @@ from executors_app.agentctl.process import spawning
 from executors_app.agentctl.protocol import ApiError, Code
 from executors_app.agentctl.workspace import workspace_root
 from executors_app.agentctl.workspace.git import WorkspaceGit
-from executors_app.agentctl.workspace.seed import read_seed, write_seed
 from executors_app.agentctl.workspace.shells import ShellManager
-from executors_app.agentctl.workspace.worktrees import Worktree
+from executors_app.agentctl.workspace.worktrees import Worktree, read_seed, write_seed
 from executors_app.errors import ExecutorError, RepositoryUnusable, WorkspaceGone
 
 _SOURCE_ROOT: Final = Path(__file__).resolve().parents[3]

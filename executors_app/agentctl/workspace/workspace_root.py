@@ -25,8 +25,7 @@ import orjson
 
 from executors_app.agentctl.workspace import recovery_snapshots, worktrees
 from executors_app.agentctl.workspace.repository_git import RepositoryGitFailed, resolve_commit, run_git, write_git
-from executors_app.agentctl.workspace.seed import Seed, read_seed
-from executors_app.agentctl.workspace.worktrees import Worktree
+from executors_app.agentctl.workspace.worktrees import Seed, Worktree, read_seed
 from executors_app.errors import BundleRefused, ExecutorError, LaunchFailed, RepositoryUnusable, WorkspaceGone
 
 WORKSPACE_ROOT: Final = Path("/workspace")

@@ -1,4 +1,4 @@
-"""Worktrees: one per session, on a branch of its own; both follow from the session's id.
+"""Worktrees: one per session, on a branch of its own; both follow from the session's id. And seeds of workspaces.
 
 Every call may be repeated after a crash at any point. The only thing ever deleted is an unfinished ``git worktree
 add``: git marks it as locked with the reason *initializing*, and no agent has run in it. ``git worktree prune`` is
@@ -7,16 +7,20 @@ never used, because it would also remove worktrees of people whose disk is not m
 
 from __future__ import annotations
 
+import base64
 import fcntl
 import os
 import shutil
+import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Final, Protocol
+from typing import IO, Any, Final, Protocol
+
+import orjson
 
 from executors_app.agentctl.workspace import recovery_snapshots
 from executors_app.agentctl.workspace.repository_git import (
@@ -31,6 +35,84 @@ from executors_app.errors import RepositoryUnusable, WorkspaceGone
 _INITIALIZING: Final = "initializing"
 _LOCK_SECONDS: Final = 120.0
 _LOCK_POLL: Final = 0.01
+
+
+SEED_VERSION: Final = 1
+_MAX_LINE_BYTES: Final = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Seed:
+    """The first line of a seed file, which has everything that a sandbox needs to create the workspace of a session.
+
+    One line of JSON, then the bytes of a git pack, which may be empty. The control plane writes it; agentctl reads it
+    and creates the workspace with the agent's rights, because the repository belongs to the agent from then on.
+    """
+
+    branch: str
+    """The workspace's own branch, ``kandev/...``."""
+    refs: Mapping[str, str] = field(default_factory=dict)
+    """Commit by full ref name."""
+    objects: tuple[str, ...] = ()
+    """Read-only object directories, as the sandbox sees them, that the repository borrows from."""
+    complete: bool = False
+    """Refs, pack and borrowed objects suffice to create the repository from scratch."""
+    object_format: str = "sha1"
+    identity: Mapping[str, str] = field(default_factory=dict)
+    """``name`` and ``email`` of commits; either may be missing."""
+    remotes: Mapping[str, str] = field(default_factory=dict)
+    exclude: str = ""
+    """The text of ``info/exclude``."""
+    hooks: Mapping[str, bytes] = field(default_factory=dict)
+    """The team's hooks by name. They run in the sandbox only."""
+    repository: str = ""
+    """Path of a repository outside: the workspace is a linked worktree of it, without isolation.
+
+    If set, of the other fields only ``branch``, ``base`` and ``existed`` are used.
+    """
+    base: str = ""
+    """Linked worktree: the branch or commit that a new branch starts from; empty: HEAD."""
+    existed: bool = False
+    """Linked worktree: it was complete once, so a new branch would silently lose work."""
+
+    def to_line(self) -> bytes:
+        """Encode the first line of the file, with its line end."""
+        line: dict[str, Any] = {
+            "version": SEED_VERSION,
+            **{name: getattr(self, name) for name in (*_OWN_FIELDS, *(_LINKED_FIELDS if self.repository else ()))},
+            "objects": list(self.objects),
+            "hooks": {name: base64.b64encode(text).decode("ascii") for name, text in self.hooks.items()},
+        }
+        return orjson.dumps(line) + b"\n"
+
+
+_OWN_FIELDS: Final = ("branch", "refs", "complete", "object_format", "identity", "remotes", "exclude")
+_LINKED_FIELDS: Final = ("repository", "base", "existed")
+
+
+def read_seed(file: IO[bytes]) -> Seed:
+    """Read the first line and leave the file at the first byte of the pack. Raises ValueError."""
+    try:
+        line = orjson.loads(file.readline(_MAX_LINE_BYTES))
+        if line["version"] != SEED_VERSION:
+            raise ValueError(f"The seed has version {line['version']}; this agentctl reads version {SEED_VERSION}.")
+        plain = {name: line[name] for name in (*_OWN_FIELDS, *_LINKED_FIELDS) if name in line}
+        hooks = {name: base64.b64decode(text, validate=True) for name, text in line.get("hooks", {}).items()}
+        return Seed(**plain, objects=tuple(line.get("objects", ())), hooks=hooks)
+    except (TypeError, KeyError, AttributeError) as error:
+        raise ValueError(f"The seed of the workspace cannot be read: {error}") from error
+
+
+def write_seed(seed: Seed, into: Path) -> None:
+    """Write a seed without a pack, atomically even with concurrent writers. Raises OSError."""
+    with tempfile.NamedTemporaryFile(dir=into.parent, prefix=f".{into.name}.", delete=False) as draft:
+        try:
+            draft.write(seed.to_line())
+            draft.flush()
+            Path(draft.name).replace(into)
+        except OSError:
+            Path(draft.name).unlink(missing_ok=True)
+            raise
 
 
 class CommitLookup(Protocol):

@@ -23,7 +23,7 @@ import orjson
 
 from executors_app import crash_points
 from executors_app.agentctl.http.requests import parse_environment, parse_identifier, parse_seconds, parse_text
-from executors_app.agentctl.jobs.store import JobFiles, JobRecords
+from executors_app.agentctl.job_store import JobFiles, JobRecords
 from executors_app.agentctl.process import forked_guard, guard_process, identity, job_process, spawning, subreaper
 from executors_app.agentctl.process.async_io import StateNotifier, wait_for_end
 from executors_app.agentctl.process.forked_guard import ForkedProcess
