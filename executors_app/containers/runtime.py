@@ -65,6 +65,18 @@ class DockerRuntime(ABC):
     def read(self, config: Mapping[str, Any]) -> Site:
         """Return the site for an executor's settings; raises ValueError with one clear sentence."""
 
+    @abstractmethod
+    def can_manage(self, execution: ExecutionFacts) -> bool:
+        """Whether this process can manage the execution."""
+
+    @abstractmethod
+    def resume_token(self, execution: ExecutionFacts) -> str | None:
+        """Return the conversation id that a dead agentctl left."""
+
+    @abstractmethod
+    def unread_journal(self, execution: ExecutionFacts, after: int, epoch: str) -> Sequence[Mapping[str, Any]]:
+        """Return the journal lines of a dead agentctl after a cursor."""
+
     def check_config(self, config: Mapping[str, Any]) -> None:
         """Raise ValueError for invalid settings."""
         self.read(config)
