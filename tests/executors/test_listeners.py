@@ -78,7 +78,7 @@ async def test_process_on_a_dead_agentctls_port_receives_no_token(spec: LaunchSp
         identity.kill_all([who], 10)
         with recording(port_of(facts)) as stranger:
             client = AgentctlClient.of(facts)
-            for call in (client.status, client.capabilities):
+            for call in (client.status, client.agent_session):
                 with pytest.raises(AgentctlForeign):
                     await call()
             with pytest.raises(AgentctlForeign):

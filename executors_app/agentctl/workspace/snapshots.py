@@ -33,12 +33,6 @@ _LISTING_LIMIT: Final = 64 << 20
 _UNMERGED: Final = 128
 
 
-_TURN_WAITS: Final = 5.0
-"""Maximum seconds to wait before a turn; a slower snapshot continues during the turn."""
-_END_WAITS: Final = 20.0
-"""Maximum seconds to wait before agentctl ends."""
-
-
 @dataclass(frozen=True, slots=True)
 class SnapshotLimits:
     """Limits of one snapshot: sizes in bytes, times in seconds."""
@@ -48,6 +42,10 @@ class SnapshotLimits:
     total: int = 500 << 20
     """Total of all changed files; beyond it the largest are left out."""
     seconds: float = 60.0
+    turn_waits: float = 5.0
+    """Maximum wait before a turn; a slower snapshot continues during the turn."""
+    end_waits: float = 20.0
+    """Maximum wait before agentctl ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,6 +266,7 @@ class SnapshotService:
 
     def __init__(self, workspace: Workspace, session_id: str, state_dir: Path, journal: Journal):
         self._workspace, self._session_id, self._journal = workspace, session_id, journal
+        self._limits = SnapshotLimits()
         self._copy = _scratch_directory(state_dir) / "snapshot.index"
         self._lock = asyncio.Lock()
         self._scheduled: asyncio.Task[None] | None = None
@@ -276,16 +275,16 @@ class SnapshotService:
     # -- without being asked -----------------------------------------------------------------
 
     async def before_turn(self) -> None:
-        """Take a snapshot before a turn; waits at most ``_TURN_WAITS``, and never raises."""
-        await self._wait(self._schedule("turn_start"), _TURN_WAITS)
+        """Take a snapshot before a turn; waits at most ``SnapshotLimits.turn_waits``, and never raises."""
+        await self._wait(self._schedule("turn_start"), self._limits.turn_waits)
 
     def after_turn(self) -> None:
         """Take a snapshot after a turn, in the background."""
         self._schedule("turn_end")
 
     async def before_shutdown(self) -> None:
-        """Take the last snapshot; waits at most ``_END_WAITS``, and never raises."""
-        await self._wait(self._schedule("shutdown"), _END_WAITS)
+        """Take the last snapshot; waits at most ``SnapshotLimits.end_waits``, and never raises."""
+        await self._wait(self._schedule("shutdown"), self._limits.end_waits)
 
     async def _wait(self, task: asyncio.Task[None] | None, seconds: float) -> None:
         if task is not None:
@@ -315,11 +314,11 @@ class SnapshotService:
 
     async def take(self, reason: str) -> Snapshot:
         """Take a snapshot now, and journal it if something has changed; raises ApiError, OSError."""
-        workspace = self._workspace
+        workspace, limits = self._workspace, self._limits
         async with self._lock:
             # A request from here on needs a snapshot of its own: this one may miss its changes.
             self._scheduled = None
-            taken = await workspace.call(take_snapshot, workspace.git, self._session_id, self._copy, reason)
+            taken = await workspace.call(take_snapshot, workspace.git, self._session_id, self._copy, reason, limits)
             workspace.dirty = taken.dirty
             if taken.changed:
                 named = {"left_out": taken.left_out[:_MAX_NAMED_FILES], "left_out_count": len(taken.left_out)}
