@@ -14,11 +14,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from executors_app.demo_agent import DemoAgent, RpcError, default_home
-from tests.services import ROOT
 
 COMMAND: Final[dict[str, Any]] = {
     "command": [sys.executable, "-m", "tests.support.login_agent"],
-    "env": {"PYTHONPATH": str(ROOT)},
+    "env": {"PYTHONPATH": str(Path(__file__).resolve().parents[2])},
 }
 """What a profile of it has."""
 _AUTH_REQUIRED: Final = -32000
