@@ -116,7 +116,7 @@ class RemoteSite(Site):
         wanted = (state_volume(spec.execution_id), home_volume(spec.session_id), workspace_volume(spec.worktree_owner))
         is_new = [not _has_volume(engine, name) for name in wanted]
         for name in wanted:
-            engine.ask(lambda client, name=name: client.create_volume(name, labels=labels))
+            engine.ask(partial(_make_volume, name=name, labels=labels))
         if is_first or any(is_new):
             # A new volume belongs to root. Its owner is set through a helper that is never started: in the
             # session's own container the root directory is read-only, and root lacks the capability to chown.
@@ -168,6 +168,10 @@ def home_volume(session_id: str) -> str:
 def workspace_volume(owner_id: str) -> str:
     """Return the name of the workspace's volume; ``owner_id`` is the session that owns the worktree."""
     return f"kandev-work-{owner_id}"
+
+
+def _make_volume(client: Any, name: str, labels: dict[str, str]) -> None:
+    client.create_volume(name, labels=labels)
 
 
 def _has_volume(engine: Engine, name: str) -> bool:
