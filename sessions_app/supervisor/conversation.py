@@ -1,4 +1,4 @@
-"""Changes to the conversation of one session: growing texts, tool calls and plans, with an event for each change.
+"""Changes to the conversation of one session: texts, tool calls, plans and answered requests, each with its event.
 
 Consecutive chunks of one message within a batch become one event. The joined text is the same byte for byte.
 """
@@ -9,12 +9,18 @@ import uuid
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, Final
 
+from executors_app.agentctl import questions
+from executors_app.agentctl.questions import choices_of, fields_of, is_recorded
+from executors_app.orm import PreparedQuery
+from sessions_app.domain import attention
+from sessions_app.domain.states import PermissionState, QuestionStatus
 from sessions_app.models import (
     TEXT_ROLES,
     MessageDraft,
     NewEvent,
+    PermissionRequest,
     SessionTransaction,
     append_texts,
     open_tools,
@@ -24,6 +30,8 @@ from sessions_app.models import (
     unfinished_messages,
     write_messages,
 )
+from sessions_app.models.attention import update_wording
+from sessions_app.services.waits import option_name, permission_tokens
 
 UNFINISHED_TOOL_STATES = ("pending", "in_progress", "")
 PLAN_KEY = "plan"
@@ -235,3 +243,98 @@ def _write(updates: Sequence[ConversationUpdate]) -> None:
         update.collect_rows(rows)
     write_messages(rows.new, list(rows.old.values()))
     append_texts({message_id: "".join(pieces) for message_id, pieces in rows.texts.items()}, known=rows.old)
+
+
+TITLE_LIMIT: Final = 500
+"""Characters of a title or option that the message about an answered request repeats."""
+_TEXTS: Final = {
+    QuestionStatus.ANSWERED: "Question answered",
+    QuestionStatus.DECLINED: "Question declined",
+    QuestionStatus.CANCELLED: "Question not answered",
+    QuestionStatus.WITHDRAWN: "The agent withdrew its question",
+}
+
+
+def _answerer(asked: PermissionRequest) -> str:
+    """Return the name of the user whose answer was used; empty if there is none."""
+    token = permission_tokens([asked]).get(asked.id)
+    return token.consumed_by.get_username() if token and token.consumed_by else ""
+
+
+def add_permission_message(conversation: ConversationUpdate, asked: PermissionRequest) -> None:
+    """Add the message about an answered permission: the request, the chosen option and who chose it."""
+    title = str(asked.tool_call.get("title") or "Do something")[:TITLE_LIMIT]
+    option = option_name(asked, asked.option_id)[:TITLE_LIMIT]
+    told = {"permission_id": asked.id, "title": title, "option_id": asked.option_id, "option": option}
+    conversation.finish_text()
+    message = f"Permission answered: {title} – {option}"
+    conversation.add_message("status", message, permission={**told, "by": _answerer(asked)})
+
+
+def add_question_message(conversation: ConversationUpdate, asked: PermissionRequest) -> None:
+    """Add the message about a settled question: its status, why, who answered, and the answer as far as it is kept."""
+    title = str(asked.tool_call.get("title") or "A question")[:TITLE_LIMIT]
+    status = asked.question_status
+    told: dict[str, Any] = {
+        "permission_id": asked.id,
+        "title": title,
+        "status": str(status),
+        "reason": asked.reason,
+        "by": _answerer(asked) if status in (QuestionStatus.ANSWERED, QuestionStatus.DECLINED) else "",
+        "answer": _shown_answer(asked),
+        "typed": any(not is_recorded(field) for field in fields_of(asked.question).values()),
+    }
+    if asked.question.get("mode") == questions.URL:
+        told["url"] = asked.question.get("url", "")
+    conversation.finish_text()
+    conversation.add_message("status", f"{_TEXTS.get(status, status)}: {title}", question=told)
+
+
+def _shown_answer(asked: PermissionRequest) -> list[dict[str, str]]:
+    """Return label and words of each field of the answer that is kept, in the form's order."""
+    fields = fields_of(asked.question)
+    return [
+        {
+            "field": str(field.get("title") or name)[:TITLE_LIMIT],
+            "value": _words(field, asked.answer[name])[:TITLE_LIMIT],
+        }
+        for name, field in fields.items()
+        if name in asked.answer
+    ]
+
+
+def _words(field: Any, value: Any) -> str:
+    labels = {choice.value: choice.label for choice in choices_of(field)}
+    if isinstance(value, bool):
+        return "Yes" if value else "No"
+    return ", ".join(labels.get(one, str(one)) for one in (value if isinstance(value, list) else [value]))
+
+
+_DETAIL_FIELDS: Final = ("title", "tool_kind", "content", "locations", "raw_input")
+"""Fields of a tool call that a person needs to see before answering a permission request."""
+_EMPTY_VALUES: Final[tuple[object, ...]] = (None, "", [], {})
+OPEN_REQUEST = PreparedQuery(
+    lambda key: PermissionRequest.objects.filter(session_id=key, state=PermissionState.PENDING)
+)
+
+
+def complete_tool_call(asked: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the tool call of a permission request, with its empty fields filled in from what the log knows."""
+    more = {
+        name: known[name]
+        for name in _DETAIL_FIELDS
+        if known.get(name) not in _EMPTY_VALUES and asked.get(name) in _EMPTY_VALUES
+    }
+    return {**asked, **more}
+
+
+def update_open_requests(transaction: SessionTransaction, key: str, known: Mapping[str, Any]) -> None:
+    """Add what the agent has since reported about a tool call to its open permission requests and inbox items."""
+    for row in OPEN_REQUEST.all(transaction.session.id):
+        if str(row.tool_call.get("tool_call_id", ""))[:200] != key:
+            continue
+        tool_call = complete_tool_call(row.tool_call, known)
+        if tool_call != row.tool_call:
+            row.tool_call = tool_call
+            row.save(update_fields=["tool_call"])
+            update_wording(attention.request_notice(row.id, tool_call, row.question))

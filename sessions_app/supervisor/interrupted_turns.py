@@ -33,8 +33,7 @@ from sessions_app.services.assessment import assess_session
 from sessions_app.services.policies import effective_policy_of
 from sessions_app.services.turn_retries import explain_failure
 from sessions_app.supervisor import continuity
-from sessions_app.supervisor.conversation import ConversationUpdate
-from sessions_app.supervisor.request_messages import add_question_message
+from sessions_app.supervisor.conversation import ConversationUpdate, add_question_message
 
 AGENTCTL_GONE, OUT_OF_MEMORY = "agentctl_gone", "out_of_memory"
 PIPE_LOST_REASONS = frozenset({AGENTCTL_GONE, OUT_OF_MEMORY})

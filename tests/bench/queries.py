@@ -12,7 +12,7 @@ from django.utils import timezone
 from executors_app.models import ExecutorRunning
 from executors_app.orm import Key, PreparedQuery
 from sessions_app.models import Message, MessagePart, Run, TaskSession, locking, message, runs, transactions
-from sessions_app.supervisor.ingest import open_requests
+from sessions_app.supervisor import conversation
 from sessions_app.supervisor.sweep import candidates, selection
 from tests.bench.figures import Figure
 from tests.bench.world import World
@@ -47,7 +47,7 @@ def _queries() -> dict[str, tuple[PreparedQuery[Any], tuple[Key, ...]]]:
         "open tool calls": (message._OPEN_TOOLS, (session.id,)),
         "tool calls by key": (message._tools_by_keys(2), (session.id, "one", "two")),
         "last part of a message": (message._LAST_PART, (text.id,)),
-        "open permission requests": (open_requests.OPEN_REQUEST, (session.id,)),
+        "open permission requests": (conversation.OPEN_REQUEST, (session.id,)),
         "sweep: the execution": (selection._OF_FEW.of_one, (session.id,)),
         "sweep: a missing execution": (selection._DANGLING_OF_FEW.of_one, (session.id,)),
         "sweep: the agent profile": (candidates._PROFILES.of_one, (session.agent_profile_id,)),

@@ -18,10 +18,15 @@ from sessions_app.models.bulk import update_row
 from sessions_app.services.mcp_servers import record_left_out
 from sessions_app.services.questions import undelivered_content
 from sessions_app.supervisor import continuity
-from sessions_app.supervisor.conversation import ConversationUpdate
+from sessions_app.supervisor.conversation import (
+    ConversationUpdate,
+    add_permission_message,
+    add_question_message,
+    complete_tool_call,
+    update_open_requests,
+)
 from sessions_app.supervisor.ingest.agent_settings import AgentSettingsUpdate
 from sessions_app.supervisor.ingest.folding import TEXT_KINDS, JournalLine
-from sessions_app.supervisor.ingest.open_requests import complete_tool_call, update_open_requests
 from sessions_app.supervisor.interrupted_turns import (
     interrupt_turn,
     plan_retry,
@@ -31,7 +36,6 @@ from sessions_app.supervisor.interrupted_turns import (
     reset_attempts_if_stable,
 )
 from sessions_app.supervisor.outcomes import record_lost_conversation
-from sessions_app.supervisor.request_messages import add_permission_message, add_question_message
 
 UNSTORABLE = "unwritable"
 """Kind of the line that replaces one that cannot be written; ``was`` holds the original kind."""
