@@ -36,8 +36,9 @@ from sessions_app.domain.recovery_facts import UNREACHABLE
 from sessions_app.domain.states import SESSION, DesiredState, PromptState, RunState
 from sessions_app.models import IDLE_REASON, Intent, Lease, SessionTransaction, TaskSession, session_transaction, waits
 from sessions_app.models.bulk import update_rows
+from sessions_app.services import agent_login
 from sessions_app.services.turn_retries import explain_failure
-from sessions_app.supervisor import continuity, logins
+from sessions_app.supervisor import continuity
 from sessions_app.supervisor.interrupted_turns import (
     hold_unsent_prompts,
     interrupt_turn,
@@ -208,7 +209,7 @@ def write_start_failure(
             },
         )
         transaction.set_fields(launch_id="")
-        logins.settle_login(transaction, intent_id, failure.told, failure.message)
+        agent_login.settle_login(transaction, intent_id, failure.told, failure.message)
         if failure.code == Code.RESUME_UNSUPPORTED:
             _set_token_aside(transaction, failure)
         elif failure.token_valid:
@@ -241,7 +242,7 @@ def _learn_from_failure(transaction: SessionTransaction, failure: StartFailure) 
         transaction, build_capability_report(kind, failure.told, broken=failure.broken, secret=token)
     )
     execution.save(update_fields=[*PROBE_FIELDS, "updated_at"])
-    logins.remember_agent(transaction, failure.told)
+    agent_login.remember_agent(transaction, failure.told)
     return note
 
 

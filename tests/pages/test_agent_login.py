@@ -18,7 +18,6 @@ from sessions_app.models import IntentKind, ReportedAgent, TaskSession, session_
 from sessions_app.services import agent_login
 from sessions_app.services.errors import AlreadyRunning, Invalid, ReadOnly, SessionsError
 from sessions_app.services.tasks import create_session
-from sessions_app.supervisor import logins
 from sessions_app.supervisor.outcomes import StartFailure, write_start_failure
 from tests.pages.world import World, path_of
 
@@ -139,7 +138,7 @@ def test_success_tries_the_other_waiting_sessions(
     agent_login.request_login(logged_out.id, world.ada, "account")
     intent = logged_out.intents.get(kind=IntentKind.START, done_at=None)
     with django_capture_on_commit_callbacks(execute=True), session_transaction(logged_out.id) as transaction:
-        logins.settle_login(transaction, intent.id, {"login": SUCCEEDED}, "")
+        agent_login.settle_login(transaction, intent.id, {"login": SUCCEEDED}, "")
     assert state_of(logged_out)["state"] == "succeeded"
     assert other.intents.filter(kind=IntentKind.START, done_at=None).count() == 1
 
@@ -148,7 +147,7 @@ def test_answer_without_an_outcome_is_no_success(world: World, logged_out: TaskS
     agent_login.request_login(logged_out.id, world.ada, "account")
     intent = logged_out.intents.get(kind=IntentKind.START, done_at=None)
     with session_transaction(logged_out.id) as transaction:
-        logins.settle_login(transaction, intent.id, {}, "")
+        agent_login.settle_login(transaction, intent.id, {}, "")
     assert (state_of(logged_out)["state"], state_of(logged_out)["code"]) == ("failed", "login_failed")
 
 

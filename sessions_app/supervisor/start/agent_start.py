@@ -36,12 +36,12 @@ from sessions_app.models import (
 )
 from sessions_app.models.bulk import update_rows
 from sessions_app.models.runs import newest_run
-from sessions_app.services import prompt_context
+from sessions_app.services import agent_login, prompt_context
 from sessions_app.services.assessment import assess_start, history_allowed
 from sessions_app.services.attachments import remember_blocks
 from sessions_app.services.mcp_servers import choose_servers
 from sessions_app.services.prompt_context import load_history
-from sessions_app.supervisor import continuity, logins, setting_changes
+from sessions_app.supervisor import continuity, setting_changes
 from sessions_app.supervisor.continuity import completed_turns, last_user_request
 from sessions_app.supervisor.executions import SESSION_RELATED
 from sessions_app.supervisor.interrupted_turns import (
@@ -197,7 +197,7 @@ def _build_request(
         "gone_patterns": [*kind.gone_patterns, *profile.gone_patterns],
         "prefer_load": kind.prefer_load,
         "timeout": float(min(60, settings.KANDEV_START_TIMEOUT)),
-        **logins.login_field(plan.login),
+        **agent_login.login_field(plan.login),
     }
     return AgentStartRequest(
         body=body,
@@ -256,7 +256,7 @@ def write_agent_started(
         continuity.queue_memory_check(transaction, str(plan.intent_id), verdict, known.last_completed_text)
         _settle_held_prompts(transaction, held, answer.get("replayed_user_texts", ()))
         _mark_agent_up(transaction, plan, verdict)
-        logins.settle_login(transaction, plan.intent_id, answer, "")
+        agent_login.settle_login(transaction, plan.intent_id, answer, "")
         setting_changes.order_waiting_changes(transaction)
     return True
 
@@ -311,7 +311,7 @@ def _keep_token(
     before = {name: getattr(execution, name) for name in REPORTED_FIELDS}
     continuity.replace_token(transaction, execution, token, order.strategy)
     remember_blocks(transaction, answer.get("capabilities"))
-    logins.remember_agent(transaction, answer)
+    agent_login.remember_agent(transaction, answer)
     note = learn_capabilities(
         transaction, build_capability_report(order.kind.name, answer, kept=kept, secret=order.token_before)
     )
@@ -392,7 +392,7 @@ def write_reattached(plan: StartClaim, lease: Lease, report: Mapping[str, Any]) 
             reason="answer_lost",
             evidence=continuity.process_evidence(report["agent"]),
         )
-        logins.settle_login(transaction, plan.intent_id, {}, logins.ANSWER_LOST)
+        agent_login.settle_login(transaction, plan.intent_id, {}, agent_login.ANSWER_LOST)
         transaction.set_fields(launch_id=str(report["agent"].get("launch_id") or plan.intent_id), next_restart_at=None)
         transaction.move_session("turn_started" if transaction.open_turn else "ready", reason="reattached")
         setting_changes.order_waiting_changes(transaction)
