@@ -26,7 +26,7 @@ from sessions_app.models import (
     Task,
     TaskSession,
 )
-from sessions_app.services import attention_filters
+from sessions_app.services import attention
 from sessions_app.services.assessment import is_running
 from sessions_app.services.attention import has_unseen
 from sessions_app.services.catalogue import SECRET_FIELDS
@@ -91,7 +91,7 @@ def filter_tasks(user: Any, wanted: BoardFilter) -> QuerySet[Task]:
     if wanted.mine:
         tasks = tasks.filter(Q(created_by=user) | Q(Exists(sessions.filter(owner=user))))
     if wanted.needs:
-        tasks = tasks.filter(Exists(sessions.filter(attention_filters.needs_person())))
+        tasks = tasks.filter(Exists(sessions.filter(attention.needs_person())))
     return tasks
 
 
@@ -153,12 +153,12 @@ def annotate_needs(rows: QuerySet[TaskSession], user: Any) -> QuerySet[TaskSessi
     """Annotate sessions with what a person has to do about them, and with open requests."""
     starts = Intent.objects.filter(session=OuterRef("pk"), kind=IntentKind.START, done_at=None)
     return rows.annotate(
-        asks=attention_filters.awaits_answer(kind=RequestKind.PERMISSION),
-        questions=attention_filters.awaits_answer(kind=RequestKind.QUESTION),
-        doubts=attention_filters.has_held_prompt(),
-        cut_short=attention_filters.has_interrupted_prompt(),
-        overdue=attention_filters.has_overdue_prompt(),
-        raised=attention_filters.has_open_item(),
+        asks=attention.awaits_answer(kind=RequestKind.PERMISSION),
+        questions=attention.awaits_answer(kind=RequestKind.QUESTION),
+        doubts=attention.has_held_prompt(),
+        cut_short=attention.has_interrupted_prompt(),
+        overdue=attention.has_overdue_prompt(),
+        raised=attention.has_open_item(),
         memory=has_unseen(user, AttentionKind.RECEIPT),
         looks=has_unseen(user, AttentionKind.IDLE),
         is_start_ordered=Exists(starts),

@@ -16,7 +16,7 @@ from django.utils import timezone
 
 from executors_app.agentctl.process import identity
 from sessions_app.models import ContinuityReceipt, RecoverySweep, Run, SweepOutcome, Task, TaskSession
-from sessions_app.services import attention_filters
+from sessions_app.services import attention
 from sessions_app.services.board import annotate_needs
 from sessions_app.services.catalogue import SECRET_FIELDS
 from sessions_app.services.sweeps import SKIPPED, load_results
@@ -154,9 +154,7 @@ def load_last_restart(user: Any) -> LastRestart | None:
     if not counts:
         return None
     counts.pop(SKIPPED, None)
-    needy = TaskSession.objects.filter(
-        attention_filters.needs_person(), id__in=rows.values("session"), task__archived_at=None
-    )
+    needy = TaskSession.objects.filter(attention.needs_person(), id__in=rows.values("session"), task__archived_at=None)
     shown = annotate_needs(needy.select_related("task", "agent_profile").defer(*SECRET_FIELDS), user)[: MAX_NAMED + 1]
     found = list(shown)
     count = len(found) if len(found) <= MAX_NAMED else needy.count()

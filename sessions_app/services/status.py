@@ -40,8 +40,7 @@ from sessions_app.models import (
 from sessions_app.models.derived_status import derived_status, is_agent_gone
 from sessions_app.models.runs import newest_run
 from sessions_app.services.assessment import assess_session, execution_of, is_running, session_flaws
-from sessions_app.services.attention import open_kinds
-from sessions_app.services.attention_filters import overdue_filter
+from sessions_app.services.attention import open_kinds, overdue_filter
 from sessions_app.services.intents import open_start_intent
 from sessions_app.services.mcp_servers import given_servers
 from sessions_app.services.policies import effective_policy_of
