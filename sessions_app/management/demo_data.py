@@ -14,8 +14,8 @@ from django.db import transaction
 from executors_app.models import AgentProfile, Executor
 from sessions_app.accounts.models import LoginLink
 from sessions_app.models import Repository, Task
+from sessions_app.services.catalogue import make_repository
 from sessions_app.services.restarts import DEMO_TASK
-from sessions_app.services.scratch_repository import make_repository
 from sessions_app.workflows.services.workflows import save_workflow
 
 DEMO_TEAM: Final = "Demo team"

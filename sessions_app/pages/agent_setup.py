@@ -28,10 +28,9 @@ from sessions_app.models import Repository
 from sessions_app.pages.agent_login import login_progress
 from sessions_app.services import agent_login, agent_setup
 from sessions_app.services.agent_setup import AgentPlace, ProgramState
-from sessions_app.services.catalogue import add_repository
+from sessions_app.services.catalogue import add_repository, scratch_root
 from sessions_app.services.errors import Invalid, ReadOnly, SessionsError
 from sessions_app.services.intents import validate_prompt_text
-from sessions_app.services.scratch_repository import scratch_root
 from sessions_app.services.tasks import create_session, create_task
 
 TITLE_LIMIT: Final = 80

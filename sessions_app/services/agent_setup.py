@@ -33,11 +33,10 @@ from sessions_app.domain.states import OPEN_PROMPT_STATES, DesiredState, RunStat
 from sessions_app.models import IntentKind, Message, ReportedAgent, Run, Task, TaskSession
 from sessions_app.models.message import texts_of
 from sessions_app.models.runs import newest_run
-from sessions_app.services.catalogue import SECRET_FIELDS, profiles_of
+from sessions_app.services.catalogue import SECRET_FIELDS, profiles_of, scratch_repository, scratch_root
 from sessions_app.services.errors import Invalid, ReadOnly, SessionsError
 from sessions_app.services.intents import request_resume, request_stop
 from sessions_app.services.prompts import resend_after_login
-from sessions_app.services.scratch_repository import scratch_repository, scratch_root
 from sessions_app.services.tasks import create_session, create_task
 
 log = logging.getLogger(__name__)
