@@ -20,7 +20,7 @@ from executors_app.runtimes.local_docker import RUNTIME
 from executors_app.runtimes.remote_docker import RUNTIME as FAR
 from kandev.metrics import collect_metrics
 from sessions_app.models import Orphaned
-from sessions_app.services.maintenance import orphans
+from sessions_app.services.maintenance import chores
 from tests.maintenance.chores import do
 from tests.supervisor.rows import execution_of, running_session
 
@@ -151,11 +151,11 @@ def test_the_chore_names_the_silent_and_keeps_their_last_report(engines: Engines
 
 def test_executors_that_share_an_engine_list_an_orphan_once(engines: Engines) -> None:
     Executor.objects.create(name="Near again", runtime="remote_docker", config={"at": "near"})
-    assert [one.id for one in orphans.find_orphans("remote_docker", FAR).found] == ["kandev-lost"]
+    assert [one.id for one in chores.find_orphans("remote_docker", FAR).found] == ["kandev-lost"]
 
 
 def test_an_executor_that_hangs_is_left_after_a_while(engines: Engines, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(orphans, "SEARCH_TIMEOUT", 0.05)
+    monkeypatch.setattr(chores, "SEARCH_TIMEOUT", 0.05)
 
     async def hang(known: Collection[str], configs: Collection[Mapping[str, Any]]) -> list[Orphan]:
         if {"at": "away"} in configs:
@@ -163,7 +163,7 @@ def test_an_executor_that_hangs_is_left_after_a_while(engines: Engines, monkeypa
         return await engines.orphans(known, configs)
 
     monkeypatch.setattr(FAR, "orphans", hang)
-    report = orphans.find_orphans("remote_docker", FAR)
+    report = chores.find_orphans("remote_docker", FAR)
     assert ([one.id for one in report.found], "did not answer within" in report.silent["Away"]) == (
         ["kandev-lost"],
         True,

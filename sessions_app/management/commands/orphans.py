@@ -12,8 +12,8 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from executors_app.errors import ExecutorError
 from executors_app.runtimes import SupportsOrphans
-from sessions_app.services.maintenance import orphans
-from sessions_app.services.maintenance.orphans import OrphanReport
+from sessions_app.services.maintenance import chores
+from sessions_app.services.maintenance.chores import OrphanReport
 
 EXIT_COULD_NOT_RUN = 2
 
@@ -35,8 +35,8 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         """List and remove. Exits with 1 if an orphan could not be removed, 2 if an executor could not be reached."""
-        places = orphans.searchable_runtimes()
-        reports = {name: orphans.find_orphans(name, place) for name, place in places.items()}
+        places = chores.searchable_runtimes()
+        reports = {name: chores.find_orphans(name, place) for name, place in places.items()}
         silent = [
             {"runtime": name, "executor": executor, "message": message}
             for name, report in reports.items()
