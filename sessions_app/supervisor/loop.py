@@ -26,11 +26,10 @@ from sessions_app.supervisor.dispatcher import Dispatcher
 from sessions_app.supervisor.execution_registry import ExecutionRegistry
 from sessions_app.supervisor.execution_stream import ExecutionStream
 from sessions_app.supervisor.exporter import ExportJob
-from sessions_app.supervisor.installed_programs import InstalledPrograms
 from sessions_app.supervisor.interrupted_turns import load_due_retries
 from sessions_app.supervisor.recheck_queue import ExitEventListener, RecheckQueue
 from sessions_app.supervisor.sweep.sweep_pass import DecidedRow, SweepRun, SweepScope, run_sweep
-from sessions_app.supervisor.watchdogs import report_ignored_cancels, report_stalled_turns
+from sessions_app.supervisor.watchdogs import InstalledPrograms, report_ignored_cancels, report_stalled_turns
 from sessions_app.supervisor.workspace_sync import WorkspaceSync
 
 log = logging.getLogger(__name__)

@@ -6,6 +6,7 @@ Rows are first read without a lock, and checked again under the session's lock b
 from __future__ import annotations
 
 import logging
+import shutil
 import uuid
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
@@ -17,6 +18,12 @@ from django.db import IntegrityError
 from django.db.models import OuterRef, Q, Subquery
 from django.utils import timezone
 
+from executors_app.agentctl.process import identity
+from executors_app.agentctl.protocol import Code
+from executors_app.domain import LOCAL
+from executors_app.encryption import SecretUnreadable
+from executors_app.models import ExecutorRunning
+from executors_app.plugins import UnknownPlugin
 from sessions_app.domain.states import OPEN_RUN_STATES, WAITING_PROMPT_STATES, PermissionState, RunState, SessionState
 from sessions_app.domain.wait_tokens import TokenState, WaitKind
 from sessions_app.models import (
@@ -32,11 +39,13 @@ from sessions_app.models import (
     Run,
     SessionEvent,
     SessionTransaction,
+    TaskSession,
     session_transaction,
     waits,
 )
+from sessions_app.services.agent_setup import retry_session, waiting_for_a_person
 from sessions_app.services.assessment import assess_session
-from sessions_app.services.attention_filters import overdue_prompts
+from sessions_app.services.attention import overdue_prompts
 from sessions_app.services.intents import create_intent
 from sessions_app.services.waits import permission_tokens
 from sessions_app.supervisor.conversation import ConversationUpdate
@@ -272,3 +281,49 @@ def _run_guarded(do: Callable[[Id, uuid.UUID], bool], about: Id, session_id: uui
     except Exception:
         log.exception("a wait of session %s could not be looked after", session_id)
         return False
+
+
+MAX_SESSIONS: Final = 200
+
+
+class InstalledPrograms:
+    """Watches the sessions whose program was missing on this machine.
+
+    A session is tried again once its program appears: it must have been seen missing by this process first, so a
+    start that fails for another reason is not repeated.
+    """
+
+    def __init__(self) -> None:
+        self._missing: set[uuid.UUID] = set()
+
+    @property
+    def is_watching(self) -> bool:
+        """Whether a session waits for its program, whose installation changes nothing in the database."""
+        return bool(self._missing)
+
+    def retry_sessions(self) -> int:
+        """Order a start for each session whose program has appeared since the last call; return how many."""
+        missing, ready = set(), []
+        for session in self._load_waiting():
+            if not _is_installed(session):
+                missing.add(session.id)
+            elif session.id in self._missing:
+                ready.append(session.id)
+        self._missing = missing
+        return sum(map(retry_session, ready))
+
+    def _load_waiting(self) -> list[TaskSession]:
+        here = ExecutorRunning.objects.filter(runtime=LOCAL, host_id=identity.host_id())
+        rows = waiting_for_a_person(TaskSession.objects.all()).filter(
+            error_code=Code.PROGRAM_MISSING, agent_execution_id__in=here.values("id")
+        )
+        # Without an order: to sort by id, SQLite would read all sessions by their ids instead of those with an error.
+        return list(rows.select_related("agent_profile", "executor").order_by()[:MAX_SESSIONS])
+
+
+def _is_installed(session: TaskSession) -> bool:
+    try:
+        argv, env = session.agent_profile.argv(LOCAL), session.agent_profile.env
+    except (SecretUnreadable, UnknownPlugin):
+        return False
+    return bool(argv) and shutil.which(argv[0], path=env.get("PATH")) is not None

@@ -16,7 +16,7 @@ from executors_app.plugins import agent_type
 from sessions_app.models import Repository, TaskSession, session_transaction
 from sessions_app.services import agent_setup
 from sessions_app.services.tasks import create_session
-from sessions_app.supervisor.installed_programs import InstalledPrograms
+from sessions_app.supervisor.watchdogs import InstalledPrograms
 from tests.pages.world import World, accepted, first_prompt, hear, path_of
 
 pytestmark = pytest.mark.any_database
