@@ -21,10 +21,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from executors_app.agentctl.process import identity
-from sessions_app.domain.integrity import DAMAGED_ROW
 from sessions_app.domain.recovery import explain_decision
 from sessions_app.domain.states import ENDED_STATES, DesiredState, SessionState, TaskState
 from sessions_app.models import Intent, SessionEvent, Supervisor, SweepOutcome, TaskSession
+from sessions_app.services.assessment import DAMAGED_ROW
 from sessions_app.services.sweeps import SKIPPED, UNDER_WAY
 from sessions_app.supervisor import leases, sweep_reports
 from sessions_app.supervisor.leases import SupervisorLock

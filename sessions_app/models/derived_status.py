@@ -9,8 +9,7 @@ from django.utils import timezone
 
 from executors_app.domain import ExecutorStatus
 from executors_app.models import ExecutorRunning
-from sessions_app.domain.derived_status import DerivedStatus, RunFacts, derive_status
-from sessions_app.domain.states import PermissionState, RunState
+from sessions_app.domain.states import DerivedStatus, PermissionState, RunFacts, RunState, derive_status
 from sessions_app.domain.wait_tokens import TokenState, WaitKind, most_usable_state
 from sessions_app.models.runs import PermissionRequest, Run
 from sessions_app.models.session import TaskSession

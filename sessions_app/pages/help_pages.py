@@ -19,9 +19,8 @@ from django.templatetags.static import static
 from django.views.decorators.cache import cache_control, never_cache
 from django.views.decorators.http import require_safe
 
-from sessions_app.domain.derived_status import DerivedStatus
 from sessions_app.domain.situation_facts import STATE_LABELS, Label
-from sessions_app.domain.states import SessionState, TaskState
+from sessions_app.domain.states import DerivedStatus, SessionState, TaskState
 from sessions_app.pages.labels import (
     DERIVED_STATUS_LABELS,
     OUTCOME_LABELS,

@@ -9,10 +9,9 @@ from typing import Any, Final
 from executors_app.agent_capabilities import CapabilityStanding
 from executors_app.domain import ExecutorStatus
 from sessions_app.domain.attention import AttentionKind
-from sessions_app.domain.derived_status import DerivedStatus
 from sessions_app.domain.recovery_facts import UNREACHABLE, Policy
 from sessions_app.domain.situation_facts import LABELS, NOT_STARTED_LABEL, Code, Label
-from sessions_app.domain.states import TaskState, WorkState
+from sessions_app.domain.states import DerivedStatus, TaskState, WorkState
 from sessions_app.models import ContinuityReceipt
 
 TASK_STATE_LABELS: Final[Mapping[str, Label]] = {

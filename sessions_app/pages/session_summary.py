@@ -9,12 +9,11 @@ from typing import Any, Final
 from executors_app.domain import ExecutorStatus
 from executors_app.models import ExecutorRunning
 from sessions_app.domain.agent_programs import NEEDS_PERSON_CODES
-from sessions_app.domain.derived_status import DerivedStatus
 from sessions_app.domain.recovery_facts import UNREACHABLE
 from sessions_app.domain.resumability import Assessment, Mode, Reason, assess_mode, token_was_rejected
 from sessions_app.domain.situation_facts import LABELS, Code, Label, Situation, state_label
 from sessions_app.domain.situations import status_label
-from sessions_app.domain.states import SessionState, WorkState
+from sessions_app.domain.states import DerivedStatus, SessionState, WorkState
 from sessions_app.models import TaskSession
 from sessions_app.pages.labels import ATTENTION_KIND_LABELS, DERIVED_STATUS_LABELS, WORK_STATE_LABELS
 from sessions_app.services.board import SessionRow

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import datetime
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from django.db.models import Model
 from django.utils import timezone
@@ -19,7 +19,7 @@ from executors_app.models import AgentProfile, ExecutorRunning
 from executors_app.orm import is_malformed
 from executors_app.plugins import UnknownPlugin, agent_type, agent_types, runtime
 from executors_app.runtimes import SupportsWorkspaceState
-from sessions_app.domain import integrity
+from sessions_app.domain.recovery_facts import WORKTREE_MISSING, Policy
 from sessions_app.domain.resumability import (
     DAMAGED_ASSESSMENT,
     Assessment,
@@ -28,10 +28,44 @@ from sessions_app.domain.resumability import (
     assess,
     assess_mode,
 )
-from sessions_app.domain.states import SESSION, TERMINAL_STATES, DesiredState, SessionState
+from sessions_app.domain.states import SESSION, TERMINAL_STATES, DesiredState, SessionState, WorkState
 from sessions_app.domain.verification import REJECTED_TOKEN_OF, TOKEN_OF, TokenBinding, mismatched_fields
 from sessions_app.models import TaskSession, session_transaction
 from sessions_app.services.errors import WorktreeMissing
+
+DAMAGED_ROW: Final = "damaged_row"
+"""Error code, and sweep rule, of a session whose rows contain impossible values."""
+_ALLOWED_VALUES: Final[Mapping[str, frozenset[str]]] = {
+    "state": frozenset(SessionState),
+    "desired_state": frozenset(DesiredState),
+    "work_state": frozenset(WorkState),
+    "policy": frozenset({*Policy, ""}),
+    "status": frozenset(ExecutorStatus),
+}
+_COUNTERS: Final = ("last_seq", "journal_seq", "generation", "start_attempts")
+
+
+def find_flaws(values: Mapping[str, Any], agent_type: str) -> list[str]:
+    """Describe each impossible value, one text per column; empty if the rows are sound.
+
+    ``values`` maps column names of the session and its execution to values; columns that are missing are not checked.
+    Unreadable is a secret that no key decrypts, or JSON of the wrong shape.
+    """
+    unreadable = [name for name, value in values.items() if isinstance(value, UndecryptedValue) or is_malformed(value)]
+    wrong = [
+        name for name, words in _ALLOWED_VALUES.items() if values.get(name) is not None and values[name] not in words
+    ]
+    wrong += [name for name in _COUNTERS if (values.get(name) or 0) < 0]
+    return [
+        *(f"{name} cannot be read" for name in unreadable),
+        *(f"{name} is {repr(values[name])[:80]}" for name in wrong),
+        *([] if agent_type in agent_types() else [f"agent_type is {agent_type!r}"]),
+    ]
+
+
+def flaws_sentence(found: Collection[str]) -> str:
+    """Return the flaws as one sentence for people; empty if there are none."""
+    return f"This session’s record is damaged, so Kandev leaves it alone: {'; '.join(found)}." if found else ""
 
 
 def session_flaws(session: TaskSession, execution: ExecutorRunning | None) -> list[str]:
@@ -40,31 +74,15 @@ def session_flaws(session: TaskSession, execution: ExecutorRunning | None) -> li
     if execution is not None:
         columns = _columns(execution)
         values = {**columns, "runtime_state": columns.get("state"), **values}
-    found = integrity.find_flaws(values, unreadable_columns(values))
-    return found + plugin_flaws(session.agent_profile.agent_type) + _missing_plugins(session, execution)
-
-
-def unreadable_columns(values: Mapping[str, Any]) -> list[str]:
-    """Return the columns whose secret no key decrypts, or whose JSON has the wrong shape."""
-    return [name for name, value in values.items() if isinstance(value, UndecryptedValue) or is_malformed(value)]
-
-
-def plugin_flaws(agent_type: str) -> list[str]:
-    """Report an agent type without a plugin, whose abilities are unknown."""
-    return [] if agent_type in agent_types() else [f"agent_type is {agent_type!r}"]
-
-
-def _missing_plugins(session: TaskSession, execution: ExecutorRunning | None) -> list[str]:
-    dangles = session.agent_execution_id is not None and execution is None
-    return [f"agent_execution_id names no execution: {session.agent_execution_id}"] if dangles else []
+    found = find_flaws(values, session.agent_profile.agent_type)
+    if session.agent_execution_id is not None and execution is None:
+        found.append(f"agent_execution_id names no execution: {session.agent_execution_id}")
+    return found
 
 
 def _columns(row: Model) -> dict[str, Any]:
     """Return the loaded columns without the attributes that raise for an undecryptable secret."""
     return {name: value for name, value in row.__dict__.items() if not name.startswith("_")}
-
-
-WORKTREE_MISSING = "worktree_missing"
 
 
 def execution_of(session: TaskSession) -> ExecutorRunning | None:

@@ -13,16 +13,17 @@ from django.utils import timezone
 from executors_app.domain import ExecutorStatus
 from executors_app.models import ExecutorRunning
 from executors_app.plugins import agent_type
-from sessions_app.domain.derived_status import DerivedStatus, RunFacts, derive_status
-from sessions_app.domain.integrity import DAMAGED_ROW, flaws_sentence
 from sessions_app.domain.resumability import Assessment, Reason, Strategy
 from sessions_app.domain.states import (
     OPEN_PROMPT_STATES,
+    DerivedStatus,
     PermissionState,
     PromptKind,
     PromptState,
     RequestKind,
+    RunFacts,
     RunState,
+    derive_status,
 )
 from sessions_app.domain.wait_tokens import TokenState, WaitKind, most_usable_state
 from sessions_app.models import (
@@ -39,7 +40,14 @@ from sessions_app.models import (
 )
 from sessions_app.models.derived_status import derived_status, is_agent_gone
 from sessions_app.models.runs import newest_run
-from sessions_app.services.assessment import assess_session, execution_of, is_running, session_flaws
+from sessions_app.services.assessment import (
+    DAMAGED_ROW,
+    assess_session,
+    execution_of,
+    flaws_sentence,
+    is_running,
+    session_flaws,
+)
 from sessions_app.services.attention import open_kinds, overdue_filter
 from sessions_app.services.intents import open_start_intent
 from sessions_app.services.mcp_servers import given_servers

@@ -11,9 +11,9 @@ from typing import Any, Final
 from django.db import transaction
 from django.db.models import QuerySet
 
-from sessions_app.domain.integrity import DAMAGED_ROW
 from sessions_app.domain.states import SessionState
 from sessions_app.models import ContinuityReceipt, RecoverySweep, SweepOutcome, SweepRequest, TaskSession, wakeups
+from sessions_app.services.assessment import DAMAGED_ROW
 from sessions_app.services.catalogue import SECRET_FIELDS
 
 FAILED_RESULT: Final = "failed"

@@ -14,8 +14,14 @@ from django.utils import timezone
 from sessions_app.accounts.authorization import may_write_session
 from sessions_app.domain.attention import AttentionKind
 from sessions_app.domain.continuation import interrupted_wait_prompt
-from sessions_app.domain.derived_status import DerivedStatus
-from sessions_app.domain.states import ENDED_STATES, OPEN_PROMPT_STATES, PromptKind, PromptState, RunState
+from sessions_app.domain.states import (
+    ENDED_STATES,
+    OPEN_PROMPT_STATES,
+    DerivedStatus,
+    PromptKind,
+    PromptState,
+    RunState,
+)
 from sessions_app.domain.wait_tokens import TokenScope, TokenState, WaitKind
 from sessions_app.models import (
     INTERRUPTED_WAIT,

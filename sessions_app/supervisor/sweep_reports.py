@@ -14,7 +14,6 @@ from django.utils import timezone
 
 from executors_app.domain import ExecutorStatus, Observed
 from executors_app.models import ExecutorRunning
-from sessions_app.domain.integrity import DAMAGED_ROW
 from sessions_app.domain.verification import ReceiptKind
 from sessions_app.models import (
     ContinuityReceipt,
@@ -26,6 +25,7 @@ from sessions_app.models import (
     TaskSession,
 )
 from sessions_app.models.bulk import insert_rows
+from sessions_app.services.assessment import DAMAGED_ROW
 from sessions_app.services.sweeps import OVERTAKEN, SKIPPED, UNDER_WAY, planned_row_result, row_result
 from sessions_app.supervisor.execution_registry import ExecutionRegistry
 from sessions_app.supervisor.sweep.actions import ActionOutcome

@@ -23,10 +23,10 @@ from kandev.environment import TEST_SWITCHES, Environment, variable_name
 from sessions_app.api import errors as api_errors
 from sessions_app.domain import states
 from sessions_app.domain.attention import AttentionKind
-from sessions_app.domain.derived_status import DerivedStatus
 from sessions_app.domain.recovery import RULES
 from sessions_app.domain.recovery_facts import Policy
 from sessions_app.domain.resumability import Mode, Reason
+from sessions_app.domain.states import DerivedStatus
 from sessions_app.domain.verification import ReceiptKind, Verified
 from sessions_app.services import errors as session_errors
 from tests.docs.documents import documents, rows, text_of

@@ -8,7 +8,7 @@ from typing import Any
 from executors_app.agentctl.protocol import AgentState
 from executors_app.domain import ExecutorStatus, Observation, Observed, WorkspaceState
 from sessions_app.domain.recovery import Decision, SweepFacts, decide
-from sessions_app.domain.recovery_examples import DEAD, NOW, SWEEP, example_assessment, observed_alive
+from sessions_app.domain.reference_docs import DEAD, NOW, SWEEP, example_assessment, observed_alive
 from sessions_app.domain.states import EXECUTOR, SESSION, SessionState
 
 STARTING = observed_alive(AgentState.STARTING)

@@ -11,7 +11,7 @@ import pytest
 from executors_app.domain import ExecutorStatus as E
 from executors_app.domain import Observation, Observed, WorkspaceState
 from sessions_app.domain.recovery import UNREACHABLE, Policy, decide, explain_decision, policy_wants_agent
-from sessions_app.domain.recovery_examples import (
+from sessions_app.domain.reference_docs import (
     DEAD,
     EXITED,
     IDLE,

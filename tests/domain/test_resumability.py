@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from executors_app.domain import WorkspaceState
-from sessions_app.domain.recovery_examples import NOW, RESUME, RESUME_EXAMPLES
+from sessions_app.domain.reference_docs import NOW, RESUME, RESUME_EXAMPLES
 from sessions_app.domain.resumability import Assessment, Mode, ResumeFacts, assess, assess_mode, without_agent
 from sessions_app.domain.states import DesiredState, SessionState
 

@@ -11,7 +11,7 @@ import pytest
 
 from executors_app.domain import WorkspaceState
 from sessions_app.domain.attention import AttentionKind
-from sessions_app.domain.recovery_examples import NOW, RESUME
+from sessions_app.domain.reference_docs import NOW, RESUME
 from sessions_app.domain.resumability import assess
 from sessions_app.domain.situation_facts import LABELS, Code, IdleReason, SituationFacts
 from sessions_app.domain.situations import idle_situation, situation, status_label

@@ -6,8 +6,7 @@ from itertools import product
 
 import pytest
 
-from sessions_app.domain.derived_status import DerivedStatus, RunFacts, derive_status
-from sessions_app.domain.states import RunState
+from sessions_app.domain.states import DerivedStatus, RunFacts, RunState, derive_status
 from sessions_app.domain.wait_tokens import TokenState
 
 R = RunState

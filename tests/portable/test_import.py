@@ -11,7 +11,7 @@ import pytest
 from django.core.management.base import CommandError
 
 from sessions_app.domain.attachments import AttachedFile
-from sessions_app.domain.derived_status import DerivedStatus
+from sessions_app.domain.states import DerivedStatus
 from sessions_app.models import (
     Attachment,
     Prompt,

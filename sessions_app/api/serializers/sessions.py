@@ -18,11 +18,11 @@ from sessions_app.api.serializers.common import (
     choice_field,
 )
 from sessions_app.api.serializers.conversation import NewAttachmentSerializer, ReceiptSerializer
-from sessions_app.domain.derived_status import DerivedStatus
 from sessions_app.domain.recovery_facts import PolicySource
 from sessions_app.domain.restart_rules import WaitReason
 from sessions_app.domain.resumability import Reason, Strategy
 from sessions_app.domain.situation_facts import IdleReason
+from sessions_app.domain.states import DerivedStatus
 from sessions_app.domain.wait_tokens import WaitKind
 from sessions_app.models import TaskSession
 from sessions_app.services.catalogue import profiles_for

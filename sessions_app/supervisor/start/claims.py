@@ -14,7 +14,6 @@ from executors_app import capacity
 from executors_app.agentctl.process import identity
 from executors_app.domain import ExecutionFacts, ExecutorStatus, Launched, LaunchSpec
 from executors_app.models import Executor, ExecutorRunning
-from sessions_app.domain.integrity import DAMAGED_ROW
 from sessions_app.domain.recovery_facts import UNREACHABLE
 from sessions_app.domain.resumability import Mode
 from sessions_app.domain.states import TERMINAL_STATES, DesiredState, SessionState
@@ -28,7 +27,7 @@ from sessions_app.models import (
     session_transaction,
 )
 from sessions_app.models.bulk import update_row
-from sessions_app.services.assessment import is_running, session_flaws
+from sessions_app.services.assessment import DAMAGED_ROW, is_running, session_flaws
 from sessions_app.services.intents import due_intents
 from sessions_app.services.mcp_servers import inherited_servers
 from sessions_app.supervisor import leases

@@ -13,10 +13,9 @@ from django.db.models import BooleanField, Exists, ExpressionWrapper, F, OuterRe
 from executors_app.domain import ExecutorStatus
 from executors_app.models import ExecutorRunning
 from executors_app.orm import FEW, KeyedQuery
-from sessions_app.domain import integrity
 from sessions_app.domain.states import DesiredState, SessionState
 from sessions_app.models import TaskSession
-from sessions_app.services.assessment import plugin_flaws, unreadable_columns
+from sessions_app.services.assessment import find_flaws, flaws_sentence
 
 CLAIMING_STATUSES = (ExecutorStatus.STARTING, ExecutorStatus.READY)
 RESTING_STATES = (SessionState.CREATED, SessionState.COMPLETED, SessionState.FAILED, SessionState.CANCELLED)
@@ -161,7 +160,7 @@ def find_corruption(one: StoredExecution, agent_type: str) -> CorruptRow | None:
         "generation": one.generation,
         "journal_seq": one.journal_seq,
     }
-    found = integrity.find_flaws(values, unreadable_columns(values)) + plugin_flaws(agent_type)
+    found = find_flaws(values, agent_type)
     if not found:
         return None
     return CorruptRow(
@@ -171,7 +170,7 @@ def find_corruption(one: StoredExecution, agent_type: str) -> CorruptRow | None:
         runtime=one.runtime,
         session_state=one.session__state,
         executor_status=one.status,
-        said=integrity.flaws_sentence(found),
+        said=flaws_sentence(found),
     )
 
 
@@ -180,7 +179,7 @@ def unreadable_row(session_id: uuid.UUID, error: Exception) -> CorruptRow:
     columns = ("task_id", "task__title", "executor__runtime")
     task_id, title, runtime = TaskSession.objects.values_list(*columns).get(id=session_id)
     return CorruptRow(
-        session_id, task_id, title, runtime, "", "", integrity.flaws_sentence([f"a column cannot be read ({error})"])
+        session_id, task_id, title, runtime, "", "", flaws_sentence([f"a column cannot be read ({error})"])
     )
 
 
@@ -210,7 +209,7 @@ def find_dangling_sessions(sessions: Collection[uuid.UUID], runtime: str) -> lis
             place,
             state,
             "",
-            integrity.flaws_sentence([f"agent_execution_id names no execution: {key}"]),
+            flaws_sentence([f"agent_execution_id names no execution: {key}"]),
         )
         for session_id, task_id, title, place, state, key in rows
     ]
