@@ -16,18 +16,174 @@ it, or nothing does. When the block of ``session_transaction`` ends, the order i
 
 from __future__ import annotations
 
-from typing import Final
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any, Final, cast
 
+from django.db.models import Q
+from django.db.transaction import on_commit
+from django.utils import timezone
+
+from executors_app.domain import ExecutorStatus
+from executors_app.models import ExecutorRunning
+from sessions_app.domain import actor_context
+from sessions_app.domain.states import DerivedStatus, PermissionState, RunFacts, RunState, derive_status
+from sessions_app.domain.wait_tokens import TokenState, WaitKind, most_usable_state
 from sessions_app.models.attention_rules import update_attention
-from sessions_app.models.audit import add_audit_fields, write_audit_log
-from sessions_app.models.derived_status import record_status_change
-from sessions_app.models.transactions import SideEffects
-from sessions_app.models.waits import end_run_of_lost_prompt, revoke_tokens_of_run
+from sessions_app.models.event import NewEvent
+from sessions_app.models.runs import PermissionRequest, Run
+from sessions_app.models.session import TaskSession
+from sessions_app.models.transactions import SessionTransaction, SideEffects
+from sessions_app.models.waits import ResumeToken, end_run_of_lost_prompt, revoke_tokens_of_run
+
+log = logging.getLogger(__name__)
+_STATUS_EVENTS = ("session.run.", "session.token.", "session.agentctl_")
+"""Prefixes of the events that may change the derived status."""
+
+
+def _best_token(run: Run) -> TokenState | None:
+    """Return the most usable state among the keys of what the run still waits for."""
+    asked = PermissionRequest.objects.filter(run=run, state=PermissionState.PENDING).values("id")
+    waited = Q(wait_id=run.wait_id) & ~Q(wait_kind=WaitKind.PERMISSION) | Q(wait_id__in=asked)
+    now = timezone.now()
+    return most_usable_state(token.state(now) for token in ResumeToken.objects.filter(waited, run=run))
+
+
+def derived_status(
+    session: TaskSession,
+    execution: ExecutorRunning | None,
+    run: Run | None,
+    best_token: Callable[[Run], TokenState | None] = _best_token,
+) -> DerivedStatus:
+    """Derive the status from the newest run; one query if the run waits, else none.
+
+    ``best_token`` returns the most usable state among the keys of what a run waits for.
+    """
+    if run is None:
+        return derive_status(None)
+    # An agent that does not answer may still run; only one that is stopped is certainly gone.
+    gone = not session.launch_id or execution is None or execution.status == ExecutorStatus.STOPPED
+    return derive_status(
+        RunFacts(
+            state=cast(RunState, run.state),  # a damaged value counts as ended
+            waited=run.waited,
+            process_gone=run.has_process and gone,
+            token=best_token(run) if run.state == RunState.WAITING else TokenState.ACTIVE,
+        )
+    )
+
+
+def record_status_change(transaction: SessionTransaction) -> None:
+    """Record ``session.status_derived`` if the changes of this transaction alter the derived status."""
+    if "launch_id" not in transaction.changed_fields and not any(
+        event.name.startswith(_STATUS_EVENTS) for event in transaction.events
+    ):
+        return
+    session = transaction.session
+    status = derived_status(session, transaction.execution, transaction.newest_run)
+    if status != session.told_status:
+        transaction.record_event("session.status_derived", **{"from": session.told_status, "status": str(status)})
+        transaction.set_fields(told_status=str(status))
+
+
+AUDITED_EVENTS: Final = frozenset(
+    {
+        "session.state_changed",
+        "session.agentctl_starting",
+        "session.agentctl_ready",
+        "session.agentctl_error",
+        "session.agentctl_stopped",
+        "session.agent_exited",
+        "session.asleep",
+        "session.workspace.delayed",
+        "session.workspace.arrived",
+        "session.restart_ordered",
+        "session.start_waits",
+        "session.agentctl_abandoned",
+        "session.receipt",
+        "session.journal_gap",
+        "session.journal_skipped",
+        "session.permission.expired",
+        "session.run.interrupted",
+        "session.run.retrying",
+        "session.run.stalled",
+        "session.run.cancel_ignored",
+        "session.token.expired",
+        "session.login.ended",
+        "session.prompt.queued",
+        "session.prompt.held",
+        "session.prompt.overdue",
+        "session.prompt.withdrawn",
+        "session.prompt.dismissed",
+        "session.attention",
+    }
+)
+"""Events that, when a supervisor records them, report something that no user asked for at that moment."""
+_LOGGED_FIELDS: Final = (
+    "from",
+    "to",
+    "kind",
+    "state",
+    "verified",
+    "reason",
+    "error_code",
+    "message_id",
+    "attempt",
+    "strategy",
+)
+"""Payload fields that may appear in our log: our own codes and ids, never the words of an agent or a user."""
+
+
+def add_audit_fields(transaction: SessionTransaction) -> None:
+    """Add cause and owner to the audited events of a supervisor; values that an event already has win."""
+    known = actor_context.current_context()
+    if actor_context.OWNER not in known:
+        return
+    for event in transaction.events:
+        if event.name in AUDITED_EVENTS:
+            event.payload = {
+                name: known.get(name, "") for name in (actor_context.CAUSE, actor_context.OWNER)
+            } | event.payload
+
+
+def write_audit_log(transaction: SessionTransaction) -> None:
+    """Write a line of our own log for each audited event, after the commit."""
+    known = actor_context.current_context()
+    audited = [event for event in transaction.events if event.name in AUDITED_EVENTS]
+    if not audited or actor_context.OWNER not in known:
+        return
+    session = transaction.session
+    about: dict[str, Any] = {
+        **known,
+        "session_id": str(session.id),
+        "task_id": str(session.task_id),
+        "execution_id": str(session.agent_execution_id or ""),
+    }
+    on_commit(lambda: _write_lines(audited, about))
+
+
+def _write_lines(events: Sequence[NewEvent], about: dict[str, Any]) -> None:
+    for event in events:
+        fields = {name: event.payload[name] for name in _LOGGED_FIELDS if event.payload.get(name) not in (None, "")}
+        words = ", ".join(f"{name} {value}" for name, value in fields.items())
+        known = {**about, actor_context.CAUSE: event.payload.get(actor_context.CAUSE, "")}
+        name = event.name.removeprefix("session.")
+        arguments = (about["session_id"], name, words and f": {words}", known[actor_context.CAUSE])
+        # Prefixed, because ``logging`` reserves some of the names (``name``, ``msg``) for itself.
+        extra = {**known, **{f"act_{name}": value for name, value in fields.items()}}
+        extra |= {"event": event.name, "seq": event.seq}
+        log.info("session %s: %s%s (%s)", *arguments, extra=extra)
+
+
+def _before_write(transaction: SessionTransaction) -> None:
+    record_status_change(transaction)
+    update_attention(transaction)
+
 
 SIDE_EFFECTS: Final = SideEffects(
-    prompt_moved=(end_run_of_lost_prompt,),
-    run_ended=(revoke_tokens_of_run,),
-    before_write=(record_status_change, update_attention),
-    before_append=(add_audit_fields,),
-    after_append=(write_audit_log,),
+    prompt_moved=end_run_of_lost_prompt,
+    run_ended=revoke_tokens_of_run,
+    before_write=_before_write,
+    before_append=add_audit_fields,
+    after_append=write_audit_log,
 )

@@ -179,10 +179,9 @@ class SessionTransaction:
         update_row(prompt, {*values, "state"})
         if after != before:
             self.record_event(f"session.prompt.{after}", message_id=prompt.message_id, kind=prompt.kind, state=after)
-            for prompt_hook in _side_effects.prompt_moved:
-                prompt_hook(self, prompt)
-        if after != before and (key := _NOTICE_KEYS.get(before)):
-            self.settled_prompt_keys.append(key(self.session.id, prompt.message_id))
+            _side_effects.prompt_moved(self, prompt)
+            if key := _NOTICE_KEYS.get(before):
+                self.settled_prompt_keys.append(key(self.session.id, prompt.message_id))
 
     def accept_run(self, message_id: str) -> Run:
         """Return the run of a prompt that the agent has accepted.
@@ -221,8 +220,7 @@ class SessionTransaction:
             run.ended_at, self.open_run = self.at, None
             self.__dict__.pop("newest_run", None)
             self.set_fields(stalled_since=None)
-            for run_hook in _side_effects.run_ended:
-                run_hook(self, run, reason or move)
+            _side_effects.run_ended(self, run, reason or move)
         run.state, run.reason = after, reason
         update_row(run, ["state", "reason", "waited", "ended_at", "wait_kind"])
         said = "resumed" if move == "resume" else after
@@ -266,19 +264,16 @@ class SessionTransaction:
 
     def write_rows(self) -> None:
         """Run the hooks on what has changed and write all rows but the log."""
-        for hook in _side_effects.before_write:
-            hook(self)
+        _side_effects.before_write(self)
         if self.changed_fields:
             update_row(self.session, self.changed_fields)
         if "state" in self.changed_fields:
             refresh_task_state(self.session.task_id)
-        for hook in _side_effects.before_append:
-            hook(self)
+        _side_effects.before_append(self)
 
     def write_follow_ups(self) -> None:
         """Run what needs the events' ``seq``."""
-        for hook in _side_effects.after_append:
-            hook(self)
+        _side_effects.after_append(self)
         for step in self.after_events:
             step()
 
@@ -288,24 +283,24 @@ Hook = Callable[[SessionTransaction], object]
 
 @dataclass(frozen=True, slots=True)
 class SideEffects:
-    """Hooks of every session transaction, all called inside it; each list runs in its order.
+    """Hooks of every session transaction, all called inside it.
 
     ``sessions_app.models.side_effects`` holds the one instance and says why its order is as it is.
     """
 
-    prompt_moved: Sequence[Callable[[SessionTransaction, Prompt], object]] = ()
+    prompt_moved: Callable[[SessionTransaction, Prompt], object]
     """After a prompt has changed its state."""
-    run_ended: Sequence[Callable[[SessionTransaction, Run, str], object]] = ()
+    run_ended: Callable[[SessionTransaction, Run, str], object]
     """When a run ends, before its row and its event are written; with the reason."""
-    before_write: Sequence[Hook] = ()
+    before_write: Hook
     """When the block ends, before the session's row is written; may record events and set fields."""
-    before_append: Sequence[Hook] = ()
+    before_append: Hook
     """After all rows are written; may still change the events' payloads."""
-    after_append: Sequence[Hook] = ()
+    after_append: Hook
     """After the events have their ``seq``."""
 
 
-_side_effects = SideEffects()
+_side_effects: SideEffects
 
 
 def register_side_effects(side_effects: SideEffects) -> None:

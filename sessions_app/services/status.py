@@ -21,9 +21,7 @@ from sessions_app.domain.states import (
     PromptKind,
     PromptState,
     RequestKind,
-    RunFacts,
     RunState,
-    derive_status,
 )
 from sessions_app.domain.wait_tokens import TokenState, WaitKind, most_usable_state
 from sessions_app.models import (
@@ -38,8 +36,8 @@ from sessions_app.models import (
     Supervisor,
     TaskSession,
 )
-from sessions_app.models.derived_status import derived_status, is_agent_gone
 from sessions_app.models.runs import newest_run
+from sessions_app.models.side_effects import derived_status
 from sessions_app.services.assessment import (
     DAMAGED_ROW,
     assess_session,
@@ -76,7 +74,8 @@ def load_run_states(sessions: Sequence[TaskSession]) -> Mapping[uuid.UUID, Sessi
     states = {}
     for session in sessions:
         run, execution = runs.get(session.id), executions.get(cast(Any, session.agent_execution_id))
-        states[session.id] = SessionRunState(execution, run, _derive(session, run, execution, tokens))
+        derived = derived_status(session, execution, run, lambda waiting: tokens[waiting.id])
+        states[session.id] = SessionRunState(execution, run, derived)
     return states
 
 
@@ -101,24 +100,6 @@ def _best_tokens(runs: Sequence[Run]) -> Mapping[uuid.UUID, TokenState | None]:
         if is_waited or (run_id, key.wait_id) in asked:
             states[run_id].append(key.state(now))
     return {run.id: most_usable_state(states[run.id]) for run in runs}
-
-
-def _derive(
-    session: TaskSession,
-    run: Run | None,
-    execution: ExecutorRunning | None,
-    tokens: Mapping[uuid.UUID, TokenState | None],
-) -> DerivedStatus:
-    if run is None:
-        return derive_status(None)
-    return derive_status(
-        RunFacts(
-            state=cast(RunState, run.state),
-            waited=run.waited,
-            process_gone=run.has_process and is_agent_gone(session, execution),
-            token=tokens.get(run.id) if run.state == RunState.WAITING else TokenState.ACTIVE,
-        )
-    )
 
 
 CLAIMS_TO_RUN = (ExecutorStatus.STARTING, ExecutorStatus.READY)

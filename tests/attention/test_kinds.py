@@ -10,7 +10,7 @@ import pytest
 from sessions_app.domain import attention
 from sessions_app.domain.attention import PRIORITY, AttentionKind, Notice
 from sessions_app.models.attention_rules import _RULES
-from sessions_app.models.audit import AUDITED_EVENTS
+from sessions_app.models.side_effects import AUDITED_EVENTS
 from sessions_app.pages.labels import ATTENTION_KIND_LABELS
 from sessions_app.pages.timeline import _EVENT_LABELS
 from sessions_app.services.timeline import STORY_EVENTS

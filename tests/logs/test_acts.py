@@ -15,7 +15,7 @@ from django.utils import timezone
 from sessions_app.domain import actor_context
 from sessions_app.domain.wait_tokens import WaitKind
 from sessions_app.models import Prompt, ResumeToken, TaskSession, session_transaction, waits
-from sessions_app.models.audit import AUDITED_EVENTS
+from sessions_app.models.side_effects import AUDITED_EVENTS
 from sessions_app.services import intents
 from sessions_app.supervisor import watchdogs
 from sessions_app.supervisor.interrupted_turns import interrupt_turn
