@@ -17,7 +17,7 @@ from typing import Final
 from django.conf import settings
 from django.db import connection, transaction
 
-from sessions_app.models.pubsub import base
+from sessions_app.models import pubsub
 
 _VERSION: Final = {
     "sqlite": "PRAGMA data_version",
@@ -26,7 +26,7 @@ _VERSION: Final = {
 }
 
 _listeners: Final = set[socket.socket]()
-_relays: Final = dict[int, base.Relay]()
+_relays: Final = dict[int, pubsub.Relay]()
 """This process's relay while it has listeners, by pid: a forked child must not use its parent's."""
 
 
@@ -72,7 +72,7 @@ def _notify_hosts() -> None:
     if relay is not None:
         relay.tell()
     else:
-        base.notify_hosts(str(socket_directory()))
+        pubsub.notify_hosts(str(socket_directory()))
 
 
 def _notify_sockets(pattern: str) -> None:
@@ -112,7 +112,7 @@ def _start_relay(listener: socket.socket) -> None:
     mine = os.getpid()
     _listeners.add(listener)
     if mine not in _relays:
-        _relays[mine] = base.Relay(str(socket_directory()), lambda: _notify_sockets(f"{mine}-*.sock"))
+        _relays[mine] = pubsub.Relay(str(socket_directory()), lambda: _notify_sockets(f"{mine}-*.sock"))
         _relays[mine].start()
 
 

@@ -12,8 +12,7 @@ import pytest
 from django.db import connection, transaction
 
 from sessions_app.models import NewEvent, append_events, wakeups
-from sessions_app.models.pubsub.base import Relay
-from sessions_app.models.pubsub.postgres import CHANNEL
+from sessions_app.models.pubsub import CHANNEL, Relay
 from tests.databases import url_of_test_database
 from tests.models.test_wakeups import hears
 from tests.supervisor.rows import make_session

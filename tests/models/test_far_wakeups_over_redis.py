@@ -13,10 +13,9 @@ from channels.layers import channel_layers
 from django.db import transaction
 
 from kandev import databases
-from sessions_app.models import NewEvent, append_events, wakeups
-from sessions_app.models.pubsub import base
-from sessions_app.models.pubsub.postgres import CHANNEL
-from sessions_app.models.pubsub.redis import RedisPubSub
+from sessions_app.models import NewEvent, append_events, pubsub, wakeups
+from sessions_app.models.pubsub import CHANNEL
+from sessions_app.models.pubsub_redis import RedisPubSub
 from tests.databases import url_of_test_database
 from tests.models.test_wakeups import hears
 from tests.redis_server import RedisServer, running_redis
@@ -38,7 +37,7 @@ def server(module_server: RedisServer, tmp_path: Path, settings: Any, monkeypatc
     settings.KANDEV_DATA_DIR = tmp_path / "data"
     settings.KANDEV_REDIS_URL = module_server.url
     settings.CHANNEL_LAYERS = databases.channel_layer_settings(module_server.url)
-    monkeypatch.setattr(base, "RETRY", 0.05)
+    monkeypatch.setattr(pubsub, "RETRY", 0.05)
     if not module_server.answers():
         module_server.kill()
         module_server.start()
@@ -66,7 +65,7 @@ def elsewhere(server: RedisServer) -> Iterator[socket.socket]:
     def strike() -> None:
         hammer.send(b"!")
 
-    relay = base.Relay(str(wakeups.socket_directory()), strike)
+    relay = pubsub.Relay(str(wakeups.socket_directory()), strike)
     relay.here = "another host"
     relay.start()
     with bell, hammer:
@@ -113,7 +112,7 @@ def test_whoever_writes_while_redis_is_away_has_written(
     with transaction.atomic():
         hears(listener)
         append_events(session.id, [NewEvent("tick")])
-    base.notify_hosts(str(wakeups.socket_directory()))
+    pubsub.notify_hosts(str(wakeups.socket_directory()))
     assert session.events.count() == 1
     assert hears(listener), "whoever shares the host is told as ever"
     if trouble == "freeze":
@@ -144,4 +143,4 @@ def test_last_listener_ends_the_subscription(server: RedisServer) -> None:
 
 def test_the_layer_of_the_settings_is_the_one_that_is_used(server: RedisServer) -> None:
     assert type(channel_layers["default"]).__name__ == "RedisPubSubChannelLayer"
-    assert isinstance(base.configured_pubsub(), RedisPubSub)
+    assert isinstance(pubsub.configured_pubsub(), RedisPubSub)

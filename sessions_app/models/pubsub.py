@@ -8,22 +8,27 @@ from __future__ import annotations
 
 import logging
 import os
+import select
 import socket
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from functools import cache
-from typing import Final
+from typing import Any, Final
 
 from django.conf import settings
+from django.db import Error, connection, connections
 from django.utils.module_loading import import_string
 
 log = logging.getLogger(__name__)
 
 RETRY: Final = 2.0
 """Seconds until the next try after a connection failed or broke."""
-_BACKENDS: Final = "sessions_app.models.pubsub.postgres.PostgresPubSub", "sessions_app.models.pubsub.redis.RedisPubSub"
+CHANNEL: Final = "kandev_wakeups"
+CHECK_EVERY: Final = 30.0
+"""Seconds without traffic after which the connection to PostgreSQL is checked."""
+_NOTIFY: Final = "SELECT pg_notify(%s, %s)"
 
 
 class PubSub(ABC):
@@ -42,7 +47,9 @@ class PubSub(ABC):
 
 def configured_pubsub() -> PubSub:
     """Return this deployment's transport; Redis costs the database neither connections nor commits."""
-    made: PubSub = import_string(_BACKENDS[bool(settings.KANDEV_REDIS_URL)])()
+    if not settings.KANDEV_REDIS_URL:
+        return PostgresPubSub()
+    made: PubSub = import_string("sessions_app.models.pubsub_redis.RedisPubSub")()  # Redis is imported only if used
     return made
 
 
@@ -108,3 +115,38 @@ class Relay(threading.Thread):
         """Handle a wake-up, which may be our own."""
         if who != self.here:
             self.hear()
+
+
+class PostgresPubSub(PubSub):
+    """LISTEN on the relay's own connection; without a relay, NOTIFY on the connection that wrote."""
+
+    errors = (Error, OSError)
+
+    def tell(self, here: str) -> None:
+        """NOTIFY on this thread's connection."""
+        with connection.cursor() as cursor:
+            cursor.execute(_NOTIFY, (CHANNEL, here))
+
+    def serve(self, relay: Relay) -> None:
+        """LISTEN, and NOTIFY for the relay."""
+        with connections["default"].wrap_database_errors, closing(_own_connection()) as session:
+            session.add_notify_handler(lambda notify: relay.note(notify.payload))
+            session.execute("SET synchronous_commit TO off")  # it writes nothing that must survive a crash
+            session.execute(f"LISTEN {CHANNEL}")
+            # Wake-ups that were sent before LISTEN are lost, so act as if one had arrived.
+            relay.hear()
+            while not relay.is_over:
+                select.select([session, relay.ear], [], [], CHECK_EVERY)
+                # The driver calls the handler only while it executes a statement, so execute one in either case.
+                if relay.wait_for_request():
+                    session.execute(_NOTIFY, (CHANNEL, relay.here))
+                else:
+                    session.execute("SELECT 1")
+
+
+def _own_connection() -> Any:
+    """Open a connection for this thread with Django's settings."""
+    database = connections["default"]
+    session = database.get_new_connection(database.get_connection_params())
+    session.autocommit = True
+    return session

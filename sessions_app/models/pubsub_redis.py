@@ -15,7 +15,7 @@ from asgiref.sync import async_to_sync
 from channels.layers import get_channel_layer
 from redis.exceptions import RedisError
 
-from sessions_app.models.pubsub.base import PubSub, Relay
+from sessions_app.models.pubsub import PubSub, Relay
 
 GROUP: Final = "kandev_wakeups"
 
