@@ -13,16 +13,56 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from multiprocessing.connection import wait
 from multiprocessing.context import ForkProcess
+from multiprocessing.process import BaseProcess
 from pathlib import Path
-from socket import socket
+from socket import socket, socketpair
 from typing import Final
 
 from executors_app.backoff import backoff_delay
-from sessions_app.management.signal_socket import leave_signal_socket, signal_socket, wait_for_signal_or_exit
+
+_CHUNK: Final = 1024
+_sockets: Final = set[socket]()
+"""Both ends of this process's signal socket."""
+
+
+@contextmanager
+def signal_socket() -> Iterator[socket]:
+    """Yield a socket that becomes readable with every signal that this process handles; main thread only.
+
+    A handler alone would not end a wait: Python resumes the interrupted call.
+    """
+    reader, writer = socketpair()
+    _sockets.update((reader, writer))
+    with reader, writer:
+        reader.setblocking(False)
+        writer.setblocking(False)
+        before = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
+        try:
+            yield reader
+        finally:
+            signal.set_wakeup_fd(before)
+            _sockets.difference_update((reader, writer))
+
+
+def leave_signal_socket() -> None:
+    """In a forked child: report its signals to its parent no more, and close its copies of the sockets."""
+    signal.set_wakeup_fd(-1)
+    while _sockets:
+        _sockets.pop().close()
+
+
+def wait_for_signal_or_exit(signals: socket, processes: Iterable[BaseProcess], seconds: float) -> None:
+    """Wait until a signal arrives or one of the processes has ended, at most ``seconds``."""
+    wait([signals, *(process.sentinel for process in processes)], max(seconds, 0.0))
+    with suppress(BlockingIOError):
+        while signals.recv(_CHUNK):
+            pass
+
 
 log = logging.getLogger(__name__)
 

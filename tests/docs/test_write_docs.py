@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from django.core.management import call_command
 
-from sessions_app.management.generated_docs import generate_documents
+from sessions_app.management.commands.write_docs import generate_documents
 from tests.docs.documents import DOCS
 
 

@@ -31,7 +31,7 @@ PRELOADED: Final = (
     *("kandev.urls", "sessions_app.routing", "sessions_app.supervisor.loop", "sessions_app.workflows.driver.driver"),
     *(
         "sessions_app.tasks",
-        "sessions_app.management.worker",
+        "sessions_app.management.commands.qcluster",
         "daphne.http_protocol",
         "daphne.ws_protocol",
         "kandev.web_server",

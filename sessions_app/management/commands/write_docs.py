@@ -2,14 +2,201 @@
 
 from __future__ import annotations
 
+import html
+import json
+import shlex
 import sys
 from argparse import ArgumentParser
 from typing import Any
 
 from django.conf import settings
 from django.core.management.base import BaseCommand
+from django.utils.module_loading import import_string
 
-from sessions_app.management.generated_docs import generate_documents
+from executors_app.agents import CAPABILITIES, AgentType
+from executors_app.crash_points import CRASH_POINTS
+from executors_app.plugins import agent_types
+from sessions_app.domain.reference_docs import build_documents as rule_documents
+from sessions_app.domain.reference_docs import markdown_table
+from sessions_app.workflows.loader.graph_json import workflow_json_schema
+
+SETTINGS_DOCUMENT = "kandev.settings_document.settings_documents"
+"""A dotted path, because applications must not import the project package above them."""
+
+_AGENTS_HEADER = """\
+# Agent types
+
+<!-- Written by `manage.py write_docs`. Change executors_app/agents/, not this file. -->
+
+Kandev knows these agents: every one of the [ACP registry](https://agentclientprotocol.com/get-started/registry) and \
+some more. Each is an entry of a table in [executors_app/agents](../executors_app/agents); [extend.md](extend.md) \
+explains how to add one. An agent profile may name another command (staff only) and add arguments, environment \
+variables and a model. The page *Agents*, the admin and the API list what is installed on Kandev's machine first. What \
+is not known of an agent stays empty here; that alone keeps nobody from using it."""
+
+_OFFERS_HEADER = """\
+## What they offer
+
+What each agent offers for its conversations; an empty cell is unknown. *Measured*: the tests of this repository have \
+seen this version offer it. *Published*: read in the protocol matrix of the ACP registry (August 2026) or in what its \
+makers write; nobody has tried it here. Kandev asks the running agent at each start and relies on its answer alone. \
+What the agents that run here do in practice, and what Kandev says of them after both were killed, is in the \
+[agent matrix](agent-matrix.md), which `make agent-matrix` and `make agent-drills` write."""
+
+_RESUME_HEADER = """\
+## How they resume
+
+- *Load*: the agent can resume its own conversation, with ACP `session/load`, or with `session/resume` if it has no \
+load. What the running agent reports about itself can only narrow this. \
+A claim that an agent breaks is remembered by its type, name and version (`agent_capabilities`; see the page *Agents* \
+and the admin): a load that brought no history or a different one, an error, no answer, or a method that it says it \
+does not have. Only the last of these withdraws the claim; the next prompt is then the consent to continue without it. \
+All of them are shown where a page explains how a session resumes. Another version starts over: what its predecessor \
+could not resume is tried again.
+- *Told history*: if the agent cannot resume, the next prompt tells it the conversation so far.
+- *Known to replay*: a load that replays no user message contradicts the journal, and a user has to decide. The same \
+holds once an agent of this name and version has replayed anything; for any other agent such a load is *unproven*.
+- *Gone*: the words in which the agent reports that a conversation no longer exists. They set its token aside, unless \
+the agent's own `session/list` still shows the conversation. So do, for every ACP agent, error -32002 that names the \
+conversation, and the regular expressions that a profile adds in `gone_patterns`. For a type without such words, a \
+failed load sets the token aside if that list has other conversations and not this one. After any other failure the \
+token stays, and the load is retried. An agent that reports success and replays nothing is asked for that list, too: \
+if the list has other conversations and not this one, a user has to decide.
+
+Other errors need no words of their own, for they are told alike by all agents: ACP error -32000 and the usual phrases \
+for *not logged in*, a program that is not on `PATH` for *not installed*, and what providers say of limits and outages \
+(429, *rate limit*, *overloaded* and the like).
+
+An agent that speaks ACP can ask people [questions](operate.md#questions-of-agents) by form and by link \
+(`elicitation`), and can take back a question or a permission request with `$/cancel_request`."""
+
+_DECLINED = """\
+## What Kandev declines of ACP
+
+At the start Kandev tells every ACP agent that it offers neither `fs/*` nor `terminal/*`, and it answers such a \
+request with *method not found*. Agents then use their own tools. Version 2 of the protocol removes both.
+
+- `fs/read_text_file` and `fs/write_text_file` let an editor serve files that it has open and not saved. Here nobody \
+else edits the worktree: what the agent finds on the disk is current. Served by agentctl, these requests would also \
+bypass the sandbox in which the agent runs.
+- `terminal/*` lets an editor run the agent's commands where its user sees them. The agent's own tools run them in its \
+process tree and in its sandbox, and a stop ends them together with the agent. Commands that agentctl runs would be \
+outside of both."""
+
+_KILL_POINTS_HEADER = """\
+## What a kill between two lines leaves
+
+Tests can kill a process at each of these crash points (`KANDEV_CRASH_AT`). `make test-all` kills at each of them; \
+`make chaos` kills in every process that passes there, with every known misbehaviour of an agent, and at 200 random \
+moments. Afterwards no prompt has reached an agent twice, no event is lost or duplicated (the log is a prefix if \
+agentctl or the agent itself was killed in a turn), no process is left, no run is interrupted twice, no state and no \
+move is outside [the tables](states.md), and each start that was carried out has one receipt. *recover_sessions* \
+passes the same points as the supervisor. The worker holds no state of a session, and is killed at random."""
+
+_SEED_HEADER = """\
+## Beside the seed
+
+Kandev began from a design document, the *seed*, with a table of agents. This table shows what it says, and why Kandev \
+differs from it."""
+
+
+def generate_documents() -> dict[str, str]:
+    """Return the text of each document by its file name in ``docs/``."""
+    settings_documents = import_string(SETTINGS_DOCUMENT)
+    rules = rule_documents()
+    rules["recovery.md"] += f"\n{kill_points_document()}\n"
+    schema = json.dumps(workflow_json_schema(), indent=2, ensure_ascii=False) + "\n"
+    return {**rules, **settings_documents(), "agents.md": agents_document(), "workflow.schema.json": schema}
+
+
+def kill_points_document() -> str:
+    """Return the table of crash points: processes, steps before and after, and what the next start does."""
+    head = ("crash point", "processes", "done", "not done", "what happens then")
+    rows = [(f"`{point.name}`", ", ".join(point.processes), *point.steps, point.next) for point in CRASH_POINTS]
+    return f"{_KILL_POINTS_HEADER}\n\n{markdown_table(head, rows)}"
+
+
+def agents_document() -> str:
+    """Return the page about agent types, with the differences from the seed."""
+    kinds = sorted(agent_types().values(), key=lambda kind: kind.title.casefold())
+    head = ("type", "agent", "command", "protocol", "install", "log in", "API key", "conversations")
+    offers_head = ("type", "known", *(f"`{name}`" for name in CAPABILITIES))
+    resume_head = ("type", "load", "told history", "known to replay", "gone")
+    seed_head = ("type", "load, by the seed", "load", "history, by the seed", "history", "the seed says", "why ours")
+    parts = [
+        _AGENTS_HEADER,
+        markdown_table(head, [_type_row(kind) for kind in kinds]),
+        _OFFERS_HEADER,
+        markdown_table(offers_head, [_offers_row(kind) for kind in kinds if kind.driver == "acp" and kind.needs]),
+        _RESUME_HEADER,
+        markdown_table(resume_head, [_resume_row(kind) for kind in kinds]),
+        "## Notes",
+        "\n".join(f"- **{kind.title}**: {kind.notes}" for kind in kinds if kind.notes),
+        _DECLINED,
+        _SEED_HEADER,
+        markdown_table(seed_head, [_seed_row(kind) for kind in kinds if kind.seed]),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _type_row(kind: AgentType) -> tuple[str, ...]:
+    return (
+        f"`{kind.name}`",
+        kind.title,
+        _command(kind),
+        kind.driver,
+        _code(kind.install),
+        _code(kind.login),
+        _code(kind.key),
+        kind.stores or "–",
+    )
+
+
+def _offers_row(kind: AgentType) -> tuple[str, ...]:
+    known = f"{kind.offers.source}, {kind.offers.version}" if kind.offers else "unknown"
+    cells = (kind.offers_capability(name) for name in CAPABILITIES)
+    return (f"`{kind.name}`", known, *("" if offered is None else _yes_or_no(offered) for offered in cells))
+
+
+def _resume_row(kind: AgentType) -> tuple[str, ...]:
+    gone = ", ".join(f"`{pattern}`" for pattern in kind.gone_patterns)
+    errs = " (also when it is not)" if kind.errs_about_gone else ""
+    return (
+        f"`{kind.name}`",
+        _yes_or_no(kind.supports_session_resume),
+        _yes_or_no(kind.history_context_injection),
+        _yes_or_no(kind.replays_on_load),
+        gone + errs or "–",
+    )
+
+
+def _code(text: str) -> str:
+    if "|" in text:  # in a table, Markdown's own code cannot hold this character
+        return f"<code>{html.escape(text, quote=False)}</code>"
+    return f"`{text}`" if text else "–"
+
+
+def _command(kind: AgentType) -> str:
+    if not kind.argv:
+        return "set in the profile"
+    return f"`{shlex.join(kind.argv)}`" if kind.needs else "ships with Kandev"
+
+
+def _seed_row(kind: AgentType) -> tuple[str, ...]:
+    assert kind.seed is not None  # noqa: S101  (the caller has checked)
+    return (
+        f"`{kind.name}`",
+        _yes_or_no(kind.seed.native),
+        _yes_or_no(kind.supports_session_resume),
+        _yes_or_no(kind.seed.history),
+        _yes_or_no(kind.history_context_injection),
+        kind.seed.notes,
+        kind.differs_from_seed or "the same",
+    )
+
+
+def _yes_or_no(value: bool) -> str:
+    return "yes" if value else "no"
 
 
 class Command(BaseCommand):
