@@ -16,7 +16,7 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from sessions_app.domain.portable.lines import line_to_event
+from sessions_app.domain.portable_lines import line_to_event
 from sessions_app.models import ResumeToken, TaskSession, session_transaction
 from sessions_app.services.database_threads import DatabaseThread
 from sessions_app.services.portable.record import SessionFiles, forget_record

@@ -17,8 +17,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsed
 from rich.progress import Progress as Bar
 from rich.table import Table
 
-from sessions_app.management.portable.importer import ImportResult, ReportProgress, import_sessions
-from sessions_app.management.portable.rows import DEFAULT_TEAM
+from sessions_app.management.portable_import import ImportResult, ReportProgress, import_sessions
+from sessions_app.management.portable_rows import DEFAULT_TEAM
 from sessions_app.management.startup import EXIT_COULD_NOT_RUN, check_database
 from sessions_app.services.portable.reading import list_records
 

@@ -22,7 +22,7 @@ from executors_app.models import Executor, ExecutorRunning
 from executors_app.plugins import runtimes
 from executors_app.runtimes import SupportsOrphans
 from sessions_app.accounts.models import AttemptCount, LoginLink
-from sessions_app.domain.portable.lines import LogEvent
+from sessions_app.domain.portable_lines import LogEvent
 from sessions_app.domain.states import OPEN_RUN_STATES, PermissionState
 from sessions_app.models import (
     AttentionItem,

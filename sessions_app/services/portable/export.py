@@ -16,7 +16,7 @@ from django.db import connection
 from django.db.models import Max
 
 from executors_app import crash_points
-from sessions_app.domain.portable.lines import BadLine, LogEvent, format_time, parse_time
+from sessions_app.domain.portable_lines import BadLine, LogEvent, format_time, parse_time
 from sessions_app.models import Attachment, SessionEvent, TaskSession
 from sessions_app.services.portable import record as portable_record
 from sessions_app.services.portable import snapshot as portable_snapshot

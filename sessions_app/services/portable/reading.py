@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 from sessions_app.domain.attachments import MAX_FILE_BYTES, media_type_of
-from sessions_app.domain.portable.lines import BadLine, LogEvent, line_to_event, parse_time
+from sessions_app.domain.portable_lines import BadLine, LogEvent, line_to_event, parse_time
 from sessions_app.services.portable.record import FILES_SUFFIX, LOG_SUFFIX, SNAPSHOT_SUFFIX, TOKENS_SUFFIX
 
 MAX_LINE_BYTES: Final = 64 * 1024 * 1024

@@ -21,7 +21,7 @@ import orjson
 from django.conf import settings
 
 from executors_app import crash_points
-from sessions_app.domain.portable.lines import BadLine, LogEvent, event_to_line, line_to_event
+from sessions_app.domain.portable_lines import BadLine, LogEvent, event_to_line, line_to_event
 
 LOG_SUFFIX: Final = ".messages.jsonl"
 SNAPSHOT_SUFFIX: Final = ".json"

@@ -16,7 +16,7 @@ from django.db import models
 from django.utils import timezone
 
 from executors_app.models import ExecutorRunning
-from sessions_app.domain.portable.lines import format_time
+from sessions_app.domain.portable_lines import format_time
 from sessions_app.domain.states import UNSETTLED_PROMPT_STATES, PromptState, RunState
 from sessions_app.models import ContinuityReceipt, Prompt, ResumeToken, Run, Task, TaskSession
 from sessions_app.models.agents import KEPT, agent_settings_of

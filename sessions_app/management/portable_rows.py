@@ -15,8 +15,8 @@ from executors_app.agentctl.agent_settings import MAX_SETTINGS, is_identifier
 from executors_app.mcp_servers import MAX_SERVERS
 from executors_app.models import AgentProfile, Executor, ExecutorRunning
 from executors_app.plugins import agent_type, agent_types, runtimes
-from sessions_app.domain.portable.lines import LogEvent
-from sessions_app.domain.portable.rebuild import MessageRow, RunRow, SessionRebuild
+from sessions_app.domain.portable_lines import LogEvent
+from sessions_app.domain.portable_rebuild import MessageRow, RunRow, SessionRebuild
 from sessions_app.domain.recovery_facts import Policy
 from sessions_app.domain.states import (
     OPEN_RUN_STATES,

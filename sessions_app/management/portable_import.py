@@ -16,12 +16,12 @@ from django.db.transaction import atomic, set_rollback
 from django.utils import timezone
 
 from sessions_app.domain.attachments import MAX_FILES, AttachedFile, clean_name, media_type_of
-from sessions_app.domain.portable.rebuild import PromptRow, SessionRebuild
+from sessions_app.domain.portable_rebuild import PromptRow, SessionRebuild
 from sessions_app.domain.states import SESSION, PromptKind, PromptState, SessionState
 from sessions_app.domain.verification import ReceiptKind, Verified
 from sessions_app.domain.wait_tokens import WaitKind
-from sessions_app.management.portable import rows as rows_in
-from sessions_app.management.portable.rows import find_or_create_parents, find_user
+from sessions_app.management import portable_rows as rows_in
+from sessions_app.management.portable_rows import find_or_create_parents, find_user
 from sessions_app.models import (
     Attachment,
     ContinuityReceipt,

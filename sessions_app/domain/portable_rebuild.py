@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from executors_app.agentctl.questions.schema import parse_stored_question
-from sessions_app.domain.portable.lines import MESSAGE_ADDED, ROLES, LogEvent, stable_id
+from sessions_app.domain.portable_lines import MESSAGE_ADDED, ROLES, LogEvent, stable_id
 from sessions_app.domain.states import OPEN_RUN_STATES, PermissionState, PromptState, RunState, SessionState, WorkState
 
 

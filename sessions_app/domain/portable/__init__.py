@@ -1,1 +1,0 @@
-"""Pure functions of the portable record: its lines, and the rows rebuilt from them."""

@@ -1,1 +1,0 @@
-"""Rebuilding sessions from the portable record: ``manage.py import_sessions``."""
