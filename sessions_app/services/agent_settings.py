@@ -84,3 +84,12 @@ def _write_change(
     if transaction.session.launch_id:
         payload = {"change_id": change["id"], "setting": setting_id, "value": value}
         create_intent(transaction.session, IntentKind.SETTING, by, payload)
+
+
+def order_waiting_changes(transaction: SessionTransaction) -> None:
+    """Order the changes that were asked for while the agent started; one that the start applied is sent for nothing."""
+    row = agent_settings_of(transaction.session)
+    for change in [] if row is None else row.waiting_changes():
+        open_ones = transaction.session.intents.filter(kind=IntentKind.SETTING, done_at=None)
+        if not open_ones.filter(payload__change_id=change["change_id"]).exists():
+            create_intent(transaction.session, IntentKind.SETTING, None, change)

@@ -19,7 +19,17 @@ from sessions_app.accounts.authorization import writable_teams
 from sessions_app.domain.attachments import AttachedFile
 from sessions_app.domain.recovery import MAX_CLOCK_SKEW
 from sessions_app.domain.resumability import Assessment, Mode, assess_mode
-from sessions_app.domain.states import ENDED_STATES, TERMINAL_STATES, DesiredState, PromptState, RunState, SessionState
+from sessions_app.domain.states import (
+    ENDED_STATES,
+    OPEN_RUN_STATES,
+    TERMINAL_STATES,
+    WORK,
+    DesiredState,
+    PromptKind,
+    PromptState,
+    RunState,
+    SessionState,
+)
 from sessions_app.models import (
     Intent,
     IntentKind,
@@ -47,7 +57,6 @@ from sessions_app.services.errors import (
     SessionsError,
     TerminalState,
 )
-from sessions_app.services.turn_retries import withdraw_retry
 
 MODES = tuple(mode.value for mode in Mode)
 RUNNING_ROW = 1
@@ -240,6 +249,29 @@ def request_cancel(session_id: uuid.UUID, by: Any) -> bool:
             return True
         create_intent(transaction.session, IntentKind.CANCEL, by, {"message_id": run.message_id})
     return True
+
+
+def waiting_retry(session: TaskSession) -> Prompt | None:
+    """Return the retry that waits for its time or for the agent; None if there is none."""
+    row: Prompt | None = session.prompts.filter(kind=PromptKind.RETRY, state=PromptState.QUEUED).order_by("id").first()
+    return row
+
+
+def withdraw_retry(transaction: SessionTransaction) -> bool:
+    """Withdraw the waiting retry; return False if there is none."""
+    row = waiting_retry(transaction.session)
+    if row is None:
+        return False
+    transaction.move_prompt(row, "withdraw")
+    end_work_after_retry(transaction, row)
+    return True
+
+
+def end_work_after_retry(transaction: SessionTransaction, withdrawn: Prompt) -> None:
+    """Set the session to rest if the withdrawn prompt was a retry and no run is open."""
+    at_work = transaction.session.runs.filter(state__in=OPEN_RUN_STATES).exists()
+    if withdrawn.kind == PromptKind.RETRY and not at_work and WORK.allows(transaction.session.work_state, "rest"):
+        transaction.move_work("rest")
 
 
 def _cancel_wait(transaction: SessionTransaction, run: Run) -> bool:

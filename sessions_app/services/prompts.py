@@ -11,8 +11,7 @@ from sessions_app.domain.states import DesiredState, PromptKind, PromptState, Ru
 from sessions_app.models import Prompt, Run, SessionTransaction, session_transaction
 from sessions_app.services import attachments, prompt_context
 from sessions_app.services.errors import Conflict, NotFound
-from sessions_app.services.intents import prepare_for_prompt
-from sessions_app.services.turn_retries import end_work_after_retry
+from sessions_app.services.intents import end_work_after_retry, prepare_for_prompt
 
 
 def _lock_prompt(transaction: SessionTransaction, message_id: str, *wanted: str) -> Prompt:

@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
+from django.conf import settings
 from django.db.models import Count, OuterRef, Q, Subquery
 from django.utils import timezone
 
@@ -23,6 +24,7 @@ from sessions_app.domain.states import (
     RequestKind,
     RunState,
 )
+from sessions_app.domain.transient_errors import TROUBLE_SENTENCES
 from sessions_app.domain.wait_tokens import TokenState, WaitKind, most_usable_state
 from sessions_app.models import (
     CANCEL_IGNORED,
@@ -47,12 +49,11 @@ from sessions_app.services.assessment import (
     session_flaws,
 )
 from sessions_app.services.attention import open_kinds, overdue_filter
-from sessions_app.services.intents import open_start_intent
+from sessions_app.services.intents import open_start_intent, waiting_retry
 from sessions_app.services.mcp_servers import given_servers
 from sessions_app.services.policies import effective_policy_of
 from sessions_app.services.prompt_context import load_history, wait_of
 from sessions_app.services.situations import idle_reason_json, start_wait_json
-from sessions_app.services.turn_retries import retry_json
 from sessions_app.services.workspace import transfer_json
 
 
@@ -152,7 +153,7 @@ def session_status(session: TaskSession, user: Any = None) -> dict[str, Any]:
         "next_restart_at": session.next_restart_at.isoformat() if session.next_restart_at else None,
         "stalled_since": session.stalled_since.isoformat() if session.stalled_since else None,
         "cancel_ignored_since": _cancel_ignored_since(session, run),
-        "retry": retry_json(session) if counts["retries"] else None,
+        "retry": _retry(session) if counts["retries"] else None,
         "history": _history(session, assessment),
         "latest_receipt": receipt_json(session.receipts.first()),
         "pending_permissions": counts["permissions"],
@@ -166,6 +167,22 @@ def session_status(session: TaskSession, user: Any = None) -> dict[str, Any]:
         "mcp_servers": given_servers(session),
     }
     return {**status, "stillness": idle_reason_json(session, status, assessment, open_ones, run)}
+
+
+def _retry(session: TaskSession) -> dict[str, Any] | None:
+    """Return what failed, when the turn is retried, and the number of the try; None if no retry waits."""
+    row = waiting_retry(session)
+    if row is None:
+        return None
+    return {
+        "message_id": row.message_id,
+        "attempt": row.attempt,
+        "of": settings.KANDEV_TURN_RETRIES,
+        "at": row.not_before.isoformat() if row.not_before else None,
+        "error_code": row.trouble,
+        "error_message": row.trouble_message,
+        "text": TROUBLE_SENTENCES.get(row.trouble, ""),
+    }
 
 
 def _interrupted_wait(session: TaskSession, run: Run | None) -> dict[str, Any] | None:

@@ -16,13 +16,25 @@ from django.db import InterfaceError, OperationalError
 from django.db.models import OuterRef, Q, Subquery
 
 from executors_app import crash_points
+from executors_app.agentctl.agent_settings import REASON_LIMIT, clean_text
+from executors_app.agentctl.protocol import Code
 from executors_app.backoff import Backoff
 from executors_app.errors import AgentctlRefused, AgentctlUnreachable, ExecutorError, StaleGeneration
 from executors_app.models import ExecutorRunning
 from executors_app.plugins import runtime
 from sessions_app.domain import actor_context
 from sessions_app.domain.states import WAITING_PROMPT_STATES, PermissionState
-from sessions_app.models import OVERTAKING_KINDS, Intent, IntentKind, Lease, LeaseLost, Prompt, TaskSession
+from sessions_app.models import (
+    OVERTAKING_KINDS,
+    Intent,
+    IntentKind,
+    Lease,
+    LeaseLost,
+    Prompt,
+    TaskSession,
+    session_transaction,
+)
+from sessions_app.models.agents import WAITING, agent_settings_of, settle_change
 from sessions_app.services.intents import due_intents
 from sessions_app.services.questions import undelivered_content
 from sessions_app.supervisor import leases
@@ -31,10 +43,12 @@ from sessions_app.supervisor.execution_registry import ExecutionRegistry
 from sessions_app.supervisor.executions import load_execution_facts
 from sessions_app.supervisor.outcomes import settle_intent, write_stopped
 from sessions_app.supervisor.prompts import send_next_prompt
-from sessions_app.supervisor.setting_changes import send_change
 from sessions_app.supervisor.start import execution
 
 log = logging.getLogger(__name__)
+_WITH_THE_NEXT_START = "next_start"
+"""Outcome of an intent whose agent is gone: the change waits for the next start."""
+_UNSUPPORTED_REASON = "This agent’s settings cannot be changed here."
 
 
 async def execute_overtaking_intent(registry: ExecutionRegistry, intent: Intent) -> bool:
@@ -43,7 +57,7 @@ async def execute_overtaking_intent(registry: ExecutionRegistry, intent: Intent)
         if intent.kind in (IntentKind.STOP, IntentKind.CLOSE):
             return await _stop_execution(registry, intent)
         if intent.kind == IntentKind.SETTING:
-            return await send_change(registry, intent)
+            return await _send_change(registry, intent)
         return await _send_command(registry, intent)
     except LeaseLost:
         return False
@@ -98,6 +112,55 @@ def _reason_pointless(intent: Intent) -> bool:
         return not permissions.filter(state=PermissionState.PENDING).exists()
     run = intent.session.runs.filter(message_id=intent.payload.get("message_id"))
     return not run.filter(state__in=("running", "waiting")).exists()
+
+
+async def _send_change(registry: ExecutionRegistry, intent: Intent) -> bool:
+    """Send a change to the agent; return False if it stays open for another try. Its outcome is a journal line.
+
+    agentctl knows a change by its id, so sending it again after a crash changes nothing.
+    """
+    stream = registry.stream_of(intent.session_id)
+    outcome = await registry.database(outcome_without_sending, intent, stream is None)
+    if outcome is None and stream is not None:
+        change = intent.payload
+        try:
+            await stream.client.change_setting(change["change_id"], change["setting"], change["value"])
+            crash_points.reached("supervisor.setting_sent", intent.session_id)
+            outcome = "done"
+        except (AgentctlUnreachable, StaleGeneration):
+            return False
+        except AgentctlRefused as error:
+            outcome = await registry.database(handle_refusal, intent, error)
+    if outcome is None:
+        return False
+    await registry.database(settle_intent, intent.id, outcome)
+    registry.on_change(intent.session_id)  # a prompt may have waited for it
+    return True
+
+
+def outcome_without_sending(intent: Intent, is_detached: bool) -> str | None:
+    """Return the outcome of an intent that need not be sent; None if it must be."""
+    session = TaskSession.objects.get(id=intent.session_id)
+    row = agent_settings_of(session)
+    change = {} if row is None else row.change_of(intent.payload["setting"])
+    if change.get("id") != intent.payload["change_id"] or change.get("state") != WAITING:
+        return "superseded"
+    return _WITH_THE_NEXT_START if is_detached and not session.launch_id else None
+
+
+def handle_refusal(intent: Intent, error: AgentctlRefused) -> str:
+    """Return the outcome after agentctl refused to pass a change on; without an agent, its next start applies it."""
+    if error.refusal == Code.NOT_RUNNING:
+        return _WITH_THE_NEXT_START
+    known = error.refusal in (Code.NOT_FOUND, Code.SETTINGS_UNSUPPORTED)
+    reason = _UNSUPPORTED_REASON if known else clean_text(error.message, REASON_LIMIT)
+    with session_transaction(intent.session_id) as transaction:
+        row = agent_settings_of(transaction.session)
+        about = (intent.payload["setting"], intent.payload["change_id"])
+        code = Code.SETTINGS_UNSUPPORTED if known else error.refusal
+        if row is not None and settle_change(transaction, row, *about, code=code, reason=reason):
+            row.save(update_fields=["chosen", "updated_at"])
+    return str(error.refusal)
 
 
 async def _stop_execution(registry: ExecutionRegistry, intent: Intent) -> bool:

@@ -11,7 +11,9 @@ from typing import Any
 from django.conf import settings
 from django.utils import timezone
 
+from executors_app.plugins import UnknownPlugin, agent_type
 from sessions_app.domain import continuation, restart_rules, transient_errors
+from sessions_app.domain.agent_programs import EXPLAINED_CODES, explain_program_error
 from sessions_app.domain.continuation import Interruption, retry_prompt
 from sessions_app.domain.recovery import MAX_CLOCK_SKEW, Policy
 from sessions_app.domain.recovery_facts import policy_wants_agent
@@ -27,11 +29,10 @@ from sessions_app.domain.states import (
     RequestKind,
     WorkState,
 )
-from sessions_app.models import IntentKind, PermissionRequest, Prompt, Run, SessionTransaction, waits
+from sessions_app.models import IntentKind, PermissionRequest, Prompt, Run, SessionTransaction, TaskSession, waits
 from sessions_app.services import prompt_context
 from sessions_app.services.assessment import assess_session
 from sessions_app.services.policies import effective_policy_of
-from sessions_app.services.turn_retries import explain_failure
 from sessions_app.supervisor import continuity
 from sessions_app.supervisor.conversation import ConversationUpdate, add_question_message
 
@@ -256,6 +257,20 @@ def plan_retry(
     failed.save(update_fields=["resent_as", "updated_at"])
     transaction.record_event("session.prompt.queued", message_id=row.message_id, kind=row.kind, state=row.state)
     return row
+
+
+def explain_failure(session: TaskSession, code: str, said: str) -> str:
+    """Explain to people a start or turn that failed with ``code``; ``said`` if there is nothing to add."""
+    if code not in EXPLAINED_CODES:
+        return said
+    profile = session.agent_profile
+    try:
+        kind = agent_type(profile.agent_type)
+    except UnknownPlugin:
+        return said
+    place = session.executor
+    program = next(iter(profile.argv(place.runtime)), "")
+    return explain_program_error(code, said, kind=kind, program=program, profile=profile.name, executor=place.name)
 
 
 def record_turn_failure(

@@ -37,9 +37,9 @@ from sessions_app.domain.states import SESSION, DesiredState, PromptState, RunSt
 from sessions_app.models import IDLE_REASON, Intent, Lease, SessionTransaction, TaskSession, session_transaction, waits
 from sessions_app.models.bulk import update_rows
 from sessions_app.services import agent_login
-from sessions_app.services.turn_retries import explain_failure
 from sessions_app.supervisor import continuity
 from sessions_app.supervisor.interrupted_turns import (
+    explain_failure,
     hold_unsent_prompts,
     interrupt_turn,
     record_agent_stopped,

@@ -9,10 +9,10 @@ import pytest
 from executors_app.agentctl.protocol import JournalKind
 from executors_app.errors import AgentctlRefused
 from sessions_app.models import AgentSettings, Intent, TaskSession, session_transaction
-from sessions_app.services.agent_settings import request_setting
-from sessions_app.supervisor import setting_changes
+from sessions_app.models.agents import changes_to_start_with
+from sessions_app.services.agent_settings import order_waiting_changes, request_setting
+from sessions_app.supervisor import dispatcher
 from sessions_app.supervisor.ingest.batches import ingest_batch
-from sessions_app.supervisor.setting_changes import changes_to_start_with
 from tests.supervisor.journals import Journal, Line, ingest
 from tests.supervisor.rows import MINE, change, last_payload, make_user, names, open_orders, running_session
 
@@ -118,7 +118,7 @@ def test_change_asked_for_during_a_start_is_ordered_after_it(session: TaskSessio
     change_id = ask(session)
     for _ in range(2):
         with session_transaction(session.id) as transaction:
-            setting_changes.order_waiting_changes(transaction)
+            order_waiting_changes(transaction)
     assert [payload["change_id"] for _, payload in open_orders(session)] == [change_id]
 
 
@@ -178,23 +178,23 @@ def test_replaced_change_is_not_sent(session: TaskSession) -> None:
     ask(session)
     first = intent_of(session)
     ask(session, "act")
-    assert setting_changes.outcome_without_sending(first, False) == "superseded"
-    assert setting_changes.outcome_without_sending(intent_of(session), False) is None
+    assert dispatcher.outcome_without_sending(first, False) == "superseded"
+    assert dispatcher.outcome_without_sending(intent_of(session), False) is None
 
 
 def test_change_for_an_agent_that_is_gone_waits_for_its_next_start(session: TaskSession) -> None:
     change_id = ask(session)
     change(session, launch_id="")
-    assert setting_changes.outcome_without_sending(intent_of(session), True) == "next_start"
+    assert dispatcher.outcome_without_sending(intent_of(session), True) == "next_start"
     error = AgentctlRefused("no agent is running", status=409, refusal="not_running")
-    assert setting_changes.handle_refusal(intent_of(session), error) == "next_start"
+    assert dispatcher.handle_refusal(intent_of(session), error) == "next_start"
     assert [each["change_id"] for each in changes_to_start_with(session)] == [change_id]
 
 
 def test_agentctl_without_settings_refuses_the_change(session: TaskSession) -> None:
     ask(session)
     error = AgentctlRefused("no such endpoint", status=404, refusal="not_found")
-    setting_changes.handle_refusal(intent_of(session), error)
+    dispatcher.handle_refusal(intent_of(session), error)
     assert row_of(session).change_of("mode")["code"] == "settings_unsupported"
 
 

@@ -18,8 +18,8 @@ from django.utils import timezone
 from executors_app.models import ExecutorRunning
 from sessions_app.domain.portable_lines import format_time
 from sessions_app.domain.states import UNSETTLED_PROMPT_STATES, PromptState, RunState
-from sessions_app.models import ContinuityReceipt, Prompt, ResumeToken, Run, Task, TaskSession
-from sessions_app.models.agents import KEPT, agent_settings_of
+from sessions_app.models import Prompt, ResumeToken, Run, Task, TaskSession
+from sessions_app.models.agents import KEPT, changes_to_start_with
 from sessions_app.services.mcp_servers import inherited_servers
 
 FORMAT: Final = "kandev/1"
@@ -46,6 +46,7 @@ def build_snapshot(session_id: uuid.UUID, boot_id: str) -> dict[str, Any] | None
         return None
     execution = ExecutorRunning.objects.filter(id__in=[session.agent_execution_id]).first()
     runs = list(session.runs.order_by("-started_at", "-id")[:MAX_ROWS])
+    receipts = session.receipts.order_by("-created_at", "-id")[:MAX_ROWS]
     profile, task = session.agent_profile, session.task
     return {
         "format": FORMAT,
@@ -75,7 +76,7 @@ def build_snapshot(session_id: uuid.UUID, boot_id: str) -> dict[str, Any] | None
         "runs": [_plain(run, RUN_FIELDS) for run in reversed(runs)],
         "prompts": _prompts(session),
         "chosen_settings": _chosen_settings(session),
-        "receipts": [_plain(one, RECEIPT_FIELDS) for one in reversed(_receipts(session))],
+        "receipts": [_plain(one, RECEIPT_FIELDS) for one in reversed(receipts)],
     }
 
 
@@ -147,20 +148,14 @@ def _prompts(session: TaskSession) -> list[dict[str, Any]]:
 
 def _chosen_settings(session: TaskSession) -> list[dict[str, Any]]:
     """Return the settings of the agent that users chose: those that it accepted, and the changes that still wait."""
-    row = agent_settings_of(session)
-    changes = [] if row is None else row.changes_to_start_with()
     return [
         {
             "setting": change["setting"],
             "value": change["value"],
             "accepted": str(change["change_id"]).startswith(KEPT),
         }
-        for change in changes
+        for change in changes_to_start_with(session)
     ]
-
-
-def _receipts(session: TaskSession) -> list[ContinuityReceipt]:
-    return list(session.receipts.order_by("-created_at", "-id")[:MAX_ROWS])
 
 
 def _plain(row: models.Model, names: Iterable[str]) -> dict[str, Any]:

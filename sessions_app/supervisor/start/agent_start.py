@@ -34,14 +34,16 @@ from sessions_app.models import (
     TaskSession,
     session_transaction,
 )
+from sessions_app.models.agents import changes_to_start_with
 from sessions_app.models.bulk import update_rows
 from sessions_app.models.runs import newest_run
 from sessions_app.services import agent_login, prompt_context
+from sessions_app.services.agent_settings import order_waiting_changes
 from sessions_app.services.assessment import assess_start, history_allowed
 from sessions_app.services.attachments import remember_blocks
 from sessions_app.services.mcp_servers import choose_servers
 from sessions_app.services.prompt_context import load_history
-from sessions_app.supervisor import continuity, setting_changes
+from sessions_app.supervisor import continuity
 from sessions_app.supervisor.continuity import completed_turns, last_user_request
 from sessions_app.supervisor.executions import SESSION_RELATED
 from sessions_app.supervisor.interrupted_turns import (
@@ -191,7 +193,7 @@ def _build_request(
         "mode": profile.mode or None,
         "additional_directories": list(profile.additional_directories),
         "mcp_servers": mcp_servers,
-        "settings": setting_changes.changes_to_start_with(session),
+        "settings": changes_to_start_with(session),
         "permission_mode": profile.permission_mode,
         "launch_id": str(plan.intent_id),
         "gone_patterns": [*kind.gone_patterns, *profile.gone_patterns],
@@ -257,7 +259,7 @@ def write_agent_started(
         _settle_held_prompts(transaction, held, answer.get("replayed_user_texts", ()))
         _mark_agent_up(transaction, plan, verdict)
         agent_login.settle_login(transaction, plan.intent_id, answer, "")
-        setting_changes.order_waiting_changes(transaction)
+        order_waiting_changes(transaction)
     return True
 
 
@@ -395,4 +397,4 @@ def write_reattached(plan: StartClaim, lease: Lease, report: Mapping[str, Any]) 
         agent_login.settle_login(transaction, plan.intent_id, {}, agent_login.ANSWER_LOST)
         transaction.set_fields(launch_id=str(report["agent"].get("launch_id") or plan.intent_id), next_restart_at=None)
         transaction.move_session("turn_started" if transaction.open_turn else "ready", reason="reattached")
-        setting_changes.order_waiting_changes(transaction)
+        order_waiting_changes(transaction)
