@@ -32,13 +32,9 @@ from sessions_app.domain.recovery_decisions import (
 from sessions_app.domain.recovery_facts import (
     MAX_CLOCK_SKEW,
     OTHER_HOST,
-    UNREACHABLE,
-    WORKTREE_MISSING,
     Case,
     Decision,
-    Policy,
     SweepFacts,
-    policy_wants_agent,
 )
 
 E = ExecutorStatus
@@ -252,21 +248,6 @@ def first_match(case: Case) -> tuple[Rule, Decision]:
     rule = next(rule for rule in RULES if rule.when(case))
     return rule, Decision(rule=rule.name, observed=case.observation.observed, **rule.then(case))
 
-
-__all__ = [
-    "MAX_CLOCK_SKEW",
-    "OTHER_HOST",
-    "UNREACHABLE",
-    "WORKTREE_MISSING",
-    "Decision",
-    "Policy",
-    "SweepFacts",
-    "decide",
-    "explain_decision",
-    "is_start_decision",
-    "policy_wants_agent",
-    "postpone_start",
-]
 
 _FOREIGN_RULES = frozenset({"foreign_lease", "attached", "start_under_way"})
 """Rules under which marked processes may belong to an agent at work; a start ends leftovers itself."""

@@ -14,7 +14,7 @@ from django.utils import timezone
 from sessions_app.accounts.team_scope import teams_of
 from sessions_app.domain.agent_programs import NEEDS_PERSON_CODES
 from sessions_app.domain.attention import LOOK_KINDS, PRIORITY, STAFF_KINDS
-from sessions_app.domain.recovery import MAX_CLOCK_SKEW
+from sessions_app.domain.recovery_facts import MAX_CLOCK_SKEW
 from sessions_app.domain.states import (
     OPEN_RUN_STATES,
     DesiredState,

@@ -13,6 +13,10 @@ class SessionsError(Exception):
 
     code: ClassVar[str] = "conflict"
 
+    def __init_subclass__(cls, code: str = "", **kwargs: Any):
+        super().__init_subclass__(**kwargs)
+        cls.code = code or cls.code
+
     def __init__(self, message: str = "", **details: Any):
         super().__init__(message or (type(self).__doc__ or "").strip().splitlines()[0])
         self.details = details
@@ -27,34 +31,24 @@ class Conflict(SessionsError):
     """The request conflicts with the current state."""
 
 
-class Invalid(SessionsError):
+class Invalid(SessionsError, code="validation_error"):
     """The request is not valid."""
 
-    code = "validation_error"
 
-
-class InvalidAnswer(SessionsError):
+class InvalidAnswer(SessionsError, code="invalid_answer"):
     """The answer does not fit the question. Correct the fields that are marked."""
 
-    code = "invalid_answer"
 
-
-class NotFound(SessionsError):
+class NotFound(SessionsError, code="not_found"):
     """Not found."""
 
-    code = "not_found"
 
-
-class ReadOnly(SessionsError):
+class ReadOnly(SessionsError, code="permission_denied"):
     """You have read-only access to this team."""
 
-    code = "permission_denied"
 
-
-class Throttled(SessionsError):
+class Throttled(SessionsError, code="throttled"):
     """Too many requests. Wait a moment, then try again."""
-
-    code = "throttled"
 
     def __init__(self, retry_after: int, message: str = ""):
         super().__init__(message)
@@ -62,64 +56,44 @@ class Throttled(SessionsError):
         """Seconds."""
 
 
-class ChecksUnavailable(SessionsError):
+class ChecksUnavailable(SessionsError, code="checks_unavailable"):
     """Workflows cannot be checked now because the machine is too busy. Nothing was changed. Try again."""
 
-    code = "checks_unavailable"
 
-
-class AlreadyRunning(SessionsError):
+class AlreadyRunning(SessionsError, code="already_running"):
     """The session is already running."""
 
-    code = "already_running"
 
-
-class NotResumable(SessionsError):
+class NotResumable(SessionsError, code="not_resumable"):
     """This agent cannot resume previous sessions. Create a new session."""
 
-    code = "not_resumable"
 
-
-class NoAgent(SessionsError):
+class NoAgent(SessionsError, code="no_agent"):
     """This session is a workspace without an agent and takes no prompts. Use another session of its task."""
 
-    code = "no_agent"
 
-
-class SettingsUnknown(SessionsError):
+class SettingsUnknown(SessionsError, code="settings_unknown"):
     """The agent has not reported any settings. Start it first; some agents have none."""
 
-    code = "settings_unknown"
 
-
-class UnknownSetting(SessionsError):
+class UnknownSetting(SessionsError, code="unknown_setting"):
     """The agent does not offer this setting."""
 
-    code = "unknown_setting"
 
-
-class WorktreeNotShared(SessionsError):
+class WorktreeNotShared(SessionsError, code="worktree_not_shared"):
     """A session cannot share this worktree."""
 
-    code = "worktree_not_shared"
 
-
-class MissingResumeToken(SessionsError):
+class MissingResumeToken(SessionsError, code="missing_resume_token"):
     """The agent never reported a conversation id, so the conversation cannot be resumed. Create a new session."""
 
-    code = "missing_resume_token"
 
-
-class TokenMismatch(SessionsError):
+class TokenMismatch(SessionsError, code="strange_token"):
     """This conversation belongs to another agent profile, agent type or directory, and cannot be resumed here."""
 
-    code = "strange_token"
 
-
-class TerminalState(SessionsError):
+class TerminalState(SessionsError, code="terminal_state"):
     """The session has ended and cannot be restarted."""
-
-    code = "terminal_state"
 
     @classmethod
     def of_task(cls, end: TaskEnd) -> TerminalState:
@@ -127,88 +101,60 @@ class TerminalState(SessionsError):
         return cls(f"{TASK_ENDS[end].text} {TASK_ENDS[end].next_step}")
 
 
-class WorktreeMissing(SessionsError):
+class WorktreeMissing(SessionsError, code="worktree_missing"):
     """The session's worktree is gone. Create a new session."""
 
-    code = "worktree_missing"
 
-
-class DamagedRow(SessionsError):
+class DamagedRow(SessionsError, code="damaged_row"):
     """This session’s record is damaged, so Kandev leaves it alone. Its status shows what is wrong."""
 
-    code = "damaged_row"
 
-
-class PromptInDoubt(SessionsError):
+class PromptInDoubt(SessionsError, code="prompt_in_doubt"):
     """It is unknown whether the agent received this prompt. Send it again, or dismiss it."""
 
-    code = "prompt_in_doubt"
 
-
-class PermissionPending(SessionsError):
+class PermissionPending(SessionsError, code="permission_pending"):
     """The agent is waiting for your answer. Sending a prompt now withdraws its question and cancels its turn."""
 
-    code = "permission_pending"
 
-
-class AttachmentUnsupported(SessionsError):
+class AttachmentUnsupported(SessionsError, code="attachment_unsupported"):
     """This agent does not take files of this kind in a prompt."""
 
-    code = "attachment_unsupported"
 
-
-class AttachmentMissing(SessionsError):
+class AttachmentMissing(SessionsError, code="attachment_missing"):
     """A file of this prompt is not stored here any more. Send a new prompt with the file."""
 
-    code = "attachment_missing"
 
-
-class AttachmentTooLarge(SessionsError):
+class AttachmentTooLarge(SessionsError, code="too_large"):
     """The files of this prompt are too large."""
 
-    code = "too_large"
 
-
-class MediaTypeUnsupported(SessionsError):
+class MediaTypeUnsupported(SessionsError, code="unsupported_media_type"):
     """A prompt cannot carry a file of this type."""
 
-    code = "unsupported_media_type"
 
-
-class IdempotencyKeyReused(SessionsError):
+class IdempotencyKeyReused(SessionsError, code="idempotency_key_reused"):
     """This idempotency key was used for a different request. Use a new key for each request."""
 
-    code = "idempotency_key_reused"
 
-
-class ExecutorInUse(SessionsError):
+class ExecutorInUse(SessionsError, code="executor_in_use"):
     """Sessions or workflows use this executor."""
 
-    code = "executor_in_use"
 
-
-class TokenInvalid(SessionsError):
+class TokenInvalid(SessionsError, code="token_invalid"):
     """This key is invalid, or belongs to something else."""
 
-    code = "token_invalid"
 
-
-class TokenExpired(SessionsError):
+class TokenExpired(SessionsError, code="token_expired"):
     """This key has expired."""
 
-    code = "token_expired"
 
-
-class TokenConsumed(SessionsError):
+class TokenConsumed(SessionsError, code="token_consumed"):
     """This key was already used. Each key can be used only once."""
 
-    code = "token_consumed"
 
-
-class TokenRevoked(SessionsError):
+class TokenRevoked(SessionsError, code="token_revoked"):
     """This key was revoked, because nothing waits for its answer any more."""
-
-    code = "token_revoked"
 
 
 ERRORS_BY_CODE: dict[str, type[SessionsError]] = {

@@ -17,7 +17,7 @@ from django.utils import timezone
 from executors_app import crash_points
 from sessions_app.accounts.authorization import writable_teams
 from sessions_app.domain.attachments import AttachedFile
-from sessions_app.domain.recovery import MAX_CLOCK_SKEW
+from sessions_app.domain.recovery_facts import MAX_CLOCK_SKEW
 from sessions_app.domain.resumability import Assessment, Mode, assess_mode
 from sessions_app.domain.states import (
     ENDED_STATES,

@@ -94,16 +94,6 @@ def load_results(user: Any, sweeps: Iterable[RecoverySweep]) -> dict[uuid.UUID, 
 
 
 _SECRETS: Final = tuple(f"session__{name}" for name in SECRET_FIELDS)
-__all__ = [
-    "SKIPPED",
-    "UNDER_WAY",
-    "OutcomeFilter",
-    "OutcomePage",
-    "count_results",
-    "load_outcomes",
-    "report_for",
-    "request_sweep",
-]
 
 
 def request_sweep(by: Any, *, dry_run: bool = False, sessions: Iterable[uuid.UUID] = ()) -> SweepRequest:

@@ -15,8 +15,7 @@ from executors_app.plugins import UnknownPlugin, agent_type
 from sessions_app.domain import continuation, restart_rules, transient_errors
 from sessions_app.domain.agent_programs import EXPLAINED_CODES, explain_program_error
 from sessions_app.domain.continuation import Interruption, retry_prompt
-from sessions_app.domain.recovery import MAX_CLOCK_SKEW, Policy
-from sessions_app.domain.recovery_facts import policy_wants_agent
+from sessions_app.domain.recovery_facts import MAX_CLOCK_SKEW, Policy, policy_wants_agent
 from sessions_app.domain.states import (
     ENDED_STATES,
     SESSION,

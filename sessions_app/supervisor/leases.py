@@ -27,7 +27,7 @@ from executors_app.agentctl.process import identity
 from executors_app.domain import ExecutorStatus
 from executors_app.models import ExecutorRunning
 from executors_app.plugins import UnknownPlugin, runtime
-from sessions_app.domain.recovery import MAX_CLOCK_SKEW
+from sessions_app.domain.recovery_facts import MAX_CLOCK_SKEW
 from sessions_app.models import Lease, LeaseLost, Supervisor
 
 LockHolder = Literal["supervise", "sweep", "run"]

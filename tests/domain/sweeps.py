@@ -7,7 +7,8 @@ from typing import Any
 
 from executors_app.agentctl.protocol import AgentState
 from executors_app.domain import ExecutorStatus, Observation, Observed, WorkspaceState
-from sessions_app.domain.recovery import Decision, SweepFacts, decide
+from sessions_app.domain.recovery import decide
+from sessions_app.domain.recovery_facts import Decision, SweepFacts
 from sessions_app.domain.reference_docs import DEAD, NOW, SWEEP, example_assessment, observed_alive
 from sessions_app.domain.states import EXECUTOR, SESSION, SessionState
 

@@ -15,7 +15,7 @@ from sessions_app.domain.continuation import (
     should_continue,
     was_interrupted,
 )
-from sessions_app.domain.recovery import Policy
+from sessions_app.domain.recovery_facts import Policy
 from sessions_app.domain.states import WorkState
 
 CUT = ContinueFacts(

@@ -13,7 +13,8 @@ import pytest
 
 from executors_app.domain import ExecutorStatus as E
 from executors_app.domain import Observation, Observed, WorkspaceState
-from sessions_app.domain.recovery import RULES, UNREACHABLE, Decision, Policy, SweepFacts, decide
+from sessions_app.domain.recovery import RULES, decide
+from sessions_app.domain.recovery_facts import UNREACHABLE, Decision, Policy, SweepFacts
 from sessions_app.domain.reference_docs import (
     DEAD,
     EXAMPLES,

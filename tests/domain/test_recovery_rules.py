@@ -10,7 +10,8 @@ import pytest
 
 from executors_app.domain import ExecutorStatus as E
 from executors_app.domain import Observation, Observed, WorkspaceState
-from sessions_app.domain.recovery import UNREACHABLE, Policy, decide, explain_decision, policy_wants_agent
+from sessions_app.domain.recovery import decide, explain_decision
+from sessions_app.domain.recovery_facts import UNREACHABLE, Policy, policy_wants_agent
 from sessions_app.domain.reference_docs import (
     DEAD,
     EXITED,

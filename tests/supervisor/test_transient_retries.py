@@ -9,7 +9,7 @@ import pytest
 from django.utils import timezone
 
 from executors_app.agentctl.protocol import JournalKind
-from sessions_app.domain.recovery import MAX_CLOCK_SKEW
+from sessions_app.domain.recovery_facts import MAX_CLOCK_SKEW
 from sessions_app.models import Intent, Prompt, TaskSession
 from sessions_app.services import intents, prompts
 from sessions_app.services.agent_setup import retry_after_login

@@ -16,7 +16,8 @@ from executors_app.models import ExecutorRunning
 from executors_app.plugins import runtime
 from sessions_app.domain import attention
 from sessions_app.domain.actor_context import ActorContext, current_context
-from sessions_app.domain.recovery import UNREACHABLE, WORKTREE_MISSING, Decision, is_start_decision
+from sessions_app.domain.recovery import is_start_decision
+from sessions_app.domain.recovery_facts import UNREACHABLE, WORKTREE_MISSING, Decision
 from sessions_app.domain.resumability import Mode, Reason
 from sessions_app.domain.situation_facts import AGENT_DIED
 from sessions_app.domain.states import ENDED_STATES, EXECUTOR, SESSION, DesiredState

@@ -16,8 +16,7 @@ from executors_app.domain import ExecutionFacts, ExecutorStatus, Observation
 from executors_app.models import AgentProfile
 from executors_app.orm import NUMBER_PLACEHOLDER, KeyedQuery
 from sessions_app.accounts.models import TeamRole
-from sessions_app.domain.recovery import Policy, SweepFacts
-from sessions_app.domain.recovery_facts import PolicyChoice, effective_policy
+from sessions_app.domain.recovery_facts import Policy, PolicyChoice, SweepFacts, effective_policy
 from sessions_app.domain.resumability import assess
 from sessions_app.domain.states import OPEN_RUN_STATES, DesiredState, PromptState, SessionState, TaskState, WorkState
 from sessions_app.models import Intent, IntentKind, Prompt, Repository, Run

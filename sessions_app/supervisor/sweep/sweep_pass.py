@@ -22,7 +22,8 @@ from executors_app.models import ExecutorRunning
 from executors_app.plugins import UnknownPlugin, runtime
 from sessions_app.domain.actor_context import CAUSE, current_context
 from sessions_app.domain.actor_context import acting_as as known_as
-from sessions_app.domain.recovery import Decision, SweepFacts, decide, is_start_decision, postpone_start
+from sessions_app.domain.recovery import decide, is_start_decision, postpone_start
+from sessions_app.domain.recovery_facts import Decision, SweepFacts
 from sessions_app.domain.restart_rules import Applicant
 from sessions_app.domain.resumability import SEEN_RECENTLY
 from sessions_app.services.database_threads import MAX_BATCH, BatchExecutor
