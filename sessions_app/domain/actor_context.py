@@ -12,8 +12,7 @@ from types import MappingProxyType
 from typing import Final
 
 OWNER, CAUSE = "owner", "cause"
-CONTEXT_NAMES: Final = (OWNER, CAUSE, "session_id", "task_id", "execution_id", "sweep_id", "intent_id")
-"""Names the context may have; ``owner`` is the boot id of a supervisor, ``cause`` a few words."""
+"""The boot id of a supervisor, and a few words. A context may also name a session, task, execution, sweep or intent."""
 ActorContext = Mapping[str, str]
 _EMPTY: Final[ActorContext] = MappingProxyType({})
 _context: Final[ContextVar[ActorContext]] = ContextVar("acting", default=_EMPTY)

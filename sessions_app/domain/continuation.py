@@ -60,15 +60,11 @@ class ContinueFacts:
     stopped_by_user: bool
     """A user stopped the agent, so nothing continues automatically."""
     user_prompt_queued: bool
-    agent_owns_turn: bool
-    turn_finished: bool
-    """The journal contains the end of the turn."""
 
 
 def was_interrupted(facts: ContinueFacts) -> bool:
     """Return whether the next prompt tells the agent that its turn was interrupted."""
-    ended = facts.turn_finished or facts.cancelled_by_user or facts.agent_owns_turn
-    return facts.work_state == WorkState.WORKING and not ended and not facts.prompt_held
+    return facts.work_state == WorkState.WORKING and not facts.cancelled_by_user and not facts.prompt_held
 
 
 def should_continue(facts: ContinueFacts) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 from executors_app.agentctl.protocol import AgentState
 from executors_app.domain import ExecutorStatus, Observation, Observed, WorkspaceState
 from sessions_app.domain.recovery import RULES, decide
-from sessions_app.domain.recovery_facts import OTHER_HOST, UNREACHABLE, Decision, Policy, SweepFacts
+from sessions_app.domain.recovery_facts import OTHER_HOST, Decision, Policy, SweepFacts
 from sessions_app.domain.resumability import Assessment, Mode, ResumeFacts, assess, assess_mode, without_agent
 from sessions_app.domain.states import (
     MACHINES,
@@ -30,7 +30,6 @@ NOW = datetime(2026, 1, 1, 12, 0, tzinfo=UTC)
 RESUME = ResumeFacts(
     session_state=SessionState.WAITING_FOR_INPUT,
     task_archived=False,
-    give_up=False,
     running=False,
     last_seen_at=None,
     known_dead=True,
@@ -170,13 +169,6 @@ EXAMPLES = (
     ),
     _example("dead_resume_later", DEAD, policy=Policy.ON_OPEN),
 )
-UNREACHABLE_ROW = replace(
-    SWEEP,
-    session_state=SessionState.ERROR,
-    executor_status=ExecutorStatus.ERROR,
-    executor_error_code=UNREACHABLE,
-)
-"""A row that ``unknown_boot`` has marked; the next answer restores it."""
 
 _NO_TYPE = {"type_supports_resume": False, "has_token": False}
 _REJECTED = {"has_token": False, "token_rejected": True}
@@ -186,7 +178,7 @@ RESUME_EXAMPLES: tuple[tuple[int, str, ResumeFacts], ...] = tuple(
         (1, "the agent runs", {"running": True, "known_dead": False}),
         (2, "seen within 30 s, not known dead", {"known_dead": False, "last_seen_at": NOW - timedelta(seconds=10)}),
         (3, "completed, cancelled, or the task archived", {"session_state": SessionState.COMPLETED}),
-        (4, "given up", {"session_state": SessionState.FAILED, "give_up": True}),
+        (4, "given up", {"session_state": SessionState.FAILED}),
         (5, "the worktree is gone for good", {"workspace": WorkspaceState.GONE}),
         (6, "the last load contradicted the journal", {"context_mismatch": True}),
         (7, "never prompted", {"ever_prompted": False, "has_token": False}),

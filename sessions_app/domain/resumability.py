@@ -65,7 +65,6 @@ class ResumeFacts:
 
     session_state: SessionState
     task_archived: bool
-    give_up: bool
     """Too many restarts have failed; only a user starts it again."""
     running: bool
     """An agent process of this session is running."""
@@ -227,7 +226,7 @@ def _assess_at_rest(facts: ResumeFacts) -> Assessment:
     if facts.session_state in TERMINAL_STATES or facts.task_archived:
         return _assessment(facts, 3, Reason.TERMINAL_STATE)
     below = _assess_ordinary(facts)
-    if facts.session_state == SessionState.FAILED or facts.give_up:
+    if facts.session_state == SessionState.FAILED:
         return replace(below, row=4, is_resumable=True, needs_resume=False, resume_reason=Reason.GAVE_UP, below=below)
     if _is_stopped_by_user(facts) and below.row > 6:
         return replace(below, needs_resume=False, resume_reason=Reason.STOPPED_BY_USER, below=below)

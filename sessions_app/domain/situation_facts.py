@@ -20,8 +20,6 @@ from sessions_app.domain.states import (
 )
 from sessions_app.domain.transient_errors import Retry
 
-Tone = Literal["calm", "busy", "ask", "good", "bad", "off"]
-
 Level = Literal["", "info", "warning", "error"]
 """How a page shows a situation: as a banner of this level, or (empty) as one plain line."""
 

@@ -54,10 +54,6 @@ class Verdict:
     """One sentence; set only if the kind is *failed* for ``context_mismatch``."""
 
 
-REATTACHED = Verdict(ReceiptKind.REATTACHED, Verified.SAME_PROCESS)
-WORKSPACE_ONLY = Verdict(ReceiptKind.WORKSPACE_ONLY, Verified.NONE)
-NOT_STARTED = Verdict(ReceiptKind.FAILED, Verified.NONE)
-
 _COMPARED_CHARS = 200
 """How much of a prompt is compared: agents replay long texts cut."""
 _MIN_QUOTE = 64

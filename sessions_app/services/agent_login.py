@@ -25,7 +25,6 @@ from executors_app.agents import AgentType
 from executors_app.models import AgentProfile, Executor
 from sessions_app.accounts.authorization import may_operate, may_operate_in, require_write
 from sessions_app.domain.resumability import Mode, assess_mode
-from sessions_app.domain.states import DesiredState
 from sessions_app.models import Intent, ReportedAgent, SessionTransaction, TaskSession, session_transaction
 from sessions_app.services import agent_setup
 from sessions_app.services.agent_setup import retry_after_login
@@ -209,20 +208,9 @@ def _check_place(user: Any, kind: AgentType, team: Group, executor: Executor, me
     _checked_name(reported_at(team.pk, executor.pk, kind.name), action, method_id or "")
 
 
-def may_log_in(user: Any, session: TaskSession) -> bool:
-    """Whether the user may log this session's agent in and out: those who may also use its terminal."""
-    return may_operate(user, session)
-
-
 def profile_argv(profile: AgentProfile | None, kind: AgentType, runtime: str) -> Sequence[str]:
     """Return the command by which the agent runs: the profile's, or the type's if there is no profile yet."""
     return profile.argv(runtime) if profile is not None else kind.argv_on(runtime)
-
-
-def is_logging_in(session: TaskSession) -> bool:
-    """Whether a requested login has not ended."""
-    login = session.metadata.get(LOGIN_KEY)
-    return isinstance(login, dict) and "state" not in login and session.desired_state == DesiredState.RUNNING
 
 
 LOGIN_SHARE: Final = 2 / 3

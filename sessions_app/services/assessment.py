@@ -163,7 +163,6 @@ def resume_facts(known: SessionRows, *, ever_prompted: bool, workspace: Workspac
     return ResumeFacts(
         session_state=SessionState(known.state),
         task_archived=known.task_over,
-        give_up=known.state == SessionState.FAILED,
         running=bool(known.launch_id or not known.has_agent) and known.executor_status == ExecutorStatus.READY,
         last_seen_at=known.last_seen_at,
         known_dead=not known.launch_id,

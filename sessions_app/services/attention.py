@@ -167,11 +167,6 @@ def mark_absent(session: TaskSession, user: Any) -> None:
     Presence.objects.filter(session=session, user_id=user.pk).delete()
 
 
-def is_present(session: TaskSession, user: Any) -> bool:
-    """Return whether the user has the session's page open."""
-    return Presence.objects.filter(session=session, user_id=user.pk, expires_at__gt=timezone.now()).exists()
-
-
 def overdue_prompts() -> QuerySet[Prompt]:
     """Return all overdue prompts."""
     return Prompt.objects.filter(overdue_filter())

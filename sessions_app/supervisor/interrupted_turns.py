@@ -157,8 +157,6 @@ def _plan_continuation(transaction: SessionTransaction, run: Run, interrupted: P
         cancelled_by_user=_was_cancelled(transaction, run),
         stopped_by_user=session.stopped_by_user,
         user_prompt_queued=session.prompts.filter(state=PromptState.QUEUED, kind=PromptKind.USER).exists(),
-        agent_owns_turn=False,
-        turn_finished=False,
     )
     if interrupted is not None and interrupted.kind == PromptKind.CHECK:
         transaction.move_prompt(interrupted, "dismiss")  # the next start queues another memory check

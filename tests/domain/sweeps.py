@@ -8,14 +8,21 @@ from typing import Any
 from executors_app.agentctl.protocol import AgentState
 from executors_app.domain import ExecutorStatus, Observation, Observed, WorkspaceState
 from sessions_app.domain.recovery import decide
-from sessions_app.domain.recovery_facts import Decision, SweepFacts
+from sessions_app.domain.recovery_facts import UNREACHABLE, Decision, SweepFacts
 from sessions_app.domain.reference_docs import DEAD, NOW, SWEEP, example_assessment, observed_alive
 from sessions_app.domain.states import EXECUTOR, SESSION, SessionState
 
 STARTING = observed_alive(AgentState.STARTING)
 NO_AGENT = observed_alive(AgentState.NONE)
 LEFT_BEHIND = replace(DEAD, leftovers=2)
-GIVEN_UP = example_assessment(session_state=SessionState.FAILED, give_up=True)
+UNREACHABLE_ROW = replace(
+    SWEEP,
+    session_state=SessionState.ERROR,
+    executor_status=ExecutorStatus.ERROR,
+    executor_error_code=UNREACHABLE,
+)
+"""A row that ``unknown_boot`` has marked; the next answer restores it."""
+GIVEN_UP = example_assessment(session_state=SessionState.FAILED)
 GONE = {
     "workspace": WorkspaceState.GONE,
     "workspace_reason": "The branch was deleted.",

@@ -26,8 +26,6 @@ CUT = ContinueFacts(
     cancelled_by_user=False,
     stopped_by_user=False,
     user_prompt_queued=False,
-    agent_owns_turn=False,
-    turn_finished=False,
 )
 
 
@@ -41,8 +39,6 @@ CUT = ContinueFacts(
         ({"prompt_held": True}, False, False),
         ({"cancelled_by_user": True}, False, False),
         ({"stopped_by_user": True}, False, True),
-        ({"agent_owns_turn": True}, False, False),
-        ({"turn_finished": True}, False, False),
         ({"work_state": WorkState.IDLE}, False, False),
         ({"work_state": WorkState.DONE}, False, False),
         ({"user_prompt_queued": True}, False, True),

@@ -21,14 +21,13 @@ from sessions_app.domain.reference_docs import (
     RESUME,
     SWEEP,
     UNKNOWN,
-    UNREACHABLE_ROW,
     WORKING,
     example_assessment,
     observed_alive,
 )
 from sessions_app.domain.resumability import Assessment, Strategy, assess
 from sessions_app.domain.states import DesiredState, SessionState, WorkState
-from tests.domain.sweeps import GIVEN_UP, GONE, LEFT_BEHIND, NO_AGENT, STARTING, deciding
+from tests.domain.sweeps import GIVEN_UP, GONE, LEFT_BEHIND, NO_AGENT, STARTING, UNREACHABLE_ROW, deciding
 
 S = SessionState
 OTHER_HOST = Observation(Observed.UNKNOWN, reason="other_host")

@@ -16,7 +16,7 @@ from sessions_app.domain.states import DesiredState, SessionState
 STOPPED: dict[str, Any] = {"desired_state": DesiredState.STOPPED, "stopped_by_user": True}
 RUNNING: dict[str, Any] = {"running": True, "known_dead": False}
 SEEN: dict[str, Any] = {"known_dead": False, "last_seen_at": NOW - timedelta(seconds=29)}
-GAVE_UP: dict[str, Any] = {"session_state": SessionState.FAILED, "give_up": True}
+GAVE_UP: dict[str, Any] = {"session_state": SessionState.FAILED}
 REJECTED: dict[str, Any] = {"has_token": False, "token_rejected": True}
 NO_TOKEN: dict[str, Any] = {"has_token": False}
 NOT_NATIVE: dict[str, Any] = {"type_supports_resume": False}
@@ -50,8 +50,7 @@ TABLE = [
     (4, [GAVE_UP], True, False, "gave_up", "native"),
     (4, [GAVE_UP, STOPPED], True, False, "gave_up", "native"),
     (4, [GAVE_UP, UNPROMPTED], True, False, "gave_up", "fresh"),
-    (4, [{"give_up": True}, HISTORY, NO_TOKEN], True, False, "gave_up", "history"),
-    (4, [GAVE_UP, {"give_up": False}], True, False, "gave_up", "native"),
+    (4, [GAVE_UP, HISTORY, NO_TOKEN], True, False, "gave_up", "history"),
     (5, [GONE], False, False, "worktree_missing", None),
     (5, [GONE, MISMATCH, UNPROMPTED], False, False, "worktree_missing", None),
     (5, [GONE, STOPPED], False, False, "worktree_missing", None),

@@ -71,7 +71,7 @@ TABLE: list[tuple[SituationFacts, Code, str, str, str]] = [
         "new_session",
     ),
     (
-        facts_of({"session_state": S.FAILED, "give_up": True}),
+        facts_of({"session_state": S.FAILED}),
         Code.GAVE_UP,
         "error",
         "not started again automatically",
@@ -211,7 +211,7 @@ LABELLED: list[tuple[SituationFacts, str]] = [
     (facts_of(last_run_state="failed"), "Turn failed"),
     (facts_of(UP, last_run_state="completed"), "Your turn"),
     (facts_of(starting=True), "Starting"),
-    (facts_of({"session_state": S.FAILED, "give_up": True}), "Given up"),
+    (facts_of({"session_state": S.FAILED}), "Given up"),
     (facts_of(task_end="done"), "Idle"),
 ]
 

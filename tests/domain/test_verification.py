@@ -8,7 +8,6 @@ import pytest
 
 from executors_app.agentctl.journal import line_format
 from sessions_app.domain.verification import (
-    REATTACHED,
     ReceiptKind,
     Verdict,
     Verified,
@@ -57,7 +56,6 @@ def loaded(*texts: str, **changes: Any) -> Verdict:
         (verdict("history", "created", injected=True), "injected", "pending"),
         (verdict("history", "created"), "fresh", "none"),
         (verdict("fresh", "created"), "fresh", "none"),
-        (REATTACHED, "reattached", "same_process"),
     ],
 )
 def test_a_success_has_a_kind_and_a_proof(said: Verdict, kind: str, verified: str) -> None:
@@ -112,6 +110,7 @@ def test_a_replayed_text_shows_ours(replayed: str, ours: str, shown: bool) -> No
 
 
 PENDING = Verdict(ReceiptKind.RESUMED, Verified.PENDING)
+REATTACHED = Verdict(ReceiptKind.REATTACHED, Verified.SAME_PROCESS)
 INJECTED = Verdict(ReceiptKind.INJECTED, Verified.PENDING)
 
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from django.db import models, transaction
 from django.utils import timezone
@@ -22,7 +22,6 @@ DELETE_BATCH: Final = 200
 MAX_NOTES: Final = 20
 """Most notes kept of one run; all of them are logged."""
 REMOVED_METRIC: Final = "kandev_maintenance_removed_total"
-T = TypeVar("T")
 Rows = models.QuerySet[Any]
 
 
