@@ -260,7 +260,7 @@ def _known_labels() -> Mapping[str, Collection[str]]:
     """Return the allowed values of each label. Labels that are missing here only have values from our own code."""
     return {
         "agent_type": agent_types(),
-        "code": _known_codes(),
+        "code": {*map(str, Code), *OWN_ERROR_CODES},
         "kind": set(map(str, ReceiptKind)),
         "observed": set(map(str, Observed)),
         "reason": KNOWN_REASONS,
@@ -268,10 +268,6 @@ def _known_labels() -> Mapping[str, Collection[str]]:
         "state": {*map(str, SessionState), *map(str, PromptState)},
         "status": set(map(str, ExecutorStatus)),
     }
-
-
-def _known_codes() -> Collection[str]:
-    return {*map(str, Code), *OWN_ERROR_CODES}
 
 
 OWN_ERROR_CODES: Final[frozenset[Any]] = frozenset(
@@ -286,11 +282,6 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 def render_metrics(readings: Readings) -> bytes:
     """Render every metric of the catalogue as text. Readings with other names are left out."""
     return _render_text(CATALOGUE.values(), readings)
-
-
-def render_without_database() -> bytes:
-    """Render only ``kandev_database_up 0``: zeros for other metrics would look like counters that were reset."""
-    return _render_text([DATABASE_UP], {DATABASE_UP.name: [({}, 0)]})
 
 
 def _render_text(metrics: Iterable[Metric], readings: Readings) -> bytes:
@@ -312,13 +303,9 @@ def _metric_family(metric: Metric, readings: Readings) -> Family:
         return _cumulative_histogram(metric, readings)
     kind = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
     family = kind(metric.name, metric.help, labels=metric.labels)
-    for labels, value in _sorted(readings.get(metric.name, ())):
+    for labels, value in sorted(readings.get(metric.name, ()), key=lambda sample: sorted(sample[0].items())):
         family.add_metric([labels.get(name, "") for name in metric.labels], value)
     return family
-
-
-def _sorted(samples: Iterable[Sample]) -> list[Sample]:
-    return sorted(samples, key=lambda sample: sorted(sample[0].items()))
 
 
 def _cumulative_histogram(metric: Metric, readings: Readings) -> Family:
@@ -369,7 +356,8 @@ def metrics_view(request: HttpRequest) -> HttpResponse:
     except Error as error:
         if classify_error(error) is None:
             raise
-        text = render_without_database()
+        # Only that: zeros for other metrics would look like counters that were reset.
+        text = _render_text([DATABASE_UP], {DATABASE_UP.name: [({}, 0)]})
     return HttpResponse(text, content_type=CONTENT_TYPE)
 
 

@@ -4,19 +4,13 @@ from __future__ import annotations
 
 import ast
 import inspect
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import Field, fields
-from pathlib import Path
 from typing import Any, Final
 
-from kandev import environment
 from kandev.environment import Environment, variable_name
 
 NAME: Final = "settings.md"
-_ROOT: Final = Path(__file__).resolve().parent.parent
-_PACKAGES: Final = ("kandev", "executors_app", "sessions_app")
-_ASSIGNMENT: Final = r"^{name} = _env\.{field}$"
 _INTRODUCTION: Final = """\
 Settings are environment variables, read in [one place](../kandev/environment.py). An unknown `KANDEV_*` name or an \
 invalid value ends every command with one line and status 2. Names that begin with `KANDEV_SERVICE_` or `KANDEV_PORT`, \
@@ -30,17 +24,10 @@ of `KANDEV_SECRET_KEY`. Durations are in seconds."""
 def settings_documents() -> dict[str, str]:
     """Return the text of the document by its file name in ``docs/``."""
     head = "| setting | value | default | meaning |\n| --- | --- | --- | --- |"
-    rows = "\n".join(_table_row(entry, meaning) for entry, meaning in _settings_table())
+    meanings = _field_descriptions()
+    rows = "\n".join(_table_row(entry, meanings[entry.name]) for entry in fields(Environment))
     written = "<!-- Written by `manage.py write_docs`. Change kandev/environment.py, not this file. -->"
     return {NAME: f"# Settings\n\n{written}\n\n{_INTRODUCTION}\n\n{head}\n{rows}\n"}
-
-
-def _settings_table() -> Iterator[tuple[Field[Any], str]]:
-    meanings = _field_descriptions()
-    unread = set(_unread_fields())
-    for entry in fields(Environment):
-        meaning = meanings[entry.name]
-        yield entry, f"{meaning} *Nothing reads it yet.*" if entry.name in unread else meaning
 
 
 def _field_descriptions() -> Mapping[str, str]:
@@ -60,17 +47,3 @@ def _table_row(entry: Field[Any], meaning: str) -> str:
         takes += " (*secret*)"
     default = f"`{entry.metadata['default']}`" if entry.metadata["default"] else "–"
     return f"| `{variable_name(entry)}` | {takes[0].lower()}{takes[1:]} | {default} | {meaning} |"
-
-
-def _unread_fields() -> Iterator[str]:
-    """Return fields that become a Django setting which no code reads."""
-    own = (_ROOT / "kandev" / "settings.py").read_text(encoding="utf-8")
-    mine = {environment.__file__, __file__, str(_ROOT / "kandev" / "settings.py")}
-    others = [path for name in _PACKAGES for path in (_ROOT / name).rglob("*.py") if str(path) not in mine]
-    asked = set(re.findall(r"\bKANDEV_[A-Z_]+", "".join(path.read_text(encoding="utf-8") for path in others)))
-    for entry in fields(Environment):
-        name = variable_name(entry)
-        plain = re.compile(_ASSIGNMENT.format(name=name, field=entry.name), re.MULTILINE)
-        rest = plain.sub("", own)
-        if name not in asked and not re.search(rf"\b({name}|_env\.{entry.name})\b", rest):
-            yield entry.name

@@ -11,7 +11,7 @@ from django.urls import include, path
 from django.views.defaults import server_error
 
 from kandev.metrics import metrics_view
-from sessions_app.models.database_errors import DatabaseTrouble, classify_error
+from sessions_app.models.database_errors import classify_error
 from sessions_app.moved_models import old_admin_urls
 
 urlpatterns = [
@@ -30,23 +30,13 @@ def handle_server_error(request: HttpRequest) -> HttpResponse:
     trouble = classify_error(sys.exc_info()[1])
     if trouble is None:
         return server_error(request)
-    answer = _json_response(trouble) if _expects_json(request) else _html_response(request, trouble)
+    if request.path.startswith("/api/") or request.headers.get("Accept", "").startswith("application/json"):
+        body = {"code": trouble.code, "message": f"{trouble.what} {trouble.next_step}", "details": {}}
+        answer: HttpResponse = JsonResponse(body, status=503)
+    else:  # a page that needs no query: even the login is in the database
+        again = request.get_full_path() if request.method in ("GET", "HEAD") else "/"
+        page = loader.get_template("503.html").render({"trouble": trouble, "again": again})
+        answer = HttpResponse(page, status=503)
     answer["Retry-After"] = str(trouble.retry_after)
     answer["Cache-Control"] = "no-store"
     return answer
-
-
-def _expects_json(request: HttpRequest) -> bool:
-    return request.path.startswith("/api/") or request.headers.get("Accept", "").startswith("application/json")
-
-
-def _json_response(trouble: DatabaseTrouble) -> HttpResponse:
-    body = {"code": trouble.code, "message": f"{trouble.what} {trouble.next_step}", "details": {}}
-    return JsonResponse(body, status=503)
-
-
-def _html_response(request: HttpRequest, trouble: DatabaseTrouble) -> HttpResponse:
-    """Return a page that needs no query: even the login is in the database."""
-    again = request.get_full_path() if request.method in ("GET", "HEAD") else "/"
-    page = loader.get_template("503.html").render({"trouble": trouble, "again": again})
-    return HttpResponse(page, status=503)

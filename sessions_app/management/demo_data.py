@@ -70,11 +70,13 @@ def create_demo_data(directory: Path) -> Any:
         repository, is_first = Repository.objects.get_or_create(
             team=team, path=str(directory), defaults={"name": "Demo repository", "default_branch": branch}
         )
-        _make_agent()
+        profile = _make_agent()
         user = _make_user(team)
         if is_first:
-            _make_task(team, repository, user)
-            _make_workflow(team, repository, user)
+            place = {"team": team, "repository": repository}
+            for title, description in ((HELLO_TASK, HELLO_PROMPT), (DEMO_TASK, LONG_PROMPT)):
+                Task.objects.create(title=title, description=description, created_by=user, **place)
+            save_workflow(user, {"text": DEMO_WORKFLOW, "agent_profile": profile, **place})
     return user
 
 
@@ -95,10 +97,10 @@ def local_address_hint(link: str, port: int) -> str:
     )
 
 
-def _make_agent() -> None:
-    if not AgentProfile.objects.filter(name=DEMO_AGENT, team=None).exists():
-        AgentProfile.objects.create(name=DEMO_AGENT, agent_type="demo")
+def _make_agent() -> AgentProfile:
     Executor.objects.get_or_create(name=DEMO_EXECUTOR, defaults={"runtime": "local_standalone"})
+    profile = AgentProfile.objects.filter(name=DEMO_AGENT, team=None).first()
+    return profile or AgentProfile.objects.create(name=DEMO_AGENT, agent_type="demo")
 
 
 def _make_user(team: Group) -> Any:
@@ -109,14 +111,3 @@ def _make_user(team: Group) -> Any:
         user.save(update_fields=["password"])
         user.groups.add(team)
     return user
-
-
-def _make_workflow(team: Group, repository: Repository, user: Any) -> None:
-    profile = AgentProfile.objects.filter(name=DEMO_AGENT, team=None).first()
-    values = {"team": team, "text": DEMO_WORKFLOW, "repository": repository, "agent_profile": profile}
-    save_workflow(user, values)
-
-
-def _make_task(team: Group, repository: Repository, user: Any) -> None:
-    for title, description in ((HELLO_TASK, HELLO_PROMPT), (DEMO_TASK, LONG_PROMPT)):
-        Task.objects.create(title=title, description=description, team=team, repository=repository, created_by=user)

@@ -17,7 +17,7 @@ from django.utils import timezone
 
 from sessions_app.domain.attachments import MAX_FILES, AttachedFile, clean_name, media_type_of
 from sessions_app.domain.portable_rebuild import PromptRow, SessionRebuild
-from sessions_app.domain.states import SESSION, PromptKind, PromptState, SessionState
+from sessions_app.domain.states import PromptKind, PromptState, SessionState
 from sessions_app.domain.verification import ReceiptKind, Verified
 from sessions_app.domain.wait_tokens import WaitKind
 from sessions_app.management import portable_rows as rows_in
@@ -28,7 +28,6 @@ from sessions_app.models import (
     Prompt,
     ResumeToken,
     Run,
-    SessionTransaction,
     TaskSession,
     refresh_task_state,
     session_transaction,
@@ -327,11 +326,6 @@ def _settle_session(session_id: uuid.UUID, gaps: Sequence[LogGap]) -> int:
         held = hold_doubtful(transaction)
         interrupt_turn(transaction, rows_in.IMPORTED_ERROR_CODE)
         waits.revoke_tokens(transaction, rows_in.IMPORTED_ERROR_CODE)
-        _stop_session(transaction)
+        if transaction.session.state in (SessionState.STARTING, SessionState.RUNNING):
+            transaction.move_session("stop", reason=rows_in.IMPORTED_ERROR_CODE)
     return held
-
-
-def _stop_session(transaction: SessionTransaction) -> None:
-    busy = (SessionState.STARTING, SessionState.RUNNING)
-    if transaction.session.state in busy and SESSION.allows(transaction.session.state, "stop"):
-        transaction.move_session("stop", reason=rows_in.IMPORTED_ERROR_CODE)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Final
 
 from django.contrib.auth.models import Group, User
@@ -16,7 +16,7 @@ from executors_app.mcp_servers import MAX_SERVERS
 from executors_app.models import AgentProfile, Executor, ExecutorRunning
 from executors_app.plugins import agent_type, agent_types, runtimes
 from sessions_app.domain.portable_lines import LogEvent
-from sessions_app.domain.portable_rebuild import MessageRow, RunRow, SessionRebuild
+from sessions_app.domain.portable_rebuild import MessageRow, PermissionRow, RunRow, SessionRebuild
 from sessions_app.domain.recovery_facts import Policy
 from sessions_app.domain.states import (
     OPEN_RUN_STATES,
@@ -66,7 +66,9 @@ class SessionParents:
 def find_or_create_parents(session_id: uuid.UUID, snapshot: SnapshotValues, team_name: str) -> SessionParents:
     """Find or create the rows that a session refers to. ``team_name`` is the team of records that name none."""
     notes: list[str] = []
-    team = _find_or_create_team(snapshot.inner("task").text("team", 150) or team_name, notes)
+    team, made = Group.objects.get_or_create(name=snapshot.inner("task").text("team", 150) or team_name)
+    if made:
+        notes.append(f"team “{team.name}” was created, without members")
     task = _find_or_create_task(session_id, snapshot, team, notes)
     profile = _find_or_create_profile(snapshot, team, notes)
     executor = _find_or_create_executor(snapshot.inner("executor"), notes)
@@ -92,13 +94,6 @@ def _notes_on_servers(told: SnapshotValues, task: Task) -> list[str]:
 def find_user(name: str) -> User | None:
     """Return the user with this name, or None."""
     return User.objects.filter(username=name).first() if name else None
-
-
-def _find_or_create_team(name: str, notes: list[str]) -> Group:
-    team, made = Group.objects.get_or_create(name=name)
-    if made:
-        notes.append(f"team “{name}” was created, without members")
-    return team
 
 
 def _find_or_create_task(session_id: uuid.UUID, snapshot: SnapshotValues, team: Group, notes: list[str]) -> Task:
@@ -278,40 +273,19 @@ def _new_event(event: LogEvent, taken: set[str]) -> NewEvent:
 def write_conversation(session: TaskSession, rows: SessionRebuild) -> None:
     """Write the messages with their texts, and the permission requests."""
     for some in _batches(list(rows.messages.values())):
-        messages = [
-            Message(
-                id=one.id,
-                session=session,
-                seq=one.seq,
-                updated_seq=one.updated_seq,
-                role=one.role,
-                key=one.key,
-                payload=one.payload,
-                complete=one.complete,
-                created_at=one.created_at,
-            )
-            for one in some
-        ]
-        Message.objects.bulk_create(messages)
+        Message.objects.bulk_create(Message(session=session, **_values(one, without=("pieces",))) for one in some)
         MessagePart.objects.bulk_create(part for one in some for part in _message_parts(one))
     PermissionRequest.objects.bulk_create(
         PermissionRequest(
-            id=one.id,
-            session=session,
-            run_id=one.run_id,
-            tool_call=one.tool_call,
-            options=one.options,
-            state=one.state,
-            option_id=one.option_id,
-            kind=RequestKind.QUESTION if one.question else RequestKind.PERMISSION,
-            question=one.question,
-            answer=one.answer,
-            reason=one.reason,
-            requested_at=one.requested_at,
-            settled_at=one.settled_at,
+            session=session, kind=RequestKind.QUESTION if one.question else RequestKind.PERMISSION, **_values(one)
         )
         for one in rows.permissions.values()
     )
+
+
+def _values(row: MessageRow | PermissionRow, without: Sequence[str] = ()) -> dict[str, Any]:
+    """Return the values of a rebuilt row by column."""
+    return {one.name: getattr(row, one.name) for one in fields(row) if one.name not in without}
 
 
 def _message_parts(row: MessageRow) -> Iterator[MessagePart]:
@@ -326,11 +300,8 @@ def write_runs(session: TaskSession, snapshot: SnapshotValues, rows: SessionRebu
     runs = sorted(rows.runs.values(), key=lambda one: one.started_at)
     for earlier in runs[:-1]:
         if earlier.state in OPEN_RUN_STATES:
-            earlier.state, earlier.reason, earlier.ended_at = (
-                RunState.INTERRUPTED,
-                IMPORTED_ERROR_CODE,
-                earlier.started_at,
-            )
+            earlier.state, earlier.reason = RunState.INTERRUPTED, IMPORTED_ERROR_CODE
+            earlier.ended_at = earlier.started_at
     Run.objects.bulk_create(_run_row(session, one, told.get(one.id, SnapshotValues(None))) for one in runs)
 
 

@@ -6,8 +6,7 @@ import asyncio
 import sys
 import time
 import uuid
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
@@ -17,7 +16,6 @@ from django.db.models import QuerySet
 from django.utils import timezone
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from executors_app.agentctl.process import identity
@@ -30,7 +28,6 @@ from sessions_app.supervisor import leases, sweep_reports
 from sessions_app.supervisor.leases import SupervisorLock
 from sessions_app.supervisor.loop import SupervisorLoop
 from sessions_app.supervisor.sweep.sweep_pass import ProgressCallback, SweepRun, SweepScope
-from sessions_app.supervisor.sweep.sweep_pass import ProgressCallback as Report
 
 _SEVERITY: Final[Mapping[str, int]] = {SessionState.ERROR: 1, SessionState.FAILED: 2}
 """Severity of a state. ERROR may be retried; FAILED is final. Every other state has 0."""
@@ -255,40 +252,19 @@ DEFAULT_WIDTH = 200
 COLUMNS = ("task", "session", "runtime", "observed", "decision", "receipt", "reason")
 
 
-class SweepView:
-    """Print the result of a sweep."""
-
-    def __init__(self, *, json: bool, explain: bool):
-        self.json, self.explain = json, explain
-        self.console = Console(width=None if sys.stdout.isatty() else DEFAULT_WIDTH)
-
-    @contextmanager
-    def progress(self) -> Iterator[Report]:
-        """Show a progress bar on a terminal, and nothing elsewhere."""
-        if self.json or not sys.stderr.isatty():
-            yield lambda done, total: None
-            return
-        columns = (TextColumn("sweeping"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-        with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-            task = bar.add_task("sweep", total=None)
-            yield lambda done, total: bar.update(task, completed=done, total=total)
-
-    def show(self, document: Mapping[str, Any], result: SweepRun) -> None:
-        """Print the table, the explanations if requested, and the summary."""
-        if document["sessions"]:
-            table = Table(*COLUMNS, box=None, header_style="bold", pad_edge=False)
-            for row in document["sessions"]:
-                table.add_row(*(escape(cell) for cell in _cells(row)))
-            self.console.print(table)
-        if self.explain:
-            self._explain(result)
-        self.console.print(summary_line(document), highlight=False)
-
-    def _explain(self, result: SweepRun) -> None:
-        for item in result.decided:
-            self.console.print(f"\n[bold]session {item.facts.session_id}[/bold]", highlight=False)
-            for label, value in explain_decision(item.facts, item.seen, item.decision):
-                self.console.print(f"  {label:<16} {escape(str(value))}", highlight=False)
+def print_result(document: Mapping[str, Any], result: SweepRun, *, explain: bool) -> None:
+    """Print the table, the explanations if requested, and the summary."""
+    console = Console(width=None if sys.stdout.isatty() else DEFAULT_WIDTH)
+    if document["sessions"]:
+        table = Table(*COLUMNS, box=None, header_style="bold", pad_edge=False)
+        for row in document["sessions"]:
+            table.add_row(*(escape(cell) for cell in _cells(row)))
+        console.print(table)
+    for item in result.decided if explain else ():
+        console.print(f"\n[bold]session {item.facts.session_id}[/bold]", highlight=False)
+        for label, value in explain_decision(item.facts, item.seen, item.decision):
+            console.print(f"  {label:<16} {escape(str(value))}", highlight=False)
+    console.print(summary_line(document), highlight=False)
 
 
 def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import logging
 import os
 import stat
+import sys
 import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
 from django.core.management.base import CommandError
-from django.db import DatabaseError, connection
+from django.db import DatabaseError, Error, connection
 from django.db.migrations.executor import MigrationExecutor
 
 log = logging.getLogger(__name__)
@@ -90,16 +93,45 @@ def check_database() -> None:
     if connection.vendor == "sqlite" and not _is_nonempty_file(Path(connection.settings_dict["NAME"])):
         raise CommandError("the database does not exist yet; run manage.py migrate", returncode=EXIT_COULD_NOT_RUN)
     try:
-        executor = MigrationExecutor(connection)
-        missing = executor.migration_plan(executor.loader.graph.leaf_nodes())
+        missing = count_unapplied_migrations()
     except (DatabaseError, OSError) as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise CommandError(f"the database cannot be reached: {reason}", returncode=EXIT_COULD_NOT_RUN) from error
     if missing:
         raise CommandError(
-            f"the database has {len(missing)} unapplied migrations; run manage.py migrate",
-            returncode=EXIT_COULD_NOT_RUN,
+            f"the database has {missing} unapplied migrations; run manage.py migrate", returncode=EXIT_COULD_NOT_RUN
         )
+
+
+def count_unapplied_migrations() -> int:
+    """Return the number of migrations that the database lacks."""
+    executor = MigrationExecutor(connection)
+    return len(executor.migration_plan(executor.loader.graph.leaf_nodes()))
+
+
+@contextmanager
+def report_database_errors() -> Iterator[None]:
+    """Turn an error of the database into a CommandError of one line, with status 2."""
+    try:
+        yield
+    except Error as error:
+        reason = str(error).splitlines()[0]
+        raise CommandError(f"the database cannot be used: {reason}", returncode=EXIT_COULD_NOT_RUN) from error
+
+
+@contextmanager
+def progress_bar(title: str, *, timed: bool = False, silent: bool = False) -> Iterator[Callable[..., None]]:
+    """Show a progress bar on a terminal, and nothing elsewhere; yield what reports done, total and a new title."""
+    if silent or not sys.stderr.isatty():
+        yield lambda *report: None
+        return
+    from rich import console, progress  # noqa: PLC0415 - slow, and no long-running process needs it
+
+    columns = (progress.TextColumn("{task.description}"), progress.BarColumn(), progress.MofNCompleteColumn())
+    clock = (progress.TimeElapsedColumn(),) if timed else ()
+    with progress.Progress(*columns, *clock, console=console.Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(title, total=None)
+        yield lambda done, total, name=title: bar.update(task, completed=done, total=total, description=name)
 
 
 def _is_nonempty_file(path: Path) -> bool:

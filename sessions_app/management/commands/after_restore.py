@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
 from django.db import DatabaseError
 
+from sessions_app.management.startup import EXIT_COULD_NOT_RUN
 from sessions_app.services import database_restore
 from sessions_app.services.portable import record as portable_record
-
-EXIT_COULD_NOT_RUN: Final = 2
 
 
 class Command(BaseCommand):

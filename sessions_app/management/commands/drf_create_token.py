@@ -10,10 +10,11 @@ from typing import Any, Final
 
 from django.contrib.auth import get_user_model
 from django.core.management import BaseCommand, CommandError
-from django.db import DatabaseError, transaction
+from django.db import transaction
 
 from sessions_app.accounts import credentials
 from sessions_app.accounts.models import ApiToken
+from sessions_app.management.startup import report_database_errors
 from sessions_app.services.errors import Conflict
 
 NAME: Final = "Made by drf_create_token"
@@ -42,10 +43,8 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Create the token. Exits with status 2 and one line if that is not possible."""
-        try:
+        with report_database_errors():
             self.stdout.write(self._make(options))
-        except DatabaseError as error:
-            raise CommandError(f"the database cannot be used: {str(error).splitlines()[0]}", returncode=2) from error
 
     @transaction.atomic
     def _make(self, options: dict[str, Any]) -> str:

@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import sys
 from argparse import SUPPRESS
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
-from django.db import DatabaseError
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
-from rich.progress import Progress as Bar
 from rich.table import Table
 
-from sessions_app.management.portable_import import ImportResult, ReportProgress, import_sessions
+from sessions_app.management.portable_import import ImportResult, import_sessions
 from sessions_app.management.portable_rows import DEFAULT_TEAM
-from sessions_app.management.startup import EXIT_COULD_NOT_RUN, check_database
+from sessions_app.management.startup import EXIT_COULD_NOT_RUN, check_database, progress_bar, report_database_errors
 from sessions_app.services.portable.reading import list_records
 
 TABLE_WIDTH: Final = 200
@@ -47,15 +43,12 @@ class Command(BaseCommand):
         check_database()
         try:
             folder = _record_folder(directory)
-            with _progress() as progress:
+            with report_database_errors(), progress_bar("importing", timed=True) as progress:
                 results = import_sessions(folder, team, progress, dry_run=dry_run)
         except OSError as error:
             raise CommandError(
                 f"{directory} cannot be read: {error.strerror}", returncode=EXIT_COULD_NOT_RUN
             ) from error
-        except DatabaseError as error:
-            reason = str(error).splitlines()[0]
-            raise CommandError(f"the database cannot be used: {reason}", returncode=EXIT_COULD_NOT_RUN) from error
         print_results(Console(width=None if sys.stdout.isatty() else TABLE_WIDTH), results, dry_run=dry_run)
         if any(result.findings for result in results):
             sys.exit(1)
@@ -65,18 +58,6 @@ def _record_folder(directory: Path) -> Path:
     """Return the record's directory, given it or a data directory."""
     inner = directory / "sessions"
     return inner if inner.is_dir() and not list_records(directory) else directory
-
-
-@contextmanager
-def _progress() -> Iterator[ReportProgress]:
-    """Show a progress bar on a terminal, and nothing elsewhere."""
-    if not sys.stderr.isatty():
-        yield lambda done, total: None
-        return
-    columns = (TextColumn("importing"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("import", total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
 def print_results(console: Console, results: Sequence[ImportResult], *, dry_run: bool) -> None:

@@ -7,9 +7,9 @@ from typing import Any
 
 from django.contrib.auth import get_user_model
 from django.core.management import BaseCommand, CommandError
-from django.db import DatabaseError
 
 from sessions_app.management.demo_data import create_login_url, local_address_hint
+from sessions_app.management.startup import report_database_errors
 
 
 class Command(BaseCommand):
@@ -27,7 +27,7 @@ class Command(BaseCommand):
     def handle(self, *args: Any, user: str, port: int, **options: Any) -> None:
         """Create the link. Exits with status 2 and one line if the user cannot log in."""
         users = get_user_model()
-        try:
+        with report_database_errors():
             found = users.objects.filter(**{users.USERNAME_FIELD: user}, is_active=True).first()
             if found is None:
                 raise CommandError(f"there is no active user {user!r}", returncode=2)
@@ -35,5 +35,3 @@ class Command(BaseCommand):
             self.stdout.write(link)
             if hint := local_address_hint(link, port):
                 self.stderr.write(hint)  # stdout has only the link
-        except DatabaseError as error:
-            raise CommandError(f"the database cannot be used: {str(error).splitlines()[0]}", returncode=2) from error

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-from sessions_app.management.startup import check_database
+from sessions_app.management.startup import check_database, progress_bar
 from sessions_app.services.maintenance.chore_run import ChoreRun
 from sessions_app.services.maintenance.chores import CHORES, run_chores
-from sessions_app.services.maintenance.chores import Progress as Report
 
 
 class Command(BaseCommand):
@@ -35,7 +31,7 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         """Run the chores. Exits with 1 if one failed, and with 2 if the database cannot be used."""
         check_database()
-        with _progress(silent=options["json"]) as progress:
+        with progress_bar("", silent=options["json"]) as progress:
             done = run_chores(options["chore"], dry_run=options["dry_run"], progress=progress)
         if options["json"]:
             self.stdout.write(json.dumps(_document(done, dry_run=options["dry_run"]), indent=2))
@@ -57,15 +53,3 @@ def _document(done: Sequence[ChoreRun], *, dry_run: bool) -> dict[str, Any]:
     names = ("removed", "kept", "failed", "said")
     chores = {work.chore: {name: getattr(work, name) for name in names} for work in done}
     return {"dry_run": dry_run, "chores": chores}
-
-
-@contextmanager
-def _progress(*, silent: bool) -> Iterator[Report]:
-    """Show a progress bar on a terminal, and nothing elsewhere."""
-    if silent or not sys.stderr.isatty():
-        yield lambda done, total, name: None
-        return
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("", total=None)
-        yield lambda done, total, name: bar.update(task, completed=done, total=total, description=name)

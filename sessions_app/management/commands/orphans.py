@@ -12,10 +12,9 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from executors_app.errors import ExecutorError
 from executors_app.runtimes import SupportsOrphans
+from sessions_app.management.startup import EXIT_COULD_NOT_RUN
 from sessions_app.services.maintenance import chores
 from sessions_app.services.maintenance.chores import OrphanReport
-
-EXIT_COULD_NOT_RUN = 2
 
 
 class Command(BaseCommand):

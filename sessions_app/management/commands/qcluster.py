@@ -18,7 +18,6 @@ from multiprocessing.context import ForkProcess
 from queue import SimpleQueue
 from typing import Any, Final
 
-from django.core.management.base import CommandError
 from django.db import Error, connections
 from django.utils import timezone
 from django_q.brokers import Broker, get_broker
@@ -37,7 +36,7 @@ from sessions_app.management.child_processes import (
     signal_socket,
     wait_for_signal_or_exit,
 )
-from sessions_app.management.startup import set_private_umask
+from sessions_app.management.startup import report_database_errors, set_private_umask
 from sessions_app.models import wakeups
 from sessions_app.tasks import maintenance, notifications, workflows  # noqa: F401 - so that no job has to import them
 
@@ -54,10 +53,8 @@ class Command(Cluster):  # type: ignore[misc]
         """
         set_private_umask()
         os.register_at_fork(before=_remember_parent, after_in_child=_end_with_parent)
-        try:
+        with report_database_errors():
             Worker(cluster_name).run(once=run_once)
-        except Error as error:
-            raise CommandError(f"the database cannot be used: {str(error).splitlines()[0]}", returncode=2) from error
 
 
 _parent_pid = 0

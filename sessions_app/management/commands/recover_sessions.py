@@ -16,7 +16,7 @@ from django.utils.dateparse import parse_datetime
 
 from executors_app.plugins import runtimes
 from sessions_app.management import recovery_pass
-from sessions_app.management.startup import EXIT_COULD_NOT_RUN, check_database
+from sessions_app.management.startup import EXIT_COULD_NOT_RUN, check_database, progress_bar
 from sessions_app.models import TaskSession
 from sessions_app.supervisor.leases import LockUnusable
 from sessions_app.supervisor.sweep.sweep_pass import SweepScope
@@ -128,8 +128,7 @@ class Command(BaseCommand):
             timeout=options["timeout"],
             dry_run=options["dry_run"],
         )
-        view = recovery_pass.SweepView(json=options["json"], explain=options["explain"])
-        with view.progress() as progress:
+        with progress_bar("sweeping", timed=True, silent=options["json"]) as progress:
             ask = recovery_pass.RecoveryOptions(scope, options["wait"], options["since"])
             try:
                 result, document = asyncio.run(recovery_pass.run_recovery_pass(ask, progress))
@@ -138,7 +137,7 @@ class Command(BaseCommand):
         if options["json"]:
             self.stdout.write(json.dumps(document, indent=2))
         else:
-            view.show(document, result)
+            recovery_pass.print_result(document, result, explain=options["explain"])
         if options["strict"]:
             self._judge(document, options["wait"], everything=options["strict"] == "all")
 

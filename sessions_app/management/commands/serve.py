@@ -17,11 +17,10 @@ from typing import Any, Final
 
 from django.conf import settings
 from django.core.management import BaseCommand, CommandError, call_command, execute_from_command_line
-from django.db import DatabaseError, connection, connections
-from django.db.migrations.executor import MigrationExecutor
+from django.db import connections
 
 from sessions_app.management.child_processes import ChildProcess, supervise_children
-from sessions_app.management.startup import set_private_umask
+from sessions_app.management.startup import count_unapplied_migrations, report_database_errors, set_private_umask
 from sessions_app.services import database_restore, restarts
 from sessions_app.tasks import schedules
 
@@ -193,18 +192,12 @@ def _error_reason(error: Exception) -> str:
 def prepare_database() -> None:
     """Migrate the embedded database, or check that another one is migrated. Make a restored database safe."""
     try:
-        if settings.KANDEV_EMBEDDED:
-            call_command("migrate", verbosity=0, skip_checks=True)
-        elif _has_unapplied_migrations():
-            raise CommandError("the database has unapplied migrations; run manage.py migrate first", returncode=2)
-        database_restore.detect_restore()
-        schedules.ensure_schedules()
-    except DatabaseError as error:
-        raise CommandError(f"the database cannot be used: {str(error).splitlines()[0]}", returncode=2) from error
+        with report_database_errors():
+            if settings.KANDEV_EMBEDDED:
+                call_command("migrate", verbosity=0, skip_checks=True)
+            elif count_unapplied_migrations():
+                raise CommandError("the database has unapplied migrations; run manage.py migrate first", returncode=2)
+            database_restore.detect_restore()
+            schedules.ensure_schedules()
     finally:
         connections.close_all()
-
-
-def _has_unapplied_migrations() -> bool:
-    executor = MigrationExecutor(connection)
-    return bool(executor.migration_plan(executor.loader.graph.leaf_nodes()))

@@ -11,9 +11,8 @@ from typing import Any
 
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
-from django.db import DatabaseError
 
-from sessions_app.management.startup import restrict_in_background, set_private_umask
+from sessions_app.management.startup import report_database_errors, restrict_in_background, set_private_umask
 from sessions_app.supervisor.leases import LockUnusable, SupervisorLock
 from sessions_app.supervisor.loop import SupervisorLoop
 from sessions_app.workflows.driver.driver import WorkflowDriver
@@ -39,9 +38,8 @@ class Command(BaseCommand):
         restrict_in_background(Path(settings.KANDEV_DATA_DIR))
         gc.freeze()  # what was imported stays: to look through it would stop a transaction for a tenth of a second
         try:
-            asyncio.run(_supervise(first_sweep=not options["no_sweep"]))
-        except DatabaseError as error:
-            raise CommandError(f"the database cannot be used: {str(error).splitlines()[0]}", returncode=2) from error
+            with report_database_errors():
+                asyncio.run(_supervise(first_sweep=not options["no_sweep"]))
         except LockUnusable as error:
             raise CommandError(str(error), returncode=2) from error
 
