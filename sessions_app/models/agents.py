@@ -48,7 +48,6 @@ class AgentSettings(TeamModel):
     updated_at = models.DateTimeField(auto_now=True)
 
     class Meta(TeamModel.Meta):
-        abstract = False
         db_table = "agent_settings"
         verbose_name_plural = "agent settings"
 
@@ -147,7 +146,6 @@ class ReportedAgent(TeamModel):
     seen_at = models.DateTimeField()
 
     class Meta(TeamModel.Meta):
-        abstract = False
         db_table = "reported_agents"
         ordering = ("seen_at",)
         constraints = (
@@ -175,7 +173,6 @@ class McpServerList(TeamModel):
     updated_at = models.DateTimeField(auto_now=True)
 
     class Meta(TeamModel.Meta):
-        abstract = False
         db_table = "mcp_server_lists"
         verbose_name = "MCP server list"
         ordering = ("team__name", "repository__name")

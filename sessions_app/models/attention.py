@@ -11,7 +11,7 @@ from django.utils import timezone
 
 from sessions_app.accounts.team_scope import TeamModel
 from sessions_app.domain.attention import AttentionKind, Notice
-from sessions_app.models.session import Task, TaskSession
+from sessions_app.models.session import Task, TaskSession, choices
 from sessions_app.workflows.models import Workflow, WorkflowRun
 
 
@@ -27,7 +27,7 @@ class AttentionItem(TeamModel):
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     key = models.CharField(max_length=200, unique=True)
     """Identifies the thing, for example ``permission:<id>``, so that it never has two items."""
-    kind = models.CharField(max_length=16, choices=[(k.value, k.value) for k in AttentionKind])
+    kind = models.CharField(max_length=16, choices=choices(AttentionKind))
     session = models.ForeignKey(TaskSession, models.CASCADE, null=True, blank=True, related_name="attention")
     task = models.ForeignKey(Task, models.CASCADE, null=True, blank=True, related_name="attention")
     workflow = models.ForeignKey(Workflow, models.CASCADE, null=True, blank=True, related_name="attention")
@@ -42,7 +42,6 @@ class AttentionItem(TeamModel):
     resolution = models.CharField(max_length=64, blank=True, default="")
 
     class Meta(TeamModel.Meta):
-        abstract = False
         db_table = "attention_items"
         ordering = ("-created_at", "id")
         indexes = (models.Index(fields=("session", "resolved_at"), name="attention_open"),)

@@ -37,7 +37,6 @@ class SessionEvent(TeamModel):
     """A unique name of something that may be recorded only once, such as ``run.interrupted:<run id>``."""
 
     class Meta(TeamModel.Meta):
-        abstract = False
         db_table = "session_events"
         ordering = ("session", "seq")
         constraints = (models.UniqueConstraint(fields=("session", "seq"), name="one_event_per_seq"),)

@@ -42,7 +42,6 @@ class Message(TeamModel):
     created_at = models.DateTimeField()
 
     class Meta(TeamModel.Meta):
-        abstract = False
         db_table = "session_messages"
         ordering = ("seq",)
         constraints = (models.UniqueConstraint(fields=("session", "seq"), name="one_message_per_seq"),)
@@ -194,7 +193,6 @@ class Attachment(TeamModel):
     created_at = models.DateTimeField(auto_now_add=True)
 
     class Meta(TeamModel.Meta):
-        abstract = False
         db_table = "session_attachments"
         ordering = ("id",)
         constraints = (models.UniqueConstraint(fields=("session", "sha256"), name="one_attachment_per_content"),)

@@ -58,7 +58,6 @@ class SweepOutcome(TeamModel):
     duration_ms = models.PositiveIntegerField(default=0)
 
     class Meta(TeamModel.Meta):
-        abstract = False
         db_table = "sweep_outcomes"
         ordering = ("id",)
 

@@ -25,7 +25,7 @@ from sessions_app.domain.states import (
     RunState,
 )
 from sessions_app.domain.verification import ReceiptKind, Verified
-from sessions_app.models.session import TaskSession
+from sessions_app.models.session import TaskSession, choices
 
 
 class IntentKind(models.TextChoices):
@@ -65,7 +65,6 @@ class Intent(TeamModel):
     outcome = models.CharField(max_length=64, blank=True, default="")
 
     class Meta(TeamModel.Meta):
-        abstract = False
         db_table = "session_intents"
         ordering = ("created_at", "id")
         indexes = (models.Index(fields=("session",), name="intent_open", condition=models.Q(done_at__isnull=True)),)
@@ -92,10 +91,8 @@ class Prompt(TeamModel):
     # The database knows the default, too: code of the previous release inserts prompts without this column.
     attachments = ListField(default=list, db_default=models.Value([], models.JSONField()), blank=True)
     """Its files, each ``{name, media_type, size, sha256}``; their contents are rows of ``Attachment``."""
-    kind = models.CharField(max_length=10, choices=[(k.value, k.value) for k in PromptKind], default=PromptKind.USER)
-    state = models.CharField(
-        max_length=12, choices=[(s.value, s.value) for s in PromptState], default=PromptState.QUEUED
-    )
+    kind = models.CharField(max_length=10, choices=choices(PromptKind), default=PromptKind.USER)
+    state = models.CharField(max_length=12, choices=choices(PromptState), default=PromptState.QUEUED)
     by = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, blank=True, related_name="+")
     execution_id = models.CharField(max_length=64, blank=True, default="")
     journal_epoch = models.CharField(max_length=64, blank=True, default="")
@@ -113,7 +110,6 @@ class Prompt(TeamModel):
     updated_at = models.DateTimeField(auto_now=True)
 
     class Meta(TeamModel.Meta):
-        abstract = False
         db_table = "session_prompts"
         ordering = ("id",)
         constraints = (models.UniqueConstraint(fields=("session", "message_id"), name="one_prompt_per_message_id"),)
@@ -135,7 +131,7 @@ class Run(TeamModel):
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     session = models.ForeignKey(TaskSession, models.CASCADE, related_name="runs")
     message_id = models.CharField(max_length=128)
-    state = models.CharField(max_length=12, choices=[(s.value, s.value) for s in RunState], default=RunState.RUNNING)
+    state = models.CharField(max_length=12, choices=choices(RunState), default=RunState.RUNNING)
     has_process = models.BooleanField(default=True)
     """True for a turn. An external wait becomes one when the agent accepts the wait's result."""
     wait_kind = models.CharField(max_length=16, blank=True, default="")
@@ -153,7 +149,6 @@ class Run(TeamModel):
     ended_at = models.DateTimeField(null=True, blank=True)
 
     class Meta(TeamModel.Meta):
-        abstract = False
         db_table = "session_runs"
         ordering = ("started_at", "id")
         constraints = (
@@ -195,14 +190,10 @@ class PermissionRequest(TeamModel):
     run = models.ForeignKey(Run, models.CASCADE, null=True, blank=True, related_name="permissions")
     tool_call = ObjectField(default=dict)
     options = ListField(default=list)
-    state = models.CharField(
-        max_length=10, choices=[(s.value, s.value) for s in PermissionState], default=PermissionState.PENDING
-    )
+    state = models.CharField(max_length=10, choices=choices(PermissionState), default=PermissionState.PENDING)
     option_id = models.CharField(max_length=128, blank=True, default="")
     """The chosen option; for a question, the action of ACP."""
-    kind = models.CharField(
-        max_length=10, choices=[(k.value, k.value) for k in RequestKind], default=RequestKind.PERMISSION
-    )
+    kind = models.CharField(max_length=10, choices=choices(RequestKind), default=RequestKind.PERMISSION)
     question = ObjectField(default=dict, blank=True)
     """The form or link of a question (``executors_app.agentctl.questions.schema``)."""
     sealed_answer = EncryptedJSONField(default=dict, blank=True)
@@ -215,7 +206,6 @@ class PermissionRequest(TeamModel):
     settled_at = models.DateTimeField(null=True, blank=True)
 
     class Meta(TeamModel.Meta):
-        abstract = False
         db_table = "session_permissions"
         ordering = ("requested_at", "id")
         indexes = (models.Index(fields=("session", "state"), name="permission_open"),)
@@ -241,8 +231,8 @@ class ContinuityReceipt(TeamModel):
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     session = models.ForeignKey(TaskSession, models.CASCADE, related_name="receipts")
-    kind = models.CharField(max_length=16, choices=[(k.value, k.value) for k in ReceiptKind])
-    verified = models.CharField(max_length=16, choices=[(v.value, v.value) for v in Verified], default=Verified.NONE)
+    kind = models.CharField(max_length=16, choices=choices(ReceiptKind))
+    verified = models.CharField(max_length=16, choices=choices(Verified), default=Verified.NONE)
     strategy = models.CharField(max_length=16, blank=True, default="")
     reason = models.CharField(max_length=64, blank=True, default="")
     evidence = ObjectField(default=dict)
@@ -251,7 +241,6 @@ class ContinuityReceipt(TeamModel):
     created_at = models.DateTimeField(auto_now_add=True)
 
     class Meta(TeamModel.Meta):
-        abstract = False
         db_table = "continuity_receipts"
         ordering = ("-created_at", "id")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping
+from enum import StrEnum
 from typing import Final
 
 from django.conf import settings
@@ -13,6 +14,12 @@ from executors_app.orm import ObjectField
 from sessions_app.accounts.team_scope import TeamModel
 from sessions_app.domain.recovery_facts import Policy
 from sessions_app.domain.states import DesiredState, SessionState, TaskEnd, TaskState, WorkState
+
+
+def choices(values: type[StrEnum]) -> list[tuple[str, str]]:
+    """Return the choices of a field; nothing shows the labels."""
+    return [(value.value, value.value) for value in values]
+
 
 _ENDS: Final[Mapping[str, TaskEnd]] = {TaskState.DONE: "done", TaskState.CANCELLED: "cancelled"}
 
@@ -28,7 +35,6 @@ class Repository(TeamModel):
     created_at = models.DateTimeField(auto_now_add=True)
 
     class Meta(TeamModel.Meta):
-        abstract = False
         db_table = "repositories"
         verbose_name_plural = "repositories"
         ordering = ("name", "id")
@@ -47,7 +53,7 @@ class Task(TeamModel):
     team = models.ForeignKey("auth.Group", models.PROTECT, related_name="tasks")
     repository = models.ForeignKey(Repository, models.PROTECT, null=True, blank=True, related_name="tasks")
     base_branch = models.CharField(max_length=255, blank=True, default="")
-    state = models.CharField(max_length=20, choices=[(s.value, s.value) for s in TaskState], default=TaskState.TODO)
+    state = models.CharField(max_length=20, choices=choices(TaskState), default=TaskState.TODO)
     idempotency_key = models.CharField(max_length=128, blank=True, default="", editable=False)
     """Idempotency key of the request that created it, unique in its team; empty: none was sent."""
     asked = models.CharField(max_length=64, blank=True, default="", editable=False)
@@ -58,7 +64,6 @@ class Task(TeamModel):
     updated_at = models.DateTimeField(auto_now=True)
 
     class Meta(TeamModel.Meta):
-        abstract = False
         db_table = "tasks"
         ordering = ("-created_at", "id")
         constraints = (
@@ -111,9 +116,7 @@ class TaskSession(TeamModel):
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     task = models.ForeignKey(Task, models.CASCADE, related_name="sessions")
-    state = models.CharField(
-        max_length=20, choices=[(s.value, s.value) for s in SessionState], default=SessionState.CREATED
-    )
+    state = models.CharField(max_length=20, choices=choices(SessionState), default=SessionState.CREATED)
     agent_profile = models.ForeignKey("executors_app.AgentProfile", models.PROTECT, related_name="+")
     model = models.CharField(max_length=200, blank=True, default="", editable=False)
     """The agent's model, as a workflow node names it; empty: the profile's."""
@@ -130,13 +133,9 @@ class TaskSession(TeamModel):
     """Id of the session that owns the worktree; set at the first launch."""
     worktree_path = models.CharField(max_length=4096, blank=True, default="")
     worktree_branch = models.CharField(max_length=255, blank=True, default="")
-    desired_state = models.CharField(
-        max_length=10, choices=[(s.value, s.value) for s in DesiredState], default=DesiredState.RUNNING
-    )
-    work_state = models.CharField(
-        max_length=10, choices=[(s.value, s.value) for s in WorkState], default=WorkState.IDLE
-    )
-    policy = models.CharField(max_length=10, choices=[(p.value, p.value) for p in Policy], blank=True, default="")
+    desired_state = models.CharField(max_length=10, choices=choices(DesiredState), default=DesiredState.RUNNING)
+    work_state = models.CharField(max_length=10, choices=choices(WorkState), default=WorkState.IDLE)
+    policy = models.CharField(max_length=10, choices=choices(Policy), blank=True, default="")
     """Empty: the team's policy, else the deployment's (``services.policies``)."""
     continue_prompts = models.BooleanField(null=True, blank=True)
     """None: the team's setting, else KANDEV_CONTINUE, else on if the policy is auto."""
@@ -170,7 +169,6 @@ class TaskSession(TeamModel):
     updated_at = models.DateTimeField(auto_now=True)
 
     class Meta(TeamModel.Meta):
-        abstract = False
         db_table = "task_sessions"
         ordering = ("-created_at", "id")
         indexes = (
@@ -211,7 +209,7 @@ class TeamPolicy(models.Model):
     """The recovery settings of one team; what it leaves empty follows the deployment."""
 
     team = models.OneToOneField("auth.Group", models.CASCADE, primary_key=True, related_name="policy")
-    policy = models.CharField(max_length=10, choices=[(p.value, p.value) for p in Policy], blank=True, default="")
+    policy = models.CharField(max_length=10, choices=choices(Policy), blank=True, default="")
     continue_prompts = models.BooleanField(null=True, blank=True)
     """Whether interrupted work continues automatically; None: the deployment's setting."""
     updated_by = models.ForeignKey(

@@ -183,6 +183,16 @@ class SessionTransaction:
             if key := _NOTICE_KEYS.get(before):
                 self.settled_prompt_keys.append(key(self.session.id, prompt.message_id))
 
+    def queue_prompt(self, message_id: str, text: str, **values: Any) -> Prompt:
+        """Create a prompt, and record that it is queued."""
+        row = Prompt.objects.create(session=self.session, message_id=message_id, text=text, **values)
+        self.record_queued(row)
+        return row
+
+    def record_queued(self, row: Prompt) -> None:
+        """Record that a prompt is queued."""
+        self.record_event("session.prompt.queued", message_id=row.message_id, kind=row.kind, state=row.state)
+
     def accept_run(self, message_id: str) -> Run:
         """Return the run of a prompt that the agent has accepted.
 

@@ -25,7 +25,7 @@ from sessions_app.domain.wait_tokens import (
 )
 from sessions_app.models.event import NewEvent
 from sessions_app.models.runs import Prompt, Run
-from sessions_app.models.session import INTERRUPTED_WAIT, TaskSession
+from sessions_app.models.session import INTERRUPTED_WAIT, TaskSession, choices
 from sessions_app.models.transactions import SessionTransaction
 
 
@@ -53,7 +53,7 @@ class ResumeToken(TeamModel):
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     session = models.ForeignKey(TaskSession, models.CASCADE, related_name="tokens")
     run = models.ForeignKey(Run, models.CASCADE, null=True, blank=True, related_name="tokens")
-    wait_kind = models.CharField(max_length=16, choices=[(kind.value, kind.value) for kind in WaitKind])
+    wait_kind = models.CharField(max_length=16, choices=choices(WaitKind))
     wait_id = models.CharField(max_length=128)
     secret_hash = models.CharField(max_length=64, unique=True)
     """SHA-256, in hexadecimal."""
@@ -75,7 +75,6 @@ class ResumeToken(TeamModel):
     objects = TokenQuerySet.as_manager()  # type: ignore[misc]
 
     class Meta(TeamModel.Meta):
-        abstract = False
         db_table = "resume_tokens"
         ordering = ("created_at", "id")
         indexes = (

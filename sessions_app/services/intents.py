@@ -167,10 +167,7 @@ def queue_prompt(
             raise TerminalState("The session has ended. Start a new one.")
         prepare_for_prompt(transaction, by, ends_permission=ends_permission)
         attached = store_files(transaction.session, files)
-        row = Prompt.objects.create(
-            session=transaction.session, message_id=message_id, text=text, by=by, attachments=attached
-        )
-        transaction.record_event("session.prompt.queued", message_id=message_id, kind=row.kind, state=row.state)
+        row = transaction.queue_prompt(message_id, text, by=by, attachments=attached)
         crash_points.reached("request.prompt_written", session_id)
     crash_points.reached("request.prompt_committed", session_id)
     return row, True

@@ -33,16 +33,8 @@ def resend_prompt(session_id: uuid.UUID, message_id: str, by: Any) -> Prompt:
         old = _lock_prompt(transaction, message_id, PromptState.HELD, PromptState.INTERRUPTED)
         attachments.require_contents(old)
         prepare_for_prompt(transaction, by)
-        row = Prompt.objects.create(
-            session=transaction.session,
-            message_id=str(uuid.uuid4()),
-            text=old.text,
-            attachments=old.attachments,
-            kind=old.kind,
-            by=by,
-        )
+        row = transaction.queue_prompt(str(uuid.uuid4()), old.text, attachments=old.attachments, kind=old.kind, by=by)
         transaction.move_prompt(old, "dismiss", resent_as=row)
-        transaction.record_event("session.prompt.queued", message_id=row.message_id, kind=row.kind, state=row.state)
     return row
 
 
@@ -103,7 +95,7 @@ def _create_continue_prompt(transaction: SessionTransaction, old: Prompt, by: An
         defaults={"text": continue_prompt(facts), "kind": PromptKind.CONTINUE, "by": by},
     )
     if made:
-        transaction.record_event("session.prompt.queued", message_id=row.message_id, kind=row.kind, state=row.state)
+        transaction.record_queued(row)
     return row
 
 
@@ -131,19 +123,16 @@ def resend_after_login(session_id: uuid.UUID, by: Any) -> bool:
         attachments.require_contents(failed)
         prepare_for_prompt(transaction, by)
         text = _text_after_login(transaction, failed)
-        failed.resent_as = Prompt.objects.create(
-            session=session,
-            message_id=f"login:{run.id}",
+        failed.resent_as = transaction.queue_prompt(
+            f"login:{run.id}",
+            text,
             kind=PromptKind.RETRY,
             by=by,
-            text=text,
             attachments=failed.attachments if text == failed.text else [],
             attempt=failed.attempt + 1,
             trouble=LOGGED_OUT,
         )
         failed.save(update_fields=["resent_as", "updated_at"])
-        row = failed.resent_as
-        transaction.record_event("session.prompt.queued", message_id=row.message_id, kind=row.kind, state=row.state)
     return True
 
 

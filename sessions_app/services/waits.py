@@ -287,11 +287,7 @@ def continue_without_answer(session_id: uuid.UUID, wait_id: str, by: Any) -> Pro
         prepare_for_prompt(transaction, by)
         resolve_items(transaction, "continued", kinds=(AttentionKind.WAIT_INTERRUPTED,))
         name, text = f"{name}:{len(earlier)}" if earlier else name, interrupted_wait_prompt(to_interrupted_wait(wait))
-        row = Prompt.objects.create(
-            session=transaction.session, message_id=name, text=text, kind=PromptKind.WAIT, by=by
-        )
-        transaction.record_event("session.prompt.queued", message_id=row.message_id, kind=row.kind, state=row.state)
-    return row
+        return transaction.queue_prompt(name, text, kind=PromptKind.WAIT, by=by)
 
 
 def _interrupted_run(transaction: SessionTransaction, wait_id: str) -> Mapping[str, Any]:
@@ -308,7 +304,8 @@ def _begin_wait(
     if transaction.open_run is not None or _has_prompts(transaction.session):
         raise Conflict("The agent is working, or has a prompt to work on. A wait can begin when its turn has ended.")
     wait_id = str(uuid.uuid4())
-    transaction.start_run(wait_message_id(wait_id), has_process=False)
+    # Also the message id of the prompt that will carry the result.
+    transaction.start_run(f"wait:{wait_id}", has_process=False)
     resolve_items(transaction, "waits_again", kinds=(AttentionKind.WAIT_INTERRUPTED,))
     return writes.begin_wait(transaction, kind, wait_id, deadline=deadline, reason=reason, by=by)
 
@@ -320,11 +317,6 @@ def _repeat_wait(
     run.wait_reason, run.deadline_at = reason, deadline
     run.save(update_fields=["wait_kind", "wait_reason", "deadline_at"])
     return writes.mint_token(transaction, run, WaitKind(run.wait_kind), run.wait_id, expires_at=deadline, by=by)
-
-
-def wait_message_id(wait_id: str) -> str:
-    """Return the message id of the prompt that carries a wait's result; the wait's run has it from the start."""
-    return f"wait:{wait_id}"
 
 
 def resume_wait(secret: str, payload: Any, key: str) -> dict[str, str]:
@@ -360,8 +352,7 @@ def _resume_run(transaction: SessionTransaction, token: ResumeToken, payload: An
     text = _payload_text(run, payload)
     transaction.move_run("resume")
     prepare_for_prompt(transaction, None)
-    row = Prompt.objects.create(session=transaction.session, message_id=run.message_id, text=text, kind=PromptKind.WAIT)
-    transaction.record_event("session.prompt.queued", message_id=row.message_id, kind=row.kind, state=row.state)
+    transaction.queue_prompt(run.message_id, text, kind=PromptKind.WAIT)
 
 
 def _refuse_ended(transaction: SessionTransaction) -> None:

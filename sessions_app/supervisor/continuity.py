@@ -127,7 +127,7 @@ def queue_memory_check(
         defaults={"text": verification.MEMORY_CHECK_PROMPT, "kind": PromptKind.CHECK},
     )
     if made:
-        transaction.record_event("session.prompt.queued", message_id=row.message_id, kind=row.kind, state=row.state)
+        transaction.record_queued(row)
 
 
 def judge_memory_check(transaction: SessionTransaction, receipt: ContinuityReceipt, answer: str) -> Verified | None:

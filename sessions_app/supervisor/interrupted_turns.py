@@ -212,7 +212,7 @@ def _put_continue_prompt(transaction: SessionTransaction, run: Run, interrupted:
     )
     if made:
         transaction.move_prompt(interrupted, "dismiss", continued_by=row)  # the continue prompt settles it
-        transaction.record_event("session.prompt.queued", message_id=row.message_id, kind=row.kind, state=row.state)
+        transaction.record_queued(row)
 
 
 MESSAGE_CHARS = 4000
@@ -239,11 +239,10 @@ def plan_retry(
         return None
     attempt, first = failed.attempt + 1, _first_attempt(failed)
     text = _retry_text(transaction, first, trouble, conversation, tools)
-    row = Prompt.objects.create(
-        session=transaction.session,
-        message_id=f"retry:{run.id}",
+    row = transaction.queue_prompt(
+        f"retry:{run.id}",
+        text,
         kind=PromptKind.RETRY,
-        text=text,
         attachments=first.attachments if text == first.text else [],
         attempt=attempt,
         not_before=timezone.now() + transient_errors.retry_delay(attempt, message),
@@ -252,7 +251,6 @@ def plan_retry(
     )
     failed.resent_as = row
     failed.save(update_fields=["resent_as", "updated_at"])
-    transaction.record_event("session.prompt.queued", message_id=row.message_id, kind=row.kind, state=row.state)
     return row
 
 
