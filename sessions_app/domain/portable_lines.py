@@ -84,9 +84,11 @@ def line_to_event(line: Any) -> LogEvent:
     frame = _MESSAGE_FRAME if is_message else _FRAME
     payload = {key: value for key, value in line.items() if key not in frame} | more
     if is_message:
-        payload |= {"role": _role_of(kind), "text": _text_of(line.get("content", ""))}
+        role = kind.partition(".")[2]
+        payload |= {"role": _OTHER_ROLES.get(role, role), "text": _text_of(line.get("content", ""))}
     once = line.get("once")
-    return LogEvent(seq, parse_time(line.get("ts")), name, payload, once if _is_once(once) else None)
+    is_once = isinstance(once, str) and 0 < len(once) <= _LONGEST_ONCE
+    return LogEvent(seq, parse_time(line.get("ts")), name, payload, once if is_once else None)
 
 
 def format_time(at: datetime) -> str:
@@ -129,11 +131,6 @@ def _is_message(kind: str) -> bool:
     return first == "message" and (role in ROLES or role in _OTHER_ROLES)
 
 
-def _role_of(kind: str) -> str:
-    role = kind.partition(".")[2]
-    return _OTHER_ROLES.get(role, role)
-
-
 def _text_of(content: Any) -> str:
     """Return text content, or the joined text blocks of another producer's list."""
     if isinstance(content, str):
@@ -141,7 +138,3 @@ def _text_of(content: Any) -> str:
     if isinstance(content, list) and all(isinstance(block, dict) for block in content):
         return "".join(block["text"] for block in content if isinstance(block.get("text"), str))
     raise BadLine("no text")
-
-
-def _is_once(once: Any) -> bool:
-    return isinstance(once, str) and 0 < len(once) <= _LONGEST_ONCE

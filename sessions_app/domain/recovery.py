@@ -66,14 +66,6 @@ def _is_backing_off(case: Case) -> bool:
     return case.is_start_wanted and at is not None and case.now < at <= case.now + MAX_CLOCK_SKEW
 
 
-def _is_left_to_start(case: Case) -> bool:
-    """Return whether to wait for a start that is in progress.
-
-    At boot, a live agent is attached at once instead; its start then finds it running.
-    """
-    return case.is_start_under_way and not (case.facts.boot and case.is_agent_alive)
-
-
 RULES = (
     Rule(
         "foreign_lease",
@@ -113,7 +105,8 @@ RULES = (
     ),
     Rule(
         "start_under_way",
-        lambda c: _is_left_to_start(c) and not c.is_unwanted,
+        # At boot, a live agent is attached at once instead; its start then finds it running.
+        lambda c: c.is_start_under_way and not (c.facts.boot and c.is_agent_alive) and not c.is_unwanted,
         leave_unchanged("a start is under way"),
         "A start is in progress and has time left; wait for it.",
     ),
@@ -243,12 +236,6 @@ RULES = (
 """In this order; the first rule that matches decides (docs/recovery.md lists them)."""
 
 
-def first_match(case: Case) -> tuple[Rule, Decision]:
-    """Return the first rule that matches, and its decision."""
-    rule = next(rule for rule in RULES if rule.when(case))
-    return rule, Decision(rule=rule.name, observed=case.observation.observed, **rule.then(case))
-
-
 _FOREIGN_RULES = frozenset({"foreign_lease", "attached", "start_under_way"})
 """Rules under which marked processes may belong to an agent at work; a start ends leftovers itself."""
 
@@ -260,9 +247,15 @@ def decide(facts: SweepFacts, observation: Observation, now: datetime) -> Decisi
 
     ``facts`` must be read before the observation: otherwise a start that ends in between looks like a lost agent.
     """
-    _, decision = first_match(Case(facts, observation, now))
+    case = Case(facts, observation, now)
+    rule = next(rule for rule in RULES if rule.when(case))
     leftovers = observation.observed is Observed.DEAD and observation.leftovers > 0
-    return replace(decision, end_leftovers=leftovers and decision.rule not in _FOREIGN_RULES)
+    return Decision(
+        rule=rule.name,
+        observed=observation.observed,
+        end_leftovers=leftovers and rule.name not in _FOREIGN_RULES,
+        **rule.then(case),
+    )
 
 
 def is_start_decision(decision: Decision) -> bool:

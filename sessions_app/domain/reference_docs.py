@@ -11,7 +11,7 @@ from executors_app.agentctl.protocol import AgentState
 from executors_app.domain import ExecutorStatus, Observation, Observed, WorkspaceState
 from sessions_app.domain.recovery import RULES, decide
 from sessions_app.domain.recovery_facts import OTHER_HOST, Decision, Policy, SweepFacts
-from sessions_app.domain.resumability import Assessment, Mode, ResumeFacts, assess, assess_mode, without_agent
+from sessions_app.domain.resumability import Assessment, Mode, ResumeFacts, assess, assess_mode
 from sessions_app.domain.states import (
     MACHINES,
     DesiredState,
@@ -51,7 +51,7 @@ RESUME = ResumeFacts(
 
 def example_assessment(**changes: Any) -> Assessment:
     """Return the assessment of ``RESUME`` with changes, without its agent."""
-    return assess(without_agent(replace(RESUME, **changes)), NOW)
+    return assess(replace(RESUME, **{**changes, "running": False, "known_dead": True}), NOW)
 
 
 LOST = example_assessment(type_supports_resume=False)
@@ -223,11 +223,6 @@ _NEWEST = (
     ("goes on", RunFacts(_R.RUNNING, waited=False, process_gone=False)),
     ("has ended, or there is none", None),
 )
-
-
-def build_documents() -> dict[str, str]:
-    """Return the text of each document by its file name in ``docs/``."""
-    return {"states.md": states_document(), "recovery.md": recovery_document()}
 
 
 def state_diagram(machine: Machine) -> str:

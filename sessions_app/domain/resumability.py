@@ -65,7 +65,6 @@ class ResumeFacts:
 
     session_state: SessionState
     task_archived: bool
-    """Too many restarts have failed; only a user starts it again."""
     running: bool
     """An agent process of this session is running."""
     last_seen_at: datetime | None
@@ -160,11 +159,6 @@ def supports_session_resume(facts: ResumeFacts) -> bool:
     )
 
 
-def without_agent(facts: ResumeFacts) -> ResumeFacts:
-    """Return the facts as if no agent of the session were running."""
-    return replace(facts, running=False, known_dead=True)
-
-
 def _was_seen_recently(facts: ResumeFacts, now: datetime) -> bool:
     # abs(): a time that a wrong clock has set in the future must not count as recent for ever.
     return not facts.known_dead and facts.last_seen_at is not None and abs(now - facts.last_seen_at) < SEEN_RECENTLY
@@ -225,18 +219,13 @@ def _assess_at_rest(facts: ResumeFacts) -> Assessment:
     """Rows 3 to 13: assess the session without its agent."""
     if facts.session_state in TERMINAL_STATES or facts.task_archived:
         return _assessment(facts, 3, Reason.TERMINAL_STATE)
-    below = _assess_ordinary(facts)
+    found = next(row for row in _ROWS if row.holds(facts))
+    below = _assessment(facts, found.number, found.reason, found.strategy, needs_resume=found.needs_resume(facts))
     if facts.session_state == SessionState.FAILED:
         return replace(below, row=4, is_resumable=True, needs_resume=False, resume_reason=Reason.GAVE_UP, below=below)
     if _is_stopped_by_user(facts) and below.row > 6:
         return replace(below, needs_resume=False, resume_reason=Reason.STOPPED_BY_USER, below=below)
     return below
-
-
-def _assess_ordinary(facts: ResumeFacts) -> Assessment:
-    """Rows 5 to 13: assess a session that has neither ended nor given up."""
-    row = next(row for row in _ROWS if row.holds(facts))
-    return _assessment(facts, row.number, row.reason, row.strategy, needs_resume=row.needs_resume(facts))
 
 
 def _assessment(

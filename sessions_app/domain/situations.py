@@ -79,8 +79,9 @@ def _because(reason: Reason) -> Callable[[texts.Facts], bool]:
     return lambda f: f.is_resting and f.assessment is not None and f.assessment.cause.resume_reason is reason
 
 
-def _assessed(reason: Reason) -> Callable[[texts.Facts], bool]:
-    return lambda f: f.is_resting and f.assessment is not None and f.assessment.resume_reason is reason
+def _has_given_up(f: texts.Facts) -> bool:
+    said = f.assessment.resume_reason if f.assessment is not None and f.is_resting else None
+    return f.session_state == SessionState.FAILED or said is Reason.GAVE_UP
 
 
 def waits_by_policy(f: SituationFacts) -> bool:
@@ -88,10 +89,6 @@ def waits_by_policy(f: SituationFacts) -> bool:
     if f.agent_running or f.assessment is None or not f.assessment.needs_resume or f.policy not in set(Policy):
         return False
     return not policy_wants_agent(f.policy, f.work_state, f.queued_prompts > 0, boot=False)
-
-
-def _turn_failed(f: texts.Facts) -> bool:
-    return f.session_state == SessionState.WAITING_FOR_INPUT and f.last_run_state == RunState.FAILED
 
 
 def _is_your_turn(f: texts.Facts) -> bool:
@@ -168,7 +165,7 @@ _ROWS: Final[tuple[_Row, ...]] = (
             Code.WORKTREE_MISSING, "error", f"{HEADLINES[Code.WORKTREE_MISSING]}.", f.error_message, "new_session"
         ),
     ),
-    (lambda f: f.session_state == SessionState.FAILED or _assessed(Reason.GAVE_UP)(f), texts.gave_up),
+    (_has_given_up, texts.gave_up),
     (
         _because(Reason.CONTEXT_MISMATCH),
         texts.fixed(
@@ -267,7 +264,10 @@ _ROWS: Final[tuple[_Row, ...]] = (
         texts.not_running(Code.RESTART_DUE, IdleReason.NEXT_LOOK, lambda _: "Kandev starts it automatically."),
     ),
     (lambda f: f.is_resting, texts.not_running(Code.NOT_RUNNING, None, lambda _: texts.RESUME_HINT)),
-    (_turn_failed, _describe_failed_turn),
+    (
+        lambda f: f.session_state == SessionState.WAITING_FOR_INPUT and f.last_run_state == RunState.FAILED,
+        _describe_failed_turn,
+    ),
     (
         _is_your_turn,
         lambda f: Situation(

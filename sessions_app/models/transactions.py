@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
@@ -367,30 +367,24 @@ def session_transactions(leases: Mapping[uuid.UUID, Lease]) -> Iterator[dict[uui
     Sessions whose lease is no longer ours are left out.
     """
     with atomic():
-        transactions = dict(_locked_transactions(leases))
+        transactions = _locked_transactions(leases)
         yield transactions
         write_changes(transactions.values())
 
 
-def _locked_transactions(leases: Mapping[uuid.UUID, Lease]) -> Iterator[tuple[uuid.UUID, SessionTransaction]]:
+def _locked_transactions(leases: Mapping[uuid.UUID, Lease]) -> dict[uuid.UUID, SessionTransaction]:
     # Everybody locks sessions in the order of their ids, and executions after them, so that no two deadlock.
     rows = TaskSession.objects.select_for_update(no_key=True).filter(id__in=leases).order_by("id")
     sessions = {session.agent_execution_id: session for session in rows if session.agent_execution_id}
     executions = ExecutorRunning.objects.select_for_update(no_key=True).filter(id__in=sessions).order_by("session_id")
+    locked: dict[uuid.UUID, SessionTransaction] = {}
     for execution in executions:
         session = sessions[execution.id]
-        if _holds_lease(execution, leases[session.id]):
-            transaction = SessionTransaction(session)
+        with suppress(LeaseLost):
+            _require_lease(execution, leases[session.id])
+            transaction = locked[session.id] = SessionTransaction(session)
             transaction.attach_execution(execution)
-            yield session.id, transaction
-
-
-def _holds_lease(execution: ExecutorRunning, lease: Lease) -> bool:
-    try:
-        _require_lease(execution, lease)
-    except LeaseLost:
-        return False
-    return True
+    return locked
 
 
 def _require_lease(execution: ExecutorRunning | None, lease: Lease) -> None:

@@ -33,8 +33,16 @@ def resend_prompt(session_id: uuid.UUID, message_id: str, by: Any) -> Prompt:
         old = _lock_prompt(transaction, message_id, PromptState.HELD, PromptState.INTERRUPTED)
         attachments.require_contents(old)
         prepare_for_prompt(transaction, by)
-        row = transaction.queue_prompt(str(uuid.uuid4()), old.text, attachments=old.attachments, kind=old.kind, by=by)
+        row = Prompt.objects.create(
+            session=transaction.session,
+            message_id=str(uuid.uuid4()),
+            text=old.text,
+            attachments=old.attachments,
+            kind=old.kind,
+            by=by,
+        )
         transaction.move_prompt(old, "dismiss", resent_as=row)
+        transaction.record_queued(row)
     return row
 
 

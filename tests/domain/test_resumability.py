@@ -10,7 +10,7 @@ import pytest
 
 from executors_app.domain import WorkspaceState
 from sessions_app.domain.reference_docs import NOW, RESUME, RESUME_EXAMPLES
-from sessions_app.domain.resumability import Assessment, Mode, ResumeFacts, assess, assess_mode, without_agent
+from sessions_app.domain.resumability import Assessment, Mode, ResumeFacts, assess, assess_mode
 from sessions_app.domain.states import DesiredState, SessionState
 
 STOPPED: dict[str, Any] = {"desired_state": DesiredState.STOPPED, "stopped_by_user": True}
@@ -109,7 +109,11 @@ def test_only_what_is_resumable_needs_a_resume_and_has_a_strategy(facts: ResumeF
 @pytest.mark.parametrize("over", [RUNNING, SEEN])
 def test_without_its_agent_a_session_is_what_the_rows_below_say(over: dict[str, Any]) -> None:
     facts = replace(RESUME, **over)
-    assert assess(without_agent(facts), NOW) == assess(facts, NOW).without_live_agent == assessed()
+    assert (
+        assess(replace(facts, running=False, known_dead=True), NOW)
+        == assess(facts, NOW).without_live_agent
+        == assessed()
+    )
 
 
 def test_a_stop_that_no_user_gave_does_not_speak_over_the_table() -> None:

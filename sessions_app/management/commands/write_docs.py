@@ -16,8 +16,7 @@ from django.utils.module_loading import import_string
 from executors_app.agents import CAPABILITIES, AgentType
 from executors_app.crash_points import CRASH_POINTS
 from executors_app.plugins import agent_types
-from sessions_app.domain.reference_docs import build_documents as rule_documents
-from sessions_app.domain.reference_docs import markdown_table
+from sessions_app.domain.reference_docs import markdown_table, recovery_document, states_document
 from sessions_app.workflows.loader.graph_json import workflow_json_schema
 
 SETTINGS_DOCUMENT = "kandev.settings_document.settings_documents"
@@ -103,10 +102,13 @@ differs from it."""
 def generate_documents() -> dict[str, str]:
     """Return the text of each document by its file name in ``docs/``."""
     settings_documents = import_string(SETTINGS_DOCUMENT)
-    rules = rule_documents()
-    rules["recovery.md"] += f"\n{kill_points_document()}\n"
-    schema = json.dumps(workflow_json_schema(), indent=2, ensure_ascii=False) + "\n"
-    return {**rules, **settings_documents(), "agents.md": agents_document(), "workflow.schema.json": schema}
+    return {
+        "states.md": states_document(),
+        "recovery.md": f"{recovery_document()}\n{kill_points_document()}\n",
+        **settings_documents(),
+        "agents.md": agents_document(),
+        "workflow.schema.json": json.dumps(workflow_json_schema(), indent=2, ensure_ascii=False) + "\n",
+    }
 
 
 def kill_points_document() -> str:
