@@ -9,14 +9,7 @@ from channels.routing import URLRouter
 from django.db import Error
 from django.urls import re_path
 
-from sessions_app.consumers import (
-    AsgiMessage,
-    AsgiReceive,
-    AsgiSend,
-    NotFoundConsumer,
-    SessionConsumer,
-    TaskConsumer,
-)
+from sessions_app.consumers import AsgiMessage, AsgiReceive, AsgiSend, NotFoundConsumer, SessionConsumer, TaskConsumer
 from sessions_app.live.authentication import CloseCode
 from sessions_app.models.database_errors import classify_error
 from sessions_app.shell_consumer import ShellConsumer

@@ -29,13 +29,7 @@ from sessions_app.domain.recovery_decisions import (
     stop_execution,
     wait_for_turn,
 )
-from sessions_app.domain.recovery_facts import (
-    MAX_CLOCK_SKEW,
-    OTHER_HOST,
-    Case,
-    Decision,
-    SweepFacts,
-)
+from sessions_app.domain.recovery_facts import MAX_CLOCK_SKEW, OTHER_HOST, Case, Decision, SweepFacts
 
 E = ExecutorStatus
 

@@ -10,14 +10,7 @@ from typing import Final, Literal
 
 from sessions_app.domain.agent_programs import LOGGED_OUT
 from sessions_app.domain.resumability import Assessment
-from sessions_app.domain.states import (
-    ENDED_STATES,
-    DesiredState,
-    RunState,
-    SessionState,
-    TaskEnd,
-    WorkState,
-)
+from sessions_app.domain.states import ENDED_STATES, DesiredState, RunState, SessionState, TaskEnd, WorkState
 from sessions_app.domain.transient_errors import Retry
 
 Level = Literal["", "info", "warning", "error"]

@@ -24,10 +24,7 @@ from sessions_app.domain.situation_facts import (
     SituationFacts,
     state_label,
 )
-from sessions_app.domain.states import (
-    SessionState,
-    WorkState,
-)
+from sessions_app.domain.states import SessionState, WorkState
 
 Facts = SituationFacts
 Describe = Callable[[Facts], Situation]

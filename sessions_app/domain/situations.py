@@ -32,13 +32,7 @@ from sessions_app.domain.situation_facts import (
     SituationFacts,
     state_label,
 )
-from sessions_app.domain.states import (
-    TERMINAL_STATES,
-    DesiredState,
-    RunState,
-    SessionState,
-    WorkState,
-)
+from sessions_app.domain.states import TERMINAL_STATES, DesiredState, RunState, SessionState, WorkState
 
 _Row = tuple[Callable[[texts.Facts], bool], texts.Describe]
 

@@ -52,14 +52,7 @@ from sessions_app.models.runs import (
     Prompt,
     Run,
 )
-from sessions_app.models.session import (
-    CANCEL_IGNORED,
-    INTERRUPTED_WAIT,
-    Repository,
-    Task,
-    TaskSession,
-    TeamPolicy,
-)
+from sessions_app.models.session import CANCEL_IGNORED, INTERRUPTED_WAIT, Repository, Task, TaskSession, TeamPolicy
 from sessions_app.models.side_effects import SIDE_EFFECTS
 from sessions_app.models.transactions import (
     Lease,

@@ -16,14 +16,7 @@ from executors_app.agentctl.protocol import WITHDRAWN
 from executors_app.encryption import EncryptedJSONField
 from executors_app.orm import ListField, ObjectField, PreparedQuery
 from sessions_app.accounts.team_scope import TeamModel
-from sessions_app.domain.states import (
-    PermissionState,
-    PromptKind,
-    PromptState,
-    QuestionStatus,
-    RequestKind,
-    RunState,
-)
+from sessions_app.domain.states import PermissionState, PromptKind, PromptState, QuestionStatus, RequestKind, RunState
 from sessions_app.domain.verification import ReceiptKind, Verified
 from sessions_app.models.session import TaskSession, choices
 

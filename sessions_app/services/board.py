@@ -17,15 +17,7 @@ from sessions_app.domain.restart_rules import WaitReason
 from sessions_app.domain.situation_facts import SituationFacts
 from sessions_app.domain.states import PromptKind, PromptState, RequestKind, RunState, TaskState
 from sessions_app.domain.wait_tokens import WaitKind
-from sessions_app.models import (
-    QUEUED_FOR_CAPACITY,
-    Intent,
-    IntentKind,
-    Prompt,
-    Supervisor,
-    Task,
-    TaskSession,
-)
+from sessions_app.models import QUEUED_FOR_CAPACITY, Intent, IntentKind, Prompt, Supervisor, Task, TaskSession
 from sessions_app.services import attention
 from sessions_app.services.assessment import is_running
 from sessions_app.services.attention import has_unseen

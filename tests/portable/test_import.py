@@ -12,14 +12,7 @@ from django.core.management.base import CommandError
 
 from sessions_app.domain.attachments import AttachedFile
 from sessions_app.domain.states import DerivedStatus
-from sessions_app.models import (
-    Attachment,
-    Prompt,
-    SessionEvent,
-    Task,
-    TaskSession,
-    session_transaction,
-)
+from sessions_app.models import Attachment, Prompt, SessionEvent, Task, TaskSession, session_transaction
 from sessions_app.services.attachments import store_files
 from sessions_app.services.errors import AttachmentMissing
 from sessions_app.services.prompts import resend_prompt

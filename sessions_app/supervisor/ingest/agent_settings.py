@@ -18,15 +18,7 @@ from executors_app.agentctl.agent_settings import (
     parse_settings,
 )
 from sessions_app.models import AgentSettings, SessionTransaction
-from sessions_app.models.agents import (
-    APPLIED,
-    KEPT,
-    REFUSED,
-    WAITING,
-    agent_settings_of,
-    record_refusal,
-    settle_change,
-)
+from sessions_app.models.agents import APPLIED, KEPT, REFUSED, WAITING, agent_settings_of, record_refusal, settle_change
 
 JournalLine = Mapping[str, Any]
 

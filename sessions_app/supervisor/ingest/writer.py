@@ -14,10 +14,7 @@ from django.db import InterfaceError, OperationalError, connection
 from executors_app.agentctl.protocol import Code
 from sessions_app.domain import actor_context
 from sessions_app.domain.states import SessionState
-from sessions_app.models import (
-    Lease,
-    session_transaction,
-)
+from sessions_app.models import Lease, session_transaction
 from sessions_app.models.locking import LockTimer
 from sessions_app.services.database_threads import DatabaseThread
 from sessions_app.services.metric_counters import METRICS_BUFFER

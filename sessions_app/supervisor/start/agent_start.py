@@ -26,14 +26,7 @@ from sessions_app.domain import verification
 from sessions_app.domain.resumability import Mode, Strategy
 from sessions_app.domain.states import DesiredState, PromptState, SessionState
 from sessions_app.domain.verification import ReceiptKind, Verdict
-from sessions_app.models import (
-    Intent,
-    Lease,
-    Prompt,
-    SessionTransaction,
-    TaskSession,
-    session_transaction,
-)
+from sessions_app.models import Intent, Lease, Prompt, SessionTransaction, TaskSession, session_transaction
 from sessions_app.models.agents import changes_to_start_with
 from sessions_app.models.bulk import update_rows
 from sessions_app.models.runs import newest_run
